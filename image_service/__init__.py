@@ -1,0 +1,1 @@
+"""Customised CoreOS boot images, streamed and never stored."""

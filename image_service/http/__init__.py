@@ -1,0 +1,1 @@
+"""HTTP semantics (pure) and the connection that speaks them."""

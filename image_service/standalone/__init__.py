@@ -1,0 +1,1 @@
+"""The embedded stand-in for assisted-service."""

@@ -1,0 +1,10 @@
+"""The twistd plugin; imports nothing of ours, because every twistd on the machine imports it."""
+
+from twisted.application.service import ServiceMaker
+
+image_service = ServiceMaker(
+    "image-service",
+    "image_service.tap",
+    "Streams customised CoreOS boot images.",
+    "image-service",
+)
