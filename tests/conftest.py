@@ -1,0 +1,100 @@
+"""What every test is held to: the reactor is left as it was found and no failure goes unnoticed.
+
+pytest-twisted, unlike trial, lets logged Failures, unhandled errors of Deferreds, pending delayed calls
+and open sockets pass in silence. The guard here fails the test that leaves them. A test without a
+reactor pays a few microseconds and one small garbage collection.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, cast
+
+import attrs
+import pytest
+from twisted.internet.task import deferLater
+from twisted.logger import ILogObserver, globalLogPublisher
+from zope.interface import implementer
+
+from tests.pytwisted import blockon
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from twisted.internet.epollreactor import EPollReactor
+    from twisted.logger import LogEvent
+    from twisted.python.failure import Failure
+
+_SETTLE_SECONDS = 2.0  # a peer on loopback sees the close within a few turns of the reactor
+_TURN_SECONDS = 0.01
+
+
+@implementer(ILogObserver)
+@attrs.define
+class LoggedFailures:
+    """The failures that were logged since the test began.
+
+    Args:
+        failures: in the order in which they were logged.
+    """
+
+    failures: list[Failure] = attrs.field(factory=list)
+
+    def __call__(self, event: LogEvent) -> None:
+        """Take note of an event of the log."""
+        failure: Failure | None = event.get("log_failure")
+        if failure is not None:
+            self.failures.append(failure)
+
+    def flush(self, *types: type[BaseException]) -> list[Failure]:
+        """Take out, as expected, the failures of these types; of every type when none is given."""
+        gc.collect()  # an unhandled Deferred logs its error when it is collected
+        expected = [failure for failure in self.failures if isinstance(failure.value, types or BaseException)]
+        self.failures = [failure for failure in self.failures if failure not in expected]
+        return expected
+
+
+def pytest_collection_finish() -> None:
+    """Let the guard's garbage collections look only at what the tests made, not at every module."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", name="reactor")
+def the_reactor(twisted_greenlet: object) -> EPollReactor:
+    """Provide the reactor that pytest-twisted runs: epoll, as under twistd."""
+    del twisted_greenlet  # asked for only so that the reactor is installed
+    from twisted.internet import reactor  # noqa: PLC0415, TID251 - pytest-twisted installs it first
+
+    blockon(deferLater(reactor, 0.0))
+    return cast("EPollReactor", reactor)
+
+
+@pytest.fixture(autouse=True)
+def logged_failures(reactor: EPollReactor) -> Iterator[LoggedFailures]:
+    """Fail a test that leaves something behind; a test that expects failures in the log flushes them."""
+    before = _pending(reactor)
+    logged = LoggedFailures()
+    globalLogPublisher.addObserver(logged)
+    yield logged
+    left = _left_behind(reactor, before)
+    gc.collect()
+    globalLogPublisher.removeObserver(logged)
+    problems = [f"left in the reactor: {item!r}" for item in left]
+    problems += [f"logged failure: {failure.getTraceback()}" for failure in logged.failures]
+    if problems:
+        pytest.fail("\n".join(problems), pytrace=False)
+
+
+def _pending(reactor: EPollReactor) -> set[object]:
+    readers, writers = reactor.getReaders(), reactor.getWriters()  # type: ignore[no-untyped-call]
+    return {*reactor.getDelayedCalls(), *readers, *writers}
+
+
+def _left_behind(reactor: EPollReactor, before: set[object]) -> set[object]:
+    """What the test added and what does not go away by itself within a moment."""
+    waited_seconds = 0.0
+    while (left := _pending(reactor) - before) and waited_seconds < _SETTLE_SECONDS:
+        blockon(deferLater(reactor, _TURN_SECONDS))
+        waited_seconds += _TURN_SECONDS
+    return left
