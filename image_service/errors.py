@@ -98,6 +98,13 @@ class Conflict(ImageServiceError):
     code = "conflict"
 
 
+class PreconditionFailed(ImageServiceError):
+    """The representation is not the one that the client asked for."""
+
+    status = 412
+    code = "precondition-failed"
+
+
 class ContentTooLarge(ImageServiceError):
     """Request content where none is taken."""
 
@@ -117,6 +124,13 @@ class UnsupportedMediaType(ImageServiceError):
 
     status = 415
     code = "content-type-unsupported"
+
+
+class RangeNotSatisfiable(ImageServiceError):
+    """Nothing of what was asked for exists."""
+
+    status = 416
+    code = "range-not-satisfiable"
 
 
 class ExpectationFailed(ImageServiceError):

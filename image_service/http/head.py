@@ -1,0 +1,193 @@
+"""The request head (RFC 9112 sections 2, 3, 5 and 6): found in the bytes, parsed, and refused where unsound.
+
+llhttp (through httptools) reads the field lines, at its strictest. What it leaves to us is here: the
+request line, the limits, Host, the framing of content that we do not take, Expect.
+"""
+
+from __future__ import annotations
+
+import re
+
+import attrs
+import httptools
+
+from image_service.errors import (
+    ContentTooLarge,
+    ExpectationFailed,
+    HeadTooLarge,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotImplementedMethod,
+    UriTooLong,
+    VersionNotSupported,
+)
+
+MAX_HEAD_BYTES = 32 * 1024
+MAX_FIELDS = 100
+MAX_TARGET_BYTES = 8 * 1024
+
+# RFC 9112 3:  request-line = method SP request-target SP HTTP-version ; method = token
+#   HTTP-version = %s"HTTP" "/" DIGIT "." DIGIT ; the target has no fragment, space or control character
+_REQUEST_LINE = re.compile(
+    rb"(?P<method>[!#$%&'*+.^_`|~0-9A-Za-z-]+) (?P<target>[\x21\x22\x24-\x7e]+)"
+    rb" HTTP/(?P<version>[0-9]\.[0-9])"
+)
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
+_ABSOLUTE_FORM = re.compile(r"https?://[^/?]*", re.IGNORECASE | re.ASCII)
+# RFC 9110 7.2:  Host = uri-host [ ":" port ]
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(?::[0-9]*)?", re.ASCII)
+_END = b"\r\n\r\n"
+
+
+@attrs.frozen
+class Request:
+    """A sound request for something to read.
+
+    Args:
+        method: ``GET`` or ``HEAD``.
+        target: origin form: path and query, as sent (it may hold a credential).
+        headers: values by lower-case name; repeated fields joined by ``", "``.
+        keep_alive: whether the client wants the connection to go on.
+    """
+
+    method: str
+    target: str = attrs.field(repr=False)
+    headers: dict[str, str] = attrs.field(repr=False)
+    keep_alive: bool
+
+
+def find_head(data: bytes) -> int | None:
+    """Find the end of the first request head.
+
+    Args:
+        data: what has arrived so far.
+
+    Returns:
+        bytes of the head, its empty line included; None while it is incomplete.
+
+    Raises:
+        HeadTooLarge: it is longer than ``MAX_HEAD_BYTES``, complete or not.
+        UriTooLong: what has arrived is one long request line.
+        InvalidRequest: a line ends in LF alone; no end would ever be found.
+    """
+    end = data.find(_END, 0, MAX_HEAD_BYTES)
+    if end >= 0:
+        return end + len(_END)
+    if b"\r\n" not in data[: MAX_TARGET_BYTES + 64] and len(data) > MAX_TARGET_BYTES + 64:
+        raise UriTooLong(f"the request target is longer than {MAX_TARGET_BYTES} bytes")
+    if len(data) >= MAX_HEAD_BYTES:
+        raise HeadTooLarge(f"the request head is longer than {MAX_HEAD_BYTES} bytes")
+    if data.count(b"\n") != data.count(b"\r\n"):
+        raise InvalidRequest("a line of the request head ends in LF alone, not in CR LF")
+    return None
+
+
+def parse_head(head: bytes) -> Request:
+    """Parse one complete request head.
+
+    Args:
+        head: from the request line to the empty line, both included.
+
+    Returns:
+        the request.
+
+    Raises:
+        ImageServiceError: the refusal; the connection cannot go on behind it.
+    """
+    line, _, _ = head.partition(b"\r\n")
+    match = _REQUEST_LINE.fullmatch(line)
+    if match is None:
+        raise InvalidRequest("the request line is not: method, target without fragment, HTTP version")
+    if len(match["target"]) > MAX_TARGET_BYTES:
+        raise UriTooLong(f"the request target is longer than {MAX_TARGET_BYTES} bytes")
+    if match["version"] not in {b"1.0", b"1.1"}:
+        raise VersionNotSupported("the HTTP version is neither 1.0 nor 1.1")
+    method = match["method"].decode("ascii")
+    if method not in _METHODS:
+        raise NotImplementedMethod("the method is not known here; images are read by GET and HEAD")
+    fields = _parse_fields(head)
+    http_1_1 = match["version"] == b"1.1"
+    _check_host(fields.hosts, required=http_1_1)
+    if method not in {"GET", "HEAD"}:
+        raise MethodNotAllowed("images are read by GET and HEAD", fields=(("Allow", "GET, HEAD"),))
+    _check_content(fields.values, http_1_1=http_1_1)
+    return Request(
+        method=method,
+        target=_origin_form(match["target"].decode("ascii")),
+        headers=fields.values,
+        keep_alive=_keeps_alive(fields.values.get("connection", ""), http_1_1=http_1_1),
+    )
+
+
+class _Fields:
+    """Collects what llhttp calls back with."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.hosts: list[str] = []
+        self.count = 0
+        self.complete = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.count += 1
+        key = name.decode("latin-1").lower()
+        text = value.decode("latin-1").strip(" \t")
+        if key == "host":
+            self.hosts.append(text)
+        known = self.values.get(key)
+        self.values[key] = text if known is None else f"{known}, {text}"
+
+    def on_headers_complete(self) -> None:
+        self.complete = True
+
+
+def _parse_fields(head: bytes) -> _Fields:
+    fields = _Fields()
+    try:
+        httptools.HttpRequestParser(fields).feed_data(head)
+    except httptools.HttpParserUpgrade:
+        pass  # raised behind a complete head; we speak nothing else, so the wish is ignored
+    except httptools.HttpParserError as error:
+        raise InvalidRequest("the request head is malformed") from error
+    if fields.count > MAX_FIELDS:
+        raise HeadTooLarge(f"the request head has {fields.count} fields, more than {MAX_FIELDS}")
+    if not fields.complete:
+        raise InvalidRequest("the request head is malformed")
+    return fields
+
+
+def _check_host(hosts: list[str], *, required: bool) -> None:
+    """RFC 9112 3.2: one valid Host in every HTTP/1.1 request, never more than one."""
+    if len(hosts) > 1 or (required and not hosts):
+        raise InvalidRequest(f"the request has {len(hosts)} Host fields; HTTP/1.1 wants exactly one")
+    if hosts and _HOST.fullmatch(hosts[0]) is None:
+        raise InvalidRequest("the Host field is not a host with an optional port")
+
+
+def _check_content(headers: dict[str, str], *, http_1_1: bool) -> None:
+    """Nothing here takes content: refuse it before it is read."""
+    if "transfer-encoding" in headers:
+        if not http_1_1:
+            raise InvalidRequest("Transfer-Encoding in an HTTP/1.0 request")
+        raise ContentTooLarge("the request has content; images are read without any")
+    if headers.get("content-length", "0").strip("0"):
+        raise ContentTooLarge("the request has content; images are read without any")
+    expectation = headers.get("expect")
+    if http_1_1 and expectation is not None and expectation.lower() != "100-continue":
+        raise ExpectationFailed("the only expectation that is understood is 100-continue")
+
+
+def _origin_form(target: str) -> str:
+    """RFC 9112 3.2: the path and query of an origin-form or absolute-form target."""
+    if target.startswith("/"):
+        return target
+    absolute = _ABSOLUTE_FORM.match(target)
+    if absolute is None:
+        raise InvalidRequest("the request target is neither a path nor an http URL")
+    rest = target[absolute.end() :]
+    return rest if rest.startswith("/") else f"/{rest}"
+
+
+def _keeps_alive(connection: str, *, http_1_1: bool) -> bool:
+    options = {option.strip().lower() for option in connection.split(",")} if connection else ()
+    return "close" not in options if http_1_1 else "keep-alive" in options

@@ -1,0 +1,199 @@
+"""The table of routes: a request target becomes what it names (docs: the contract's URLs). Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import enum
+import json
+import re
+from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import parse_qsl, unquote
+
+import attrs
+
+from image_service.errors import InvalidParameter, NotFound
+from image_service.images.reference import Credentials, CredentialScheme, ImageRef, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+_VISIBLE = re.compile(r"[\x21-\x7e]+")
+_SEGMENT = r"([^/]+)"
+_DEFAULT_ARCHITECTURE = "x86_64"
+
+_KIND_BY_TYPE = {kind.value: kind for kind in Kind} | {"full": Kind.FULL_ISO, "minimal": Kind.MINIMAL_ISO}
+_KIND_BY_FILE = {
+    "full.iso": Kind.FULL_ISO,
+    "minimal.iso": Kind.MINIMAL_ISO,
+    "disconnected.iso": Kind.DISCONNECTED_ISO,
+}
+
+
+class Probe(enum.Enum):
+    """What an orchestrator asks."""
+
+    HEALTH = "/health"
+    LIVE = "/live"
+
+
+@attrs.frozen
+class ImageRoute:
+    """A request for an image.
+
+    Args:
+        handler: the route's pattern, for logs: it holds no credential.
+        ref: the image.
+        credentials: passed on to assisted-service; None: there are none.
+    """
+
+    handler: str
+    ref: ImageRef
+    credentials: Credentials | None
+
+
+Route: TypeAlias = ImageRoute | Probe
+
+
+@attrs.frozen
+class _Context:
+    query: Mapping[str, str]
+    authorization: str | None
+
+    def credentials(self) -> Credentials | None:
+        """The first that the request carries, in the contract's order."""
+        if api_key := self.query.get("api_key"):
+            return Credentials(CredentialScheme.API_KEY, api_key)
+        if token := self.query.get("image_token"):
+            return _image_token(token)
+        if self.authorization:
+            return Credentials(CredentialScheme.AUTHORIZATION, self.authorization)
+        return None
+
+    def required(self, parameter: str) -> str:
+        value = self.query.get(parameter)
+        if not value:
+            raise InvalidParameter(f"the query parameter {parameter} is missing")
+        return value
+
+
+def parse_route(target: str, headers: Mapping[str, str], base_path: str = "") -> Route:
+    """Find out what a request names.
+
+    Args:
+        target: origin form.
+        headers: field values by lower-case name; only ``authorization`` matters.
+        base_path: the path of the service's base URL, without a slash at its end; everything is served
+            below it as well as at the root.
+
+    Returns:
+        the image or probe.
+
+    Raises:
+        NotFound: there is no such route, or its identifier is none.
+        InvalidParameter: a parameter is missing or has no such value.
+    """
+    raw_path, _, raw_query = target.partition("?")
+    path = raw_path.removeprefix(base_path) if raw_path.startswith(f"{base_path}/") else raw_path
+    query = dict(reversed(parse_qsl(raw_query, encoding="utf-8", errors="replace")))
+    context = _Context(query, headers.get("authorization"))
+    for pattern, make in _ROUTES:
+        match = pattern.fullmatch(path)
+        if match is not None:
+            return make(context, *map(_decode, match.groups()))
+    raise NotFound("there is nothing at this path")
+
+
+def _decode(segment: str) -> str:
+    try:
+        return unquote(segment, errors="strict")
+    except UnicodeDecodeError:
+        raise NotFound("there is nothing at this path") from None
+
+
+def _by_query(context: _Context, infra_env_id: str) -> Route:
+    kind_name, version = context.required("type"), context.required("version")
+    ref = ImageRef(_uuid(infra_env_id), version, _architecture(context), _kind(kind_name))
+    return ImageRoute("/images/:imageID", ref, context.credentials())
+
+
+def _by_id(context: _Context, infra_env_id: str, version: str, architecture: str, file: str) -> Route:
+    ref = ImageRef(_uuid(infra_env_id), version, architecture, _kind_of_file(file))
+    return ImageRoute("/byid/:imageID", ref, context.credentials())
+
+
+def _by_api_key(_context: _Context, api_key: str, version: str, architecture: str, file: str) -> Route:
+    ref = ImageRef(_subject(api_key), version, architecture, _kind_of_file(file))
+    return ImageRoute("/byapikey/:token", ref, Credentials(CredentialScheme.API_KEY, api_key))
+
+
+def _by_token(_context: _Context, token: str, version: str, architecture: str, file: str) -> Route:
+    ref = ImageRef(_subject(token), version, architecture, _kind_of_file(file))
+    return ImageRoute("/bytoken/:token", ref, _image_token(token))
+
+
+def _by_cluster(context: _Context, infra_env_id: str) -> Route:
+    kind_name = context.query.get("type")
+    kind = _kind(kind_name) if kind_name else None
+    version = context.query.get("version") or None
+    ref = ImageRef(_uuid(infra_env_id), version, _architecture(context), kind)
+    return ImageRoute("/clusters/:clusterID/downloads/image", ref, context.credentials())
+
+
+_ROUTES: tuple[tuple[re.Pattern[str], Callable[..., Route]], ...] = (
+    (re.compile(rf"/byid/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"), _by_id),
+    (re.compile(rf"/byapikey/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"), _by_api_key),
+    (re.compile(rf"/bytoken/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"), _by_token),
+    (re.compile(rf"/images/{_SEGMENT}"), _by_query),
+    (re.compile(rf"(?:/api/assisted-install/v[12])?/clusters/{_SEGMENT}/downloads/image"), _by_cluster),
+    (re.compile("/health"), lambda _context: Probe.HEALTH),
+    (re.compile("/live"), lambda _context: Probe.LIVE),
+)
+
+
+def _image_token(token: str) -> Credentials:
+    """A token that becomes a header field upstream: nothing in it may end or split the field."""
+    if _VISIBLE.fullmatch(token) is None:
+        raise InvalidParameter("the image token holds characters that no token has")
+    return Credentials(CredentialScheme.IMAGE_TOKEN, token)
+
+
+def _uuid(text: str) -> str:
+    if _UUID.fullmatch(text) is None:
+        raise NotFound("the path names no infra-env: its identifier is a lower-case UUID")
+    return text
+
+
+def _architecture(context: _Context) -> str:
+    return context.query.get("arch") or _DEFAULT_ARCHITECTURE
+
+
+def _kind(name: str) -> Kind:
+    kind = _KIND_BY_TYPE.get(name)
+    if kind is None:
+        known = ", ".join(_KIND_BY_TYPE)
+        raise InvalidParameter(f"the query parameter type has no such value; it is one of {known}")
+    return kind
+
+
+def _kind_of_file(name: str) -> Kind:
+    kind = _KIND_BY_FILE.get(name)
+    if kind is None:
+        raise NotFound(f"there is no such file; there are {', '.join(_KIND_BY_FILE)}")
+    return kind
+
+
+def _subject(token: str) -> str:
+    """The infra-env that a JWT is for (RFC 7519); who checks its signature is assisted-service."""
+    try:
+        _header, payload, _signature = token.split(".")
+        claims = json.loads(
+            base64.b64decode(payload + "=" * (-len(payload) % 4), altchars=b"-_", validate=True)
+        )
+    except (ValueError, binascii.Error, RecursionError):
+        raise NotFound("the token in the path is not a JWT") from None
+    subject = (claims.get("sub") or claims.get("infra_env_id")) if isinstance(claims, dict) else None
+    if not isinstance(subject, str):
+        raise NotFound("the token in the path names no infra-env (sub or infra_env_id)")
+    return _uuid(subject)

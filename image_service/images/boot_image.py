@@ -1,0 +1,32 @@
+"""The boot image: the ordered extents that one URL serves, and what tells it from every other."""
+
+from __future__ import annotations
+
+from datetime import datetime  # noqa: TC003 - attrs resolves annotations at run time
+
+import attrs
+
+from image_service.images.extents import ExtentMap  # noqa: TC001 - same
+
+
+@attrs.frozen(eq=False)
+class BootImage:
+    """One customised image.
+
+    Args:
+        extents: its bytes.
+        etag: strong validator, quotes included: a hash of the base's SHA-256 and of what lies over it,
+            so every process and every replica makes the same one.
+        modified: the later of the base's date and the customization's, UTC; None: the latter is unknown.
+        file_name: what a download is saved as.
+    """
+
+    extents: ExtentMap
+    etag: str
+    modified: datetime | None
+    file_name: str
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.extents.size
