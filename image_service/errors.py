@@ -212,6 +212,10 @@ class BaseImageError(ImageServiceError):
     code = "base-image-refused"
 
 
+class FileNotInIso(BaseImageError):
+    """A file that was looked up in a base image is not there."""
+
+
 class Unavailable(ImageServiceError):
     """Not now: the image is not ready, or the service is at its limit."""
 
