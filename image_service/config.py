@@ -1,0 +1,406 @@
+"""The configuration: each environment variable is declared once, with its default, parser and meaning.
+
+``Settings.from_environment`` reads them and tells all faults at once; ``python -m image_service.config``
+prints ``docs/configuration.md``.
+"""
+
+from __future__ import annotations
+
+import re
+import resource
+import ssl
+import sys
+import textwrap
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import attrs
+
+from image_service import parsers
+from image_service.errors import ConfigurationError
+from image_service.os_images import OsImage, parse_os_images
+from image_service.parsers import Address, Listen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+# Descriptors that are not connections: base images, calls to assisted-service, logs, the database.
+_RESERVED_DESCRIPTORS = 256
+
+
+@attrs.frozen
+class Variable:
+    """One environment variable.
+
+    Args:
+        names: of those that are set and not empty, the first counts.
+        parse: text to value; raises ``ValueError`` with one argument per fault.
+        meaning: Markdown.
+        default: parsed when none is set; None: the value is then ``absent``.
+        absent: the value without text.
+        required: must be set, except in standalone mode.
+    """
+
+    names: tuple[str, ...]
+    parse: Callable[[str], object]
+    meaning: str
+    default: str | None = None
+    absent: object = None
+    required: bool = False
+
+    def find(self, environ: Mapping[str, str]) -> tuple[str, str] | None:
+        """Give the name that is set, and its text."""
+        return next(((name, environ[name]) for name in self.names if environ.get(name)), None)
+
+    def read(self, environ: Mapping[str, str], faults: list[str], *, secret: bool) -> object:
+        """Give the value; if the text is wrong, add the faults, which do not repeat a secret."""
+        name, text = self.find(environ) or (self.names[0], self.default)
+        if text is None:
+            return self.absent
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            found = "" if secret else f"={_without_user(text)!r}"
+            faults += [f"{name}{found}: {fault}" for fault in error.args]
+            return self.absent
+
+
+def _without_user(text: str) -> str:
+    """Leave out what may be a user name and password in front of a host."""
+    return re.sub(r".*@", "…@", text)
+
+
+def _variable(*names: str, **declaration: Any) -> dict[object, Variable]:  # noqa: ANN401 - Variable's own
+    return {Variable: Variable(names, **declaration)}
+
+
+def _most_connections() -> int | None:
+    """Count what the hard limit of open files leaves to connections; None: it has no limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if hard == resource.RLIM_INFINITY else max(1, hard - _RESERVED_DESCRIPTORS)
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """What the environment says; the meaning of each is in its declaration.
+
+    Durations are seconds, sizes are bytes.
+    """
+
+    assisted_service_scheme: str = attrs.field(
+        metadata=_variable(
+            "ASSISTED_SERVICE_SCHEME",
+            parse=parsers.one_of({"http": "http", "https": "https"}),
+            default="http",
+            meaning="How assisted-service is asked: `http` or `https`.",
+        ),
+    )
+    assisted_service_host: Address | None = attrs.field(
+        metadata=_variable(
+            "ASSISTED_SERVICE_HOST",
+            parse=parsers.address,
+            required=True,
+            meaning="`host[:port]` of assisted-service; an IPv6 address stands in brackets, or bare without a"
+            " port. Required, except in standalone mode, which does not use it.",
+        ),
+    )
+    assisted_service_ca_file: Path | None = attrs.field(
+        metadata=_variable(
+            "ASSISTED_SERVICE_API_TRUSTED_CA_FILE",
+            "HTTPS_CA_FILE",
+            parse=parsers.ca_file,
+            meaning="PEM file of certificate authorities that assisted-service is trusted by, beside those of"
+            " the system.",
+        ),
+    )
+    upstream_timeout: float = attrs.field(
+        metadata=_variable(
+            "UPSTREAM_TIMEOUT",
+            parse=parsers.seconds,
+            default="30",
+            meaning="Seconds that one call to assisted-service may take as a whole.",
+        ),
+    )
+    snapshot_ttl: float = attrs.field(
+        metadata=_variable(
+            "SNAPSHOT_TTL",
+            parse=parsers.seconds,
+            default="60",
+            meaning="Seconds for which an answer of assisted-service is good, before it is asked again.",
+        ),
+    )
+    listen_port: int = attrs.field(
+        metadata=_variable(
+            "LISTEN_PORT",
+            parse=parsers.port,
+            default="8080",
+            meaning="Port for images: HTTPS if a key and a certificate are given, else HTTP. 0: any that is "
+            "free.",
+        ),
+    )
+    https_key_file: Path | None = attrs.field(
+        metadata=_variable(
+            "HTTPS_KEY_FILE",
+            parse=parsers.readable_file,
+            meaning="PEM file of the private key, without passphrase. Given together with `HTTPS_CERT_FILE`, "
+            "or not.",
+        ),
+    )
+    https_cert_file: Path | None = attrs.field(
+        metadata=_variable(
+            "HTTPS_CERT_FILE",
+            parse=parsers.readable_file,
+            meaning="PEM file of the certificate and of those that it is signed by.",
+        ),
+    )
+    image_service_base_url: str | None = attrs.field(
+        metadata=_variable(
+            "IMAGE_SERVICE_BASE_URL",
+            parse=parsers.base_url,
+            meaning="The URL that clients reach this service by. Everything is served below its path too. "
+            "When not set: `localhost`, `LISTEN_PORT`.",
+        ),
+    )
+    max_connections: int = attrs.field(
+        metadata=_variable(
+            "MAX_CONNECTIONS",
+            parse=parsers.whole_number(1, _most_connections()),
+            absent=min(8192, _most_connections() or 8192),
+            meaning="Connections at a time; beyond it only `/health` and `/live` are answered. At most the "
+            f"hard limit of open files (`ulimit -Hn`) less {_RESERVED_DESCRIPTORS}, which are kept for"
+            " other things; a larger number is refused. When not set: 8192, or that limit where it is"
+            " lower.",
+        ),
+    )
+    handshake_timeout: float = attrs.field(
+        metadata=_variable(
+            "HANDSHAKE_TIMEOUT",
+            parse=parsers.seconds,
+            default="15",
+            meaning="Seconds that a TLS handshake may take.",
+        ),
+    )
+    head_timeout: float = attrs.field(
+        metadata=_variable(
+            "HEAD_TIMEOUT",
+            parse=parsers.seconds,
+            default="5",
+            meaning="Seconds that the head of a request may take, from its first byte to its last.",
+        ),
+    )
+    idle_timeout: float = attrs.field(
+        metadata=_variable(
+            "IDLE_TIMEOUT",
+            parse=parsers.seconds,
+            default="60",
+            meaning="Seconds that a connection stays open without a request.",
+        ),
+    )
+    stall_timeout: float = attrs.field(
+        metadata=_variable(
+            "STALL_TIMEOUT",
+            parse=parsers.seconds,
+            default="120",
+            meaning="Seconds without any progress after which an answer that nobody reads is aborted.",
+        ),
+    )
+    data_dir: Path = attrs.field(
+        metadata=_variable(
+            "DATA_DIR",
+            parse=parsers.writable_directory,
+            default="/data",
+            meaning="The only directory that is written: base images that were fetched, digests, the database"
+            " of standalone mode. A base image that is there already, as "
+            "`rhcos-{type}-{version}-{cpu_architecture}.iso`, is not fetched.",
+        ),
+    )
+    os_images: tuple[OsImage, ...] = attrs.field(
+        repr=False,
+        metadata=_variable(
+            "OS_IMAGES",
+            "RHCOS_VERSIONS",
+            parse=parse_os_images,
+            absent=(),
+            required=True,
+            meaning="The base images: a JSON list of objects of strings. `openshift_version`, `version` (the "
+            "OS build), `cpu_architecture` and `url` (`file:///…`, served in place; `http://…` or "
+            "`https://…`, fetched once) are required, `type` is `full-iso` (the default) or "
+            "`disconnected-iso`. Versions are made of letters, digits and `. _ -`, an architecture of"
+            " letters, digits and `_`; each begins with a letter or digit. Entries of one version, "
+            "architecture and type are one image and must have one URL. Required, except in "
+            "standalone mode, where a small sample image stands in.",
+        ),
+    )
+    os_image_download_ca_file: Path | None = attrs.field(
+        metadata=_variable(
+            "OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE",
+            parse=parsers.ca_file,
+            meaning="PEM file of certificate authorities that the sources of base images are trusted by, "
+            "beside those of the system.",
+        ),
+    )
+    os_images_request_headers: Mapping[str, str] = attrs.field(
+        repr=False,
+        metadata=_variable(
+            "OS_IMAGES_REQUEST_HEADERS",
+            parse=parsers.field_map,
+            absent=MappingProxyType({}),
+            meaning="JSON object of header fields to send when a base image is fetched; another origin, to "
+            "which a redirect may lead, does not get them.",
+        ),
+    )
+    os_images_request_query_params: Mapping[str, str] = attrs.field(
+        repr=False,
+        metadata=_variable(
+            "OS_IMAGES_REQUEST_QUERY_PARAMS",
+            parse=parsers.string_map,
+            absent=MappingProxyType({}),
+            meaning="JSON object of query parameters to add when a base image is fetched; another origin does"
+            " not get them.",
+        ),
+    )
+    insecure_skip_verify: bool = attrs.field(
+        metadata=_variable(
+            "INSECURE_SKIP_VERIFY",
+            parse=parsers.flag,
+            default="false",
+            meaning="`true`: fetch base images without verifying whom from. For trials only.",
+        ),
+    )
+    log_level: str = attrs.field(
+        metadata=_variable(
+            "LOGLEVEL",
+            "LOG_LEVEL",
+            parse=parsers.log_level,
+            default="info",
+            meaning="The least that is logged: `debug`, `info`, `warn`, `error` or `critical`; `trace`, "
+            "`warning`, `fatal` and `panic` are other names.",
+        ),
+    )
+    log_ranges: str = attrs.field(
+        metadata=_variable(
+            "LOG_RANGES",
+            parse=parsers.one_of({"summed": "summed", "each": "each"}),
+            default="summed",
+            meaning="`summed`: the ranges that one connection reads of one image are one line every 10 "
+            "seconds; `each`: a line for each of them.",
+        ),
+    )
+    standalone_listen: Listen = attrs.field(
+        metadata=_variable(
+            "STANDALONE_LISTEN",
+            parse=parsers.listen,
+            default="127.0.0.1:8090",
+            absent=Listen("127.0.0.1", 0),
+            meaning="IP address and port of the API of standalone mode.",
+        ),
+    )
+    standalone_token: str | None = attrs.field(
+        repr=False,
+        metadata=_variable(
+            "STANDALONE_TOKEN",
+            parse=parsers.bearer_token,
+            meaning="Bearer token that the API of standalone mode asks for. Without one it listens on "
+            "loopback only.",
+        ),
+    )
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str], *, standalone: bool = False) -> Settings:
+        """Read and check everything.
+
+        Args:
+            environ: such as ``os.environ``; other variables are ignored, empty ones are not set.
+            standalone: whether the embedded stand-in takes assisted-service's place.
+
+        Returns:
+            settings that hold together.
+
+        Raises:
+            ConfigurationError: ``detail`` has one line per fault: the variable, what was found, unless it
+                is a secret, and what would be right.
+        """
+        faults: list[str] = []
+        values: dict[str, Any] = {
+            field.name: field.metadata[Variable].read(environ, faults, secret=not field.repr)
+            for field in attrs.fields(cls)
+        }
+        settings = cls(**values)
+        faults += settings.contradictions(environ, standalone=standalone)
+        if faults:
+            raise ConfigurationError("\n".join(faults))
+        return settings
+
+    def contradictions(self, environ: Mapping[str, str], *, standalone: bool) -> Iterator[str]:
+        """Name what is missing, and what is right by itself but not together with others."""
+        for variable in variables():
+            if variable.required and not standalone and not variable.find(environ):
+                yield f"{' or '.join(variable.names)}: is not set, but required"
+        if bool(environ.get("HTTPS_KEY_FILE")) != bool(environ.get("HTTPS_CERT_FILE")):
+            yield "HTTPS_KEY_FILE and HTTPS_CERT_FILE: one is set; both must be, or none"
+        if self.https_key_file and self.https_cert_file:
+            yield from _pair_faults(self.https_key_file, self.https_cert_file)
+        if standalone and not self.standalone_listen.loopback and not environ.get("STANDALONE_TOKEN"):
+            yield "STANDALONE_LISTEN is not on loopback; STANDALONE_TOKEN must be set then"
+
+    @property
+    def assisted_service_url(self) -> str | None:
+        """Scheme, host and port of assisted-service; None in standalone mode without one."""
+        host = self.assisted_service_host
+        return f"{self.assisted_service_scheme}://{host.netloc}" if host else None
+
+    @property
+    def https(self) -> bool:
+        """Whether images are served over TLS."""
+        return self.https_cert_file is not None
+
+    @property
+    def base_url(self) -> str:
+        """The URL that clients reach this service by, without a slash at its end."""
+        own = f"{'https' if self.https else 'http'}://localhost:{self.listen_port}"
+        return self.image_service_base_url or own
+
+    @property
+    def base_path(self) -> str:
+        """The path of ``base_url``: empty, or ``/`` and a name, and so on."""
+        return urlsplit(self.base_url).path
+
+
+def variables() -> list[Variable]:
+    """Give every variable that is read."""
+    return [field.metadata[Variable] for field in attrs.fields(Settings)]
+
+
+def _pair_faults(key: Path, certificate: Path) -> Iterator[str]:
+    """Load key and certificate as a listener would; an encrypted key fails instead of asking somebody."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except OSError as error:
+        reason = getattr(error, "reason", None) or error.strerror
+        yield f"HTTPS_KEY_FILE={str(key)!r} and HTTPS_CERT_FILE={str(certificate)!r}: not a pair: {reason}"
+
+
+def documentation() -> str:
+    """Give the reference of all variables, as Markdown."""
+    sections = [_INTRODUCTION]
+    for variable in variables():
+        sections.append("## " + ", else ".join(f"`{name}`" for name in variable.names))
+        sections.append(textwrap.fill(variable.meaning, 110, break_on_hyphens=False))
+        if variable.default is not None:
+            sections.append(f"Default: `{variable.default}`")
+    return "\n\n".join(sections) + "\n"
+
+
+_INTRODUCTION = """# Configuration
+
+Everything is configured by environment variables. All of them are read and checked at start; if any is wrong,
+the service names every fault and does not start. A variable that is empty is not set. Durations are plain
+seconds, sizes plain bytes. Where two names are given, the first that is set counts.
+
+This page is made from `image_service/config.py`: `python -m image_service.config > docs/configuration.md`."""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(documentation())

@@ -1,0 +1,244 @@
+"""Text of an environment variable to a checked value; each refusal says what would be right.
+
+A parser raises ``ValueError`` with one argument per fault. Who calls it names the variable and tells the
+text, unless that is a secret; so a parser of secrets must not repeat them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import math
+import os
+import re
+import ssl
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+T = TypeVar("T")
+
+MAX_PORT = 65535
+MAX_SECONDS = 1_000_000  # timers of the operating system count milliseconds in 31 bits: 24 days
+
+# The spellings of Go's strconv.ParseBool, which the peer reads flags with.
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+
+# The names of logrus, which the peer logs with, to those of twisted.logger.
+_LOG_LEVELS = {
+    "trace": "debug",
+    "debug": "debug",
+    "info": "info",
+    "warning": "warn",
+    "warn": "warn",
+    "error": "error",
+    "fatal": "critical",
+    "panic": "critical",
+    "critical": "critical",
+}
+
+# host [ ":" port ] of RFC 3986 section 3.2, where a name is what DNS and /etc/hosts know.
+_AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?")
+# Only what needs no escape: a request's path is compared as it was sent.
+_BASE_PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)*/?")
+# token = 1*tchar (RFC 9110 section 5.6.2)
+_FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+# field-value of RFC 9110 section 5.5 without obs-text; neither empty nor with white space around it
+_FIELD_VALUE = re.compile(r"[!-~](?:[ -~\t]*[!-~])?")
+# b64token (RFC 6750 section 2.1), which is how a bearer token travels
+_BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+
+
+@attrs.frozen
+class Address:
+    """A host, and a port if one was given.
+
+    Args:
+        host: name or IP literal, without brackets.
+        port: None: the scheme's own.
+    """
+
+    host: str
+    port: int | None
+
+    @property
+    def netloc(self) -> str:
+        """As it stands in a URL: ``name``, ``name:port``, ``[::1]:port``."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port is None else f"{host}:{self.port}"
+
+
+@attrs.frozen
+class Listen:
+    """Where to listen.
+
+    Args:
+        host: IP literal, without brackets.
+        port: 0: any that is free.
+    """
+
+    host: str
+    port: int
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return ipaddress.ip_address(self.host).is_loopback
+
+
+def one_of(choices: Mapping[str, T]) -> Callable[[str], T]:
+    """Make a parser of names, in any case, for the values that they stand for."""
+
+    def parse(value: str) -> T:
+        try:
+            return choices[value.lower()]
+        except KeyError:
+            raise ValueError(f"must be one of {', '.join(choices)}") from None
+
+    return parse
+
+
+log_level = one_of(_LOG_LEVELS)
+
+
+def flag(value: str) -> bool:
+    """A truth value as Go spells it."""
+    if value not in _TRUE | _FALSE:
+        raise ValueError("must be true or false")
+    return value in _TRUE
+
+
+def whole_number(lowest: int, highest: int | None = None) -> Callable[[str], int]:
+    """Make a parser of decimal integers between two bounds, both of them allowed."""
+    bounds = f"{lowest} or more" if highest is None else f"from {lowest} to {highest}"
+
+    def parse(value: str) -> int:
+        message = f"must be a whole number, {bounds}"
+        if not re.fullmatch(r"[0-9]{1,18}", value):
+            raise ValueError(message)
+        if not lowest <= int(value) <= (highest or int(value)):
+            raise ValueError(message)
+        return int(value)
+
+    return parse
+
+
+port = whole_number(0, MAX_PORT)
+
+
+def seconds(value: str) -> float:
+    """A positive, finite number of seconds."""
+    message = f"must be a number of seconds, more than 0 and at most {MAX_SECONDS}"
+    try:
+        number = float(value)
+    except ValueError:
+        raise ValueError(message) from None
+    if not math.isfinite(number) or not 0 < number <= MAX_SECONDS:
+        raise ValueError(message)
+    return number
+
+
+def address(value: str) -> Address:
+    """``host[:port]``; an IPv6 literal stands in brackets, or bare where no port follows."""
+    try:
+        return Address(str(ipaddress.IPv6Address(value)), None)
+    except ValueError:
+        pass
+    match = _AUTHORITY.fullmatch(value)
+    if not match:
+        raise ValueError(
+            "must be a host name or IP address, with :port if need be; IPv6 with a port as [::1]:80"
+        )
+    if match["port"] and not 0 < int(match["port"]) <= MAX_PORT:
+        raise ValueError(f"must have a port from 1 to {MAX_PORT}")
+    host = str(ipaddress.IPv6Address(match["v6"])) if match["v6"] else match["name"]
+    return Address(host, int(match["port"]) if match["port"] else None)
+
+
+def listen(value: str) -> Listen:
+    """``address:port`` to listen on; ``localhost`` is 127.0.0.1."""
+    host, _, number = value.rpartition(":")
+    host = {"localhost": "127.0.0.1"}.get(host, host.removeprefix("[").removesuffix("]"))
+    try:
+        return Listen(str(ipaddress.ip_address(host)), port(number))
+    except ValueError:
+        raise ValueError("must be an IP address and a port, such as 127.0.0.1:8090 or [::1]:8090") from None
+
+
+def base_url(value: str) -> str:
+    """An http(s) URL of scheme, host and path alone; returned without a slash at its end."""
+    split = urlsplit(value)
+    if split.scheme not in {"http", "https"} or "?" in value or "#" in value:
+        raise ValueError("must be an http or https URL without query and fragment")
+    if not _BASE_PATH.fullmatch(split.path):
+        raise ValueError("must have a path of letters, digits and . _ ~ - alone")
+    return f"{split.scheme}://{address(split.netloc).netloc}{split.path.rstrip('/')}"
+
+
+def readable_file(value: str) -> Path:
+    """A file that can be read."""
+    try:
+        with Path(value).open("rb"):
+            return Path(value)
+    except OSError as error:
+        raise ValueError(f"must be a readable file: {error.strerror}") from None
+
+
+def ca_file(value: str) -> Path:
+    """A file of PEM certificates."""
+    path = readable_file(value)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except OSError:
+        raise ValueError("must be a file of certificates in PEM form") from None
+    return path
+
+
+def writable_directory(value: str) -> Path:
+    """A directory that can be written, or can be made."""
+    path = Path(value)
+    existing = path.absolute()
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise ValueError(f"must be a directory that this process may write; {existing} is not")
+    return path
+
+
+def bearer_token(value: str) -> str:
+    """A token that an ``Authorization: Bearer`` field can hold."""
+    if not _BEARER_TOKEN.fullmatch(value):
+        raise ValueError("must be made of letters, digits and . _ ~ + / -, with = at its end only")
+    return value
+
+
+def string_map(value: str) -> Mapping[str, str]:
+    """A JSON object of strings."""
+    try:
+        document: object = json.loads(value)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict) or not all(isinstance(item, str) for item in document.values()):
+        raise ValueError("must be a JSON object whose values are strings")
+    return MappingProxyType(document)
+
+
+def field_map(value: str) -> Mapping[str, str]:
+    """A JSON object of HTTP header fields."""
+    fields = string_map(value)
+    faults = [f"{name!r} is not a field name" for name in fields if not _FIELD_NAME.fullmatch(name)]
+    faults += [
+        f"the value of {name!r} must be visible ASCII, without white space around it"
+        for name, item in fields.items()
+        if not _FIELD_VALUE.fullmatch(item)
+    ]
+    if faults:
+        raise ValueError(*faults)
+    return fields
