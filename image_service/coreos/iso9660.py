@@ -1,0 +1,277 @@
+"""ISO 9660 (ECMA-119): where a file lies inside an image. Nothing but the directories on its path is read.
+
+    offset        content
+    32768         volume descriptors, 2048 bytes each, up to the one of type 255; in the primary (type 1):
+      +40    32   volume identifier
+      +80     8   volume space size in sectors, both byte orders
+      +128    4   logical block size, both byte orders
+      +156   34   directory record of the root
+      +813   17   creation date: YYYYMMDDHHMMSScc and the zone in quarters of an hour east of UTC, signed
+
+    directory     records, none crossing a sector's end; a zero byte sends the reader to the next sector
+      +0      1   length of the record
+      +1      1   sectors of extended attributes
+      +2      8   first sector, both byte orders
+      +10     8   length in bytes, both byte orders
+      +25     1   flags: 0x02 directory, 0x80 more sections of this file follow
+      +26     2   interleaving
+      +32     1   length of the name, which follows: ``NAME.EXT;1``
+
+Sectors are 2048 bytes. The little-endian halves are read, as coreos-installer does. Rock Ridge and Joliet
+are not read: CoreOS ISOs are made for the names of level 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+
+from image_service.errors import BaseImageError, FileNotInIso
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ReadAt: TypeAlias = Callable[[int, int], bytes]
+"""(offset, length) to that many bytes; fewer only where the file ends."""
+
+SECTOR = 2048
+_FIRST_DESCRIPTOR = 16
+_MAX_DESCRIPTORS = 64  # real images have three or four
+_PRIMARY, _TERMINATOR = b"\x01CD001\x01", b"\xffCD001\x01"
+_DIRECTORY, _MULTI_EXTENT = 0x02, 0x80
+_MAX_DEPTH = 8  # ECMA-119 section 6.8.2.1; also what keeps a cycle from being followed for long
+_MAX_DIRECTORY = 256 * 1024  # bytes, some thousands of files; real ones on our paths have one sector
+_ZONES = range(-48, 52 + 1)  # quarters of an hour; ECMA-119 section 8.4.26.1
+_RECORD_HEAD = 33
+
+
+@attrs.frozen
+class IsoFile:
+    """A file's extent.
+
+    Args:
+        path: as it was asked for.
+        offset: bytes from the start of the image.
+        length: bytes.
+    """
+
+    path: str
+    offset: int
+    length: int
+
+
+@attrs.frozen
+class Iso9660:
+    """An image's primary volume.
+
+    Args:
+        volume_id: volume identifier, without its fill.
+        created: when the volume was made, UTC, whole seconds; None: the image does not say.
+        size: volume space size in bytes; a hybrid image's file is longer.
+    """
+
+    volume_id: str
+    created: datetime | None
+    size: int
+    _root: _Record = attrs.field(repr=False)
+    _image: _Image = attrs.field(repr=False)
+
+    def find(self, path: str) -> IsoFile:
+        """Look up a file.
+
+        Args:
+            path: from the root, in any case; each name in full (``igninfo.json``) or as level 1 cuts
+                it to 8.3 (``IGNINFO.JSO``), the former preferred.
+
+        Returns:
+            its extent, which lies inside the image.
+
+        Raises:
+            FileNotInIso: there is no such file.
+            BaseImageError: the path names a directory, or what lies on it is damaged.
+        """
+        found = self._root
+        names = [name for name in path.split("/") if name]
+        if len(names) > _MAX_DEPTH:
+            raise FileNotInIso(f"no file {path!r} in the ISO: ISO 9660 has {_MAX_DEPTH} levels")
+        for name in names:
+            if not found.is_directory:
+                raise FileNotInIso(f"no file {path!r} in the ISO: a file is in the way")
+            found = _lookup(self._image.records(found), name, path)
+            self._image.check(found, path)
+        if found.is_directory:
+            raise BaseImageError(f"{path!r} in the ISO is a directory")
+        return IsoFile(path, found.offset, found.length)
+
+
+def read_iso9660(read_at: ReadAt, size: int) -> Iso9660:
+    """Read an image's primary volume descriptor.
+
+    Args:
+        read_at: reads the image.
+        size: bytes of the image's file.
+
+    Returns:
+        the volume.
+
+    Raises:
+        BaseImageError: this is not an ISO 9660 image, or not all of it.
+    """
+    image = _Image(read_at, size)
+    primary = _primary_descriptor(read_at)
+    if int.from_bytes(primary[128:130], "little") != SECTOR:
+        raise BaseImageError(f"the ISO's logical blocks are not of {SECTOR} bytes")
+    volume_size = int.from_bytes(primary[80:84], "little") * SECTOR
+    if volume_size > size:
+        raise BaseImageError(f"the ISO is incomplete: the file has {size} bytes of {volume_size}")
+    root = _parse_record(primary[156:190])
+    image.check(root, "/")
+    return Iso9660(
+        volume_id=primary[40:72].decode("ascii", "replace").rstrip(" \0"),
+        created=_parse_date(primary[813:830]),
+        size=volume_size,
+        root=root,
+        image=image,
+    )
+
+
+def read_exactly(read_at: ReadAt, offset: int, length: int) -> bytes:
+    """Read ``length`` bytes at ``offset``.
+
+    Raises:
+        BaseImageError: the file ends before.
+    """
+    data = read_at(offset, length)
+    if len(data) != length:
+        raise BaseImageError(f"the file ends too soon: {len(data)} of {length} bytes at offset {offset}")
+    return data
+
+
+@attrs.frozen
+class _Record:
+    """A directory record, or the sections of a file joined into one."""
+
+    name: bytes
+    offset: int
+    length: int
+    flags: int
+    plain: bool  # neither extended attributes nor interleaving: the extent holds the content and no more
+
+    @property
+    def is_directory(self) -> bool:
+        return bool(self.flags & _DIRECTORY)
+
+
+@attrs.frozen(eq=False)
+class _Image:
+    """The image's bytes, of which no record can make anyone read too many."""
+
+    read_at: ReadAt
+    size: int
+
+    def check(self, record: _Record, path: str) -> None:
+        """Refuse an extent that leaves the image, or that is not simply the content."""
+        if record.offset + record.length > self.size:
+            raise BaseImageError(
+                f"{path!r} in the ISO leaves the file of {self.size} bytes:"
+                f" {record.length} bytes at offset {record.offset}"
+            )
+        if not record.plain:
+            raise BaseImageError(f"{path!r} in the ISO is interleaved or has extended attributes")
+
+    def records(self, directory: _Record) -> list[_Record]:
+        """All records of a directory."""
+        if directory.length > _MAX_DIRECTORY:
+            raise BaseImageError(
+                f"the ISO's directory at offset {directory.offset} has {directory.length} bytes,"
+                f" more than {_MAX_DIRECTORY}"
+            )
+        content = read_exactly(self.read_at, directory.offset, directory.length)
+        return list(_parse_directory(content, directory.offset))
+
+
+def _primary_descriptor(read_at: ReadAt) -> bytes:
+    for sector in range(_FIRST_DESCRIPTOR, _FIRST_DESCRIPTOR + _MAX_DESCRIPTORS):
+        descriptor = read_at(sector * SECTOR, SECTOR)
+        if len(descriptor) != SECTOR or descriptor[1:6] != b"CD001":
+            raise BaseImageError(f"not an ISO 9660 image: no volume descriptor at offset {sector * SECTOR}")
+        if descriptor.startswith(_PRIMARY):
+            return descriptor
+        if descriptor.startswith(_TERMINATOR):
+            break
+    raise BaseImageError("not an ISO 9660 image: no primary volume descriptor")
+
+
+def _parse_directory(content: bytes, offset: int) -> Iterator[_Record]:
+    """The records in ``content``, which lies at ``offset``."""
+    position = 0
+    while position < len(content):
+        length = content[position]
+        end = min(position - position % SECTOR + SECTOR, len(content))
+        if not length:
+            position = end
+            continue
+        record = content[position : min(position + length, end)]
+        if len(record) < length or length <= _RECORD_HEAD or length < _RECORD_HEAD + record[32]:
+            raise BaseImageError(f"the ISO has a damaged directory record at offset {offset + position}")
+        yield _parse_record(record)
+        position += length
+
+
+def _parse_record(record: bytes) -> _Record:
+    return _Record(
+        name=record[_RECORD_HEAD : _RECORD_HEAD + record[32]].partition(b";")[0].removesuffix(b".").upper(),
+        offset=int.from_bytes(record[2:6], "little") * SECTOR,
+        length=int.from_bytes(record[10:14], "little"),
+        flags=record[25],
+        plain=not (record[1] or record[26] or record[27]),
+    )
+
+
+def _lookup(records: Sequence[_Record], name: str, path: str) -> _Record:
+    full = name.upper().encode("utf-8", "replace")
+    for wanted in (full, _level_1(full)):
+        sections = [record for record in records if record.name == wanted]
+        if sections:
+            return _join(sections, path)
+    raise FileNotInIso(f"no file {path!r} in the ISO")
+
+
+def _level_1(name: bytes) -> bytes:
+    """A name as level 1 has it (ECMA-119 section 10.1): eight characters, a dot, three characters."""
+    stem, dot, extension = name.rpartition(b".")
+    return stem[:8] + dot + extension[:3] if dot else name[:8]
+
+
+def _join(sections: Sequence[_Record], path: str) -> _Record:
+    """Make one extent of a file's sections, of which files of 4 GiB and more have several."""
+    first, length = sections[0], 0
+    for section in sections:
+        if section.offset != first.offset + length:
+            raise BaseImageError(
+                f"{path!r} in the ISO is in pieces: one at offset {section.offset}"
+                f" where {first.offset + length} was due"
+            )
+        length += section.length
+        if not section.flags & _MULTI_EXTENT:
+            return attrs.evolve(first, length=length, plain=first.plain and section.plain)
+    raise BaseImageError(f"{path!r} in the ISO lacks its last piece")
+
+
+def _parse_date(field: bytes) -> datetime | None:
+    """A date of a volume descriptor (ECMA-119 section 8.4.26.1); None where it is absent or impossible.
+
+    The hundredths are dropped: an HTTP date could not tell them.
+    """
+    digits = field[:14]
+    quarters = int.from_bytes(field[16:17], signed=True)
+    if not digits.isdigit() or quarters not in _ZONES:
+        return None
+    try:
+        zone = timezone(timedelta(minutes=15 * quarters))
+        return datetime.strptime(digits.decode(), "%Y%m%d%H%M%S").replace(tzinfo=zone).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
