@@ -1,0 +1,162 @@
+"""Compressed archives as the kernel takes them for its initial file system.
+
+`encode` tries three forms in this order, and takes the first that fits:
+
+1. gzip with stored blocks, not compressed at all. It is written here, so that its bytes depend on no
+   library: the same on every machine and after every upgrade. Most configs fit their area like that.
+2. gzip with deflate at level 9, whose bytes are zlib's (builds of it differ).
+3. xz at preset 9 with a CRC32 check, the only check that the kernel's decoder knows: it skips an
+   archive with any other, and boots on without the config. It packs text in base64 best, and it is the
+   slowest by far.
+
+Every kernel reads gzip; older ones lack zstd, so it is never written.
+
+`read_members` reads what the kernel, or coreos-installer, would: archives in gzip, xz or plain cpio, one
+after another, with any number of zero bytes around them.
+"""
+
+from __future__ import annotations
+
+import lzma
+import re
+import stat
+import struct
+import zlib
+from typing import TYPE_CHECKING, Protocol
+
+from image_service.coreos.newc import read_archive
+from image_service.errors import BaseImageError
+
+if TYPE_CHECKING:
+    from image_service.coreos.newc import Member
+
+MAX_DECOMPRESSED = 64 * 1024 * 1024
+"""Bytes that `read_members` unpacks before it gives up, all archives together."""
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_XZ_MAGIC = b"\xfd7zXZ\0"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_NOT_ZERO = re.compile(rb"[^\0]")
+_MAX_STORED = 65535  # bytes of a stored block; RFC 1951 section 3.2.4
+_MIN_DICTIONARY = 4096
+_MAX_DECODER_MEMORY = 128 * 1024 * 1024  # preset 9 wants 65 MiB
+_CHUNK = 4096  # xz unpacks up to 7000 times as much
+
+
+def encode(archive: bytes, capacity: int) -> bytes | None:
+    """Make an initrd of an archive.
+
+    Args:
+        archive: newc.
+        capacity: bytes that it must fit.
+
+    Returns:
+        the first of the forms above that fits; None: none does.
+    """
+    for form in (_gzip_stored, _gzip_deflated, _xz):
+        encoded = form(archive)
+        if len(encoded) <= capacity:
+            return encoded
+    return None
+
+
+def read_members(initrd: bytes, limit: int = MAX_DECOMPRESSED) -> dict[str, Member]:
+    """Read the regular files of an initrd.
+
+    Args:
+        initrd: archives, with zero bytes before, between and behind them.
+        limit: bytes that they may unpack to.
+
+    Returns:
+        the files by name; where a name comes twice, the last.
+
+    Raises:
+        BaseImageError: an archive is damaged, too large or in a form that is not read.
+    """
+    members: list[Member] = []
+    position = 0
+    while found := _NOT_ZERO.search(initrd, position):
+        position = found.start()
+        decompressor = _decompressor(initrd, position)
+        if decompressor is None:
+            archived, position = read_archive(initrd, position)
+        else:
+            archive, position = _decompress(decompressor, initrd, position, limit)
+            limit -= len(archive)
+            archived = _only_members(archive)
+        members += archived
+    return {member.name: member for member in members if stat.S_ISREG(member.mode)}
+
+
+def _gzip_stored(archive: bytes) -> bytes:
+    pieces = [archive[at : at + _MAX_STORED] for at in range(0, len(archive), _MAX_STORED)] or [b""]
+    blocks = [
+        struct.pack("<BHH", number == len(pieces), len(piece), len(piece) ^ 0xFFFF) + piece
+        for number, piece in enumerate(pieces, 1)
+    ]
+    return _gzip(b"".join(blocks), archive, extra_flags=0)
+
+
+def _gzip_deflated(archive: bytes) -> bytes:
+    return _gzip(zlib.compress(archive, level=9, wbits=-15), archive, extra_flags=2)
+
+
+def _gzip(deflated: bytes, archive: bytes, extra_flags: int) -> bytes:
+    """RFC 1952: no name, no time, no operating system, so that nothing but the content decides."""
+    header = struct.pack("<2sBBIBB", _GZIP_MAGIC, 8, 0, 0, extra_flags, 255)
+    return header + deflated + struct.pack("<II", zlib.crc32(archive), len(archive) & 0xFFFFFFFF)
+
+
+def _xz(archive: bytes) -> bytes:
+    # Preset 9 has a dictionary of 64 MiB, which the decoder must hold; the archive's own size does as well.
+    dictionary = max(len(archive), _MIN_DICTIONARY)
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": dictionary}]
+    return lzma.compress(archive, format=lzma.FORMAT_XZ, check=lzma.CHECK_CRC32, filters=filters)
+
+
+class _Decompressor(Protocol):
+    """What zlib and lzma have in common."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+def _decompressor(initrd: bytes, position: int) -> _Decompressor | None:
+    """What unpacks the archive at ``position``; None: it is plain cpio."""
+    if initrd.startswith(_GZIP_MAGIC, position):
+        return zlib.decompressobj(wbits=31)
+    if initrd.startswith(_XZ_MAGIC, position):
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_DECODER_MEMORY)
+    if initrd.startswith(_ZSTD_MAGIC, position):
+        raise BaseImageError(f"the archive at offset {position} of the initrd is zstd, which is not read")
+    return None
+
+
+def _decompress(decompressor: _Decompressor, initrd: bytes, start: int, limit: int) -> tuple[bytes, int]:
+    """What the archive at ``start`` unpacks to, and the offset behind it."""
+    unpacked = bytearray()
+    position = start
+    while not decompressor.eof:
+        chunk = initrd[position : position + _CHUNK]
+        if not chunk:
+            raise BaseImageError(f"the initrd ends within the archive at offset {start}")
+        position += len(chunk)
+        try:
+            unpacked += decompressor.decompress(chunk)
+        except (zlib.error, lzma.LZMAError):
+            raise BaseImageError(f"the archive at offset {start} of the initrd is damaged") from None
+        if len(unpacked) > limit:
+            raise BaseImageError(f"the initrd unpacks to more than {limit} bytes at offset {start}")
+    return bytes(unpacked), position - len(decompressor.unused_data)
+
+
+def _only_members(archive: bytes) -> list[Member]:
+    members, end = read_archive(archive)
+    if _NOT_ZERO.search(archive, end):
+        raise BaseImageError("a compressed archive of the initrd has data behind its end")
+    return members
