@@ -1,0 +1,47 @@
+"""Ignition configs: whether a body is one, as far as laying it over an image needs to know."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+
+from image_service.errors import IgnitionInvalid, UpstreamError
+
+# Semantic version 3.x.y, or a specification's draft.
+_VERSION_3 = re.compile(r"3\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-experimental)?", re.ASCII)
+
+
+def check_ignition(body: bytes) -> None:
+    """Refuse what is not an Ignition version 3 config. No message quotes it: it holds secrets.
+
+    Args:
+        body: as assisted-service sent it.
+
+    Raises:
+        UpstreamError: it is not JSON.
+        IgnitionInvalid: it is JSON, but not a version 3 config.
+    """
+    config = _parse(body)
+    if not isinstance(config, dict):
+        raise IgnitionInvalid("the Ignition config is not a JSON object")
+    ignition = config.get("ignition")
+    if not isinstance(ignition, dict):
+        raise IgnitionInvalid("the Ignition config has no object 'ignition'")
+    version = ignition.get("version")
+    if not isinstance(version, str):
+        raise IgnitionInvalid("the Ignition config has no string 'ignition.version'")
+    if not _VERSION_3.fullmatch(version):
+        raise IgnitionInvalid("the Ignition config's 'ignition.version' is not 3.x.y")
+
+
+def _parse(body: bytes) -> object:
+    with suppress(ValueError, RecursionError):
+        return json.loads(body.decode(), parse_constant=_refuse_constant)
+    # Outside of the decoder's error, which holds the whole config and would be this one's context.
+    raise UpstreamError(f"assisted-service sent an Ignition config of {len(body)} bytes that is not JSON")
+
+
+def _refuse_constant(name: str) -> object:
+    """NaN and the infinities are Python's, not JSON's."""
+    raise ValueError(name)
