@@ -48,12 +48,14 @@ class Request:
         target: origin form: path and query, as sent (it may hold a credential).
         headers: values by lower-case name; repeated fields joined by ``", "``.
         keep_alive: whether the client wants the connection to go on.
+        http_1_0: whether it must be told so.
     """
 
     method: str
     target: str = attrs.field(repr=False)
     headers: dict[str, str] = attrs.field(repr=False)
     keep_alive: bool
+    http_1_0: bool = False
 
 
 def find_head(data: bytes) -> int | None:
@@ -116,6 +118,7 @@ def parse_head(head: bytes) -> Request:
         target=_origin_form(match["target"].decode("ascii")),
         headers=fields.values,
         keep_alive=_keeps_alive(fields.values.get("connection", ""), http_1_1=http_1_1),
+        http_1_0=not http_1_1,
     )
 
 

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote
 import attrs
 
 from image_service.errors import InvalidParameter, NotFound
-from image_service.images.reference import Credentials, CredentialScheme, ImageRef, Kind
+from image_service.images.reference import DEFAULT_ARCHITECTURE, Credentials, CredentialScheme, ImageRef, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
 _SEGMENT = r"([^/]+)"
-_DEFAULT_ARCHITECTURE = "x86_64"
 
 _KIND_BY_TYPE = {kind.value: kind for kind in Kind} | {"full": Kind.FULL_ISO, "minimal": Kind.MINIMAL_ISO}
 _KIND_BY_FILE = {
@@ -114,7 +113,8 @@ def _decode(segment: str) -> str:
 
 def _by_query(context: _Context, infra_env_id: str) -> Route:
     kind_name, version = context.required("type"), context.required("version")
-    ref = ImageRef(_uuid(infra_env_id), version, _architecture(context), _kind(kind_name))
+    architecture = context.query.get("arch") or DEFAULT_ARCHITECTURE
+    ref = ImageRef(_uuid(infra_env_id), version, architecture, _kind(kind_name))
     return ImageRoute("/images/:imageID", ref, context.credentials())
 
 
@@ -137,7 +137,7 @@ def _by_cluster(context: _Context, infra_env_id: str) -> Route:
     kind_name = context.query.get("type")
     kind = _kind(kind_name) if kind_name else None
     version = context.query.get("version") or None
-    ref = ImageRef(_uuid(infra_env_id), version, _architecture(context), kind)
+    ref = ImageRef(_uuid(infra_env_id), version, context.query.get("arch") or None, kind)
     return ImageRoute("/clusters/:clusterID/downloads/image", ref, context.credentials())
 
 
@@ -163,10 +163,6 @@ def _uuid(text: str) -> str:
     if _UUID.fullmatch(text) is None:
         raise NotFound("the path names no infra-env: its identifier is a lower-case UUID")
     return text
-
-
-def _architecture(context: _Context) -> str:
-    return context.query.get("arch") or _DEFAULT_ARCHITECTURE
 
 
 def _kind(name: str) -> Kind:

@@ -6,6 +6,9 @@ import enum
 
 import attrs
 
+DEFAULT_ARCHITECTURE = "x86_64"
+"""What is meant where neither request nor infra-env says."""
+
 
 class Kind(enum.Enum):
     """The kinds of image, as ``type`` and ``discovery_iso_type`` spell them."""
@@ -22,13 +25,14 @@ class ImageRef:
     Args:
         infra_env_id: lower-case UUID.
         version: the OS build or OpenShift version asked for; None: the infra-env's own.
-        architecture: as ``OS_IMAGES`` spells it (``x86_64``, ``aarch64``, ``s390x``, ``ppc64le``).
+        architecture: as ``OS_IMAGES`` spells it (``x86_64``, ``aarch64``, ``s390x``, ``ppc64le``); None:
+            the infra-env's own.
         kind: None: the infra-env's own.
     """
 
     infra_env_id: str
     version: str | None
-    architecture: str
+    architecture: str | None
     kind: Kind | None
 
 

@@ -1,0 +1,113 @@
+"""Answers requests: probes, and images by their routes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from image_service.errors import ImageServiceError, Unavailable
+from image_service.http.exchange import Answer, Subject
+from image_service.http.problem import problem
+from image_service.http.response import Response, render_fields
+from image_service.http.routes import ImageRoute, Probe, parse_route
+from image_service.images.extents import Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from image_service.http.boot_images import BootImages, Kept
+    from image_service.http.head import Request
+
+_log = Logger()
+
+MAX_KNOWN = 4096
+_Asker: TypeAlias = tuple[str, str | None]
+"""Target and Authorization: all that a request's meaning depends on."""
+
+
+@attrs.frozen(eq=False)
+class _Known:
+    kept: Kept
+    subject: Subject
+
+
+class Application:
+    """The service as a client sees it.
+
+    Args:
+        images: finds or makes images.
+        ready: whether images can be served.
+        base_path: the path of the service's base URL.
+    """
+
+    def __init__(self, images: BootImages, ready: Callable[[], bool], base_path: str = "") -> None:
+        self._images = images
+        self._ready = ready
+        self._base_path = base_path
+        # The second range of a mount is one look-up: no route is parsed, nothing is waited for.
+        self._known: OrderedDict[_Asker, _Known] = OrderedDict()
+
+    def handle(self, request: Request, *, crowded: bool) -> Answer | Deferred[Answer]:
+        """Answer a request; never raises and never fails.
+
+        Args:
+            request: a sound one.
+            crowded: only probes are answered, the rest refused.
+
+        Returns:
+            the answer, at once where it is known.
+        """
+        asker = (request.target, request.headers.get("authorization"))
+        known = self._known.get(asker)
+        if known is not None and not crowded and self._images.is_fresh(known.kept):
+            self._known.move_to_end(asker)
+            return _answer(request, known)
+        try:
+            route = parse_route(request.target, request.headers, self._base_path)
+            if isinstance(route, Probe):
+                return self._answer_probe(request, route)
+            if crowded:
+                raise Unavailable("the limit on connections is reached", retry_after_seconds=5)
+        except ImageServiceError as error:
+            return Answer(problem(error, head_only=request.method == "HEAD"))
+        return Deferred.fromCoroutine(self._answer_image(request, route, asker))
+
+    async def _answer_image(self, request: Request, route: ImageRoute, asker: _Asker) -> Answer:
+        ref = route.ref
+        try:
+            kept = await self._images.get(ref, route.credentials)
+            known = _Known(kept, Subject(route.handler, ref.infra_env_id, kept.kind.value))
+            self._remember(asker, known)
+            return _answer(request, known)
+        except ImageServiceError as error:
+            failure = error
+        except Exception:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the cause
+            _log.failure("no image could be made for infra-env {infra_env}", infra_env=ref.infra_env_id)
+            failure = ImageServiceError("the image could not be made; the service's log tells why")
+        subject = Subject(route.handler, ref.infra_env_id, ref.kind.value if ref.kind else "")
+        return Answer(problem(failure, head_only=request.method == "HEAD"), subject)
+
+    def _remember(self, asker: _Asker, known: _Known) -> None:
+        self._known[asker] = known
+        self._known.move_to_end(asker)
+        while len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)
+
+    def _answer_probe(self, request: Request, probe: Probe) -> Answer:
+        if probe is Probe.HEALTH and not self._ready():
+            raise Unavailable("no base image is ready yet", retry_after_seconds=1)
+        body = b"ok\n"
+        fields = render_fields(
+            ("Content-Type", "text/plain"), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")
+        )
+        if request.method == "HEAD":
+            return Answer(Response(200, fields), Subject(probe.value))
+        return Answer(Response(200, fields, (Literal(body),), len(body)), Subject(probe.value))
+
+
+def _answer(request: Request, known: _Known) -> Answer:
+    return Answer(known.kept.representation.respond(request.method, request.headers), known.subject)

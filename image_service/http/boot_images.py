@@ -1,0 +1,208 @@
+"""From a reference to what is served: base image and customization found, composed once, kept for a while."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+
+import attrs
+from twisted.internet.defer import Deferred, FirstError, gatherResults, succeed
+
+from image_service.errors import NotFound
+from image_service.http.respond import Representation
+from image_service.http.single_flight import SingleFlight
+from image_service.images.compose import compose
+from image_service.images.customization import Customization
+from image_service.images.reference import DEFAULT_ARCHITECTURE, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+    from datetime import datetime
+
+    from twisted.internet.interfaces import IReactorTime
+
+    from image_service.images.base import BaseImage
+    from image_service.images.boot_image import BootImage
+    from image_service.images.reference import Credentials, ImageRef
+
+THREAD_BYTES = 1024 * 1024
+"""A config larger than this is composed in a thread: checking and compressing it takes a while."""
+MAX_KEPT = 4096
+
+_First = TypeVar("_First")
+_Second = TypeVar("_Second")
+_Key: TypeAlias = "tuple[ImageRef, Credentials | None]"
+
+
+class Ignition(Protocol):
+    """An Ignition config as assisted-service sent it."""
+
+    @property
+    def config(self) -> bytes:
+        """JSON."""
+
+    @property
+    def modified(self) -> datetime | None:
+        """Its date, UTC, if it has one."""
+
+
+class InfraEnv(Protocol):
+    """What an infra-env says about its image."""
+
+    @property
+    def kernel_arguments(self) -> tuple[str, ...]:
+        """To append."""
+
+    @property
+    def openshift_version(self) -> str | None:
+        """Its own, if it has one."""
+
+    @property
+    def kind(self) -> Kind | None:
+        """What it is downloaded as."""
+
+    @property
+    def architecture(self) -> str | None:
+        """RPM architecture name."""
+
+
+class Assisted(Protocol):
+    """Where customizations come from."""
+
+    async def ignition(
+        self, infra_env_id: str, discovery_iso_type: Kind | None, credentials: Credentials | None
+    ) -> Ignition:
+        """The infra-env's Ignition config."""
+
+    async def infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
+        """The infra-env itself."""
+
+
+class Catalog(Protocol):
+    """Where base images come from."""
+
+    def find(self, version: str, architecture: str, kind: Kind) -> BaseImage:
+        """The base image, ready to serve; raises where there is none."""
+
+
+@attrs.frozen(eq=False)
+class Kept:
+    """A composed image and until when it is taken as current.
+
+    Args:
+        representation: what is served.
+        kind: what it was made as.
+        fresh_until: the clock's seconds.
+    """
+
+    representation: Representation
+    kind: Kind
+    fresh_until: float
+
+
+class BootImages:
+    """Composes images and keeps the latest.
+
+    Args:
+        catalog: base images.
+        assisted: customizations.
+        clock: tells how old an answer is.
+        in_thread: runs a composition that takes a while.
+        ttl_seconds: how long assisted-service's answer is good.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        assisted: Assisted,
+        clock: IReactorTime,
+        in_thread: Callable[[Callable[[], BootImage]], Awaitable[BootImage]],
+        ttl_seconds: float,
+    ) -> None:
+        self._catalog = catalog
+        self._assisted = assisted
+        self._clock = clock
+        self._in_thread = in_thread
+        self._ttl_seconds = ttl_seconds
+        self._kept: OrderedDict[_Key, Kept] = OrderedDict()
+        self._making: SingleFlight[_Key, Kept] = SingleFlight()
+
+    def get(self, ref: ImageRef, credentials: Credentials | None) -> Deferred[Kept]:
+        """Find or make an image.
+
+        Args:
+            ref: which.
+            credentials: who asks; nobody gets what was made for other credentials.
+
+        Returns:
+            fires with the image, at once where a fresh one is kept.
+        """
+        key = (ref, credentials)
+        kept = self._kept.get(key)
+        if kept is not None and self.is_fresh(kept):
+            self._kept.move_to_end(key)
+            return succeed(kept)
+        return self._making.join(key, lambda: self._make(key))
+
+    def is_fresh(self, kept: Kept) -> bool:
+        """Whether an image may still be served without asking assisted-service."""
+        return self._clock.seconds() < kept.fresh_until
+
+    async def _make(self, key: _Key) -> Kept:
+        ref, credentials = key
+        if ref.version is None or ref.kind is None or ref.architecture is None:
+            infra_env = await self._assisted.infra_env(ref.infra_env_id, credentials)
+            base, kind = self._find_base(ref, infra_env)
+            ignition = await self._assisted.ignition(ref.infra_env_id, kind, credentials)
+        else:
+            kind = ref.kind
+            base = self._catalog.find(ref.version, ref.architecture, kind)
+            infra_env, ignition = await _both(
+                self._assisted.infra_env(ref.infra_env_id, credentials),
+                self._assisted.ignition(ref.infra_env_id, kind, credentials),
+            )
+        customization = Customization(ignition.config, infra_env.kernel_arguments, ignition.modified)
+        image = await self._compose(base, customization, _file_name(ref, base, kind))
+        return self._keep(key, Kept(Representation(image), kind, self._clock.seconds() + self._ttl_seconds))
+
+    def _find_base(self, ref: ImageRef, infra_env: InfraEnv) -> tuple[BaseImage, Kind]:
+        """The base of a request that leaves what to the infra-env."""
+        version = ref.version or infra_env.openshift_version
+        if version is None:
+            raise NotFound("neither the request nor the infra-env names a version")
+        architecture = ref.architecture or infra_env.architecture or DEFAULT_ARCHITECTURE
+        kind = ref.kind or infra_env.kind or Kind.FULL_ISO
+        return self._catalog.find(version, architecture, kind), kind
+
+    async def _compose(self, base: BaseImage, customization: Customization, file_name: str) -> BootImage:
+        def work() -> BootImage:
+            return compose(base, customization, file_name)
+
+        return await self._in_thread(work) if len(customization.ignition) > THREAD_BYTES else work()
+
+    def _keep(self, key: _Key, made: Kept) -> Kept:
+        self._kept[key] = made
+        self._kept.move_to_end(key)
+        while len(self._kept) > MAX_KEPT:
+            self._kept.popitem(last=False)
+        return made
+
+
+async def _both(
+    first: Coroutine[Any, Any, _First], second: Coroutine[Any, Any, _Second]
+) -> tuple[_First, _Second]:
+    """Run two side by side; when one fails, the other is cancelled and the failure is that one's."""
+    running: list[Deferred[Any]] = [Deferred.fromCoroutine(first), Deferred.fromCoroutine(second)]
+    try:
+        one, other = await gatherResults(running, consumeErrors=True)
+    except FirstError as failed:
+        for deferred in running:
+            deferred.cancel()
+        failed.subFailure.raiseException()
+    return one, other
+
+
+def _file_name(ref: ImageRef, base: BaseImage, kind: Kind) -> str:
+    if kind is Kind.DISCONNECTED_ISO:
+        return f"agent-ove.{base.architecture}.iso"
+    return f"{ref.infra_env_id}-discovery.iso"

@@ -1,0 +1,437 @@
+"""The connection (RFC 9112): requests in order, one answered at a time, each refusal readable.
+
+What it waits for is always one of: the TLS handshake, a request head, the next request, the application,
+the client taking bytes, or the client closing. Each but the application's has its deadline.
+"""
+
+from __future__ import annotations
+
+import struct
+from datetime import UTC, datetime
+from fcntl import ioctl
+from socket import IPPROTO_TCP, TCP_INFO
+from termios import TIOCOUTQ
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener
+from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from image_service.errors import ImageServiceError, RequestTimeout
+from image_service.http.access_log import (
+    COMPLETE,
+    AccessLog,
+    ConnectionLog,
+    Entry,
+    known_request_id,
+    new_request_id,
+)
+from image_service.http.dates import format_http_date
+from image_service.http.deadline import Deadline
+from image_service.http.exchange import NOTHING, Answer
+from image_service.http.head import MAX_HEAD_BYTES, Request, find_head, parse_head
+from image_service.http.problem import problem
+from image_service.http.response import STATUS_LINES
+from image_service.http.sender import SendfileSender, TlsSender
+
+if TYPE_CHECKING:
+    from socket import socket
+
+    from twisted.internet.interfaces import IReactorTime
+    from twisted.python.failure import Failure
+
+    from image_service.http.exchange import Application
+    from image_service.http.page_cache import PageCache
+    from image_service.http.sender import Sender
+
+_log = Logger()
+
+LINGER_SECONDS = 2
+"""How long a closed connection is kept for the client to read the last answer (RFC 9112 9.6)."""
+MAX_LINGER_BYTES = 1024 * 1024
+MAX_BUFFERED_BYTES = 2 * MAX_HEAD_BYTES
+CROWD_RESERVE = 64
+"""Connections beyond the limit that are still accepted, to be told so, and for probes."""
+
+_STALL_CHECKS = 4  # in one stall timeout
+_BYTES_ACKED = struct.Struct("=Q")
+_BYTES_ACKED_OFFSET = 120  # in struct tcp_info, Linux 4.1 and later
+
+
+@attrs.frozen
+class Limits:
+    """Deadlines in seconds and the number of connections.
+
+    Args:
+        handshake_seconds: for the TLS handshake.
+        head_seconds: from the accept, or a head's first byte, to its end.
+        idle_seconds: between two requests.
+        stall_seconds: without the client acknowledging a byte of an answer.
+        connections: beyond them only probes are answered.
+    """
+
+    handshake_seconds: float = 15
+    head_seconds: float = 5
+    idle_seconds: float = 60
+    stall_seconds: float = 120
+    connections: int = 8192
+
+
+@attrs.define
+class _Exchange:
+    """The request that is being answered."""
+
+    method: str
+    request: Request | None
+    began: float
+    answer: Answer | None = None
+    request_id: str = ""
+    keep_alive: bool = False
+
+
+@implementer(IHalfCloseableProtocol, IHandshakeListener)
+class Connection(Protocol):
+    """One client's connection.
+
+    Args:
+        server: what all connections share.
+        secure: whether TLS lies below.
+    """
+
+    # tcp.Server, or the TLS protocol over one: both have more than ITransport, neither says so by a type.
+    transport: Any
+
+    def __init__(self, server: ConnectionFactory, *, secure: bool, crowded: bool) -> None:
+        self._server = server
+        self._secure = secure
+        self._crowded = crowded
+        self._buffer = b""
+        self._exchange: _Exchange | None = None
+        self._taking = False  # within _take_requests
+        self._head_begun = True  # the deadline is the head's, not the idle one
+        self._reading_paused = False
+        self._client_done = False  # it has closed its side
+        self._closing = False
+        self._lingered = 0
+        self._ended = ""  # why the connection is aborted
+        self._acked = 0
+        self._acked_at = 0.0
+        self._deadline = Deadline(server.clock, self._deadline_passed)
+
+    # The transport's calls.
+
+    def connectionMade(self) -> None:
+        """Accepted; on TLS the handshake is still to come."""
+        transport = self.transport
+        transport.setTcpNoDelay(True)  # else every answer's last segment waits for Nagle
+        sender_type = TlsSender if self._secure else SendfileSender
+        self._sender: Sender = sender_type(transport, self._server.page_cache, self)
+        self._log = ConnectionLog(self._server.access_log, transport.getPeer().host)
+        self._handshaking = self._secure
+        limits = self._server.limits
+        self._deadline.set(limits.handshake_seconds if self._secure else limits.head_seconds)
+
+    def handshakeCompleted(self) -> None:
+        """TLS is up; the first head may come."""
+        self._handshaking = False
+        self._deadline.set(self._server.limits.head_seconds)
+
+    def dataReceived(self, data: bytes) -> None:
+        """Bytes have arrived."""
+        if self._closing:
+            self._lingered += len(data)
+            if self._lingered > MAX_LINGER_BYTES:
+                self.transport.abortConnection()
+            return
+        self._buffer = self._buffer + data if self._buffer else data
+        if self._exchange is None:
+            self._sender.begin_turn()
+            self._take_requests()
+        if len(self._buffer) > MAX_BUFFERED_BYTES and not self._reading_paused:
+            self._reading_paused = True
+            self.transport.pauseProducing()
+
+    def readConnectionLost(self) -> None:
+        """The client sends no more; what it asked for is still answered."""
+        self._client_done = True
+        if self._closing or self._exchange is None:
+            self._shut()
+
+    def writeConnectionLost(self) -> None:
+        """Our own half-close."""
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:  # noqa: ARG002 - Twisted's signature
+        """The connection is gone, whoever ended it."""
+        self._closing = True
+        self._deadline.cancel()
+        self._sender.stop()
+        if self._exchange is not None:
+            self._record(self._exchange, self._ended or "the client is gone")
+            self._exchange = None
+        self._log.close()
+        self._server.lost(self)
+
+    # Requests.
+
+    def _take_requests(self) -> None:
+        """Answer what has arrived, in order, until something is in the way."""
+        if self._taking:
+            return
+        self._taking = True
+        while self._exchange is None and not self._closing and self._take_request():
+            pass
+        self._taking = False
+        if self._reading_paused and len(self._buffer) <= MAX_BUFFERED_BYTES:
+            self._reading_paused = False
+            self.transport.resumeProducing()
+
+    def _take_request(self) -> bool:
+        """Take one request from the buffer and begin to answer it; False: there is none yet."""
+        if self._buffer.startswith(b"\r\n"):  # RFC 9112 2.2: an empty line before a request is ignored
+            self._buffer = self._buffer[2:]
+        head = self._buffer
+        try:
+            length = find_head(head)
+            if length is None:
+                self._await_head()
+                return False
+            head, self._buffer = head[:length], head[length:]
+            request = parse_head(head)
+        except ImageServiceError as error:
+            self._refuse(error, head)
+            return False
+        self._begin(request)
+        return True
+
+    def _await_head(self) -> None:
+        if self._client_done:
+            self._shut()
+        elif not self._head_begun and self._buffer:
+            self._head_begun = True
+            self._deadline.set(self._server.limits.head_seconds)
+
+    def _begin(self, request: Request) -> None:
+        self._deadline.clear()
+        exchange = _Exchange(request.method, request, self._server.clock.seconds())
+        self._exchange = exchange
+        answer = self._server.application.handle(request, crowded=self._crowded)
+        if isinstance(answer, Answer):
+            self._send(exchange, answer)
+        else:
+            answer.addCallback(self._send_later, exchange)
+            answer.addErrback(self._application_failed)
+
+    def _send_later(self, answer: Answer, exchange: _Exchange) -> None:
+        if exchange is self._exchange:  # else the client left in the meantime
+            self._sender.begin_turn()
+            self._send(exchange, answer)
+            self._take_requests()
+
+    def _application_failed(self, failure: Failure) -> None:
+        _log.failure("an answer could not be made", failure=failure)
+        self.failed("our own fault")
+
+    def _refuse(self, error: ImageServiceError, head: bytes) -> None:
+        """Answer what is no sound request; nothing behind it can be trusted to be one."""
+        self._deadline.clear()
+        method = "HEAD" if head.startswith(b"HEAD ") else ""
+        exchange = _Exchange(method, None, self._server.clock.seconds())
+        self._exchange = exchange
+        self._buffer = b""
+        self._send(exchange, Answer(problem(error, head_only=bool(method))))
+
+    # Answers.
+
+    def _send(self, exchange: _Exchange, answer: Answer) -> None:
+        exchange.answer = answer
+        request = exchange.request
+        exchange.keep_alive = request is not None and request.keep_alive and self._may_go_on()
+        if self._sender.send(self._head(exchange, answer), answer.response.body):
+            self._finish(exchange)
+        elif self._exchange is exchange:
+            self._watch_for_stall()
+
+    def _may_go_on(self) -> bool:
+        nothing_follows = self._client_done and not self._buffer
+        return not (self._crowded or nothing_follows or self._server.draining)
+
+    def _head(self, exchange: _Exchange, answer: Answer) -> bytes:
+        response, request = answer.response, exchange.request
+        lines = [STATUS_LINES[response.status], self._server.date_line(), response.fields]
+        if not exchange.keep_alive:
+            lines.append(b"Connection: close\r\n")
+        elif request is not None and request.http_1_0:
+            lines.append(b"Connection: keep-alive\r\n")
+        exchange.request_id = known_request_id(request.headers.get("x-request-id") if request else None)
+        if not exchange.request_id and self._server.access_log.has_own_line(response.status):
+            exchange.request_id = new_request_id()
+        if exchange.request_id:
+            lines.append(b"X-Request-ID: %b\r\n" % exchange.request_id.encode("ascii"))
+        lines.append(b"\r\n")
+        return b"".join(lines)
+
+    def sent(self) -> None:
+        """The sender is done, some time after it was asked to."""
+        if self._exchange is not None:
+            self._finish(self._exchange)
+            self._take_requests()
+
+    def failed(self, reason: str) -> None:
+        """The answer cannot be finished: a cut connection is the one honest sign of that."""
+        self._ended = self._ended or reason
+        self.transport.abortConnection()
+
+    def _finish(self, exchange: _Exchange) -> None:
+        self._exchange = None
+        self._record(exchange, COMPLETE)
+        if exchange.keep_alive and self._may_go_on():
+            self._head_begun = False
+            self._deadline.set(self._server.limits.idle_seconds)
+        else:
+            self._shut()
+
+    def _record(self, exchange: _Exchange, ended: str) -> None:
+        request, answer = exchange.request, exchange.answer
+        headers = request.headers if request is not None else {}
+        self._log.add(
+            Entry(
+                request_id=exchange.request_id,
+                method=exchange.method,
+                user_agent=headers.get("user-agent", ""),
+                range=headers.get("range", ""),
+                subject=answer.subject if answer is not None else NOTHING,
+                status=answer.response.status if answer is not None else 0,
+                code=answer.response.what if answer is not None else "",
+                body_bytes=max(0, self._sender.body_bytes) if answer is not None else 0,
+                seconds=self._server.clock.seconds() - exchange.began,
+                ended=ended,
+            )
+        )
+
+    # Deadlines and ends.
+
+    def _deadline_passed(self) -> None:
+        if self._handshaking:
+            self.transport.abortConnection()
+        elif self._closing:
+            self._linger()
+        elif self._exchange is not None:
+            self._check_for_stall()
+        elif self._head_begun and self._buffer:
+            seconds = self._server.limits.head_seconds
+            self._sender.begin_turn()
+            error = RequestTimeout(f"the request head was not complete after {seconds:g} s")
+            self._refuse(error, self._buffer)
+        else:
+            self._shut()
+
+    def _watch_for_stall(self) -> None:
+        self._acked = self._acknowledged()
+        self._acked_at = self._server.clock.seconds()
+        self._deadline.set(self._stall_check_seconds())
+
+    def _check_for_stall(self) -> None:
+        """Progress is what the client's TCP acknowledged: kernel buffers hide everything else."""
+        now, acked = self._server.clock.seconds(), self._acknowledged()
+        if acked != self._acked:
+            self._acked, self._acked_at = acked, now
+        elif now - self._acked_at >= self._server.limits.stall_seconds:
+            self.failed(f"no progress for {self._server.limits.stall_seconds:g} s")
+            return
+        self._deadline.set(LINGER_SECONDS if self._closing else self._stall_check_seconds())
+
+    def _stall_check_seconds(self) -> float:
+        return self._server.limits.stall_seconds / _STALL_CHECKS
+
+    def _socket(self) -> socket:
+        tcp = self.transport.transport if self._secure else self.transport
+        handle: socket = tcp.getHandle()
+        return handle
+
+    def _acknowledged(self) -> int:
+        """Bytes that the client's TCP has acknowledged since the connection began."""
+        info = self._socket().getsockopt(IPPROTO_TCP, TCP_INFO, _BYTES_ACKED_OFFSET + _BYTES_ACKED.size)
+        acked: int = _BYTES_ACKED.unpack_from(info, _BYTES_ACKED_OFFSET)[0]
+        return acked
+
+    def _linger(self) -> None:
+        """Wait for as long as the client still reads what lies in the kernel's buffer, and no longer."""
+        if any(ioctl(self._socket(), TIOCOUTQ, bytes(4))):
+            self._check_for_stall()
+        else:
+            self.transport.abortConnection()
+
+    def close_if_idle(self) -> None:
+        """The service is going away: end now unless a request is being answered."""
+        if self._exchange is None and not self._closing:
+            self._shut()
+
+    def _shut(self) -> None:
+        """End the connection so that the client can read what it was sent.
+
+        On plain TCP our side is closed and the client's awaited: closing with input unread would send a
+        reset, which can destroy the answer. TLS does the same with its own closing alerts.
+        """
+        if self._closing and not self._client_done:
+            return
+        self._closing = True
+        self._buffer = b""
+        self._watch_for_stall()
+        self._deadline.set(LINGER_SECONDS)
+        if self._secure or self._client_done:
+            self.transport.loseConnection()
+        else:
+            self.transport.loseWriteConnection()
+        if self._reading_paused and not self._client_done:
+            self._reading_paused = False
+            self.transport.resumeProducing()
+
+
+@attrs.define(eq=False)
+class ConnectionFactory(Factory):
+    """Makes connections and holds what they share.
+
+    Args:
+        clock: the reactor's.
+        application: answers requests.
+        page_cache: keeps the disk out of the reactor.
+        access_log: where requests are logged.
+        limits: deadlines and the number of connections.
+        secure: whether TLS lies below.
+    """
+
+    clock: IReactorTime
+    application: Application
+    page_cache: PageCache
+    access_log: AccessLog
+    limits: Limits
+    secure: bool = False
+    draining: bool = attrs.field(default=False, init=False)
+    connections: set[Connection] = attrs.field(factory=set, init=False)
+    _date_second: int = attrs.field(default=-1, init=False)
+    _date_line: bytes = attrs.field(default=b"", init=False)
+
+    noisy = False
+
+    def buildProtocol(self, addr: object) -> Connection | None:  # noqa: ARG002 - Twisted's signature
+        """Take a connection, or close it at once when even the reserve is used up."""
+        count = len(self.connections)
+        if count >= self.limits.connections + CROWD_RESERVE:
+            return None
+        connection = Connection(self, secure=self.secure, crowded=count >= self.limits.connections)
+        self.connections.add(connection)
+        return connection
+
+    def lost(self, connection: Connection) -> None:
+        """Forget a connection."""
+        self.connections.discard(connection)
+
+    def date_line(self) -> bytes:
+        """The Date field of this second."""
+        second = int(self.clock.seconds())
+        if second != self._date_second:
+            self._date_second = second
+            self._date_line = f"Date: {format_http_date(datetime.fromtimestamp(second, UTC))}\r\n".encode()
+        return self._date_line
