@@ -16,7 +16,8 @@ as_root() {
     elif have sudo; then
         if [ -t 0 ]; then sudo -- "$@"; else sudo -n -- "$@"; fi
     else
-        die "this needs root, and there is no sudo; run as root: $*"
+        say "this needs root, and there is no sudo: $*"
+        return 1
     fi
 }
 

@@ -1,0 +1,32 @@
+# Any image with Python >= 3.11, pip and the CA certificates will do: --build-arg BASE_IMAGE=...
+ARG BASE_IMAGE=python:3.13-slim
+
+FROM ${BASE_IMAGE} AS build
+WORKDIR /src
+COPY setup.cfg pyproject.toml README.md LICENSE ./
+COPY twisted twisted
+COPY image_service image_service
+RUN python3 -m venv --without-pip /opt/image-service \
+    && python3 -m pip --python /opt/image-service/bin/python install --no-cache-dir .
+
+FROM ${BASE_IMAGE}
+LABEL org.opencontainers.image.title="image-service" \
+      org.opencontainers.image.description="Streams customised CoreOS boot images without ever storing one" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      io.k8s.display-name="image-service" \
+      io.openshift.expose-services="8080:http" \
+      io.openshift.tags="coreos,discovery,iso"
+COPY --from=build /opt/image-service /opt/image-service
+ENV PATH=/opt/image-service/bin:${PATH} \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    DATA_DIR=/data
+# twistd keeps a cache beside the plugins, which only root can write; group 0 may write the data, because
+# OpenShift runs this under any uid of that group.
+RUN twistd --help >/dev/null && install --directory --mode=0775 --group=0 /data
+USER 1001:0
+WORKDIR /data
+VOLUME /data
+EXPOSE 8080
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["image-service", "serve"]

@@ -1,0 +1,76 @@
+"""What an operator copies from ``conf/`` is complete, says the defaults that hold, and is accepted."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from image_service.config import Settings, variables
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+
+
+def assignments(text: str) -> dict[str, str]:
+    return dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+
+
+def commented_out(text: str) -> dict[str, str]:
+    return assignments(re.sub(r"^#(?=\w+=)", "", text, flags=re.MULTILINE))
+
+
+@pytest.fixture
+def example() -> str:
+    return (CONF / "image-service.env").read_text()
+
+
+def test_example_names_every_variable_and_no_other(example: str) -> None:
+    documented = commented_out(example)
+    assert documented.keys() == {variable.names[0] for variable in variables()}
+
+
+def test_example_shows_the_defaults_that_hold(example: str) -> None:
+    defaults = {
+        variable.names[0]: variable.default for variable in variables() if variable.default is not None
+    }
+    shown = commented_out(example)
+    left_at_default = defaults.keys() - assignments(example).keys()
+    assert {name: shown[name] for name in left_at_default} == {
+        name: defaults[name] for name in left_at_default
+    }
+
+
+def test_example_is_a_configuration(example: str, tmp_path: Path) -> None:
+    settings = Settings.from_environment(assignments(example) | {"DATA_DIR": str(tmp_path)})
+    assert settings.assisted_service_url == "https://assisted-service.example.com:8090"
+    assert [image.version for image in settings.os_images] == ["9.6.20250826-0"]
+
+
+def analyze(verb: str, *options: str, unit: Path) -> subprocess.CompletedProcess[str]:
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("no systemd-analyze to check the unit")
+    return subprocess.run(
+        ["systemd-analyze", verb, *options, unit], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> Path:
+    """Copy the unit with a program that this machine has: a missing one is a fault to systemd."""
+    copy = tmp_path / "image-service.service"
+    text = (CONF / copy.name).read_text()
+    copy.write_text(text.replace("/opt/image-service/bin/image-service", shutil.which("true") or ""))
+    return copy
+
+
+def test_systemd_accepts_the_unit(unit: Path) -> None:
+    checked = analyze("verify", unit=unit)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+def test_systemd_finds_little_exposed(unit: Path) -> None:
+    checked = analyze("security", "--offline=true", "--threshold=15", unit=unit)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
