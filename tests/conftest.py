@@ -87,7 +87,7 @@ def logged_failures(reactor: EPollReactor) -> Iterator[LoggedFailures]:
 
 
 def _pending(reactor: EPollReactor) -> set[object]:
-    readers, writers = reactor.getReaders(), reactor.getWriters()  # type: ignore[no-untyped-call]
+    readers, writers = reactor.getReaders(), reactor.getWriters()
     return {*reactor.getDelayedCalls(), *readers, *writers}
 
 

@@ -1,0 +1,126 @@
+"""What assisted-service answers, read strictly: the Ignition config and the infra-env."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import format_datetime, parsedate
+from typing import Any
+
+import attrs
+
+from image_service.assisted.failures import upstream_error
+from image_service.errors import KernelArgumentInvalid
+from image_service.images.reference import Kind
+
+
+@attrs.frozen
+class Ignition:
+    """An infra-env's Ignition config.
+
+    Args:
+        config: JSON, exactly as it came.
+        modified: the answer's Last-Modified, UTC; None where it had none, or none that is a date.
+    """
+
+    config: bytes = attrs.field(repr=False)
+    modified: datetime | None
+
+
+@attrs.frozen
+class InfraEnv:
+    """What matters to images of an infra-env.
+
+    Args:
+        kernel_arguments: to append, in order.
+        openshift_version: its own, where it has one.
+        kind: of the image that it is downloaded as, where it says so and we know it.
+        architecture: as ``OS_IMAGES`` spells it.
+    """
+
+    kernel_arguments: tuple[str, ...] = attrs.field(repr=False)
+    openshift_version: str | None
+    kind: Kind | None
+    architecture: str | None
+
+
+def read_infra_env(body: bytes) -> InfraEnv:
+    """Read an infra-env.
+
+    Args:
+        body: the JSON object of assisted-service's API.
+
+    Returns:
+        the part of it that matters to images.
+
+    Raises:
+        UpstreamError: not what the API describes.
+        KernelArgumentInvalid: an operation other than ``append``.
+    """
+    infra_env = _load(body, "the infra-env")
+    if not isinstance(infra_env, dict):
+        raise upstream_error("the infra-env is not a JSON object")
+    kind = _text(infra_env, "type")
+    return InfraEnv(
+        kernel_arguments=_kernel_arguments(_text(infra_env, "kernel_arguments")),
+        openshift_version=_text(infra_env, "openshift_version"),
+        kind=Kind(kind) if kind in {known.value for known in Kind} else None,
+        architecture=_text(infra_env, "cpu_architecture"),
+    )
+
+
+def read_http_date(text: str) -> datetime | None:
+    """Read an HTTP-date (RFC 9110 section 5.6.7), strictly.
+
+    Args:
+        text: the field's value.
+
+    Returns:
+        the moment, UTC; None where the text is not exactly one of the three forms of that moment.
+    """
+    parsed = parsedate(text)  # lenient about everything, so what it found is written out and compared
+    try:
+        moment = datetime(*parsed[:6], tzinfo=UTC) if parsed else None
+    except ValueError:
+        return None
+    return moment if moment and text in _forms(moment) else None
+
+
+def _forms(moment: datetime) -> tuple[str, str, str]:
+    """IMF-fixdate and the two obsolete forms, rfc850-date and asctime-date."""
+    rfc850 = f"{moment:%A, %d-%b-%y %H:%M:%S GMT}"
+    return format_datetime(moment, usegmt=True), rfc850, time.asctime(moment.timetuple())
+
+
+def _load(text: bytes | str, what: str) -> Any:  # noqa: ANN401 - JSON is any of six types
+    with suppress(ValueError, RecursionError):
+        return json.loads(text)
+    # Outside of the decoder's error, which holds the whole text and would be this one's context.
+    raise upstream_error(f"{what} is not JSON")
+
+
+def _text(infra_env: dict[str, object], name: str) -> str | None:
+    """A string that may be absent, null or, as Go writes an unset one, empty."""
+    value = infra_env.get(name, "")
+    if value is not None and not isinstance(value, str):
+        raise upstream_error(f"{name} of the infra-env is not a string")
+    return value or None
+
+
+def _kernel_arguments(text: str | None) -> tuple[str, ...]:
+    operations = _load(text, "kernel_arguments of the infra-env") if text is not None else []
+    if not isinstance(operations, list):
+        raise upstream_error("kernel_arguments of the infra-env is not a list")
+    return tuple(_appended(operation, number) for number, operation in enumerate(operations, 1))
+
+
+def _appended(operation: object, number: int) -> str:
+    match operation:
+        case {"operation": "append", "value": str(value)}:
+            return value
+        case {"operation": "replace" | "delete" as name, "value": str()}:
+            msg = f"kernel argument {number} is to {name} another; only append is possible"
+            raise KernelArgumentInvalid(msg)
+    raise upstream_error(f"kernel argument {number} of the infra-env is not an operation with a value")

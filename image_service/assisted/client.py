@@ -1,0 +1,246 @@
+"""The client of assisted-service: each question is answered whole, or with an error of ours.
+
+Cancellation: a question may be cancelled at any step (name look-up, connect, handshake, waiting for the
+head, in the middle of the body) and then fails with ``CancelledError``. Its connection is closed and not
+given back to the pool, so no late answer can be taken for that to another question, and nothing of it
+stays behind. A deadline is such a cancellation, told as 504. Questions share nothing but the pool.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+import attrs
+from hyperlink import DecodedURL
+from treq.client import HTTPClient
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ConnectingCancelledError
+from twisted.logger import Logger
+from twisted.web.client import Agent, HTTPConnectionPool
+from twisted.web.http_headers import Headers
+
+from image_service.assisted.agent import PlainAgent
+from image_service.assisted.answers import Ignition, InfraEnv, read_http_date, read_infra_env
+from image_service.assisted.body import collect
+from image_service.assisted.failures import (
+    RETRY_AFTER_SECONDS,
+    failure,
+    refusal,
+    root_causes,
+    upstream_timeout,
+)
+from image_service.assisted.tls import https_policy
+from image_service.coreos.ignition import check_ignition
+from image_service.errors import ConfigurationError, ImageServiceError, Unauthorized, UpstreamError
+from image_service.images.reference import CredentialScheme
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from treq.response import _Response
+    from twisted.internet.posixbase import PosixReactorBase
+
+    from image_service.images.reference import Credentials, Kind
+
+IGNITION_LIMIT_BYTES = 8 * 1024 * 1024
+INFRA_ENV_LIMIT_BYTES = 16 * 1024 * 1024  # it repeats the config's override, as an escaped string
+_API = ("api", "assisted-install", "v2", "infra-envs")
+_CACHED_CONNECTIONS = 4
+_CACHED_SECONDS = 60  # below the idle timeout of the usual proxies, which close without notice
+_CLOSE_SECONDS = 1.0
+_OK = 200
+
+
+@attrs.frozen
+class _Question:
+    """One GET: what for, in words; where; and how much the answer may hold."""
+
+    what: str
+    path: tuple[str, ...]
+    limit_bytes: int
+    parameters: tuple[tuple[str, str], ...] = ()
+
+
+@attrs.frozen
+class _Answer:
+    headers: Headers
+    body: bytes = attrs.field(repr=False)
+
+
+class AssistedService:
+    """assisted-service, as far as images need it.
+
+    Args:
+        reactor: connects, looks up names and tells the time; only a whole reactor does all three.
+        base_url: scheme, host and port, with a path where a proxy has put one before the API.
+        ca_file: PEM certificates to trust beside the system's; None: the system's alone.
+        insecure: verify no certificate.
+        upstream_timeout_seconds: for a whole question.
+        connect_timeout_seconds: for a TCP connection.
+        silence_timeout_seconds: without a byte of the answer.
+
+    Raises:
+        ConfigurationError: ``base_url`` is no http or https URL with a host, or ``ca_file`` is unusable.
+    """
+
+    _log = Logger()
+
+    def __init__(  # noqa: PLR0913 - three deadlines, each with a default
+        self,
+        reactor: PosixReactorBase,
+        base_url: str,
+        *,
+        ca_file: Path | None = None,
+        insecure: bool = False,
+        upstream_timeout_seconds: float = 30.0,
+        connect_timeout_seconds: float = 10.0,
+        silence_timeout_seconds: float = 20.0,
+    ) -> None:
+        self._reactor = reactor
+        self._infra_envs = _parse(base_url).child(*_API)
+        self._timeout_seconds = upstream_timeout_seconds
+        self._silence_seconds = silence_timeout_seconds
+        self._in_flight: set[Deferred[_Answer]] = set()
+        self._pool = HTTPConnectionPool(reactor)
+        self._pool.maxPersistentPerHost = _CACHED_CONNECTIONS
+        self._pool.cachedConnectionTimeout = _CACHED_SECONDS
+        policy = https_policy(ca_file, insecure=insecure)
+        agent = Agent(reactor, policy, connectTimeout=connect_timeout_seconds, pool=self._pool)
+        self._http = HTTPClient(PlainAgent(agent))
+
+    async def ignition(
+        self, infra_env_id: str, discovery_iso_type: Kind | None, credentials: Credentials | None
+    ) -> Ignition:
+        """Ask for the Ignition config.
+
+        Args:
+            infra_env_id: whose.
+            discovery_iso_type: the ISO that it is for; None: not for an ISO.
+            credentials: passed on.
+
+        Returns:
+            the config and its date.
+
+        Raises:
+            ImageServiceError: assisted-service refused (401, 403, 404, 409, …), failed (502) or was too
+                slow (504); or what it sent is no Ignition config (502, 422).
+        """
+        kind = () if discovery_iso_type is None else (("discovery_iso_type", discovery_iso_type.value),)
+        question = _Question(
+            f"Ignition config of infra-env {infra_env_id}",
+            (infra_env_id, "downloads", "files"),
+            IGNITION_LIMIT_BYTES,
+            (("file_name", "discovery.ign"), *kind),
+        )
+        answer = await self._ask(question, credentials)
+        _check(answer.body)
+        (modified, *_) = answer.headers.getRawHeaders(b"Last-Modified", [b""])
+        return Ignition(answer.body, read_http_date(modified.decode("latin-1")))
+
+    async def infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
+        """Ask for the infra-env itself.
+
+        Args:
+            infra_env_id: which.
+            credentials: passed on.
+
+        Returns:
+            what matters to images of it.
+
+        Raises:
+            ImageServiceError: as for ``ignition``; 422 for kernel arguments that are not to be appended.
+        """
+        question = _Question(f"infra-env {infra_env_id}", (infra_env_id,), INFRA_ENV_LIMIT_BYTES)
+        return read_infra_env((await self._ask(question, credentials)).body)
+
+    async def close(self) -> None:
+        """Cancel the questions in flight and close the connections; waits a second for these at most."""
+        for asked in tuple(self._in_flight):
+            asked.cancel()
+        closed: Deferred[None] = self._pool.closeCachedConnections()
+        await closed.addTimeout(_CLOSE_SECONDS, self._reactor, lambda *_: None)
+
+    async def _ask(self, question: _Question, credentials: Credentials | None) -> _Answer:
+        asked = Deferred.fromCoroutine(self._exchange(question, credentials))
+        self._in_flight.add(asked)
+        asked.addTimeout(self._timeout_seconds, self._reactor, _too_slow(question.what))
+        try:
+            return await asked
+        except ImageServiceError as error:
+            self._log.info("{detail}", detail=error.detail, status=error.status, code=error.code)
+            raise
+        finally:
+            self._in_flight.discard(asked)
+
+    async def _exchange(self, question: _Question, credentials: Credentials | None) -> _Answer:
+        what = question.what
+        try:
+            response = await self._request(question, credentials).addTimeout(
+                self._silence_seconds, self._reactor, _too_slow(f"any answer for {what}")
+            )
+            # The body of a refusal is read too: only so does its connection go back to the pool.
+            body = await collect(response, what, question.limit_bytes, self._silence_seconds, self._reactor)
+        except (ImageServiceError, CancelledError):
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the client raises, the upstream is the cause
+            raise _told(error, what) from None  # its text may quote the answer
+        if response.code != _OK:
+            raise refusal(response.code, response.headers, what)
+        return _Answer(response.headers, body)
+
+    def _request(self, question: _Question, credentials: Credentials | None) -> Deferred[_Response]:
+        parameters, headers = list(question.parameters), Headers({"User-Agent": ["image-service"]})
+        if credentials is not None:
+            _pass_on(credentials, parameters, headers)
+        return self._http.get(
+            self._infra_envs.child(*question.path),
+            params=parameters,
+            headers=headers,
+            allow_redirects=False,
+            unbuffered=True,
+            reactor=self._reactor,  # type: ignore[arg-type]  # treq's own sum of interfaces
+        )
+
+
+def _parse(base_url: str) -> DecodedURL:
+    try:
+        url = DecodedURL.from_text(base_url)
+    except ValueError:
+        url = DecodedURL()
+    if url.scheme not in {"http", "https"} or not url.host or url.query or url.fragment or url.user:
+        msg = "the URL of assisted-service must be http or https with a host, without user, query or fragment"
+        raise ConfigurationError(msg)
+    return url.replace(path=[segment for segment in url.path if segment])
+
+
+def _pass_on(credentials: Credentials, parameters: list[tuple[str, str]], headers: Headers) -> None:
+    """Put the credential where assisted-service looks for one of its kind."""
+    if credentials.scheme is CredentialScheme.API_KEY:
+        parameters.append(("api_key", credentials.secret))
+        return
+    if not (credentials.secret.isascii() and credentials.secret.isprintable()):
+        detail = f"{credentials.scheme.value} holds characters that no field value may have"
+        raise Unauthorized(detail, fields=(("WWW-Authenticate", "Bearer"),))
+    headers.setRawHeaders(credentials.scheme.value, [credentials.secret])
+
+
+def _check(config: bytes) -> None:
+    try:
+        check_ignition(config)
+    except UpstreamError as error:
+        raise UpstreamError(error.detail, retry_after_seconds=RETRY_AFTER_SECONDS) from None
+
+
+def _too_slow(what: str) -> Callable[[object, float], NoReturn]:
+    def tell(_: object, seconds: float) -> NoReturn:
+        raise upstream_timeout(f"{what} took more than {seconds:g} s")
+
+    return tell
+
+
+def _told(error: Exception, what: str) -> Exception:
+    cancelled = (CancelledError, ConnectingCancelledError)
+    if any(isinstance(cause, cancelled) for cause in root_causes(error)):
+        return CancelledError()
+    return failure(error, what)

@@ -1,0 +1,143 @@
+"""What assisted-service's refusals and failures become, in our own words.
+
+Never in a text: the upstream's body, the query (it may hold an api key), or what an exception says, which
+may quote bytes of an answer.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from OpenSSL import SSL
+from service_identity import VerificationError
+from twisted.internet import error as network
+from twisted.web.client import RequestTransmissionFailed, ResponseFailed
+
+from image_service.errors import (
+    Conflict,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    Unauthorized,
+    Unavailable,
+    Unprocessable,
+    UpstreamError,
+    UpstreamTimeout,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from twisted.web.http_headers import Headers
+
+    from image_service.errors import ImageServiceError
+
+RETRY_AFTER_SECONDS = 5  # long enough for a connection to come back, short enough for a booting machine
+_LONGEST_RETRY_SECONDS = 3600
+_DELAY_SECONDS = re.compile("[0-9]{1,9}")  # RFC 9110 section 10.2.3: delay-seconds = 1*DIGIT
+_CHALLENGE = re.compile("[ -~]{1,1024}")  # what may stand in a field of ours without harm
+
+_AS_TOLD: dict[int, type[ImageServiceError]] = {
+    400: InvalidRequest,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: NotFound,
+    422: Unprocessable,
+}
+_CAUSES: tuple[tuple[type[BaseException], str], ...] = (
+    (VerificationError, "its certificate is not for this host"),
+    (network.DNSLookupError, "its name does not resolve"),
+    (network.ConnectionRefusedError, "it refuses the connection"),
+    (network.ConnectError, "it cannot be connected to"),
+    (network.ConnectionClosed, "the connection ended before the answer"),
+)
+
+
+def upstream_error(detail: str) -> UpstreamError:
+    """Say what is wrong with assisted-service's answer, or with getting one."""
+    return UpstreamError(f"assisted-service: {detail}", retry_after_seconds=RETRY_AFTER_SECONDS)
+
+
+def upstream_timeout(detail: str) -> UpstreamTimeout:
+    """Say what took assisted-service too long."""
+    return UpstreamTimeout(f"assisted-service: {detail}", retry_after_seconds=RETRY_AFTER_SECONDS)
+
+
+def refusal(status: int, headers: Headers, what: str) -> ImageServiceError:
+    """Map a status other than 200.
+
+    Args:
+        status: of the answer.
+        headers: of the answer.
+        what: was asked for.
+
+    Returns:
+        the error of that status where it is for the client (401, 403, 404, 409, 422; 410 as 404, a 429 as
+        503), else 502: an answer that makes no sense (a redirect among them) and any 5xx.
+    """
+    detail = f"{status} for {what}"
+    if status == 401:  # noqa: PLR2004 - the statuses are their own names
+        return Unauthorized(f"assisted-service: {detail}", fields=_challenges(headers))
+    if status == 429:  # noqa: PLR2004 - same
+        return Unavailable(f"assisted-service: {detail}", retry_after_seconds=_retry_after(headers))
+    if status in _AS_TOLD:
+        return _AS_TOLD[status](f"assisted-service: {detail}")
+    return UpstreamError(f"assisted-service: {detail}", retry_after_seconds=_retry_after(headers))
+
+
+def failure(error: Exception, what: str) -> ImageServiceError:
+    """Map an exception of the HTTP client.
+
+    Args:
+        error: as the client raised it.
+        what: was asked for.
+
+    Returns:
+        504 when connecting took too long, else 502.
+    """
+    causes = list(root_causes(error))
+    if any(isinstance(cause, network.TimeoutError) for cause in causes):
+        return upstream_timeout(f"no connection in time for {what}")
+    return upstream_error(f"no {what}: {_explain(causes)}")
+
+
+def root_causes(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions that Twisted's client wrapped into one."""
+    if not isinstance(error, (ResponseFailed, RequestTransmissionFailed)):
+        yield error
+        return
+    for reason in error.reasons:
+        yield from root_causes(reason.value)
+
+
+def _explain(causes: list[BaseException]) -> str:
+    for cause in causes:
+        if isinstance(cause, SSL.Error):
+            return f"TLS failed: {_openssl_reasons(cause)}"
+    for kind, text in _CAUSES:
+        if any(isinstance(cause, kind) for cause in causes):
+            return text
+    return "the answer is not HTTP"
+
+
+def _openssl_reasons(error: SSL.Error) -> str:
+    """OpenSSL's own texts, which name neither the peer nor what it sent."""
+    stack = error.args[0] if error.args and isinstance(error.args[0], list) else []
+    return ", ".join(reason for _, _, reason in stack) or "the connection ended"
+
+
+def _challenges(headers: Headers) -> tuple[tuple[str, str], ...]:
+    raw = headers.getRawHeaders(b"WWW-Authenticate", [])
+    told = [value.decode("latin-1") for value in raw]
+    usable = [value for value in told if _CHALLENGE.fullmatch(value)] or ["Bearer"]
+    return tuple(("WWW-Authenticate", value) for value in usable)
+
+
+def _retry_after(headers: Headers) -> int:
+    """Its own ``Retry-After`` where it gives seconds, within reason; else ours."""
+    (told, *_) = headers.getRawHeaders(b"Retry-After", [b""])
+    if not _DELAY_SECONDS.fullmatch(text := told.decode("latin-1")):
+        return RETRY_AFTER_SECONDS
+    return max(1, min(int(text), _LONGEST_RETRY_SECONDS))
