@@ -6,8 +6,8 @@
    library: the same on every machine and after every upgrade. Most configs fit their area like that.
 2. gzip with deflate at level 9, whose bytes are zlib's (builds of it differ).
 3. xz at preset 9 with a CRC32 check, the only check that the kernel's decoder knows: it skips an
-   archive with any other, and boots on without the config. It packs text in base64 best, and it is the
-   slowest by far.
+   archive with any other, and boots on without the config. It finds repeats that are further apart than
+   deflate's 32 KiB, and it is the slowest by far.
 
 Every kernel reads gzip; older ones lack zstd, so it is never written.
 
