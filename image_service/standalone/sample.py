@@ -1,0 +1,56 @@
+"""The sample base image: a live ISO of the CoreOS layout in a few KiB, to try the service without network.
+
+It can be customised and inspected like a real one, but not booted: kernel, initrd and root file system
+are one line of text each. ``tests/acceptance/make_sample.py`` makes it.
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+from contextlib import suppress
+from importlib import resources
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+SAMPLE_VERSION = "sample"
+SAMPLE_OPENSHIFT_VERSION = "4.20"
+SAMPLE_ARCHITECTURE = "x86_64"
+
+
+def unpack_sample(data_dir: Path) -> Path:
+    """Write the sample ISO into a directory, unless it is there already.
+
+    Args:
+        data_dir: an existing directory.
+
+    Returns:
+        the file, complete at any time at which it exists.
+
+    Raises:
+        OSError: the directory or the file cannot be written.
+    """
+    target = data_dir / "sample.iso"
+    content = lzma.decompress(resources.files(__package__).joinpath("sample.iso.xz").read_bytes())
+    if not _holds(target, content):
+        _write(target, content)
+    return target
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    with suppress(FileNotFoundError):
+        return path.read_bytes() == content
+    return False
+
+
+def _write(target: Path, content: bytes) -> None:
+    """Replace a file in one step: whoever has the old one open keeps reading the old one."""
+    with NamedTemporaryFile(dir=target.parent, prefix=f"{target.name}.", delete=False) as temporary:
+        try:
+            temporary.write(content)
+            temporary.flush()
+            os.fsync(temporary.fileno())
+            Path(temporary.name).replace(target)
+        except BaseException:
+            Path(temporary.name).unlink()
+            raise

@@ -1,0 +1,80 @@
+"""The programs that acceptance tests drive, found on the machine or named as missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+_PATIENCE_SECONDS = 100  # a client that hangs fails its test before pytest's own limit ends the session
+_SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path.home() / ".cargo" / "bin")])
+
+# What `make deps` installs for each; the rest of the programs are in packages of their own name.
+_PACKAGES = {
+    "apt-cache": "apt",
+    "apt-get": "apt",
+    "aria2c": "aria2",
+    "dpkg": "dpkg",
+    "grub-mkimage": "grub-common",
+    "mcopy": "mtools",
+    "mformat": "mtools",
+    "mmd": "mtools",
+    "qemu-img": "qemu-utils",
+    "qemu-system-x86_64": "qemu-system-x86",
+    "/usr/lib/ISOLINUX": "isolinux",
+    "/usr/lib/grub/x86_64-efi": "grub-efi-amd64-bin",
+    "/usr/lib/syslinux/modules/bios": "syslinux-common",
+    "/usr/share/OVMF": "ovmf",
+}
+
+
+def needs_client(name: str) -> str:
+    """Find a program; without it the test that asks is skipped, or fails where ``REQUIRE_CLIENTS=1``.
+
+    Args:
+        name: a program's name, or the absolute path of a directory that it brings.
+
+    Returns:
+        its absolute path.
+    """
+    found = _find(name)
+    if found is None:
+        missing(f"{name} is not installed ({_origin(name)})")
+    return found
+
+
+def run_client(name: str, *arguments: str | Path) -> bytes:
+    """Run a client to its end; one that fails fails the test, with what it said.
+
+    Returns:
+        what it wrote to its standard output.
+    """
+    command = [needs_client(name), *map(str, arguments)]
+    run = subprocess.run(command, capture_output=True, check=False, timeout=_PATIENCE_SECONDS)
+    assert run.returncode == 0, f"{' '.join(command)}\n{run.stdout!r}\n{run.stderr.decode(errors='replace')}"
+    return run.stdout
+
+
+def missing(what: str) -> NoReturn:
+    """Leave out the running test, or fail it where ``REQUIRE_CLIENTS=1``, saying what is missing."""
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0]
+    message = f"{what}; left out: {test}"
+    if os.environ.get("REQUIRE_CLIENTS") == "1":
+        pytest.fail(message, pytrace=False)
+    pytest.skip(message)
+
+
+def _find(name: str) -> str | None:
+    if Path(name).is_absolute():
+        return name if Path(name).exists() else None
+    return shutil.which(name, path=_SEARCH_PATH)
+
+
+def _origin(name: str) -> str:
+    if name == "coreos-installer":
+        return "cargo install coreos-installer"
+    return f"Debian package {_PACKAGES.get(name, name)}"

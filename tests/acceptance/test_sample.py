@@ -1,0 +1,44 @@
+"""The sample ISO: what it is made from still makes it, and coreos-installer takes it for a live ISO."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from typing import TYPE_CHECKING
+
+import pytest
+
+from image_service.standalone.sample import unpack_sample
+from tests.acceptance.clients import run_client
+from tests.acceptance.make_sample import PACKED, VOLUME_ID, make_sample
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.acceptance
+
+
+def test_is_what_its_script_makes() -> None:
+    assert make_sample() == lzma.decompress(PACKED.read_bytes())
+
+
+def test_is_a_few_kibibytes_of_package_data() -> None:
+    assert PACKED.stat().st_size < 4096
+
+
+def test_coreos_installer_sees_a_pristine_live_iso(tmp_path: Path) -> None:
+    sample = unpack_sample(tmp_path)
+    areas = json.loads(run_client("coreos-installer", "dev", "show", "iso", "--ignition", sample))
+    assert areas["length"] == 256 * 1024
+    shown = run_client("coreos-installer", "iso", "kargs", "show", sample)
+    assert shown.split()[0] == f"coreos.liveiso={VOLUME_ID}".encode()
+
+
+def test_coreos_installer_customizes_it_and_resets_it(tmp_path: Path) -> None:
+    pristine = unpack_sample(tmp_path).read_bytes()
+    config, customized = tmp_path / "config.ign", tmp_path / "customized.iso"
+    config.write_bytes(b'{"ignition": {"version": "3.3.0"}}\n')
+    embed = ("iso", "ignition", "embed", "-i", config, "-o", customized)
+    run_client("coreos-installer", *embed, unpack_sample(tmp_path))
+    assert run_client("coreos-installer", "iso", "ignition", "show", customized) == config.read_bytes()
+    assert run_client("coreos-installer", "iso", "reset", "-o", "-", customized) == pristine

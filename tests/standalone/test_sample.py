@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from image_service.os_images import FULL_ISO, parse_os_images
+from image_service.standalone.sample import (
+    SAMPLE_ARCHITECTURE,
+    SAMPLE_OPENSHIFT_VERSION,
+    SAMPLE_VERSION,
+    unpack_sample,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_is_written_where_it_is_absent(tmp_path: Path) -> None:
+    sample = unpack_sample(tmp_path)
+    assert sample.read_bytes()[16 * 2048 : 16 * 2048 + 6] == b"\x01CD001"
+    assert list(tmp_path.iterdir()) == [sample]
+
+
+def test_is_left_alone_where_it_is_the_same(tmp_path: Path) -> None:
+    before = unpack_sample(tmp_path).stat()
+    after = unpack_sample(tmp_path).stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+@pytest.mark.parametrize("content", [b"", b"of another release"])
+def test_is_replaced_where_it_is_another(tmp_path: Path, content: bytes) -> None:
+    expected = unpack_sample(tmp_path).read_bytes()
+    (tmp_path / "sample.iso").write_bytes(content)
+    with (tmp_path / "sample.iso").open("rb") as reader:
+        assert unpack_sample(tmp_path).read_bytes() == expected
+        assert reader.read() == content
+
+
+def test_leaves_nothing_behind_where_it_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "sample.iso").mkdir()
+    with pytest.raises(IsADirectoryError):
+        unpack_sample(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["sample.iso"]
+
+
+def test_what_it_is_called_can_stand_in_os_images() -> None:
+    image = parse_os_images(
+        f'[{{"version": "{SAMPLE_VERSION}", "openshift_version": "{SAMPLE_OPENSHIFT_VERSION}",'
+        f' "cpu_architecture": "{SAMPLE_ARCHITECTURE}", "url": "file:///sample.iso"}}]'
+    )
+    assert image[0].image_type == FULL_ISO
