@@ -1,0 +1,49 @@
+"""Files of Debian packages, without installing them: a kernel would bring a boot loader's hooks along."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.acceptance.clients import missing, needs_client
+
+_CACHE = Path(__file__).parents[2] / ".cache" / "packages"
+
+
+def unpacked_package(name: str) -> Path:
+    """Give the directory that holds a package's files; they are fetched once per checkout.
+
+    Args:
+        name: a package, or the metapackage of a kernel.
+    """
+    target = _CACHE / name
+    if not target.exists():
+        _fetch(name, target)
+    return target
+
+
+def _fetch(name: str, target: Path) -> None:
+    """Fetch a package and unpack it, so that it is there as a whole or not at all."""
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=_CACHE) as directory:
+        _run(name, directory, "apt-get", "download", _concrete(name))
+        archive = next(Path(directory).glob("*.deb"))
+        _run(name, directory, "dpkg", "-x", str(archive), "files")
+        (Path(directory) / "files").rename(target)
+
+
+def _concrete(name: str) -> str:
+    """The kernel that a metapackage stands for at present; any other package itself."""
+    depends = _run(name, ".", "apt-cache", "depends", name)
+    kernel = re.search(r"Depends: (linux-image-\S+)", depends)
+    return kernel[1] if kernel else name
+
+
+def _run(package: str, directory: str, program: str, *arguments: str) -> str:
+    command = [needs_client(program), *arguments]
+    run = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    if run.returncode != 0:
+        missing(f"the Debian package {package} cannot be fetched: {run.stderr.strip()}")
+    return run.stdout
