@@ -346,10 +346,10 @@ class Settings:
             yield "STANDALONE_LISTEN is not on loopback; STANDALONE_TOKEN must be set then"
 
     @property
-    def assisted_service_url(self) -> str | None:
-        """Scheme, host and port of assisted-service; None in standalone mode without one."""
+    def assisted_service_url(self) -> str:
+        """Scheme, host and port of assisted-service; without a host in standalone mode."""
         host = self.assisted_service_host
-        return f"{self.assisted_service_scheme}://{host.netloc}" if host else None
+        return f"{self.assisted_service_scheme}://{host.netloc if host else ''}"
 
     @property
     def https(self) -> bool:

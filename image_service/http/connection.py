@@ -14,6 +14,7 @@ from termios import TIOCOUTQ
 from typing import TYPE_CHECKING, Any
 
 import attrs
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.logger import Logger
@@ -410,6 +411,7 @@ class ConnectionFactory(Factory):
     secure: bool = False
     draining: bool = attrs.field(default=False, init=False)
     connections: set[Connection] = attrs.field(factory=set, init=False)
+    _drained: Deferred[None] | None = attrs.field(default=None, init=False)
     _date_second: int = attrs.field(default=-1, init=False)
     _date_line: bytes = attrs.field(default=b"", init=False)
 
@@ -427,6 +429,28 @@ class ConnectionFactory(Factory):
     def lost(self, connection: Connection) -> None:
         """Forget a connection."""
         self.connections.discard(connection)
+        if self._drained is not None and not self.connections:
+            self._drained.callback(None)
+
+    async def drain(self, seconds: float) -> None:
+        """Go away: end what is idle, give answers that are under way a while, then cut them.
+
+        Args:
+            seconds: how long they may go on.
+        """
+        self.draining = True
+        for connection in tuple(self.connections):
+            connection.close_if_idle()
+        if self.connections:
+            self._drained = Deferred()
+            timer = self.clock.callLater(seconds, self._cut)
+            await self._drained
+            if timer.active():
+                timer.cancel()
+
+    def _cut(self) -> None:
+        for connection in tuple(self.connections):
+            connection.failed("the service is going away")
 
     def date_line(self) -> bytes:
         """The Date field of this second."""

@@ -1,0 +1,115 @@
+"""The log: one JSON object a line, or a readable line where a terminal reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TextIO
+
+from twisted.logger import (
+    FilteringLogObserver,
+    ILogObserver,
+    LogLevel,
+    LogLevelFilterPredicate,
+    formatEvent,
+    formatEventAsClassicLogText,
+)
+from zope.interface import implementer
+
+from image_service.parsers import log_level
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from twisted.logger import LogEvent
+
+# What Twisted puts into every event, or what is no fact of its own.
+_INTERNAL = frozenset({"isError", "format", "failure", "why", "message", "system", "time", "logLevel"})
+_SCALARS = (str, int, float, bool, type(None))
+
+
+@implementer(ILogObserver)
+class JsonLines:
+    """Writes events as JSON lines.
+
+    A line has ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``message``, the event's own fields, and
+    ``traceback`` where there was a failure.
+
+    Args:
+        out: where to.
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def __call__(self, event: LogEvent) -> None:
+        """Write one event."""
+        print(json.dumps(describe(event), default=str), file=self._out, flush=True)
+
+
+@implementer(ILogObserver)
+class ReadableLines:
+    """Writes events for a person.
+
+    Args:
+        out: where to.
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def __call__(self, event: LogEvent) -> None:
+        """Write one event."""
+        text = formatEventAsClassicLogText(event)
+        if text is not None:
+            self._out.write(text)
+            self._out.flush()
+
+
+def describe(event: LogEvent) -> dict[str, object]:
+    """Turn an event into what a JSON line holds.
+
+    Args:
+        event: as Twisted's logger made it.
+
+    Returns:
+        members in the order in which they are written.
+    """
+    level = event.get("log_level")
+    line: dict[str, object] = {
+        "time": datetime.fromtimestamp(event.get("log_time", 0.0), UTC).isoformat(timespec="milliseconds"),
+        "level": level.name if level is not None else "info",
+        "logger": event.get("log_namespace", ""),
+        "message": formatEvent(event),
+    }
+    for name, value in event.items():
+        if not name.startswith("log_") and name not in _INTERNAL:
+            line[name] = value if isinstance(value, _SCALARS) else str(value)
+    failure = event.get("log_failure")
+    if failure is not None:
+        line["traceback"] = failure.getBriefTraceback()
+    return line
+
+
+def observer(out: TextIO | None = None, environ: Mapping[str, str] | None = None) -> ILogObserver:
+    """Make the observer that the environment asks for; ``twistd --logger`` calls it without arguments.
+
+    Args:
+        out: where to; None: standard output.
+        environ: holds ``LOGLEVEL`` or ``LOG_LEVEL``; None: the process's.
+
+    Returns:
+        an observer of what is at least of that level.
+    """
+    out = out or sys.stdout
+    environ = os.environ if environ is None else environ
+    try:
+        level = LogLevel.levelWithName(
+            log_level(environ.get("LOGLEVEL") or environ.get("LOG_LEVEL") or "info")
+        )
+    except ValueError:  # told with the settings' other faults, which need a log
+        level = LogLevel.info
+    lines: ILogObserver = ReadableLines(out) if out.isatty() else JsonLines(out)
+    return FilteringLogObserver(lines, [LogLevelFilterPredicate(level)])

@@ -1,0 +1,296 @@
+"""The composition root: options, and the service made of all rooms. Only this module knows the reactor."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import attrs
+from cryptography.x509 import load_pem_x509_certificates
+from OpenSSL.crypto import X509
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, maybeDeferred, succeed
+from twisted.internet.error import ReactorNotRunning
+from twisted.internet.ssl import CertificateOptions, PrivateCertificate, TLSVersion
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.python import usage
+from twisted.python.threadpool import ThreadPool
+
+from image_service.assisted.client import AssistedService
+from image_service.catalog.catalog import Catalog
+from image_service.catalog.download import Downloader
+from image_service.config import Settings
+from image_service.errors import ConfigurationError
+from image_service.http.access_log import AccessLog
+from image_service.http.application import Application
+from image_service.http.boot_images import BootImages
+from image_service.http.connection import ConnectionFactory, Limits
+from image_service.http.page_cache import PageCache
+from image_service.os_images import FULL_ISO, OsImage
+from image_service.standalone.sample import (
+    SAMPLE_ARCHITECTURE,
+    SAMPLE_OPENSHIFT_VERSION,
+    SAMPLE_VERSION,
+    unpack_sample,
+)
+from image_service.standalone.standalone import Standalone
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from twisted.internet.epollreactor import EPollReactor
+    from twisted.internet.interfaces import IProtocolFactory
+    from twisted.python.failure import Failure
+
+_log = Logger()
+
+BACKLOG = 1024
+COMPOSING_THREADS = 2
+DISK_THREADS = 8
+DRAIN_SECONDS = 5
+"""How long answers that are under way may go on once the service is told to end."""
+
+
+class Options(usage.Options):
+    """``twistd image-service``: everything but the mode comes from the environment."""
+
+    optFlags = [  # noqa: RUF012 - Twisted's way to declare
+        ["standalone", None, "with the embedded stand-in for assisted-service"],
+    ]
+    settings: Settings
+
+    def postOptions(self) -> None:
+        """Read the environment, and tell every fault of it before anything starts.
+
+        Raises:
+            UsageError: it makes no configuration.
+        """
+        try:
+            self.settings = Settings.from_environment(os.environ, standalone=bool(self["standalone"]))
+        except ConfigurationError as error:
+            raise usage.UsageError(f"the configuration is not valid:\n{error.detail}") from error
+
+
+def makeService(options: Options) -> Service:
+    """Make the service.
+
+    Args:
+        options: parsed.
+
+    Returns:
+        not yet started.
+    """
+    from twisted.internet import reactor  # noqa: PLC0415, TID251 - here and nowhere else
+
+    return ImageService(
+        cast("EPollReactor", reactor), options.settings, standalone=bool(options["standalone"])
+    )
+
+
+class ImageService(Service):
+    """The whole service.
+
+    Args:
+        reactor: the one that runs.
+        settings: what the environment says.
+        standalone: with the embedded stand-in.
+    """
+
+    def __init__(self, reactor: EPollReactor, settings: Settings, *, standalone: bool) -> None:
+        self._reactor = reactor
+        self._settings = settings
+        self._standalone = standalone
+        self._sockets: list[socket.socket] = []
+        self._running = AsyncExitStack()
+        self._started: Deferred[None] = succeed(None)
+
+    def privilegedStartService(self) -> None:
+        """Take the port, so that one in use ends the start at once.
+
+        Raises:
+            OSError: it cannot be had.
+        """
+        Service.privilegedStartService(self)
+        self._reactor.callWhenRunning(_end_well_on_signals, self._reactor)
+        _raise_descriptor_limit()
+        self._sockets.append(_bind(self._settings.listen_port))
+
+    def startService(self) -> None:
+        """Start all parts."""
+        Service.startService(self)
+        self._started = Deferred.fromCoroutine(self._start())
+        self._started.addErrback(self._give_up)
+
+    def stopService(self) -> Deferred[None]:
+        """Stop all parts, the last one started first."""
+        Service.stopService(self)
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _start(self) -> None:
+        settings = self._settings
+        (listener,) = self._sockets
+        base_url = attrs.evolve(settings, listen_port=listener.getsockname()[1]).base_url
+        catalog = self._start_catalog()
+        assisted = await self._start_assisted(base_url)
+        images = BootImages(
+            catalog,
+            assisted,
+            self._reactor,
+            partial(deferToThreadPool, self._reactor, self._start_pool(COMPOSING_THREADS, "compose")),
+            settings.snapshot_ttl,
+        )
+        application = Application(images, lambda: catalog.ready, settings.base_path)
+        self._listen(application)
+        _log.info("serving at {url}", url=base_url)
+
+    def _start_catalog(self) -> Catalog:
+        settings = self._settings
+        images = settings.os_images
+        if self._standalone and not images:
+            images = (_sample(settings.data_dir),)
+        fetch = Downloader.from_settings(settings).fetch
+        catalog = Catalog(self._reactor, self._reactor, images, settings.data_dir, fetch)
+        catalog.start()
+        self._running.push_async_callback(catalog.stop)
+        return catalog
+
+    async def _start_assisted(self, base_url: str) -> AssistedService:
+        settings = self._settings
+        if self._standalone:
+            url, ca_file = await self._start_standalone(base_url)
+        else:
+            url, ca_file = settings.assisted_service_url, settings.assisted_service_ca_file
+        assisted = AssistedService(
+            self._reactor,
+            url,
+            ca_file=ca_file,
+            insecure=settings.insecure_skip_verify,
+            upstream_timeout_seconds=settings.upstream_timeout,
+        )
+        self._running.push_async_callback(assisted.close)
+        return assisted
+
+    async def _start_standalone(self, base_url: str) -> tuple[str, Path | None]:
+        """Start the stand-in; give its URL and the authority to trust it by."""
+        settings = self._settings
+        standalone = Standalone(
+            self._reactor, settings.data_dir, settings.standalone_listen, settings.standalone_token, base_url
+        )
+        await standalone.start()
+        self._running.push_async_callback(standalone.stop)
+        return standalone.base_url, standalone.ca_file
+
+    def _listen(self, application: Application) -> None:
+        """Accept on the port that was taken at the start."""
+        settings, reactor = self._settings, self._reactor
+        connections = ConnectionFactory(
+            clock=reactor,
+            application=application,
+            page_cache=PageCache(reactor, self._start_pool(DISK_THREADS, "disk")),
+            access_log=AccessLog(reactor, each_range=settings.log_ranges == "each"),
+            limits=Limits(
+                handshake_seconds=settings.handshake_timeout,
+                head_seconds=settings.head_timeout,
+                idle_seconds=settings.idle_timeout,
+                stall_seconds=settings.stall_timeout,
+                connections=settings.max_connections,
+            ),
+            secure=settings.https,
+        )
+        factory: IProtocolFactory = connections
+        if settings.https_key_file is not None and settings.https_cert_file is not None:
+            certificate = load_certificate(settings.https_key_file, settings.https_cert_file)
+            factory = TLSMemoryBIOFactory(certificate, isClient=False, wrappedFactory=connections)
+        (listener,) = self._sockets
+        port = reactor.adoptStreamPort(listener.fileno(), listener.family, factory)
+        self._running.push_async_callback(connections.drain, DRAIN_SECONDS)
+        self._running.push_async_callback(lambda: maybeDeferred(port.stopListening))
+
+    def _start_pool(self, threads: int, name: str) -> ThreadPool:
+        pool = ThreadPool(0, threads, name)
+        pool.start()
+        self._running.callback(pool.stop)
+        return pool
+
+    async def _stop(self) -> None:
+        await self._started
+        await self._running.aclose()
+        for listener in self._sockets:
+            listener.close()
+        _log.info("stopped")
+
+    def _give_up(self, failure: Failure) -> None:
+        _log.failure("the service cannot start", failure=failure)
+        reactor = self._reactor
+        # twistd knows no exit status of its own; this comes behind everything that stops in order.
+        reactor.addSystemEventTrigger("after", "shutdown", os._exit, 1)
+        reactor.callWhenRunning(reactor.stop)
+
+
+def load_certificate(key_file: Path, certificate_file: Path) -> CertificateOptions:
+    """Load what the TLS listener shows.
+
+    TLS 1.2 stays allowed: firmware may be old.
+
+    Args:
+        key_file: PEM, without passphrase.
+        certificate_file: PEM, the server's certificate first, then those between it and the root.
+
+    Returns:
+        options for a server.
+    """
+    pem = certificate_file.read_bytes()
+    own = PrivateCertificate.loadPEM(key_file.read_bytes() + pem)
+    return CertificateOptions(
+        privateKey=own.privateKey.original,
+        certificate=own.original,
+        extraCertChain=[X509.from_cryptography(issuer) for issuer in load_pem_x509_certificates(pem)[1:]],
+        raiseMinimumTo=TLSVersion.TLSv1_2,
+        acceptableProtocols=[b"http/1.1"],
+    )
+
+
+def _sample(data_dir: Path) -> OsImage:
+    data_dir.mkdir(parents=True, exist_ok=True)
+    path = unpack_sample(data_dir)
+    return OsImage(
+        version=SAMPLE_VERSION,
+        cpu_architecture=SAMPLE_ARCHITECTURE,
+        image_type=FULL_ISO,
+        openshift_versions=(SAMPLE_OPENSHIFT_VERSION,),
+        url=path.resolve().as_uri(),
+    )
+
+
+def _bind(port: int) -> socket.socket:
+    """Take a port on IPv6 and IPv4 at once, or on IPv4 where there is no IPv6."""
+    if socket.has_dualstack_ipv6():
+        with suppress(OSError):
+            return socket.create_server(
+                ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG
+            )
+    return socket.create_server(("0.0.0.0", port), backlog=BACKLOG)  # noqa: S104 - as a server does
+
+
+def _raise_descriptor_limit() -> None:
+    """Every connection is a descriptor: take as many as the system lets this process have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _end_well_on_signals(reactor: EPollReactor) -> None:
+    """Let SIGTERM and SIGINT end the process with status 0; twistd would send itself the signal again."""
+
+    def stop() -> None:
+        with suppress(ReactorNotRunning):
+            reactor.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: reactor.callFromThread(stop))
