@@ -80,6 +80,8 @@ class Downloader:
             with self._open(url, interruption) as response:
                 yield from _blocks(response, interruption)
         except (OSError, http.client.HTTPException, ValueError) as error:
+            if isinstance(error, HTTPError):
+                error.close()  # it is the response, too
             interruption.check()  # a socket that was shut under us fails in many ways
             raise Unavailable(f"cannot fetch from {_origin(url)}: {_reason(error)}") from None
 

@@ -1,0 +1,456 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import attrs
+import pytest
+from twisted.internet.task import Clock
+
+from image_service.catalog.catalog import DOWNLOADS, RETRY_SECONDS, Catalog, State
+from image_service.catalog.download import Downloader
+from image_service.config import Settings
+from image_service.errors import BaseImageError, NotFound, Unavailable
+from image_service.images.reference import Kind
+from image_service.os_images import OsImage
+from tests.catalog.origin import Answer, Origin
+from tests.coreos.iso_builder import build_live_iso, live_files
+from tests.pytwisted import async_fixture, ensure_deferred
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from twisted.internet.epollreactor import EPollReactor
+
+    from image_service.catalog.interruption import Interruption
+    from tests.catalog.lines import Lines
+    from tests.conftest import LoggedFailures
+
+ISO = build_live_iso()
+SHA256 = hashlib.sha256(ISO).hexdigest()
+NOWHERE = "http://127.0.0.1:1/never-asked.iso"
+
+
+def entry(
+    url: str, version: str = "9.6.1-0", openshift: str = "4.19", image_type: str = "full-iso"
+) -> OsImage:
+    return OsImage(version, "x86_64", image_type, (openshift,), url)
+
+
+@attrs.frozen
+class Bench:
+    """Makes catalogs over one directory, and stops them in the end."""
+
+    reactor: EPollReactor
+    clock: Clock
+    data_dir: Path
+    started: list[Catalog]
+
+    def start(self, *entries: OsImage) -> Catalog:
+        settings = Settings.from_environment({"DATA_DIR": str(self.data_dir)}, standalone=True)
+        fetch = Downloader.from_settings(settings).fetch
+        catalog = Catalog(self.reactor, self.clock, entries, self.data_dir, fetch)
+        self.started.append(catalog)
+        catalog.start()
+        return catalog
+
+    def names(self) -> set[str]:
+        return {path.name for path in self.data_dir.iterdir()}
+
+
+@async_fixture
+async def bench(reactor: EPollReactor, tmp_path: Path) -> AsyncIterator[Bench]:
+    bench = Bench(reactor, Clock(), tmp_path / "data", [])
+    yield bench
+    for catalog in bench.started:
+        await catalog.stop()
+
+
+def write(path: Path, content: bytes = ISO) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+# Where an image comes from.
+
+
+@ensure_deferred
+async def test_serves_a_file_in_place(bench: Bench, lines: Lines, tmp_path: Path) -> None:
+    path = write(tmp_path / "some where" / "base.iso")
+    image = entry(path.as_uri())
+    catalog = bench.start(image)
+    await lines.until(image.file_name, State.READY)
+
+    base = catalog.find("9.6.1-0", "x86_64", Kind.FULL_ISO)
+
+    assert (base.file.path, base.file.size) == (str(path), len(ISO))
+    assert os.pread(base.file.descriptor, len(ISO), 0) == ISO
+    assert (base.sha256, base.version, base.openshift_version) == (SHA256, "9.6.1-0", "4.19")
+    assert base.architecture == "x86_64"
+    assert not base.disconnected
+    assert base.layout.ignition.length == 262144
+    assert bench.names() == {f"{image.file_name}.json"}
+
+
+@ensure_deferred
+async def test_adopts_a_file_of_its_name(bench: Bench, lines: Lines) -> None:
+    image = entry(NOWHERE)
+    write(bench.data_dir / image.file_name)
+    catalog = bench.start(image)
+    await lines.until(image.file_name, State.READY)
+
+    assert catalog.find("4.19", "x86_64", Kind.FULL_ISO).sha256 == SHA256
+    assert "downloading" not in lines.text
+
+
+@ensure_deferred
+async def test_fetches_once(bench: Bench, lines: Lines, origin: Origin) -> None:
+    image = entry(origin.serve("/base.iso", Answer(ISO)))
+    for _ in range(2):
+        catalog = bench.start(image)
+        await lines.until(image.file_name, State.READY)
+        assert catalog.find("4.19", "x86_64", Kind.FULL_ISO).sha256 == SHA256
+        await catalog.stop()
+
+    assert (bench.data_dir / image.file_name).read_bytes() == ISO
+    assert bench.names() == {image.file_name, f"{image.file_name}.json"}
+    assert len(origin.asked) == 1
+
+
+@ensure_deferred
+async def test_tries_a_download_that_broke_again(bench: Bench, lines: Lines, origin: Origin) -> None:
+    broken = Answer(ISO[:-1], promised=len(ISO))
+    image = entry(origin.serve("/base.iso", broken, Answer(ISO)))
+    catalog = bench.start(image)
+    await lines.until(image.file_name, State.FAILED)
+
+    assert bench.names() == set()
+    bench.clock.advance(RETRY_SECONDS - 1.5)
+    with pytest.raises(Unavailable, match=f"failed: .*sent {len(ISO) - 1} of {len(ISO)} bytes") as refusal:
+        catalog.find("4.19", "x86_64", Kind.FULL_ISO)
+    assert refusal.value.retry_after_seconds == 2
+    assert len(origin.asked) == 1
+
+    bench.clock.advance(1.5)
+    await lines.until(image.file_name, State.READY)
+    assert catalog.find("4.19", "x86_64", Kind.FULL_ISO).sha256 == SHA256
+
+
+@ensure_deferred
+async def test_waits_for_a_file_that_is_not_there_yet(bench: Bench, lines: Lines, tmp_path: Path) -> None:
+    image = entry((tmp_path / "late.iso").as_uri())
+    catalog = bench.start(image)
+    await lines.until(image.file_name, State.FAILED)
+    with pytest.raises(Unavailable, match="No such file"):
+        catalog.find("4.19", "x86_64", Kind.FULL_ISO)
+
+    write(tmp_path / "late.iso")
+    bench.clock.advance(RETRY_SECONDS)
+    await lines.until(image.file_name, State.READY)
+
+
+# What is refused.
+
+
+def customised() -> bytes:
+    return build_live_iso({**live_files(), "images/ignition.img": b"\x1f\x8b".ljust(262144, b"\0")})
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"<html>not found</html>", "was refused"),
+        (ISO[:-2048], "was refused"),
+        (build_live_iso(volume_id="debian-12"), "debian-12"),
+        (customised(), "customised before"),
+    ],
+    ids=["not an ISO", "truncated", "not CoreOS", "customised"],
+)
+@ensure_deferred
+async def test_refuses_what_is_no_pristine_live_iso(
+    bench: Bench, lines: Lines, tmp_path: Path, content: bytes, reason: str
+) -> None:
+    bad = entry(write(tmp_path / "bad.iso", content).as_uri(), version="1")
+    good = entry(write(tmp_path / "good.iso").as_uri(), version="2")
+    catalog = bench.start(bad, good)
+    await lines.until(bad.file_name, State.REFUSED)
+    await lines.until(good.file_name, State.READY)
+
+    with pytest.raises(BaseImageError, match=reason) as refusal:
+        catalog.find("1", "x86_64", Kind.FULL_ISO)
+    assert refusal.value.retry_after_seconds
+    assert catalog.find("2", "x86_64", Kind.FULL_ISO).sha256 == SHA256
+    assert catalog.ready
+    assert [status.state for status in catalog.states()] == [State.REFUSED, State.READY]
+    assert bench.clock.getDelayedCalls() == []  # stays refused
+    assert (tmp_path / "bad.iso").exists()
+
+
+@ensure_deferred
+async def test_overwrites_a_disconnected_iso_that_was_customised(
+    bench: Bench, lines: Lines, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "ove.iso", customised())
+    image = entry(path.as_uri(), image_type="disconnected-iso")
+    catalog = bench.start(image)
+    await lines.until(image.file_name, State.READY)
+
+    assert catalog.find("4.19", "x86_64", Kind.DISCONNECTED_ISO).disconnected
+    assert "customised before, which will be overwritten" in lines.text
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+@ensure_deferred
+async def test_refuses_what_is_no_file(bench: Bench, lines: Lines, tmp_path: Path, make: object) -> None:
+    assert callable(make)
+    make(tmp_path / "thing.iso")
+    image = entry((tmp_path / "thing.iso").as_uri())
+    catalog = bench.start(image)
+    await lines.until(image.file_name, State.REFUSED)
+
+    with pytest.raises(BaseImageError, match="not a regular file"):
+        catalog.find("4.19", "x86_64", Kind.FULL_ISO)
+
+
+@ensure_deferred
+async def test_does_not_keep_what_it_fetched_and_refused(bench: Bench, lines: Lines, origin: Origin) -> None:
+    image = entry(origin.serve("/base.iso", Answer(b"please log in")))
+    bench.start(image)
+    await lines.until(image.file_name, State.REFUSED)
+
+    assert bench.names() == set()
+
+
+@ensure_deferred
+async def test_keeps_a_fault_of_its_own_to_one_image(
+    reactor: EPollReactor, lines: Lines, tmp_path: Path, logged_failures: LoggedFailures
+) -> None:
+    def fail(url: str, file: BinaryIO, interruption: Interruption) -> None:
+        raise RuntimeError(url, file, interruption)
+
+    good = entry(write(tmp_path / "good.iso").as_uri(), version="good")
+    bad = entry(NOWHERE, version="bad")
+    catalog = Catalog(reactor, Clock(), [bad, good], tmp_path, fail)
+    catalog.start()
+    await lines.until(bad.file_name, State.REFUSED)
+    await lines.until(good.file_name, State.READY)
+
+    assert len(logged_failures.flush(RuntimeError)) == 1
+    await catalog.stop()
+
+
+# How the digest is remembered.
+
+
+async def digest_of(bench: Bench, lines: Lines, image: OsImage) -> str:
+    catalog = bench.start(image)
+    await lines.until(image.file_name, State.READY)
+    digest = catalog.find("4.19", "x86_64", Kind.FULL_ISO).sha256
+    await catalog.stop()
+    return digest
+
+
+@ensure_deferred
+async def test_takes_the_digest_once(bench: Bench, lines: Lines, tmp_path: Path) -> None:
+    path = write(tmp_path / "base.iso")
+    image = entry(path.as_uri())
+    sidecar = bench.data_dir / f"{image.file_name}.json"
+    assert await digest_of(bench, lines, image) == SHA256
+
+    sidecar.write_text(sidecar.read_text().replace(SHA256, "ab" * 32))
+    assert await digest_of(bench, lines, image) == "ab" * 32  # so it was not taken again
+
+    os.utime(path, ns=(0, 1))
+    assert await digest_of(bench, lines, image) == SHA256
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"sha256": 1}', b"{}"])
+@ensure_deferred
+async def test_takes_the_digest_anew_when_the_sidecar_is_damaged(
+    bench: Bench, lines: Lines, tmp_path: Path, content: bytes
+) -> None:
+    image = entry(write(tmp_path / "base.iso").as_uri())
+    sidecar = write(bench.data_dir / f"{image.file_name}.json", content)
+    assert await digest_of(bench, lines, image) == SHA256
+    assert json.loads(sidecar.read_bytes())["sha256"] == SHA256
+
+
+@ensure_deferred
+async def test_serves_without_a_place_for_the_digest(bench: Bench, lines: Lines, tmp_path: Path) -> None:
+    image = entry(write(tmp_path / "base.iso").as_uri())
+    (bench.data_dir / f"{image.file_name}.json").mkdir(parents=True)
+    assert await digest_of(bench, lines, image) == SHA256
+
+
+# Finding.
+
+
+@ensure_deferred
+async def test_finds_by_build_before_openshift_version(bench: Bench, lines: Lines, tmp_path: Path) -> None:
+    url = write(tmp_path / "base.iso").as_uri()
+    images = [
+        entry(url, "a", "4.18"),
+        entry(url, "4.18", "b"),
+        entry(url, "c", "4.17"),
+        entry(url, "d", "4.17"),
+    ]
+    catalog = bench.start(*images)
+    for image in images:
+        await lines.until(image.file_name, State.READY)
+
+    found = {name: catalog.find(name, "x86_64", Kind.FULL_ISO).version for name in ("4.18", "b", "4.17", "d")}
+    assert found == {"4.18": "4.18", "b": "4.18", "4.17": "c", "d": "d"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (("4.20", "x86_64", Kind.FULL_ISO), "there is full-iso 9.6.1-0 for x86_64 .4.19."),
+        (("4.19", "s390x", Kind.FULL_ISO), "'s390x'"),
+        (("4.19", "x86_64", Kind.DISCONNECTED_ISO), "no disconnected-iso '4.19'"),
+        (("4.19", "x86_64", Kind.MINIMAL_ISO), "makes no minimal-iso"),
+    ],
+)
+@ensure_deferred
+async def test_names_what_there_is(
+    reactor: EPollReactor, tmp_path: Path, asked: tuple[str, str, Kind], says: str
+) -> None:
+    catalog = Catalog(reactor, Clock(), [entry(NOWHERE)], tmp_path, lambda *_: None)
+    with pytest.raises(NotFound, match=says):
+        catalog.find(*asked)
+    await catalog.stop()
+
+
+@ensure_deferred
+async def test_does_not_let_slow_downloads_hold_up_the_rest(
+    bench: Bench, lines: Lines, origin: Origin, tmp_path: Path
+) -> None:
+    go_on = threading.Event()
+    url = origin.serve("/slow.iso", Answer(b"", promised=len(ISO), hold=go_on))
+    slow = [entry(url, f"slow{index}", f"s{index}") for index in range(DOWNLOADS + 1)]
+    quick = entry(write(tmp_path / "quick.iso").as_uri())
+    catalog = bench.start(*slow, quick)
+    await lines.until(quick.file_name, State.READY)
+
+    states = [status.state for status in catalog.states()]
+    assert states == [State.DOWNLOADING] * DOWNLOADS + [State.WAITING, State.READY]
+    assert not catalog.ready
+    for image, state in zip(slow, states, strict=False):
+        with pytest.raises(Unavailable, match=f"is {state.value}$") as refusal:
+            catalog.find(image.version, "x86_64", Kind.FULL_ISO)
+        assert refusal.value.retry_after_seconds
+
+    go_on.set()
+    for image in slow:
+        await lines.until(image.file_name, State.FAILED)
+    assert catalog.ready
+
+
+@ensure_deferred
+async def test_is_not_ready_while_no_image_is(bench: Bench, lines: Lines, origin: Origin) -> None:
+    image = entry(origin.url("/missing.iso"))
+    catalog = bench.start(image)
+    await lines.until(image.file_name, State.FAILED)
+    assert not catalog.ready
+
+
+# Stopping.
+
+
+@ensure_deferred
+async def test_stops_in_the_middle_of_a_download(bench: Bench, lines: Lines, origin: Origin) -> None:
+    never = threading.Event()
+    image = entry(origin.serve("/base.iso", Answer(ISO[:1000], promised=len(ISO), hold=never)))
+    before = open_files()
+    catalog = bench.start(image)
+    await lines.until(image.file_name, State.DOWNLOADING)
+    origin.held.wait()
+
+    await catalog.stop()
+
+    assert [status.state for status in catalog.states()] == [State.STOPPED]
+    assert bench.names() == set()
+    assert bench.clock.getDelayedCalls() == []
+    never.set()
+    origin.close()
+    assert open_files() <= before
+
+
+@ensure_deferred
+async def test_stops_while_it_takes_a_digest(bench: Bench, lines: Lines, tmp_path: Path) -> None:
+    image = entry(write(tmp_path / "base.iso").as_uri())
+    before = open_files()
+    catalog = bench.start(image)
+    await catalog.stop()  # the thread may be anywhere; nothing of it stays open
+
+    assert [status.state for status in catalog.states()] == [State.STOPPED]
+    assert open_files() == before
+    assert lines.events
+
+
+@ensure_deferred
+async def test_closes_each_file_once(bench: Bench, lines: Lines, tmp_path: Path) -> None:
+    image = entry(write(tmp_path / "base.iso").as_uri())
+    catalog = bench.start(image)
+    await lines.until(image.file_name, State.READY)
+    descriptor = catalog.find("4.19", "x86_64", Kind.FULL_ISO).file.descriptor
+
+    await catalog.stop()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+    with (tmp_path / "base.iso").open() as other:
+        assert other.fileno() == descriptor
+        await catalog.stop()
+        os.fstat(descriptor)
+    with pytest.raises(Unavailable, match="is stopped"):
+        catalog.find("4.19", "x86_64", Kind.FULL_ISO)
+
+
+@ensure_deferred
+async def test_does_not_try_again_after_it_stopped(bench: Bench, lines: Lines, origin: Origin) -> None:
+    image = entry(origin.url("/missing.iso"))
+    catalog = bench.start(image)
+    await lines.until(image.file_name, State.FAILED)
+    await catalog.stop()
+    assert bench.clock.getDelayedCalls() == []
+
+
+@ensure_deferred
+async def test_removes_what_a_killed_process_left(bench: Bench, lines: Lines, tmp_path: Path) -> None:
+    image = entry(write(tmp_path / "base.iso").as_uri())
+    write(bench.data_dir / ".rhcos-full-iso-1-x86_64.iso.0a1b2c3d.part")
+    kept = {
+        ".rhcos-notes.part",
+        "rhcos-full-iso-1-x86_64.iso",
+        ".rhcos-1.iso.0a1b2c3d.part.bak",
+        "x.0a1b2c3d.part",
+    }
+    for name in kept:
+        write(bench.data_dir / name)
+    bench.start(image)
+    await lines.until(image.file_name, State.READY)
+
+    assert bench.names() == kept | {f"{image.file_name}.json"}
+
+
+@ensure_deferred
+async def test_tells_each_change_of_state_in_one_line(bench: Bench, lines: Lines, origin: Origin) -> None:
+    image = entry(origin.serve("/base.iso", Answer(ISO)) + "?signature=top-secret")
+    catalog = bench.start(image)
+    await lines.until(image.file_name, State.READY)
+    await catalog.stop()
+
+    told = [line for line in lines.text.splitlines() if image.file_name in line]
+    assert told == [
+        f"base image {image.file_name} is {state}" for state in ("downloading", "verifying", "stopped")
+    ]
+    assert "top-secret" not in lines.text

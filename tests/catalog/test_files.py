@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from image_service.catalog.files import remove_leftovers, written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_file_appears_when_it_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "rhcos-x.iso"
+    with written(path) as file:
+        file.write(b"whole")
+        assert not path.exists()
+    assert path.read_bytes() == b"whole"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_keeps_its_content_until_then(tmp_path: Path) -> None:
+    path = tmp_path / "rhcos-x.iso"
+    path.write_bytes(b"before")
+    with pytest.raises(TypeError), written(path) as file:
+        file.writelines([b"half", None])  # type: ignore[list-item]
+    assert path.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_left_behind_is_known_again(tmp_path: Path) -> None:
+    with written(tmp_path / "rhcos-x.iso"):
+        (left,) = tmp_path.iterdir()  # as if the process ended here
+        left.rename(tmp_path / "aside")
+        (tmp_path / "aside").rename(left)
+        remove_leftovers(tmp_path)
+        assert not list(tmp_path.iterdir())
+        left.touch()
