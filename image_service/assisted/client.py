@@ -164,7 +164,8 @@ class AssistedService:
     async def _ask(self, question: _Question, credentials: Credentials | None) -> _Answer:
         asked = Deferred.fromCoroutine(self._exchange(question, credentials))
         self._in_flight.add(asked)
-        asked.addTimeout(self._timeout_seconds, self._reactor, _too_slow(question.what))
+        too_slow = _tell_timeout(f"{question.what} took more than {self._timeout_seconds:g} s")
+        asked.addTimeout(self._timeout_seconds, self._reactor, too_slow)
         try:
             return await asked
         except ImageServiceError as error:
@@ -175,9 +176,10 @@ class AssistedService:
 
     async def _exchange(self, question: _Question, credentials: Credentials | None) -> _Answer:
         what = question.what
+        silent = _tell_timeout(f"no answer within {self._silence_seconds:g} s for {what}")
         try:
             response = await self._request(question, credentials).addTimeout(
-                self._silence_seconds, self._reactor, _too_slow(f"any answer for {what}")
+                self._silence_seconds, self._reactor, silent
             )
             # The body of a refusal is read too: only so does its connection go back to the pool.
             body = await collect(response, what, question.limit_bytes, self._silence_seconds, self._reactor)
@@ -232,9 +234,9 @@ def _check(config: bytes) -> None:
         raise UpstreamError(error.detail, retry_after_seconds=RETRY_AFTER_SECONDS) from None
 
 
-def _too_slow(what: str) -> Callable[[object, float], NoReturn]:
-    def tell(_: object, seconds: float) -> NoReturn:
-        raise upstream_timeout(f"{what} took more than {seconds:g} s")
+def _tell_timeout(detail: str) -> Callable[[object, float], NoReturn]:
+    def tell(_: object, __: float) -> NoReturn:
+        raise upstream_timeout(detail)
 
     return tell
 
