@@ -69,7 +69,7 @@ class Variable:
 
 def _without_user(text: str) -> str:
     """Leave out what may be a user name and password in front of a host."""
-    return re.sub(r".*@", "…@", text)
+    return re.sub(r"(?s).*@", "…@", text)
 
 
 def _variable(*names: str, **declaration: Any) -> dict[object, Variable]:  # noqa: ANN401 - Variable's own
