@@ -50,9 +50,9 @@ $(VENV)/created: .ci/venv .ci/common.sh
 
 # Strict, because a default editable install loses the twistd plugin.
 $(VENV)/installed: $(VENV)/created $(definition)
-	$(bin)/python -m pip install --quiet --editable . --config-settings editable_mode=strict
+	$(bin)/python -m pip install -qq --editable . --config-settings editable_mode=strict
 	touch $@
 
 $(VENV)/tools: $(VENV)/installed
-	$(bin)/python -m pip install --quiet --group test --group lint
+	$(bin)/python -m pip install -qq --group test --group lint
 	touch $@
