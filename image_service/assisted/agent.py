@@ -6,7 +6,7 @@ that comes as it is has one size, so the limit on it holds before anything is de
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import attrs
 from twisted.web.http_headers import Headers
@@ -56,10 +56,13 @@ class PlainAgent:
         return asked.addCallback(_plain)
 
 
-def _plain(response: IResponse) -> IResponse:
+def _plain(response: IResponse) -> IResponse | Deferred[IResponse]:
     response.headers.removeHeader(b"Set-Cookie")
     codings = b",".join(response.headers.getRawHeaders(b"Content-Encoding", []))
     if codings.strip().lower() in {b"", b"identity"}:
         return response
-    discard(response)
+    return discard(response).addCallback(_refuse)
+
+
+def _refuse(_: None) -> NoReturn:
     raise upstream_error("the answer has a content coding, which was not asked for")

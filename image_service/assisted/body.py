@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
     from twisted.web.iweb import IResponse
 
-    from image_service.errors import UpstreamError, UpstreamTimeout
-
 
 class _Collector(Protocol):
     """Collects a body; on any failure closes the connection, which is of no use any more."""
@@ -30,36 +28,38 @@ class _Collector(Protocol):
         self._watchdog: IDelayedCall | None = None
         self._chunks: list[bytes] = []
         self._size = 0
+        self._too_large = False
 
     def connectionMade(self) -> None:
         self._watchdog = self._clock.callLater(self._silence_seconds, self._stalled)
 
     def dataReceived(self, data: bytes) -> None:
-        if self._watchdog is None:
+        if self._watchdog is None or self._too_large:
             return  # given up; this was on its way already
         self._watchdog.reset(self._silence_seconds)
         self._chunks.append(data)
         self._size += len(data)
         if self._size > self._limit_bytes:
-            self._give_up(upstream_error(f"{self._what} is larger than {self._limit_bytes} bytes"))
+            # Told once the connection is gone, which is soon: within this call the HTTP client below is
+            # still about to decide whether it goes back to the pool.
+            self._too_large = True
+            _close(self.transport)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self._watchdog is None:
             return
         self._disarm()
-        if isinstance(reason.value, ResponseDone):
+        if self._too_large:
+            self.finished.errback(upstream_error(f"{self._what} is larger than {self._limit_bytes} bytes"))
+        elif isinstance(reason.value, ResponseDone):
             self.finished.callback(b"".join(self._chunks))
         else:
             # Also without a length and without chunks, where only the close would tell the end.
             self.finished.errback(upstream_error(f"{self._what} ended early, after {self._size} bytes"))
 
     def _stalled(self) -> None:
-        self._watchdog = None
-        self._give_up(upstream_timeout(f"{self._what} stalled for {self._silence_seconds:g} s"))
-
-    def _give_up(self, error: UpstreamError | UpstreamTimeout) -> None:
         self._stop()
-        self.finished.errback(error)
+        self.finished.errback(upstream_timeout(f"{self._what} stalled for {self._silence_seconds:g} s"))
 
     def _stop(self) -> None:
         self._disarm()
@@ -93,13 +93,22 @@ def collect(
 
 
 class _Closer(Protocol):
+    def __init__(self) -> None:
+        self.finished: Deferred[None] = Deferred()
+
     def connectionMade(self) -> None:
         _close(self.transport)
 
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        del reason  # whatever it is
+        self.finished.callback(None)
 
-def discard(response: IResponse) -> None:
-    """Close a response's connection, whatever is still to come on it."""
-    response.deliverBody(_Closer())
+
+def discard(response: IResponse) -> Deferred[None]:
+    """Close a response's connection, whatever is still to come on it; done when it is gone."""
+    closer = _Closer()
+    response.deliverBody(closer)
+    return closer.finished
 
 
 def _close(transport: ITransport | None) -> None:

@@ -8,13 +8,13 @@ stays behind. A deadline is such a cancellation, told as 504. Questions share no
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+from urllib.parse import quote
 
 import attrs
-from hyperlink import DecodedURL
+from hyperlink import EncodedURL
 from treq.client import HTTPClient
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.error import ConnectingCancelledError
 from twisted.logger import Logger
 from twisted.web.client import Agent, HTTPConnectionPool
 from twisted.web.http_headers import Headers
@@ -23,10 +23,10 @@ from image_service.assisted.agent import PlainAgent
 from image_service.assisted.answers import Ignition, InfraEnv, read_http_date, read_infra_env
 from image_service.assisted.body import collect
 from image_service.assisted.failures import (
+    CLIENT_ERRORS,
     RETRY_AFTER_SECONDS,
     failure,
     refusal,
-    root_causes,
     upstream_timeout,
 )
 from image_service.assisted.tls import https_policy
@@ -40,8 +40,11 @@ if TYPE_CHECKING:
 
     from treq.response import _Response
     from twisted.internet.posixbase import PosixReactorBase
+    from twisted.python.failure import Failure
 
     from image_service.images.reference import Credentials, Kind
+
+T = TypeVar("T")
 
 IGNITION_LIMIT_BYTES = 8 * 1024 * 1024
 INFRA_ENV_LIMIT_BYTES = 16 * 1024 * 1024  # it repeats the config's override, as an escaped string
@@ -162,15 +165,15 @@ class AssistedService:
         await closed.addTimeout(_CLOSE_SECONDS, self._reactor, lambda *_: None)
 
     async def _ask(self, question: _Question, credentials: Credentials | None) -> _Answer:
-        asked = Deferred.fromCoroutine(self._exchange(question, credentials))
-        self._in_flight.add(asked)
         too_slow = _tell_timeout(f"{question.what} took more than {self._timeout_seconds:g} s")
-        asked.addTimeout(self._timeout_seconds, self._reactor, too_slow)
+        exchange = Deferred.fromCoroutine(self._exchange(question, credentials))
+        asked = _cancellable(exchange.addTimeout(self._timeout_seconds, self._reactor, too_slow))
+        self._in_flight.add(asked)
         try:
             return await asked
         except ImageServiceError as error:
             self._log.info("{detail}", detail=error.detail, status=error.status, code=error.code)
-            raise
+            raise error from None  # what it was raised in the wake of may quote the answer
         finally:
             self._in_flight.discard(asked)
 
@@ -183,10 +186,8 @@ class AssistedService:
             )
             # The body of a refusal is read too: only so does its connection go back to the pool.
             body = await collect(response, what, question.limit_bytes, self._silence_seconds, self._reactor)
-        except (ImageServiceError, CancelledError):
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever the client raises, the upstream is the cause
-            raise _told(error, what) from None  # its text may quote the answer
+        except CLIENT_ERRORS as error:
+            raise failure(error, what) from None  # its text may quote the answer
         if response.code != _OK:
             raise refusal(response.code, response.headers, what)
         return _Answer(response.headers, body)
@@ -196,7 +197,7 @@ class AssistedService:
         if credentials is not None:
             _pass_on(credentials, parameters, headers)
         return self._http.get(
-            self._infra_envs.child(*question.path),
+            self._infra_envs.child(*(quote(segment, safe="") for segment in question.path)),
             params=parameters,
             headers=headers,
             allow_redirects=False,
@@ -205,12 +206,19 @@ class AssistedService:
         )
 
 
-def _parse(base_url: str) -> DecodedURL:
+class _Uri(EncodedURL):
+    """A URL of ASCII alone. treq has every URL made one, and there IPv6 addresses are taken for names."""
+
+    def to_uri(self) -> EncodedURL:
+        return self
+
+
+def _parse(base_url: str) -> EncodedURL:
     try:
-        url = DecodedURL.from_text(base_url)
+        url = _Uri.from_text(base_url if base_url.isascii() else "")  # of the class that it is called on
     except ValueError:
-        url = DecodedURL()
-    if url.scheme not in {"http", "https"} or not url.host or url.query or url.fragment or url.user:
+        url = _Uri()
+    if url.scheme not in {"http", "https"} or not url.host or url.query or url.fragment or url.userinfo:
         msg = "the URL of assisted-service must be http or https with a host, without user, query or fragment"
         raise ConfigurationError(msg)
     return url.replace(path=[segment for segment in url.path if segment])
@@ -234,15 +242,24 @@ def _check(config: bytes) -> None:
         raise UpstreamError(error.detail, retry_after_seconds=RETRY_AFTER_SECONDS) from None
 
 
+def _cancellable(work: Deferred[T]) -> Deferred[T]:
+    """Tell a cancellation as such; the work may call it something else, such as a name without address."""
+
+    def cancel(result: Deferred[T]) -> None:
+        result.errback(CancelledError())
+        work.cancel()
+
+    def finish(outcome: T | Failure) -> None:
+        if not result.called:
+            result.callback(outcome)  # a Failure goes to the errbacks
+
+    result: Deferred[T] = Deferred(cancel)
+    work.addBoth(finish)
+    return result
+
+
 def _tell_timeout(detail: str) -> Callable[[object, float], NoReturn]:
     def tell(_: object, __: float) -> NoReturn:
         raise upstream_timeout(detail)
 
     return tell
-
-
-def _told(error: Exception, what: str) -> Exception:
-    cancelled = (CancelledError, ConnectingCancelledError)
-    if any(isinstance(cause, cancelled) for cause in root_causes(error)):
-        return CancelledError()
-    return failure(error, what)

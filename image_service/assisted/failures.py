@@ -38,6 +38,15 @@ _LONGEST_RETRY_SECONDS = 3600
 _DELAY_SECONDS = re.compile("[0-9]{1,9}")  # RFC 9110 section 10.2.3: delay-seconds = 1*DIGIT
 _CHALLENGE = re.compile("[ -~]{1,1024}")  # what may stand in a field of ours without harm
 
+CLIENT_ERRORS: tuple[type[Exception], ...] = (
+    ResponseFailed,
+    RequestTransmissionFailed,
+    network.ConnectError,
+    network.ConnectionClosed,
+    network.DNSLookupError,
+)
+"""What Twisted's client raises when the other side, or the way there, is at fault; not for faults of ours."""
+
 _AS_TOLD: dict[int, type[ImageServiceError]] = {
     400: InvalidRequest,
     403: Forbidden,
@@ -77,39 +86,39 @@ def refusal(status: int, headers: Headers, what: str) -> ImageServiceError:
         the error of that status where it is for the client (401, 403, 404, 409, 422; 410 as 404, a 429 as
         503), else 502: an answer that makes no sense (a redirect among them) and any 5xx.
     """
-    detail = f"{status} for {what}"
+    detail = f"assisted-service answered {status} for {what}"
     if status == 401:  # noqa: PLR2004 - the statuses are their own names
-        return Unauthorized(f"assisted-service: {detail}", fields=_challenges(headers))
+        return Unauthorized(detail, fields=_challenges(headers))
     if status == 429:  # noqa: PLR2004 - same
-        return Unavailable(f"assisted-service: {detail}", retry_after_seconds=_retry_after(headers))
+        return Unavailable(detail, retry_after_seconds=_retry_after(headers))
     if status in _AS_TOLD:
-        return _AS_TOLD[status](f"assisted-service: {detail}")
-    return UpstreamError(f"assisted-service: {detail}", retry_after_seconds=_retry_after(headers))
+        return _AS_TOLD[status](detail)
+    return UpstreamError(detail, retry_after_seconds=_retry_after(headers))
 
 
 def failure(error: Exception, what: str) -> ImageServiceError:
     """Map an exception of the HTTP client.
 
     Args:
-        error: as the client raised it.
+        error: one of ``CLIENT_ERRORS``.
         what: was asked for.
 
     Returns:
         504 when connecting took too long, else 502.
     """
-    causes = list(root_causes(error))
+    causes = list(_root_causes(error))
     if any(isinstance(cause, network.TimeoutError) for cause in causes):
         return upstream_timeout(f"no connection in time for {what}")
     return upstream_error(f"no {what}: {_explain(causes)}")
 
 
-def root_causes(error: BaseException) -> Iterator[BaseException]:
+def _root_causes(error: BaseException) -> Iterator[BaseException]:
     """The exceptions that Twisted's client wrapped into one."""
     if not isinstance(error, (ResponseFailed, RequestTransmissionFailed)):
         yield error
         return
     for reason in error.reasons:
-        yield from root_causes(reason.value)
+        yield from _root_causes(reason.value)
 
 
 def _explain(causes: list[BaseException]) -> str:

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from image_service.assisted.answers import read_http_date, read_infra_env
+from image_service.errors import KernelArgumentInvalid, UpstreamError
+from image_service.images.reference import Kind
+
+MOMENT = datetime(1994, 11, 6, 8, 49, 37, tzinfo=UTC)  # of RFC 9110 section 5.6.7
+moments = st.datetimes(datetime(1970, 1, 1), datetime(2068, 12, 31)).map(  # noqa: DTZ001 - made aware here
+    lambda moment: moment.replace(tzinfo=UTC, microsecond=0)
+)
+
+
+def read_arguments(arguments: object) -> tuple[str, ...]:
+    return read_infra_env(json.dumps({"kernel_arguments": arguments}).encode()).kernel_arguments
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"],
+)
+def test_the_three_forms_of_a_date_are_read(text: str) -> None:
+    assert read_http_date(text) == MOMENT
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "now",
+        "0",
+        "Mon, 06 Nov 1994 08:49:37 GMT",  # was a Sunday
+        "Sun, 6 Nov 1994 08:49:37 GMT",
+        "Sun, 06 Nov 1994 08:49:37 +0000",
+        "Sun, 06 Nov 1994 08:49:37",
+        "sun, 06 nov 1994 08:49:37 gmt",
+        " Sun, 06 Nov 1994 08:49:37 GMT",
+        "Sun, 06 Nov 1994 08:49:60 GMT",
+        "Sun, 31 Feb 1994 08:49:37 GMT",
+        "Sun, 06 Nov 1994 08:49:37 GMT, Sun, 06 Nov 1994 08:49:37 GMT",
+        "1994-11-06T08:49:37Z",
+    ],
+)
+def test_what_is_almost_a_date_is_none(text: str) -> None:
+    assert read_http_date(text) is None
+
+
+@given(moments)
+def test_every_moment_is_read_in_its_form(moment: datetime) -> None:
+    assert read_http_date(format_datetime(moment, usegmt=True)) == moment
+
+
+@given(moments, st.integers(0, 28), st.characters(codec="latin-1"))
+def test_a_changed_character_never_makes_another_weekday_pass(
+    moment: datetime, position: int, character: str
+) -> None:
+    text = format_datetime(moment, usegmt=True)
+    changed = text[:position] + character + text[position + 1 :]
+    read = read_http_date(changed)
+    assert read is None or format_datetime(read, usegmt=True) == changed
+
+
+@given(st.text(max_size=40))
+def test_no_text_breaks_the_date(text: str) -> None:
+    read = read_http_date(text)
+    assert read is None or read.utcoffset() == timedelta(0)
+
+
+def test_what_matters_of_an_infra_env_is_read() -> None:
+    operations = [{"operation": "append", "value": "a=1"}, {"operation": "append", "value": 'b="2 3"'}]
+    infra_env = read_infra_env(
+        json.dumps(
+            {
+                "kernel_arguments": json.dumps(operations),
+                "openshift_version": "4.20",
+                "type": "minimal-iso",
+                "cpu_architecture": "aarch64",
+                "pull_secret_set": True,
+            }
+        ).encode()
+    )
+    assert infra_env.kernel_arguments == ("a=1", 'b="2 3"')
+    assert infra_env.openshift_version == "4.20"
+    assert infra_env.kind is Kind.MINIMAL_ISO
+    assert infra_env.architecture == "aarch64"
+
+
+def test_an_infra_env_may_say_nothing() -> None:
+    infra_env = read_infra_env(b"{}")
+    assert infra_env.kernel_arguments == ()
+    assert (infra_env.openshift_version, infra_env.kind, infra_env.architecture) == (None, None, None)
+
+
+def test_a_type_that_is_not_known_is_none() -> None:
+    assert read_infra_env(b'{"type":"netboot"}').kind is None
+
+
+@pytest.mark.parametrize("nothing", [None, "", "[]"])
+def test_no_kernel_arguments(nothing: object) -> None:
+    assert read_arguments(nothing) == ()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        [],
+        {},
+        7,
+        "null",
+        "{}",
+        "a=1",
+        "[",
+        "[" * 100_000,
+        '["a"]',
+        "[{}]",
+        '[{"operation":"append"}]',
+        '[{"operation":"append","value":7}]',
+        '[{"operation":"prepend","value":"a"}]',
+        '[{"operation":7,"value":"a"}]',
+    ],
+)
+def test_garbage_in_kernel_arguments_is_the_upstreams_fault(garbage: object) -> None:
+    with pytest.raises(UpstreamError) as caught:
+        read_arguments(garbage)
+    assert caught.value.retry_after_seconds
+
+
+@pytest.mark.parametrize("operation", ["replace", "delete"])
+def test_only_append_is_possible(operation: str) -> None:
+    operations = [
+        {"operation": "append", "value": "a"},
+        {"operation": operation, "value": "secret=1"},
+    ]
+    with pytest.raises(KernelArgumentInvalid, match=f"argument 2 is to {operation}") as caught:
+        read_arguments(json.dumps(operations))
+    assert "secret" not in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"null", b"[]", b"7", b"\xff", b"{", b"[" * 100_000, b'{"openshift_version":4.2}', b'{"type":[]}'],
+)
+def test_an_infra_env_that_is_none_is_the_upstreams_fault(body: bytes) -> None:
+    with pytest.raises(UpstreamError) as caught:
+        read_infra_env(body)
+    assert caught.value.retry_after_seconds
+    assert caught.value.__context__ is None, "the decoder's error holds the whole text"
+
+
+def test_secrets_stay_out_of_representations() -> None:
+    infra_env = read_infra_env(
+        b'{"kernel_arguments":"[{\\"operation\\":\\"append\\",\\"value\\":\\"s3\\"}]"}'
+    )
+    assert infra_env.kernel_arguments == ("s3",)
+    assert "s3" not in repr(infra_env)

@@ -1,0 +1,569 @@
+from __future__ import annotations
+
+import gzip
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from twisted.internet.defer import CancelledError, Deferred, gatherResults
+from twisted.internet.task import deferLater
+
+from image_service.assisted.client import IGNITION_LIMIT_BYTES, INFRA_ENV_LIMIT_BYTES, AssistedService
+from image_service.errors import (
+    ConfigurationError,
+    IgnitionInvalid,
+    ImageServiceError,
+    Unauthorized,
+    UpstreamError,
+    UpstreamTimeout,
+)
+from image_service.images.reference import Credentials, CredentialScheme, Kind
+from image_service.parsers import address
+from image_service.standalone.double import Break, Call, Fault
+from tests.assisted.upstream import IGNITION, OK, Upstream, upstream
+from tests.pytwisted import ensure_deferred
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine
+
+    from twisted.internet.epollreactor import EPollReactor
+
+    from image_service.standalone.service import Standalone
+
+ID = "5a3b1e00-0000-4000-8000-000000000009"
+SECRET = "s3cret"
+LONG_SECONDS = 60.0
+SHORT_SECONDS = 0.05
+
+
+@asynccontextmanager
+async def asking(
+    reactor: EPollReactor, server: Upstream, path: str = "", **timeouts: float
+) -> AsyncIterator[AssistedService]:
+    assisted = AssistedService(reactor, f"http://127.0.0.1:{server.port}{path}", **timeouts)  # type: ignore[arg-type]
+    try:
+        yield assisted
+    finally:
+        await assisted.close()
+
+
+async def refused(asked: Coroutine[Any, Any, object]) -> ImageServiceError:
+    with pytest.raises(ImageServiceError) as caught:
+        await asked
+    error = caught.value
+    assert error.__context__ is None or error.__suppress_context__, "an exception's text may quote the answer"
+    return error
+
+
+def response(head: str, body: bytes = b"") -> bytes:
+    return f"HTTP/1.1 {head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def target(request: bytes) -> tuple[str, dict[str, list[str]]]:
+    split = urlsplit(request.split(b" ")[1].decode())
+    return split.path, parse_qs(split.query)
+
+
+# What is asked, and how it is read.
+
+
+@ensure_deferred
+async def test_the_ignition_config_and_its_date(standalone: Standalone, assisted: AssistedService) -> None:
+    infra_env_id = str(await standalone.ensure_sample("4.20"))
+    ignition = await assisted.ignition(infra_env_id, Kind.FULL_ISO, None)
+    assert json.loads(ignition.config)["storage"]["files"][0]["path"] == "/etc/issue.d/sample.issue"
+    assert ignition.modified is not None
+    assert "issue" not in repr(ignition)
+    assert standalone.calls[infra_env_id, Call.IGNITION] == 1
+
+
+@ensure_deferred
+async def test_the_infra_env(standalone: Standalone, assisted: AssistedService) -> None:
+    infra_env_id = str(await standalone.ensure_sample("4.20"))
+    infra_env = await assisted.infra_env(infra_env_id, None)
+    assert infra_env.kernel_arguments == ("console=ttyS0",)
+    assert (infra_env.openshift_version, infra_env.kind) == ("4.20", Kind.FULL_ISO)
+    assert infra_env.architecture == "x86_64"
+
+
+@ensure_deferred
+async def test_the_paths_and_parameters_of_the_contract(reactor: EPollReactor) -> None:
+    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+        await assisted.ignition(ID, Kind.MINIMAL_ISO, None)
+        await assisted.ignition(ID, None, None)
+        server.answer = response("200 OK", b"{}")
+        await assisted.infra_env(ID, None)
+    base = f"/api/assisted-install/v2/infra-envs/{ID}"
+    assert [target(request) for request in server.requests] == [
+        (
+            f"{base}/downloads/files",
+            {"file_name": ["discovery.ign"], "discovery_iso_type": ["minimal-iso"]},
+        ),
+        (f"{base}/downloads/files", {"file_name": ["discovery.ign"]}),
+        (base, {}),
+    ]
+
+
+@pytest.mark.parametrize("path", ["", "/", "/assisted", "/assisted/"])
+@ensure_deferred
+async def test_a_proxys_path_stands_before_the_api(reactor: EPollReactor, path: str) -> None:
+    async with upstream(reactor) as server, asking(reactor, server, path) as assisted:
+        await assisted.ignition(ID, None, None)
+    (request,) = server.requests
+    assert target(request)[0].startswith(path.rstrip("/") + "/api/")
+
+
+@pytest.mark.parametrize("host", ["[::1]:{port}", "127.0.0.1:{port}", "localhost:{port}"])
+@ensure_deferred
+async def test_hosts_of_every_kind(reactor: EPollReactor, host: str) -> None:
+    interface = "::1" if host.startswith("[") else "127.0.0.1"
+    async with upstream(reactor, interface) as server:
+        netloc = address(host.format(port=server.port)).netloc
+        assisted = AssistedService(reactor, f"http://{netloc}")
+        assert (await assisted.ignition(ID, None, None)).config == IGNITION
+        await assisted.close()
+    assert f"\r\nHost: {netloc}\r\n".encode() in server.requests[0]
+
+
+@ensure_deferred
+async def test_a_bare_ipv6_address_is_a_host(reactor: EPollReactor) -> None:
+    # The port is the scheme's own, where nobody is to be found; what counts is who is looked for.
+    assisted = AssistedService(reactor, f"http://{address('::1').netloc}")
+    error = await refused(assisted.ignition(ID, None, None))
+    assert "refuses the connection" in error.detail
+    await assisted.close()
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    [
+        "",
+        "localhost:8090",
+        "ftp://localhost",
+        "http://",
+        "http://u:p@localhost",
+        "http://localhost?a",
+        "http://[::1",
+    ],
+)
+def test_a_base_url_that_is_none_is_refused(reactor: EPollReactor, base_url: str) -> None:
+    with pytest.raises(ConfigurationError):
+        AssistedService(reactor, base_url)
+
+
+@pytest.mark.parametrize(
+    ("field", "modified"),
+    [
+        ("Last-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\n", "1994-11-06T08:49:37+00:00"),
+        ("Last-Modified: yesterday\r\n", None),
+        ("Last-Modified: \xff\r\n", None),
+        ("", None),
+    ],
+)
+@ensure_deferred
+async def test_the_date_is_the_upstreams_or_none(
+    reactor: EPollReactor, field: str, modified: str | None
+) -> None:
+    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+        server.answer = OK.replace(b"\r\n", f"\r\n{field}".encode("latin-1"), 1)
+        ignition = await assisted.ignition(ID, None, None)
+    assert (ignition.modified and ignition.modified.isoformat()) == modified
+
+
+# Credentials.
+
+
+@pytest.mark.parametrize("scheme", CredentialScheme)
+@ensure_deferred
+async def test_credentials_are_passed_on_where_they_belong(
+    standalone: Standalone, assisted: AssistedService, scheme: CredentialScheme
+) -> None:
+    infra_env_id = str(await standalone.ensure_sample("4.20"))
+    right = Credentials(scheme, "a b&c=d/é" if scheme is CredentialScheme.API_KEY else "Bearer a.b.c")
+    standalone.faults |= dict.fromkeys(Call, Fault(credentials=right))
+    await assisted.ignition(infra_env_id, Kind.FULL_ISO, right)
+    await assisted.infra_env(infra_env_id, right)
+    for wrong in (None, Credentials(scheme, "wrong")):
+        error = await refused(assisted.infra_env(infra_env_id, wrong))
+        assert isinstance(error, Unauthorized)
+        assert error.fields == (("WWW-Authenticate", "Bearer"),)
+
+
+@pytest.mark.parametrize("scheme", CredentialScheme)
+@ensure_deferred
+async def test_a_credential_stands_in_one_place_only(reactor: EPollReactor, scheme: CredentialScheme) -> None:
+    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+        await assisted.ignition(ID, None, Credentials(scheme, SECRET))
+        await assisted.ignition(ID, None, None)
+    with_it, without = server.requests
+    assert with_it.count(SECRET.encode()) == 1
+    assert SECRET.encode() not in without
+    assert b"api_key" not in without
+    assert b"Authorization" not in without
+    assert b"Image-Token" not in without
+
+
+@pytest.mark.parametrize("scheme", [CredentialScheme.IMAGE_TOKEN, CredentialScheme.AUTHORIZATION])
+@pytest.mark.parametrize("secret", ["a\r\nX-Other: b", "a\0", "é"])
+@ensure_deferred
+async def test_a_token_cannot_smuggle_a_field(
+    reactor: EPollReactor, scheme: CredentialScheme, secret: str
+) -> None:
+    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+        error = await refused(assisted.ignition(ID, None, Credentials(scheme, secret)))
+    assert isinstance(error, Unauthorized)
+    assert secret not in error.detail
+    assert server.requests == []
+
+
+@ensure_deferred
+async def test_no_error_tells_the_query_or_the_upstreams_body(reactor: EPollReactor) -> None:
+    credentials = Credentials(CredentialScheme.API_KEY, SECRET)
+    body = b'{"reason":"the body knows things"}'
+    bodies = (*(f"{status} No" for status in (302, 400, 401, 403, 404, 409, 418, 500, 503)), "200 OK")
+    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+        for head in bodies:
+            server.answer = response(head, body)
+            error = await refused(assisted.ignition(ID, None, credentials))
+            assert SECRET not in error.detail
+            assert "knows" not in error.detail
+            assert ID in error.detail or isinstance(error, IgnitionInvalid)
+
+
+# Statuses.
+
+
+@pytest.mark.parametrize(
+    ("status", "becomes"),
+    [
+        (400, 400),
+        (401, 401),
+        (403, 403),
+        (404, 404),
+        (409, 409),
+        (422, 422),
+        (429, 503),
+        (500, 502),
+        (503, 502),
+    ],
+)
+@ensure_deferred
+async def test_the_upstreams_status_becomes_ours(
+    standalone: Standalone, assisted: AssistedService, status: int, becomes: int
+) -> None:
+    infra_env_id = str(await standalone.ensure_sample("4.20"))
+    fields = (("Retry-After", "7"), ("WWW-Authenticate", 'Basic realm="a"'))
+    standalone.faults |= dict.fromkeys(Call, Fault(status=status, fields=fields))
+    for asked in (assisted.ignition(infra_env_id, None, None), assisted.infra_env(infra_env_id, None)):
+        error = await refused(asked)
+        assert error.status == becomes
+        assert error.retry_after_seconds == (7 if becomes in {502, 503} else None)
+        assert error.fields == ((("WWW-Authenticate", 'Basic realm="a"'),) if becomes == 401 else ())
+
+
+@ensure_deferred
+async def test_an_infra_env_that_is_not_there(assisted: AssistedService) -> None:
+    assert (await refused(assisted.ignition(ID, None, None))).status == 404
+
+
+@ensure_deferred
+async def test_a_connection_outlives_a_refusal(reactor: EPollReactor) -> None:
+    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+        server.answer = response("404 Not Found", b"{}")
+        await refused(assisted.ignition(ID, None, None))
+        (connection,) = server.connections
+        server.answer = OK
+        await assisted.ignition(ID, None, None)
+        assert server.connections == [connection]
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@ensure_deferred
+async def test_a_redirect_is_not_followed(reactor: EPollReactor, status: int) -> None:
+    async with (
+        upstream(reactor) as elsewhere,
+        upstream(reactor) as server,
+        asking(reactor, server) as assisted,
+    ):
+        location = f"Location: http://127.0.0.1:{elsewhere.port}/"
+        server.answer = response(f"{status} Elsewhere\r\n{location}")
+        error = await refused(assisted.ignition(ID, None, Credentials(CredentialScheme.IMAGE_TOKEN, SECRET)))
+        assert elsewhere.requests == []
+    assert isinstance(error, UpstreamError)
+    assert error.retry_after_seconds
+
+
+@ensure_deferred
+async def test_cookies_are_neither_kept_nor_shared(reactor: EPollReactor) -> None:
+    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+        server.answer = OK.replace(
+            b"\r\n", b"\r\nSet-Cookie: session=1\r\nSet-Cookie: \xff=\xff; Path=/\r\n", 1
+        )
+        await assisted.ignition(ID, None, None)
+        await assisted.ignition(ID, None, None)
+    assert len(server.requests) == 2
+    assert not any(b"cookie" in request.lower() for request in server.requests)
+
+
+# Content that is wrong.
+
+
+@pytest.mark.parametrize("body", [b"", b"garbage", b'{"ignition":', b"\xff"])
+@ensure_deferred
+async def test_a_config_that_is_not_json_is_the_upstreams_fault(
+    standalone: Standalone, assisted: AssistedService, body: bytes
+) -> None:
+    infra_env_id = str(await standalone.ensure_sample("4.20"))
+    standalone.faults[Call.IGNITION] = Fault(body=body)
+    error = await refused(assisted.ignition(infra_env_id, None, None))
+    assert isinstance(error, UpstreamError)
+    assert error.retry_after_seconds
+
+
+@ensure_deferred
+async def test_json_that_is_no_ignition_config_is_422(
+    standalone: Standalone, assisted: AssistedService
+) -> None:
+    infra_env_id = str(await standalone.ensure_sample("4.20"))
+    standalone.faults[Call.IGNITION] = Fault(body=b'{"ignition":{"version":"2.2.0"}}')
+    assert isinstance(await refused(assisted.ignition(infra_env_id, None, None)), IgnitionInvalid)
+
+
+def config_of(size: int) -> bytes:
+    return IGNITION[:-1] + b" " * (size - len(IGNITION)) + b"}"
+
+
+@ensure_deferred
+async def test_a_config_of_the_limit_is_taken_and_one_byte_more_is_not(
+    standalone: Standalone, assisted: AssistedService
+) -> None:
+    infra_env_id = str(await standalone.ensure_sample("4.20"))
+    standalone.faults[Call.IGNITION] = Fault(body=config_of(IGNITION_LIMIT_BYTES))
+    assert len((await assisted.ignition(infra_env_id, None, None)).config) == IGNITION_LIMIT_BYTES
+    standalone.faults[Call.IGNITION] = Fault(body=config_of(IGNITION_LIMIT_BYTES + 1))
+    error = await refused(assisted.ignition(infra_env_id, None, None))
+    assert isinstance(error, UpstreamError)
+    assert f"larger than {IGNITION_LIMIT_BYTES} bytes" in error.detail
+
+
+@ensure_deferred
+async def test_an_infra_env_has_a_limit_of_its_own(standalone: Standalone, assisted: AssistedService) -> None:
+    infra_env_id = str(await standalone.ensure_sample("4.20"))
+    standalone.faults[Call.INFRA_ENV] = Fault(body=b"{}" + b" " * INFRA_ENV_LIMIT_BYTES)
+    error = await refused(assisted.infra_env(infra_env_id, None))
+    assert f"larger than {INFRA_ENV_LIMIT_BYTES} bytes" in error.detail
+
+
+@ensure_deferred
+async def test_a_body_without_end_is_given_up_on(reactor: EPollReactor) -> None:
+    chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
+    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+        server.answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk * 9
+        error = await refused(assisted.ignition(ID, None, None))
+    assert "larger than" in error.detail
+
+
+@ensure_deferred
+async def test_a_gzip_bomb_is_refused_before_it_is_unpacked(
+    standalone: Standalone, assisted: AssistedService
+) -> None:
+    infra_env_id = str(await standalone.ensure_sample("4.20"))
+    bomb = gzip.compress(b" " * (64 * 1024 * 1024), 9)
+    standalone.faults[Call.IGNITION] = Fault(body=bomb, fields=(("Content-Encoding", "gzip"),))
+    error = await refused(assisted.ignition(infra_env_id, None, None))
+    assert isinstance(error, UpstreamError)
+    assert "content coding" in error.detail
+
+
+@ensure_deferred
+async def test_no_content_coding_is_asked_for(reactor: EPollReactor) -> None:
+    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+        server.answer = OK.replace(b"\r\n", b"\r\nContent-Encoding: identity\r\n", 1)
+        await assisted.ignition(ID, None, None)
+    (request,) = server.requests
+    assert b"\r\nAccept-Encoding: identity\r\n" in request
+    assert b"gzip" not in request
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        OK.replace(b": 32", b": 33"),  # a byte is missing
+        OK.replace(b": 32", b": 31"),  # a byte too many: what is left is not JSON
+        OK.replace(b"Content-Length: 32", b"X: y"),  # only the close would tell its end
+        OK.replace(b"Content-Length: 32", b"Content-Length: 32\r\nContent-Length: 33"),
+        OK.replace(b"Content-Length: 32", b"Content-Length: x"),
+        OK.replace(b"Content-Length: 32", b"Transfer-Encoding: chunked"),
+        OK.replace(b"Content-Length: 32", b"Transfer-Encoding: gzip"),
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n20\r\n" + IGNITION + b"\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-",
+        b"HTTP/1.1 twohundred OK\r\n\r\n",
+        b"\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"",
+    ],
+)
+@ensure_deferred
+async def test_an_answer_that_is_not_whole_http_is_refused(reactor: EPollReactor, answer: bytes) -> None:
+    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+        server.answer, server.close = answer, True
+        error = await refused(assisted.ignition(ID, None, None))
+    assert isinstance(error, UpstreamError)
+    assert error.retry_after_seconds
+
+
+@pytest.mark.parametrize("broken", [Break.RESET, Break.GARBAGE, Break.HALF_BODY])
+@ensure_deferred
+async def test_a_connection_that_breaks_is_502(
+    standalone: Standalone, assisted: AssistedService, broken: Break
+) -> None:
+    infra_env_id = str(await standalone.ensure_sample("4.20"))
+    standalone.faults[Call.IGNITION] = Fault(broken=broken)
+    error = await refused(assisted.ignition(infra_env_id, None, None))
+    assert isinstance(error, UpstreamError)
+    assert error.retry_after_seconds
+    standalone.faults.clear()
+    await assisted.ignition(infra_env_id, None, None)
+
+
+@ensure_deferred
+async def test_nobody_listens(reactor: EPollReactor) -> None:
+    async with upstream(reactor) as server:
+        pass
+    async with asking(reactor, server) as assisted:
+        error = await refused(assisted.ignition(ID, None, None))
+    assert isinstance(error, UpstreamError)
+    assert "refuses the connection" in error.detail
+    assert error.retry_after_seconds
+
+
+@ensure_deferred
+async def test_a_connection_that_was_closed_while_idle_is_replaced(reactor: EPollReactor) -> None:
+    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+        await assisted.ignition(ID, None, None)
+        (idle,) = server.connections
+        idle.abort()
+        assert (await assisted.ignition(ID, None, None)).config == IGNITION
+
+
+# Deadlines and cancellation.
+
+
+@pytest.mark.parametrize("broken", [Break.HANG, Break.STALL])
+@pytest.mark.parametrize("deadline", ["silence_timeout_seconds", "upstream_timeout_seconds"])
+@ensure_deferred
+async def test_a_hanging_upstream_is_504_and_its_connection_is_closed(
+    reactor: EPollReactor, standalone: Standalone, broken: Break, deadline: str
+) -> None:
+    infra_env_id = str(await standalone.ensure_sample("4.20"))
+    standalone.faults[Call.IGNITION] = Fault(broken=broken)
+    timeouts = {
+        "silence_timeout_seconds": LONG_SECONDS,
+        "upstream_timeout_seconds": LONG_SECONDS,
+        deadline: 2 * SHORT_SECONDS,
+    }
+    assisted = AssistedService(
+        reactor,
+        standalone.base_url,
+        ca_file=standalone.ca_file,
+        **timeouts,  # type: ignore[arg-type]
+    )
+    error = await refused(assisted.ignition(infra_env_id, None, None))
+    assert isinstance(error, UpstreamTimeout)
+    assert error.retry_after_seconds
+    await no_connections(reactor, standalone)
+    await assisted.close()
+
+
+async def no_connections(reactor: EPollReactor, standalone: Standalone) -> None:
+    """Wait until the stand-in has seen every connection close; the test's own timeout ends a vain wait."""
+    while any(factory.protocols for factory in standalone._factories):
+        await deferLater(reactor, 0.005)
+
+
+@ensure_deferred
+async def test_a_tls_handshake_that_hangs_is_504(reactor: EPollReactor) -> None:
+    async with upstream(reactor) as server:  # waits for the end of a head that never comes
+        assisted = AssistedService(
+            reactor, f"https://127.0.0.1:{server.port}", silence_timeout_seconds=SHORT_SECONDS
+        )
+        assert isinstance(await refused(assisted.ignition(ID, None, None)), UpstreamTimeout)
+        await assisted.close()
+
+
+@ensure_deferred
+async def test_a_head_that_dribbles_is_silence(reactor: EPollReactor) -> None:
+    async with (
+        upstream(reactor) as server,
+        asking(reactor, server, silence_timeout_seconds=SHORT_SECONDS) as assisted,
+    ):
+        server.answer = b"HTTP/1.1 200 OK\r\nX-A: b\r\n"
+        error = await refused(assisted.ignition(ID, None, None))
+    assert isinstance(error, UpstreamTimeout)
+    assert "no answer within 0.05 s" in error.detail
+
+
+@ensure_deferred
+async def test_slow_is_not_silent(reactor: EPollReactor, standalone: Standalone) -> None:
+    infra_env_id = str(await standalone.ensure_sample("4.20"))
+    standalone.faults[Call.INFRA_ENV] = Fault(delay_seconds=SHORT_SECONDS)
+    assisted = AssistedService(reactor, standalone.base_url, ca_file=standalone.ca_file)
+    assert (await assisted.infra_env(infra_env_id, None)).openshift_version == "4.20"
+    await assisted.close()
+
+
+@pytest.mark.parametrize("broken", [Break.HANG, Break.STALL])
+@ensure_deferred
+async def test_a_cancelled_question_closes_its_connection_and_harms_no_other(
+    reactor: EPollReactor, standalone: Standalone, assisted: AssistedService, broken: Break
+) -> None:
+    infra_env_id = str(await standalone.ensure_sample("4.20"))
+    standalone.faults[Call.IGNITION] = Fault(broken=broken)
+    asked = Deferred.fromCoroutine(assisted.ignition(infra_env_id, None, None))
+    while not standalone.calls[infra_env_id, Call.IGNITION]:
+        await deferLater(reactor, 0.005)
+    other = Deferred.fromCoroutine(assisted.infra_env(infra_env_id, None))
+    asked.cancel()
+    with pytest.raises(CancelledError):
+        await asked
+    assert (await other).openshift_version == "4.20"
+    await assisted.close()
+    await no_connections(reactor, standalone)
+
+
+@ensure_deferred
+async def test_cancelled_at_once(reactor: EPollReactor) -> None:
+    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+        asked = Deferred.fromCoroutine(assisted.ignition(ID, None, None))
+        asked.cancel()
+        with pytest.raises(CancelledError):
+            await asked
+
+
+@ensure_deferred
+async def test_close_cancels_what_is_in_flight(
+    reactor: EPollReactor, standalone: Standalone, assisted: AssistedService
+) -> None:
+    infra_env_id = str(await standalone.ensure_sample("4.20"))
+    standalone.faults[Call.IGNITION] = Fault(broken=Break.HANG)
+    asked = Deferred.fromCoroutine(assisted.ignition(infra_env_id, None, None))
+    while not standalone.calls[infra_env_id, Call.IGNITION]:
+        await deferLater(reactor, 0.005)
+    await assisted.close()
+    with pytest.raises(CancelledError):
+        await asked
+    await no_connections(reactor, standalone)
+
+
+@ensure_deferred
+async def test_many_questions_at_once_each_get_their_own_answer(
+    standalone: Standalone, assisted: AssistedService
+) -> None:
+    infra_env_id = str(await standalone.ensure_sample("4.20"))
+    standalone.faults[Call.IGNITION] = Fault(sign_token=True)
+    asked = [Deferred.fromCoroutine(assisted.ignition(infra_env_id, None, None)) for _ in range(20)]
+    configs = {ignition.config for ignition in await gatherResults(asked)}
+    assert len(configs) == 20
+    assert standalone.calls[infra_env_id, Call.IGNITION] == 20

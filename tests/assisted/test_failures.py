@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import pytest
+from twisted.internet import error as network
+from twisted.python.failure import Failure
+from twisted.web.client import ResponseFailed, ResponseNeverReceived
+from twisted.web.http_headers import Headers
+
+from image_service.assisted.failures import RETRY_AFTER_SECONDS, failure, refusal
+
+
+@pytest.mark.parametrize(
+    ("told", "becomes"),
+    [
+        (400, 400),
+        (401, 401),
+        (403, 403),
+        (404, 404),
+        (405, 502),
+        (406, 502),
+        (408, 502),
+        (409, 409),
+        (410, 404),
+        (422, 422),
+        (429, 503),
+        (500, 502),
+        (502, 502),
+        (503, 502),
+        (504, 502),
+        (204, 502),
+        (206, 502),
+        (301, 502),
+        (304, 502),
+        (999, 502),
+    ],
+)
+def test_statuses(told: int, becomes: int) -> None:
+    error = refusal(told, Headers(), "it")
+    assert error.status == becomes
+    assert error.detail == f"assisted-service answered {told} for it"
+    assert (error.retry_after_seconds is not None) == (becomes in {502, 503})
+
+
+@pytest.mark.parametrize(
+    ("told", "becomes"),
+    [("7", 7), ("0", 1), ("86400", 3600), ("Sun, 06 Nov 1994 08:49:37 GMT", None), ("-1", None), ("٣", None)],
+)
+def test_retry_after_is_taken_over_within_reason(told: str, becomes: int | None) -> None:
+    for status in (429, 503):
+        error = refusal(status, Headers({"Retry-After": [told]}), "it")
+        assert error.retry_after_seconds == (becomes or RETRY_AFTER_SECONDS)
+
+
+def test_a_challenge_is_the_upstreams_own() -> None:
+    told = ['Basic realm="a"', "Bearer"]
+    error = refusal(401, Headers({"WWW-Authenticate": told}), "it")
+    assert error.fields == tuple(("WWW-Authenticate", value) for value in told)
+
+
+@pytest.mark.parametrize("told", [[], [b"\xff"], [b""], [b"x" * 5000], [b"a\x1bb"]])
+def test_a_challenge_that_cannot_be_told_is_bearer(told: list[bytes]) -> None:
+    headers = Headers()
+    headers.setRawHeaders(b"WWW-Authenticate", told)
+    assert refusal(401, headers, "it").fields == (("WWW-Authenticate", "Bearer"),)
+
+
+@pytest.mark.parametrize(
+    ("cause", "status", "text"),
+    [
+        (network.DNSLookupError("secret.test"), 502, "its name does not resolve"),
+        (network.ConnectionRefusedError(), 502, "it refuses the connection"),
+        (network.TimeoutError(), 504, "no connection in time"),
+        (network.ConnectionLost(), 502, "the connection ended"),
+        (ValueError("secret bytes of the answer"), 502, "the answer is not HTTP"),
+    ],
+)
+def test_causes_are_found_within_wrappers_and_told_in_our_words(
+    cause: Exception, status: int, text: str
+) -> None:
+    for wrapped in (
+        cause,
+        ResponseNeverReceived([Failure(cause)]),
+        ResponseFailed([Failure(ResponseFailed([Failure(cause)]))]),
+    ):
+        error = failure(wrapped, "it")
+        assert error.status == status
+        assert text in error.detail
+        assert "secret" not in error.detail
+        assert error.retry_after_seconds == RETRY_AFTER_SECONDS

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+import trustme
+
+from image_service.assisted.client import AssistedService
+from image_service.assisted.tls import https_policy
+from image_service.errors import ConfigurationError, UpstreamError
+from tests.assisted.upstream import IGNITION, issue, upstream
+from tests.pytwisted import ensure_deferred
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from twisted.internet.epollreactor import EPollReactor
+
+    from image_service.standalone.service import Standalone
+
+ID = "5a3b1e00-0000-4000-8000-000000000009"
+
+
+@pytest.fixture
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def ca_file(authority: trustme.CA, tmp_path: Path) -> Path:
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    return tmp_path / "ca.pem"
+
+
+@pytest.fixture
+def no_system_roots(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "none"))
+
+
+@asynccontextmanager
+async def client(
+    reactor: EPollReactor, base_url: str, ca_file: Path | None = None, *, insecure: bool = False
+) -> AsyncIterator[AssistedService]:
+    assisted = AssistedService(reactor, base_url, ca_file=ca_file, insecure=insecure)
+    try:
+        yield assisted
+    finally:
+        await assisted.close()
+
+
+async def fetch(
+    reactor: EPollReactor, base_url: str, ca_file: Path | None = None, *, insecure: bool = False
+) -> bytes:
+    async with client(reactor, base_url, ca_file, insecure=insecure) as assisted:
+        return (await assisted.ignition(ID, None, None)).config
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
+@ensure_deferred
+async def test_a_name_or_address_of_the_certificate_is_accepted(
+    reactor: EPollReactor, authority: trustme.CA, ca_file: Path, tmp_path: Path, host: str
+) -> None:
+    certificate = issue(authority, tmp_path, host.strip("[]"))
+    interface = "::1" if host == "[::1]" else "127.0.0.1"
+    async with upstream(reactor, interface, certificate) as server:
+        assert await fetch(reactor, f"https://{host}:{server.port}", ca_file) == IGNITION
+        (request,) = server.requests
+    assert f"Host: {host}:{server.port}\r\n".encode() in request
+
+
+@pytest.mark.parametrize("names", [("example.test",), ("127.0.0.2",), ("localhost",)])
+@ensure_deferred
+async def test_a_certificate_for_another_host_is_refused(
+    reactor: EPollReactor, authority: trustme.CA, ca_file: Path, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    async with upstream(reactor, certificate=issue(authority, tmp_path, *names)) as server:
+        with pytest.raises(UpstreamError, match="not for this host") as caught:
+            await fetch(reactor, f"https://127.0.0.1:{server.port}", ca_file)
+        assert server.requests == [], "the request must not be sent"
+    assert caught.value.retry_after_seconds
+
+
+@ensure_deferred
+async def test_an_authority_that_is_not_trusted_is_refused(
+    reactor: EPollReactor, ca_file: Path, tmp_path: Path
+) -> None:
+    certificate = issue(trustme.CA(), tmp_path, "127.0.0.1")
+    async with upstream(reactor, certificate=certificate) as server:
+        with pytest.raises(UpstreamError, match="certificate verify failed"):
+            await fetch(reactor, f"https://127.0.0.1:{server.port}", ca_file)
+        assert server.requests == []
+
+
+@ensure_deferred
+async def test_the_stand_in_is_not_trusted_without_its_authority(
+    reactor: EPollReactor, standalone: Standalone
+) -> None:
+    with pytest.raises(UpstreamError, match="certificate verify failed"):
+        await fetch(reactor, standalone.base_url)
+
+
+@ensure_deferred
+async def test_the_file_is_added_to_the_systems_authorities(
+    reactor: EPollReactor, ca_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = trustme.CA()
+    system.cert_pem.write_to_path(tmp_path / "system.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "system.pem"))
+    async with upstream(reactor, certificate=issue(system, tmp_path, "127.0.0.1")) as server:
+        base_url = f"https://127.0.0.1:{server.port}"
+        assert await fetch(reactor, base_url) == IGNITION
+        assert await fetch(reactor, base_url, ca_file) == IGNITION
+
+
+@pytest.mark.usefixtures("no_system_roots")
+@ensure_deferred
+async def test_the_systems_authorities_may_be_in_a_directory(
+    reactor: EPollReactor, authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "certs"
+    directory.mkdir()
+    authority.cert_pem.write_to_path(directory / "0a1b2c3d.0")
+    (directory / "4e5f6071.0").write_bytes(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    monkeypatch.setenv("SSL_CERT_DIR", str(directory))
+    async with upstream(reactor, certificate=issue(authority, tmp_path, "127.0.0.1")) as server:
+        assert await fetch(reactor, f"https://127.0.0.1:{server.port}") == IGNITION
+
+
+@pytest.mark.usefixtures("no_system_roots")
+@ensure_deferred
+async def test_a_file_may_hold_several_authorities(
+    reactor: EPollReactor, authority: trustme.CA, tmp_path: Path
+) -> None:
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_bytes(b"# ours\n" + trustme.CA().cert_pem.bytes() + authority.cert_pem.bytes())
+    async with upstream(reactor, certificate=issue(authority, tmp_path, "127.0.0.1")) as server:
+        assert await fetch(reactor, f"https://127.0.0.1:{server.port}", bundle) == IGNITION
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+@ensure_deferred
+async def test_insecure_takes_any_certificate(reactor: EPollReactor, tmp_path: Path, host: str) -> None:
+    certificate = issue(trustme.CA(), tmp_path, "example.test")
+    async with upstream(reactor, certificate=certificate) as server:
+        url = f"https://{host}:{server.port}"
+        assert await fetch(reactor, url, tmp_path / "not read", insecure=True) == IGNITION
+
+
+@ensure_deferred
+async def test_a_server_without_tls_is_told_as_such(reactor: EPollReactor) -> None:
+    async with upstream(reactor) as server:
+        server.greeting = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+        with pytest.raises(UpstreamError, match="TLS failed"):
+            await fetch(reactor, f"https://127.0.0.1:{server.port}")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"no certificate",
+        b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+    ],
+)
+def test_a_file_that_holds_no_certificate_is_refused_at_the_start(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_bytes(content)
+    with pytest.raises(ConfigurationError, match=r"ca\.pem"):
+        https_policy(tmp_path / "ca.pem")
+
+
+def test_a_file_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"ca\.pem"):
+        https_policy(tmp_path / "ca.pem")

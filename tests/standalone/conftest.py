@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.pytwisted import async_fixture
+from tests.standalone.running import ApiClient, running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from twisted.internet.epollreactor import EPollReactor
+
+    from image_service.standalone.service import Standalone
+
+
+@async_fixture
+async def standalone(reactor: EPollReactor, tmp_path: Path) -> AsyncIterator[Standalone]:
+    async with running(reactor, tmp_path) as standalone:
+        yield standalone
+
+
+@pytest.fixture
+def api(reactor: EPollReactor, standalone: Standalone) -> ApiClient:
+    return ApiClient(reactor, standalone.api_url)
