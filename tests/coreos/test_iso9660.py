@@ -72,6 +72,26 @@ def test_a_full_name_wins_over_one_that_was_cut() -> None:
     assert iso.find("kargs.json").length == 2
 
 
+def test_names_are_cut_where_level_1_cuts_them() -> None:
+    iso = read(build_iso({"coreos-dir/ignition-config.json": b"x"}))
+    assert iso.find("coreos-dir/ignition-config.json").length == 1
+    assert iso.find("COREOS-D/IGNITION.JSO").length == 1
+    for path in ("coreos-/ignition.jso", "coreos-d/ignitio.jso", "coreos-d/ignition.js"):
+        with pytest.raises(FileNotInIso):
+            iso.find(path)
+
+
+def test_a_name_may_be_in_lower_case() -> None:
+    assert read(image_of(record(b"Kernel.img;1", 20, 1))).find("KERNEL.IMG").length == 1
+
+
+def test_paths_have_up_to_eight_names() -> None:
+    iso = read(build_iso({"a/b/c/d/e/f/g/h": b"x", "a/b/c/d/e/f/g/i/j": b""}))
+    assert iso.find("a/b/c/d/e/f/g/h").length == 1
+    with pytest.raises(FileNotInIso, match="8 levels"):
+        iso.find("a/b/c/d/e/f/g/i/j")
+
+
 def test_a_name_without_extension_may_keep_its_dot() -> None:
     iso = read(image_of(record(b"VMLINUZ.;1", 20, 7), record(b"BZIMAGE", 21, 8)))
     assert iso.find("vmlinuz").length == 7
@@ -166,6 +186,8 @@ def test_content_that_is_not_the_extent_is_refused(offset: int, value: int) -> N
     entry[offset] = value
     with pytest.raises(BaseImageError, match="interleaved"):
         read(image_of(bytes(entry))).find("a")
+    with pytest.raises(BaseImageError, match="interleaved"):
+        read(image_of(record(b"A;1", 19, SECTOR, MULTI_EXTENT), bytes(entry))).find("a")
 
 
 def test_a_directory_that_holds_itself_is_not_followed_for_ever() -> None:

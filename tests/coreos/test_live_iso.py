@@ -234,6 +234,31 @@ def test_other_kernel_arguments_are_told() -> None:
     assert "a=b" not in customized
 
 
+def test_all_that_was_customized_is_told() -> None:
+    files = live_files() | {"images/ignition.img": b"\1" * IGNITION_LENGTH}
+    for path in KARGS_FILES:
+        files[path] = files[path].replace(b"id=metal\n", b"id=other\n")
+    customized = read_layout(build_live_iso(files)).customized or ""
+    assert customized.startswith("the Ignition area at")
+    assert " and the kernel arguments at" in customized
+
+
+def test_blanks_around_the_arguments_do_not_count() -> None:
+    files = live_files()
+    files[GRUB] = files[GRUB].replace(b"id=metal\n##", b"id=metal \t\n")
+    assert read_layout(build_live_iso(files)).customized is None
+
+
+@pytest.mark.parametrize("size", [len(KERNEL_ARGUMENTS), 2048])
+def test_areas_may_be_as_small_and_as_large_as_this(size: int) -> None:
+    area = KERNEL_ARGUMENTS.encode().ljust(size, b"#")
+    file = {"path": GRUB, "offset": 0}
+    layout = read_layout(build_live_iso(changed(KARGS, files=[file], size=size) | {GRUB: area}))
+    assert layout.kernel_arguments is not None
+    assert layout.kernel_arguments.size == size
+    assert layout.customized is None
+
+
 # What is refused.
 
 
