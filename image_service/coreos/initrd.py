@@ -43,21 +43,22 @@ _MAX_DECODER_MEMORY = 128 * 1024 * 1024  # preset 9 wants 65 MiB
 _CHUNK = 4096  # xz unpacks up to 7000 times as much
 
 
-def encode(archive: bytes, capacity: int) -> bytes | None:
+def encode(archive: bytes, capacity: int) -> bytes:
     """Make an initrd of an archive.
 
     Args:
         archive: newc.
-        capacity: bytes that it must fit.
+        capacity: bytes that it is to fit.
 
     Returns:
-        the first of the forms above that fits; None: none does.
+        the first of the forms above that fits; where none does, the smallest of them, for its size.
     """
-    for form in (_gzip_stored, _gzip_deflated, _xz):
-        encoded = form(archive)
-        if len(encoded) <= capacity:
-            return encoded
-    return None
+    smallest = _gzip_stored(archive)
+    for form in (_gzip_deflated, _xz):
+        if len(smallest) <= capacity:
+            break
+        smallest = min(smallest, form(archive), key=len)
+    return smallest
 
 
 def read_members(initrd: bytes, limit: int = MAX_DECOMPRESSED) -> dict[str, Member]:

@@ -56,12 +56,11 @@ def _ignition_overlays(base: BaseImage, config: bytes) -> Sequence[Overlay]:
     """The config's archive at the start of its area; the rest of the area zero."""
     check_ignition(config)
     area = base.layout.ignition
-    archive = write_archive([Member("config.ign", config)])
-    encoded = encode(archive, area.length)
-    if encoded is None:
+    encoded = encode(write_archive([Member("config.ign", config)]), area.length)
+    if len(encoded) > area.length:
         raise IgnitionTooLarge(
-            f"the Ignition config of {len(config)} bytes does not fit the embed area of {area.length} bytes,"
-            " even compressed; move content to a URL that the config merges"
+            f"the Ignition config of {len(config)} bytes, compressed to {len(encoded)} bytes, does not"
+            f" fit the embed area of {area.length} bytes; move content to a URL that the config merges"
         )
     stop = area.offset + len(encoded)
     return (
