@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -40,7 +41,7 @@ from image_service.standalone.sample import (
     SAMPLE_VERSION,
     unpack_sample,
 )
-from image_service.standalone.standalone import Standalone
+from image_service.standalone.service import Standalone
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,54 +139,66 @@ class ImageService(Service):
         (listener,) = self._sockets
         base_url = attrs.evolve(settings, listen_port=listener.getsockname()[1]).base_url
         catalog = self._start_catalog()
-        assisted = await self._start_assisted(base_url)
+        standalone = await self._start_standalone(base_url) if self._standalone else None
         images = BootImages(
             catalog,
-            assisted,
+            self._start_assisted(standalone),
             self._reactor,
             partial(deferToThreadPool, self._reactor, self._start_pool(COMPOSING_THREADS, "compose")),
             settings.snapshot_ttl,
         )
-        application = Application(images, lambda: catalog.ready, settings.base_path)
-        self._listen(application)
+        self._listen(Application(images, lambda: catalog.ready, settings.base_path))
         _log.info("serving at {url}", url=base_url)
+        if standalone is not None:
+            # On its own: it waits for the base image, and stopping must not wait for that.
+            announcing = Deferred.fromCoroutine(self._announce_sample(standalone, catalog, base_url))
+            announcing.addErrback(lambda failure: _log.failure("no sample", failure=failure))
 
     def _start_catalog(self) -> Catalog:
         settings = self._settings
-        images = settings.os_images
-        if self._standalone and not images:
-            images = (_sample(settings.data_dir),)
         fetch = Downloader.from_settings(settings).fetch
-        catalog = Catalog(self._reactor, self._reactor, images, settings.data_dir, fetch)
+        catalog = Catalog(self._reactor, self._reactor, self._os_images(), settings.data_dir, fetch)
         catalog.start()
         self._running.push_async_callback(catalog.stop)
         return catalog
 
-    async def _start_assisted(self, base_url: str) -> AssistedService:
-        settings = self._settings
-        if self._standalone:
-            url, ca_file = await self._start_standalone(base_url)
-        else:
-            url, ca_file = settings.assisted_service_url, settings.assisted_service_ca_file
-        assisted = AssistedService(
-            self._reactor,
-            url,
-            ca_file=ca_file,
-            insecure=settings.insecure_skip_verify,
-            upstream_timeout_seconds=settings.upstream_timeout,
-        )
-        self._running.push_async_callback(assisted.close)
-        return assisted
+    def _os_images(self) -> tuple[OsImage, ...]:
+        """What is configured; standing alone without a configuration, the sample."""
+        if self._standalone and not self._settings.os_images:
+            return (_sample(self._settings.data_dir),)
+        return self._settings.os_images
 
-    async def _start_standalone(self, base_url: str) -> tuple[str, Path | None]:
-        """Start the stand-in; give its URL and the authority to trust it by."""
+    async def _start_standalone(self, base_url: str) -> Standalone:
         settings = self._settings
         standalone = Standalone(
             self._reactor, settings.data_dir, settings.standalone_listen, settings.standalone_token, base_url
         )
         await standalone.start()
         self._running.push_async_callback(standalone.stop)
-        return standalone.base_url, standalone.ca_file
+        return standalone
+
+    def _start_assisted(self, standalone: Standalone | None) -> AssistedService:
+        settings = self._settings
+        assisted = AssistedService(
+            self._reactor,
+            standalone.base_url if standalone else settings.assisted_service_url,
+            ca_file=standalone.ca_file if standalone else settings.assisted_service_ca_file,
+            insecure=settings.insecure_skip_verify,
+            upstream_timeout_seconds=settings.upstream_timeout,
+        )
+        self._running.push_async_callback(assisted.close)
+        return assisted
+
+    async def _announce_sample(self, standalone: Standalone, catalog: Catalog, base_url: str) -> None:
+        """Register an infra-env where there is none, and tell a URL that can be fetched at once."""
+        image = next((image for image in self._os_images() if image.image_type == FULL_ISO), None)
+        if image is None:
+            return
+        infra_env = await standalone.ensure_sample(image.openshift_versions[0], image.cpu_architecture)
+        await catalog.settled()
+        if infra_env is not None and catalog.ready:
+            path = f"byid/{infra_env}/{image.version}/{image.cpu_architecture}/full.iso"
+            _log.info("try it: curl -fo full.iso {url}", url=f"{base_url}/{path}")
 
     def _listen(self, application: Application) -> None:
         """Accept on the port that was taken at the start."""
@@ -204,14 +217,18 @@ class ImageService(Service):
             ),
             secure=settings.https,
         )
-        factory: IProtocolFactory = connections
-        if settings.https_key_file is not None and settings.https_cert_file is not None:
-            certificate = load_certificate(settings.https_key_file, settings.https_cert_file)
-            factory = TLSMemoryBIOFactory(certificate, isClient=False, wrappedFactory=connections)
         (listener,) = self._sockets
+        factory = self._with_tls(connections)
         port = reactor.adoptStreamPort(listener.fileno(), listener.family, factory)
         self._running.push_async_callback(connections.drain, DRAIN_SECONDS)
         self._running.push_async_callback(lambda: maybeDeferred(port.stopListening))
+
+    def _with_tls(self, connections: ConnectionFactory) -> IProtocolFactory:
+        key_file, certificate_file = self._settings.https_key_file, self._settings.https_cert_file
+        if key_file is None or certificate_file is None:
+            return connections
+        certificate = load_certificate(key_file, certificate_file)
+        return TLSMemoryBIOFactory(certificate, isClient=False, wrappedFactory=connections)
 
     def _start_pool(self, threads: int, name: str) -> ThreadPool:
         pool = ThreadPool(0, threads, name)
@@ -271,12 +288,22 @@ def _sample(data_dir: Path) -> OsImage:
 
 def _bind(port: int) -> socket.socket:
     """Take a port on IPv6 and IPv4 at once, or on IPv4 where there is no IPv6."""
-    if socket.has_dualstack_ipv6():
-        with suppress(OSError):
-            return socket.create_server(
-                ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG
-            )
-    return socket.create_server(("0.0.0.0", port), backlog=BACKLOG)  # noqa: S104 - as a server does
+    listener = _bind_dual_stack(port) or socket.create_server(("0.0.0.0", port), backlog=BACKLOG)  # noqa: S104
+    listener.setblocking(False)  # noqa: FBT003 - its signature
+    return listener
+
+
+def _bind_dual_stack(port: int) -> socket.socket | None:
+    if not socket.has_dualstack_ipv6():
+        return None
+    try:
+        return socket.create_server(
+            ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG
+        )
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise
+        return None
 
 
 def _raise_descriptor_limit() -> None:

@@ -133,6 +133,10 @@ class Catalog:
         for image in self._images:
             self._attempt(image)
 
+    async def settled(self) -> None:
+        """Wait for the attempts that are going on; right after ``start``, every image's first."""
+        await gatherResults(list(self._running))
+
     async def stop(self) -> None:
         """End what is going on, leave nothing half written and close every file; then nothing is found."""
         self._interruption.interrupt()
@@ -140,7 +144,7 @@ class Catalog:
             if image.retry:
                 image.retry.cancel()
                 image.retry = None
-        await gatherResults(list(self._running))
+        await self.settled()
         for image in self._images:
             self._close(image)
         if self._pool.started:

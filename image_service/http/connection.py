@@ -129,7 +129,7 @@ class Connection(Protocol):
         transport.setTcpNoDelay(True)  # else every answer's last segment waits for Nagle
         sender_type = TlsSender if self._secure else SendfileSender
         self._sender: Sender = sender_type(transport, self._server.page_cache, self)
-        self._log = ConnectionLog(self._server.access_log, transport.getPeer().host)
+        self._log = ConnectionLog(self._server.access_log, _plain_address(transport.getPeer().host))
         self._handshaking = self._secure
         limits = self._server.limits
         self._deadline.set(limits.handshake_seconds if self._secure else limits.head_seconds)
@@ -388,6 +388,11 @@ class Connection(Protocol):
         if self._reading_paused and not self._client_done:
             self._reading_paused = False
             self.transport.resumeProducing()
+
+
+def _plain_address(host: str) -> str:
+    """An IPv4 address as such, which a dual-stack listener gives as ``::ffff:192.0.2.1``."""
+    return host.removeprefix("::ffff:") if "." in host else host
 
 
 @attrs.define(eq=False)
