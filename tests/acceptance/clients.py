@@ -6,11 +6,13 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import NoReturn
 
 import pytest
 
 _PATIENCE_SECONDS = 100  # a client that hangs fails its test before pytest's own limit ends the session
+_TOLD_BYTES = 8000
 _SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path.home() / ".cargo" / "bin")])
 
 # What `make deps` installs for each; the rest of the programs are in packages of their own name.
@@ -47,16 +49,27 @@ def needs_client(name: str) -> str:
     return found
 
 
-def run_client(name: str, *arguments: str | Path) -> bytes:
-    """Run a client to its end; one that fails fails the test, with what it said.
+def run_client(name: str, *arguments: str | Path, patience_seconds: float = _PATIENCE_SECONDS) -> bytes:
+    """Run a client to its end; one that fails, or hangs, fails the test, with what it said.
+
+    Args:
+        name: as ``needs_client`` knows it.
+        arguments: of its command line.
+        patience_seconds: how long it may take.
 
     Returns:
         what it wrote to its standard output.
     """
     command = [needs_client(name), *map(str, arguments)]
-    run = subprocess.run(command, capture_output=True, check=False, timeout=_PATIENCE_SECONDS)
-    assert run.returncode == 0, f"{' '.join(command)}\n{run.stdout!r}\n{run.stderr.decode(errors='replace')}"
-    return run.stdout
+    with subprocess.Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE) as process:
+        try:
+            output, errors = process.communicate(timeout=patience_seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, errors = process.communicate()
+    told = (output[-_TOLD_BYTES:] + errors[-_TOLD_BYTES:]).decode(errors="replace")
+    assert process.returncode == 0, f"{' '.join(command)}\nstatus {process.returncode}\n{told}"
+    return output
 
 
 def missing(what: str) -> NoReturn:

@@ -1,0 +1,27 @@
+"""What acceptance tests share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import trustme
+
+from tests.acceptance.service import Certificate
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    """Make a certificate for 127.0.0.1 and a CA that signs it."""
+    directory: Path = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    leaf = authority.issue_cert("127.0.0.1", "localhost")
+    made = Certificate(directory / "key.pem", directory / "chain.pem", directory / "ca.pem")
+    leaf.private_key_pem.write_to_path(str(made.key))
+    authority.cert_pem.write_to_path(str(made.ca))
+    for certificate in leaf.cert_chain_pems:
+        certificate.write_to_path(str(made.chain), append=True)
+    return made

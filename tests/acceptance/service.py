@@ -1,0 +1,237 @@
+"""The service as a process of its own, started as an operator starts it, and a plain client of it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import attrs
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+TWISTD = (str(Path(sys.executable).with_name("twistd")), "--nodaemon", "--pidfile=", "image-service")
+SERVE = (sys.executable, "-m", "image_service.cli", "serve")
+INFRA_ENVS = "/api/assisted-install/v2/infra-envs"
+
+_CHECKOUT = Path(__file__).parents[2]
+_PATIENCE_SECONDS = 60
+_POLL_SECONDS = 0.05
+
+
+@attrs.frozen
+class Certificate:
+    """What a TLS listener shows, and the CA that signed it, each a PEM file."""
+
+    key: Path
+    chain: Path
+    ca: Path
+
+
+@attrs.frozen
+class Answer:
+    """What a server answered."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> dict[str, str]:
+        """Read the content as a JSON object; everything of it that tests look at is text."""
+        document: dict[str, str] = json.loads(self.body)
+        return document
+
+
+def fetch(
+    url: str,
+    method: str = "GET",
+    *,
+    headers: Mapping[str, str] | None = None,
+    body: bytes | None = None,
+    ca: Path | None = None,
+) -> Answer:
+    """Send one request, byte for byte as it is given, and read the answer to its end."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=_PATIENCE_SECONDS)
+    if parts.scheme == "https":
+        context = ssl.create_default_context(cafile=ca)
+        connection = http.client.HTTPSConnection(parts.netloc, timeout=_PATIENCE_SECONDS, context=context)
+    with closing(connection):
+        connection.request(method, url.partition(parts.netloc)[2], body, dict(headers or {}))
+        answer = connection.getresponse()
+        return Answer(answer.status, dict(answer.getheaders()), answer.read())
+
+
+@attrs.frozen
+class Service:
+    """A service that runs.
+
+    Args:
+        process: for its identifier and its status.
+        url: where it serves images.
+        api_url: where its stand-in for assisted-service listens.
+        directory: its working directory; ``data`` in it is ``DATA_DIR``.
+        token: of the stand-in's API; None: it asks for none.
+        ca: PEM file that its certificate is trusted by; None: plain HTTP.
+    """
+
+    process: subprocess.Popen[bytes]
+    url: str
+    api_url: str
+    directory: Path
+    token: str | None
+    ca: Path | None
+
+    @property
+    def stdout(self) -> bytes:
+        """What it has written there until now."""
+        return (self.directory / "stdout").read_bytes()
+
+    @property
+    def output(self) -> bytes:
+        """What it has written to stdout and stderr until now."""
+        return self.stdout + (self.directory / "stderr").read_bytes()
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> Answer:
+        """Ask for what is at ``path``."""
+        return fetch(self.url + path, method, headers=headers, ca=self.ca)
+
+    def ask_api(self, path: str, fields: Mapping[str, object] | None = None) -> Answer:
+        """Ask the stand-in's API, or post a JSON object to it."""
+        headers = {"Content-Type": "application/json"} if fields is not None else {}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        body = None if fields is None else json.dumps(fields).encode()
+        method = "GET" if body is None else "POST"
+        return fetch(self.api_url + path, method, headers=headers, body=body)
+
+    def register(
+        self,
+        version: str,
+        config: Mapping[str, object],
+        arguments: Sequence[str] = (),
+        architecture: str = "x86_64",
+    ) -> str:
+        """Register an infra-env; its identifier is what comes back.
+
+        Args:
+            version: of its base image.
+            config: Ignition config.
+            arguments: kernel arguments to append.
+            architecture: of its base image.
+        """
+        fields = {
+            "name": version,
+            "openshift_version": version,
+            "cpu_architecture": architecture,
+            "ignition_config_override": json.dumps(config),
+            "kernel_arguments": [{"operation": "append", "value": argument} for argument in arguments],
+        }
+        answer = self.ask_api(INFRA_ENVS, fields)
+        assert answer.status == 201, answer
+        return answer.json()["id"]
+
+    def ignition_config(self, infra_env_id: str) -> bytes:
+        """Ask the stand-in for the Ignition config that it makes for an infra-env."""
+        answer = self.ask_api(f"{INFRA_ENVS}/{infra_env_id}/downloads/files?file_name=discovery.ign")
+        assert answer.status == 200, answer
+        return answer.body
+
+
+@contextmanager
+def run_service(
+    directory: Path,
+    os_images: Sequence[Mapping[str, str]],
+    *,
+    command: Sequence[str] = (*TWISTD, "--standalone"),
+    certificate: Certificate | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Service]:
+    """Run the service until the block ends; then SIGTERM must end it with status 0.
+
+    Args:
+        directory: a new one, for everything that it writes.
+        os_images: ``OS_IMAGES``; empty: the variable is not set.
+        command: what starts it.
+        certificate: for HTTPS.
+        environment: more variables.
+    """
+    port, api_port = _free_port(), _free_port()
+    variables = {
+        "DATA_DIR": str(directory / "data"),
+        "LISTEN_PORT": str(port),
+        "OS_IMAGES": json.dumps(os_images) if os_images else "",
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(_CHECKOUT),
+        "STANDALONE_LISTEN": f"127.0.0.1:{api_port}",
+        **_tls_variables(certificate),
+        **(environment or {}),
+    }
+    with (
+        (directory / "stdout").open("wb") as stdout,
+        (directory / "stderr").open("wb") as stderr,
+        subprocess.Popen(command, cwd=directory, env=variables, stdout=stdout, stderr=stderr) as process,
+    ):
+        service = Service(
+            process,
+            f"{'https' if certificate else 'http'}://127.0.0.1:{port}",
+            f"http://127.0.0.1:{api_port}",
+            directory,
+            variables.get("STANDALONE_TOKEN"),
+            certificate.ca if certificate else None,
+        )
+        try:
+            _wait_until_healthy(service)
+            yield service
+            process.terminate()
+            assert process.wait(_PATIENCE_SECONDS) == 0, service.output.decode()
+        finally:
+            process.kill()
+
+
+def os_image(path: Path, version: str, architecture: str = "x86_64") -> dict[str, str]:
+    """Make the entry of ``OS_IMAGES`` for a file."""
+    return {
+        "openshift_version": version,
+        "cpu_architecture": architecture,
+        "version": version,
+        "url": path.as_uri(),
+    }
+
+
+def _tls_variables(certificate: Certificate | None) -> Mapping[str, str]:
+    if certificate is None:
+        return {}
+    return {"HTTPS_KEY_FILE": str(certificate.key), "HTTPS_CERT_FILE": str(certificate.chain)}
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def _wait_until_healthy(service: Service) -> None:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not _is_healthy(service):
+        if service.process.poll() is not None or time.monotonic() > deadline:
+            pytest.fail(f"the service does not become healthy:\n{service.output.decode()}", pytrace=False)
+        time.sleep(_POLL_SECONDS)
+
+
+def _is_healthy(service: Service) -> bool:
+    try:
+        return service.get("/health").status == 200
+    except ConnectionRefusedError:
+        return False

@@ -1,0 +1,154 @@
+"""Clients that people and hypervisors use, over HTTP and HTTPS: each gets the image to the last byte."""
+
+from __future__ import annotations
+
+import filecmp
+import hashlib
+import json
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+
+from tests.acceptance.clients import needs_client, run_client
+from tests.acceptance.expected import check_image
+from tests.acceptance.service import Certificate, Service, fetch, os_image, run_service
+from tests.coreos.iso_builder import KERNEL_ARGUMENTS, live_files, write_sparse_iso
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.acceptance
+
+VERSION = "large"
+ROOTFS_BYTES = 128 * 1024 * 1024
+CONFIG = {"ignition": {"version": "3.2.0"}, "systemd": {"units": [{"name": "sshd.service", "mask": True}]}}
+APPENDED = ["rd.neednet=1", "ip=dhcp"]
+RATE = "16M"  # bytes per second; slow enough that a kill at a tenth of the image lands in its middle
+
+_POLL_SECONDS = 0.01
+
+
+@attrs.frozen
+class Image:
+    """An image, where it is and what it has to be.
+
+    Args:
+        url: where it is served.
+        expected: a file of the same bytes.
+        ca: PEM file that the server's certificate is trusted by; None: plain HTTP.
+    """
+
+    url: str
+    expected: Path
+    ca: Path | None
+
+    def trust(self, *options: str) -> list[str]:
+        """Give a client's options that name the CA file, which stands for each ``{}``."""
+        return [option.format(self.ca) for option in options] if self.ca else []
+
+    def check(self, result: Path) -> None:
+        """Compare what a client wrote, byte by byte."""
+        assert filecmp.cmp(result, self.expected, shallow=False)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a live ISO that takes a while to download, and no two blocks of which are alike."""
+    path: Path = tmp_path_factory.mktemp("base") / "large.iso"
+    rootfs = hashlib.shake_128(b"rootfs").digest(ROOTFS_BYTES)
+    write_sparse_iso(path, live_files(rootfs=rootfs), {})
+    return path
+
+
+@pytest.fixture(scope="module", params=["http", "https"])
+def service(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    base: Path,
+    certificate: Certificate,
+) -> Iterator[Service]:
+    """Serve it, over HTTP and then over HTTPS."""
+    given = certificate if request.param == "https" else None
+    directory = tmp_path_factory.mktemp(request.param)
+    with run_service(directory, [os_image(base, VERSION)], certificate=given) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def image(service: Service, base: Path) -> Image:
+    """Register an infra-env, and check its image as a whole."""
+    infra_env_id = service.register(VERSION, CONFIG, APPENDED)
+    url = f"{service.url}/byid/{infra_env_id}/{VERSION}/x86_64/full.iso"
+    expected = service.directory / "expected.iso"
+    expected.write_bytes(fetch(url, ca=service.ca).body)
+    arguments = " ".join([KERNEL_ARGUMENTS, *APPENDED])
+    check_image(expected, base, service.ignition_config(infra_env_id), arguments)
+    return Image(url, expected, service.ca)
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> Iterator[Path]:
+    """Give a file to download to; it does not outlive the test, as pytest's directories do."""
+    path = tmp_path / "result.iso"
+    yield path
+    path.unlink(missing_ok=True)
+
+
+def test_curl_resumes_after_a_kill(image: Image, result: Path) -> None:
+    options = ["--silent", "--show-error", "--fail", *image.trust("--cacert", "{}"), "--output", str(result)]
+    _kill_in_the_middle(["curl", *options, "--limit-rate", RATE, image.url], result)
+    assert 0 < result.stat().st_size < image.expected.stat().st_size
+    run_client("curl", *options, "--continue-at", "-", image.url)
+    image.check(result)
+
+
+def test_aria2_downloads_in_eight_parts(image: Image, result: Path) -> None:
+    digest = hashlib.sha256(image.expected.read_bytes()).hexdigest()
+    target = [f"--dir={result.parent}", f"--out={result.name}", f"--checksum=sha-256={digest}"]
+    parts = ["-x8", "-s8", "-k1M", "--file-allocation=none", "--quiet"]
+    run_client("aria2c", *parts, *target, *image.trust("--ca-certificate={}"), image.url)
+    image.check(result)
+
+
+def test_wget_continues_a_part(image: Image, result: Path) -> None:
+    with image.expected.open("rb") as whole:
+        result.write_bytes(whole.read(ROOTFS_BYTES // 2 + 1))
+    options = ["--quiet", "--continue", f"--output-document={result}", *image.trust("--ca-certificate={}")]
+    run_client("wget", *options, image.url)
+    image.check(result)
+
+
+def test_axel_downloads_over_eight_connections(image: Image, result: Path) -> None:
+    insecure = ["--insecure"] if image.ca else []  # it takes no other CAs than the system's
+    run_client("axel", "--quiet", "--num-connections=8", *insecure, f"--output={result}", image.url)
+    image.check(result)
+
+
+def test_qemu_reads_it_through_its_own_driver(image: Image, result: Path) -> None:
+    scheme = image.url.partition(":")[0]
+    unverified = {"sslverify": "off"} if image.ca else {}  # same
+    source = {"driver": "raw", "file": {"driver": scheme, "url": image.url, **unverified}}
+    run_client("qemu-img", "convert", "-O", "raw", f"json:{json.dumps(source)}", result)
+    image.check(result)
+
+
+def test_nbdkit_gives_it_to_qemu(image: Image, result: Path) -> None:
+    needs_client("qemu-img")
+    plugin = ["curl", f"url={image.url}", *image.trust("cainfo={}")]
+    run_client("nbdkit", "-U", "-", *plugin, "--run", f'qemu-img convert -f raw -O raw "$uri" {result}')
+    image.check(result)
+
+
+def _kill_in_the_middle(command: list[str], result: Path) -> None:
+    """Run a client until it has written a tenth of the image, and end it as a power cut would."""
+    with subprocess.Popen([needs_client(command[0]), *command[1:]]) as client:
+        while client.poll() is None:
+            if result.exists() and result.stat().st_size > ROOTFS_BYTES // 10:
+                client.kill()
+            time.sleep(_POLL_SECONDS)
+    assert client.returncode == -signal.SIGKILL
