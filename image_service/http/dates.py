@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_MONTH = "(?P<month>" + "|".join(_MONTHS) + ")"
+_DAY_NAME = f"(?P<weekday>{'|'.join(_DAYS)})"
+_MONTH = f"(?P<month>{'|'.join(_MONTHS)})"
 _TIME = "(?P<hour>[0-9]{2}):(?P<minute>[0-9]{2}):(?P<second>[0-9]{2})"
 _FORMS = (
     # IMF-fixdate = day-name "," SP date1 SP time-of-day SP GMT ; date1 = day SP month SP year
-    re.compile(f"(?:{'|'.join(_DAYS)}), (?P<day>[0-9]{{2}}) {_MONTH} (?P<year>[0-9]{{4}}) {_TIME} GMT"),
+    re.compile(f"{_DAY_NAME}, (?P<day>[0-9]{{2}}) {_MONTH} (?P<year>[0-9]{{4}}) {_TIME} GMT"),
     # rfc850-date = day-name-l "," SP date2 SP time-of-day SP GMT ; date2 = day "-" month "-" 2DIGIT
     re.compile(
-        "(?:Monday|Tuesday|Wednesday|Thursday|Friday|Saturday|Sunday), "
+        "(?P<weekday>Monday|Tuesday|Wednesday|Thursday|Friday|Saturday|Sunday), "
         f"(?P<day>[0-9]{{2}})-{_MONTH}-(?P<short_year>[0-9]{{2}}) {_TIME} GMT"
     ),
     # asctime-date = day-name SP date3 SP time-of-day SP year ; date3 = month SP ( 2DIGIT / ( SP 1DIGIT ))
-    re.compile(f"(?:{'|'.join(_DAYS)}) {_MONTH} (?P<day>[0-9]{{2}}| [0-9]) {_TIME} (?P<year>[0-9]{{4}})"),
+    re.compile(f"{_DAY_NAME} {_MONTH} (?P<day>[0-9]{{2}}| [0-9]) {_TIME} (?P<year>[0-9]{{4}})"),
 )
-_HALF_A_CENTURY = timedelta(days=50 * 365.25)
 
 
 def format_http_date(moment: datetime) -> str:
@@ -45,7 +45,8 @@ def parse_http_date(text: str, now: datetime | None = None) -> datetime | None:
         now: decides the century of a two-digit year (at most 50 years ahead); None: the clock.
 
     Returns:
-        the moment in UTC, or None where the text is no HTTP-date (the field is to be ignored then).
+        the moment in UTC, or None where the text is no HTTP-date, or its weekday was another (the field
+        is to be ignored then).
     """
     for form in _FORMS:
         match = form.fullmatch(text)
@@ -55,15 +56,22 @@ def parse_http_date(text: str, now: datetime | None = None) -> datetime | None:
 
 
 def _moment(parts: dict[str, str], now: datetime | None) -> datetime | None:
-    month = _MONTHS.index(parts["month"]) + 1
-    day, hour, minute = int(parts["day"]), int(parts["hour"]), int(parts["minute"])
-    second = min(int(parts["second"]), 59) if parts["second"] == "60" else int(parts["second"])
     try:
-        if "short_year" not in parts:
-            return datetime(int(parts["year"]), month, day, hour, minute, second, tzinfo=UTC)
-        now = now or datetime.now(UTC)
-        year = now.year // 100 * 100 + int(parts["short_year"])
-        moment = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
-        return moment.replace(year=year - 100) if moment - now > _HALF_A_CENTURY else moment
+        moment = _dated(parts, now)
     except ValueError:  # no such day or time
         return None
+    return moment if parts["weekday"].startswith(_DAYS[moment.weekday()]) else None
+
+
+def _dated(parts: dict[str, str], now: datetime | None) -> datetime:
+    month = _MONTHS.index(parts["month"]) + 1
+    day, hour, minute = int(parts["day"]), int(parts["hour"]), int(parts["minute"])
+    second = 59 if parts["second"] == "60" else int(parts["second"])  # a leap second
+    if "short_year" not in parts:
+        year = int(parts["year"])
+    else:
+        today = (now or datetime.now(UTC)).utctimetuple()
+        year = today.tm_year // 100 * 100 + int(parts["short_year"])
+        if (year - 50, month, day, hour, minute, second) > today[:6]:
+            year -= 100
+    return datetime(year, month, day, hour, minute, second, tzinfo=UTC)
