@@ -67,7 +67,7 @@ def _resolve(spec: str, size: int) -> ByteRange | None:
     start = _number(first)
     if not last:
         return start, max(start, size)
-    if _number(last) < start:
+    if _precedes(last, first):
         return None
     return start, max(start, min(_number(last) + 1, size))
 
@@ -75,6 +75,12 @@ def _resolve(spec: str, size: int) -> ByteRange | None:
 def _number(digits: str) -> int:
     significant = digits.lstrip("0")
     return _BEYOND if len(significant) > _DIGITS else int(significant or "0")
+
+
+def _precedes(one: str, other: str) -> bool:
+    """Whether one number is smaller, of however many digits."""
+    one, other = one.lstrip("0"), other.lstrip("0")
+    return (len(one), one) < (len(other), other)
 
 
 def _join(ranges: list[ByteRange], added: ByteRange) -> list[ByteRange]:
