@@ -1,0 +1,177 @@
+"""Builds the container image without an image registry, and runs it by whatever works on the machine."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import ssl
+import subprocess
+import sys
+from configparser import ConfigParser
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from tests.acceptance.clients import missing, needs_client
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+BASE = "localhost/base:bookworm"
+ANY_USER = "123456:0"  # OpenShift picks the uid; the group is always 0
+_BASE_PACKAGES = "python3,python3-pip,ca-certificates"
+_IN_CHROOT = """
+set -e
+mount --bind "$1" "$1"
+mount --bind /dev "$1/dev"
+mount -t proc proc "$1/proc"
+mount -t tmpfs -o mode=0775 tmpfs "$1/data"
+mount -o remount,bind,ro "$1"
+cd "$1"
+root=$1 user=$2
+shift 2
+exec chroot --userspec="$user" --groups= "$root" "$@"
+"""
+
+
+@attrs.frozen
+class Podman:
+    """podman with a storage of its own.
+
+    Args:
+        storage: a directory.
+    """
+
+    storage: Path
+
+    def command(self, *arguments: str | Path) -> list[str]:
+        """Give a command line."""
+        places = ("--root", self.storage / "images", "--runroot", self.storage / "run")
+        return list(map(str, (needs_client("podman"), *places, "--cgroup-manager=cgroupfs", *arguments)))
+
+    def run(self, *arguments: str | Path) -> str:
+        """Run podman to its end; one that fails fails the test, with what it said."""
+        done = subprocess.run(self.command(*arguments), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"podman {' '.join(map(str, arguments))}\n{done.stdout}\n{done.stderr}"
+        return done.stdout.strip()
+
+    def has(self, image: str) -> bool:
+        """Whether an image is in the storage."""
+        found = subprocess.run(self.command("image", "exists", image), capture_output=True, check=False)
+        return found.returncode == 0
+
+    def make_base(self) -> None:
+        """Make a small Debian with Python from its package archive, once per storage."""
+        if self.has(BASE):
+            return
+        with TemporaryDirectory() as directory:
+            archive = Path(directory) / "base.tar"
+            options = ("--variant=minbase", f"--include={_BASE_PACKAGES}", "--quiet")
+            made = subprocess.run(
+                [needs_client("mmdebstrap"), *options, "bookworm", archive], capture_output=True, check=False
+            )
+            if made.returncode != 0:
+                missing(f"no base image can be made: {made.stderr.decode(errors='replace')}")
+            self.run("import", archive, BASE)
+
+    def build(self, context: Path, image: str) -> None:
+        """Build an image on the base, with this machine's way to its package registry."""
+        with TemporaryDirectory() as directory:
+            settings = pip_settings()
+            pip_conf = Path(directory) / "pip.conf"
+            with pip_conf.open("w") as file:
+                settings.write(file)
+            mounts = {str(pip_conf): "/etc/pip.conf"} | {path: path for path in trusted_files(settings)}
+            volumes = [f"--volume={source}:{target}:ro" for source, target in mounts.items()]
+            options = (
+                "--isolation=chroot",
+                "--network=host",
+                "--layers=false",
+                f"--build-arg=BASE_IMAGE={BASE}",
+            )
+            self.run("build", *options, *volumes, "--tag", image, context)
+
+    def inspect(self, image: str) -> dict[str, Any]:
+        """Give what an image says about how to run it."""
+        (found,) = json.loads(self.run("image", "inspect", image))
+        config: dict[str, Any] = found["Config"]
+        return config
+
+
+def pip_settings() -> ConfigParser:
+    """Read pip's settings on this machine, from its files and, what wins, the environment."""
+    listing = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
+    )
+    settings = ConfigParser(interpolation=None)
+    for line in sorted(listing.stdout.splitlines(), key=lambda line: line.startswith(":env:")):
+        name, _, value = line.replace(":env:", "global", 1).partition("=")
+        section, _, option = name.partition(".")
+        settings.read_dict({section: {option: ast.literal_eval(value)}})
+    return settings
+
+
+def trusted_files(settings: ConfigParser) -> set[str]:
+    """Give the files that pip's settings name, and the certificates that this machine trusts."""
+    named = {value for section in settings.values() for value in section.values()}
+    named.add(ssl.get_default_verify_paths().cafile or "")
+    return {path for path in named if path.startswith("/") and Path(path).exists()}
+
+
+@attrs.frozen
+class PodmanRun:
+    """Runs commands in an image by ``podman run``."""
+
+    podman: Podman
+    image: str
+    options: Sequence[str]
+
+    def command(self, arguments: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+        """Give the command line that runs ``arguments``, with a read-only root and as any user."""
+        entrypoint, *rest = arguments
+        environment = [f"--env={name}={value}" for name, value in variables.items()]
+        # The limits are given because podman's own may be more than this machine lets it set.
+        limits = ("--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096")
+        confined = (
+            "--rm",
+            "--read-only",
+            "--read-only-tmpfs=false",
+            "--network=host",
+            f"--user={ANY_USER}",
+            *limits,
+        )
+        started = ("run", *confined, *environment, f"--entrypoint={entrypoint}", self.image, *rest)
+        return self.podman.command(*self.options, *started)
+
+
+@attrs.frozen
+class ChrootRun:
+    """Runs commands in an image by mounts of its own and chroot."""
+
+    podman: Podman
+    image: str
+
+    def command(self, arguments: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+        """Give the command line that runs ``arguments``, with a read-only root and as any user."""
+        root = self.podman.run("image", "mount", self.image)
+        environment = [*self.podman.inspect(self.image)["Env"], *(f"{n}={v}" for n, v in variables.items())]
+        shell = ("unshare", "--mount", "sh", "-c", _IN_CHROOT, "sh", root, ANY_USER)
+        return [*shell, "env", "--ignore-environment", *environment, *arguments]
+
+
+def podman_run(podman: Podman, image: str) -> PodmanRun | None:
+    """Find out how podman runs containers here: with its own choice of runtime, with runc, or not at all."""
+    for options in ((), ("--runtime=runc",)):
+        runner = PodmanRun(podman, image, options)
+        tried = subprocess.run(runner.command(["true"], {}), capture_output=True, check=False)
+        if tried.returncode == 0:
+            return runner
+    return None
+
+
+def chroot_run(podman: Podman, image: str) -> ChrootRun | None:
+    """Mounts and chroot are for root only."""
+    return ChrootRun(podman, image) if os.geteuid() == 0 else None

@@ -1,0 +1,76 @@
+"""The wheel holds the service with its plugin and data, nothing else, and works where it is installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.packaging.conftest import CHECKOUT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PLUGIN = "twisted/plugins/image_service_plugin.py"
+
+
+@pytest.fixture(scope="module")
+def contents(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+def test_wheel_holds_every_module(contents: set[str]) -> None:
+    modules = {str(path.relative_to(CHECKOUT)) for path in (CHECKOUT / "image_service").rglob("*.py")}
+    assert {name for name in contents if name.endswith(".py")} == modules | {PLUGIN}
+
+
+def test_wheel_holds_the_sample_and_the_typing_marker(contents: set[str]) -> None:
+    data = {name for name in contents if not name.endswith(".py")}
+    assert data == {"image_service/py.typed", "image_service/standalone/sample.iso.xz"}
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel, and all that it requires, where nothing else is; give the directory of programs."""
+    environment = tmp_path_factory.mktemp("installed")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    target = environment / "bin" / "python"
+    install = (sys.executable, "-m", "pip", "--python", target, "install", "--quiet", wheel)
+    subprocess.run(install, check=True, env=bare_environment())
+    return environment / "bin"
+
+
+def bare_environment() -> dict[str, str]:
+    """Leave out what would let the checkout be found."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run(
+        command, check=False, cwd=cwd, env=bare_environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_twistd_finds_the_plugin(installed: Path, tmp_path: Path) -> None:
+    assert "\n    image-service " in run(installed / "twistd", "--help", cwd=tmp_path)
+    assert "--standalone" in run(installed / "twistd", "image-service", "--help", cwd=tmp_path)
+
+
+@pytest.mark.timeout(300)
+def test_console_script_starts(installed: Path, tmp_path: Path) -> None:
+    assert "serve" in run(installed / "image-service", "--help", cwd=tmp_path)
+
+
+@pytest.mark.timeout(300)
+def test_requirements_are_declared(installed: Path, contents: set[str], tmp_path: Path) -> None:
+    modules = [name.removesuffix(".py").replace("/", ".") for name in contents if name.endswith(".py")]
+    imported = ", ".join(name.removesuffix(".__init__") for name in modules if not name.endswith("__main__"))
+    run(installed / "python", "-c", f"import {imported}", cwd=tmp_path)
