@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from image_service.coreos.ignition import check_ignition
+from image_service.coreos.initrd import read_members
+from image_service.standalone.content import discovery_config, merge, ramdisk
+from image_service.standalone.infra_env import InfraEnv
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def infra_env(**fields: Any) -> InfraEnv:
+    return InfraEnv.register(
+        {"name": "a", "openshift_version": "4.20", **fields}, datetime(2026, 1, 1, tzinfo=UTC)
+    )
+
+
+def test_without_an_override_there_is_a_config_all_the_same() -> None:
+    check_ignition(discovery_config(infra_env()))
+
+
+def test_the_override_is_what_is_served() -> None:
+    override = {"ignition": {"version": "3.4.0"}, "storage": {"files": [{"path": "/ä", "mode": 420}]}}
+    served = discovery_config(infra_env(ignition_config_override=json.dumps(override)))
+    check_ignition(served)
+    assert json.loads(served) == override
+
+
+def test_a_token_stands_in_the_agents_unit_beside_the_override() -> None:
+    override = {
+        "ignition": {"version": "3.4.0"},
+        "systemd": {"units": [{"name": "b.service"}, {"name": "agent.service", "enabled": True}]},
+    }
+    served = json.loads(discovery_config(infra_env(ignition_config_override=json.dumps(override)), "t.o.k"))
+    agent, other = served["systemd"]["units"]
+    assert "PULL_SECRET_TOKEN=t.o.k" in agent["contents"]
+    assert agent["enabled"] is True
+    assert other == {"name": "b.service"}
+
+
+def test_entries_of_one_key_are_merged_and_others_added() -> None:
+    below = {
+        "files": [{"path": "/a", "mode": 1, "user": {"id": 1}}, {"path": "/b"}],
+        "keys": ["x", "y"],
+        "s": 1,
+    }
+    above = {
+        "files": [{"path": "/c"}, {"path": "/a", "mode": 2, "user": {"name": "u"}}],
+        "keys": ["y", "z"],
+        "s": 2,
+    }
+    assert merge(below, above) == {
+        "files": [{"path": "/a", "mode": 2, "user": {"id": 1, "name": "u"}}, {"path": "/b"}, {"path": "/c"}],
+        "keys": ["x", "y", "z"],
+        "s": 2,
+    }
+
+
+@given(st.dictionaries(st.text(max_size=2), values, max_size=3))
+def test_merging_into_nothing_changes_no_member(config: dict[str, Any]) -> None:
+    assert merge({}, config) == config
+
+
+@given(values, st.none() | st.booleans() | st.integers() | st.text())
+def test_a_scalar_above_wins(below: object, above: object) -> None:
+    assert merge(below, above) == above
+
+
+def test_no_keyfiles_no_ramdisk() -> None:
+    assert ramdisk(infra_env()) is None
+
+
+def test_keyfiles_are_put_where_the_initramfs_looks() -> None:
+    keyfiles = {"eth1.nmconnection": "[connection]\nid=ä\n", "eth0.nmconnection": ""}
+    content = ramdisk(infra_env(network_keyfiles=keyfiles))
+    assert content is not None
+    assert content.startswith(b"\x1f\x8b")
+    files = {name: member.data.decode() for name, member in read_members(content).items()}
+    assert files == {f"etc/coreos-firstboot-network/{name}": text for name, text in keyfiles.items()}
+
+
+def test_the_largest_set_of_keyfiles_still_fits() -> None:
+    keyfiles = {f"{number}.nmconnection": "🙂" * 65_536 for number in range(64)}
+    assert ramdisk(infra_env(network_keyfiles=keyfiles)) is not None

@@ -1,0 +1,166 @@
+"""The listener that image-service asks: what it gives, what it counts, and how it misbehaves when told to."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.request
+from typing import TYPE_CHECKING
+from urllib.error import HTTPError
+
+import pytest
+from twisted.internet.threads import deferToThread
+
+from image_service.assisted.client import AssistedService
+from image_service.images.reference import Credentials, CredentialScheme, Kind
+from image_service.standalone.double import Call, Fault
+from tests.pytwisted import async_fixture, ensure_deferred
+from tests.standalone.running import INFRA_ENVS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from twisted.internet.epollreactor import EPollReactor
+
+    from image_service.standalone.service import Standalone
+    from tests.standalone.running import ApiClient
+
+
+@async_fixture
+async def assisted(reactor: EPollReactor, standalone: Standalone) -> AsyncIterator[AssistedService]:
+    client = AssistedService(reactor, standalone.base_url, ca_file=standalone.ca_file)
+    yield client
+    await client.close()
+
+
+async def request(
+    standalone: Standalone, path: str, method: str = "GET", data: bytes | None = None, **fields: str
+) -> tuple[int, dict[str, str], bytes]:
+    """Ask with a client that we did not write, over TLS verified by the standard library."""
+
+    def talk() -> tuple[int, dict[str, str], bytes]:
+        context = ssl.create_default_context(cafile=str(standalone.ca_file))
+        asked = urllib.request.Request(standalone.base_url + path, data, fields, method=method)  # noqa: S310 - https
+        try:
+            with urllib.request.urlopen(asked, context=context) as reply:  # noqa: S310 - https
+                return reply.status, dict(reply.headers), reply.read()
+        except HTTPError as error:
+            with error:
+                return error.code, dict(error.headers), error.read()
+
+    return await deferToThread(talk)
+
+
+def ignition_of(infra_env_id: str) -> str:
+    return f"{INFRA_ENVS}/{infra_env_id}/downloads/files?file_name=discovery.ign"
+
+
+@ensure_deferred
+async def test_it_gives_what_is_downloaded_and_nothing_else(standalone: Standalone, api: ApiClient) -> None:
+    infra_env_id = await api.register()
+    one = f"{INFRA_ENVS}/{infra_env_id}"
+    for path, expected in (
+        (one, 200),
+        (ignition_of(infra_env_id), 200),
+        (f"{one}/downloads/minimal-initrd", 204),
+    ):
+        assert (await request(standalone, path))[0] == expected
+    for method, path in (
+        ("GET", INFRA_ENVS),
+        ("GET", f"{one}/downloads/image-url"),
+        ("DELETE", one),
+        ("PATCH", one),
+        ("POST", INFRA_ENVS),
+    ):
+        data = b"{}" if method in {"PATCH", "POST"} else None
+        status, _, _ = await request(standalone, path, method, data, **{"Content-Type": "application/json"})
+        assert status == 404
+    assert (await api("GET", one)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"Host": "evil.test"}, 421),
+        ({"Origin": "https://evil.test"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "localhost"}, 200),
+    ],
+)
+@ensure_deferred
+async def test_a_web_page_cannot_read_it(
+    standalone: Standalone, api: ApiClient, fields: dict[str, str], expected: int
+) -> None:
+    infra_env_id = await api.register()
+    status, _, _ = await request(standalone, f"{INFRA_ENVS}/{infra_env_id}", "GET", None, **fields)
+    assert status == expected
+
+
+@ensure_deferred
+async def test_calls_are_counted_by_infra_env_and_kind(
+    standalone: Standalone, api: ApiClient, assisted: AssistedService
+) -> None:
+    first, second = await api.register(), await api.register()
+    for _ in range(3):
+        await assisted.ignition(first, Kind.FULL_ISO, None)
+    await assisted.infra_env(first, None)
+    await assisted.infra_env(second, None)
+    assert standalone.calls == {
+        (first, Call.IGNITION): 3,
+        (first, Call.INFRA_ENV): 1,
+        (second, Call.INFRA_ENV): 1,
+    }
+    await api("GET", ignition_of(first))
+    assert standalone.calls[first, Call.IGNITION] == 3, "people are not counted"
+
+
+@ensure_deferred
+async def test_a_fresh_token_is_signed_into_each_config_while_the_date_stays(
+    standalone: Standalone, api: ApiClient, assisted: AssistedService
+) -> None:
+    infra_env_id = await api.register()
+    standalone.faults[Call.IGNITION] = Fault(sign_token=True)
+    fetched = [await assisted.ignition(infra_env_id, None, None) for _ in range(3)]
+    assert len({ignition.config for ignition in fetched}) == 3
+    assert len({ignition.modified for ignition in fetched}) == 1
+    (unit,) = json.loads(fetched[0].config)["systemd"]["units"]
+    assert "PULL_SECRET_TOKEN=" in unit["contents"]
+
+
+@ensure_deferred
+async def test_no_last_modified(standalone: Standalone, api: ApiClient, assisted: AssistedService) -> None:
+    infra_env_id = await api.register()
+    assert (await assisted.ignition(infra_env_id, None, None)).modified is not None
+    standalone.faults[Call.IGNITION] = Fault(last_modified=False)
+    assert (await assisted.ignition(infra_env_id, None, None)).modified is None
+
+
+@ensure_deferred
+async def test_status_fields_and_body_are_as_told(standalone: Standalone, api: ApiClient) -> None:
+    infra_env_id = await api.register()
+    standalone.faults[Call.IGNITION] = Fault(status=503, fields=(("Retry-After", "7"),), body=b"later")
+    status, headers, body = await request(standalone, ignition_of(infra_env_id))
+    assert (status, headers["Retry-After"], body) == (503, "7", b"later")
+    assert (await request(standalone, f"{INFRA_ENVS}/{infra_env_id}"))[0] == 200, "other calls go well"
+
+
+@ensure_deferred
+async def test_a_slow_answer_is_the_same_answer(
+    standalone: Standalone, api: ApiClient, assisted: AssistedService
+) -> None:
+    infra_env_id = await api.register()
+    at_once = await assisted.ignition(infra_env_id, None, None)
+    standalone.faults |= dict.fromkeys(Call, Fault(delay_seconds=0.01))
+    assert await assisted.ignition(infra_env_id, None, None) == at_once
+
+
+@pytest.mark.parametrize("scheme", CredentialScheme)
+@ensure_deferred
+async def test_credentials_can_be_required(
+    standalone: Standalone, api: ApiClient, assisted: AssistedService, scheme: CredentialScheme
+) -> None:
+    infra_env_id = await api.register()
+    standalone.faults[Call.INFRA_ENV] = Fault(credentials=Credentials(scheme, "right"))
+    await assisted.infra_env(infra_env_id, Credentials(scheme, "right"))
+    status, headers, _ = await request(standalone, f"{INFRA_ENVS}/{infra_env_id}")
+    assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")

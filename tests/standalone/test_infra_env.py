@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from image_service.errors import InvalidParameter, InvalidRequest
+from image_service.images.reference import Kind
+from image_service.standalone.infra_env import MAX_OVERRIDE_BYTES, InfraEnv, read_fields
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+REQUIRED: dict[str, Any] = {"name": "a", "openshift_version": "4.20"}
+IGNITION = '{"ignition":{"version":"3.2.0"}}'
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+names = st.sampled_from(
+    [
+        *REQUIRED,
+        "cpu_architecture",
+        "image_type",
+        "ignition_config_override",
+        "kernel_arguments",
+        "network_keyfiles",
+    ]
+)
+
+
+def read(**fields: Any) -> dict[str, Any]:
+    return read_fields(json.dumps({**REQUIRED, **fields}).encode(), registering=True)
+
+
+def append(value: str) -> dict[str, str]:
+    return {"operation": "append", "value": value}
+
+
+def test_everything_that_can_be_set() -> None:
+    fields = read(
+        cpu_architecture="aarch64",
+        image_type="minimal-iso",
+        ignition_config_override=IGNITION,
+        kernel_arguments=[append("a=1"), {"operation": "delete", "value": "quiet"}],
+        network_keyfiles={"eth0.nmconnection": "[connection]\n"},
+    )
+    infra_env = InfraEnv.register(fields, NOW)
+    assert infra_env.image_type is Kind.MINIMAL_ISO
+    told = infra_env.to_json("http://images.test/a.iso")
+    assert json.loads(str(told["kernel_arguments"])) == [
+        append("a=1"),
+        {"operation": "delete", "value": "quiet"},
+    ]
+    assert told == told | {
+        "name": "a",
+        "openshift_version": "4.20",
+        "cpu_architecture": "aarch64",
+        "type": "minimal-iso",
+        "ignition_config_override": IGNITION,
+        "network_keyfiles": {"eth0.nmconnection": "[connection]\n"},
+        "created_at": "2026-01-02T03:04:05Z",
+        "updated_at": "2026-01-02T03:04:05Z",
+        "download_url": "http://images.test/a.iso",
+        "href": f"/api/assisted-install/v2/infra-envs/{infra_env.id}",
+    }
+
+
+def test_what_is_not_set() -> None:
+    told = InfraEnv.register(read(), NOW).to_json("")
+    assert told["cpu_architecture"] == "x86_64"
+    assert told["type"] == "full-iso"
+    assert told["ignition_config_override"] is None
+    assert told["network_keyfiles"] == {}
+    assert "kernel_arguments" not in told
+
+
+def test_each_has_an_id_of_its_own() -> None:
+    assert InfraEnv.register(read(), NOW).id != InfraEnv.register(read(), NOW).id
+
+
+def test_secrets_stay_out_of_representations() -> None:
+    fields = read(
+        ignition_config_override='{"ignition":{"version":"3.2.0"},"a":"s3cret"}',
+        kernel_arguments=[append("s3cret")],
+        network_keyfiles={"s3cret": "s3cret"},
+    )
+    assert "s3cret" not in repr(InfraEnv.register(fields, NOW))
+
+
+@pytest.mark.parametrize(
+    ("name", "cleared"),
+    [("ignition_config_override", None), ("kernel_arguments", ()), ("network_keyfiles", {})],
+)
+def test_null_clears(name: str, cleared: object) -> None:
+    assert read_fields(json.dumps({name: None}).encode(), registering=False) == {name: cleared}
+
+
+def test_an_alias_of_an_architecture() -> None:
+    assert read(cpu_architecture="arm64")["cpu_architecture"] == "aarch64"
+
+
+def test_all_faults_are_told_at_once() -> None:
+    body = {"nmae": "a", "pull_secret": "s3cret", "cpu_architecture": "vax", "image_type": 7}
+    with pytest.raises(InvalidParameter) as caught:
+        read_fields(json.dumps(body).encode(), registering=True)
+    detail = caught.value.detail
+    for told in (
+        "'nmae' is not a field",
+        "'pull_secret' is not a field",
+        "name is required",
+        "openshift_version is required",
+        "cpu_architecture must be one of x86_64, aarch64, ppc64le, s390x, arm64",
+        "image_type must be full-iso or minimal-iso",
+    ):
+        assert told in detail
+    assert "s3cret" not in detail
+
+
+def test_an_update_requires_nothing() -> None:
+    assert read_fields(b"{}", registering=False) == {}
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"null", b'"a"', b"{", b"\xff", b"[" * 100_000, b'{"name":"\\ud800"}']
+)
+def test_what_is_not_a_json_object_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        read_fields(body, registering=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("name", ""),
+        ("name", "a" * 129),
+        ("name", "a\nb"),
+        ("name", None),
+        ("openshift_version", "4/20"),
+        ("openshift_version", "../4.20"),
+        ("openshift_version", "4.20 "),
+        ("openshift_version", 4.2),
+        ("image_type", "disconnected-iso"),
+        ("image_type", ["full-iso"]),
+        ("cpu_architecture", ["x86_64"]),
+        ("ignition_config_override", "{}"),
+        ("ignition_config_override", '{"ignition":{"version":"2.2.0"}}'),
+        ("ignition_config_override", "{"),
+        ("ignition_config_override", {"ignition": {"version": "3.2.0"}}),
+        ("ignition_config_override", IGNITION + " " * MAX_OVERRIDE_BYTES),
+        ("kernel_arguments", "a=1"),
+        ("kernel_arguments", {"operation": "append", "value": "a"}),
+        ("kernel_arguments", ["a"]),
+        ("kernel_arguments", [{"operation": "append"}]),
+        ("kernel_arguments", [append("a") | {"more": 1}]),
+        ("kernel_arguments", [{"operation": "prepend", "value": "a"}]),
+        ("kernel_arguments", [append("$a")]),
+        ("kernel_arguments", [append("")]),
+        ("kernel_arguments", [append("a" * 4097)]),
+        ("kernel_arguments", [append("a")] * 65),
+        ("network_keyfiles", []),
+        ("network_keyfiles", {"../a": ""}),
+        ("network_keyfiles", {"a/b": ""}),
+        ("network_keyfiles", {".a": ""}),
+        ("network_keyfiles", {"": ""}),
+        ("network_keyfiles", {"a": None}),
+        ("network_keyfiles", {"a": "\0"}),
+        ("network_keyfiles", {"a": "x" * 65_537}),
+        ("network_keyfiles", {str(number): "" for number in range(65)}),
+    ],
+)
+def test_wrong_values_are_refused_by_name(name: str, wrong: object) -> None:
+    with pytest.raises(InvalidParameter, match=f"^{name} ") as caught:
+        read(**{name: wrong})
+    assert caught.value.status == 400
+
+
+@given(st.dictionaries(names | st.text(max_size=8), values, max_size=4))
+def test_no_json_gets_through_unchecked(document: dict[str, Any]) -> None:
+    try:
+        fields = read_fields(json.dumps(document).encode(), registering=False)
+    except InvalidRequest:
+        return
+    assert set(fields) == set(document)
+    json.dumps(InfraEnv.register({**REQUIRED, **fields}, NOW).to_json("")).encode()
