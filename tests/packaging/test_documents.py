@@ -1,0 +1,34 @@
+"""What the documents tell readers to type or to follow is there."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from image_service.standalone.sample import SAMPLE_ARCHITECTURE, SAMPLE_VERSION
+from image_service.standalone.service import SAMPLE_ID
+from tests.packaging.conftest import CHECKOUT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DOCUMENTS = [*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").rglob("*.md")]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text())
+    assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+def test_readme_fetches_the_sample() -> None:
+    path = f"/byid/{SAMPLE_ID}/{SAMPLE_VERSION}/{SAMPLE_ARCHITECTURE}/full.iso"
+    assert f"curl -fo full.iso http://localhost:8080{path}\n" in (CHECKOUT / "README.md").read_text()
+
+
+def test_targets_that_are_named_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (CHECKOUT / "Makefile").read_text(), re.MULTILINE))
+    named = {name for document in DOCUMENTS for name in re.findall(r"`make ([a-z]+)", document.read_text())}
+    assert named <= targets
