@@ -15,7 +15,7 @@ _KEYFILE_DIRECTORY = "etc/coreos-firstboot-network"
 _RAMDISK_LIMIT_BYTES = 64 * 1024 * 1024  # more than all keyfiles that an infra-env may have
 _DISCOVERY: dict[str, Any] = {"ignition": {"version": "3.0.0"}}
 # What tells the entries of a list apart, by the Ignition 3 specification: the first that an entry has.
-_KEYS = ("path", "name", "device", "number")
+_KEYS = ("path", "name", "device", "number", "label")
 
 
 def discovery_config(infra_env: InfraEnv, token: str | None = None) -> bytes:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import trustme
+from twisted.internet import tcp
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.task import deferLater
 
@@ -22,11 +24,12 @@ from image_service.errors import (
 from image_service.images.reference import Credentials, CredentialScheme, Kind
 from image_service.parsers import address
 from image_service.standalone.double import Break, Call, Fault
-from tests.assisted.upstream import IGNITION, OK, Upstream, upstream
+from tests.assisted.upstream import IGNITION, OK, Upstream, issue, upstream
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
+    from pathlib import Path
 
     from twisted.internet.epollreactor import EPollReactor
 
@@ -475,6 +478,26 @@ async def test_a_hanging_upstream_is_504_and_its_connection_is_closed(
     assert error.retry_after_seconds
     await no_connections(reactor, standalone)
     await assisted.close()
+
+
+@ensure_deferred
+async def test_a_peer_that_does_not_even_read_cannot_hold_the_connection(
+    reactor: EPollReactor, tmp_path: Path
+) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    async with upstream(reactor, certificate=issue(authority, tmp_path, "127.0.0.1")) as server:
+        server.answer, server.deaf = OK[:-1], True
+        assisted = AssistedService(
+            reactor,
+            f"https://127.0.0.1:{server.port}",
+            ca_file=tmp_path / "ca.pem",
+            silence_timeout_seconds=SHORT_SECONDS,
+        )
+        assert isinstance(await refused(assisted.ignition(ID, None, None)), UpstreamTimeout)
+        while any(isinstance(reader, tcp.Client) for reader in reactor.getReaders()):
+            await deferLater(reactor, 0.005)
+        await assisted.close()
 
 
 async def no_connections(reactor: EPollReactor, standalone: Standalone) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trustme import CA
     from twisted.internet.address import IPv4Address
     from twisted.internet.epollreactor import EPollReactor
-    from twisted.internet.interfaces import IAddress, ITCPTransport
+    from twisted.internet.interfaces import IAddress, IPushProducer, ITCPTransport
     from twisted.python.failure import Failure
 
 IGNITION = b'{"ignition":{"version":"3.2.0"}}'
@@ -41,6 +41,8 @@ class _Scripted(Protocol):
             self._tcp.write(self._upstream.answer)
             if self._upstream.close:
                 self._tcp.loseConnection()
+            if self._upstream.deaf:
+                cast("IPushProducer", self.transport).pauseProducing()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         del reason
@@ -56,11 +58,12 @@ class _Scripted(Protocol):
 
 @attrs.define
 class Upstream(Factory):
-    """What it answers to every request, and what it was asked."""
+    """What it answers to every request, whether it closes or stops reading then, and what it was asked."""
 
     answer: bytes = OK
     greeting: bytes = b""
     close: bool = False
+    deaf: bool = False
     requests: list[bytes] = attrs.field(factory=list)
     connections: list[_Scripted] = attrs.field(factory=list)
     port: int = 0

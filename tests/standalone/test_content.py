@@ -66,6 +66,10 @@ def test_entries_of_one_key_are_merged_and_others_added() -> None:
     }
 
 
+def test_entries_without_a_key_are_the_same_only_if_equal() -> None:
+    assert merge([{"a": 1}, 7], [{"a": 2}, {"a": 1}, 7, "7"]) == [{"a": 1}, 7, {"a": 2}, "7"]
+
+
 @given(st.dictionaries(st.text(max_size=2), values, max_size=3))
 def test_merging_into_nothing_changes_no_member(config: dict[str, Any]) -> None:
     assert merge({}, config) == config
