@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import socket
 import ssl
 import subprocess
@@ -26,7 +27,7 @@ SERVE = (sys.executable, "-m", "image_service.cli", "serve")
 INFRA_ENVS = "/api/assisted-install/v2/infra-envs"
 
 _CHECKOUT = Path(__file__).parents[2]
-_PATIENCE_SECONDS = 60
+_PATIENCE_SECONDS = 100
 _POLL_SECONDS = 0.05
 
 
@@ -102,6 +103,14 @@ class Service:
     def output(self) -> bytes:
         """What it has written to stdout and stderr until now."""
         return self.stdout + (self.directory / "stderr").read_bytes()
+
+    def wait_for(self, pattern: str) -> str:
+        """Wait until something is printed; the first group of the pattern is what comes back."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not (found := re.search(pattern, self.output.decode())):
+            assert time.monotonic() < deadline, f"{pattern} is not printed:\n{self.output.decode()}"
+            time.sleep(_POLL_SECONDS)
+        return found[1]
 
     def get(self, path: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> Answer:
         """Ask for what is at ``path``."""

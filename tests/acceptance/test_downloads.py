@@ -57,12 +57,13 @@ class Image:
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Make a live ISO that takes a while to download, and no two blocks of which are alike."""
     path: Path = tmp_path_factory.mktemp("base") / "large.iso"
     rootfs = hashlib.shake_128(b"rootfs").digest(ROOTFS_BYTES)
     write_sparse_iso(path, live_files(rootfs=rootfs), {})
-    return path
+    yield path
+    path.unlink()  # pytest keeps the directories of its last runs
 
 
 @pytest.fixture(scope="module", params=["http", "https"])
@@ -80,7 +81,7 @@ def service(
 
 
 @pytest.fixture(scope="module")
-def image(service: Service, base: Path) -> Image:
+def image(service: Service, base: Path) -> Iterator[Image]:
     """Register an infra-env, and check its image as a whole."""
     infra_env_id = service.register(VERSION, CONFIG, APPENDED)
     url = f"{service.url}/byid/{infra_env_id}/{VERSION}/x86_64/full.iso"
@@ -88,12 +89,13 @@ def image(service: Service, base: Path) -> Image:
     expected.write_bytes(fetch(url, ca=service.ca).body)
     arguments = " ".join([KERNEL_ARGUMENTS, *APPENDED])
     check_image(expected, base, service.ignition_config(infra_env_id), arguments)
-    return Image(url, expected, service.ca)
+    yield Image(url, expected, service.ca)
+    expected.unlink()
 
 
 @pytest.fixture
 def result(tmp_path: Path) -> Iterator[Path]:
-    """Give a file to download to; it does not outlive the test, as pytest's directories do."""
+    """Give a file to download to."""
     path = tmp_path / "result.iso"
     yield path
     path.unlink(missing_ok=True)

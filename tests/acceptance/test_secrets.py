@@ -1,0 +1,237 @@
+"""Secrets, put into every place where one can stand: none comes out in a log, an error or a file.
+
+The log is at its most talkative. Images, the stand-in's database, and what its API gives to who may see it
+are where a customization belongs; they are left out.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+from hashlib import sha256
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import attrs
+import pytest
+
+from tests.acceptance.service import INFRA_ENVS, SERVE, Answer, Service, fetch, run_service
+from tests.catalog import origin
+from tests.coreos.iso_builder import build_live_iso
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+pytestmark = pytest.mark.acceptance
+
+TALKATIVE = {"LOGLEVEL": "debug", "LOG_RANGES": "each"}
+CREDENTIALS = ("query_api_key", "query_image_token", "authorization", "path_api_key", "path_token")
+OF_DOWNLOADS = ("image_url", "image_headers", "image_parameters")
+
+_SOCKET_SECONDS = 20
+
+
+def secret(place: str) -> str:
+    """Make up a secret that is nowhere else in what a service writes."""
+    return sha256(f"secret of {place}".encode()).hexdigest()
+
+
+@attrs.define
+class Evidence:
+    """What came out of a service.
+
+    Args:
+        found: what came out, by what it is.
+        statuses: of all answers.
+    """
+
+    found: dict[str, bytes] = attrs.field(factory=dict)
+    statuses: set[int] = attrs.field(factory=set)
+
+    def add(self, request: str, answer: Answer) -> None:
+        """Keep an answer; of a success only its head."""
+        self.statuses.add(answer.status)
+        self.found[request] = json.dumps(dict(answer.headers)).encode()
+        if answer.status >= 400:
+            self.found[request] += answer.body
+
+    def check(self, *places: str) -> None:
+        """Name every place whose secret came out, and where."""
+        leaks = [
+            (place, name)
+            for place in places
+            for name, content in self.found.items()
+            if secret(place).encode() in content
+        ]
+        assert not leaks
+
+
+CONFIG = {"ignition": {"version": "3.2.0"}, "passwd": {"users": [{"name": secret("ignition")}]}}
+_BODY = json.dumps(CONFIG).encode()
+# What assisted-service says when it is asked for the config of each infra-env.
+UPSTREAM: Mapping[str, origin.Answer] = {
+    "served": origin.Answer(_BODY),
+    "unauthorized": origin.Answer(_BODY, status=401),
+    "forbidden": origin.Answer(_BODY, status=403),
+    "absent": origin.Answer(_BODY, status=404),
+    "failing": origin.Answer(_BODY, status=500),
+    "redirecting": origin.Answer(_BODY, 302, {"Location": f"/?token={secret('ignition')}"}),
+    "cut off": origin.Answer(_BODY, promised=len(_BODY) + 1),
+    "not JSON": origin.Answer(_BODY[:-1]),
+    "not Ignition": origin.Answer(_BODY.replace(b"3.2.0", secret("ignition").encode())),
+    "hanging": origin.Answer(_BODY, promised=len(_BODY) + 1, hold=True),
+}
+IDS = {name: f"{index:08x}-0000-4000-8000-000000000000" for index, name in enumerate(UPSTREAM)}
+INFRA_ENV = json.dumps({"pull_secret": secret("infra_env")}).encode()
+
+
+@pytest.fixture
+def upstream() -> Iterator[origin.Origin]:
+    """Answer as assisted-service, and as the source of base images."""
+    with origin.running() as server:
+        for name, answer in UPSTREAM.items():
+            server.serve(f"{INFRA_ENVS}/{IDS[name]}/downloads/files", answer)
+            server.serve(f"{INFRA_ENVS}/{IDS[name]}", origin.Answer(INFRA_ENV))
+        server.serve("/live.iso", origin.Answer(build_live_iso()))
+        server.serve("/moved.iso", origin.Answer(status=302, headers={"Location": "/live.iso"}))
+        server.serve("/short.iso", origin.Answer(b"short", promised=6))
+        yield server
+
+
+def test_production_tells_nothing_that_it_was_confided(upstream: origin.Origin, tmp_path: Path) -> None:
+    evidence = Evidence()
+    environment = {
+        **TALKATIVE,
+        "ASSISTED_SERVICE_HOST": urlsplit(upstream.url("")).netloc,
+        "OS_IMAGES_REQUEST_HEADERS": json.dumps({"X-Key": secret("image_headers")}),
+        "OS_IMAGES_REQUEST_QUERY_PARAMS": json.dumps({"key": secret("image_parameters")}),
+        "UPSTREAM_TIMEOUT": "1",
+    }
+    with run_service(tmp_path, _os_images(upstream), command=SERVE, environment=environment) as service:
+        _ask_for_images(service, evidence)
+        _ask_badly(service.url, evidence)
+    evidence.found |= {"output": service.output, **_files(tmp_path / "data")}
+    evidence.check("ignition", "infra_env", *CREDENTIALS, *OF_DOWNLOADS)
+    assert evidence.statuses >= {200, 401, 403, 404, 405, 412, 416, 422, 502, 503, 504}
+    asked = "".join(f"{asked.target} {asked.headers}" for asked in upstream.asked)
+    assert [place for place in (*CREDENTIALS, *OF_DOWNLOADS) if secret(place) not in asked] == []
+
+
+def test_standing_alone_tells_nothing_that_it_was_confided(tmp_path: Path) -> None:
+    evidence = Evidence()
+    environment = {**TALKATIVE, "STANDALONE_TOKEN": secret("token")}
+    command = (*SERVE, "--standalone")
+    with run_service(tmp_path, [], command=command, environment=environment) as service:
+        infra_env_id = service.register("4.20", CONFIG)
+        for place, path, headers in _requests(infra_env_id, "4.20"):
+            evidence.add(f"image with {place}", service.get(path, headers))
+        _ask_api_wrongly(service, infra_env_id, evidence)
+        _ask_badly(service.api_url, evidence)
+    evidence.found["output"] = service.output
+    evidence.check("ignition", "token", "wrong_token", "keyfile", *CREDENTIALS)
+    assert evidence.statuses >= {200, 400, 401, 404, 405, 415}
+
+
+def _os_images(upstream: origin.Origin) -> list[dict[str, str]]:
+    """One image that can be had, and three that cannot or in a roundabout way."""
+    return [
+        {
+            "openshift_version": version,
+            "cpu_architecture": "x86_64",
+            "version": version,
+            "url": upstream.url(f"/{version}.iso?signature={secret('image_url')}"),
+        }
+        for version in ("live", "moved", "absent", "short")
+    ]
+
+
+def _ask_for_images(service: Service, evidence: Evidence) -> None:
+    for name, infra_env_id in IDS.items():
+        for place, path, headers in _requests(infra_env_id, "live"):
+            evidence.add(f"{name} with {place}", service.get(path, headers))
+    for version in ("moved", "absent", "short", "unknown"):
+        for place, path, headers in _requests(IDS["served"], version):
+            evidence.add(f"{version} with {place}", service.get(path, headers))
+    for place, path, headers in _requests(IDS["served"], "live"):
+        for extra in ({"Range": "bytes=99999999-"}, {"If-Match": '"other"'}):
+            evidence.add(f"{extra} with {place}", service.get(path, {**headers, **extra}))
+        evidence.add(f"DELETE with {place}", service.get(path, headers, "DELETE"))
+
+
+def _requests(infra_env_id: str, version: str) -> Iterator[tuple[str, str, Mapping[str, str]]]:
+    """An image, asked for with a credential in each of its places: place, path and header fields."""
+    image = f"/images/{infra_env_id}?version={version}&type=full-iso"
+    yield "query_api_key", f"{image}&api_key={secret('query_api_key')}", {}
+    yield "query_image_token", f"{image}&image_token={secret('query_image_token')}", {}
+    yield "authorization", image, {"Authorization": f"Bearer {secret('authorization')}"}
+    for place, route in (("path_api_key", "byapikey"), ("path_token", "bytoken")):
+        claims = base64.urlsafe_b64encode(json.dumps({"sub": infra_env_id}).encode()).decode().rstrip("=")
+        yield place, f"/{route}/e30.{claims}.{secret(place)}/{version}/x86_64/full.iso", {}
+
+
+def _ask_api_wrongly(service: Service, infra_env_id: str, evidence: Evidence) -> None:
+    """Ask the stand-in's API in ways that it refuses."""
+    right, wrong = (f"Bearer {secret(place)}" for place in ("token", "wrong_token"))
+    json_type = {"Content-Type": "application/json"}
+    keyfile = {"network_keyfiles": {"../eth0": f"[wifi-security]\npsk={secret('keyfile')}"}}
+    attempts = (
+        ("POST", INFRA_ENVS, {"Authorization": wrong, **json_type}, _BODY),
+        ("POST", INFRA_ENVS, {"Authorization": right, "Content-Type": "text/plain"}, _BODY),
+        ("POST", INFRA_ENVS, {"Authorization": right, **json_type}, _BODY),
+        ("POST", INFRA_ENVS, {"Authorization": right, **json_type}, _BODY[:-1]),
+        ("POST", INFRA_ENVS, {"Authorization": right, **json_type}, json.dumps(keyfile).encode()),
+        ("PUT", f"{INFRA_ENVS}/{infra_env_id}", {"Authorization": right, **json_type}, _BODY),
+        ("GET", f"/nothing?api_key={secret('query_api_key')}", {"Authorization": right}, None),
+    )
+    for number, (method, path, headers, body) in enumerate(attempts):
+        answer = fetch(service.api_url + path, method, headers=headers, body=body)
+        assert answer.status >= 400
+        evidence.add(f"attempt {number}", answer)
+
+
+def _ask_badly(url: str, evidence: Evidence) -> None:
+    """Send what is not HTTP, or breaks off, with secrets in it."""
+    target, field = secret("query_api_key").encode(), secret("authorization").encode()
+    line = b"GET /images/x?api_key=" + target
+    head = line + b" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + field
+    for number, request in enumerate(
+        (
+            target + b"\r\n\r\n",
+            line + b"\r\n\r\n",
+            line + b" HTTP/1.1\r\n\r\n",
+            line + b" HTTP/3.0\r\nHost: x\r\n\r\n",
+            line + b"#" + target + b"\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+            head + b"\0\r\n\r\n",
+            head + b"\r\n" + field + b"\r\n\r\n",
+            head + b"\r\nTransfer-Encoding: " + field + b"\r\n\r\n",
+            head + b"\r\nContent-Length: " + field + b"\r\n\r\n",
+            head + b"\r\nContent-Length: 64\r\n\r\n" + field,
+            head + b"\r\nExpect: " + field + b"\r\n\r\n",
+            head + b"\r\nX-Request-ID: \x01\r\nRange: " + field * 2000 + b"\r\n\r\n",
+            line + target * 2000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+            head,
+        )
+    ):
+        evidence.found[f"bad request {number}"] = _exchange(url, request)
+
+
+def _exchange(url: str, request: bytes) -> bytes:
+    """Send bytes, and read until the server has no more to say."""
+    parts = urlsplit(url)
+    received = b""
+    with socket.create_connection((parts.hostname, parts.port), _SOCKET_SECONDS) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        try:
+            while block := connection.recv(65536):
+                received += block
+        except ConnectionResetError:
+            pass
+    return received
+
+
+def _files(directory: Path) -> dict[str, bytes]:
+    """Everything below a directory."""
+    return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
