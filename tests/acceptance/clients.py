@@ -11,6 +11,8 @@ from typing import NoReturn
 
 import pytest
 
+MISSING = "missing client: "
+
 _PATIENCE_SECONDS = 100  # a client that hangs fails its test before pytest's own limit ends the session
 _TOLD_BYTES = 8000
 _SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path.home() / ".cargo" / "bin")])
@@ -45,7 +47,7 @@ def needs_client(name: str) -> str:
     """
     found = _find(name)
     if found is None:
-        missing(f"{name} is not installed ({_origin(name)})")
+        missing(f"{name} ({_origin(name)})")
     return found
 
 
@@ -74,11 +76,9 @@ def run_client(name: str, *arguments: str | Path, patience_seconds: float = _PAT
 
 def missing(what: str) -> NoReturn:
     """Leave out the running test, or fail it where ``REQUIRE_CLIENTS=1``, saying what is missing."""
-    test = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0]
-    message = f"{what}; left out: {test}"
     if os.environ.get("REQUIRE_CLIENTS") == "1":
-        pytest.fail(message, pytrace=False)
-    pytest.skip(message)
+        pytest.fail(f"{MISSING}{what}", pytrace=False)
+    pytest.skip(f"{MISSING}{what}")
 
 
 def _find(name: str) -> str | None:

@@ -45,5 +45,5 @@ def _run(package: str, directory: str, program: str, *arguments: str) -> str:
     command = [needs_client(program), *arguments]
     run = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
     if run.returncode != 0:
-        missing(f"the Debian package {package} cannot be fetched: {run.stderr.strip()}")
+        missing(f"files of the Debian package {package}, which cannot be fetched: {run.stderr.strip()}")
     return run.stdout
