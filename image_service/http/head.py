@@ -33,7 +33,8 @@ _REQUEST_LINE = re.compile(
     rb" HTTP/(?P<version>[0-9]\.[0-9])"
 )
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
-_ABSOLUTE_FORM = re.compile(r"https?://[^/?]*", re.IGNORECASE | re.ASCII)
+# RFC 9110 4.2.1:  http-URI = "http" "://" authority path-abempty [ "?" query ] ; the host is not empty
+_ABSOLUTE_FORM = re.compile(r"https?://[^/?]+", re.IGNORECASE | re.ASCII)
 # RFC 9110 7.2:  Host = uri-host [ ":" port ]
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(?::[0-9]*)?", re.ASCII)
 _END = b"\r\n\r\n"
@@ -192,5 +193,6 @@ def _origin_form(target: str) -> str:
 
 
 def _keeps_alive(connection: str, *, http_1_1: bool) -> bool:
+    """RFC 9112 9.3: in either version close is the last word."""
     options = {option.strip().lower() for option in connection.split(",")} if connection else ()
-    return "close" not in options if http_1_1 else "keep-alive" in options
+    return "close" not in options and (http_1_1 or "keep-alive" in options)

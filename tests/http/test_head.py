@@ -1,0 +1,405 @@
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from image_service.errors import HeadTooLarge, ImageServiceError, InvalidRequest, UriTooLong
+from image_service.http.head import (
+    MAX_FIELDS,
+    MAX_HEAD_BYTES,
+    MAX_TARGET_BYTES,
+    Request,
+    find_head,
+    parse_head,
+)
+
+HOST = b"GET / HTTP/1.1\r\nHost: example\r\n"
+
+
+def parse(data: bytes) -> Request:
+    length = find_head(data)
+    assert length is not None
+    return parse_head(data[:length])
+
+
+def refusal(data: bytes) -> tuple[int, str]:
+    with pytest.raises(ImageServiceError) as caught:
+        parse(data)
+    return caught.value.status, caught.value.code
+
+
+def with_fields(*lines: bytes) -> bytes:
+    return HOST + b"".join(line + b"\r\n" for line in lines) + b"\r\n"
+
+
+def test_a_request() -> None:
+    request = parse(
+        b"HEAD /a?b=c HTTP/1.1\r\nHost: h:80\r\nRange:\tbytes=0-1 \t\r\nX-A:b\r\nX-Empty:\r\n\r\n"
+    )
+    assert (request.method, request.target) == ("HEAD", "/a?b=c")
+    assert request.headers == {"host": "h:80", "range": "bytes=0-1", "x-a": "b", "x-empty": ""}
+    assert request.keep_alive
+    assert not request.http_1_0
+
+
+def test_a_field_that_comes_twice_is_a_list() -> None:
+    request = parse(with_fields(b'If-None-Match: "a"', b"X: y", b'IF-NONE-MATCH: "b"'))
+    assert request.headers["if-none-match"] == '"a", "b"'
+
+
+def test_octets_beyond_ascii_are_kept_one_by_one() -> None:
+    assert parse(with_fields(b"User-Agent: \xc3\xa4\xff")).headers["user-agent"] == "\xc3\xa4\xff"
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (b"/", "/"),
+        (b"/a/b?c=d&e", "/a/b?c=d&e"),
+        (b"//a", "//a"),
+        (b"/%2e%2E/", "/%2e%2E/"),
+        (b"/?http://x", "/?http://x"),
+        (b"http://example/a?b", "/a?b"),
+        (b"HTTPS://example:8080/a", "/a"),
+        (b"http://example", "/"),
+        (b"http://example?a", "/?a"),
+        (b"http://[::1]:80/a", "/a"),
+    ],
+)
+def test_targets_in_origin_form(target: bytes, expected: str) -> None:
+    assert parse(b"GET %b HTTP/1.1\r\nHost: example\r\n\r\n" % target).target == expected
+
+
+@pytest.mark.parametrize(
+    "target",
+    [b"*", b"a", b"example:80", b"ftp://example/", b"http:/a", b"http:///a", b"http://", b"http://?a", b"?a"],
+)
+def test_other_forms_are_no_targets_of_ours(target: bytes) -> None:
+    assert refusal(b"GET %b HTTP/1.1\r\nHost: example\r\n\r\n" % target) == (400, "request-invalid")
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        (b"GET /#a HTTP/1.1", 400),
+        (b"GET  / HTTP/1.1", 400),
+        (b"GET / HTTP/1.1 ", 400),
+        (b" GET / HTTP/1.1", 400),
+        (b"GET\t/\tHTTP/1.1", 400),
+        (b"GET / a HTTP/1.1", 400),
+        (b"GET /\0 HTTP/1.1", 400),
+        (b"GET /\x7f HTTP/1.1", 400),
+        (b"GET /\xe4 HTTP/1.1", 400),
+        (b"GET /a\rb HTTP/1.1", 400),
+        (b"GET /a\nb HTTP/1.1", 400),
+        (b"GET /", 400),
+        (b"GET", 400),
+        (b"", 400),
+        (b"GET / http/1.1", 400),
+        (b"GET / HTTP/1.1\r", 400),
+        (b"GET / HTTP/11", 400),
+        (b"GET / HTTP/1.10", 400),
+        (b"GET / HTTP/01.1", 400),
+        (b"GET / RTSP/1.0", 400),
+        (b"G\xc3\x84T / HTTP/1.1", 400),
+        (b"G(T / HTTP/1.1", 400),
+        (b"GET / HTTP/2.0", 505),
+        (b"GET / HTTP/1.2", 505),
+        (b"GET / HTTP/0.9", 505),
+        (b"PRI * HTTP/2.0", 505),
+        (b"get / HTTP/1.1", 501),
+        (b"BREW / HTTP/1.1", 501),
+        (b"POST / HTTP/1.1", 405),
+        (b"PUT / HTTP/1.1", 405),
+        (b"DELETE / HTTP/1.1", 405),
+        (b"PATCH / HTTP/1.1", 405),
+        (b"TRACE / HTTP/1.1", 405),
+        (b"OPTIONS * HTTP/1.1", 405),
+        (b"CONNECT example:80 HTTP/1.1", 405),
+    ],
+)
+def test_request_lines_that_are_refused(line: bytes, status: int) -> None:
+    assert refusal(line + b"\r\nHost: example\r\n\r\n")[0] == status
+
+
+def test_what_is_allowed_is_told() -> None:
+    with pytest.raises(ImageServiceError) as caught:
+        parse(b"POST / HTTP/1.1\r\nHost: example\r\nContent-Length: 5\r\n\r\n")
+    assert caught.value.fields == (("Allow", "GET, HEAD"),)
+
+
+@pytest.mark.parametrize(
+    "host", [b"", b"a", b"a:80", b"a:", b"1.2.3.4", b"[::1]", b"[::ffff:1.2.3.4]:8080", b"a_b.c-d~", b"%41"]
+)
+def test_hosts(host: bytes) -> None:
+    assert parse(b"GET / HTTP/1.1\r\nHost: %b\r\n\r\n" % host).headers["host"] == host.decode()
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (),
+        (b"Host: a", b"Host: a"),
+        (b"Host: a", b"host: b"),
+        (b"Host: a, b/",),
+        (b"Host: a b",),
+        (b"Host: a/b",),
+        (b"Host: u@a",),
+        (b"Host: a:b",),
+        (b"Host: a:80:80",),
+        (b"Host: [::1",),
+        (b"Host: ::1",),
+        (b"Host: \xe4",),
+        (b"Host: http://a",),
+    ],
+)
+def test_hosts_that_are_refused(lines: tuple[bytes, ...]) -> None:
+    head = b"".join(line + b"\r\n" for line in (b"GET / HTTP/1.1", *lines, b""))
+    assert refusal(head) == (400, "request-invalid")
+
+
+def test_http_1_0_needs_no_host() -> None:
+    request = parse(b"GET / HTTP/1.0\r\n\r\n")
+    assert request.http_1_0
+    assert refusal(b"GET / HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n")[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("version", "connection", "expected"),
+    [
+        ("1.1", None, True),
+        ("1.1", "keep-alive", True),
+        ("1.1", "close", False),
+        ("1.1", "Close", False),
+        ("1.1", "keep-alive, close", False),
+        ("1.1", "x ,\tCLOSE", False),
+        ("1.1", "closed", True),
+        ("1.1", "Upgrade", True),
+        ("1.0", None, False),
+        ("1.0", "keep-alive", True),
+        ("1.0", "Keep-Alive", True),
+        ("1.0", "x, keep-alive", True),
+        ("1.0", "close", False),
+        ("1.0", "keep-alive, close", False),
+        ("1.0", "close, keep-alive", False),
+    ],
+)
+def test_who_keeps_the_connection(version: str, connection: str | None, *, expected: bool) -> None:
+    line = "" if connection is None else f"Connection: {connection}\r\n"
+    request = parse(f"GET / HTTP/{version}\r\nHost: a\r\n{line}\r\n".encode())
+    assert request.keep_alive is expected
+
+
+def test_close_counts_in_a_second_field() -> None:
+    assert not parse(with_fields(b"Connection: keep-alive", b"Connection: close")).keep_alive
+
+
+@pytest.mark.parametrize("wish", [b"websocket", b"h2c"])
+def test_a_wish_to_upgrade_is_ignored(wish: bytes) -> None:
+    assert parse(with_fields(b"Connection: Upgrade", b"Upgrade: " + wish)).target == "/"
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        ((b"Content-Length: 0",), None),
+        ((b"Content-Length: 000",), None),
+        ((b"Content-Length: 1",), 413),
+        ((b"Content-Length: 010",), 413),
+        ((b"Content-Length: 18446744073709551615",), 413),
+        ((b"Content-Length: 18446744073709551616",), 400),
+        ((b"Transfer-Encoding: chunked",), 413),
+        # What request smuggling is made of.
+        ((b"Content-Length: 0", b"Transfer-Encoding: chunked"), 400),
+        ((b"Transfer-Encoding: chunked", b"Content-Length: 5"), 400),
+        ((b"Transfer-Encoding: xchunked",), 400),
+        ((b"Transfer-Encoding: identity",), 400),
+        ((b"Transfer-Encoding:",), 400),
+        ((b"Transfer-Encoding: chunked, identity",), 400),
+        ((b"Transfer-Encoding:\x0bchunked",), 400),
+        ((b"Transfer-Encoding : chunked",), 400),
+        ((b"Transfer-Encoding\t: chunked",), 400),
+        ((b"Transfer-Encoding", b" : chunked"), 400),
+        ((b"X: y", b" Transfer-Encoding: chunked"), 400),
+        ((b"X: y", b"\tfolded"), 400),
+        ((b" X: y",), 400),
+        ((b"X: y\nTransfer-Encoding: chunked",), 400),
+        ((b"X: y\rTransfer-Encoding: chunked",), 400),
+        ((b"X: \0",), 400),
+        ((b"X: \x1b[31m",), 400),
+        ((b"X\0: y",), 400),
+        ((b"X y: z",), 400),
+        ((b"X(: z",), 400),
+        ((b"X\xe4: z",), 400),
+        ((b": y",), 400),
+        ((b"X",), 400),
+        ((b"Content-Length: 0", b"Content-Length: 0"), 400),
+        ((b"Content-Length: 0", b"Content-Length: 5"), 400),
+        ((b"Content-Length: 0, 0",), 400),
+        ((b"Content-Length: +0",), 400),
+        ((b"Content-Length: -1",), 400),
+        ((b"Content-Length: 0x0",), 400),
+        ((b"Content-Length: 0 5",), 400),
+        ((b"Content-Length: 0_5",), 400),
+        ((b"Content-Length: 1e1",), 400),
+        ((b"Content-Length:",), 400),
+        ((b"Content-Length : 5",), 400),
+        ((b"Content_Length: 5",), None),
+        ((b"Upgrade: h2c", b"Connection: Upgrade", b"Content-Length: 5"), 413),
+        ((b"Upgrade: h2c", b"Connection: Upgrade", b"Transfer-Encoding: chunked"), 413),
+    ],
+)
+def test_framing_is_sound_and_content_is_refused(lines: tuple[bytes, ...], status: int | None) -> None:
+    if status is None:
+        assert parse(with_fields(*lines)).target == "/"
+    else:
+        assert refusal(with_fields(*lines))[0] == status
+
+
+def test_http_1_0_has_no_transfer_codings() -> None:
+    assert refusal(b"GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n")[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("version", "expectation", "status"),
+    [
+        ("1.1", "100-continue", None),
+        ("1.1", "100-Continue", None),
+        ("1.1", "200-ok", 417),
+        ("1.1", "100-continue, x", 417),
+        ("1.1", "", 417),
+        ("1.0", "200-ok", None),
+    ],
+)
+def test_expectations(version: str, expectation: str, status: int | None) -> None:
+    head = f"GET / HTTP/{version}\r\nHost: a\r\nExpect: {expectation}\r\n\r\n".encode()
+    if status is None:
+        assert parse(head).target == "/"
+    else:
+        assert refusal(head) == (status, "expectation-failed")
+
+
+# Limits.
+
+
+def test_the_target_has_a_limit() -> None:
+    longest = b"/" + b"a" * (MAX_TARGET_BYTES - 1)
+    assert MAX_TARGET_BYTES == 8192
+    assert len(parse(b"GET %b HTTP/1.1\r\nHost: a\r\n\r\n" % longest).target) == MAX_TARGET_BYTES
+    assert refusal(b"GET %ba HTTP/1.1\r\nHost: a\r\n\r\n" % longest) == (414, "target-too-long")
+
+
+def test_a_target_without_end_is_refused_before_it_fills_the_head() -> None:
+    with pytest.raises(UriTooLong):
+        find_head(b"GET /" + b"a" * (MAX_TARGET_BYTES + 100))
+
+
+def test_fields_have_a_limit() -> None:
+    assert MAX_FIELDS == 100
+    lines = [b"X-%d: y" % number for number in range(MAX_FIELDS - 1)]
+    assert len(parse(with_fields(*lines)).headers) == MAX_FIELDS
+    assert refusal(with_fields(*lines, b"Z: y")) == (431, "head-too-large")
+
+
+@pytest.mark.parametrize("field", [b"X: %b", b"Cookie: %b"])
+def test_the_head_has_a_limit(field: bytes) -> None:
+    assert MAX_HEAD_BYTES == 32768
+    room = MAX_HEAD_BYTES - len(with_fields(field % b""))
+    fits, too_long = with_fields(field % (b"a" * room)), with_fields(field % (b"a" * (room + 1)))
+    assert len(fits) == MAX_HEAD_BYTES
+    assert parse(fits).target == "/"
+    assert find_head(fits[:-1]) is None
+    for arrived in (too_long, too_long[:-1], too_long + HOST):
+        with pytest.raises(HeadTooLarge):
+            find_head(arrived)
+
+
+def test_a_line_that_ends_in_lf_alone_is_refused_before_the_deadline() -> None:
+    for arrived in (b"GET / HTTP/1.1\n", b"GET / HTTP/1.1\r\nHost: a\n\n", b"\nGET / HTTP/1.1\r\n"):
+        with pytest.raises(InvalidRequest):
+            find_head(arrived)
+
+
+# Any bytes.
+
+lines = st.lists(
+    st.sampled_from(
+        [
+            b"GET / HTTP/1.1",
+            b"HEAD /x?y HTTP/1.0",
+            b"GET http://a HTTP/1.1",
+            b"Host: a",
+            b"Host:",
+            b"Connection: close",
+            b"Upgrade: x",
+            b"Connection: upgrade",
+            b"Content-Length: 0",
+            b"Content-Length: 5",
+            b"Transfer-Encoding: chunked",
+            b"Expect: 100-continue",
+            b"",
+        ]
+    )
+    | st.binary(max_size=12),
+    max_size=8,
+).map(b"\r\n".join)
+almost = st.tuples(st.sampled_from([b"", HOST]), lines | st.binary(max_size=60)).map(b"".join)
+
+
+@given(almost)
+@example(b"")
+@example(b"\r\n\r\n")
+@example(HOST + b"\r\n" + HOST + b"\r\n")
+def test_any_bytes_are_a_request_or_a_refusal(data: bytes) -> None:
+    with suppress(ImageServiceError):
+        length = find_head(data)
+        if length is not None:
+            assert data[:length].endswith(b"\r\n\r\n")
+            request = parse_head(data[:length])
+            assert request.method in {"GET", "HEAD"}
+            assert request.target.startswith("/")
+            assert request.http_1_0 or "host" in request.headers
+            assert "transfer-encoding" not in request.headers
+
+
+@given(almost)
+def test_any_bytes_parse_or_are_refused_even_where_no_end_was_looked_for(data: bytes) -> None:
+    try:
+        parse_head(data)
+    except ImageServiceError:
+        return
+    assert b"\r\n\r\n" in data
+
+
+@given(almost, st.integers(0, 200))
+def test_the_end_of_the_head_does_not_depend_on_the_pieces(data: bytes, cut: int) -> None:
+    """What is found once everything is there was not found, or refused otherwise, before."""
+    head = HOST + b"X: y\r\n\r\n"
+    assert find_head(head + data) == len(head)
+    assert find_head(head[: min(cut, len(head) - 1)]) is None
+
+
+def test_no_credential_shows() -> None:
+    request = parse(b"GET /?api_key=s3cr3t HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer s3cr3t\r\n\r\n")
+    assert "s3cr3t" not in repr(request)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET s3cr3t HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /s3cr3t# HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"POST /s3cr3t HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"S3CR3T / HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: s3cr3t/\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nExpect: s3cr3t\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: s3cr3t\0\r\n\r\n",
+    ],
+)
+def test_no_refusal_quotes_what_was_sent(head: bytes) -> None:
+    with pytest.raises(ImageServiceError) as caught:
+        parse(head)
+    assert "s3cr3t" not in caught.value.detail.lower()
