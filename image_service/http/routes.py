@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import enum
 import json
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
@@ -57,14 +57,14 @@ Route: TypeAlias = ImageRoute | Probe
 
 @attrs.frozen
 class _Context:
-    query: Mapping[str, str]
-    authorization: str | None
+    query: Mapping[str, str] = attrs.field(repr=False)
+    authorization: str | None = attrs.field(repr=False)
 
-    def credentials(self) -> Credentials | None:
+    def credentials(self, token_in_path: str | None = None) -> Credentials | None:
         """The first that the request carries, in the contract's order."""
         if api_key := self.query.get("api_key"):
             return Credentials(CredentialScheme.API_KEY, api_key)
-        if token := self.query.get("image_token"):
+        if token := token_in_path or self.query.get("image_token"):
             return _image_token(token)
         if self.authorization:
             return Credentials(CredentialScheme.AUTHORIZATION, self.authorization)
@@ -105,10 +105,9 @@ def parse_route(target: str, headers: Mapping[str, str], base_path: str = "") ->
 
 
 def _decode(segment: str) -> str:
-    try:
+    with suppress(UnicodeDecodeError):
         return unquote(segment, errors="strict")
-    except UnicodeDecodeError:
-        raise NotFound("there is nothing at this path") from None
+    raise NotFound("there is nothing at this path")
 
 
 def _by_query(context: _Context, infra_env_id: str) -> Route:
@@ -128,9 +127,9 @@ def _by_api_key(_context: _Context, api_key: str, version: str, architecture: st
     return ImageRoute("/byapikey/:token", ref, Credentials(CredentialScheme.API_KEY, api_key))
 
 
-def _by_token(_context: _Context, token: str, version: str, architecture: str, file: str) -> Route:
+def _by_token(context: _Context, token: str, version: str, architecture: str, file: str) -> Route:
     ref = ImageRef(_subject(token), version, architecture, _kind_of_file(file))
-    return ImageRoute("/bytoken/:token", ref, _image_token(token))
+    return ImageRoute("/bytoken/:token", ref, context.credentials(token))
 
 
 def _by_cluster(context: _Context, infra_env_id: str) -> Route:
@@ -182,14 +181,16 @@ def _kind_of_file(name: str) -> Kind:
 
 def _subject(token: str) -> str:
     """The infra-env that a JWT is for (RFC 7519); who checks its signature is assisted-service."""
-    try:
+    claims = None
+    with suppress(ValueError, RecursionError):  # neither base64url nor UTF-8 nor JSON
         _header, payload, _signature = token.split(".")
         claims = json.loads(
             base64.b64decode(payload + "=" * (-len(payload) % 4), altchars=b"-_", validate=True)
         )
-    except (ValueError, binascii.Error, RecursionError):
-        raise NotFound("the token in the path is not a JWT") from None
-    subject = (claims.get("sub") or claims.get("infra_env_id")) if isinstance(claims, dict) else None
+    # Outside of the decoder's error, which holds the claims and would be this one's context.
+    if not isinstance(claims, dict):
+        raise NotFound("the token in the path is not a JWT")
+    subject = claims.get("sub") or claims.get("infra_env_id")
     if not isinstance(subject, str):
         raise NotFound("the token in the path names no infra-env (sub or infra_env_id)")
     return _uuid(subject)
