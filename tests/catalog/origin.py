@@ -26,14 +26,14 @@ class Answer:
         status: status code.
         headers: further fields.
         promised: Content-Length; None: that of the body, negative: none at all.
-        hold: when given, the connection stays open behind the body until it is set.
+        hold: the connection stays open behind the body until ``Origin.go_on`` is set.
     """
 
     body: bytes = b""
     status: int = 200
     headers: Mapping[str, str] = attrs.field(factory=dict)
     promised: int | None = None
-    hold: threading.Event | None = None
+    hold: bool = False
 
 
 @attrs.frozen
@@ -44,6 +44,13 @@ class Asked:
     headers: Message
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = False  # joined on close, so that no test leaves one behind
+
+    def handle_error(self, *_: object) -> None:
+        """Let clients go away in the middle of an answer: some are meant to."""
+
+
 class Origin:
     """The server; answers of one path are given in order, the last one again and again."""
 
@@ -51,9 +58,9 @@ class Origin:
         self._answers: dict[str, list[Answer]] = defaultdict(list)
         self.asked: list[Asked] = []
         self.held = threading.Event()
+        self.go_on = threading.Event()
         self.scheme = "https" if context else "http"
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = False  # joined on close, so that no test leaves one behind
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
         if context:
             self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
 
@@ -80,6 +87,7 @@ class Origin:
         self._server.serve_forever(poll_interval=0.01)
 
     def close(self) -> None:
+        self.go_on.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -100,7 +108,7 @@ def _handler(origin: Origin) -> type[http.server.BaseHTTPRequestHandler]:
             self.wfile.write(answer.body)
             if answer.hold:
                 origin.held.set()
-                answer.hold.wait()
+                origin.go_on.wait()
             self.close_connection = True
 
         def do_CONNECT(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import attrs
 import pytest
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from image_service.catalog.catalog import DOWNLOADS, RETRY_SECONDS, Catalog, State
@@ -179,6 +180,7 @@ def customised() -> bytes:
 async def test_refuses_what_is_no_pristine_live_iso(
     bench: Bench, lines: Lines, tmp_path: Path, content: bytes, reason: str
 ) -> None:
+    before = open_files()
     bad = entry(write(tmp_path / "bad.iso", content).as_uri(), version="1")
     good = entry(write(tmp_path / "good.iso").as_uri(), version="2")
     catalog = bench.start(bad, good)
@@ -193,6 +195,7 @@ async def test_refuses_what_is_no_pristine_live_iso(
     assert [status.state for status in catalog.states()] == [State.REFUSED, State.READY]
     assert bench.clock.getDelayedCalls() == []  # stays refused
     assert (tmp_path / "bad.iso").exists()
+    assert open_files() == before + 1  # the good one
 
 
 @ensure_deferred
@@ -334,8 +337,7 @@ async def test_names_what_there_is(
 async def test_does_not_let_slow_downloads_hold_up_the_rest(
     bench: Bench, lines: Lines, origin: Origin, tmp_path: Path
 ) -> None:
-    go_on = threading.Event()
-    url = origin.serve("/slow.iso", Answer(b"", promised=len(ISO), hold=go_on))
+    url = origin.serve("/slow.iso", Answer(b"", promised=len(ISO), hold=True))
     slow = [entry(url, f"slow{index}", f"s{index}") for index in range(DOWNLOADS + 1)]
     quick = entry(write(tmp_path / "quick.iso").as_uri())
     catalog = bench.start(*slow, quick)
@@ -349,7 +351,7 @@ async def test_does_not_let_slow_downloads_hold_up_the_rest(
             catalog.find(image.version, "x86_64", Kind.FULL_ISO)
         assert refusal.value.retry_after_seconds
 
-    go_on.set()
+    origin.go_on.set()
     for image in slow:
         await lines.until(image.file_name, State.FAILED)
     assert catalog.ready
@@ -368,8 +370,7 @@ async def test_is_not_ready_while_no_image_is(bench: Bench, lines: Lines, origin
 
 @ensure_deferred
 async def test_stops_in_the_middle_of_a_download(bench: Bench, lines: Lines, origin: Origin) -> None:
-    never = threading.Event()
-    image = entry(origin.serve("/base.iso", Answer(ISO[:1000], promised=len(ISO), hold=never)))
+    image = entry(origin.serve("/base.iso", Answer(ISO[:1000], promised=len(ISO), hold=True)))
     before = open_files()
     catalog = bench.start(image)
     await lines.until(image.file_name, State.DOWNLOADING)
@@ -380,7 +381,7 @@ async def test_stops_in_the_middle_of_a_download(bench: Bench, lines: Lines, ori
     assert [status.state for status in catalog.states()] == [State.STOPPED]
     assert bench.names() == set()
     assert bench.clock.getDelayedCalls() == []
-    never.set()
+    assert not origin.go_on.is_set()
     origin.close()
     assert open_files() <= before
 
@@ -425,6 +426,26 @@ async def test_does_not_try_again_after_it_stopped(bench: Bench, lines: Lines, o
 
 
 @ensure_deferred
+async def test_does_not_try_again_what_fails_while_it_stops(reactor: EPollReactor, tmp_path: Path) -> None:
+    fetching, stopping, clock = threading.Event(), threading.Event(), Clock()
+
+    def fetch(url: str, file: BinaryIO, interruption: Interruption) -> None:
+        del url, file, interruption
+        fetching.set()
+        stopping.wait()
+        raise Unavailable("cable cut")
+
+    catalog = Catalog(reactor, clock, [entry(NOWHERE)], tmp_path, fetch)
+    catalog.start()
+    fetching.wait()
+    stopped = Deferred.fromCoroutine(catalog.stop())
+    stopping.set()
+    await stopped
+
+    assert clock.getDelayedCalls() == []
+
+
+@ensure_deferred
 async def test_removes_what_a_killed_process_left(bench: Bench, lines: Lines, tmp_path: Path) -> None:
     image = entry(write(tmp_path / "base.iso").as_uri())
     write(bench.data_dir / ".rhcos-full-iso-1-x86_64.iso.0a1b2c3d.part")
@@ -449,8 +470,7 @@ async def test_tells_each_change_of_state_in_one_line(bench: Bench, lines: Lines
     await lines.until(image.file_name, State.READY)
     await catalog.stop()
 
+    states = ("downloading", "verifying", "ready", "stopped")
     told = [line for line in lines.text.splitlines() if image.file_name in line]
-    assert told == [
-        f"base image {image.file_name} is {state}" for state in ("downloading", "verifying", "stopped")
-    ]
+    assert told == [f"base image {image.file_name} is {state}" for state in states]
     assert "top-secret" not in lines.text

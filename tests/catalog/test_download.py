@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import ssl
@@ -109,11 +108,9 @@ def test_says_that_nobody_listens(other: Origin) -> None:
 
 def test_gives_up_after_a_silence(origin: Origin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "SILENCE_SECONDS", 0.05)
-    answered = threading.Event()
-    url = origin.serve("/a.iso", Answer(BODY[:9], promised=9000, hold=answered))
+    url = origin.serve("/a.iso", Answer(BODY[:9], promised=9000, hold=True))
     with pytest.raises(Unavailable, match="silence"):
         fetch(url)
-    answered.set()
 
 
 def test_leaves_a_full_disk_to_the_caller(origin: Origin) -> None:
@@ -234,12 +231,11 @@ def test_follows_from_http_to_https(tmp_path: Path, origin: Origin) -> None:
 
 
 def test_is_interrupted_while_a_tls_server_is_silent(tmp_path: Path) -> None:
-    trusted, answered, interruption = authority(tmp_path), threading.Event(), Interruption()
+    trusted, interruption = authority(tmp_path), Interruption()
     environ = {"DATA_DIR": "/tmp", "OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE": str(trusted.ca_file)}
     downloader = Downloader.from_settings(Settings.from_environment(environ, standalone=True))
-    with running(trusted.context) as origin, contextlib.ExitStack() as stack:
-        stack.callback(answered.set)
-        url = origin.serve("/a.iso", Answer(BODY[:9], promised=9000, hold=answered))
+    with running(trusted.context) as origin:
+        url = origin.serve("/a.iso", Answer(BODY[:9], promised=9000, hold=True))
 
         def interrupt() -> None:
             origin.held.wait()
@@ -250,7 +246,7 @@ def test_is_interrupted_while_a_tls_server_is_silent(tmp_path: Path) -> None:
         with pytest.raises(Interrupted):
             downloader.fetch(url, io.BytesIO(), interruption)
         waiter.join()
-        assert not answered.is_set()
+        assert not origin.go_on.is_set()
 
 
 # Proxies.
