@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+from twisted.internet.defer import CancelledError, Deferred
+
+from image_service.http.single_flight import SingleFlight
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@attrs.define
+class Attempts:
+    """Attempts that go on until the test ends them."""
+
+    started: list[Deferred[str]] = attrs.field(factory=list)
+
+    async def start(self) -> str:
+        attempt: Deferred[str] = Deferred()
+        self.started.append(attempt)
+        return await attempt
+
+
+def outcome_of(waiter: Deferred[str]) -> list[object]:
+    """Where a waiter's value or exception will be."""
+    found: list[object] = []
+    waiter.addCallbacks(found.append, lambda failure: found.append(failure.value))
+    return found
+
+
+def test_askers_of_one_key_share_one_attempt() -> None:
+    flight: SingleFlight[str, str] = SingleFlight()
+    attempts = Attempts()
+    outcomes = [outcome_of(flight.join("a", attempts.start)) for _ in range(200)]
+    assert len(attempts.started) == 1
+    assert outcomes == [[]] * 200
+    attempts.started[0].callback("value")
+    assert outcomes == [["value"]] * 200
+
+
+def test_keys_do_not_wait_for_each_other() -> None:
+    flight: SingleFlight[str, str] = SingleFlight()
+    attempts = Attempts()
+    one, other = outcome_of(flight.join("a", attempts.start)), outcome_of(flight.join("b", attempts.start))
+    attempts.started[1].callback("b's")
+    assert (one, other) == ([], ["b's"])
+    attempts.started[0].callback("a's")
+    assert one == ["a's"]
+
+
+def test_who_asks_after_the_end_starts_another() -> None:
+    flight: SingleFlight[str, str] = SingleFlight()
+    attempts = Attempts()
+    for number in range(3):
+        outcome = outcome_of(flight.join("a", attempts.start))
+        attempts.started[number].callback(str(number))
+        assert outcome == [str(number)]
+
+
+def test_a_failure_is_shared_and_not_kept() -> None:
+    flight: SingleFlight[str, str] = SingleFlight()
+    attempts = Attempts()
+    outcomes = [outcome_of(flight.join("a", attempts.start)) for _ in range(3)]
+    error = OSError("no")
+    attempts.started[0].errback(error)
+    assert outcomes == [[error]] * 3
+    outcome = outcome_of(flight.join("a", attempts.start))
+    attempts.started[1].callback("yes")
+    assert outcome == ["yes"]
+
+
+@pytest.mark.parametrize(
+    "end", [lambda attempt: attempt.callback("value"), lambda attempt: attempt.errback(OSError())]
+)
+def test_who_leaves_leaves_alone(end: Callable[[Deferred[str]], None]) -> None:
+    """Nothing of the attempt is cancelled, and no error is left unhandled (the guard would tell)."""
+    flight: SingleFlight[str, str] = SingleFlight()
+    attempts = Attempts()
+    waiters = [flight.join("a", attempts.start) for _ in range(200)]
+    outcomes = [outcome_of(waiter) for waiter in waiters]
+    for waiter in waiters[::2]:
+        waiter.cancel()
+    assert [type(outcome[0]) for outcome in outcomes[::2]] == [CancelledError] * 100
+    assert not attempts.started[0].called
+    end(attempts.started[0])
+    assert all(len(outcome) == 1 for outcome in outcomes)
+    assert not any(isinstance(outcome[0], CancelledError) for outcome in outcomes[1::2])
+
+
+@pytest.mark.parametrize(
+    "end", [lambda attempt: attempt.callback("value"), lambda attempt: attempt.errback(OSError())]
+)
+def test_an_attempt_that_everybody_left_ends_in_silence(end: Callable[[Deferred[str]], None]) -> None:
+    flight: SingleFlight[str, str] = SingleFlight()
+    attempts = Attempts()
+    first = flight.join("a", attempts.start)
+    outcome_of(first)
+    first.cancel()
+    retry = outcome_of(flight.join("a", attempts.start))
+    assert len(attempts.started) == 1, "the retry joins what the first one started"
+    second = flight.join("b", attempts.start)
+    outcome_of(second)
+    second.cancel()
+    end(attempts.started[1])
+    end(attempts.started[0])
+    assert len(retry) == 1
+
+
+def test_an_attempt_that_ends_at_once_is_over_at_once() -> None:
+    flight: SingleFlight[str, str] = SingleFlight()
+
+    async def ready() -> str:
+        return "value"
+
+    async def failing() -> str:
+        raise OSError
+
+    assert outcome_of(flight.join("a", ready)) == ["value"]
+    assert isinstance(outcome_of(flight.join("a", failing))[0], OSError)
+    assert outcome_of(flight.join("a", ready)) == ["value"]
+
+
+def test_who_asks_again_from_a_callback_gets_a_new_attempt() -> None:
+    flight: SingleFlight[str, str] = SingleFlight()
+    attempts = Attempts()
+    again: list[list[object]] = []
+    flight.join("a", attempts.start).addCallback(
+        lambda _: again.append(outcome_of(flight.join("a", attempts.start)))
+    )
+    other = outcome_of(flight.join("a", attempts.start))
+    attempts.started[0].callback("first")
+    assert (other, again) == (["first"], [[]])
+    attempts.started[1].callback("second")
+    assert again == [["second"]]
