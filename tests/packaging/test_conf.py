@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from image_service.config import Settings, variables
+from tests.acceptance.clients import needs_client
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
@@ -50,11 +51,8 @@ def test_example_is_a_configuration(example: str, tmp_path: Path) -> None:
 
 
 def analyze(verb: str, *options: str, unit: Path) -> subprocess.CompletedProcess[str]:
-    if not shutil.which("systemd-analyze"):
-        pytest.skip("no systemd-analyze to check the unit")
-    return subprocess.run(
-        ["systemd-analyze", verb, *options, unit], capture_output=True, text=True, check=False
-    )
+    command = [needs_client("systemd-analyze"), verb, *options, unit]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
