@@ -51,7 +51,7 @@ def test_example_is_a_configuration(example: str, tmp_path: Path) -> None:
 
 
 def analyze(verb: str, *options: str, unit: Path) -> subprocess.CompletedProcess[str]:
-    command = (needs_client("systemd-analyze"), verb, *options, unit)
+    command = [needs_client("systemd-analyze"), verb, *options, str(unit)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
