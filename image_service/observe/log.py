@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from twisted.logger import (
     formatEvent,
     formatEventAsClassicLogText,
 )
+from twisted.python.reflect import safe_str
 from zope.interface import implementer
 
 from image_service.parsers import log_level
@@ -46,7 +48,9 @@ class JsonLines:
 
     def __call__(self, event: LogEvent) -> None:
         """Write one event."""
-        print(json.dumps(describe(event), default=str), file=self._out, flush=True)
+        line = json.dumps(describe(event)) + "\n"
+        self._out.write(line)  # in one piece: threads log too
+        self._out.flush()
 
 
 @implementer(ILogObserver)
@@ -85,12 +89,16 @@ def describe(event: LogEvent) -> dict[str, object]:
         "message": formatEvent(event),
     }
     for name, value in event.items():
-        if not name.startswith("log_") and name not in _INTERNAL:
-            line[name] = value if isinstance(value, _SCALARS) else str(value)
+        if not name.startswith("log_") and name not in _INTERNAL and name not in line:
+            line[name] = value if _is_json(value) else safe_str(value)
     failure = event.get("log_failure")
     if failure is not None:
         line["traceback"] = failure.getBriefTraceback()
     return line
+
+
+def _is_json(value: object) -> bool:
+    return isinstance(value, _SCALARS) and not (isinstance(value, float) and not math.isfinite(value))
 
 
 def observer(out: TextIO | None = None, environ: Mapping[str, str] | None = None) -> ILogObserver:
