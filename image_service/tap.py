@@ -20,7 +20,6 @@ from twisted.internet.error import ReactorNotRunning
 from twisted.internet.ssl import CertificateOptions, PrivateCertificate, TLSVersion
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
-from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python import usage
 from twisted.python.threadpool import ThreadPool
 
@@ -34,6 +33,7 @@ from image_service.http.application import Application
 from image_service.http.boot_images import BootImages
 from image_service.http.connection import ConnectionFactory, Limits
 from image_service.http.page_cache import PageCache
+from image_service.http.tls import TlsFactory
 from image_service.os_images import FULL_ISO, OsImage
 from image_service.standalone.sample import (
     SAMPLE_ARCHITECTURE,
@@ -228,7 +228,7 @@ class ImageService(Service):
         if key_file is None or certificate_file is None:
             return connections
         certificate = load_certificate(key_file, certificate_file)
-        return TLSMemoryBIOFactory(certificate, isClient=False, wrappedFactory=connections)
+        return TlsFactory(certificate, isClient=False, wrappedFactory=connections)
 
     def _start_pool(self, threads: int, name: str) -> ThreadPool:
         pool = ThreadPool(0, threads, name)
