@@ -12,7 +12,8 @@ class Customization:
     """Everything that is laid over a base image.
 
     Args:
-        ignition: the Ignition config, JSON, exactly as assisted-service sent it.
+        ignition: the Ignition config, exactly as assisted-service sent it; whoever took it in has checked
+            that it is one.
         kernel_arguments: arguments to append, in order.
         modified: assisted-service's Last-Modified for the config, UTC; None: it sent none.
     """

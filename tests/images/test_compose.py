@@ -17,11 +17,9 @@ from hypothesis import strategies as st
 from image_service.coreos.initrd import read_members
 from image_service.coreos.live_iso import read_live_iso
 from image_service.errors import (
-    IgnitionInvalid,
     IgnitionTooLarge,
     KernelArgumentInvalid,
     KernelArgumentsTooLarge,
-    UpstreamError,
 )
 from image_service.images.base import BaseImage
 from image_service.images.compose import compose
@@ -290,33 +288,6 @@ def _fits(length: int) -> bool:
 
 def _iso_with_area(length: int) -> bytes:
     return build_live_iso({**live_files(), "images/ignition.img": bytes(length)})
-
-
-@pytest.mark.parametrize(
-    ("config", "error"),
-    [
-        (b"", UpstreamError),
-        (b"<html>s3cr3t</html>", UpstreamError),
-        (b'{"ignition": {"version": "3.2.0"}, "s3cr3t": ', UpstreamError),
-        (b"\xff\xfes3cr3t", UpstreamError),
-        (b"[" * 100_000, UpstreamError),
-        (b'"s3cr3t"', IgnitionInvalid),
-        (b"null", IgnitionInvalid),
-        (b"[]", IgnitionInvalid),
-        (b'{"s3cr3t": 1}', IgnitionInvalid),
-        (b'{"ignition": []}', IgnitionInvalid),
-        (b'{"ignition": {"version": 3}}', IgnitionInvalid),
-        (b'{"ignition": {"version": "2.2.0", "s3cr3t": 1}}', IgnitionInvalid),
-        (b'{"ignition": {"version": "30.0.0"}}', IgnitionInvalid),
-        (b'{"ignition": {"version": "3.2.0\\n"}}', IgnitionInvalid),
-    ],
-)
-def test_what_is_no_ignition_3_config_is_refused_and_not_quoted(
-    base: BaseImage, config: bytes, error: type[Exception]
-) -> None:
-    with pytest.raises(error) as caught:
-        composed(base, config)
-    assert "s3cr3t" not in str(caught.value)
 
 
 @pytest.mark.parametrize("argument", ["a;b", "$x", 'a="b', "", "a\nb", "ä"])
