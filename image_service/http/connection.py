@@ -52,6 +52,7 @@ _log = Logger()
 LINGER_SECONDS = 2
 """How long a closed connection is kept for the client to read the last answer (RFC 9112 9.6)."""
 MAX_LINGER_BYTES = 1024 * 1024
+"""How much of what a client still sends is read and thrown away; the rest has to wait for the end."""
 MAX_BUFFERED_BYTES = 2 * MAX_HEAD_BYTES
 CROWD_RESERVE = 64
 """Connections beyond the limit that are still accepted, to be told so, and for probes."""
@@ -144,7 +145,7 @@ class Connection(Protocol):
         if self._closing:
             self._lingered += len(data)
             if self._lingered > MAX_LINGER_BYTES:
-                self.transport.abortConnection()
+                self.transport.pauseProducing()  # not an abort, whose reset could destroy the answer
             return
         self._buffer = self._buffer + data if self._buffer else data
         if self._exchange is None:
@@ -346,9 +347,11 @@ class Connection(Protocol):
     def _stall_check_seconds(self) -> float:
         return self._server.limits.stall_seconds / _STALL_CHECKS
 
+    def _tcp(self) -> Any:  # noqa: ANN401 - as transport
+        return self.transport.transport if self._secure else self.transport
+
     def _socket(self) -> socket:
-        tcp = self.transport.transport if self._secure else self.transport
-        handle: socket = tcp.getHandle()
+        handle: socket = self._tcp().getHandle()
         return handle
 
     def _acknowledged(self) -> int:
@@ -358,11 +361,14 @@ class Connection(Protocol):
         return acked
 
     def _linger(self) -> None:
-        """Wait for as long as the client still reads what lies in the kernel's buffer, and no longer."""
+        """Wait for as long as the client's system still takes what lies in the kernel's buffer, no longer.
+
+        The end is a close, not an abort: the client itself may not have read what its system has.
+        """
         if any(ioctl(self._socket(), TIOCOUTQ, bytes(4))):
             self._check_for_stall()
         else:
-            self.transport.abortConnection()
+            self._tcp().loseConnection()
 
     def close_if_idle(self) -> None:
         """The service is going away: end now unless a request is being answered."""
