@@ -6,6 +6,7 @@ the client taking bytes, or the client closing. Each but the application's has i
 
 from __future__ import annotations
 
+import re
 import struct
 from datetime import UTC, datetime
 from fcntl import ioctl
@@ -57,6 +58,7 @@ MAX_BUFFERED_BYTES = 2 * MAX_HEAD_BYTES
 CROWD_RESERVE = 64
 """Connections beyond the limit that are still accepted, to be told so, and for probes."""
 
+_EMPTY_LINES = re.compile(rb"(?:\r\n)+")
 _STALL_CHECKS = 4  # in one stall timeout
 _BYTES_ACKED = struct.Struct("=Q")
 _BYTES_ACKED_OFFSET = 120  # in struct tcp_info, Linux 4.1 and later
@@ -191,8 +193,8 @@ class Connection(Protocol):
 
     def _take_request(self) -> bool:
         """Take one request from the buffer and begin to answer it; False: there is none yet."""
-        if self._buffer.startswith(b"\r\n"):  # RFC 9112 2.2: an empty line before a request is ignored
-            self._buffer = self._buffer[2:]
+        if self._buffer.startswith(b"\r\n"):  # RFC 9112 2.2: empty lines before a request are ignored
+            self._buffer = _EMPTY_LINES.sub(b"", self._buffer, count=1)
         head = self._buffer
         try:
             length = find_head(head)
