@@ -229,7 +229,8 @@ class Connection(Protocol):
 
     def _send_later(self, answer: Answer, exchange: _Exchange) -> None:
         if exchange is self._exchange:  # else the client left in the meantime
-            self._sender.begin_turn()
+            if not self._taking:  # else it had fired already, in the turn of its request
+                self._sender.begin_turn()
             self._send(exchange, answer)
             self._take_requests()
 

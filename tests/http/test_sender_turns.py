@@ -1,0 +1,155 @@
+"""What one connection may do before the reactor turns, and what may pile up for one that does not read."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import TYPE_CHECKING
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.python.threadpool import ThreadPool
+
+from image_service.http.page_cache import PageCache
+from image_service.http.sender import TURN_BYTES
+from tests.http.client import request
+from tests.http.image import MIB
+from tests.http.serving import SMALL_BUFFER
+from tests.http.turns import turns
+from tests.pytwisted import async_fixture, ensure_deferred
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from twisted.internet.epollreactor import EPollReactor
+
+    from image_service.images.extents import BaseFile
+    from tests.http.client import Client
+    from tests.http.conftest import Serve
+    from tests.http.image import Image, ImageApplication
+    from tests.http.serving import Server
+
+
+class Greed:
+    """Reads what a client was sent whenever the sender or the application is busy.
+
+    The kernel's buffer is therefore never full, and the connection never has that reason to stop.
+    """
+
+    def __init__(self) -> None:
+        self.client: Client | None = None
+        self.by_turn = [0]
+
+    def read(self) -> None:
+        """Read everything that is there."""
+        while self.client is not None and (data := self.client.receive_some()):
+            self.by_turn[-1] += len(data)
+
+    async def read_all(self, count: int) -> None:
+        """Read so many bytes, and note how many came in each turn."""
+        assert self.client is not None
+        while sum(self.by_turn) < count:
+            self.read()
+            await turns(self.client.reactor, 1)
+            self.by_turn.append(0)
+
+
+class GreedyPageCache(PageCache):
+    """The real one, which gives the client its chance to read."""
+
+    def __init__(self, reactor: EPollReactor, greed: Greed) -> None:
+        super().__init__(reactor, ThreadPool(0, 1))
+        self.greed = greed
+
+    def holds(self, file: BaseFile, offset: int, length: int) -> bool:
+        """Let the client read first."""
+        self.greed.read()
+        return super().holds(file, offset, length)
+
+    def read(self, file: BaseFile, offset: int, length: int) -> bytes | None:
+        """Let the client read first."""
+        self.greed.read()
+        return super().read(file, offset, length)
+
+
+@pytest.fixture
+def greed(application: ImageApplication) -> Greed:
+    greed = Greed()
+    application.asked = lambda _: greed.read()
+    return greed
+
+
+@async_fixture
+async def greedy(reactor: EPollReactor, serve_both: Serve, greed: Greed) -> AsyncIterator[Server]:
+    yield await serve_both(page_cache=GreedyPageCache(reactor, greed))
+
+
+@pytest.mark.parametrize(
+    ("target", "count"),
+    [("/image", 3), ("/image/0-1048576", 100), ("/fired/0-1048576", 100), ("/image/0-20000", 2000)],
+)
+@ensure_deferred
+async def test_nobody_keeps_the_reactor_for_more_than_a_few_mib(
+    greedy: Server, greed: Greed, image: Image, target: str, count: int
+) -> None:
+    greed.client = await greedy.client()
+    other = await greedy.client()
+    asking = Deferred.fromCoroutine(greed.client.send(request(target) * count))
+    size = int(target.rpartition("-")[2]) if "-" in target else len(image.content)
+    answered_after: list[int] = []
+    other_asking = Deferred.fromCoroutine(other.ask("/image/0-9"))
+    other_asking.addCallback(lambda _: answered_after.append(sum(greed.by_turn)))
+    await greed.read_all(count * size)
+    await asking
+    await other_asking
+    assert max(greed.by_turn) <= 1.25 * TURN_BYTES
+    assert answered_after[0] <= 4 * TURN_BYTES
+
+
+@pytest.mark.parametrize("target", ["/image/0-9", "/fired/0-9", "/nowhere"])
+@ensure_deferred
+async def test_small_answers_end_a_turn_too(
+    greedy: Server, greed: Greed, application: ImageApplication, target: str
+) -> None:
+    greed.client = await greedy.client()
+    asking = Deferred.fromCoroutine(greed.client.send(request(target) * 5000))
+    most = answered = 0
+    while len(application.targets) < 5000:
+        greed.read()
+        await turns(greedy.reactor, 1)
+        most = max(most, len(application.targets) - answered)
+        answered = len(application.targets)
+    await asking
+    assert most <= 512
+
+
+@ensure_deferred
+async def test_answers_do_not_pile_up_before_a_client_that_does_not_read(
+    server: Server, application: ImageApplication
+) -> None:
+    """Each asked for by itself, and each smaller than what a transport takes before it asks to pause."""
+    client = await server.client(receive_buffer=SMALL_BUFFER)
+    for _ in range(1000):
+        await client.send(request("/image/0-60000"))
+        await turns(server.reactor, 3)
+    assert len(application.targets) < 500
+
+
+@pytest.mark.parametrize("size", [8 * MIB, 64 * MIB])
+@ensure_deferred
+async def test_memory_depends_neither_on_the_size_of_a_range_nor_on_the_reader(
+    server: Server, size: int
+) -> None:
+    client = await server.client(receive_buffer=65536)
+    await client.ask("/image/0-1000000")
+    tracemalloc.start()
+    await client.send(request("/image") * (size // (8 * MIB)))
+    await turns(server.reactor, 50)
+    _, stalled = tracemalloc.get_traced_memory()
+    left = size
+    while left > 0:
+        left -= len(client.receive_some() or b"")
+        await turns(server.reactor, 1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert stalled < 2 * MIB
+    assert peak < 4 * MIB
