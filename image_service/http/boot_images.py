@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from image_service.images.boot_image import BootImage
     from image_service.images.reference import Credentials, ImageRef
 
-THREAD_BYTES = 1024 * 1024
-"""A config larger than this is composed in a thread: checking and compressing it takes a while."""
+THREAD_BYTES = 128 * 1024
+"""A config larger than this is composed in a thread: one of a MB takes half a second to compress."""
 MAX_KEPT = 4096
 
 _First = TypeVar("_First")
