@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from image_service.errors import ImageServiceError, Unavailable
-from image_service.http.exchange import Answer, Subject
+from image_service.http.exchange import NOTHING, Answer, Subject
 from image_service.http.problem import problem
 from image_service.http.response import Response, render_fields
 from image_service.http.routes import ImageRoute, Probe, parse_route
@@ -68,19 +68,20 @@ class Application:
             return _answer(request, known)
         try:
             route = parse_route(request.target, request.headers, self._base_path)
-            if isinstance(route, Probe):
-                return self._answer_probe(request, route)
-            if crowded:
-                raise Unavailable("the limit on connections is reached", retry_after_seconds=5)
         except ImageServiceError as error:
-            return Answer(problem(error, head_only=request.method == "HEAD"))
+            return _refusal(request, error)
+        if isinstance(route, Probe):
+            return self._answer_probe(request, route)
+        if crowded:
+            crowd = Unavailable("the limit on connections is reached", retry_after_seconds=5)
+            return _refusal(request, crowd, _subject(route))
         return Deferred.fromCoroutine(self._answer_image(request, route, asker))
 
     async def _answer_image(self, request: Request, route: ImageRoute, asker: _Asker) -> Answer:
         ref = route.ref
         try:
             kept = await self._images.get(ref, route.credentials)
-            known = _Known(kept, Subject(route.handler, ref.infra_env_id, kept.kind.value))
+            known = _Known(kept, attrs.evolve(_subject(route), kind=kept.kind.value))
             self._remember(asker, known)
             return _answer(request, known)
         except ImageServiceError as error:
@@ -88,8 +89,7 @@ class Application:
         except Exception:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the cause
             _log.failure("no image could be made for infra-env {infra_env}", infra_env=ref.infra_env_id)
             failure = ImageServiceError("the image could not be made; the service's log tells why")
-        subject = Subject(route.handler, ref.infra_env_id, ref.kind.value if ref.kind else "")
-        return Answer(problem(failure, head_only=request.method == "HEAD"), subject)
+        return _refusal(request, failure, _subject(route))
 
     def _remember(self, asker: _Asker, known: _Known) -> None:
         self._known[asker] = known
@@ -98,16 +98,28 @@ class Application:
             self._known.popitem(last=False)
 
     def _answer_probe(self, request: Request, probe: Probe) -> Answer:
+        subject = Subject(probe.value)
         if probe is Probe.HEALTH and not self._ready():
-            raise Unavailable("no base image is ready yet", retry_after_seconds=1)
+            error = Unavailable("no base image is ready yet", retry_after_seconds=1)
+            return _refusal(request, error, subject)
         body = b"ok\n"
         fields = render_fields(
             ("Content-Type", "text/plain"), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")
         )
         if request.method == "HEAD":
-            return Answer(Response(200, fields), Subject(probe.value))
-        return Answer(Response(200, fields, (Literal(body),), len(body)), Subject(probe.value))
+            return Answer(Response(200, fields), subject)
+        return Answer(Response(200, fields, (Literal(body),), len(body)), subject)
 
 
 def _answer(request: Request, known: _Known) -> Answer:
     return Answer(known.kept.representation.respond(request.method, request.headers), known.subject)
+
+
+def _refusal(request: Request, error: ImageServiceError, subject: Subject = NOTHING) -> Answer:
+    return Answer(problem(error, head_only=request.method == "HEAD"), subject)
+
+
+def _subject(route: ImageRoute) -> Subject:
+    """What is asked for, as far as the request says."""
+    ref = route.ref
+    return Subject(route.handler, ref.infra_env_id, ref.kind.value if ref.kind else "")
