@@ -12,12 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import attrs
-from cryptography.x509 import load_pem_x509_certificates
-from OpenSSL.crypto import X509
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.error import ReactorNotRunning
-from twisted.internet.ssl import CertificateOptions, PrivateCertificate, TLSVersion
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python import usage
@@ -33,7 +30,7 @@ from image_service.http.application import Application
 from image_service.http.boot_images import BootImages
 from image_service.http.connection import ConnectionFactory, Limits
 from image_service.http.page_cache import PageCache
-from image_service.http.tls import TlsFactory
+from image_service.http.tls import ServerCertificate, TlsFactory
 from image_service.os_images import FULL_ISO, OsImage
 from image_service.standalone.sample import (
     SAMPLE_ARCHITECTURE,
@@ -227,7 +224,7 @@ class ImageService(Service):
         key_file, certificate_file = self._settings.https_key_file, self._settings.https_cert_file
         if key_file is None or certificate_file is None:
             return connections
-        certificate = load_certificate(key_file, certificate_file)
+        certificate = ServerCertificate(key_file, certificate_file)
         return TlsFactory(certificate, isClient=False, wrappedFactory=connections)
 
     def _start_pool(self, threads: int, name: str) -> ThreadPool:
@@ -249,29 +246,6 @@ class ImageService(Service):
         # twistd knows no exit status of its own; this comes behind everything that stops in order.
         reactor.addSystemEventTrigger("after", "shutdown", os._exit, 1)
         reactor.callWhenRunning(reactor.stop)
-
-
-def load_certificate(key_file: Path, certificate_file: Path) -> CertificateOptions:
-    """Load what the TLS listener shows.
-
-    TLS 1.2 stays allowed: firmware may be old.
-
-    Args:
-        key_file: PEM, without passphrase.
-        certificate_file: PEM, the server's certificate first, then those between it and the root.
-
-    Returns:
-        options for a server.
-    """
-    pem = certificate_file.read_bytes()
-    own = PrivateCertificate.loadPEM(key_file.read_bytes() + pem)
-    return CertificateOptions(
-        privateKey=own.privateKey.original,
-        certificate=own.original,
-        extraCertChain=[X509.from_cryptography(issuer) for issuer in load_pem_x509_certificates(pem)[1:]],
-        raiseMinimumTo=TLSVersion.TLSv1_2,
-        acceptableProtocols=[b"http/1.1"],
-    )
 
 
 def _sample(data_dir: Path) -> OsImage:
