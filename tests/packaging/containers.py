@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 BASE = "localhost/base:bookworm"
-ANY_USER = "123456:0"  # OpenShift picks the uid; the group is always 0
+ANY_USER = "54321:0"  # OpenShift picks the uid; the group is always 0
 _BASE_PACKAGES = "python3,python3-pip,ca-certificates"
 _IN_CHROOT = """
 set -e
 mount --bind "$1" "$1"
-mount --bind /dev "$1/dev"
-mount -t proc proc "$1/proc"
+mount --rbind /dev "$1/dev"
+mount --rbind /proc "$1/proc"
 mount -t tmpfs -o mode=0775 tmpfs "$1/data"
 mount -o remount,bind,ro "$1"
 cd "$1"
@@ -52,11 +52,23 @@ class Podman:
         places = ("--root", self.storage / "images", "--runroot", self.storage / "run")
         return list(map(str, (needs_client("podman"), *places, "--cgroup-manager=cgroupfs", *arguments)))
 
+    def as_root(self, *command: str) -> list[str]:
+        """Give the command line that runs a command as root, of the user's own namespace at least."""
+        return [*command] if os.geteuid() == 0 else self.command("unshare", *command)
+
     def run(self, *arguments: str | Path) -> str:
         """Run podman to its end; one that fails fails the test, with what it said."""
-        done = subprocess.run(self.command(*arguments), capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"podman {' '.join(map(str, arguments))}\n{done.stdout}\n{done.stderr}"
-        return done.stdout.strip()
+        return finish(self.command(*arguments))
+
+    def mount(self, image: str) -> str:
+        """Give the directory where the image's files are, until it is removed."""
+        return finish(self.as_root(*self.command("image", "mount", image)))
+
+    def remove(self, image: str) -> None:
+        """Remove an image, and what its build left."""
+        finish(self.as_root(*self.command("image", "umount", "--force", image)))
+        self.run("image", "rm", "--force", image)
+        self.run("image", "prune", "--force")
 
     def has(self, image: str) -> bool:
         """Whether an image is in the storage."""
@@ -101,6 +113,13 @@ class Podman:
         return config
 
 
+def finish(command: list[str]) -> str:
+    """Run a command to its end; one that fails fails the test, with what it said."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout.strip()
+
+
 def pip_settings() -> ConfigParser:
     """Read pip's settings on this machine, from its files and, what wins, the environment."""
     listing = subprocess.run(
@@ -123,11 +142,17 @@ def trusted_files(settings: ConfigParser) -> set[str]:
 
 @attrs.frozen
 class PodmanRun:
-    """Runs commands in an image by ``podman run``."""
+    """Runs commands in an image by ``podman run``.
+
+    Args:
+        podman: where the image is.
+        image: its name.
+        options: podman's own, such as the runtime.
+    """
 
     podman: Podman
     image: str
-    options: Sequence[str]
+    options: Sequence[str] = ()
 
     def command(self, arguments: Sequence[str], variables: Mapping[str, str]) -> list[str]:
         """Give the command line that runs ``arguments``, with a read-only root and as any user."""
@@ -135,43 +160,33 @@ class PodmanRun:
         environment = [f"--env={name}={value}" for name, value in variables.items()]
         # The limits are given because podman's own may be more than this machine lets it set.
         limits = ("--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096")
-        confined = (
-            "--rm",
-            "--read-only",
-            "--read-only-tmpfs=false",
-            "--network=host",
-            f"--user={ANY_USER}",
-            *limits,
-        )
+        read_only = ("--read-only", "--read-only-tmpfs=false")
+        confined = ("--rm", *read_only, "--network=host", f"--user={ANY_USER}", *limits)
         started = ("run", *confined, *environment, f"--entrypoint={entrypoint}", self.image, *rest)
         return self.podman.command(*self.options, *started)
 
 
 @attrs.frozen
 class ChrootRun:
-    """Runs commands in an image by mounts of its own and chroot."""
+    """Runs commands in an image by mounts of its own and chroot.
+
+    Args:
+        podman: where the image is.
+        image: its name.
+    """
 
     podman: Podman
     image: str
 
     def command(self, arguments: Sequence[str], variables: Mapping[str, str]) -> list[str]:
         """Give the command line that runs ``arguments``, with a read-only root and as any user."""
-        root = self.podman.run("image", "mount", self.image)
+        root = self.podman.mount(self.image)
         environment = [*self.podman.inspect(self.image)["Env"], *(f"{n}={v}" for n, v in variables.items())]
         shell = ("unshare", "--mount", "sh", "-c", _IN_CHROOT, "sh", root, ANY_USER)
-        return [*shell, "env", "--ignore-environment", *environment, *arguments]
+        return self.podman.as_root(*shell, "env", "--ignore-environment", *environment, *arguments)
 
 
-def podman_run(podman: Podman, image: str) -> PodmanRun | None:
-    """Find out how podman runs containers here: with its own choice of runtime, with runc, or not at all."""
-    for options in ((), ("--runtime=runc",)):
-        runner = PodmanRun(podman, image, options)
-        tried = subprocess.run(runner.command(["true"], {}), capture_output=True, check=False)
-        if tried.returncode == 0:
-            return runner
-    return None
-
-
-def chroot_run(podman: Podman, image: str) -> ChrootRun | None:
-    """Mounts and chroot are for root only."""
-    return ChrootRun(podman, image) if os.geteuid() == 0 else None
+def works(runner: PodmanRun | ChrootRun) -> bool:
+    """Whether this machine lets containers run in this way."""
+    tried = subprocess.run(runner.command(["true"], {}), capture_output=True, check=False)
+    return tried.returncode == 0
