@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 
 VERSION = "huge"
 GIB4 = 2**32
-MARKER = bytes(range(256)) * 32
+MARKER = bytes(reversed(range(256))) * 32  # not zero at 4 GiB, as the first byte of the ISO is
 IGNITION_OFFSET = GIB4 + 64 * 1024 * 1024
 IGNITION_LENGTH = 256 * 1024
 CONFIG = {"ignition": {"version": "3.2.0"}, "passwd": {"users": [{"name": "core"}]}}
