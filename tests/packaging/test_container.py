@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
 
@@ -84,28 +87,32 @@ def test_plugins_are_cached(runner: PodmanRun | ChrootRun) -> None:
 
 
 def test_serves_until_it_is_told_to_end(runner: PodmanRun | ChrootRun, podman: Podman) -> None:
-    command = runner.command([*podman.inspect(IMAGE)["Entrypoint"], "--standalone"], VARIABLES)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            url = announced_url(process)
-            health, image = fetch(urljoin(url, "/health")), fetch(url)
-            process.terminate()
-            output, errors = process.communicate()
-        finally:
-            process.kill()
-    assert (health.status, image.status, process.returncode) == (200, 200, 0), output + errors
+    with started(runner, [*podman.inspect(IMAGE)["Entrypoint"], "--standalone"]) as process:
+        url = next((event["url"] for event in logged(process) if event["message"].startswith("try it")), None)
+        assert url is not None, "the service ended"
+        health, image = fetch(urljoin(url, "/health")), fetch(url)
+        os.killpg(process.pid, signal.SIGTERM)
+        assert "stopped" in [event["message"] for event in logged(process)]
+    assert (health.status, image.status) == (200, 200)
     assert served_config(image.body)["ignition"]
 
 
-def announced_url(process: subprocess.Popen[str]) -> str:
-    """Read what the service logs until it tells where the sample is."""
+@contextmanager
+def started(runner: PodmanRun | ChrootRun, arguments: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """Run a command in a process group of its own: without root, what starts it passes no signal on."""
+    command = runner.command(arguments, VARIABLES)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def logged(process: subprocess.Popen[str]) -> Iterator[dict[str, str]]:
+    """Read what the service logs, until it ends."""
     assert process.stdout is not None
-    for line in process.stdout:
-        event = json.loads(line)
-        if event["message"].startswith("try it"):
-            url: str = event["url"]
-            return url
-    pytest.fail(f"the service ended: {process.communicate()[1]}", pytrace=False)
+    return map(json.loads, process.stdout)
 
 
 def served_config(iso: bytes) -> dict[str, Any]:
