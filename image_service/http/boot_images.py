@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, TypeVar
 
 import attrs
 from twisted.internet.defer import Deferred, FirstError, gatherResults, succeed
 
-from image_service.errors import NotFound
+from image_service.errors import NotFound, UpstreamTimeout
 from image_service.http.respond import Representation
 from image_service.http.single_flight import SingleFlight
 from image_service.images.compose import compose
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 THREAD_BYTES = 128 * 1024
 """A config larger than this is composed in a thread: one of a MB takes half a second to compress."""
+PATIENCE_SECONDS = 3
+"""How long a request waits for its image: firmware gives up after 5 s, and must be told before that."""
 MAX_KEPT = 4096
 
 _First = TypeVar("_First")
@@ -135,14 +137,16 @@ class BootImages:
             credentials: who asks; nobody gets what was made for other credentials.
 
         Returns:
-            fires with the image, at once where a fresh one is kept.
+            fires with the image, at once where a fresh one is kept; with UpstreamTimeout where it is not
+            there after ``PATIENCE_SECONDS``. It is still being made then: asking again finds it.
         """
         key = (ref, credentials)
         kept = self._kept.get(key)
         if kept is not None and self.is_fresh(kept):
             self._kept.move_to_end(key)
             return succeed(kept)
-        return self._making.join(key, lambda: self._make(key))
+        made = self._making.join(key, lambda: self._make(key))
+        return made.addTimeout(PATIENCE_SECONDS, self._clock, _too_slow)
 
     def is_fresh(self, kept: Kept) -> bool:
         """Whether an image may still be served without asking assisted-service."""
@@ -186,6 +190,12 @@ class BootImages:
         while len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)
         return made
+
+
+def _too_slow(_: object, seconds: float) -> NoReturn:
+    raise UpstreamTimeout(
+        f"the image could not be made within {seconds:g} s; it is still being made", retry_after_seconds=1
+    )
 
 
 async def _both(

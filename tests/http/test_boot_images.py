@@ -21,7 +21,7 @@ from image_service.errors import (
     UpstreamTimeout,
 )
 from image_service.http import boot_images
-from image_service.http.boot_images import THREAD_BYTES, BootImages, Kept
+from image_service.http.boot_images import PATIENCE_SECONDS, THREAD_BYTES, BootImages, Kept
 from image_service.images.reference import Credentials, CredentialScheme, ImageRef, Kind
 from tests.coreos.iso_builder import KERNEL_ARGUMENTS
 from tests.http.doubles import DISCONNECTED, FULL, ID, MODIFIED, REF, TTL_SECONDS, VERSION, InfraEnv, World
@@ -137,6 +137,23 @@ def test_when_all_have_left_the_retry_finds_what_they_started(world: World) -> N
     assert len(world.assisted.calls) == 2
 
 
+def test_who_waits_too_long_is_told_so_and_finds_the_image_later(world: World) -> None:
+    world.assisted.held = []
+    asked = ask(world)
+    world.clock.advance(PATIENCE_SECONDS - 0.01)
+    late = ask(world)
+    assert asked == []
+    world.clock.advance(0.01)
+    (error,) = asked
+    assert isinstance(error, UpstreamTimeout)
+    assert error.retry_after_seconds == 1
+    assert (late, world.assisted.cancelled) == ([], [])
+    world.assisted.let_go()
+    assert late == [get(world)]
+    assert len(world.assisted.calls) == 2
+    assert world.clock.getDelayedCalls() == []
+
+
 def test_it_is_good_for_its_time_and_then_made_anew(world: World) -> None:
     first = get(world)
     world.clock.advance(TTL_SECONDS - 0.001)
@@ -165,10 +182,11 @@ def test_a_changed_customization_is_a_new_image_after_its_time(world: World) -> 
 
 def test_its_time_begins_when_it_is_made(world: World) -> None:
     world.assisted.held = []
-    outcome = ask(world)
+    ask(world)
     world.clock.advance(TTL_SECONDS)
     world.assisted.let_go()
-    assert outcome == [get(world)]
+    world.clock.advance(TTL_SECONDS - 1)
+    get(world)
     assert len(world.assisted.calls) == 2
 
 
