@@ -33,7 +33,7 @@ from image_service.http.access_log import (
 from image_service.http.dates import format_http_date
 from image_service.http.deadline import Deadline
 from image_service.http.exchange import NOTHING, Answer
-from image_service.http.head import MAX_HEAD_BYTES, Request, find_head, parse_head
+from image_service.http.head import MAX_HEAD_BYTES, HeadParser, Request, find_head
 from image_service.http.problem import problem
 from image_service.http.response import STATUS_LINES
 from image_service.http.sender import SendfileSender, TlsSender
@@ -112,6 +112,7 @@ class Connection(Protocol):
         self._secure = secure
         self._crowded = crowded
         self._buffer = b""
+        self._parser = HeadParser()
         self._exchange: _Exchange | None = None
         self._taking = False  # within _take_requests
         self._head_begun = True  # the deadline is the head's, not the idle one
@@ -202,7 +203,7 @@ class Connection(Protocol):
                 self._await_head()
                 return False
             head, self._buffer = head[:length], head[length:]
-            request = parse_head(head)
+            request = self._parser.parse(head)
         except ImageServiceError as error:
             self._refuse(error, head)
             return False

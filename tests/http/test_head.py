@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import example, given
@@ -11,10 +12,14 @@ from image_service.http.head import (
     MAX_FIELDS,
     MAX_HEAD_BYTES,
     MAX_TARGET_BYTES,
+    HeadParser,
     Request,
     find_head,
     parse_head,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 HOST = b"GET / HTTP/1.1\r\nHost: example\r\n"
 
@@ -403,3 +408,61 @@ def test_no_refusal_quotes_what_was_sent(head: bytes) -> None:
     with pytest.raises(ImageServiceError) as caught:
         parse(head)
     assert "s3cr3t" not in caught.value.detail.lower()
+
+
+# One connection's heads.
+
+RANGE_VALUES = [
+    "bytes=0-1",
+    "bytes=2048-4095",
+    "bytes=5-",
+    "bytes=-5",
+    "bytes=1-2,4-5",
+    "x=0-1",
+    "bytes=07-8",
+]
+FIELD_LINES = [
+    *(f"{name}: {value}" for name in ("Range", "range") for value in RANGE_VALUES),
+    "If-Range: bytes=0-1",
+    "User-Agent: curl/8.0",
+    "Connection: close",
+    "Content-Length: 5",
+    "Host: other",
+    "Bad : field",
+    " folded",
+    "",
+]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["GET /a HTTP/1.1", "GET /b HTTP/1.1", "HEAD /a HTTP/1.1", "GET /a HTTP/1.0"]),
+            st.lists(st.sampled_from(FIELD_LINES), max_size=4),
+        ),
+        max_size=6,
+    )
+)
+def test_a_connections_parser_reads_each_head_as_if_it_were_the_only_one(
+    heads: list[tuple[str, list[str]]],
+) -> None:
+    parser = HeadParser()
+    for line, fields in heads:
+        head = "\r\n".join([line, "Host: here", *fields, "", ""]).encode()
+        assert outcome(parser.parse, head) == outcome(parse_head, head)
+
+
+def outcome(parse: Callable[[bytes], Request], head: bytes) -> Request | tuple[type[Exception], str]:
+    try:
+        return parse(head)
+    except ImageServiceError as error:
+        return type(error), error.detail
+
+
+def test_heads_that_differ_in_their_range_alone_are_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parser = HeadParser()
+    head = b"GET /a HTTP/1.1\r\nHost: here\r\nRange: bytes=%d-%d\r\nAccept: */*\r\n\r\n"
+    parser.parse(head % (0, 1))
+    monkeypatch.setattr("image_service.http.head.parse_head", lambda _: pytest.fail("parsed again"))
+    for first in range(100):
+        assert parser.parse(head % (first, first + 9)).headers["range"] == f"bytes={first}-{first + 9}"
