@@ -102,6 +102,8 @@ def test_whole_extents_are_handed_out_as_they_are() -> None:
     literal = Literal(b"x" * 100)
     image = ExtentMap((Zeros(5), literal, Zeros(5)))
     assert image.slice(3, 107)[1] is literal
+    assert image.slice(5, 105) == (literal,)
+    assert image.slice(5, 105)[0] is literal
 
 
 @pytest.mark.parametrize("position", [0, 1, 4, 5, 10])
