@@ -1,0 +1,60 @@
+"""A page cache that is cold until a test lets the disk answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.python.threadpool import ThreadPool
+
+from image_service.http.page_cache import PageCache
+
+if TYPE_CHECKING:
+    from twisted.internet.epollreactor import EPollReactor
+
+    from image_service.images.extents import BaseFile
+
+
+@attrs.frozen
+class Load:
+    """A read that the disk has been asked for."""
+
+    offset: int
+    length: int
+    done: Deferred[None]
+
+
+class SlowDisk(PageCache):
+    """The real page cache but for what it holds: nothing, up to where the disk has answered.
+
+    Args:
+        reactor: the one that runs.
+    """
+
+    def __init__(self, reactor: EPollReactor) -> None:
+        super().__init__(reactor, ThreadPool(0, 1))
+        self.loads: list[Load] = []
+        self._warm_bytes = 0
+
+    def holds(self, file: BaseFile, offset: int, length: int) -> bool:
+        """Whether the disk has answered so far."""
+        del file
+        return offset + length <= self._warm_bytes
+
+    def read(self, file: BaseFile, offset: int, length: int) -> bytes | None:
+        """Read as far as the disk has answered."""
+        length = min(length, self._warm_bytes - offset)
+        return super().read(file, offset, length) if length > 0 else None
+
+    def load(self, file: BaseFile, offset: int, length: int) -> Deferred[None]:
+        """Ask the disk."""
+        del file
+        self.loads.append(Load(offset, length, Deferred()))
+        return self.loads[-1].done
+
+    def answer(self) -> None:
+        """Let the disk answer what it was asked first."""
+        load = self.loads.pop(0)
+        self._warm_bytes = load.offset + load.length
+        load.done.callback(None)
