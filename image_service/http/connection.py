@@ -287,7 +287,7 @@ class Connection(Protocol):
     def failed(self, reason: str) -> None:
         """The answer cannot be finished: a cut connection is the one honest sign of that."""
         self._ended = self._ended or reason
-        self.transport.abortConnection()
+        self._tcp().abortConnection()  # nothing happens if it is gone, while TLS would raise
 
     def _finish(self, exchange: _Exchange) -> None:
         self._exchange = None

@@ -11,7 +11,7 @@ import socket
 from abc import ABC, abstractmethod
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
@@ -290,6 +290,7 @@ class TlsSender(_Producer):
     def __init__(self, transport: TLSMemoryBIOProtocol, page_cache: PageCache, outcomes: Outcomes) -> None:
         super().__init__(page_cache, outcomes)
         self._transport = transport
+        self._tcp = cast("Server", transport.transport)
         self._paused = False
 
     def begin_turn(self) -> None:
@@ -323,6 +324,9 @@ class TlsSender(_Producer):
         except _ShortReadError:
             self._fail("the file is shorter than it was")
             return False
+        except ConnectionError:
+            self._fail("the client is gone")
+            return False
         except OSError as error:
             self._fail(f"the disk failed: {os.strerror(error.errno or 0)}")
             return False
@@ -334,6 +338,8 @@ class TlsSender(_Producer):
 
     def _write_some(self) -> None:
         """One write: as many extents as fill it, or as the page cache holds."""
+        if self._tcp.disconnecting:  # the client has ended TLS, which then throws writes away
+            raise ConnectionError
         pieces: list[bytes | memoryview] = []
         room = WRITE_BYTES
         try:
