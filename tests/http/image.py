@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from typing import TYPE_CHECKING
 
 import attrs
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 MIB = 1024 * 1024
 FILE_BYTES = 8 * MIB
+_TARGET = re.compile(r"/(?P<how>image|fired|later)(?:/(?P<start>[0-9]{1,8})-(?P<stop>[0-9]{1,8}))?")
 PROBES = ("/health", "/live")
 
 
@@ -90,14 +92,15 @@ class ImageApplication:
         return self._answer_image(request)
 
     def _answer_image(self, request: Request) -> Answer | Deferred[Answer]:
-        _, how, *part = request.target.split("/")
-        if how not in {"image", "fired", "later"}:
+        target = _TARGET.fullmatch(request.target)
+        if target is None:
             return Answer(problem(NotFound("there is nothing else"), head_only=request.method == "HEAD"))
-        start, stop = (int(number) for number in part[0].split("-")) if part else (0, self.image.extents.size)
-        made = answer(request, self.image.extents.slice(start, stop))
-        if how == "image":
+        size = self.image.extents.size
+        stop = min(int(target["stop"] or size), size)
+        made = answer(request, self.image.extents.slice(min(int(target["start"] or 0), stop), stop))
+        if target["how"] == "image":
             return made
-        if how == "fired":
+        if target["how"] == "fired":
             return succeed(made)
         self.waiting.append((Deferred(), made))
         return self.waiting[-1][0]
