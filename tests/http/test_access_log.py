@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
-from twisted.logger import Logger, LogLevel
+from twisted.logger import Logger, LogLevel, formatEvent
 
 from image_service.http.access_log import (
     COMPLETE,
@@ -160,6 +160,7 @@ def test_another_image_or_agent_has_a_line_of_its_own(kept: Kept, other: Entry) 
     kept.clock.advance(4)
     kept.add(other)
     assert kept.told("ranges") == [2], "the line of the first is written at once"
+    assert len(kept.clock.getDelayedCalls()) == 1
     kept.clock.advance(10)
     kept.add(RANGE)
     kept.connection.close()
@@ -204,6 +205,23 @@ def test_what_has_a_line_of_its_own(*, each_range: bool, expected: bool) -> None
     log = Kept(each_range=each_range).log
     assert log.has_own_line(206) is expected
     assert all(log.has_own_line(status) for status in (200, 304, 404, 412, 416, 500))
+
+
+def test_a_person_reads_it_too(kept: Kept) -> None:
+    kept.add(HEAD, attrs.evolve(RANGE, ended="the client is gone"), RANGE)
+    kept.connection.close()
+    whose = f"{IMAGE.infra_env} full-iso to 192.0.2.1"
+    assert [formatEvent(event) for event in kept.events] == [
+        f"HEAD /byid/:imageID {whose}: 200, 0 bytes, complete",
+        f"GET /byid/:imageID {whose}: 206, 4096 bytes, the client is gone",
+        f"1 ranges of {whose}, 4096 bytes",
+    ]
+
+
+def test_by_itself_it_sums_up_under_the_name_of_access() -> None:
+    log = AccessLog(Clock())
+    assert not log.each_range
+    assert log.logger.namespace == "access"
 
 
 def test_connections_do_not_share_summaries(kept: Kept) -> None:

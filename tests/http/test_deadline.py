@@ -39,6 +39,7 @@ def test_moving_it_later_costs_no_timer() -> None:
         timed.clock.advance(0.08)
         deadline.set(5)
         assert timed.clock.getDelayedCalls() == [timer]
+        assert timer.getTime() == 5, "the reactor's heap is not touched"
     timed.clock.pump([0.5] * 20)
     assert timed.passed == [pytest.approx(9)]
 
@@ -52,6 +53,18 @@ def test_moving_it_earlier_counts_at_once() -> None:
     assert timed.passed == [5]
     timed.clock.advance(100)
     assert timed.passed == [5]
+
+
+def test_it_does_not_pass_a_fraction_too_early() -> None:
+    timed = Timed()
+    deadline = timed.deadline()
+    deadline.set(5)
+    timed.clock.advance(4.5)
+    deadline.set(1)
+    timed.clock.advance(0.75)
+    assert timed.passed == []
+    timed.clock.advance(0.25)
+    assert timed.passed == [5.5]
 
 
 def test_cleared_it_never_passes_until_it_is_set_again() -> None:

@@ -59,6 +59,11 @@ def test_octets_beyond_ascii_are_kept_one_by_one() -> None:
     assert parse(with_fields(b"User-Agent: \xc3\xa4\xff")).headers["user-agent"] == "\xc3\xa4\xff"
 
 
+@pytest.mark.parametrize("value", [b"X", b"XtX", b'"a"', b"a  b", b"\xa0a\xa0"])
+def test_only_blanks_around_a_value_are_dropped(value: bytes) -> None:
+    assert parse(with_fields(b"Y: \t %b \t" % value)).headers["y"] == value.decode("latin-1")
+
+
 @pytest.mark.parametrize(
     ("target", "expected"),
     [
@@ -295,6 +300,7 @@ def test_the_target_has_a_limit() -> None:
     assert MAX_TARGET_BYTES == 8192
     assert len(parse(b"GET %b HTTP/1.1\r\nHost: a\r\n\r\n" % longest).target) == MAX_TARGET_BYTES
     assert refusal(b"GET %ba HTTP/1.1\r\nHost: a\r\n\r\n" % longest) == (414, "target-too-long")
+    assert find_head(b"GET %b HTTP/1." % longest) is None
 
 
 def test_a_target_without_end_is_refused_before_it_fills_the_head() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.errors import ImageServiceError, InvalidParameter, NotFound
+from image_service.http import routes
 from image_service.http.routes import ImageRoute, Probe, Route, parse_route
 from image_service.images.reference import Credentials, CredentialScheme, ImageRef, Kind
 
@@ -343,6 +344,7 @@ def test_no_value_shows_a_credential(target: str) -> None:
     assert route.credentials is not None
     assert SECRET in route.credentials.secret
     assert SECRET not in f"{route!r} {route}"
+    assert SECRET not in repr(routes._Context({"api_key": SECRET}, SECRET))
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from twisted.logger import Logger, LogLevel, globalLogPublisher
 from twisted.python import log as legacy_log
 
-from image_service.observe.log import JsonLines, describe, observer
+from image_service.observe.log import JsonLines, ReadableLines, describe, observer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from twisted.logger import LogEvent
 
@@ -84,6 +85,15 @@ def test_a_line_is_written_in_one_piece() -> None:
 
 def burn() -> None:
     raise OSError("the disk is on fire")
+
+
+def test_a_line_is_there_as_soon_as_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("w") as out:  # buffered, as a pipe is
+        JsonLines(out)(event())
+        assert path.read_text().endswith("}\n")
+        ReadableLines(out)(event(log_format="ready"))
+        assert path.read_text().endswith("ready\n")
 
 
 class Broken:
@@ -175,7 +185,13 @@ def test_what_twisted_s_old_log_says_is_told() -> None:
     finally:
         globalLogPublisher.removeObserver(lines)
     said, failed = out.lines()
-    assert (said["level"], said["message"], said["number"]) == ("info", "hello there", 5)
+    assert said.pop("time")
+    assert said == {
+        "level": "info",
+        "logger": "log_legacy",
+        "message": "hello there",
+        "number": 5,
+    }
     assert failed["level"] == "critical"
     assert failed["message"].startswith("why it failed\n")
     assert "OSError: no" in failed["message"]
