@@ -151,8 +151,22 @@ class _Producer(ABC):
         """Renew what may be sent before the reactor turns."""
 
     @abstractmethod
+    def _send_on(self) -> bool:
+        """Send what the transport takes; True when that was all, else ``resumeProducing`` follows."""
+
     def _pump(self) -> bool:
         """Send what goes; True when that was all, else ``resumeProducing`` or ``_fail`` follows."""
+        try:
+            return self._send_on()
+        except _NeedsDisk as needs:
+            self._await_disk(needs.extent)
+        except _ShortReadError:
+            self._fail("the file is shorter than it was")
+        except ConnectionError:
+            self._fail("the client is gone")
+        except OSError as error:
+            self._fail(f"the disk failed: {os.strerror(error.errno or 0)}")
+        return False
 
     def _await_disk(self, extent: FileExtent) -> None:
         self._on_disk = True
@@ -219,24 +233,10 @@ class SendfileSender(_Producer):
     def pauseProducing(self) -> None:
         """The transport never says so: nothing is written through it."""
 
-    def _pump(self) -> bool:
-        try:
+    def _send_on(self) -> bool:
+        with suppress(BlockingIOError):
             while self._queue and self._budget > 0:
                 self._send_some()
-        except BlockingIOError:
-            pass
-        except _NeedsDisk as needs:
-            self._await_disk(needs.extent)
-            return False
-        except _ShortReadError:
-            self._fail("the file is shorter than it was")
-            return False
-        except (BrokenPipeError, ConnectionError):
-            self._fail("the client is gone")
-            return False
-        except OSError as error:
-            self._fail(f"the disk failed: {os.strerror(error.errno or 0)}")
-            return False
         if self._queue:
             self._await_writable()
             return False
@@ -314,22 +314,9 @@ class TlsSender(_Producer):
         self._paused = False
         super().resumeProducing()
 
-    def _pump(self) -> bool:
-        try:
-            while self._queue and not self._paused and self._sending:
-                self._write_some()
-        except _NeedsDisk as needs:
-            self._await_disk(needs.extent)
-            return False
-        except _ShortReadError:
-            self._fail("the file is shorter than it was")
-            return False
-        except ConnectionError:
-            self._fail("the client is gone")
-            return False
-        except OSError as error:
-            self._fail(f"the disk failed: {os.strerror(error.errno or 0)}")
-            return False
+    def _send_on(self) -> bool:
+        while self._queue and not self._paused and self._sending:
+            self._write_some()
         if self._queue or self._paused or not self._sending:
             return False
         self._sending = False
