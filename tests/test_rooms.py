@@ -17,7 +17,7 @@ PLUGIN = ROOT / "twisted" / "plugins" / "image_service_plugin.py"
 # From left to right; a room imports from those to its left, and from itself. Siblings stand together.
 ROOMS = (
     ("errors",),
-    ("parsers",),
+    ("parsers", "http_dates"),
     ("os_images",),
     ("config",),
     ("coreos",),
@@ -27,7 +27,7 @@ ROOMS = (
     ("tap",),
 )
 POSITIONS = {room: position for position, rooms in enumerate(ROOMS) for room in rooms}
-PURE = {"errors", "parsers", "os_images", "config", "coreos", "images"}
+PURE = {"errors", "parsers", "http_dates", "os_images", "config", "coreos", "images"}
 
 MODULES = sorted((ROOT / "image_service").rglob("*.py"))
 

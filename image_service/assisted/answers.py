@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 from contextlib import suppress
-from datetime import UTC, datetime
-from email.utils import format_datetime, parsedate
+from datetime import datetime  # noqa: TC003 - attrs resolves annotations at run time
 from typing import Any
 
 import attrs
@@ -69,29 +67,6 @@ def read_infra_env(body: bytes) -> InfraEnv:
         kind=Kind(kind) if kind in {known.value for known in Kind} else None,
         architecture=_text(infra_env, "cpu_architecture"),
     )
-
-
-def read_http_date(text: str) -> datetime | None:
-    """Read an HTTP-date (RFC 9110 section 5.6.7), strictly.
-
-    Args:
-        text: the field's value.
-
-    Returns:
-        the moment, UTC; None where the text is not exactly one of the three forms of that moment.
-    """
-    parsed = parsedate(text)  # lenient about everything, so what it found is written out and compared
-    try:
-        moment = datetime(*parsed[:6], tzinfo=UTC) if parsed else None
-    except ValueError:
-        return None
-    return moment if moment and text in _forms(moment) else None
-
-
-def _forms(moment: datetime) -> tuple[str, str, str]:
-    """IMF-fixdate and the two obsolete forms, rfc850-date and asctime-date."""
-    rfc850 = f"{moment:%A, %d-%b-%y %H:%M:%S GMT}"
-    return format_datetime(moment, usegmt=True), rfc850, time.asctime(moment.timetuple())
 
 
 def _load(text: bytes | str, what: str) -> Any:  # noqa: ANN401 - JSON is any of six types

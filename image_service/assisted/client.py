@@ -20,7 +20,7 @@ from twisted.web.client import Agent, HTTPConnectionPool
 from twisted.web.http_headers import Headers
 
 from image_service.assisted.agent import PlainAgent
-from image_service.assisted.answers import Ignition, InfraEnv, read_http_date, read_infra_env
+from image_service.assisted.answers import Ignition, InfraEnv, read_infra_env
 from image_service.assisted.body import collect
 from image_service.assisted.failures import (
     CLIENT_ERRORS,
@@ -32,6 +32,7 @@ from image_service.assisted.failures import (
 from image_service.assisted.tls import https_policy
 from image_service.coreos.ignition import check_ignition
 from image_service.errors import ConfigurationError, ImageServiceError, Unauthorized, UpstreamError
+from image_service.http_dates import parse_http_date
 from image_service.images.reference import CredentialScheme
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class AssistedService:
         answer = await self._ask(question, credentials)
         _check(answer.body)
         (modified, *_) = answer.headers.getRawHeaders(b"Last-Modified", [b""])
-        return Ignition(answer.body, read_http_date(modified.decode("latin-1")))
+        return Ignition(answer.body, parse_http_date(modified.decode("latin-1")))
 
     async def infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
         """Ask for the infra-env itself.

@@ -30,13 +30,13 @@ from image_service.http.access_log import (
     known_request_id,
     new_request_id,
 )
-from image_service.http.dates import format_http_date
 from image_service.http.deadline import Deadline
 from image_service.http.exchange import NOTHING, Answer
 from image_service.http.head import MAX_HEAD_BYTES, HeadParser, Request, find_head
 from image_service.http.problem import problem
 from image_service.http.response import STATUS_LINES
 from image_service.http.sender import SendfileSender, TlsSender
+from image_service.http_dates import format_http_date
 
 if TYPE_CHECKING:
     from socket import socket

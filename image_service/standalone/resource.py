@@ -15,7 +15,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 
 from image_service.errors import ContentTooLarge, ImageServiceError, InvalidRequest
-from image_service.http.dates import format_http_date
+from image_service.http_dates import format_http_date
 from image_service.standalone.api import ApiAnswer, ApiRequest
 
 if TYPE_CHECKING:

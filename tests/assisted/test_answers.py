@@ -1,76 +1,16 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from image_service.assisted.answers import read_http_date, read_infra_env
+from image_service.assisted.answers import read_infra_env
 from image_service.errors import KernelArgumentInvalid, UpstreamError
 from image_service.images.reference import Kind
-
-MOMENT = datetime(1994, 11, 6, 8, 49, 37, tzinfo=UTC)  # of RFC 9110 section 5.6.7
-moments = st.datetimes(datetime(1970, 1, 1), datetime(2068, 12, 31)).map(  # noqa: DTZ001 - made aware here
-    lambda moment: moment.replace(tzinfo=UTC, microsecond=0)
-)
 
 
 def read_arguments(arguments: object) -> tuple[str, ...]:
     return read_infra_env(json.dumps({"kernel_arguments": arguments}).encode()).kernel_arguments
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"],
-)
-def test_the_three_forms_of_a_date_are_read(text: str) -> None:
-    assert read_http_date(text) == MOMENT
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "now",
-        "0",
-        "Mon, 06 Nov 1994 08:49:37 GMT",  # was a Sunday
-        "Sun, 6 Nov 1994 08:49:37 GMT",
-        "Sun, 06 Nov 1994 08:49:37 +0000",
-        "Sun, 06 Nov 1994 08:49:37",
-        "sun, 06 nov 1994 08:49:37 gmt",
-        " Sun, 06 Nov 1994 08:49:37 GMT",
-        "Sun, 06 Nov 1994 08:49:60 GMT",
-        "Sun, 31 Feb 1994 08:49:37 GMT",
-        "Sun, 06 Nov 1994 08:49:37 GMT, Sun, 06 Nov 1994 08:49:37 GMT",
-        "1994-11-06T08:49:37Z",
-    ],
-)
-def test_what_is_almost_a_date_is_none(text: str) -> None:
-    assert read_http_date(text) is None
-
-
-@given(moments)
-def test_every_moment_is_read_in_its_form(moment: datetime) -> None:
-    assert read_http_date(format_datetime(moment, usegmt=True)) == moment
-
-
-@given(moments, st.integers(0, 28), st.characters(codec="latin-1"))
-def test_a_changed_character_never_makes_another_weekday_pass(
-    moment: datetime, position: int, character: str
-) -> None:
-    text = format_datetime(moment, usegmt=True)
-    changed = text[:position] + character + text[position + 1 :]
-    read = read_http_date(changed)
-    assert read is None or format_datetime(read, usegmt=True) == changed
-
-
-@given(st.text(max_size=40))
-def test_no_text_breaks_the_date(text: str) -> None:
-    read = read_http_date(text)
-    assert read is None or read.utcoffset() == timedelta(0)
 
 
 def test_what_matters_of_an_infra_env_is_read() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from image_service.http.dates import format_http_date, parse_http_date
+from image_service.http_dates import format_http_date, parse_http_date
 
 MOMENT = datetime(1994, 11, 6, 8, 49, 37, tzinfo=UTC)  # of RFC 9110 section 5.6.7
 NOW = datetime(2026, 6, 15, 12, tzinfo=UTC)
