@@ -315,6 +315,18 @@ def test_targets_without_end_are_not_kept_without_end(
     assert service.upstream_calls == 2
 
 
+def test_what_was_asked_for_anew_is_the_last_to_be_forgotten(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application_module, "MAX_KNOWN", 2)
+    service.get(f"{TARGET}?0")
+    service.get(f"{TARGET}?1")
+    service.world.clock.advance(TTL_SECONDS)
+    service.get(f"{TARGET}?0")
+    service.get(f"{TARGET}?2")
+    assert isinstance(service.ask(f"{TARGET}?0"), Answer)
+
+
 def test_no_answer_shows_a_secret(service: Service, logged_failures: LoggedFailures) -> None:
     """Neither of what a client sent, nor of what was made for it."""
     service.world.assisted.config = b'{"ignition": {"version": "3.2.0"}, "pull": "s3cr3t"}'

@@ -417,6 +417,17 @@ def test_the_least_recently_used_gives_way(world: World, monkeypatch: pytest.Mon
     assert len(world.assisted.calls) == 2 * 5
 
 
+def test_what_was_made_anew_is_the_last_to_give_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boot_images, "MAX_KEPT", 2)
+    first, second, third = (attrs.evolve(REF, infra_env_id=ID.replace("a6c0", f"000{n}")) for n in range(3))
+    get(world, first)
+    get(world, second)
+    world.clock.advance(TTL_SECONDS)
+    anew = get(world, first)
+    get(world, third)
+    assert get(world, first) is anew
+
+
 def test_what_is_kept_shows_no_secret(world: World) -> None:
     world.assisted.config = b'{"ignition": {"version": "3.2.0"}, "pull": "s3cr3t"}'
     kept = get(world, credentials=Credentials(CredentialScheme.API_KEY, "s3cr3t"))
