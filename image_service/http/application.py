@@ -19,7 +19,7 @@ from image_service.images.extents import Literal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from image_service.http.boot_images import BootImages, Kept
+    from image_service.http.boot_images import BootImages, Kept, Key
     from image_service.http.head import Request
 
 _log = Logger()
@@ -31,7 +31,9 @@ _Asker: TypeAlias = tuple[str, str | None]
 
 @attrs.frozen(eq=False)
 class _Known:
-    kept: Kept
+    """What a request was found to mean."""
+
+    key: Key
     subject: Subject
 
 
@@ -63,9 +65,11 @@ class Application:
         """
         asker = (request.target, request.headers.get("authorization"))
         known = self._known.get(asker)
-        if known is not None and not crowded and self._images.is_fresh(known.kept):
-            self._known.move_to_end(asker)
-            return _answer(request, known)
+        if known is not None and not crowded:
+            kept = self._images.fresh(known.key)
+            if kept is not None:
+                self._known.move_to_end(asker)
+                return _answer(request, kept, known.subject)
         try:
             route = parse_route(request.target, request.headers, self._base_path)
         except ImageServiceError as error:
@@ -81,9 +85,9 @@ class Application:
         ref = route.ref
         try:
             kept = await self._images.get(ref, route.credentials)
-            known = _Known(kept, attrs.evolve(_subject(route), kind=kept.kind.value))
-            self._remember(asker, known)
-            return _answer(request, known)
+            subject = attrs.evolve(_subject(route), kind=kept.kind.value)
+            self._remember(asker, _Known((ref, route.credentials), subject))
+            return _answer(request, kept, subject)
         except ImageServiceError as error:
             failure = error
         except Exception:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the cause
@@ -111,8 +115,8 @@ class Application:
         return Answer(Response(200, fields, (Literal(body),), len(body)), subject)
 
 
-def _answer(request: Request, known: _Known) -> Answer:
-    return Answer(known.kept.representation.respond(request.method, request.headers), known.subject)
+def _answer(request: Request, kept: Kept, subject: Subject) -> Answer:
+    return Answer(kept.representation.respond(request.method, request.headers), subject)
 
 
 def _refusal(request: Request, error: ImageServiceError, subject: Subject = NOTHING) -> Answer:

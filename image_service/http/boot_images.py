@@ -29,11 +29,13 @@ THREAD_BYTES = 128 * 1024
 """A config larger than this is composed in a thread: one of a MB takes half a second to compress."""
 PATIENCE_SECONDS = 3
 """How long a request waits for its image: firmware gives up after 5 s, and must be told before that."""
-MAX_KEPT = 4096
+HELD_BYTES = 256 * 1024 * 1024
+"""What all kept images may hold in memory; the least recently used gives way."""
 
 _First = TypeVar("_First")
 _Second = TypeVar("_Second")
-_Key: TypeAlias = "tuple[ImageRef, Credentials | None]"
+Key: TypeAlias = "tuple[ImageRef, Credentials | None]"
+"""Which image, and who asks."""
 
 
 class Ignition(Protocol):
@@ -101,6 +103,11 @@ class Kept:
     kind: Kind
     fresh_until: float
 
+    @property
+    def held_bytes(self) -> int:
+        """What it holds in memory: the bytes that are not the base's."""
+        return self.representation.image.extents.literal_bytes
+
 
 class BootImages:
     """Composes images and keeps the latest.
@@ -126,8 +133,9 @@ class BootImages:
         self._clock = clock
         self._in_thread = in_thread
         self._ttl_seconds = ttl_seconds
-        self._kept: OrderedDict[_Key, Kept] = OrderedDict()
-        self._making: SingleFlight[_Key, Kept] = SingleFlight()
+        self._kept: OrderedDict[Key, Kept] = OrderedDict()
+        self._held_bytes = 0
+        self._making: SingleFlight[Key, Kept] = SingleFlight()
 
     def get(self, ref: ImageRef, credentials: Credentials | None) -> Deferred[Kept]:
         """Find or make an image.
@@ -141,18 +149,21 @@ class BootImages:
             there after ``PATIENCE_SECONDS``. It is still being made then: asking again finds it.
         """
         key = (ref, credentials)
-        kept = self._kept.get(key)
-        if kept is not None and self.is_fresh(kept):
-            self._kept.move_to_end(key)
+        kept = self.fresh(key)
+        if kept is not None:
             return succeed(kept)
         made = self._making.join(key, lambda: self._make(key))
         return made.addTimeout(PATIENCE_SECONDS, self._clock, _too_slow)
 
-    def is_fresh(self, kept: Kept) -> bool:
-        """Whether an image may still be served without asking assisted-service."""
-        return self._clock.seconds() < kept.fresh_until
+    def fresh(self, key: Key) -> Kept | None:
+        """The image that may be served without asking assisted-service, if there is one."""
+        kept = self._kept.get(key)
+        if kept is None or self._clock.seconds() >= kept.fresh_until:
+            return None
+        self._kept.move_to_end(key)
+        return kept
 
-    async def _make(self, key: _Key) -> Kept:
+    async def _make(self, key: Key) -> Kept:
         ref, credentials = key
         if ref.version is None or ref.kind is None or ref.architecture is None:
             infra_env = await self._assisted.infra_env(ref.infra_env_id, credentials)
@@ -184,11 +195,13 @@ class BootImages:
 
         return await self._in_thread(work) if len(customization.ignition) > THREAD_BYTES else work()
 
-    def _keep(self, key: _Key, made: Kept) -> Kept:
+    def _keep(self, key: Key, made: Kept) -> Kept:
+        replaced = self._kept.pop(key, None)
         self._kept[key] = made
-        self._kept.move_to_end(key)
-        while len(self._kept) > MAX_KEPT:
-            self._kept.popitem(last=False)
+        self._held_bytes += made.held_bytes - (replaced.held_bytes if replaced else 0)
+        while self._held_bytes > HELD_BYTES and len(self._kept) > 1:
+            _, oldest = self._kept.popitem(last=False)
+            self._held_bytes -= oldest.held_bytes
         return made
 
 

@@ -103,6 +103,11 @@ class ExtentMap:
         """Bytes in all."""
         return self._starts[-1]
 
+    @property
+    def literal_bytes(self) -> int:
+        """Bytes of it that are held in memory."""
+        return sum(extent.length for extent in self.extents if isinstance(extent, Literal))
+
     def slice(self, start: int, stop: int) -> tuple[Extent, ...]:
         """The extents that make up the bytes from ``start`` up to ``stop``.
 

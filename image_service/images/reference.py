@@ -18,7 +18,7 @@ class Kind(enum.Enum):
     DISCONNECTED_ISO = "disconnected-iso"
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class ImageRef:
     """One image of one infra-env.
 
@@ -44,7 +44,7 @@ class CredentialScheme(enum.Enum):
     AUTHORIZATION = "Authorization"  # header field
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Credentials:
     """The one credential that a request carries on to assisted-service.
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from image_service.images.boot_image import BootImage
 
 OTHER_ID = ID.replace("a6c0", "b7d1")
+OTHER_REF = attrs.evolve(REF, infra_env_id=OTHER_ID)
 ASK_INFRA_ENV = ImageRef(ID, None, None, None)
 CREDENTIALS = [
     None,
@@ -157,14 +158,14 @@ def test_who_waits_too_long_is_told_so_and_finds_the_image_later(world: World) -
 def test_it_is_good_for_its_time_and_then_made_anew(world: World) -> None:
     first = get(world)
     world.clock.advance(TTL_SECONDS - 0.001)
-    assert world.images.is_fresh(first)
+    assert world.images.fresh((REF, None)) is first
     assert get(world) is first
     world.clock.advance(0.001)
-    assert not world.images.is_fresh(first)
+    assert world.images.fresh((REF, None)) is None
     second = get(world)
     assert second is not first
     assert len(world.assisted.calls) == 4
-    assert world.images.is_fresh(second)
+    assert world.images.fresh((REF, None)) is second
     assert second.representation.image.etag == first.representation.image.etag
     assert bytes_of(second) == bytes_of(first)
 
@@ -406,7 +407,8 @@ async def test_the_reactor_s_thread_does_not_compose_it(world: World, reactor: E
 
 
 def test_the_least_recently_used_gives_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boot_images, "MAX_KEPT", 3)
+    monkeypatch.setattr(boot_images, "HELD_BYTES", 3 * get(world, OTHER_REF).held_bytes)
+    world.assisted.calls.clear()
     refs = [attrs.evolve(REF, infra_env_id=ID.replace("a6c0", f"000{number}")) for number in range(4)]
     kept = [get(world, ref) for ref in refs[:3]]
     assert get(world, refs[0]) is kept[0]
@@ -418,7 +420,8 @@ def test_the_least_recently_used_gives_way(world: World, monkeypatch: pytest.Mon
 
 
 def test_what_was_made_anew_is_the_last_to_give_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boot_images, "MAX_KEPT", 2)
+    monkeypatch.setattr(boot_images, "HELD_BYTES", 2 * get(world, OTHER_REF).held_bytes)
+    world.assisted.calls.clear()
     first, second, third = (attrs.evolve(REF, infra_env_id=ID.replace("a6c0", f"000{n}")) for n in range(3))
     get(world, first)
     get(world, second)
