@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import attrs
 import pytest
+from hypothesis import settings
 from twisted.internet.task import deferLater
 from twisted.logger import ILogObserver, globalLogPublisher
 from zope.interface import implementer
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
     from twisted.logger import LogEvent
     from twisted.python.failure import Failure
+
+settings.register_profile("project", deadline=None)  # time is never a test's verdict
+settings.load_profile("project")
 
 _SETTLE_SECONDS = 2.0  # a peer on loopback sees the close within a few turns of the reactor
 _TURN_SECONDS = 0.01
