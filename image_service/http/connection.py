@@ -134,13 +134,11 @@ class Connection(Protocol):
         sender_type = TlsSender if self._secure else SendfileSender
         self._sender: Sender = sender_type(transport, self._server.page_cache, self)
         self._log = ConnectionLog(self._server.access_log, _plain_address(transport.getPeer().host))
-        self._handshaking = self._secure
         limits = self._server.limits
         self._deadline.set(limits.handshake_seconds if self._secure else limits.head_seconds)
 
     def handshakeCompleted(self) -> None:
         """TLS is up; the first head may come."""
-        self._handshaking = False
         self._deadline.set(self._server.limits.head_seconds)
 
     def dataReceived(self, data: bytes) -> None:
@@ -319,9 +317,7 @@ class Connection(Protocol):
     # Deadlines and ends.
 
     def _deadline_passed(self) -> None:
-        if self._handshaking:
-            self.transport.abortConnection()
-        elif self._closing:
+        if self._closing:
             self._linger()
         elif self._exchange is not None:
             self._check_for_stall()

@@ -56,8 +56,6 @@ class TlsFactory(TLSMemoryBIOFactory):
     from the sender: answers would pile up in memory before a client that asks and does not read.
     """
 
-    protocol = TLSMemoryBIOProtocol
-
     def buildProtocol(self, addr: IAddress | None) -> TLSMemoryBIOProtocol | None:  # type: ignore[override]
         """Take a connection, or close it at once where the other factory does not want it."""
         connection = self.wrappedFactory.buildProtocol(addr)
