@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MIB = 1024 * 1024
 FILE_BYTES = 8 * MIB
-_TARGET = re.compile(r"/(?P<how>image|fired|later)(?:/(?P<start>[0-9]{1,8})-(?P<stop>[0-9]{1,8}))?")
+_TARGET = re.compile(r"/(?P<how>image|part|fired|later)(?:/(?P<start>[0-9]{1,8})-(?P<stop>[0-9]{1,8}))?")
 PROBES = ("/health", "/live")
 
 
@@ -67,7 +67,8 @@ def make_image(directory: Path) -> Image:
 class ImageApplication:
     """Serves parts of an image.
 
-    ``/image`` is the whole, ``/image/START-STOP`` a part; ``/fired/START-STOP`` comes as a Deferred that
+    ``/image`` is the whole, ``/image/START-STOP`` a part, ``/part/START-STOP`` the same as a 206;
+    ``/fired/START-STOP`` comes as a Deferred that
     has fired already, ``/later/START-STOP`` as one that the test fires.
 
     Args:
@@ -97,8 +98,9 @@ class ImageApplication:
             return Answer(problem(NotFound("there is nothing else"), head_only=request.method == "HEAD"))
         size = self.image.extents.size
         stop = min(int(target["stop"] or size), size)
-        made = answer(request, self.image.extents.slice(min(int(target["start"] or 0), stop), stop))
-        if target["how"] == "image":
+        part = self.image.extents.slice(min(int(target["start"] or 0), stop), stop)
+        made = answer(request, part, status=206 if target["how"] == "part" else 200)
+        if target["how"] in {"image", "part"}:
             return made
         if target["how"] == "fired":
             return succeed(made)
@@ -111,8 +113,8 @@ class ImageApplication:
         deferred.callback(made)
 
 
-def answer(request: Request, body: tuple[Extent, ...]) -> Answer:
-    """Answer a GET or HEAD with 200."""
+def answer(request: Request, body: tuple[Extent, ...], status: int = 200) -> Answer:
+    """Answer a GET or HEAD."""
     length = sum(extent.length for extent in body)
     fields = render_fields(("Content-Length", str(length)), ("Accept-Ranges", "bytes"))
-    return Answer(Response(200, fields, body if request.method == "GET" else (), length))
+    return Answer(Response(status, fields, body if request.method == "GET" else (), length))

@@ -35,15 +35,18 @@ class SlowDisk(PageCache):
     def __init__(self, reactor: EPollReactor) -> None:
         super().__init__(reactor, ThreadPool(0, 1))
         self.loads: list[Load] = []
+        self.asked = 0
         self._warm_bytes = 0
 
     def holds(self, file: BaseFile, offset: int, length: int) -> bool:
         """Whether the disk has answered so far."""
         del file
+        self.asked += 1
         return offset + length <= self._warm_bytes
 
     def read(self, file: BaseFile, offset: int, length: int) -> bytes | None:
         """Read as far as the disk has answered."""
+        self.asked += 1
         length = min(length, self._warm_bytes - offset)
         return super().read(file, offset, length) if length > 0 else None
 

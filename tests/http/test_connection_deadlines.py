@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from tests.http.image import Image, ImageApplication
     from tests.http.serving import Server
 
-LIMITS = Limits()
+LIMITS = Limits(handshake_seconds=15, head_seconds=5, idle_seconds=60, stall_seconds=120)
 KIB = 1024
+
+
+def test_the_deadlines_are_those_that_were_asked_for() -> None:
+    assert Limits() == LIMITS
 
 
 # The timer itself.

@@ -98,11 +98,14 @@ async def test_between_requests(server: Server, leave: Callable[[Client], None])
 @pytest.mark.parametrize("fails", [False, True])
 @ensure_deferred
 async def test_while_the_application_is_waited_for(
-    server: Server,
+    serve_both: Serve,
+    reactor: EPollReactor,
     application: ImageApplication,
     logged_failures: LoggedFailures,
     fails: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
+    disk = SlowDisk(reactor)
+    server = await serve_both(page_cache=disk)
     client = await server.client()
     await client.send(request("/later/0-9"))
     await until(server.reactor, lambda: application.waiting)
@@ -116,6 +119,7 @@ async def test_while_the_application_is_waited_for(
     else:
         deferred.callback(made)
     assert len(server.lines) == 1
+    assert disk.asked == 0
 
 
 @ensure_deferred
@@ -150,10 +154,12 @@ async def test_while_the_disk_is_waited_for(
     leave(client)
     if leave is reset or server.factory.secure:
         await server.all_gone()
+    asked = disk.asked
     disk.answer()
     await server.all_gone()
     assert [line["ended"] for line in server.lines] == [GONE]
-    assert disk.loads == []
+    if leave is reset:
+        assert disk.asked == asked
 
 
 @ensure_deferred

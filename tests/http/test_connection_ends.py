@@ -49,6 +49,10 @@ async def test_a_slow_reader_gets_what_only_the_kernel_still_holds(
     received += await read_to_the_end(server, client, 3 * KIB)
     assert server.clock.seconds() > LIMITS.idle_seconds + LIMITS.stall_seconds
     assert [answer.body for answer in split_answers(received)] == [image.content[:2_000_000]]
+    if server.factory.connections:
+        await server.delivered(client)
+        await server.pass_seconds(2 * LINGER_SECONDS)
+    await server.all_gone()
 
 
 @ensure_deferred
@@ -73,13 +77,16 @@ async def test_no_reset_destroys_what_the_client_has_not_read_yet(server: Server
     assert [answer.body for answer in await client.answers()] == [image.content[:30_000]]
 
 
+@pytest.mark.parametrize("fields", [(), ("Connection: close",)])
 @ensure_deferred
-async def test_who_never_reads_the_end_is_cut_off(server: Server) -> None:
+async def test_who_never_reads_the_end_is_cut_off(server: Server, fields: tuple[str, ...]) -> None:
     client = await server.client(receive_buffer=SMALL_BUFFER)
-    await client.send(request("/image/0-2000000", "Connection: close"))
+    await client.send(request("/image/0-2000000", *fields))
     while not server.lines:
         client.receive_some(50_000)
         await turns(server.reactor, 1)
+    if not fields:
+        await server.pass_seconds(LIMITS.idle_seconds)
     await server.pass_seconds(LIMITS.stall_seconds - 1)
     assert server.factory.connections
     await server.pass_seconds(LIMITS.stall_seconds / 4 + LINGER_SECONDS + 1)
@@ -118,6 +125,24 @@ async def test_a_client_that_closes_ends_the_wait(server: Server) -> None:
     client = await server.client()
     await client.send(request("/image/0-9", "Connection: close"))
     await client.answers()
+    client.close()
+    await server.all_gone()
+    assert server.clock.seconds() == 0
+
+
+@ensure_deferred
+async def test_a_client_that_closes_ends_the_wait_also_when_nothing_was_read_any_more(
+    server: Server, application: ImageApplication
+) -> None:
+    """Reading goes on for the end: neither is the close overlooked, nor does anything unread make a reset."""
+    client = await server.client()
+    await client.send(request("/later/0-9", "Connection: close"))
+    await turns(server.reactor)
+    await client.send(bytes(500_000))
+    await turns(server.reactor)
+    application.answer_next()
+    assert [answer.status for answer in await client.answers()] == [200]
+    assert client.error() == 0
     client.close()
     await server.all_gone()
     assert server.clock.seconds() == 0

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from image_service.http.connection import CROWD_RESERVE, LINGER_SECONDS, Limits
-from image_service.http.head import MAX_FIELDS, MAX_HEAD_BYTES, MAX_TARGET_BYTES
 from tests.http.client import request
 from tests.http.image import MIB, PROBES, ImageApplication
 from tests.http.turns import turns, until
@@ -20,6 +19,9 @@ if TYPE_CHECKING:
     from tests.http.conftest import Serve
     from tests.http.serving import Server
 
+MAX_HEAD_BYTES = 32 * 1024
+MAX_FIELDS = 100
+MAX_TARGET_BYTES = 8 * 1024
 CONTENT_BYTES = 48 * MIB  # more than any buffer of the kernel holds
 
 

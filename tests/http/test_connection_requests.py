@@ -29,6 +29,15 @@ async def test_a_connection_is_kept(server: Server, image: Image) -> None:
         answer = await client.ask(f"/image/{start}-{stop}")
         assert (answer.status, answer.body) == (200, image.content[start:stop])
         assert "connection" not in answer.fields
+    assert (await server.connection_of(client))._tcp().producer is None
+
+
+@ensure_deferred
+async def test_each_answer_has_the_date_of_its_second(server: Server) -> None:
+    client = await server.client()
+    for second in range(3):
+        assert (await client.ask("/image/0-9")).fields["date"] == f"Thu, 01 Jan 1970 00:00:0{second} GMT"
+        await server.pass_seconds(1)
 
 
 @ensure_deferred
@@ -252,3 +261,16 @@ async def test_each_request_has_one_line_in_the_log(serve: Serve, image: Image) 
     assert lines[:2] == [("GET", 200, 50000, "complete"), ("HEAD", 200, 0, "complete")]
     assert (lines[2][:2], lines[2][3]) == (("GET", 404), "complete")
     assert len(image.content) > 50000
+
+
+@ensure_deferred
+async def test_the_ranges_of_a_connection_are_summed_up_at_its_end(server: Server) -> None:
+    client = await server.client()
+    for _ in range(5):
+        assert (await client.ask("/part/100-300")).status == 206
+    assert server.lines == []
+    client.close()
+    await server.all_gone()
+    assert [(line["ranges"], line["bytes"], line["ended"]) for line in server.lines] == [
+        (5, 1000, "complete")
+    ]

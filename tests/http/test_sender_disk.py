@@ -202,6 +202,15 @@ async def test_what_is_cold_is_neither_held_nor_read_until_it_is_loaded(
     assert cache.read(file, MIB + 5, 1000) == cold.content[MIB + 5 : MIB + 1005]
 
 
+def test_what_is_held_in_part_is_not_held(reactor: EPollReactor, cold: Image) -> None:
+    descriptor = cold.file.descriptor
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # no reading ahead
+    os.pread(descriptor, 1, 0)
+    cache = PageCache(reactor, ThreadPool(0, 1))
+    assert cache.holds(cold.file, 0, 1)
+    assert not cache.holds(cold.file, 0, MIB)
+
+
 def test_behind_the_end_of_a_file_there_is_nothing_to_wait_for(reactor: EPollReactor, image: Image) -> None:
     cache = PageCache(reactor, ThreadPool(0, 1))
     assert cache.holds(image.file, FILE_BYTES, 1000)

@@ -123,6 +123,17 @@ async def test_small_answers_end_a_turn_too(
 
 
 @ensure_deferred
+async def test_a_large_answer_is_pushed(server: Server) -> None:
+    """A pull producer would run on the global Cooperator, at a third of the speed."""
+    client = await server.client(receive_buffer=SMALL_BUFFER)
+    await client.send(request("/image"))
+    await client.receive(10_000)
+    tcp = (await server.connection_of(client))._tcp()
+    assert tcp.producer is not None
+    assert tcp.streamingProducer
+
+
+@ensure_deferred
 async def test_answers_do_not_pile_up_before_a_client_that_does_not_read(
     server: Server, application: ImageApplication
 ) -> None:
@@ -153,3 +164,25 @@ async def test_memory_depends_neither_on_the_size_of_a_range_nor_on_the_reader(
     tracemalloc.stop()
     assert stalled < 2 * MIB
     assert peak < 4 * MIB
+
+
+@ensure_deferred
+async def test_many_slow_readers_are_all_served(server: Server, image: Image) -> None:
+    """All at once, each from elsewhere in the image, and a quick one among them."""
+    slow = [await server.client(receive_buffer=SMALL_BUFFER) for _ in range(250)]
+    starts = [index * 30_000 for index in range(len(slow))]
+    for client, start in zip(slow, starts, strict=True):
+        await client.send(request(f"/image/{start}-{start + 300_000}", "Connection: close"))
+    quick = await server.client()
+    assert (await quick.ask("/image")).body == image.content
+    reading = [Deferred.fromCoroutine(_read_little_by_little(client)) for client in slow]
+    for received, start in zip(reading, starts, strict=True):
+        assert (await received).endswith(b"\r\n\r\n" + image.content[start : start + 300_000])
+
+
+async def _read_little_by_little(client: Client) -> bytes:
+    received = bytearray()
+    while (data := client.receive_some(8000)) != b"":
+        received += data or b""
+        await turns(client.reactor, 1)
+    return bytes(received)
