@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, TextIO
 
 from twisted.logger import (
     FilteringLogObserver,
+    ILogFilterPredicate,
     ILogObserver,
     LogLevel,
     LogLevelFilterPredicate,
+    PredicateResult,
     formatEvent,
     formatEventAsClassicLogText,
 )
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 # What Twisted puts into every event, or what is no fact of its own.
 _INTERNAL = frozenset({"isError", "format", "failure", "why", "message", "system", "time", "logLevel"})
+_CHATTER = frozenset({"Starting factory {factory!r}", "Stopping factory {factory!r}"})
 _SCALARS = (str, int, float, bool, type(None))
 
 
@@ -101,6 +104,17 @@ def _is_json(value: object) -> bool:
     return isinstance(value, _SCALARS) and not (isinstance(value, float) and not math.isfinite(value))
 
 
+@implementer(ILogFilterPredicate)
+class _WithoutChatter:
+    """Drops what Twisted tells, at info level, of its factories and ports: nobody acts on it."""
+
+    def __call__(self, event: LogEvent) -> object:
+        chatter = event.get("log_namespace") == "log_legacy" or event.get("log_format") in _CHATTER
+        if chatter and event.get("log_level") is LogLevel.info:
+            return PredicateResult.no
+        return PredicateResult.maybe
+
+
 def observer(out: TextIO | None = None, environ: Mapping[str, str] | None = None) -> ILogObserver:
     """Make the observer that the environment asks for; ``twistd --logger`` calls it without arguments.
 
@@ -120,4 +134,4 @@ def observer(out: TextIO | None = None, environ: Mapping[str, str] | None = None
     except ValueError:  # told with the settings' other faults, which need a log
         level = LogLevel.info
     lines: ILogObserver = ReadableLines(out) if out.isatty() else JsonLines(out)
-    return FilteringLogObserver(lines, [LogLevelFilterPredicate(level)])
+    return FilteringLogObserver(lines, [LogLevelFilterPredicate(level), _WithoutChatter()])

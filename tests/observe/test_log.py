@@ -242,6 +242,18 @@ def test_by_itself_it_takes_the_process_s_environment_and_output(
     assert json.loads(capsys.readouterr().out)["message"] == "told"
 
 
+def test_what_twisted_tells_of_its_factories_is_left_out_unless_something_is_wrong() -> None:
+    out = Written()
+    legacy = Logger(namespace="log_legacy", observer=observer(out, {}))
+    factory = Logger(namespace="twisted.web.client._HTTP11ClientFactory", observer=observer(out, {}))
+    legacy.info("ApiSite starting on 8090")
+    factory.info("Starting factory {factory!r}", factory="f")
+    factory.info("Stopping factory {factory!r}", factory="f")
+    legacy.error("an old-style error")
+    factory.info("something else")
+    assert [line["message"] for line in out.lines()] == ["an old-style error", "something else"]
+
+
 # A terminal.
 
 
