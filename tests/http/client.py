@@ -154,6 +154,8 @@ class Client:
             return self.socket.recv(limit)
         except (BlockingIOError, ssl.SSLWantReadError):
             return None
+        except ssl.SSLZeroReturnError:  # the closing alert, where our own went before
+            return b""
 
     async def _receive_more(self) -> bool:
         received: list[bytes] = []

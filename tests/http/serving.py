@@ -124,6 +124,17 @@ class Server:
             await turns(self.reactor, 2)
         await turns(self.reactor)
 
+    async def pass_until_gone(self, seconds: float) -> None:
+        """Let time pass until no connection is left.
+
+        The client's system acknowledges what it has some real milliseconds late, during which the clock may
+        pass minutes; so much of it may be needed on top.
+        """
+        limit = self.clock.seconds() + 10 * seconds
+        while self.factory.connections and self.clock.seconds() < limit:
+            await self.pass_seconds(1)
+        await self.all_gone()
+
     async def delivered(self, client: Client) -> None:
         """Wait until the client's system has acknowledged everything, which it may do some ms late."""
         await turns(self.reactor)

@@ -48,6 +48,15 @@ ways = pytest.mark.parametrize("leave", [close, reset])
 
 @ways
 @ensure_deferred
+async def test_before_the_accept(server: Server, leave: Callable[[Client], None]) -> None:
+    for _ in range(5):
+        leave(server.connect())
+    await turns(server.reactor)
+    await server.all_gone()
+
+
+@ways
+@ensure_deferred
 async def test_before_anything_was_said(server: Server, leave: Callable[[Client], None]) -> None:
     client = server.connect()
     await server.connection_of(client)
@@ -247,6 +256,16 @@ async def test_a_client_that_ends_tls_within_an_answer_is_gone(tls: Server) -> N
     (line,) = tls.lines
     assert line["ended"] == GONE
     assert line["bytes"] < received + 2 * MIB
+
+
+@ensure_deferred
+async def test_a_client_that_ends_tls_behind_its_request_is_answered(tls: Server, image: Image) -> None:
+    """As ``openssl s_client`` does at the end of its input."""
+    client = await tls.client()
+    await client.send(request("/image/0-100000"))
+    _say_goodbye(client)
+    received = await client.until_end()
+    assert received.endswith(b"\r\n\r\n" + image.content[:100_000])
 
 
 def _say_goodbye(client: Client) -> None:

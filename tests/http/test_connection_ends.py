@@ -89,8 +89,7 @@ async def test_who_never_reads_the_end_is_cut_off(server: Server, fields: tuple[
         await server.pass_seconds(LIMITS.idle_seconds)
     await server.pass_seconds(LIMITS.stall_seconds - 1)
     assert server.factory.connections
-    await server.pass_seconds(LIMITS.stall_seconds / 4 + LINGER_SECONDS + 1)
-    await server.all_gone()
+    await server.pass_until_gone(LIMITS.stall_seconds)
     await client.until_cut()
 
 

@@ -85,7 +85,7 @@ async def greedy(reactor: EPollReactor, serve_both: Serve, greed: Greed) -> Asyn
 
 @pytest.mark.parametrize(
     ("target", "count"),
-    [("/image", 3), ("/image/0-1048576", 100), ("/fired/0-1048576", 100), ("/image/0-20000", 2000)],
+    [("/image", 10), ("/image/0-1048576", 100), ("/fired/0-1048576", 100), ("/image/0-20000", 2000)],
 )
 @ensure_deferred
 async def test_nobody_keeps_the_reactor_for_more_than_a_few_mib(
@@ -101,8 +101,9 @@ async def test_nobody_keeps_the_reactor_for_more_than_a_few_mib(
     await greed.read_all(count * size)
     await asking
     await other_asking
-    assert max(greed.by_turn) <= 1.25 * TURN_BYTES
-    assert answered_after[0] <= 4 * TURN_BYTES
+    # What was sent in one turn may be received in the next.
+    assert max(greed.by_turn) <= 2.25 * TURN_BYTES
+    assert answered_after[0] <= 5 * TURN_BYTES
 
 
 @pytest.mark.parametrize("target", ["/image/0-9", "/fired/0-9", "/nowhere"])

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 A_FEW = 12
 """Turns after which everything that was going to happen by itself has happened."""
-_LIMIT_SECONDS = 5
+_LIMIT_SECONDS = 30
 
 
 async def turns(reactor: IReactorTime, count: int = A_FEW) -> None:
