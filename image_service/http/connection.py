@@ -381,8 +381,6 @@ class Connection(Protocol):
         On plain TCP our side is closed and the client's awaited: closing with input unread would send a
         reset, which can destroy the answer. TLS does the same with its own closing alerts.
         """
-        if self._closing and not self._client_done:
-            return
         self._closing = True
         self._buffer = b""
         self._watch_for_stall()
@@ -391,9 +389,6 @@ class Connection(Protocol):
             self.transport.loseConnection()
         else:
             self.transport.loseWriteConnection()
-        if self._reading_paused and not self._client_done:
-            self._reading_paused = False
-            self.transport.resumeProducing()
 
 
 def _plain_address(host: str) -> str:
