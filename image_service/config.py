@@ -187,7 +187,8 @@ class Settings:
             "HEAD_TIMEOUT",
             parse=parsers.seconds,
             default="5",
-            meaning="Seconds that the head of a request may take, from its first byte to its last.",
+            meaning="Seconds that the head of a request may take: of the first one from the accept, of the "
+            "others from their first byte.",
         ),
     )
     idle_timeout: float = attrs.field(
@@ -195,7 +196,7 @@ class Settings:
             "IDLE_TIMEOUT",
             parse=parsers.seconds,
             default="60",
-            meaning="Seconds that a connection stays open without a request.",
+            meaning="Seconds that a connection stays open between two requests.",
         ),
     )
     stall_timeout: float = attrs.field(
@@ -266,7 +267,8 @@ class Settings:
             "INSECURE_SKIP_VERIFY",
             parse=parsers.flag,
             default="false",
-            meaning="`true`: fetch base images without verifying whom from. For trials only.",
+            meaning="`true`: fetch base images and ask assisted-service without verifying who answers. For "
+            "trials only.",
         ),
     )
     log_level: str = attrs.field(

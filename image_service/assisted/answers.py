@@ -85,7 +85,9 @@ def _text(infra_env: dict[str, object], name: str) -> str | None:
 
 
 def _kernel_arguments(text: str | None) -> tuple[str, ...]:
-    operations = _load(text, "kernel_arguments of the infra-env") if text is not None else []
+    operations = _load(text or "null", "kernel_arguments of the infra-env")
+    if operations is None:
+        return ()
     if not isinstance(operations, list):
         raise upstream_error("kernel_arguments of the infra-env is not a list")
     return tuple(_appended(operation, number) for number, operation in enumerate(operations, 1))

@@ -61,6 +61,7 @@ def _identity(file: BaseFile) -> dict[str, object]:
         "path": file.path,
         "size": status.st_size,
         "mtime_ns": status.st_mtime_ns,
+        "ctime_ns": status.st_ctime_ns,  # which nobody can put back
         "inode": status.st_ino,
     }
 

@@ -55,7 +55,9 @@ class Downloader:
         if settings.os_image_download_ca_file:
             context.load_verify_locations(settings.os_image_download_ca_file)
         if settings.insecure_skip_verify:
-            Logger().warn("INSECURE_SKIP_VERIFY is set: whoever answers can put in any base image")
+            Logger().warn(
+                "INSECURE_SKIP_VERIFY is set: anyone can be assisted-service, or put in a base image"
+            )
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return cls(context, settings.os_images_request_headers, settings.os_images_request_query_params)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         exit status.
     """
+    # Until the reactor runs and ends well by itself; as a container's first process we would ignore it else.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     parser = argparse.ArgumentParser(prog="image-service", description="Customised CoreOS boot images.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serve_parser = commands.add_parser(

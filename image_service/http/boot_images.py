@@ -6,9 +6,9 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, TypeVar
 
 import attrs
-from twisted.internet.defer import Deferred, FirstError, gatherResults, succeed
+from twisted.internet.defer import Deferred, FirstError, fail, gatherResults, succeed
 
-from image_service.errors import NotFound, UpstreamTimeout
+from image_service.errors import NotFound, Unprocessable, UpstreamTimeout
 from image_service.http.respond import Representation
 from image_service.http.single_flight import SingleFlight
 from image_service.images.compose import compose
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 THREAD_BYTES = 128 * 1024
 """A config larger than this is composed in a thread: one of a MB takes half a second to compress."""
+OVERHEAD_BYTES = 48 * 1024
+"""What an image costs beside its bytes, at most: most of it a key with credentials as long as a head."""
+MAX_REFUSED = 1024
 PATIENCE_SECONDS = 3
 """How long a request waits for its image: firmware gives up after 5 s, and must be told before that."""
 HELD_BYTES = 256 * 1024 * 1024
@@ -105,8 +108,16 @@ class Kept:
 
     @property
     def held_bytes(self) -> int:
-        """What it holds in memory: the bytes that are not the base's."""
-        return self.representation.image.extents.literal_bytes
+        """What it holds in memory, about: the bytes that are not the base's, and all that is around them."""
+        return self.representation.image.extents.literal_bytes + OVERHEAD_BYTES
+
+
+@attrs.frozen(eq=False)
+class _Refused:
+    """What is wrong with a customization, and until when nobody asks whether it still is."""
+
+    error: Unprocessable
+    until: float
 
 
 class BootImages:
@@ -135,6 +146,7 @@ class BootImages:
         self._ttl_seconds = ttl_seconds
         self._kept: OrderedDict[Key, Kept] = OrderedDict()
         self._held_bytes = 0
+        self._refused: OrderedDict[Key, _Refused] = OrderedDict()
         self._making: SingleFlight[Key, Kept] = SingleFlight()
 
     def get(self, ref: ImageRef, credentials: Credentials | None) -> Deferred[Kept]:
@@ -152,6 +164,9 @@ class BootImages:
         kept = self.fresh(key)
         if kept is not None:
             return succeed(kept)
+        refused = self._refused.get(key)
+        if refused is not None and self._clock.seconds() < refused.until:
+            return fail(refused.error)
         made = self._making.join(key, lambda: self._make(key))
         return made.addTimeout(PATIENCE_SECONDS, self._clock, _too_slow)
 
@@ -164,6 +179,16 @@ class BootImages:
         return kept
 
     async def _make(self, key: Key) -> Kept:
+        """Make an image; what cannot be laid over its base is not tried again for a while."""
+        try:
+            return await self._make_anew(key)
+        except Unprocessable as error:
+            self._refused[key] = _Refused(error, self._clock.seconds() + self._ttl_seconds)
+            while len(self._refused) > MAX_REFUSED:
+                self._refused.popitem(last=False)
+            raise
+
+    async def _make_anew(self, key: Key) -> Kept:
         ref, credentials = key
         if ref.version is None or ref.kind is None or ref.architecture is None:
             infra_env = await self._assisted.infra_env(ref.infra_env_id, credentials)

@@ -59,6 +59,8 @@ CROWD_RESERVE = 64
 """Connections beyond the limit that are still accepted, to be told so, and for probes."""
 
 _EMPTY_LINES = re.compile(rb"(?:\r\n)+")
+CROWDED_HEAD_SECONDS = 1.0
+
 _STALL_CHECKS = 4  # in one stall timeout
 _BYTES_ACKED = struct.Struct("=Q")
 _BYTES_ACKED_OFFSET = 120  # in struct tcp_info, Linux 4.1 and later
@@ -135,11 +137,16 @@ class Connection(Protocol):
         self._sender: Sender = sender_type(transport, self._server.page_cache, self)
         self._log = ConnectionLog(self._server.access_log, _plain_address(transport.getPeer().host))
         limits = self._server.limits
-        self._deadline.set(limits.handshake_seconds if self._secure else limits.head_seconds)
+        self._deadline.set(limits.handshake_seconds if self._secure else self._first_head_seconds())
+
+    def _first_head_seconds(self) -> float:
+        """Less in a crowd: who is silent must not take the places that are kept for probes."""
+        seconds = self._server.limits.head_seconds
+        return min(CROWDED_HEAD_SECONDS, seconds) if self._crowded else seconds
 
     def handshakeCompleted(self) -> None:
         """TLS is up; the first head may come."""
-        self._deadline.set(self._server.limits.head_seconds)
+        self._deadline.set(self._first_head_seconds())
 
     def dataReceived(self, data: bytes) -> None:
         """Bytes have arrived."""

@@ -38,6 +38,7 @@ _ABSOLUTE_FORM = re.compile(r"https?://[^/?]+", re.IGNORECASE | re.ASCII)
 # RFC 9110 7.2:  Host = uri-host [ ":" port ]
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(?::[0-9]*)?", re.ASCII)
 _RANGE_FIELD = re.compile(rb"\r\nRange: (bytes=[0-9]{1,18}-[0-9]{1,18})\r\n", re.IGNORECASE)
+_REMEMBERED_BYTES = 2048
 _END = b"\r\n\r\n"
 
 
@@ -147,7 +148,8 @@ class HeadParser:
             headers = known.headers | {"range": wanted}
             return Request(known.method, known.target, headers, known.keep_alive, known.http_1_0)
         request = parse_head(head)
-        if request.headers["range"] == wanted:  # else there are two Range fields
+        # Two Range fields would make another value; a long head is not worth its memory while idle.
+        if request.headers["range"] == wanted and len(head) <= _REMEMBERED_BYTES:
             self._around, self._request = around, request
         return request
 

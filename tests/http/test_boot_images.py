@@ -274,12 +274,17 @@ def test_a_base_that_is_not_there_is_told_before_anything_is_asked(world: World)
 @pytest.mark.parametrize(
     ("argument", "error"), [("a;b", KernelArgumentInvalid), ("x" * 5000, KernelArgumentsTooLarge)]
 )
-def test_what_cannot_be_composed_is_told_and_not_kept(
+def test_what_cannot_be_composed_is_told_for_its_time_and_then_tried_again(
     world: World, argument: str, error: type[Exception]
 ) -> None:
     world.assisted.told = InfraEnv((argument,))
     assert isinstance(refused(world), error)
     world.assisted.told = InfraEnv()
+    world.clock.advance(TTL_SECONDS - 0.001)
+    assert isinstance(refused(world), error)
+    assert len(world.assisted.calls) == 2
+    assert isinstance(get(world, OTHER_REF), Kept)
+    world.clock.advance(0.001)
     assert isinstance(get(world), Kept)
 
 
@@ -367,12 +372,13 @@ def test_a_config_up_to_that_size_is_composed_at_once(world: World) -> None:
     assert THREAD_BYTES <= 2**20
 
 
-def test_what_fails_in_a_thread_is_told_and_not_kept(world: World) -> None:
+def test_what_fails_in_a_thread_is_told(world: World) -> None:
     good, world.assisted.config = world.assisted.config, config_of(2**20)
     outcome = ask(world)
     world.threads.work()
     assert isinstance(outcome[0], IgnitionTooLarge)
     world.assisted.config = good
+    world.clock.advance(TTL_SECONDS)
     assert isinstance(get(world), Kept)
 
 
