@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.http.connection import CROWD_RESERVE, LINGER_SECONDS, Limits
+from image_service.http.connection import CROWD_RESERVE, CROWDED_HEAD_SECONDS, LINGER_SECONDS, Limits
 from tests.http.client import request
 from tests.http.image import MIB, PROBES, ImageApplication
 from tests.http.turns import turns, until
@@ -266,3 +266,13 @@ def _is_closed(client: Client) -> bool:
     with suppress(ConnectionResetError):
         return client.receive_some() == b""
     return True
+
+
+@ensure_deferred
+async def test_who_is_silent_in_a_crowd_does_not_keep_a_probe_s_place(serve_both: Serve) -> None:
+    server = await serve_both(limits=Limits(connections=1))
+    first = await server.client()
+    silent = await server.client()
+    await server.pass_seconds(CROWDED_HEAD_SECONDS)
+    assert await silent.until_end() == b""
+    assert await first.says_nothing()
