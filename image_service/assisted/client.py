@@ -15,6 +15,7 @@ import attrs
 from hyperlink import EncodedURL
 from treq.client import HTTPClient
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.web.client import Agent, HTTPConnectionPool
 from twisted.web.http_headers import Headers
@@ -49,6 +50,8 @@ T = TypeVar("T")
 
 IGNITION_LIMIT_BYTES = 8 * 1024 * 1024
 INFRA_ENV_LIMIT_BYTES = 16 * 1024 * 1024  # it repeats the config's override, as an escaped string
+THREAD_BYTES = 128 * 1024
+"""JSON larger than this is read in a thread: a tree of 8 MiB takes the parser more than a second."""
 _API = ("api", "assisted-install", "v2", "infra-envs")
 _CACHED_CONNECTIONS = 4
 _CACHED_SECONDS = 60  # below the idle timeout of the usual proxies, which close without notice
@@ -138,7 +141,7 @@ class AssistedService:
             (("file_name", "discovery.ign"), *kind),
         )
         answer = await self._ask(question, credentials)
-        _check(answer.body)
+        await self._read(_check, answer.body)
         (modified, *_) = answer.headers.getRawHeaders(b"Last-Modified", [b""])
         return Ignition(answer.body, parse_http_date(modified.decode("latin-1")))
 
@@ -156,7 +159,7 @@ class AssistedService:
             ImageServiceError: as for ``ignition``; 422 for kernel arguments that are not to be appended.
         """
         question = _Question(f"infra-env {infra_env_id}", (infra_env_id,), INFRA_ENV_LIMIT_BYTES)
-        return read_infra_env((await self._ask(question, credentials)).body)
+        return await self._read(read_infra_env, (await self._ask(question, credentials)).body)
 
     async def close(self) -> None:
         """Cancel the questions in flight and close the connections; waits a second for these at most."""
@@ -164,6 +167,12 @@ class AssistedService:
             asked.cancel()
         closed: Deferred[None] = self._pool.closeCachedConnections()
         await closed.addTimeout(_CLOSE_SECONDS, self._reactor, lambda *_: None)
+
+    async def _read(self, read: Callable[[bytes], T], body: bytes) -> T:
+        """Read JSON; in a thread where that takes a while."""
+        if len(body) <= THREAD_BYTES:
+            return read(body)
+        return await deferToThreadPool(self._reactor, self._reactor.getThreadPool(), read, body)
 
     async def _ask(self, question: _Question, credentials: Credentials | None) -> _Answer:
         too_slow = _tell_timeout(f"{question.what} took more than {self._timeout_seconds:g} s")

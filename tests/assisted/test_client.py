@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
@@ -12,6 +13,7 @@ from twisted.internet import tcp
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.task import deferLater
 
+from image_service.assisted import client
 from image_service.assisted.client import IGNITION_LIMIT_BYTES, INFRA_ENV_LIMIT_BYTES, AssistedService
 from image_service.errors import (
     ConfigurationError,
@@ -590,3 +592,16 @@ async def test_many_questions_at_once_each_get_their_own_answer(
     configs = {ignition.config for ignition in await gatherResults(asked)}
     assert len(configs) == 20
     assert standalone.calls[infra_env_id, Call.IGNITION] == 20
+
+
+@pytest.mark.parametrize("excess", [0, 1])
+@ensure_deferred
+async def test_json_that_takes_a_while_is_read_in_a_thread(
+    standalone: Standalone, assisted: AssistedService, monkeypatch: pytest.MonkeyPatch, excess: int
+) -> None:
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(client, "check_ignition", lambda _: threads.append(threading.current_thread()))
+    infra_env_id = str(await standalone.ensure_sample("4.20"))
+    standalone.faults[Call.IGNITION] = Fault(body=config_of(client.THREAD_BYTES + excess))
+    await assisted.ignition(infra_env_id, None, None)
+    assert [thread is threading.current_thread() for thread in threads] == [not excess]
