@@ -1,0 +1,65 @@
+"""bincode 1.3 with variable-length integers, in which coreos-installer writes files of its own.
+
+A file is nothing but its fields, one behind the other, without names or types:
+
+    number    up to 250: one byte; else 251, 252 or 253 and 2, 4 or 8 bytes, little-endian
+    bytes     a number, their length; then themselves
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from image_service.errors import BaseImageError
+
+_ONE_BYTE = range(251)
+_LENGTHS = {251: 2, 252: 4, 253: 8}
+
+
+@attrs.define
+class Fields:
+    """The fields of a file, taken one after another.
+
+    Args:
+        path: of the file, for messages.
+        data: its content, or the beginning of it.
+    """
+
+    path: str
+    _data: bytes = attrs.field(repr=False)
+    _position: int = 0
+
+    def take(self, length: int) -> bytes:
+        """Take so many bytes.
+
+        Raises:
+            BaseImageError: there are not as many left.
+        """
+        start, end = self._position, self._position + length
+        if end > len(self._data):
+            raise BaseImageError(f"{self.path} ends too soon: {length} bytes are due at its offset {start}")
+        self._position = end
+        return self._data[start:end]
+
+    def take_number(self) -> int:
+        """Take a number of at most 64 bits.
+
+        Raises:
+            BaseImageError: this is none.
+        """
+        first = self.take(1)[0]
+        if first in _ONE_BYTE:
+            return first
+        if first not in _LENGTHS:
+            raise BaseImageError(
+                f"{self.path} has no number of at most 64 bits at its offset {self._position - 1}"
+            )
+        return int.from_bytes(self.take(_LENGTHS[first]), "little")
+
+    def take_bytes(self) -> bytes:
+        """Take bytes whose length is noted before them.
+
+        Raises:
+            BaseImageError: there are not as many.
+        """
+        return self.take(self.take_number())

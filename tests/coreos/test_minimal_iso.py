@@ -1,0 +1,534 @@
+from __future__ import annotations
+
+import json
+import lzma
+import tracemalloc
+import zlib
+from contextlib import contextmanager
+from hashlib import sha256
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from image_service.coreos.iso9660 import IsoFile, read_iso9660
+from image_service.coreos.minimal_iso import (
+    LIVEISO,
+    CopiedFile,
+    MinimalIso,
+    read_minimal_iso,
+    render_kargs_json,
+    verify,
+)
+from image_service.errors import BaseImageError
+from tests.coreos.iso_builder import SECTOR, build_iso, live_files
+from tests.coreos.miniso_builder import (
+    MAGIC,
+    MINISO,
+    ROOTFS,
+    live_iso_with_minimal,
+    minimal_files,
+    number,
+    pack_minimal_iso,
+    pack_recipe,
+)
+from tests.coreos.reading import FIXTURES, MeteredReader, fixture, read_layout, reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from image_service.coreos.iso9660 import ReadAt
+
+KARGS = "coreos/kargs.json"
+MIB = 2**20
+LITERAL_LIMIT = 16 * MIB
+MEMORY_LIMIT = 128 * MIB  # a decoder of preset 9, and what it unpacks, twice
+GOLDEN: Mapping[str, Any] = (
+    json.loads((FIXTURES / "golden.json").read_text())["iso"] if FIXTURES.exists() else {}
+)
+RAW_DIGEST = "miniso raw digest (before karg edit)"
+EXTRACTED = {
+    "": "extract minimal-iso",
+    " coreos.live.rootfs_url=https://example.com/rootfs.img": (
+        "extract minimal-iso --rootfs-url https://example.com/rootfs.img"
+    ),
+}
+
+
+def no_check() -> None:
+    """Nobody interrupts."""
+
+
+def find(image: bytes, path: str) -> IsoFile:
+    return read_iso9660(reader(image), len(image)).find(path)
+
+
+def recipe_in(image: bytes) -> MinimalIso:
+    """What a full ISO says about its minimal one."""
+    return read_minimal_iso(reader(image), find(image, MINISO), len(image))
+
+
+def read_recipe(packed: bytes, image_size: int = 2**40, read: ReadAt | None = None) -> MinimalIso:
+    """Read a miniso.dat that is all of its file."""
+    return read_minimal_iso(read or reader(packed), IsoFile(MINISO, 0, len(packed)), image_size)
+
+
+def refusal(packed: bytes, image_size: int = 2**40) -> str:
+    with pytest.raises(BaseImageError) as caught:
+        read_recipe(packed, image_size)
+    return caught.value.detail
+
+
+def render(minimal: MinimalIso, full: bytes) -> bytes:
+    """The minimal ISO, piece by piece."""
+    made = b""
+    for piece in minimal.pieces:
+        if isinstance(piece, CopiedFile):
+            assert piece.minimal == len(made)
+            made += full[piece.full : piece.full + piece.length]
+        else:
+            made += bytes(piece)  # of a number: as many zeros
+    assert len(made) == minimal.size
+    return made
+
+
+def extracted(image: bytes, appended: str) -> bytes:
+    """What coreos-installer makes of a full ISO: the recipe rendered, then the kernel arguments edited."""
+    kargs, minimal = read_layout(image).kernel_arguments, recipe_in(image)
+    assert kargs is not None
+    made = bytearray(render(minimal, image))
+    default = " ".join(word for word in kargs.default.split() if not word.startswith(LIVEISO))
+    for area in kargs.areas:
+        start = minimal.translate(area.offset, kargs.size)
+        arguments = (default + appended).encode() + area.end
+        made[start : start + kargs.size] = arguments.ljust(kargs.size, area.pad)
+    file = find(image, KARGS)
+    start, stop = minimal.translate(file.offset, file.length), file.offset + file.length
+    made[start : start + file.length] = render_kargs_json(image[file.offset : stop], default)
+    return bytes(made)
+
+
+@contextmanager
+def little_memory(limit: int = MEMORY_LIMIT) -> Iterator[None]:
+    """Hold a block to a peak of so many bytes."""
+    tracemalloc.start()
+    try:
+        yield
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < limit
+
+
+# The real thing.
+
+
+@pytest.mark.parametrize("name", [name for name, golden in GOLDEN.items() if RAW_DIGEST in golden])
+def test_real_recipes_make_what_their_builder_made(name: str) -> None:
+    image = fixture(name)
+    minimal = recipe_in(image)
+    verify(minimal, reader(image), no_check)
+    assert minimal.sha256 == sha256(render(minimal, image)).hexdigest() == GOLDEN[name][RAW_DIGEST]
+
+
+@pytest.mark.parametrize(
+    ("name", "appended"),
+    [
+        (name, appended)
+        for name, golden in GOLDEN.items()
+        for appended, key in EXTRACTED.items()
+        if key in golden
+    ],
+)
+def test_real_minimal_isos_are_those_of_coreos_installer(name: str, appended: str) -> None:
+    made, golden = extracted(fixture(name), appended), GOLDEN[name][EXTRACTED[appended]]
+    assert (len(made), sha256(made).hexdigest()) == (golden["size"], golden["sha256"])
+
+
+def test_a_built_live_iso_has_the_minimal_iso_of_its_files() -> None:
+    rootfs = b"rootfs data " * 10000
+    image = live_iso_with_minimal(rootfs)
+    minimal = recipe_in(image)
+    verify(minimal, reader(image), no_check)
+    made = render(minimal, image)
+    assert made == build_iso(minimal_files(live_files()))
+    assert rootfs in image
+    assert b"rootfs" not in made
+
+
+def test_what_is_left_out_is_not_translated() -> None:
+    image = live_iso_with_minimal()
+    minimal, rootfs = recipe_in(image), find(image, ROOTFS)
+    with pytest.raises(BaseImageError, match=f"{rootfs.length} bytes at offset {rootfs.offset}"):
+        minimal.translate(rootfs.offset, rootfs.length)
+
+
+# Any recipe.
+
+FULL_SECTORS = 24
+FULL = b"".join(sha256(b"%d" % index).digest() for index in range(FULL_SECTORS * SECTOR // 32))
+RUNS = st.lists(st.tuples(st.sampled_from([b"\0", b"\0", b"x"]), st.integers(1, 9000)), max_size=6)
+
+
+@st.composite
+def minimal_isos(draw: st.DrawFn) -> tuple[bytes, list[CopiedFile]]:
+    """A minimal ISO, in which files of `FULL` stand between runs of bytes, and the files."""
+    made, files = b"", []
+    for _ in range(draw(st.integers(1, 5))):
+        made += b"".join(byte * count for byte, count in draw(RUNS))
+        made += bytes(-len(made) % SECTOR)
+        sector = draw(st.integers(0, FULL_SECTORS - 1))
+        length = draw(st.integers(1, (FULL_SECTORS - sector) * SECTOR))
+        files.append(CopiedFile(len(made), sector * SECTOR, length))
+        made += FULL[sector * SECTOR :][:length]
+        made += b"".join(byte * count for byte, count in draw(RUNS))
+    return made, files
+
+
+@given(minimal_isos())
+def test_recipes_are_read_as_they_were_packed(made: tuple[bytes, list[CopiedFile]]) -> None:
+    expected, files = made
+    minimal = read_recipe(pack_minimal_iso(FULL, expected, files) + b"what is left of the room")
+    assert render(minimal, FULL) == expected
+    assert [piece for piece in minimal.pieces if isinstance(piece, CopiedFile)] == files
+    verify(minimal, reader(FULL), no_check)
+
+
+@given(minimal_isos())
+@example((bytes(4096) + FULL[:1], [CopiedFile(4096, 0, 1)]))
+@example((FULL[:SECTOR] + bytes(4095), [CopiedFile(0, 0, SECTOR)]))
+@example((FULL[:SECTOR] + b"x" + bytes(4096), [CopiedFile(0, 0, SECTOR)]))
+def test_long_runs_of_zeros_are_numbers_and_nothing_else_is(made: tuple[bytes, list[CopiedFile]]) -> None:
+    expected, files = made
+    pieces = read_recipe(pack_minimal_iso(FULL, expected, files)).pieces
+    assert all(piece >= 4096 for piece in pieces if isinstance(piece, int))
+    assert all(piece and bytes(4096) not in piece for piece in pieces if isinstance(piece, bytes))
+    for one, other in pairwise(pieces):
+        assert CopiedFile in {type(one), type(other)} or type(one) is not type(other)
+
+
+@given(minimal_isos(), st.data())
+def test_bytes_are_translated_where_one_file_has_them_all(
+    made: tuple[bytes, list[CopiedFile]], data: st.DataObject
+) -> None:
+    expected, files = made
+    minimal = read_recipe(pack_minimal_iso(FULL, expected, files))
+    offset = data.draw(st.integers(0, len(FULL)))
+    length = data.draw(st.integers(1, 3 * SECTOR))
+    whole = [file for file in files if set(range(offset, offset + length)) <= set(span(file))]
+    if whole:
+        start = minimal.translate(offset, length)
+        assert expected[start : start + length] == FULL[offset : offset + length]
+        assert start in {offset - file.full + file.minimal for file in whole}
+    else:
+        with pytest.raises(BaseImageError):
+            minimal.translate(offset, length)
+
+
+def span(file: CopiedFile) -> range:
+    return range(file.full, file.full + file.length)
+
+
+# Verifying.
+
+
+def small() -> tuple[bytes, list[CopiedFile]]:
+    """A minimal ISO with a file of 3 MiB, its literal and zeros, and the file's place."""
+    content = bytes(range(256)) * (3 * MIB // 256)
+    return b"head".ljust(SECTOR, b".") + content + bytes(2 * MIB + 1), [CopiedFile(SECTOR, 0, 3 * MIB)]
+
+
+def test_a_recipe_is_verified_in_pieces_of_at_most_a_mebibyte_each_behind_a_check() -> None:
+    made, files = small()
+    full, events = made[SECTOR:][: 3 * MIB], list[object]()
+
+    def read_at(offset: int, length: int) -> bytes:
+        events.append((offset, length))
+        return full[offset : offset + length]
+
+    verify(read_recipe(pack_minimal_iso(full, made, files)), read_at, lambda: events.append("check"))
+    reads = [event for event in events if event != "check"]
+    assert reads == [(0, MIB), (MIB, MIB), (2 * MIB, MIB)]
+    assert all(events[events.index(read) - 1] == "check" for read in reads)
+    assert events.count("check") == 1 + 3 + 3  # literal, file, zeros
+
+
+def test_verifying_ends_when_it_is_interrupted() -> None:
+    made, files = small()
+    minimal = read_recipe(pack_minimal_iso(made[SECTOR:], made, files))
+    with pytest.raises(KeyError, match="stop"):
+        verify(minimal, reader(made[SECTOR:]), interrupt_after(3))
+
+
+def interrupt_after(count: int) -> Callable[[], None]:
+    left = iter(range(count))
+
+    def check() -> None:
+        if next(left, None) is None:
+            raise KeyError("stop")
+
+    return check
+
+
+@pytest.mark.parametrize("offset", [0, 3 * MIB - 1])
+def test_a_full_iso_with_another_byte_is_not_what_was_packed(offset: int) -> None:
+    made, files = small()
+    minimal = read_recipe(pack_minimal_iso(made[SECTOR:], made, files))
+    other = bytearray(made[SECTOR:])
+    other[offset] ^= 1
+    with pytest.raises(BaseImageError, match=minimal.sha256):
+        verify(minimal, reader(bytes(other)), no_check)
+
+
+def test_another_digest_is_not_what_was_packed() -> None:
+    made, files = small()
+    packed = pack_minimal_iso(made[SECTOR:], made, files)
+    digest = sha256(made).digest()
+    minimal = read_recipe(packed.replace(digest, digest[::-1]))
+    with pytest.raises(BaseImageError, match=digest.hex()):
+        verify(minimal, reader(made[SECTOR:]), no_check)
+
+
+def test_a_full_iso_that_became_shorter_is_refused() -> None:
+    made, files = small()
+    minimal = read_recipe(pack_minimal_iso(made[SECTOR:], made, files))
+    with pytest.raises(BaseImageError, match=f"at offset {2 * MIB}"):
+        verify(minimal, reader(made[SECTOR:][: 3 * MIB - 1]), no_check)
+
+
+def test_verifying_keeps_no_more_than_a_few_pieces() -> None:
+    zeros = MinimalIso((256 * MIB,), 256 * MIB, sha256(bytes(256 * MIB)).hexdigest())
+    with little_memory(4 * MIB):
+        verify(zeros, reader(b""), no_check)
+
+
+# What is refused.
+
+BODY = lzma.compress(bytes(3 * SECTOR))
+ONE = [(1, 0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("table", "image_size", "named"),
+    [
+        ([], SECTOR, "not 0"),
+        ([(1, 1, 0)], 2 * SECTOR, "file 0 is empty"),
+        ([(1, 0, 1), (2, 0, 0)], SECTOR, "file 1 is empty"),
+        ([(1, 0, SECTOR + 1), (2, 0, 1)], 3 * SECTOR, "file 1"),
+        ([(2, 0, 1), (1, 0, 1)], SECTOR, "file 1"),
+        ([(1, 0, 1), (1, 0, 1)], SECTOR, "file 1"),
+        ([(1, 1, 1)], SECTOR, f"leaves the ISO of {SECTOR} bytes"),
+        ([(1, 0, SECTOR + 1)], SECTOR, f"leaves the ISO of {SECTOR} bytes"),
+        ([(1, 0, 2**63)], SECTOR, f"length={2**63}"),
+        ([(1, 2**63, 1)], SECTOR, f"full={2**63 * SECTOR}"),
+        ([(1, 2**64 - 1, 2**64 - 1)], SECTOR, f"leaves the ISO of {SECTOR} bytes"),
+        ([(2**63, 0, 1)], SECTOR, f"leaves {2**63 * SECTOR} bytes between its files"),
+        ([(LITERAL_LIMIT // SECTOR, 0, 1), (LITERAL_LIMIT // SECTOR + 1, 0, 1)], SECTOR, "between its files"),
+        ([(1, 0, SECTOR), (2, 0, 1)], SECTOR, "file 1 leaves"),  # terabytes out of one gibibyte
+        ([(4, 0, 1)], SECTOR, f"unpacks to {3 * SECTOR} bytes, and {4 * SECTOR} are due"),
+        ([(1, 0, 1), (4, 0, 1)], SECTOR, "are due"),
+    ],
+)
+def test_a_wrong_table_is_refused(table: Sequence[tuple[int, int, int]], image_size: int, named: str) -> None:
+    assert named in refusal(pack_recipe(table, BODY), image_size)
+
+
+@pytest.mark.parametrize("count", [0, 1025, 2**60, 2**64 - 1])
+def test_an_impossible_number_of_files_is_refused_before_any_is_read(count: int) -> None:
+    packed = pack_recipe(ONE, BODY, count=count)
+    with little_memory(MIB):
+        assert f"not {count}" in refusal(packed)
+
+
+@pytest.mark.parametrize("length", [len(BODY) + 1, 2**32, 2**64 - 1])
+def test_a_stream_that_is_not_all_there_is_refused(length: int) -> None:
+    assert f"{length} bytes are due" in refusal(pack_recipe(ONE, BODY, body_length=length))
+
+
+def test_what_was_never_packed_is_refused() -> None:
+    assert "never packed" in refusal(bytes(16384))
+
+
+@pytest.mark.parametrize("version", [0, 2, 2**64 - 1])
+def test_other_versions_are_refused(version: int) -> None:
+    packed = pack_recipe(ONE, BODY).replace(MAGIC + number(1), MAGIC + number(version))
+    assert f"version {version}" in refusal(packed)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        BODY[:-1],
+        BODY + b"\0\0\0\0",
+        BODY + BODY,
+        BODY[:40] + bytes([BODY[40] ^ 1]) + BODY[41:],
+        lzma.compress(bytes(3 * SECTOR), format=lzma.FORMAT_ALONE),
+        zlib.compress(bytes(3 * SECTOR)),
+    ],
+)
+def test_what_is_not_one_whole_xz_stream_is_refused(body: bytes) -> None:
+    assert "the xz stream" in refusal(pack_recipe(ONE, body))
+
+
+def small_dictionary(data: bytes) -> bytes:
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 4096}]
+    return lzma.compress(data, lzma.FORMAT_XZ, lzma.CHECK_CRC64, filters=filters)
+
+
+def test_a_bomb_is_given_up_when_it_exceeds_its_limit() -> None:
+    packed = pack_recipe(ONE, small_dictionary(bytes(8 * LITERAL_LIMIT)))
+    with little_memory(2 * LITERAL_LIMIT + MIB):
+        assert f"more than {LITERAL_LIMIT} bytes" in refusal(packed)
+
+
+def test_the_limit_itself_is_not_exceeded() -> None:
+    minimal = read_recipe(pack_recipe(ONE, small_dictionary(bytes(LITERAL_LIMIT))))
+    assert minimal.size == LITERAL_LIMIT + 1
+    assert minimal.pieces == (b"\0" * SECTOR, CopiedFile(SECTOR, 0, 1), LITERAL_LIMIT - SECTOR)
+
+
+def test_the_preset_of_coreos_installer_is_read() -> None:
+    packed = pack_recipe(ONE, lzma.compress(bytes(3 * SECTOR), preset=9))
+    with little_memory():
+        assert read_recipe(packed).size == 3 * SECTOR + 1
+
+
+def test_a_huge_dictionary_is_refused() -> None:
+    """The byte that tells its size, 4 GiB - 1, is in the block's header, which has a CRC of its own."""
+    huge = bytearray(BODY)
+    assert huge[14:16] == b"\x21\x01"  # LZMA2, whose one property is the size
+    header = huge[12:20]
+    header[4] = 40
+    huge[12:24] = header + zlib.crc32(header).to_bytes(4, "little")
+    with little_memory(MIB):
+        assert "Memory usage limit" in refusal(pack_recipe(ONE, bytes(huge)))
+
+
+def test_no_more_than_a_mebibyte_is_read() -> None:
+    packed = pack_recipe(ONE, BODY)
+    file = IsoFile(MINISO, 0, 2**62)
+    image = packed + bytes(MIB)
+    assert read_minimal_iso(MeteredReader(image, MIB), file, SECTOR).size == 3 * SECTOR + 1
+
+
+def test_a_file_that_the_image_cuts_short_is_refused() -> None:
+    with pytest.raises(BaseImageError, match="offset 10"):
+        read_minimal_iso(reader(bytes(100)), IsoFile(MINISO, 10, 200), 100)
+
+
+@given(st.binary(max_size=400))
+def test_random_bytes_are_refused(data: bytes) -> None:
+    refusal(data)
+    refusal(MAGIC + number(1) + data)
+
+
+FULL_ISO = live_iso_with_minimal(b"rootfs data\n" * 1000)
+FILE = find(FULL_ISO, MINISO)
+PACKED = FULL_ISO[FILE.offset : FILE.offset + FILE.length].rstrip(b"\0")
+TABLE_END = PACKED.index(b"\xfd7zXZ")
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """A sound recipe with some bytes replaced, put in or taken out, most of them before its xz stream."""
+    broken = PACKED
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.one_of(st.integers(0, TABLE_END), st.integers(0, len(PACKED))))
+        gone = draw(st.integers(0, 12))
+        put = draw(st.one_of(st.binary(max_size=8), st.integers(0, 2**64 - 1).map(number)))
+        broken = broken[:start] + put + broken[start + gone :]
+    return broken
+
+
+@given(damaged())
+def test_a_damaged_recipe_is_refused_or_keeps_its_limits(packed: bytes) -> None:
+    with little_memory():
+        try:
+            minimal = read_recipe(packed, len(FULL_ISO))
+            files = [piece for piece in minimal.pieces if isinstance(piece, CopiedFile)]
+            assert all(0 <= file.full < file.full + file.length <= len(FULL_ISO) for file in files)
+            assert minimal.size <= len(FULL_ISO) + LITERAL_LIMIT
+            assert len(render(minimal, FULL_ISO)) == minimal.size
+            verify(minimal, reader(FULL_ISO), no_check)
+        except BaseImageError as refused:
+            refused.detail.encode()
+
+
+@given(st.integers(0, len(PACKED) - 1))
+def test_a_truncated_recipe_is_refused(length: int) -> None:
+    refusal(PACKED[:length])
+
+
+# kargs.json.
+
+AREAS = [
+    {"path": "EFI/fedora/grub.cfg", "offset": 970, "pad": "#", "end": "\n"},
+    {"path": "images/cdboot.img", "offset": 66688, "pad": "\0", "end": "\0"},
+    {"path": "isolinux/isolinux.cfg", "offset": 1869, "pad": None},
+]
+BUILT = {"default": f"nosmt {LIVEISO}rhcos quiet", "files": AREAS, "size": 1139, "unknown": [1]}
+REWRITTEN = r"""{
+  "default": "nosmt \"ä\" quiet",
+  "files": [
+    {
+      "path": "EFI/fedora/grub.cfg",
+      "offset": 970,
+      "pad": "#",
+      "end": "\n"
+    },
+    {
+      "path": "images/cdboot.img",
+      "offset": 66688,
+      "pad": "\u0000",
+      "end": "\u0000"
+    },
+    {
+      "path": "isolinux/isolinux.cfg",
+      "offset": 1869
+    }
+  ],
+  "size": 1139
+}""".encode()
+
+
+def test_kargs_json_is_rewritten_in_place() -> None:
+    original = json.dumps(BUILT, indent=2, sort_keys=True).encode() + b"\n"
+    made = render_kargs_json(original, 'nosmt "ä" quiet')
+    assert made == REWRITTEN + b" " * (len(original) - len(REWRITTEN))
+
+
+def test_kargs_json_may_take_all_of_its_place_and_no_more() -> None:
+    assert render_kargs_json(REWRITTEN, 'nosmt "ä" quiet') == REWRITTEN
+    with pytest.raises(BaseImageError, match=f"{len(REWRITTEN) + 1} bytes .* has {len(REWRITTEN)}"):
+        render_kargs_json(REWRITTEN, 'nosmt "ä" quiet!')
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"size": None},
+        {"size": "1139"},
+        {"size": 1139.0},
+        {"files": []},
+        {"files": {}},
+        {"files": [1]},
+        {"files": [{"path": "x"}]},
+        {"files": [{"offset": 1}]},
+        {"files": [{"path": "x", "offset": 1, "pad": "##"}]},
+        {"files": [{"path": "x", "offset": 1}] * 17},
+    ],
+)
+def test_a_kargs_json_that_no_builder_writes_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(BaseImageError, match=KARGS):
+        render_kargs_json(json.dumps({**BUILT, **change}).encode(), "quiet")
+
+
+@given(st.binary(max_size=200))
+@example(b"[" * 20000)
+@example(b"[]")
+def test_what_is_no_kargs_json_is_refused(original: bytes) -> None:
+    with pytest.raises(BaseImageError):
+        render_kargs_json(original, "quiet")
