@@ -48,6 +48,9 @@ _LOG_LEVELS = {
 _AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?")
 # Only what needs no escape: a request's path is compared as it was sent.
 _BASE_PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)*/?")
+# The serialised origin of RFC 6454 section 6.2 in lower case; one "*" may stand anywhere in it, and at its
+# beginning for the scheme too: https://*.example.com, http://localhost:*, *.example.com
+_ORIGIN = re.compile(r"(?:[a-z*][a-z0-9+.*-]*://|(?=\*))(?:\[[0-9a-f:.]+\]|[a-z0-9._*-]+)(?::[0-9*]{1,6})?")
 # token = 1*tchar (RFC 9110 section 5.6.2)
 _FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # field-value of RFC 9110 section 5.5 without obs-text; neither empty nor with white space around it
@@ -180,6 +183,20 @@ def base_url(value: str) -> str:
     if not _BASE_PATH.fullmatch(split.path):
         raise ValueError("must have a path of letters, digits and . _ ~ - alone")
     return f"{split.scheme}://{address(split.netloc).netloc}{split.path.rstrip('/')}"
+
+
+def origins(value: str) -> tuple[str, ...]:
+    """Origins separated by commas, in any case; in each one ``*``, as the peer's library (rs/cors) has it."""
+    entries = [entry.strip().lower() for entry in value.split(",")]
+    faults = [
+        f"{entry!r} must be * or an origin such as https://console.example.com, without a path; one * in it"
+        " stands for any characters"
+        for entry in entries
+        if entry and (entry.count("*") > 1 or not _ORIGIN.fullmatch(entry))
+    ]
+    if faults:
+        raise ValueError(*faults)
+    return tuple(entry for entry in entries if entry)
 
 
 def readable_file(value: str) -> Path:

@@ -290,6 +290,57 @@ def test_refuses(complete: dict[str, str], name: str, text: str) -> None:
     assert [line.partition(":")[0].partition("=")[0] for line in faults({**complete, name: text})] == [name]
 
 
+# Origins.
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("https://console.example.com", ("https://console.example.com",)),
+        ("https://a.example, https://b.example", ("https://a.example", "https://b.example")),
+        (" https://a.example ,\n\thttps://b.example\n", ("https://a.example", "https://b.example")),
+        ("HTTPS://Console.Example", ("https://console.example",)),
+        ("https://a.example,,", ("https://a.example",)),
+        ("http://localhost:3000,http://[::1]:3000", ("http://localhost:3000", "http://[::1]:3000")),
+        ("chrome-extension://abc", ("chrome-extension://abc",)),
+        ("*", ("*",)),
+        (
+            "https://*.example,*.example,http://localhost:*",
+            ("https://*.example", "*.example", "http://localhost:*"),
+        ),
+        ("*://a.example,http*://a.example,https://a*", ("*://a.example", "http*://a.example", "https://a*")),
+        (",", ()),
+    ],
+)
+def test_takes_origins(text: str, expected: tuple[str, ...]) -> None:
+    assert parsers.origins(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "example.com",
+        "https://",
+        "https://a.example/",
+        "https://a.example/path",
+        "https://user@a.example",
+        "https://*.*.example",
+        "**",
+        "https://a.example https://b.example",
+        "https://a.example;https://b.example",
+        "https://bücher.example",
+        "https://a.example:",
+        "null",
+        "'*'",
+    ],
+)
+def test_refuses_what_is_no_origin(text: str) -> None:
+    """What no browser ever sends would be allowed in vain."""
+    with pytest.raises(ValueError, match="origin such as https://") as refusal:
+        parsers.origins(f"https://a.example,{text},https://b.example,also wrong")
+    assert [fault.partition(" must")[0] for fault in refusal.value.args] == [repr(text), "'also wrong'"]
+
+
 # Files.
 
 
