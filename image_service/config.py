@@ -140,6 +140,24 @@ class Settings:
             "free.",
         ),
     )
+    http_listen_port: int | None = attrs.field(
+        metadata=_variable(
+            "HTTP_LISTEN_PORT",
+            parse=parsers.port,
+            meaning="Port for plain HTTP beside `LISTEN_PORT`, for clients that cannot trust its certificate:"
+            " `pxe-initrd`, `boot-artifacts` and probes; ISOs only with `HTTP_SERVES_IMAGES`. When not set:"
+            " there is no such port.",
+        ),
+    )
+    http_serves_images: bool = attrs.field(
+        metadata=_variable(
+            "HTTP_SERVES_IMAGES",
+            parse=parsers.flag,
+            default="false",
+            meaning="`true`: `HTTP_LISTEN_PORT` serves ISOs too. Credentials in their URLs, and the Ignition "
+            "config in them, then travel in clear.",
+        ),
+    )
     https_key_file: Path | None = attrs.field(
         metadata=_variable(
             "HTTPS_KEY_FILE",
@@ -161,6 +179,15 @@ class Settings:
             parse=parsers.base_url,
             meaning="The URL that clients reach this service by. Everything is served below its path too. "
             "When not set: `localhost`, `LISTEN_PORT`.",
+        ),
+    )
+    allowed_domains: tuple[str, ...] = attrs.field(
+        metadata=_variable(
+            "ALLOWED_DOMAINS",
+            parse=parsers.origins,
+            absent=(),
+            meaning="Origins whose pages may read what is served (CORS), separated by commas. When not set: "
+            "none.",
         ),
     )
     max_connections: int = attrs.field(
@@ -215,6 +242,14 @@ class Settings:
             meaning="The only directory that is written: base images that were fetched, digests, the database"
             " of standalone mode. A base image that is there already, as "
             "`rhcos-{type}-{version}-{cpu_architecture}.iso`, is not fetched.",
+        ),
+    )
+    data_temp_dir: Path | None = attrs.field(
+        metadata=_variable(
+            "DATA_TEMP_DIR",
+            parse=parsers.writable_directory,
+            meaning="A directory for scratch files of some MiB, when a minimal ISO is derived. When not set: "
+            "`DATA_DIR`.",
         ),
     )
     os_images: tuple[OsImage, ...] = attrs.field(
@@ -344,6 +379,8 @@ class Settings:
             yield "HTTPS_KEY_FILE and HTTPS_CERT_FILE: one is set; both must be, or none"
         if self.https_key_file and self.https_cert_file:
             yield from _pair_faults(self.https_key_file, self.https_cert_file)
+        if self.http_listen_port and self.http_listen_port == self.listen_port:
+            yield f"HTTP_LISTEN_PORT={self.http_listen_port}: LISTEN_PORT is the same; they must differ"
         if standalone and not self.standalone_listen.loopback and not environ.get("STANDALONE_TOKEN"):
             yield "STANDALONE_LISTEN is not on loopback; STANDALONE_TOKEN must be set then"
 

@@ -77,6 +77,12 @@ class NotFound(ImageServiceError):
     code = "not-found"
 
 
+class UnknownBaseImage(NotFound):
+    """There is no base image of that version, architecture and type."""
+
+    code = "base-image-unknown"
+
+
 class MethodNotAllowed(ImageServiceError):
     """The resource exists and is only read."""
 
@@ -188,6 +194,12 @@ class IgnitionTooLarge(Unprocessable):
     """The config does not fit its embed area, however compressed."""
 
     code = "ignition-too-large"
+
+
+class RamdiskTooLarge(Unprocessable):
+    """The ramdisk does not fit its area."""
+
+    code = "ramdisk-too-large"
 
 
 class KernelArgumentInvalid(Unprocessable):

@@ -9,7 +9,7 @@ import signal
 import socket
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import attrs
 from twisted.application.service import Service
@@ -21,14 +21,19 @@ from twisted.python import usage
 from twisted.python.threadpool import ThreadPool
 
 from image_service.assisted.client import AssistedService
+from image_service.assisted.customizations import Customizations
 from image_service.catalog.catalog import Catalog
 from image_service.catalog.download import Downloader
+from image_service.catalog.templates import Templates
 from image_service.config import Settings
 from image_service.errors import ConfigurationError
 from image_service.http.access_log import AccessLog
 from image_service.http.application import Application
 from image_service.http.boot_images import BootImages
+from image_service.http.composer import Composer
 from image_service.http.connection import ConnectionFactory, Limits
+from image_service.http.cors import Cors
+from image_service.http.digests import Digests, in_background
 from image_service.http.page_cache import PageCache
 from image_service.http.tls import ServerCertificate, TlsFactory
 from image_service.os_images import FULL_ISO, OsImage
@@ -41,6 +46,7 @@ from image_service.standalone.sample import (
 from image_service.standalone.service import Standalone
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from twisted.internet.epollreactor import EPollReactor
@@ -48,6 +54,8 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
 _log = Logger()
+
+T = TypeVar("T")
 
 BACKLOG = 1024
 UNSENT_BYTES = 256 * 1024
@@ -120,11 +128,15 @@ class ImageService(Service):
         Service.privilegedStartService(self)
         self._reactor.callWhenRunning(_end_well_on_signals, self._reactor)
         _raise_descriptor_limit()
+        for port in (self._settings.listen_port, self._settings.http_listen_port):
+            if port is not None:
+                self._take(port)
+
+    def _take(self, port: int) -> None:
         try:
-            self._sockets.append(_bind(self._settings.listen_port))
+            self._sockets.append(_bind(port))
         except OSError as error:
-            reason = error.strerror
-            _log.critical("port {port}: {reason}", port=self._settings.listen_port, reason=reason)
+            _log.critical("port {port}: {reason}", port=port, reason=error.strerror)
             raise SystemExit(1) from None
 
     def startService(self) -> None:
@@ -140,30 +152,70 @@ class ImageService(Service):
 
     async def _start(self) -> None:
         settings = self._settings
-        (listener,) = self._sockets
-        base_url = attrs.evolve(settings, listen_port=listener.getsockname()[1]).base_url
-        catalog = self._start_catalog()
+        main, *beside = self._sockets
+        base_url = attrs.evolve(settings, listen_port=main.getsockname()[1]).base_url
+        templates = self._start_templates()
+        catalog = self._start_catalog(templates)
         standalone = await self._start_standalone(base_url) if self._standalone else None
-        images = BootImages(
+        composer = Composer(
             catalog,
-            self._start_assisted(standalone),
-            self._reactor,
-            partial(deferToThreadPool, self._reactor, self._start_pool(COMPOSING_THREADS, "compose")),
-            settings.snapshot_ttl,
+            templates,
+            Customizations(self._start_assisted(standalone)),
+            self._in_pool(COMPOSING_THREADS, "compose"),
+            base_url,
         )
-        self._listen(Application(images, lambda: catalog.ready, settings.base_path))
+        images = BootImages(composer, self._reactor, settings.snapshot_ttl)
+        digests = self._start_digests()
+        application = partial(
+            Application,
+            images,
+            digests,
+            lambda: catalog.ready,
+            settings.base_path,
+            cors=Cors(settings.allowed_domains) if settings.allowed_domains else None,
+        )
+        connections = partial(
+            ConnectionFactory,
+            clock=self._reactor,
+            page_cache=PageCache(self._reactor, self._start_pool(DISK_THREADS, "disk")),
+            access_log=AccessLog(self._reactor, each_range=settings.log_ranges == "each"),
+            limits=_limits(settings),
+        )
+        self._listen(main, connections(application=application(), secure=settings.https))
+        for listener in beside:
+            plain = application(serves_isos=settings.http_serves_images)
+            self._listen(listener, connections(application=plain))
         _log.info("serving at {url}", url=base_url)
         if standalone is not None:
             # On its own: it waits for the base image, and stopping must not wait for that.
             announcing = Deferred.fromCoroutine(self._announce_sample(standalone, catalog, base_url))
             announcing.addErrback(lambda failure: _log.failure("no sample", failure=failure))
 
-    def _start_catalog(self) -> Catalog:
+    def _start_digests(self) -> Digests:
+        in_thread = self._in_pool(1, "digest")
+        digests = Digests(self._reactor, lambda work: in_thread(partial(in_background, work)))
+        self._running.push_async_callback(digests.stop)
+        return digests
+
+    def _start_templates(self) -> Templates:
+        settings = self._settings
+        scratch = settings.data_temp_dir or settings.data_dir
+        return Templates(self._reactor, self._reactor, settings.data_dir, scratch)
+
+    def _start_catalog(self, templates: Templates) -> Catalog:
         settings = self._settings
         fetch = Downloader.from_settings(settings).fetch
-        catalog = Catalog(self._reactor, self._reactor, self._os_images(), settings.data_dir, fetch)
+        catalog = Catalog(
+            self._reactor,
+            self._reactor,
+            self._os_images(),
+            settings.data_dir,
+            fetch,
+            prepare_templates=templates.prepare,
+        )
         catalog.start()
         self._running.push_async_callback(catalog.stop)
+        self._running.push_async_callback(templates.stop)  # before the files that it reads are closed
         return catalog
 
     def _os_images(self) -> tuple[OsImage, ...]:
@@ -204,26 +256,10 @@ class ImageService(Service):
             path = f"byid/{infra_env}/{image.version}/{image.cpu_architecture}/full.iso"
             _log.info("try it: curl -fo full.iso {url}", url=f"{base_url}/{path}")
 
-    def _listen(self, application: Application) -> None:
-        """Accept on the port that was taken at the start."""
-        settings, reactor = self._settings, self._reactor
-        connections = ConnectionFactory(
-            clock=reactor,
-            application=application,
-            page_cache=PageCache(reactor, self._start_pool(DISK_THREADS, "disk")),
-            access_log=AccessLog(reactor, each_range=settings.log_ranges == "each"),
-            limits=Limits(
-                handshake_seconds=settings.handshake_timeout,
-                head_seconds=settings.head_timeout,
-                idle_seconds=settings.idle_timeout,
-                stall_seconds=settings.stall_timeout,
-                connections=settings.max_connections,
-            ),
-            secure=settings.https,
-        )
-        (listener,) = self._sockets
-        factory = self._with_tls(connections)
-        port = reactor.adoptStreamPort(listener.fileno(), listener.family, factory)
+    def _listen(self, listener: socket.socket, connections: ConnectionFactory) -> None:
+        """Accept on a port that was taken at the start."""
+        factory = self._with_tls(connections) if connections.secure else connections
+        port = self._reactor.adoptStreamPort(listener.fileno(), listener.family, factory)
         listener.close()  # the reactor has a duplicate; with both, stopping to listen would stop nothing
         self._running.push_async_callback(connections.drain, DRAIN_SECONDS)
         self._running.push_async_callback(lambda: maybeDeferred(port.stopListening))
@@ -234,6 +270,10 @@ class ImageService(Service):
             return connections
         certificate = ServerCertificate(key_file, certificate_file)
         return TlsFactory(certificate, isClient=False, wrappedFactory=connections)
+
+    def _in_pool(self, threads: int, name: str) -> Callable[[Callable[[], T]], Deferred[T]]:
+        """Run work in threads of their own."""
+        return partial(deferToThreadPool, self._reactor, self._start_pool(threads, name))
 
     def _start_pool(self, threads: int, name: str) -> ThreadPool:
         pool = ThreadPool(0, threads, name)
@@ -254,6 +294,16 @@ class ImageService(Service):
         # twistd knows no exit status of its own; this comes behind everything that stops in order.
         reactor.addSystemEventTrigger("after", "shutdown", os._exit, 1)
         reactor.callWhenRunning(reactor.stop)
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        handshake_seconds=settings.handshake_timeout,
+        head_seconds=settings.head_timeout,
+        idle_seconds=settings.idle_timeout,
+        stall_seconds=settings.stall_timeout,
+        connections=settings.max_connections,
+    )
 
 
 def _sample(data_dir: Path) -> OsImage:

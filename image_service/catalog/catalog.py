@@ -23,7 +23,7 @@ from twisted.python.threadpool import ThreadPool
 from image_service.catalog.files import remove_leftovers, written
 from image_service.catalog.interruption import Interrupted, Interruption
 from image_service.catalog.opening import open_base_image
-from image_service.errors import BaseImageError, NotFound, Unavailable
+from image_service.errors import BaseImageError, Unavailable, UnknownBaseImage
 from image_service.images.reference import Kind
 
 if TYPE_CHECKING:
@@ -97,22 +97,26 @@ class Catalog:
         entries: the images, no two of one file name.
         data_dir: the only directory that is written.
         fetch: writes what a URL serves to a file, as ``Downloader.fetch`` does.
+        prepare_templates: begins with what is derived from a base image.
     """
 
     _log = Logger()
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each a part that tests put another in the place of
         self,
         reactor: IReactorFromThreads,
         clock: IReactorTime,
         entries: Iterable[OsImage],
         data_dir: Path,
         fetch: Fetch,
+        *,
+        prepare_templates: Callable[[BaseImage], None] = lambda _: None,
     ) -> None:
         self._reactor = reactor
         self._clock = clock
         self._data_dir = data_dir
         self._fetch = fetch
+        self._prepare_templates = prepare_templates
         self._images = [_Image(entry, Kind(entry.image_type)) for entry in entries]
         self._index = _index(self._images)
         self._interruption = Interruption()
@@ -162,13 +166,13 @@ class Catalog:
             the image; its file stays open until ``stop``.
 
         Raises:
-            NotFound: there is no such image; says which there are.
+            UnknownBaseImage: there is no such image; says which there are.
             Unavailable: not yet, or not now; says why and when to ask again.
             BaseImageError: the image was refused; says why.
         """
-        image = self._index.get((version, architecture, kind))
+        image = self._index.get((version, architecture, kind.base))
         if image is None:
-            raise NotFound(self._absence(version, architecture, kind))
+            raise UnknownBaseImage(self._absence(version, architecture, kind.base))
         if image.base is None:
             raise self._refusal(image)
         return image.base
@@ -183,8 +187,6 @@ class Catalog:
         return tuple(ImageStatus(image.entry.file_name, image.state, image.reason) for image in self._images)
 
     def _absence(self, version: str, architecture: str, kind: Kind) -> str:
-        if kind is Kind.MINIMAL_ISO:
-            return f"this service makes no {kind.value}; ask for {Kind.FULL_ISO.value}"
         there = "; ".join(
             f"{image.kind.value} {image.entry.version} for {image.entry.cpu_architecture} "
             f"({', '.join(image.entry.openshift_versions)})"
@@ -233,11 +235,18 @@ class Catalog:
             self._change(image, State.REFUSED, "reading it met a fault of this service; the log has it")
         else:
             self._change(image, State.READY)
-            self._warn_of_customization(image.entry.file_name, image.base)
+            self._tell_of_limits(image.entry.file_name, image.base)
+            self._prepare_templates(image.base)
         image.attempted = True
 
-    def _warn_of_customization(self, name: str, base: BaseImage) -> None:
-        """Tell of what only a ``disconnected-iso`` may be: customised before."""
+    def _tell_of_limits(self, name: str, base: BaseImage) -> None:
+        """Tell of what only a ``disconnected-iso`` may be, customised before, and what an image cannot do."""
+        if base.layout.no_minimal and not base.disconnected:
+            self._log.info(
+                "base image {image} has no minimal ISO in it: {reason}",
+                image=name,
+                reason=base.layout.no_minimal,
+            )
         if base.layout.customized:
             self._log.warn(
                 "base image {image} was customised before, which will be overwritten: {reason}",

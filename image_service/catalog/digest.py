@@ -1,6 +1,6 @@
-"""The SHA-256 of a base image: taken once, and remembered beside it for the next start.
+"""What takes long to find out about a base image: found once, and remembered beside it for the next start.
 
-A digest is good for one path, size, modification time and inode: a file that was put in the place of
+It is good for one path, size, modification time and inode: a file that was put in the place of
 another, or written to, has a new one of these.
 """
 
@@ -26,12 +26,46 @@ _BLOCK_BYTES = 1024 * 1024
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def sha256_of(file: BaseFile, sidecar: Path, interruption: Interruption) -> str:
-    """Give the digest of an open file, from the sidecar if that was made for it.
+class Sidecar:
+    """What is known of one file, for as long as it stays the same.
+
+    Args:
+        path: where it is remembered.
+        file: what it is about.
+    """
+
+    def __init__(self, path: Path, file: BaseFile) -> None:
+        self._path = path
+        self._file = file
+        self._identity = _identity(file)
+        remembered = _read(path)
+        same = all(remembered.get(name) == value for name, value in self._identity.items())
+        self._known: dict[str, object] = remembered if same else {}
+
+    def get(self, name: str) -> str | None:
+        """Give a digest, lower-case hex, if it is known."""
+        value = str(self._known.get(name))
+        return value if _SHA256.fullmatch(value) else None
+
+    def put(self, name: str, digest: str) -> None:
+        """Remember a digest.
+
+        Raises:
+            Unavailable: the file changed since this was made.
+        """
+        if _identity(self._file) != self._identity:
+            raise Unavailable("changed while it was read")
+        self._known |= {**self._identity, name: digest}
+        with contextlib.suppress(OSError), written(self._path) as target:  # the next start takes it again
+            target.write(json.dumps(self._known).encode())
+
+
+def sha256_of(file: BaseFile, sidecar: Sidecar, interruption: Interruption) -> str:
+    """Give the digest of an open file, from the sidecar if that knows it.
 
     Args:
         file: is read from its beginning to its end if need be.
-        sidecar: where the digest is remembered.
+        sidecar: of this file.
         interruption: ends it from another thread.
 
     Returns:
@@ -42,17 +76,11 @@ def sha256_of(file: BaseFile, sidecar: Path, interruption: Interruption) -> str:
         OSError: it cannot be read.
         Interrupted: the service stops.
     """
-    identity = _identity(file)
-    remembered = _read(sidecar)
-    digest = str(remembered.pop("sha256", None))
-    if remembered == identity and _SHA256.fullmatch(digest):
-        return digest
-    digest = _take(file, interruption)
-    if _identity(file) != identity:
-        raise Unavailable("changed while it was read")
-    with contextlib.suppress(OSError), written(sidecar) as target:  # not kept: the next start takes it again
-        target.write(json.dumps({**identity, "sha256": digest}).encode())
-    return digest
+    known = sidecar.get("sha256")
+    if known is None:
+        known = _take(file, interruption)
+        sidecar.put("sha256", known)
+    return known
 
 
 def _identity(file: BaseFile) -> dict[str, object]:

@@ -7,18 +7,26 @@ import stat
 from functools import partial
 from typing import TYPE_CHECKING
 
-from image_service.catalog.digest import sha256_of
+import attrs
+
+from image_service.catalog.digest import Sidecar, sha256_of
 from image_service.coreos.live_iso import read_live_iso
+from image_service.coreos.minimal_iso import verify
 from image_service.errors import BaseImageError
 from image_service.images.base import BaseImage
 from image_service.images.extents import BaseFile
 from image_service.images.reference import Kind
+from image_service.os_images import precedence
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.catalog.interruption import Interruption
+    from image_service.coreos.iso9660 import ReadAt
+    from image_service.coreos.live_iso import LiveIso
     from image_service.os_images import OsImage
+
+_FIRST_WITH_NMSTATE = "4.18.0-ec.0"  # of OpenShift; from then on nmstatectl is not in the initrd
 
 
 def open_base_image(entry: OsImage, path: Path, sidecar: Path, interruption: Interruption) -> BaseImage:
@@ -57,18 +65,36 @@ def _base_file(descriptor: int, path: Path) -> BaseFile:
 
 def _examine(entry: OsImage, file: BaseFile, sidecar: Path, interruption: Interruption) -> BaseImage:
     disconnected = Kind(entry.image_type) is Kind.DISCONNECTED_ISO
-    layout = read_live_iso(partial(_read_at, file.descriptor), file.size)
+    read_at = partial(_read_at, file.descriptor)
+    known = Sidecar(sidecar, file)  # first: whatever is read from now on is of this very file
+    layout = read_live_iso(read_at, file.size)
     if layout.customized and not disconnected:
         raise BaseImageError(f"was customised before: {layout.customized}; the pristine image is wanted")
+    digest = sha256_of(file, known, interruption)
     return BaseImage(
         file=file,
-        layout=layout,
-        sha256=sha256_of(file, sidecar, interruption),
+        layout=layout if disconnected else _with_true_minimal(layout, read_at, known, interruption),
+        sha256=digest,
         version=entry.version,
-        openshift_version=entry.openshift_versions[0],
         architecture=entry.cpu_architecture,
         disconnected=disconnected,
+        needs_nmstate=precedence(entry.openshift_versions[0]) >= precedence(_FIRST_WITH_NMSTATE),
     )
+
+
+def _with_true_minimal(
+    layout: LiveIso, read_at: ReadAt, known: Sidecar, interruption: Interruption
+) -> LiveIso:
+    """The layout, without a recipe that does not make what it says; checked once."""
+    minimal = layout.minimal
+    if minimal is None or known.get("minimal_sha256") == minimal.sha256:
+        return layout
+    try:
+        verify(minimal, read_at, interruption.check)
+    except BaseImageError as error:
+        return attrs.evolve(layout, minimal=None, no_minimal=error.detail)
+    known.put("minimal_sha256", minimal.sha256)
+    return layout
 
 
 def _read_at(descriptor: int, offset: int, length: int) -> bytes:

@@ -1,52 +1,47 @@
-"""A CoreOS live ISO: the areas that its builder reserved for an Ignition config and kernel arguments.
+"""A CoreOS live ISO: the areas reserved for an Ignition config and kernel arguments, and the files for PXE.
 
     coreos/igninfo.json    {"file": path, "offset"?: bytes into it, "length"?: bytes}: the Ignition area;
                            where the file is absent, all of images/ignition.img
-    coreos/kargs.json      {"default": text, "size": bytes, "files": [{"path", "offset", "pad"?, "end"?}]}:
-                           the areas of the kernel arguments, all of one size
-    32672 of the image     where kargs.json is absent, all numbers little-endian:
-      +0     8             coreKarg
-      +8     8             size of each area
-      +16    8             offset of the default arguments, as long
-      +24    6 x 8         offsets of the areas, up to the first 0
+    coreos/miniso.dat      the recipe of the minimal ISO (minimal_iso.py)
+    images/assisted_installer_custom.img
+                           in minimal ISOs that were derived: the area of a ramdisk
+    images/pxeboot/        vmlinuz (older s390x: kernel.img), initrd.img, rootfs.img
+    generic.ins, images/initrd.addrsize
+                           s390x only: what is loaded where, and the initrd's address and size
 
-An area of kernel arguments holds ``<arguments><end><pad>...``; ``#`` and a newline unless kargs.json says
-otherwise. All of them must hold the same arguments, else a boot would depend on the firmware.
+Where the kernel arguments are is in kargs_areas.py.
 """
 
 from __future__ import annotations
 
-import struct
 from datetime import datetime  # noqa: TC003 - attrs resolves annotations at run time
-from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.coreos.iso9660 import read_exactly, read_iso9660
+from image_service.coreos.iso9660 import IsoFile, read_exactly, read_iso9660
 from image_service.coreos.json_file import read_json_object
+from image_service.coreos.kargs_areas import KARGS_JSON, KargsAreas, find_kargs_areas
+from image_service.coreos.minimal_iso import MinimalIso, read_minimal_iso
+from image_service.coreos.spans import Span, check_room, refuse_overlaps
 from image_service.errors import BaseImageError, FileNotInIso
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from image_service.coreos.iso9660 import Iso9660, ReadAt
-    from image_service.coreos.json_file import JsonObject
 
+RAMDISK_FILE = "images/assisted_installer_custom.img"
+ROOTFS_FILE = "images/pxeboot/rootfs.img"
+MINISO_FILE = "coreos/miniso.dat"
 _VOLUME_IDS = ("rhcos-", "fedora-coreos-", "scos-")
 _MAX_IGNITION_AREA = 64 * 1024 * 1024  # bytes; every builder so far reserved 256 KiB
-_MAX_KARGS_AREA = 2048  # bytes; what the kernel takes, and coreos-installer's limit
-_MAX_KARGS_FILES = 16  # real images have one or two
-_HEADER_OFFSET = 32672
-_HEADER = struct.Struct("<8sQQ6Q")
-_HEADER_MAGIC = b"coreKarg"
-_PAD, _END = b"#", b"\n"
 _CHUNK = 1024 * 1024
 
 
 @attrs.frozen
 class EmbedArea:
-    """Where the Ignition config goes.
+    """Where the Ignition config, or a ramdisk, goes.
 
     Args:
         offset: bytes from the start of the image.
@@ -58,44 +53,35 @@ class EmbedArea:
 
 
 @attrs.frozen
-class KargsArea:
-    """One of the places that hold the kernel arguments: a boot loader's own config.
+class KargsJson:
+    """The file that says where the kernel arguments go.
 
     Args:
         offset: bytes from the start of the image.
-        pad: the byte that fills the area behind ``end``.
-        end: the byte that ends the arguments.
+        content: as the builder wrote it.
     """
 
     offset: int
-    pad: bytes
-    end: bytes
-
-    def parse(self, data: bytes) -> str:
-        """The arguments in the area's bytes, without blanks around them.
-
-        Raises:
-            BaseImageError: they are not text.
-        """
-        try:
-            return data.rstrip(self.pad).rstrip(self.end).decode().strip()
-        except UnicodeDecodeError:
-            raise BaseImageError(f"the kernel arguments at offset {self.offset} are not UTF-8") from None
+    content: bytes = attrs.field(repr=False)
 
 
 @attrs.frozen
-class KargsAreas:
-    """All places that hold the kernel arguments, each of which must hold the same ones.
+class BootFiles:
+    """What is booted without the ISO; None: it has no such file.
 
     Args:
-        default: the arguments that the image came with.
-        size: bytes of each area.
-        areas: by ascending offset, at least one, none overlapping.
+        kernel: Linux.
+        initrd: its initial file system.
+        rootfs: what the initrd fetches or finds on the medium.
+        ins_file: s390x: what is loaded where.
+        initrd_addrsize: s390x: the initrd's load address and size.
     """
 
-    default: str
-    size: int
-    areas: tuple[KargsArea, ...]
+    kernel: IsoFile | None = None
+    initrd: IsoFile | None = None
+    rootfs: IsoFile | None = None
+    ins_file: IsoFile | None = None
+    initrd_addrsize: IsoFile | None = None
 
 
 @attrs.frozen
@@ -108,6 +94,11 @@ class LiveIso:
         size: bytes of the file.
         ignition: where the Ignition config goes.
         kernel_arguments: where kernel arguments go; None: the image takes none.
+        kargs_json: the file that says so; None: there is none.
+        ramdisk: where a ramdisk goes; None: there is no such area.
+        files: what is booted without the ISO.
+        minimal: the recipe of the minimal ISO; None: there is none that could be used.
+        no_minimal: why there is none; empty where there is one.
         customized: why the image is not as its builder made it; None: it is pristine.
     """
 
@@ -117,6 +108,11 @@ class LiveIso:
     ignition: EmbedArea
     kernel_arguments: KargsAreas | None
     customized: str | None
+    kargs_json: KargsJson | None = None
+    ramdisk: EmbedArea | None = None
+    files: BootFiles = BootFiles()
+    minimal: MinimalIso | None = attrs.field(default=None, repr=False)
+    no_minimal: str = ""
 
 
 def read_live_iso(read_at: ReadAt, size: int) -> LiveIso:
@@ -139,51 +135,36 @@ def read_live_iso(read_at: ReadAt, size: int) -> LiveIso:
             f"volume {iso.volume_id!r} is not of CoreOS: it must begin with {', '.join(_VOLUME_IDS)}"
         )
     ignition = _find_ignition_area(iso, read_at)
-    kargs = _find_kargs(iso, read_at, size)
-    reserved = _Span("Ignition", ignition.offset, ignition.length)
-    _refuse_overlaps([reserved, *(kargs.spans if kargs else ())])
+    kargs = find_kargs_areas(iso, read_at, size)
+    ramdisk = _find(iso, RAMDISK_FILE)
+    areas = [Span("Ignition", ignition.offset, ignition.length), *(kargs.spans if kargs else ())]
+    if ramdisk:
+        areas.append(Span(ramdisk.path, ramdisk.offset, ramdisk.length))
+    refuse_overlaps(areas)
+    minimal, no_minimal = _find_minimal(iso, read_at, size, kargs)
     return LiveIso(
         volume_id=iso.volume_id,
         created=iso.created,
         size=size,
         ignition=ignition,
-        kernel_arguments=kargs.areas if kargs else None,
+        kernel_arguments=kargs,
         customized=" and ".join(_customizations(read_at, ignition, kargs)) or None,
+        kargs_json=_read_kargs_json(iso, read_at),
+        ramdisk=EmbedArea(ramdisk.offset, ramdisk.length) if ramdisk else None,
+        files=_find_boot_files(iso),
+        minimal=minimal,
+        no_minimal=no_minimal,
     )
 
 
-@attrs.frozen
-class _Span:
-    """An area, by the name that messages call it."""
-
-    name: str
-    offset: int
-    length: int
-
-    def __str__(self) -> str:
-        return f"{self.length} bytes at offset {self.offset} ({self.name})"
-
-
-@attrs.frozen
-class _Kargs:
-    """The areas of the kernel arguments, with a name for each."""
-
-    areas: KargsAreas
-    spans: tuple[_Span, ...]
-
-    @classmethod
-    def of(cls, default: str, size: int, named: Sequence[tuple[str, KargsArea]]) -> _Kargs:
-        ordered = sorted(named, key=lambda item: item[1].offset)
-        areas = KargsAreas(default, size, tuple(area for _, area in ordered))
-        return cls(areas, tuple(_Span(name, area.offset, size) for name, area in ordered))
-
-    def read(self, read_at: ReadAt) -> str:
-        """The arguments that all areas hold."""
-        held = [area.parse(read_exactly(read_at, area.offset, self.areas.size)) for area in self.areas.areas]
-        for span, arguments in zip(self.spans, held, strict=True):
-            if arguments != held[0]:
-                raise BaseImageError(f"kernel arguments differ: {self.spans[0]} and {span}")
-        return held[0]
+def _find(iso: Iso9660, *paths: str) -> IsoFile | None:
+    """The first of the files that is there."""
+    for path in paths:
+        try:
+            return iso.find(path)
+        except FileNotInIso:
+            continue
+    return None
 
 
 def _find_ignition_area(iso: Iso9660, read_at: ReadAt) -> EmbedArea:
@@ -196,7 +177,7 @@ def _find_ignition_area(iso: Iso9660, read_at: ReadAt) -> EmbedArea:
         file = iso.find(info.text("file"))
         offset = info.count("offset", 0)
         length = info.count("length", file.length - offset)
-    _check_room(file.path, offset, length, file.length)
+    check_room(file.path, offset, length, file.length)
     if not 0 < length <= _MAX_IGNITION_AREA:
         raise BaseImageError(
             f"the Ignition area in {file.path} must have 1 to {_MAX_IGNITION_AREA} bytes, not {length}"
@@ -204,75 +185,43 @@ def _find_ignition_area(iso: Iso9660, read_at: ReadAt) -> EmbedArea:
     return EmbedArea(file.offset + offset, length)
 
 
-def _find_kargs(iso: Iso9660, read_at: ReadAt, size: int) -> _Kargs | None:
+def _read_kargs_json(iso: Iso9660, read_at: ReadAt) -> KargsJson | None:
+    """The file as it is; whoever found the areas by it has seen that it is small and right."""
+    file = _find(iso, KARGS_JSON)
+    return KargsJson(file.offset, read_exactly(read_at, file.offset, file.length)) if file else None
+
+
+def _find_boot_files(iso: Iso9660) -> BootFiles:
+    return BootFiles(
+        kernel=_find(iso, "images/pxeboot/vmlinuz", "images/pxeboot/kernel.img", "images/kernel.img"),
+        initrd=_find(iso, "images/pxeboot/initrd.img", "images/initrd.img"),
+        rootfs=_find(iso, ROOTFS_FILE),
+        ins_file=_find(iso, "generic.ins"),
+        initrd_addrsize=_find(iso, "images/initrd.addrsize"),
+    )
+
+
+def _find_minimal(
+    iso: Iso9660, read_at: ReadAt, size: int, kargs: KargsAreas | None
+) -> tuple[MinimalIso | None, str]:
+    """The recipe, or why there is none: an image that cannot be made smaller is served as it is."""
+    file = _find(iso, MINISO_FILE)
+    if file is None:
+        return None, f"the ISO has no {MINISO_FILE}"
+    if kargs is None:
+        return None, "the ISO has no embed areas for kernel arguments"
     try:
-        file = iso.find("coreos/kargs.json")
-    except FileNotInIso:
-        return _kargs_of_header(read_at, size)
-    return _kargs_of_json(iso, read_json_object(read_at, file))
+        return read_minimal_iso(read_at, file, size), ""
+    except BaseImageError as error:
+        return None, error.detail
 
 
-def _kargs_of_json(iso: Iso9660, info: JsonObject) -> _Kargs:
-    default, size = info.text("default"), info.count("size")
-    _check_size(info.where, size)
-    if len(default.encode()) > size:
-        raise BaseImageError(
-            f"{info.where}: the default arguments take {len(default.encode())} bytes, the areas have {size}"
-        )
-    files = info.objects("files", _MAX_KARGS_FILES)
-    return _Kargs.of(default, size, [_kargs_area(iso, file, size) for file in files])
-
-
-def _kargs_area(iso: Iso9660, info: JsonObject, size: int) -> tuple[str, KargsArea]:
-    file = iso.find(info.text("path"))
-    offset = info.count("offset")
-    _check_room(file.path, offset, size, file.length)
-    area = KargsArea(file.offset + offset, info.character("pad", _PAD), info.character("end", _END))
-    return file.path, area
-
-
-def _kargs_of_header(read_at: ReadAt, image_size: int) -> _Kargs | None:
-    header = read_exactly(read_at, _HEADER_OFFSET, _HEADER.size)
-    magic, size, default_offset, *offsets = _HEADER.unpack(header)
-    if magic != _HEADER_MAGIC:
-        return None
-    name = f"the coreKarg header at offset {_HEADER_OFFSET}"
-    areas = [KargsArea(offset, _PAD, _END) for offset in takewhile(bool, offsets)]
-    if not areas:
-        raise BaseImageError(f"{name} lists no areas")
-    _check_size(name, size)
-    for offset in (default_offset, *(area.offset for area in areas)):
-        _check_room("the image", offset, size, image_size)
-    default = KargsArea(default_offset, _PAD, _END).parse(read_exactly(read_at, default_offset, size))
-    return _Kargs.of(default, size, [(name, area) for area in areas])
-
-
-def _check_size(name: str, size: int) -> None:
-    if not 0 < size <= _MAX_KARGS_AREA:
-        raise BaseImageError(
-            f"{name}: areas of kernel arguments must have 1 to {_MAX_KARGS_AREA} bytes, not {size}"
-        )
-
-
-def _check_room(name: str, offset: int, length: int, limit: int) -> None:
-    if offset + length > limit or length < 0:
-        raise BaseImageError(
-            f"an embed area leaves {name} of {limit} bytes: {length} bytes at offset {offset}"
-        )
-
-
-def _refuse_overlaps(spans: Sequence[_Span]) -> None:
-    for one, other in pairwise(sorted(spans, key=lambda span: span.offset)):
-        if one.offset + one.length > other.offset:
-            raise BaseImageError(f"embed areas overlap: {one} and {other}")
-
-
-def _customizations(read_at: ReadAt, ignition: EmbedArea, kargs: _Kargs | None) -> Iterator[str]:
+def _customizations(read_at: ReadAt, ignition: EmbedArea, kargs: KargsAreas | None) -> Iterator[str]:
     """What is not as the builder left it."""
     if not _is_zero(read_at, ignition):
         yield f"the Ignition area at offset {ignition.offset} is not empty"
-    if kargs and kargs.read(read_at) != kargs.areas.default.strip():
-        yield f"the kernel arguments at offset {kargs.areas.areas[0].offset} are not the default ones"
+    if kargs and kargs.read(read_at) != kargs.default.strip():
+        yield f"the kernel arguments at offset {kargs.areas[0].offset} are not the default ones"
 
 
 def _is_zero(read_at: ReadAt, area: EmbedArea) -> bool:

@@ -1,32 +1,24 @@
-"""From a reference to what is served: base image and customization found, composed once, kept for a while."""
+"""Boot images by reference and caller: made once, kept for a while."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 import attrs
-from twisted.internet.defer import Deferred, FirstError, fail, gatherResults, succeed
+from twisted.internet.defer import Deferred, fail, succeed
 
-from image_service.errors import NotFound, Unprocessable, UpstreamTimeout
+from image_service.errors import Unprocessable, UpstreamTimeout
 from image_service.http.respond import Representation
 from image_service.http.single_flight import SingleFlight
-from image_service.images.compose import compose
-from image_service.images.customization import Customization
-from image_service.images.reference import DEFAULT_ARCHITECTURE, Kind
+from image_service.images.reference import ArtifactRef, ImageRef, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
-    from datetime import datetime
-
     from twisted.internet.interfaces import IReactorTime
 
-    from image_service.images.base import BaseImage
-    from image_service.images.boot_image import BootImage
-    from image_service.images.reference import Credentials, ImageRef
+    from image_service.http.composer import Composer
+    from image_service.images.reference import Credentials
 
-THREAD_BYTES = 128 * 1024
-"""A config larger than this is composed in a thread: one of a MB takes half a second to compress."""
 OVERHEAD_BYTES = 48 * 1024
 """What an image costs beside its bytes, at most: most of it a key with credentials as long as a head."""
 MAX_REFUSED = 1024
@@ -35,61 +27,9 @@ PATIENCE_SECONDS = 3
 HELD_BYTES = 256 * 1024 * 1024
 """What all kept images may hold in memory; the least recently used gives way."""
 
-_First = TypeVar("_First")
-_Second = TypeVar("_Second")
-Key: TypeAlias = "tuple[ImageRef, Credentials | None]"
+Ref: TypeAlias = ImageRef | ArtifactRef
+Key: TypeAlias = "tuple[Ref, Credentials | None]"
 """Which image, and who asks."""
-
-
-class Ignition(Protocol):
-    """An Ignition config as assisted-service sent it."""
-
-    @property
-    def config(self) -> bytes:
-        """JSON."""
-
-    @property
-    def modified(self) -> datetime | None:
-        """Its date, UTC, if it has one."""
-
-
-class InfraEnv(Protocol):
-    """What an infra-env says about its image."""
-
-    @property
-    def kernel_arguments(self) -> tuple[str, ...]:
-        """To append."""
-
-    @property
-    def openshift_version(self) -> str | None:
-        """Its own, if it has one."""
-
-    @property
-    def kind(self) -> Kind | None:
-        """What it is downloaded as."""
-
-    @property
-    def architecture(self) -> str | None:
-        """RPM architecture name."""
-
-
-class Assisted(Protocol):
-    """Where customizations come from."""
-
-    async def ignition(
-        self, infra_env_id: str, discovery_iso_type: Kind | None, credentials: Credentials | None
-    ) -> Ignition:
-        """The infra-env's Ignition config."""
-
-    async def infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
-        """The infra-env itself."""
-
-
-class Catalog(Protocol):
-    """Where base images come from."""
-
-    def find(self, version: str, architecture: str, kind: Kind) -> BaseImage:
-        """The base image, ready to serve; raises where there is none."""
 
 
 @attrs.frozen(eq=False)
@@ -98,12 +38,12 @@ class Kept:
 
     Args:
         representation: what is served.
-        kind: what it was made as.
+        ref: what it was made for; nothing left open.
         fresh_until: the clock's seconds.
     """
 
     representation: Representation
-    kind: Kind
+    ref: Ref
     fresh_until: float
 
     @property
@@ -121,35 +61,24 @@ class _Refused:
 
 
 class BootImages:
-    """Composes images and keeps the latest.
+    """Makes images and keeps the latest.
 
     Args:
-        catalog: base images.
-        assisted: customizations.
+        composer: makes them.
         clock: tells how old an answer is.
-        in_thread: runs a composition that takes a while.
         ttl_seconds: how long assisted-service's answer is good.
     """
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        assisted: Assisted,
-        clock: IReactorTime,
-        in_thread: Callable[[Callable[[], BootImage]], Awaitable[BootImage]],
-        ttl_seconds: float,
-    ) -> None:
-        self._catalog = catalog
-        self._assisted = assisted
+    def __init__(self, composer: Composer, clock: IReactorTime, ttl_seconds: float) -> None:
+        self._composer = composer
         self._clock = clock
-        self._in_thread = in_thread
         self._ttl_seconds = ttl_seconds
         self._kept: OrderedDict[Key, Kept] = OrderedDict()
         self._held_bytes = 0
         self._refused: OrderedDict[Key, _Refused] = OrderedDict()
         self._making: SingleFlight[Key, Kept] = SingleFlight()
 
-    def get(self, ref: ImageRef, credentials: Credentials | None) -> Deferred[Kept]:
+    def get(self, ref: Ref, credentials: Credentials | None) -> Deferred[Kept]:
         """Find or make an image.
 
         Args:
@@ -167,8 +96,7 @@ class BootImages:
         refused = self._refused.get(key)
         if refused is not None and self._clock.seconds() < refused.until:
             return fail(refused.error)
-        made = self._making.join(key, lambda: self._make(key))
-        return made.addTimeout(PATIENCE_SECONDS, self._clock, _too_slow)
+        return self._join(key).addTimeout(PATIENCE_SECONDS, self._clock, _too_slow)
 
     def fresh(self, key: Key) -> Kept | None:
         """The image that may be served without asking assisted-service, if there is one."""
@@ -178,47 +106,38 @@ class BootImages:
         self._kept.move_to_end(key)
         return kept
 
+    def _join(self, key: Key) -> Deferred[Kept]:
+        return self._making.join(key, lambda: self._make(key))
+
     async def _make(self, key: Key) -> Kept:
         """Make an image; what cannot be laid over its base is not tried again for a while."""
         try:
-            return await self._make_anew(key)
+            made = await self._make_anew(key)
         except Unprocessable as error:
             self._refused[key] = _Refused(error, self._clock.seconds() + self._ttl_seconds)
             while len(self._refused) > MAX_REFUSED:
                 self._refused.popitem(last=False)
             raise
+        return self._keep(key, made)
 
     async def _make_anew(self, key: Key) -> Kept:
         ref, credentials = key
-        if ref.version is None or ref.kind is None or ref.architecture is None:
-            infra_env = await self._assisted.infra_env(ref.infra_env_id, credentials)
-            base, kind = self._find_base(ref, infra_env)
-            ignition = await self._assisted.ignition(ref.infra_env_id, kind, credentials)
-        else:
-            kind = ref.kind
-            base = self._catalog.find(ref.version, ref.architecture, kind)
-            infra_env, ignition = await _both(
-                self._assisted.infra_env(ref.infra_env_id, credentials),
-                self._assisted.ignition(ref.infra_env_id, kind, credentials),
-            )
-        customization = Customization(ignition.config, infra_env.kernel_arguments, ignition.modified)
-        image = await self._compose(base, customization, _file_name(ref, base, kind))
-        return self._keep(key, Kept(Representation(image), kind, self._clock.seconds() + self._ttl_seconds))
+        if isinstance(ref, ArtifactRef):
+            return self._until_stale(Representation(self._composer.artifact(ref)), ref)
+        if ref.kind is Kind.INITRD_ADDRSIZE:
+            return await self._make_initrd_addrsize(ref, credentials)
+        resolved = await self._composer.resolve(ref, credentials)
+        return self._until_stale(Representation(await self._composer.image(resolved, credentials)), resolved)
 
-    def _find_base(self, ref: ImageRef, infra_env: InfraEnv) -> tuple[BaseImage, Kind]:
-        """The base of a request that leaves what to the infra-env."""
-        version = ref.version or infra_env.openshift_version
-        if version is None:
-            raise NotFound("neither the request nor the infra-env names a version")
-        architecture = ref.architecture or infra_env.architecture or DEFAULT_ARCHITECTURE
-        kind = ref.kind or infra_env.kind or Kind.FULL_ISO
-        return self._catalog.find(version, architecture, kind), kind
+    async def _make_initrd_addrsize(self, ref: ImageRef, credentials: Credentials | None) -> Kept:
+        """About the very initrd that is served, and fresh for as long."""
+        key = (attrs.evolve(ref, kind=Kind.PXE_INITRD), credentials)
+        initrd = self.fresh(key) or await self._join(key)
+        image = self._composer.initrd_addrsize(ref, initrd.representation.image)
+        return Kept(Representation(image), ref, initrd.fresh_until)
 
-    async def _compose(self, base: BaseImage, customization: Customization, file_name: str) -> BootImage:
-        def work() -> BootImage:
-            return compose(base, customization, file_name)
-
-        return await self._in_thread(work) if len(customization.ignition) > THREAD_BYTES else work()
+    def _until_stale(self, representation: Representation, ref: Ref) -> Kept:
+        return Kept(representation, ref, self._clock.seconds() + self._ttl_seconds)
 
     def _keep(self, key: Key, made: Kept) -> Kept:
         replaced = self._kept.pop(key, None)
@@ -234,23 +153,3 @@ def _too_slow(_: object, seconds: float) -> NoReturn:
     raise UpstreamTimeout(
         f"the image could not be made within {seconds:g} s; it is still being made", retry_after_seconds=1
     )
-
-
-async def _both(
-    first: Coroutine[Any, Any, _First], second: Coroutine[Any, Any, _Second]
-) -> tuple[_First, _Second]:
-    """Run two side by side; when one fails, the other is cancelled and the failure is that one's."""
-    running: list[Deferred[Any]] = [Deferred.fromCoroutine(first), Deferred.fromCoroutine(second)]
-    try:
-        one, other = await gatherResults(running, consumeErrors=True)
-    except FirstError as failed:
-        for deferred in running:
-            deferred.cancel()
-        failed.subFailure.raiseException()
-    return one, other
-
-
-def _file_name(ref: ImageRef, base: BaseImage, kind: Kind) -> str:
-    if kind is Kind.DISCONNECTED_ISO:
-        return f"agent-ove.{base.architecture}.iso"
-    return f"{ref.infra_env_id}-discovery.iso"

@@ -203,15 +203,14 @@ def repr_digest(digest: bytes) -> str:
     return f"sha-256=:{b64encode(digest).decode('ascii')}:"
 
 
-def checksum_line(digest: bytes, file_name: str, etag: str) -> bytes:
+def checksum_line(digest: bytes, file_name: str) -> bytes:
     """What ``sha256sum -c`` checks a download by.
 
     Args:
         digest: 32 bytes.
         file_name: what the download is saved as.
-        etag: of the image that it is the digest of, quotes included.
 
     Returns:
-        a comment that names the image, and the line for the file.
+        the line for the file, and nothing else: busybox takes a comment for a failed check.
     """
-    return f"# ETag: {etag}\n{digest.hex()}  {file_name}\n".encode()
+    return f"{digest.hex()}  {file_name}\n".encode()

@@ -32,6 +32,7 @@ _REQUEST_LINE = re.compile(
     rb"(?P<method>[!#$%&'*+.^_`|~0-9A-Za-z-]+) (?P<target>[\x21\x22\x24-\x7e]+)"
     rb" HTTP/(?P<version>[0-9]\.[0-9])"
 )
+ALLOWED_METHODS = ("GET", "HEAD", "OPTIONS")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
 # RFC 9110 4.2.1:  http-URI = "http" "://" authority path-abempty [ "?" query ] ; the host is not empty
 _ABSOLUTE_FORM = re.compile(r"https?://[^/?]+", re.IGNORECASE | re.ASCII)
@@ -113,12 +114,13 @@ def parse_head(head: bytes) -> Request:
     fields = _parse_fields(head)
     http_1_1 = match["version"] == b"1.1"
     _check_host(fields.hosts, required=http_1_1)
-    if method not in {"GET", "HEAD"}:
-        raise MethodNotAllowed("images are read by GET and HEAD", fields=(("Allow", "GET, HEAD"),))
+    if method not in ALLOWED_METHODS:
+        allowed = ", ".join(ALLOWED_METHODS)
+        raise MethodNotAllowed("images are read by GET and HEAD", fields=(("Allow", allowed),))
     _check_content(fields.values, http_1_1=http_1_1)
     return Request(
         method=method,
-        target=_origin_form(match["target"].decode("ascii")),
+        target=_origin_form(method, match["target"].decode("ascii")),
         headers=fields.values,
         keep_alive=_keeps_alive(fields.values.get("connection", ""), http_1_1=http_1_1),
         http_1_0=not http_1_1,
@@ -212,9 +214,9 @@ def _check_content(headers: dict[str, str], *, http_1_1: bool) -> None:
         raise ExpectationFailed("the only expectation that is understood is 100-continue")
 
 
-def _origin_form(target: str) -> str:
-    """RFC 9112 3.2: the path and query of an origin-form or absolute-form target."""
-    if target.startswith("/"):
+def _origin_form(method: str, target: str) -> str:
+    """RFC 9112 3.2: the path and query of an origin-form or absolute-form target; OPTIONS may name all."""
+    if target.startswith("/") or (method == "OPTIONS" and target == "*"):
         return target
     absolute = _ABSOLUTE_FORM.match(target)
     if absolute is None:

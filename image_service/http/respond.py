@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 
     from image_service.http.ranges import ByteRange
 
-_CONTENT_TYPE = "application/octet-stream"
+_CONTENT_TYPE = b"application/octet-stream"
+# UEFI takes the type of an image from here, unless the path ends in .iso, which a query hides from some.
+_ISO_CONTENT_TYPE = b"application/vnd.efi-iso"
+_UEFI_USER_AGENT = "UefiHttpBoot/"
 # Never no-store: provisioning services keep a master copy by Last-Modified.
-_CACHE_CONTROL = "private, no-cache"
+_PRIVATE, _PUBLIC = "private, no-cache", "public, no-cache"
 _CONDITIONS = frozenset({"if-match", "if-none-match", "if-modified-since", "if-unmodified-since"})
 
 
@@ -38,11 +41,13 @@ class Representation:
     image: BootImage
     _validators: bytes = attrs.field(init=False, repr=False)
     _fields: bytes = attrs.field(init=False, repr=False)
-    _single_fields: bytes = attrs.field(init=False, repr=False)
 
     @_validators.default
     def _render_validators(self) -> bytes:
-        return render_fields(("ETag", self.image.etag), ("Cache-Control", _CACHE_CONTROL))
+        fields = [("ETag", self.image.etag), ("Cache-Control", _PUBLIC if self.image.is_public else _PRIVATE)]
+        if self.image.is_iso:
+            fields.append(("Vary", "User-Agent"))
+        return render_fields(*fields)
 
     @_fields.default
     def _render_fields(self) -> bytes:
@@ -53,16 +58,13 @@ class Representation:
         fields.append(("Accept-Ranges", "bytes"))
         return self._validators + render_fields(*fields)
 
-    @_single_fields.default
-    def _render_single_fields(self) -> bytes:
-        return self._fields + render_fields(("Content-Type", _CONTENT_TYPE))
-
-    def respond(self, method: str, headers: Mapping[str, str]) -> Response:
+    def respond(self, method: str, headers: Mapping[str, str], more: bytes = b"") -> Response:
         """Answer a request for this representation.
 
         Args:
             method: ``GET`` or ``HEAD``.
             headers: field values by lower-case name.
+            more: rendered field lines for the answers that have content, or would have it.
 
         Returns:
             200, 206, 304, 412 or 416.
@@ -74,34 +76,42 @@ class Representation:
                 return Response(304, self._validators)
             if outcome is Outcome.FAILED:
                 return self._failed(head_only=head_only)
+        fields, content_type = self._fields + more, self._content_type(headers)
         wanted = headers.get("range")
         # 14.2: Range is defined for GET alone.
         if wanted is None or head_only or not self._range_applies(headers):
-            return self._whole(head_only=head_only)
+            return self._whole(fields, content_type, head_only=head_only)
+        return self._ranges(fields, content_type, wanted)
+
+    def _ranges(self, fields: bytes, content_type: bytes, wanted: str) -> Response:
         ranges = parse_range(wanted, self.image.size)
         if ranges is None:
-            return self._whole(head_only=False)
+            return self._whole(fields, content_type, head_only=False)
         if not ranges:
             return self._unsatisfiable()
-        return self._part(*ranges[0]) if len(ranges) == 1 else self._parts(ranges)
+        if len(ranges) == 1:
+            return self._part(fields, content_type, *ranges[0])
+        return self._parts(fields, content_type, ranges)
+
+    def _content_type(self, headers: Mapping[str, str]) -> bytes:
+        if self.image.is_iso and headers.get("user-agent", "").startswith(_UEFI_USER_AGENT):
+            return _ISO_CONTENT_TYPE
+        return _CONTENT_TYPE
 
     def _range_applies(self, headers: Mapping[str, str]) -> bool:
         return range_applies(headers, self.image.etag, self.image.modified)
 
-    def _whole(self, *, head_only: bool) -> Response:
+    def _whole(self, fields: bytes, content_type: bytes, *, head_only: bool) -> Response:
         size = self.image.size
-        fields = b"%bContent-Type: %b\r\nContent-Length: %d\r\n" % (
-            self._fields,
-            _CONTENT_TYPE.encode(),
-            size,
-        )
+        fields = b"%bContent-Type: %b\r\nContent-Length: %d\r\n" % (fields, content_type, size)
         if head_only:
             return Response(200, fields)
         return Response(200, fields, self.image.extents.extents, size)
 
-    def _part(self, start: int, stop: int) -> Response:
-        fields = b"%bContent-Range: bytes %d-%d/%d\r\nContent-Length: %d\r\n" % (
-            self._single_fields,
+    def _part(self, fields: bytes, content_type: bytes, start: int, stop: int) -> Response:
+        fields = b"%bContent-Type: %b\r\nContent-Range: bytes %d-%d/%d\r\nContent-Length: %d\r\n" % (
+            fields,
+            content_type,
             start,
             stop - 1,
             self.image.size,
@@ -109,20 +119,20 @@ class Representation:
         )
         return Response(206, fields, self.image.extents.slice(start, stop), stop - start)
 
-    def _parts(self, ranges: Sequence[ByteRange]) -> Response:
+    def _parts(self, fields: bytes, content_type: bytes, ranges: Sequence[ByteRange]) -> Response:
         """RFC 9110 14.6: multipart/byteranges; Content-Range stands in the parts only."""
         boundary = sha256(f"{self.image.etag} {ranges}".encode()).hexdigest()[:32]
         body: list[Extent] = []
         for index, (start, stop) in enumerate(ranges):
             delimiter = f"--{boundary}\r\n" if index == 0 else f"\r\n--{boundary}\r\n"
             content_range = f"bytes {start}-{stop - 1}/{self.image.size}"
-            part = render_fields(("Content-Type", _CONTENT_TYPE), ("Content-Range", content_range))
+            part = render_fields(("Content-Type", content_type.decode()), ("Content-Range", content_range))
             body += [Literal(delimiter.encode() + part + b"\r\n"), *self.image.extents.slice(start, stop)]
         body.append(Literal(f"\r\n--{boundary}--\r\n".encode()))
         length = sum(extent.length for extent in body)
-        content_type = f"multipart/byteranges; boundary={boundary}"
-        fields = render_fields(("Content-Type", content_type), ("Content-Length", str(length)))
-        return Response(206, self._fields + fields, tuple(body), length)
+        multipart = f"multipart/byteranges; boundary={boundary}"
+        fields += render_fields(("Content-Type", multipart), ("Content-Length", str(length)))
+        return Response(206, fields, tuple(body), length)
 
     def _failed(self, *, head_only: bool) -> Response:
         error = PreconditionFailed("the image is not, or no longer, the one that the precondition names")

@@ -13,7 +13,16 @@ from urllib.parse import parse_qsl, unquote
 import attrs
 
 from image_service.errors import InvalidParameter, NotFound
-from image_service.images.reference import DEFAULT_ARCHITECTURE, Credentials, CredentialScheme, ImageRef, Kind
+from image_service.images.reference import (
+    DEFAULT_ARCHITECTURE,
+    ISOS,
+    Artifact,
+    ArtifactRef,
+    Credentials,
+    CredentialScheme,
+    ImageRef,
+    Kind,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,12 +31,22 @@ _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
 _SEGMENT = r"([^/]+)"
 
-_KIND_BY_TYPE = {kind.value: kind for kind in Kind} | {"full": Kind.FULL_ISO, "minimal": Kind.MINIMAL_ISO}
+_DIGEST_SUFFIX = ".sha256"
+
+_KIND_BY_TYPE = {kind.value: kind for kind in ISOS} | {"full": Kind.FULL_ISO, "minimal": Kind.MINIMAL_ISO}
 _KIND_BY_FILE = {
     "full.iso": Kind.FULL_ISO,
     "minimal.iso": Kind.MINIMAL_ISO,
     "disconnected.iso": Kind.DISCONNECTED_ISO,
 }
+
+
+_ARTIFACT_BY_NAME = {
+    "kernel": Artifact.KERNEL,
+    "rootfs": Artifact.ROOTFS,
+    "ins-file": Artifact.INS_FILE,
+}
+_ARTIFACT_BY_FILE = {artifact.value: artifact for artifact in Artifact}
 
 
 class Probe(enum.Enum):
@@ -39,17 +58,21 @@ class Probe(enum.Enum):
 
 @attrs.frozen
 class ImageRoute:
-    """A request for an image.
+    """A request for an image, or for a file of a base image.
 
     Args:
         handler: the route's pattern, for logs: it holds no credential.
-        ref: the image.
+        ref: what is asked for.
         credentials: passed on to assisted-service; None: there are none.
+        version_is_parameter: a version that there is not makes the request wrong (400), not absent (404).
+        is_digest: not the image is asked for, but its SHA-256.
     """
 
     handler: str
-    ref: ImageRef
-    credentials: Credentials | None
+    ref: ImageRef | ArtifactRef
+    credentials: Credentials | None = None
+    version_is_parameter: bool = False
+    is_digest: bool = False
 
 
 Route: TypeAlias = ImageRoute | Probe
@@ -97,11 +120,22 @@ def parse_route(target: str, headers: Mapping[str, str], base_path: str = "") ->
     path = raw_path.removeprefix(base_path) if raw_path.startswith(f"{base_path}/") else raw_path
     query = dict(reversed(parse_qsl(raw_query, encoding="utf-8", errors="replace")))
     context = _Context(query, headers.get("authorization"))
+    is_digest = path.endswith(_DIGEST_SUFFIX) or _asks_for_digest(query)
+    path = path.removesuffix(_DIGEST_SUFFIX)
     for pattern, make in _ROUTES:
         match = pattern.fullmatch(path)
         if match is not None:
-            return make(context, *map(_decode, match.groups()))
+            route = make(context, *map(_decode, match.groups()))
+            return attrs.evolve(route, is_digest=is_digest) if isinstance(route, ImageRoute) else route
     raise NotFound("there is nothing at this path")
+
+
+def _asks_for_digest(query: Mapping[str, str]) -> bool:
+    """Where a suffix would get lost: most of the contract's URLs end in a query."""
+    algorithm = query.get("digest")
+    if algorithm not in {None, "sha256"}:
+        raise InvalidParameter("the query parameter digest has no such value; it is sha256")
+    return algorithm is not None
 
 
 def _decode(segment: str) -> str:
@@ -140,11 +174,41 @@ def _by_cluster(context: _Context, infra_env_id: str) -> Route:
     return ImageRoute("/clusters/:clusterID/downloads/image", ref, context.credentials())
 
 
+def _pxe_initrd(context: _Context, infra_env_id: str) -> Route:
+    architecture = context.query.get("arch") or DEFAULT_ARCHITECTURE
+    ref = ImageRef(_uuid(infra_env_id), context.required("version"), architecture, Kind.PXE_INITRD)
+    return ImageRoute("/images/:imageID/pxe-initrd", ref, context.credentials(), version_is_parameter=True)
+
+
+def _initrd_addrsize(context: _Context, infra_env_id: str) -> Route:
+    ref = ImageRef(_uuid(infra_env_id), context.required("version"), "s390x", Kind.INITRD_ADDRSIZE)
+    return ImageRoute(
+        "/images/:imageID/s390x-initrd-addrsize", ref, context.credentials(), version_is_parameter=True
+    )
+
+
+def _artifact_by_query(context: _Context, name: str) -> Route:
+    architecture = context.query.get("arch") or DEFAULT_ARCHITECTURE
+    ref = ArtifactRef(_ARTIFACT_BY_NAME[name], context.required("version"), architecture)
+    return ImageRoute("/boot-artifacts/:artifact", ref, version_is_parameter=True)
+
+
+def _artifact(_context: _Context, version: str, architecture: str, file: str) -> Route:
+    if file not in _ARTIFACT_BY_FILE:
+        raise NotFound(f"there is no such file; there are {', '.join(_ARTIFACT_BY_FILE)}")
+    ref = ArtifactRef(_ARTIFACT_BY_FILE[file], version, architecture)
+    return ImageRoute("/boot-artifacts/:version/:arch/:file", ref)
+
+
 _ROUTES: tuple[tuple[re.Pattern[str], Callable[..., Route]], ...] = (
     (re.compile(rf"/byid/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"), _by_id),
     (re.compile(rf"/byapikey/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"), _by_api_key),
     (re.compile(rf"/bytoken/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"), _by_token),
     (re.compile(rf"/images/{_SEGMENT}"), _by_query),
+    (re.compile(rf"/images/{_SEGMENT}/pxe-initrd"), _pxe_initrd),
+    (re.compile(rf"/images/{_SEGMENT}/s390x-initrd-addrsize"), _initrd_addrsize),
+    (re.compile(rf"/boot-artifacts/({'|'.join(_ARTIFACT_BY_NAME)})"), _artifact_by_query),
+    (re.compile(rf"/boot-artifacts/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"), _artifact),
     (re.compile(rf"(?:/api/assisted-install/v[12])?/clusters/{_SEGMENT}/downloads/image"), _by_cluster),
     (re.compile("/health"), lambda _context: Probe.HEALTH),
     (re.compile("/live"), lambda _context: Probe.LIVE),

@@ -17,15 +17,33 @@ class BaseImage:
         layout: what ``coreos.live_iso`` read from it.
         sha256: digest of the whole file, lower-case hex: its identity in every ETag.
         version: the OS build (``OS_IMAGES`` ``version``).
-        openshift_version: the OpenShift version it is for.
         architecture: RPM architecture name.
         disconnected: the ``disconnected-iso``, whose embed areas may already hold a customization.
+        needs_nmstate: its initrd sets up static networks with nmstatectl and does not have it.
     """
 
     file: BaseFile
     layout: LiveIso
     sha256: str
     version: str
-    openshift_version: str
     architecture: str
-    disconnected: bool
+    disconnected: bool = False
+    needs_nmstate: bool = False
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"the base image {self.version} ({self.architecture})"
+
+
+@attrs.frozen
+class NmstateImage:
+    """An initrd that holds nmstatectl alone, made from a base image's rootfs.
+
+    Args:
+        file: the open file.
+        sha256: its digest, lower-case hex.
+    """
+
+    file: BaseFile
+    sha256: str

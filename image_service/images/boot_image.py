@@ -11,20 +11,24 @@ from image_service.images.extents import ExtentMap  # noqa: TC001 - same
 
 @attrs.frozen(eq=False)
 class BootImage:
-    """One customised image.
+    """One image.
 
     Args:
         extents: its bytes.
-        etag: strong validator, quotes included: a hash of the base's SHA-256 and of what lies over it,
-            so every process and every replica makes the same one.
+        etag: strong validator, quotes included: a hash of what is below and of what lies over it, so every
+            process and every replica makes the same one.
         modified: the later of the base's date and the customization's, UTC; None: the latter is unknown.
         file_name: what a download is saved as.
+        is_iso: whether firmware boots it as a medium.
+        is_public: whether it is the same for everyone.
     """
 
     extents: ExtentMap
     etag: str
     modified: datetime | None
     file_name: str
+    is_iso: bool = True
+    is_public: bool = False
 
     @property
     def size(self) -> int:

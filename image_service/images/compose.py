@@ -1,33 +1,33 @@
-"""Composition: a customization laid over a base image. Pure, and the same bytes on every machine."""
+"""Composition: a customization laid over a canvas. Pure, and the same bytes on every machine."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from image_service.coreos import kargs
 from image_service.coreos.initrd import encode
 from image_service.coreos.newc import Member, write_archive
-from image_service.errors import IgnitionTooLarge, KernelArgumentsTooLarge
+from image_service.errors import IgnitionTooLarge, KernelArgumentsTooLarge, RamdiskTooLarge
 from image_service.images.boot_image import BootImage
-from image_service.images.extents import ExtentMap, FileExtent, Literal, Overlay, Zeros, lay_over
+from image_service.images.extents import Literal, Overlay, Zeros, lay_over
+from image_service.images.validators import last_modified, make_etag
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from image_service.images.base import BaseImage
+    from image_service.coreos.live_iso import EmbedArea
+    from image_service.images.canvas import Canvas
     from image_service.images.customization import Customization
 
-COMPOSER_VERSION = 1
-"""Part of every ETag. It grows whenever the same inputs come to make other bytes."""
+ALIGNMENT = 4
+"""The kernel takes an archive that is not compressed only at a multiple of this."""
 
 
-def compose(base: BaseImage, customization: Customization, file_name: str) -> BootImage:
-    """Lay an Ignition config and kernel arguments over a base image.
+def compose(canvas: Canvas, customization: Customization, file_name: str) -> BootImage:
+    """Lay an Ignition config, kernel arguments and a ramdisk over an ISO.
 
     Args:
-        base: the image below.
+        canvas: the ISO below.
         customization: what is laid over it.
         file_name: what a download is to be saved as.
 
@@ -38,68 +38,75 @@ def compose(base: BaseImage, customization: Customization, file_name: str) -> Bo
         Unprocessable: the customization is invalid or does not fit; the message has both numbers.
     """
     overlays = [
-        *_ignition_overlays(base, customization.ignition),
-        *_kernel_argument_overlays(base, customization.kernel_arguments),
+        *_initrd_overlays(canvas, customization.ignition, customization.ramdisk or b""),
+        *_kernel_argument_overlays(canvas, customization.kernel_arguments),
     ]
-    below = ExtentMap((FileExtent(base.file, 0, base.file.size),))
     return BootImage(
-        extents=lay_over(below, overlays),
-        etag=_etag(base.sha256, overlays),
-        modified=_modified(base.layout.created, customization.modified),
+        extents=lay_over(canvas.extents, overlays),
+        etag=make_etag(canvas.identity, overlays),
+        modified=last_modified(canvas.created, customization.modified),
         file_name=file_name,
     )
 
 
-def _ignition_overlays(base: BaseImage, config: bytes) -> Sequence[Overlay]:
-    """The config's archive at the start of its area; the rest of the area zero."""
-    area = base.layout.ignition
-    encoded = encode(write_archive([Member("config.ign", config)]), area.length)
-    if len(encoded) > area.length:
-        raise IgnitionTooLarge(
-            f"the Ignition config of {len(config)} bytes, compressed to {len(encoded)} bytes, does not"
-            f" fit the embed area of {area.length} bytes; move content to a URL that the config merges"
+def ignition_archive(config: bytes, capacity: int) -> bytes:
+    """Make the archive that brings a config into the initrd.
+
+    Args:
+        config: the Ignition config.
+        capacity: bytes that it is to fit.
+
+    Returns:
+        an archive, longer than ``capacity`` where none fits.
+    """
+    return encode(write_archive([Member("config.ign", config)]), capacity)
+
+
+def _initrd_overlays(canvas: Canvas, config: bytes, ramdisk: bytes) -> Iterator[Overlay]:
+    """The config's archive at the start of its area; the ramdisk behind it, or in an area of its own."""
+    if canvas.ramdisk is None:
+        yield from _fill(canvas.ignition, _joined(config, ramdisk, canvas.ignition.length))
+        return
+    if len(ramdisk) > canvas.ramdisk.length:
+        raise RamdiskTooLarge(
+            f"the ramdisk of {len(ramdisk)} bytes does not fit its area of {canvas.ramdisk.length} bytes"
         )
-    stop = area.offset + len(encoded)
+    yield from _fill(canvas.ignition, _joined(config, b"", canvas.ignition.length))
+    yield from _fill(canvas.ramdisk, ramdisk)
+
+
+def _joined(config: bytes, ramdisk: bytes, capacity: int) -> bytes:
+    room = (capacity - len(ramdisk)) // ALIGNMENT * ALIGNMENT if ramdisk else capacity
+    archive = ignition_archive(config, room)
+    if len(archive) > capacity:
+        raise IgnitionTooLarge(
+            f"the Ignition config of {len(config)} bytes, compressed to {len(archive)} bytes, does not"
+            f" fit the embed area of {capacity} bytes; move content to a URL that the config merges"
+        )
+    if len(archive) > room:
+        raise RamdiskTooLarge(
+            f"the ramdisk of {len(ramdisk)} bytes does not fit behind the Ignition config"
+            f" of {len(archive)} bytes in an area of {capacity} bytes"
+        )
+    return archive + bytes(-len(archive) % ALIGNMENT) + ramdisk if ramdisk else archive
+
+
+def _fill(area: EmbedArea, data: bytes) -> tuple[Overlay, Overlay]:
     return (
-        Overlay(area.offset, Literal(encoded)),
-        Overlay(stop, Zeros(area.length - len(encoded))),
+        Overlay(area.offset, Literal(data)),
+        Overlay(area.offset + len(data), Zeros(area.length - len(data))),
     )
 
 
-def _kernel_argument_overlays(base: BaseImage, arguments: Sequence[str]) -> Sequence[Overlay]:
-    """The same string in every area, or none where there is nothing to add."""
-    if not arguments and base.layout.customized is None:
-        return ()
-    areas = base.layout.kernel_arguments
-    if areas is None:
-        if not arguments:
-            return ()
+def _kernel_argument_overlays(canvas: Canvas, arguments: Sequence[kargs.KernelArgument]) -> Sequence[Overlay]:
+    """The same string in every area, or none where there is nothing to change."""
+    areas = canvas.kernel_arguments
+    if areas is None and arguments:
         raise KernelArgumentsTooLarge(
-            f"{len(arguments)} kernel arguments do not fit: the base image"
-            f" {base.version} ({base.architecture}) has no embed area for them (0 bytes)"
+            f"{len(arguments)} kernel arguments do not fit: {canvas.name} has no embed area"
+            " for them (0 bytes)"
         )
-    for argument in arguments:
-        kargs.check_argument(argument)
-    value = kargs.append(areas.default, arguments)
+    if areas is None or (canvas.has_arguments and not arguments):
+        return ()
+    value = kargs.edit(canvas.arguments, arguments)
     return [Overlay(area.offset, Literal(kargs.render_area(areas, area, value))) for area in areas.areas]
-
-
-def _etag(base_sha256: str, overlays: Sequence[Overlay]) -> str:
-    identity = sha256(f"{COMPOSER_VERSION} {base_sha256}".encode())
-    for overlay in overlays:
-        identity.update(f"\n{overlay.offset} {overlay.data.length} ".encode())
-        if isinstance(overlay.data, Literal):
-            identity.update(overlay.data.data)
-    return f'"{identity.hexdigest()[:40]}"'
-
-
-def _modified(base: datetime | None, customization: datetime | None) -> datetime | None:
-    """The later of both: a new base under an old config is a new image.
-
-    A base without a date cannot make an image older than its config is; a config without one could be
-    of any age, so there is no date then.
-    """
-    if customization is None:
-        return None
-    later = customization if base is None else max(base, customization)
-    return later.astimezone(UTC).replace(microsecond=0)

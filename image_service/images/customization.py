@@ -6,6 +6,8 @@ from datetime import datetime  # noqa: TC003 - attrs resolves annotations at run
 
 import attrs
 
+from image_service.coreos.kargs import KernelArgument  # noqa: TC001 - same
+
 
 @attrs.frozen
 class Customization:
@@ -14,10 +16,12 @@ class Customization:
     Args:
         ignition: the Ignition config, exactly as assisted-service sent it; whoever took it in has checked
             that it is one.
-        kernel_arguments: arguments to append, in order.
+        kernel_arguments: what to append, replace and delete, in order.
         modified: assisted-service's Last-Modified for the config, UTC; None: it sent none.
+        ramdisk: a compressed archive for the kernel, as it is; None: there is none, or it was not asked for.
     """
 
     ignition: bytes = attrs.field(repr=False)
-    kernel_arguments: tuple[str, ...]
+    kernel_arguments: tuple[KernelArgument, ...] = attrs.field(repr=False)
     modified: datetime | None
+    ramdisk: bytes | None = attrs.field(default=None, repr=False)

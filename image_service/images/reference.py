@@ -11,11 +11,50 @@ DEFAULT_ARCHITECTURE = "x86_64"
 
 
 class Kind(enum.Enum):
-    """The kinds of image, as ``type`` and ``discovery_iso_type`` spell them."""
+    """The kinds of image; the ISOs as ``type`` and ``discovery_iso_type`` spell them."""
 
     FULL_ISO = "full-iso"
     MINIMAL_ISO = "minimal-iso"
     DISCONNECTED_ISO = "disconnected-iso"
+    PXE_INITRD = "pxe-initrd"
+    INITRD_ADDRSIZE = "s390x-initrd-addrsize"
+
+    @property
+    def is_iso(self) -> bool:
+        """Whether a machine boots it as a medium."""
+        return self in ISOS
+
+    @property
+    def base(self) -> Kind:
+        """The kind of base image that it is made from."""
+        return self if self is Kind.DISCONNECTED_ISO else Kind.FULL_ISO
+
+
+ISOS = (Kind.FULL_ISO, Kind.MINIMAL_ISO, Kind.DISCONNECTED_ISO)
+
+
+class Artifact(enum.Enum):
+    """The files of a base image that are served as they are, by the names of their downloads."""
+
+    KERNEL = "vmlinuz"
+    INITRD = "initrd.img"
+    ROOTFS = "rootfs.img"
+    INS_FILE = "generic.ins"
+
+
+@attrs.frozen(cache_hash=True)
+class ArtifactRef:
+    """One file of one base image.
+
+    Args:
+        artifact: which.
+        version: the OS build or OpenShift version asked for.
+        architecture: as ``OS_IMAGES`` spells it.
+    """
+
+    artifact: Artifact
+    version: str
+    architecture: str
 
 
 @attrs.frozen(cache_hash=True)

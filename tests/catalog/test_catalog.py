@@ -95,7 +95,7 @@ async def test_serves_a_file_in_place(bench: Bench, lines: Lines, tmp_path: Path
 
     assert (base.file.path, base.file.size) == (str(path), len(ISO))
     assert os.pread(base.file.descriptor, len(ISO), 0) == ISO
-    assert (base.sha256, base.version, base.openshift_version) == (SHA256, "9.6.1-0", "4.19")
+    assert (base.sha256, base.version, base.needs_nmstate) == (SHA256, "9.6.1-0", True)
     assert base.architecture == "x86_64"
     assert not base.disconnected
     assert base.layout.ignition.length == 262144
@@ -320,7 +320,7 @@ async def test_finds_by_build_before_openshift_version(bench: Bench, lines: Line
         (("4.20", "x86_64", Kind.FULL_ISO), "there is full-iso 9.6.1-0 for x86_64 .4.19."),
         (("4.19", "s390x", Kind.FULL_ISO), "'s390x'"),
         (("4.19", "x86_64", Kind.DISCONNECTED_ISO), "no disconnected-iso '4.19'"),
-        (("4.19", "x86_64", Kind.MINIMAL_ISO), "makes no minimal-iso"),
+        (("4.20", "x86_64", Kind.PXE_INITRD), "no full-iso '4.20'"),
     ],
 )
 @ensure_deferred
@@ -471,6 +471,6 @@ async def test_tells_each_change_of_state_in_one_line(bench: Bench, lines: Lines
     await catalog.stop()
 
     states = ("downloading", "verifying", "ready", "stopped")
-    told = [line for line in lines.text.splitlines() if image.file_name in line]
+    told = [line for line in lines.text.splitlines() if f"{image.file_name} is" in line]
     assert told == [f"base image {image.file_name} is {state}" for state in states]
     assert "top-secret" not in lines.text

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.catalog.digest import sha256_of
+from image_service.catalog.digest import Sidecar, sha256_of
 from image_service.catalog.interruption import Interrupted, Interruption
 from image_service.errors import Unavailable
 from image_service.images.extents import BaseFile
@@ -28,13 +28,13 @@ def file(tmp_path: Path) -> Iterator[BaseFile]:
 
 
 def test_is_that_of_the_whole_file(file: BaseFile, tmp_path: Path) -> None:
-    digest = sha256_of(file, tmp_path / "rhcos-sidecar.json", Interruption())
+    digest = sha256_of(file, Sidecar(tmp_path / "rhcos-sidecar.json", file), Interruption())
     assert digest == hashlib.sha256(CONTENT).hexdigest()
 
 
 def test_is_not_remembered_for_another_file(file: BaseFile, tmp_path: Path) -> None:
     sidecar = tmp_path / "rhcos-sidecar.json"
-    sha256_of(file, sidecar, Interruption())
+    sha256_of(file, Sidecar(sidecar, file), Interruption())
     status = os.fstat(file.descriptor)
     other = tmp_path / "other.iso"
     other.write_bytes(CONTENT[::-1])
@@ -43,7 +43,7 @@ def test_is_not_remembered_for_another_file(file: BaseFile, tmp_path: Path) -> N
 
     with open(file.path, "rb") as opened:  # noqa: PTH123 - BaseFile has its path as text
         replaced = BaseFile(opened.fileno(), len(CONTENT), file.path)
-        digest = sha256_of(replaced, sidecar, Interruption())
+        digest = sha256_of(replaced, Sidecar(sidecar, replaced), Interruption())
 
     assert digest == hashlib.sha256(CONTENT[::-1]).hexdigest()
 
@@ -57,7 +57,7 @@ def test_is_not_taken_of_a_file_that_changes(file: BaseFile, tmp_path: Path) -> 
 
     sidecar = tmp_path / "rhcos-sidecar.json"
     with pytest.raises(Unavailable, match="changed"):
-        sha256_of(file, sidecar, Meddler())
+        sha256_of(file, Sidecar(sidecar, file), Meddler())
     assert not sidecar.exists()
 
 
@@ -65,5 +65,5 @@ def test_is_given_up_when_interrupted(file: BaseFile, tmp_path: Path) -> None:
     interruption = Interruption()
     interruption.interrupt()
     with pytest.raises(Interrupted):
-        sha256_of(file, tmp_path / "rhcos-sidecar.json", interruption)
+        sha256_of(file, Sidecar(tmp_path / "rhcos-sidecar.json", file), interruption)
     assert [path.name for path in tmp_path.iterdir()] == ["base.iso"]

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from image_service.coreos.iso9660 import read_iso9660
-from image_service.coreos.kargs import append, render_area
-from image_service.coreos.live_iso import EmbedArea, KargsArea, KargsAreas, LiveIso, read_live_iso
+from image_service.coreos.iso9660 import IsoFile, read_iso9660
+from image_service.coreos.kargs import KernelArgument, Operation, edit, render_area
+from image_service.coreos.kargs_areas import KargsArea, KargsAreas
+from image_service.coreos.live_iso import BootFiles, EmbedArea, KargsJson, LiveIso, read_live_iso
 from image_service.errors import BaseImageError
 from tests.coreos.iso_builder import (
     CREATED,
@@ -38,8 +39,12 @@ GOLDEN: Mapping[str, Any] = (
 )
 
 
+def find(image: bytes, path: str) -> IsoFile:
+    return read_iso9660(reader(image), len(image)).find(path)
+
+
 def offset_of(image: bytes, path: str) -> int:
-    return read_iso9660(reader(image), len(image)).find(path).offset
+    return find(image, path).offset
 
 
 def changed(path: str, **fields: object) -> dict[str, bytes]:
@@ -97,6 +102,13 @@ def test_a_live_iso_is_read() -> None:
             areas=tuple(KargsArea(offset, b"#", b"\n") for offset in offsets),
         ),
         customized=None,
+        kargs_json=KargsJson(offset_of(image, KARGS), files[KARGS]),
+        files=BootFiles(
+            kernel=find(image, "images/pxeboot/vmlinuz"),
+            initrd=find(image, "images/pxeboot/initrd.img"),
+            rootfs=find(image, "images/pxeboot/rootfs.img"),
+        ),
+        no_minimal="the ISO has no coreos/miniso.dat",
     )
 
 
@@ -123,10 +135,15 @@ def test_real_images_with_other_kernel_arguments_are_golden_too(name: str) -> No
     image = bytearray(fixture(name))
     areas = read_layout(bytes(image)).kernel_arguments
     assert areas is not None
-    # The golden image deletes and replaces as well, which is done here by hand.
-    base = areas.default.replace(" ignition.firstboot", "").replace("id=metal", "id=qemu")
+    arguments = [
+        KernelArgument(Operation.APPEND, "foo=bar"),
+        KernelArgument(Operation.APPEND, "baz"),
+        KernelArgument(Operation.DELETE, "ignition.firstboot"),
+        KernelArgument(Operation.REPLACE, "ignition.platform.id=metal=qemu"),
+    ]
+    edited = edit(areas.default, arguments)
     for area in areas.areas:
-        rendered = render_area(areas, area, append(base, ["foo=bar", "baz"]))
+        rendered = render_area(areas, area, edited)
         image[area.offset : area.offset + areas.size] = rendered
     command = "kargs modify -a foo=bar -a baz -d ignition.firstboot -r ignition.platform.id=metal=qemu"
     assert sha256(image).hexdigest() == GOLDEN[name][command]

@@ -10,19 +10,25 @@ import attrs
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
-from image_service.errors import NotFound
+from image_service.assisted.answers import Ignition, InfraEnv
+from image_service.assisted.customizations import Customizations
+from image_service.coreos.kargs import KernelArgument, Operation
+from image_service.errors import Unavailable, UnknownBaseImage
 from image_service.http.boot_images import BootImages
+from image_service.http.composer import Composer
 from image_service.images.reference import ImageRef, Kind
 from tests.coreos.iso_builder import CREATED, build_live_iso
 from tests.images.building import base_image
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
     from datetime import datetime
 
-    from image_service.images.base import BaseImage
+    from image_service.images.base import BaseImage, NmstateImage
     from image_service.images.boot_image import BootImage
     from image_service.images.reference import Credentials
+
+    InThread = Callable[[Callable[[], BootImage]], Awaitable[BootImage]]
 
 ID = "a6c0ff12-3456-4789-8abc-def012345678"
 VERSION = "4.20"
@@ -31,6 +37,7 @@ REF = ImageRef(ID, VERSION, "x86_64", FULL)
 CONFIG = b'{"ignition": {"version": "3.2.0"}}'
 MODIFIED = CREATED.replace(year=CREATED.year + 1)
 TTL_SECONDS = 60
+BASE_URL = "https://images.test"
 
 
 @attrs.define(eq=False)
@@ -48,27 +55,45 @@ class CountingCatalog:
     def find(self, version: str, architecture: str, kind: Kind) -> BaseImage:
         """As ``Catalog.find``."""
         self.asked[version, architecture, kind] += 1
-        if (version, architecture, kind) not in self.images:
-            raise NotFound(f"there is no {version} for {architecture}")
-        return self.images[version, architecture, kind]
+        if (version, architecture, kind.base) not in self.images:
+            raise UnknownBaseImage(f"there is no {version} for {architecture}")
+        return self.images[version, architecture, kind.base]
 
 
-@attrs.frozen
-class Ignition:
-    """What ``CountingAssisted.ignition`` answers."""
+@attrs.define(eq=False)
+class HeldTemplates:
+    """Templates that are there as soon as the test has put them there.
 
-    config: bytes
-    modified: datetime | None
+    Args:
+        iso: the minimal ISO of every base image.
+        archive: with nmstatectl.
+    """
+
+    iso: BaseImage | None = None
+    archive: NmstateImage | None = None
+
+    def minimal_iso(self, base: BaseImage) -> BaseImage:
+        """As ``Templates.minimal_iso``."""
+        if self.iso is None:
+            raise Unavailable(f"a minimal ISO of {base.name} is being made", retry_after_seconds=5)
+        return self.iso
+
+    def nmstate(self, base: BaseImage) -> NmstateImage:
+        """As ``Templates.nmstate``."""
+        if self.archive is None:
+            raise Unavailable(f"nmstatectl of {base.name} is being read", retry_after_seconds=5)
+        return self.archive
 
 
-@attrs.frozen
-class InfraEnv:
-    """What ``CountingAssisted.infra_env`` answers."""
-
-    kernel_arguments: tuple[str, ...] = ()
-    openshift_version: str | None = None
-    kind: Kind | None = None
-    architecture: str | None = None
+def infra_env_of(
+    arguments: Iterable[str] = (),
+    version: str | None = None,
+    kind: Kind | None = None,
+    architecture: str | None = None,
+) -> InfraEnv:
+    """What an infra-env says about itself; the arguments are to be appended."""
+    operations = tuple(KernelArgument(Operation.APPEND, argument) for argument in arguments)
+    return InfraEnv(operations, version, kind, architecture)
 
 
 @attrs.define(eq=False)
@@ -79,6 +104,7 @@ class CountingAssisted:
         config: of every infra-env.
         modified: its date.
         told: of every infra-env itself.
+        initrd: the ramdisk of every infra-env.
         calls: the questions in their order: which, whose, for what, and by whose credentials.
         held: while this is a list, questions wait in it, to be let go by the test.
         failures: what to raise instead of an answer, by question.
@@ -87,7 +113,8 @@ class CountingAssisted:
 
     config: bytes = CONFIG
     modified: datetime | None = MODIFIED
-    told: InfraEnv = InfraEnv()
+    told: InfraEnv = attrs.field(factory=infra_env_of)
+    initrd: bytes | None = None
     calls: list[tuple[str, str, Kind | None, Credentials | None]] = attrs.field(factory=list)
     held: list[Deferred[None]] | None = None
     failures: dict[str, Exception] = attrs.field(factory=dict)
@@ -104,6 +131,11 @@ class CountingAssisted:
         """As ``AssistedService.infra_env``."""
         await self._ask("infra-env", infra_env_id, None, credentials)
         return self.told
+
+    async def ramdisk(self, infra_env_id: str, credentials: Credentials | None) -> bytes | None:
+        """As ``AssistedService.ramdisk``."""
+        await self._ask("ramdisk", infra_env_id, None, credentials)
+        return self.initrd
 
     @property
     def asked(self) -> list[str]:
@@ -163,10 +195,22 @@ class World:
     clock: Clock = attrs.field(factory=Clock)
     assisted: CountingAssisted = attrs.field(factory=CountingAssisted)
     threads: HeldThreads = attrs.field(factory=HeldThreads)
+    templates: HeldTemplates = attrs.field(factory=HeldTemplates)
     images: BootImages = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.images = BootImages(self.catalog, self.assisted, self.clock, self.threads.run, TTL_SECONDS)
+        self.images = self.make_images()
+
+    def make_images(self, in_thread: InThread | None = None) -> BootImages:
+        """Boot images of this world that nobody has asked for yet."""
+        composer = Composer(
+            self.catalog,
+            self.templates,
+            Customizations(self.assisted),
+            in_thread or self.threads.run,
+            BASE_URL,
+        )
+        return BootImages(composer, self.clock, TTL_SECONDS)
 
 
 @contextmanager

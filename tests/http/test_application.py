@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 
 from image_service.errors import Forbidden, NotFound, Unauthorized, UpstreamError, UpstreamTimeout
 from image_service.http import application as application_module
 from image_service.http.application import Application
+from image_service.http.digests import Digests
 from image_service.http.exchange import NOTHING, Answer, Subject
 from image_service.http.head import Request
 from image_service.images.reference import Credentials, CredentialScheme
 from image_service.observe.log import describe
-from tests.http.doubles import ID, TTL_SECONDS, InfraEnv, World
+from tests.http.doubles import ID, TTL_SECONDS, World, infra_env_of
 from tests.http.doubles import world as make_world
 from tests.http.reading import body_of, fields_of, problem_of
 
@@ -42,7 +43,8 @@ class Service:
     application: exchange.Application = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.application = Application(self.world.images, lambda: self.ready, "/base")
+        digests = Digests(self.world.clock, lambda work: succeed(work()))
+        self.application = Application(self.world.images, digests, lambda: self.ready, "/base")
 
     def ask(
         self, target: str = TARGET, method: str = "GET", *, crowded: bool = False, **fields: str
@@ -215,7 +217,7 @@ def test_a_known_image_is_not_given_to_who_was_refused(service: Service) -> None
     ("target", "status", "code"),
     [
         ("/", 404, "not-found"),
-        (f"/byid/{ID}/9.99/x86_64/full.iso", 404, "not-found"),
+        (f"/byid/{ID}/9.99/x86_64/full.iso", 404, "base-image-unknown"),
         (f"/byid/{ID}/4.20/x86_64/other.iso", 404, "not-found"),
         (f"/images/{ID}?version=9.99&type=x", 400, "parameter-invalid"),
         (f"/images/{ID}?type=full", 400, "parameter-invalid"),
@@ -252,7 +254,7 @@ def test_a_failure_is_told_and_not_kept(service: Service, error: Exception, stat
 
 
 def test_a_customization_that_does_not_fit_is_422_with_both_numbers(service: Service) -> None:
-    service.world.assisted.told = InfraEnv(("x" * 5000,))
+    service.world.assisted.told = infra_env_of(("x" * 5000,))
     answer = service.get()
     assert answer.response.status == 422
     assert problem_of(answer.response)["code"] == "kernel-arguments-too-large"
@@ -289,7 +291,7 @@ def test_when_all_are_taken_images_are_refused_and_said_so(service: Service) -> 
 
 
 def test_the_subject_has_the_kind_that_was_served(service: Service) -> None:
-    service.world.assisted.told = InfraEnv((), "4.20")
+    service.world.assisted.told = infra_env_of((), "4.20")
     answer = service.get(f"/clusters/{ID}/downloads/image")
     assert answer.subject == Subject("/clusters/:clusterID/downloads/image", ID, "full-iso")
     service.world.assisted.failures["infra-env"] = NotFound("no")

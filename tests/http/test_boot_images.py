@@ -21,10 +21,21 @@ from image_service.errors import (
     UpstreamTimeout,
 )
 from image_service.http import boot_images
-from image_service.http.boot_images import PATIENCE_SECONDS, THREAD_BYTES, BootImages, Kept
+from image_service.http.boot_images import PATIENCE_SECONDS, Kept
+from image_service.http.composer import THREAD_BYTES
 from image_service.images.reference import Credentials, CredentialScheme, ImageRef, Kind
 from tests.coreos.iso_builder import KERNEL_ARGUMENTS
-from tests.http.doubles import DISCONNECTED, FULL, ID, MODIFIED, REF, TTL_SECONDS, VERSION, InfraEnv, World
+from tests.http.doubles import (
+    DISCONNECTED,
+    FULL,
+    ID,
+    MODIFIED,
+    REF,
+    TTL_SECONDS,
+    VERSION,
+    World,
+    infra_env_of,
+)
 from tests.http.doubles import world as make_world
 from tests.images.building import read
 from tests.pytwisted import ensure_deferred
@@ -34,6 +45,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
+    from image_service.assisted.answers import InfraEnv
     from image_service.images.boot_image import BootImage
 
 OTHER_ID = ID.replace("a6c0", "b7d1")
@@ -73,6 +85,11 @@ def get(world: World, ref: ImageRef = REF, credentials: Credentials | None = Non
     return kept
 
 
+def kind_of(kept: Kept) -> Kind | None:
+    assert isinstance(kept.ref, ImageRef)
+    return kept.ref.kind
+
+
 def refused(world: World, ref: ImageRef = REF) -> BaseException:
     (error,) = ask(world, ref)
     assert isinstance(error, BaseException)
@@ -87,10 +104,10 @@ def bytes_of(kept: Kept) -> bytes:
 
 
 def test_an_image_is_made_of_base_and_customization(world: World) -> None:
-    world.assisted.told = InfraEnv(("quiet",))
+    world.assisted.told = infra_env_of(("quiet",))
     kept = get(world)
     image = kept.representation.image
-    assert kept.kind is FULL
+    assert kind_of(kept) is FULL
     assert image.file_name == f"{ID}-discovery.iso"
     assert image.modified == MODIFIED
     assert f"{KERNEL_ARGUMENTS} quiet\n".encode() in bytes_of(kept)
@@ -262,7 +279,7 @@ def test_when_one_question_fails_the_other_is_taken_back(world: World, question:
 
 def test_when_both_fail_the_first_failure_is_told(world: World) -> None:
     first, second = UpstreamError("first"), UpstreamError("second")
-    world.assisted.failures = {"infra-env": first, "ignition": second}
+    world.assisted.failures = {"ignition": first, "infra-env": second}
     assert refused(world) is first
 
 
@@ -277,9 +294,9 @@ def test_a_base_that_is_not_there_is_told_before_anything_is_asked(world: World)
 def test_what_cannot_be_composed_is_told_for_its_time_and_then_tried_again(
     world: World, argument: str, error: type[Exception]
 ) -> None:
-    world.assisted.told = InfraEnv((argument,))
+    world.assisted.told = infra_env_of((argument,))
     assert isinstance(refused(world), error)
-    world.assisted.told = InfraEnv()
+    world.assisted.told = infra_env_of()
     world.clock.advance(TTL_SECONDS - 0.001)
     assert isinstance(refused(world), error)
     assert len(world.assisted.calls) == 2
@@ -292,11 +309,11 @@ def test_what_cannot_be_composed_is_told_for_its_time_and_then_tried_again(
 
 
 def test_an_infra_env_names_its_own_image(world: World) -> None:
-    world.assisted.told = InfraEnv(("quiet",), VERSION, DISCONNECTED, "x86_64")
+    world.assisted.told = infra_env_of(("quiet",), VERSION, DISCONNECTED, "x86_64")
     kept = get(world, ASK_INFRA_ENV)
-    assert kept.kind is DISCONNECTED
+    assert kind_of(kept) is DISCONNECTED
     assert kept.representation.image.file_name == "agent-ove.x86_64.iso"
-    assert world.assisted.calls == [("infra-env", ID, None, None), ("ignition", ID, DISCONNECTED, None)]
+    assert world.assisted.calls[:2] == [("infra-env", ID, None, None), ("ignition", ID, DISCONNECTED, None)]
     assert list(world.catalog.asked) == [(VERSION, "x86_64", DISCONNECTED)]
     assert b" quiet\n" in bytes_of(kept)
 
@@ -304,24 +321,24 @@ def test_an_infra_env_names_its_own_image(world: World) -> None:
 @pytest.mark.parametrize(
     ("ref", "told", "expected"),
     [
-        (ASK_INFRA_ENV, InfraEnv((), VERSION), (VERSION, "x86_64", FULL)),
-        (ASK_INFRA_ENV, InfraEnv((), VERSION, FULL, "aarch64"), (VERSION, "aarch64", FULL)),
-        (ImageRef(ID, VERSION, None, None), InfraEnv((), "4.19"), (VERSION, "x86_64", FULL)),
+        (ASK_INFRA_ENV, infra_env_of((), VERSION), (VERSION, "x86_64", FULL)),
+        (ASK_INFRA_ENV, infra_env_of((), VERSION, FULL, "aarch64"), (VERSION, "aarch64", FULL)),
+        (ImageRef(ID, VERSION, None, None), infra_env_of((), "4.19"), (VERSION, "x86_64", FULL)),
         (
             ImageRef(ID, None, "aarch64", None),
-            InfraEnv((), VERSION, None, "x86_64"),
+            infra_env_of((), VERSION, None, "x86_64"),
             (VERSION, "aarch64", FULL),
         ),
-        (ImageRef(ID, None, None, FULL), InfraEnv((), VERSION, DISCONNECTED), (VERSION, "x86_64", FULL)),
-        (ImageRef(ID, VERSION, "aarch64", None), InfraEnv((), None, FULL), (VERSION, "aarch64", FULL)),
-        (ImageRef(ID, VERSION, None, FULL), InfraEnv(), (VERSION, "x86_64", FULL)),
+        (ImageRef(ID, None, None, FULL), infra_env_of((), VERSION, DISCONNECTED), (VERSION, "x86_64", FULL)),
+        (ImageRef(ID, VERSION, "aarch64", None), infra_env_of((), None, FULL), (VERSION, "aarch64", FULL)),
+        (ImageRef(ID, VERSION, None, FULL), infra_env_of(), (VERSION, "x86_64", FULL)),
     ],
 )
 def test_the_request_comes_before_the_infra_env_and_that_before_defaults(
     world: World, ref: ImageRef, told: InfraEnv, expected: tuple[str, str, Kind]
 ) -> None:
     world.assisted.told = told
-    assert get(world, ref).kind is expected[2]
+    assert kind_of(get(world, ref)) is expected[2]
     assert list(world.catalog.asked) == [expected]
 
 
@@ -333,16 +350,16 @@ def test_without_any_version_there_is_no_image(world: World) -> None:
 
 
 def test_an_infra_env_s_image_may_not_be_there(world: World) -> None:
-    world.assisted.told = InfraEnv((), VERSION, Kind.MINIMAL_ISO)
+    world.assisted.told = infra_env_of((), "9.99", FULL)
     assert isinstance(refused(world, ASK_INFRA_ENV), NotFound)
     assert world.assisted.asked == ["infra-env"]
 
 
 def test_what_is_left_to_the_infra_env_is_kept_too(world: World) -> None:
-    world.assisted.told = InfraEnv((), VERSION)
+    world.assisted.told = infra_env_of((), VERSION)
     first = get(world, ASK_INFRA_ENV)
     assert get(world, ASK_INFRA_ENV) is first
-    assert len(world.assisted.calls) == 2
+    assert world.assisted.asked == ["infra-env", "ignition", "infra-env"]
     assert first.representation.image.etag == get(world).representation.image.etag
 
 
@@ -399,7 +416,7 @@ async def test_the_reactor_s_thread_does_not_compose_it(world: World, reactor: E
         return made
 
     world.assisted.config = config_of(450_000)
-    images = BootImages(world.catalog, world.assisted, world.clock, in_thread, TTL_SECONDS)
+    images = world.make_images(in_thread)
     try:
         kept = await images.get(REF, None)
     finally:

@@ -127,7 +127,6 @@ def test_other_forms_are_no_targets_of_ours(target: bytes) -> None:
         (b"DELETE / HTTP/1.1", 405),
         (b"PATCH / HTTP/1.1", 405),
         (b"TRACE / HTTP/1.1", 405),
-        (b"OPTIONS * HTTP/1.1", 405),
         (b"CONNECT example:80 HTTP/1.1", 405),
     ],
 )
@@ -138,7 +137,13 @@ def test_request_lines_that_are_refused(line: bytes, status: int) -> None:
 def test_what_is_allowed_is_told() -> None:
     with pytest.raises(ImageServiceError) as caught:
         parse(b"POST / HTTP/1.1\r\nHost: example\r\nContent-Length: 5\r\n\r\n")
-    assert caught.value.fields == (("Allow", "GET, HEAD"),)
+    assert caught.value.fields == (("Allow", "GET, HEAD, OPTIONS"),)
+
+
+@pytest.mark.parametrize("target", ["*", "/", "/images/x?a=b"])
+def test_options_may_be_asked_of_one_thing_or_of_all(target: str) -> None:
+    request = parse(f"OPTIONS {target} HTTP/1.1\r\nHost: example\r\n\r\n".encode())
+    assert (request.method, request.target) == ("OPTIONS", target)
 
 
 @pytest.mark.parametrize(

@@ -202,9 +202,12 @@ def test_of_a_parameter_that_comes_twice_the_first_counts() -> None:
 
 def test_percent_encoding_is_undone_once_and_segments_are_not_split() -> None:
     assert image(f"/byid/{ID}/4%2E20%2F1%252F/x%20y/full%2Eiso").ref == ImageRef(ID, "4.20/1%2F", "x y", FULL)
-    assert image(f"/images/{ID.replace('a', '%61', 1)}?version=4%2e20&type=full%2Diso").ref.infra_env_id == ID
-    assert image(f"/images/{ID}?version=a+b%zz&type=full").ref.version == "a b%zz"
-    assert image(f"/images/{ID}?version=%ff&type=full").ref.version == "\ufffd"
+    assert image(f"/images/{ID.replace('a', '%61', 1)}?version=4%2e20&type=full%2Diso").ref == ImageRef(
+        ID, "4.20", "x86_64", FULL
+    )
+    for escaped, version in (("a+b%zz", "a b%zz"), ("%ff", "\ufffd")):
+        found = image(f"/images/{ID}?version={escaped}&type=full").ref
+        assert found == ImageRef(ID, version, "x86_64", FULL)
 
 
 # Credentials: the first that is present, in the contract's order.
@@ -261,7 +264,9 @@ def test_the_first_credential_that_is_present_is_passed_on(target: str, expected
     ],
 )
 def test_the_identifier_is_in_the_token(route: str, token: str) -> None:
-    assert image(route.format(token)).ref.infra_env_id == ID
+    ref = image(route.format(token)).ref
+    assert isinstance(ref, ImageRef)
+    assert ref.infra_env_id == ID
 
 
 def test_the_alphabet_is_that_of_urls() -> None:

@@ -60,13 +60,18 @@ def base_file(content: bytes) -> Iterator[BaseFile]:
 
 @contextmanager
 def base_image(
-    iso: bytes, *, version: str = "9.6.20250523-0", architecture: str = "x86_64", disconnected: bool = False
+    iso: bytes,
+    *,
+    version: str = "9.6.20250523-0",
+    architecture: str = "x86_64",
+    disconnected: bool = False,
+    needs_nmstate: bool = False,
 ) -> Iterator[BaseImage]:
     """A live ISO as the catalog would give it."""
     with base_file(iso) as file:
         layout = read_live_iso(lambda offset, length: os.pread(file.descriptor, length, offset), file.size)
         digest = sha256(iso).hexdigest()
-        yield BaseImage(file, layout, digest, version, "4.20", architecture, disconnected)
+        yield BaseImage(file, layout, digest, version, architecture, disconnected, needs_nmstate)
 
 
 contents = st.binary(min_size=1, max_size=80)

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.coreos.initrd import read_members
+from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.coreos.live_iso import read_live_iso
 from image_service.errors import (
     IgnitionTooLarge,
@@ -22,6 +23,7 @@ from image_service.errors import (
     KernelArgumentsTooLarge,
 )
 from image_service.images.base import BaseImage
+from image_service.images.canvas import full_canvas
 from image_service.images.compose import compose
 from image_service.images.customization import Customization
 from image_service.images.extents import BaseFile
@@ -57,11 +59,12 @@ def base() -> Iterator[BaseImage]:
 def customization(
     config: bytes = CONFIG, *arguments: str, modified: datetime | None = MODIFIED
 ) -> Customization:
-    return Customization(config, arguments, modified)
+    operations = tuple(KernelArgument(Operation.APPEND, argument) for argument in arguments)
+    return Customization(config, operations, modified)
 
 
 def composed(base: BaseImage, config: bytes = CONFIG, *arguments: str) -> BootImage:
-    return compose(base, customization(config, *arguments), "x.iso")
+    return compose(full_canvas(base), customization(config, *arguments), "x.iso")
 
 
 def bytes_of(image: BootImage) -> bytes:
@@ -206,13 +209,13 @@ def test_the_etag_is_strong_and_quoted(base: BaseImage) -> None:
 
 
 def test_what_changes_no_byte_changes_no_etag(base: BaseImage) -> None:
-    relabelled = attrs.evolve(base, version="other", openshift_version="4.99", disconnected=True)
+    relabelled = attrs.evolve(base, version="other", needs_nmstate=True, disconnected=True)
     images = [
-        compose(base, customization(), "x.iso"),
-        compose(base, customization(), "y.iso"),
-        compose(base, customization(modified=None), "x.iso"),
-        compose(base, customization(modified=LATER), "x.iso"),
-        compose(relabelled, customization(), "x.iso"),
+        compose(full_canvas(base), customization(), "x.iso"),
+        compose(full_canvas(base), customization(), "y.iso"),
+        compose(full_canvas(base), customization(modified=None), "x.iso"),
+        compose(full_canvas(base), customization(modified=LATER), "x.iso"),
+        compose(full_canvas(relabelled), customization(), "x.iso"),
     ]
     assert len({image.etag for image in images}) == 1
     assert len({bytes_of(image) for image in images}) == 1
@@ -236,7 +239,7 @@ def test_the_date_is_the_later_one_and_never_made_up(
     created: datetime | None, modified: datetime | None, expected: datetime | None
 ) -> None:
     with base_image(build_live_iso(created=created)) as base:
-        found = compose(base, customization(modified=modified), "x.iso").modified
+        found = compose(full_canvas(base), customization(modified=modified), "x.iso").modified
         assert found == expected
         assert found is None or found.tzinfo is UTC
 
@@ -345,9 +348,7 @@ def test_an_area_beyond_4_gib_is_filled_there(tmp_path: Path) -> None:
     try:
         size = path.stat().st_size
         layout = read_live_iso(lambda offset, length: os.pread(descriptor, length, offset), size)
-        base = BaseImage(
-            BaseFile(descriptor, size, str(path)), layout, "0" * 64, "1", "1", "x86_64", disconnected=False
-        )
+        base = BaseImage(BaseFile(descriptor, size, str(path)), layout, "0" * 64, "1", "x86_64")
         image = composed(base, CONFIG, "quiet")
         assert image.size == size > ignition_offset
         area = read(image.extents.slice(ignition_offset, ignition_offset + IGNITION_LENGTH))

@@ -1,0 +1,48 @@
+"""Runs of bytes with names, none of which may leave its place or lie over another."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.errors import BaseImageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@attrs.frozen
+class Span:
+    """A run of bytes, by the name that messages call it."""
+
+    name: str
+    offset: int
+    length: int
+
+    def __str__(self) -> str:
+        return f"{self.length} bytes at offset {self.offset} ({self.name})"
+
+
+def check_room(name: str, offset: int, length: int, limit: int) -> None:
+    """Refuse an area that leaves the ``limit`` bytes of ``name``.
+
+    Raises:
+        BaseImageError: it does.
+    """
+    if offset + length > limit or length < 0:
+        raise BaseImageError(
+            f"an embed area leaves {name} of {limit} bytes: {length} bytes at offset {offset}"
+        )
+
+
+def refuse_overlaps(spans: Sequence[Span]) -> None:
+    """Refuse spans of which two share a byte.
+
+    Raises:
+        BaseImageError: two do.
+    """
+    for one, other in pairwise(sorted(spans, key=lambda span: span.offset)):
+        if one.offset + one.length > other.offset:
+            raise BaseImageError(f"embed areas overlap: {one} and {other}")

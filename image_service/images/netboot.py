@@ -1,0 +1,139 @@
+"""What is booted without an ISO: the base image's files as they are, and its initrd with more behind it."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from typing import TYPE_CHECKING
+
+from image_service.errors import BaseImageError, NotFound
+from image_service.images.boot_image import BootImage
+from image_service.images.compose import ALIGNMENT, ignition_archive
+from image_service.images.extents import Extent, ExtentMap, FileExtent, Literal, Overlay, Zeros
+from image_service.images.reference import Artifact
+from image_service.images.validators import last_modified, make_etag
+
+if TYPE_CHECKING:
+    from image_service.coreos.iso9660 import IsoFile
+    from image_service.images.base import BaseImage, NmstateImage
+    from image_service.images.customization import Customization
+
+_ADDRESS_BYTES = 8
+
+
+def artifact(base: BaseImage, which: Artifact) -> BootImage:
+    """Give one file of a base image.
+
+    Args:
+        base: the image.
+        which: of its files.
+
+    Returns:
+        the file, as it is.
+
+    Raises:
+        NotFound: the image has no such file.
+    """
+    files = base.layout.files
+    found = {
+        Artifact.KERNEL: files.kernel,
+        Artifact.INITRD: files.initrd,
+        Artifact.ROOTFS: files.rootfs,
+        Artifact.INS_FILE: files.ins_file,
+    }[which]
+    file = _required(base, found, which.value)
+    return BootImage(
+        extents=ExtentMap((_extent(base, file),)),
+        etag=make_etag(f"{base.sha256} {file.offset} {file.length}", ()),
+        modified=base.layout.created,
+        file_name=which.value,
+        is_iso=False,
+        is_public=True,
+    )
+
+
+def pxe_initrd(
+    base: BaseImage, nmstate: NmstateImage | None, customization: Customization, file_name: str
+) -> BootImage:
+    """Append an Ignition config, and a ramdisk with what it needs, to the initrd of a base image.
+
+    Args:
+        base: the image.
+        nmstate: appended behind a ramdisk; None: the ramdisk does not need it.
+        customization: whose kernel arguments play no part.
+        file_name: what a download is to be saved as.
+
+    Returns:
+        archives one after another, each at a multiple of four bytes, as the kernel takes them.
+
+    Raises:
+        NotFound: the image has no initrd.
+    """
+    initrd = _required(base, base.layout.files.initrd, "initrd.img")
+    appended = [Literal(ignition_archive(customization.ignition, sys.maxsize))]
+    identity = f"initrd {base.sha256}"
+    extents: list[Extent] = [_extent(base, initrd), *_padding(initrd.length)]
+    if customization.ramdisk:
+        appended.append(Literal(customization.ramdisk))
+    overlays: list[Overlay] = []
+    for data in appended:
+        overlays.append(Overlay(_size(extents), data))
+        extents += [data, *_padding(data.length)]
+    if customization.ramdisk and nmstate:
+        identity += f" {nmstate.sha256}"
+        extents.append(FileExtent(nmstate.file, 0, nmstate.file.size))
+    return BootImage(
+        extents=ExtentMap(tuple(extents)),
+        etag=make_etag(identity, overlays),
+        modified=last_modified(base.layout.created, customization.modified),
+        file_name=file_name,
+        is_iso=False,
+    )
+
+
+def initrd_addrsize(base: BaseImage, initrd: BootImage, file_name: str) -> BootImage:
+    """Tell an s390x where to load an initrd, and how long it is.
+
+    Args:
+        base: the image.
+        initrd: made from it.
+        file_name: what a download is to be saved as.
+
+    Returns:
+        the address that the base image has, and the length; each of 8 bytes, big-endian.
+
+    Raises:
+        NotFound: the image has no such file.
+        BaseImageError: its file is too short.
+    """
+    file = _required(base, base.layout.files.initrd_addrsize, "initrd.addrsize")
+    if file.length < _ADDRESS_BYTES:
+        raise BaseImageError(f"{file.path} of {base.name} has {file.length} bytes; 16 are right")
+    size = Literal(struct.pack(">Q", initrd.size))
+    return BootImage(
+        extents=ExtentMap((FileExtent(base.file, file.offset, _ADDRESS_BYTES), size)),
+        etag=make_etag(f"addrsize {base.sha256}", [Overlay(_ADDRESS_BYTES, size)]),
+        modified=initrd.modified,
+        file_name=file_name,
+        is_iso=False,
+    )
+
+
+def _required(base: BaseImage, file: IsoFile | None, name: str) -> IsoFile:
+    if file is None or not file.length:
+        raise NotFound(f"{base.name} has no {name}")
+    return file
+
+
+def _extent(base: BaseImage, file: IsoFile) -> FileExtent:
+    return FileExtent(base.file, file.offset, file.length)
+
+
+def _size(extents: list[Extent]) -> int:
+    return sum(extent.length for extent in extents)
+
+
+def _padding(length: int) -> tuple[Zeros, ...]:
+    """What brings an archive behind ``length`` bytes to a place where the kernel takes it."""
+    padding = -length % ALIGNMENT
+    return (Zeros(padding),) if padding else ()
