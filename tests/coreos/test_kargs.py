@@ -2,14 +2,20 @@ from __future__ import annotations
 
 import re
 import shlex
+from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from image_service.coreos.kargs import append, check_argument, render_area
-from image_service.coreos.live_iso import KargsArea, KargsAreas
+from image_service.coreos.kargs import MAX_CHARACTERS, KernelArgument, Operation, check, edit, render_area
+from image_service.coreos.kargs_areas import KargsArea, KargsAreas
 from image_service.errors import KernelArgumentInvalid, KernelArgumentsTooLarge
+from tests.acceptance.clients import needs_client, run_client
+from tests.coreos.iso_builder import build_live_iso, live_files
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 AREA = KargsArea(0, b"#", b"\n")
 
@@ -17,8 +23,23 @@ AREA = KargsArea(0, b"#", b"\n")
 LEGAL = re.compile(r"""([ !%(-:=?-\[\]^_a-z~]|"[ !#%&'(-\[\]^-_a-~]*")*""")
 
 
+def append(value: str) -> KernelArgument:
+    return KernelArgument(Operation.APPEND, value)
+
+
+def delete(value: str) -> KernelArgument:
+    return KernelArgument(Operation.DELETE, value)
+
+
+def replace(value: str) -> KernelArgument:
+    return KernelArgument(Operation.REPLACE, value)
+
+
+# What each may be.
+
+
 @pytest.mark.parametrize(
-    "argument",
+    "value",
     [
         "quiet",
         "a=b",
@@ -35,70 +56,103 @@ LEGAL = re.compile(r"""([ !%(-:=?-\[\]^_a-z~]|"[ !#%&'(-\[\]^-_a-~]*")*""")
         "a=!%()*+,-./:=?@[]^_~",
     ],
 )
-def test_what_boot_loaders_read_alike_is_legal(argument: str) -> None:
-    check_argument(argument)
+def test_what_boot_loaders_read_alike_is_legal(value: str) -> None:
+    check(append(value))
+    check(delete(value))
 
 
+@pytest.mark.parametrize("operation", Operation)
 @pytest.mark.parametrize("character", ";&|<>{}'#")
-def test_what_ends_a_command_must_be_quoted(character: str) -> None:
-    check_argument(f'x="a{character}b"')
-    for argument in (f"a{character}b", f'"a"{character}"b"', character):
-        with pytest.raises(KernelArgumentInvalid, match=rf"{re.escape(ascii(character))} at .*quotes"):
-            check_argument(argument)
+def test_what_ends_a_command_must_be_quoted(character: str, operation: Operation) -> None:
+    check(KernelArgument(operation, f'a=b="a{character}b"'))
+    for value in (f"a=b=a{character}b", f'a=b="a"{character}"b"', character):
+        with pytest.raises(
+            KernelArgumentInvalid, match=rf"{re.escape(ascii(character))} outside double quotes at"
+        ):
+            check(KernelArgument(operation, value))
 
 
+@pytest.mark.parametrize("operation", Operation)
 @pytest.mark.parametrize(
     "character", ["$", "`", "\\", "\0", "\t", "\n", "\r", "\x1b", "\x7f", "\x80", "ä", "\u2028", "\ud800"]
 )
-def test_what_is_never_legal(character: str) -> None:
-    for argument in (f"a{character}b", f'"a{character}b"', f"a{character}"):
+def test_what_is_never_legal(character: str, operation: Operation) -> None:
+    for value in (f"a=b={character}b", f'a=b="a{character}b"', f"a=b=c{character}"):
         with pytest.raises(KernelArgumentInvalid, match=re.escape(f"{character!a} at position")) as caught:
-            check_argument(argument)
+            check(KernelArgument(operation, value))
         caught.value.detail.encode("ascii")
 
 
-@pytest.mark.parametrize("argument", ['"', 'a="b', '"a" "', 'a="b;c'])
-def test_quotes_come_in_pairs(argument: str) -> None:
-    with pytest.raises(KernelArgumentInvalid, match="odd number of double quotes"):
-        check_argument(argument)
+@pytest.mark.parametrize("operation", Operation)
+@pytest.mark.parametrize("value", ['"', 'a=b="b', '"a" "', 'a="b;c'])
+def test_quotes_come_in_pairs(value: str, operation: Operation) -> None:
+    with pytest.raises(
+        KernelArgumentInvalid, match=f"unpaired double quote at position {value.rindex(chr(34))}"
+    ):
+        check(KernelArgument(operation, value))
 
 
-@pytest.mark.parametrize("argument", ["", " ", "   "])
-def test_an_empty_argument_is_a_mistake(argument: str) -> None:
+@pytest.mark.parametrize("operation", Operation)
+@pytest.mark.parametrize("value", ["", " ", "   "])
+def test_an_empty_argument_is_a_mistake(value: str, operation: Operation) -> None:
     with pytest.raises(KernelArgumentInvalid, match="empty"):
-        check_argument(argument)
+        check(KernelArgument(operation, value))
 
 
-def test_a_refusal_does_not_quote_the_argument() -> None:
+@pytest.mark.parametrize("value", ["a=b=c", "a=b=c d", 'a="b c"="d; e"', "a b=c=d", " a=b=c "])
+def test_a_replacement_is_key_old_and_new(value: str) -> None:
+    check(replace(value))
+
+
+@pytest.mark.parametrize("value", ["a", "a=b", "=b=c", "a==c", "a=b=", "a=b=c=d", "==", "a=b=c="])
+def test_what_else_is_not_a_replacement(value: str) -> None:
+    with pytest.raises(KernelArgumentInvalid, match="must be KEY=OLD=NEW"):
+        check(replace(value))
+    check(append(value))
+    check(delete(value))
+
+
+@pytest.mark.parametrize("operation", Operation)
+def test_a_refusal_does_not_quote_the_argument(operation: Operation) -> None:
     with pytest.raises(KernelArgumentInvalid) as caught:
-        check_argument("password=hunter2;")
-    assert caught.value.detail == "a kernel argument has ';' at position 16, outside double quotes"
+        check(KernelArgument(operation, "password=hunter2;"))
+    assert caught.value.detail == "a kernel argument has ';' outside double quotes at position 16"
+    with pytest.raises(KernelArgumentInvalid) as caught:
+        check(replace("hunter2"))
+    assert "hunter2" not in caught.value.detail
+    assert "hunter2" not in repr(append("hunter2"))
 
 
-def is_legal(argument: str) -> bool:
+def is_legal(argument: KernelArgument) -> bool:
     try:
-        check_argument(argument)
+        check(argument)
     except KernelArgumentInvalid:
         return False
     return True
 
 
-ARGUMENTS = st.text(st.characters(max_codepoint=0x7F), min_size=1).filter(is_legal) | st.from_regex(
+VALUES = st.text(st.characters(max_codepoint=0x7F), min_size=1, max_size=40) | st.from_regex(
     LEGAL, fullmatch=True
-).filter(lambda argument: bool(argument.strip()))
+)
+APPENDED = st.builds(append, VALUES).filter(is_legal)
 
 
 @given(st.text(st.sampled_from("ab= \"$`\\;&|<>{}'#\n\t~!\x7fä")))
 @example("~")
 @example("^")
-def test_the_rule_is_the_grammar(argument: str) -> None:
-    assert is_legal(argument) == bool(argument.strip() and LEGAL.fullmatch(argument))
+def test_the_rule_is_the_grammar(value: str) -> None:
+    assert (
+        is_legal(append(value)) == is_legal(delete(value)) == bool(value.strip() and LEGAL.fullmatch(value))
+    )
 
 
-@given(ARGUMENTS)
-def test_a_shell_like_lexer_takes_only_the_quotes_away(argument: str) -> None:
-    words = shlex.split(argument, comments=True, posix=True)
-    assert "".join(words).replace(" ", "") == argument.replace('"', "").replace(" ", "")
+@given(APPENDED)
+def test_a_shell_like_lexer_takes_only_the_quotes_away(argument: KernelArgument) -> None:
+    words = shlex.split(argument.value, comments=True, posix=True)
+    assert "".join(words).replace(" ", "") == argument.value.replace('"', "").replace(" ", "")
+
+
+# What comes out.
 
 
 @pytest.mark.parametrize(
@@ -106,21 +160,153 @@ def test_a_shell_like_lexer_takes_only_the_quotes_away(argument: str) -> None:
     [
         ("", [], ""),
         ("a b", [], "a b"),
-        ("", ["a"], "a"),
-        ("a", ["b", "c"], "a b c"),
-        ("a", ["a", "a"], "a a a"),
-        (" a ", [" b "], "a  b"),
-        ("a", ["b=1 c=2", 'd="e f"'], 'a b=1 c=2 d="e f"'),
+        (" a ", [], "a"),
+        ("", [append("a")], "a"),
+        ("a", [append("b"), append("c")], "a b c"),
+        ("a", [append("a"), append("a")], "a a a"),
+        (" a ", [append(" b ")], "a  b"),
+        ("a", [append("b=1 c=2"), append('d="e f"')], 'a b=1 c=2 d="e f"'),
+        ("a b c", [delete("b")], "a c"),
+        ("a b c", [delete(" a "), delete("c")], "b"),
+        ("a b c d", [delete("b c")], "a d"),
+        ("a", [delete("a")], ""),
+        ("aa a=b", [delete("a"), delete("b")], "aa a=b"),
+        ("x x x", [delete("x")], "x"),  # a match takes the blanks on both of its sides
+        ('a="b c" d', [delete('a="b c"')], "d"),
+        ("a=b c", [replace("a=b=d")], "a=d c"),
+        ("a=b c=b", [replace("c=b=d e")], "a=b c=d e"),
+        ("a=b a=c a=b", [replace("a=b=d")], "a=d a=c a=d"),
+        ("a=b a=b", [replace("a=b=d")], "a=d a=b"),
+        ("aa=b a=bb", [replace("a=b=d")], "aa=b a=bb"),
+        ('a="b c"', [replace('a="b c"="d; e"')], 'a="d; e"'),
+        # Deleted, then appended, then replaced, however they come.
+        ("foo=old", [append("foo=old"), replace("foo=old=new"), delete("foo=old")], "foo=new"),
+        ("a", [append("b"), delete("b")], "a b"),
+        ("a=1", [replace("a=2=3"), replace("a=1=2")], "a=2"),
+        ("a=1", [replace("a=1=2"), replace("a=2=3")], "a=3"),
     ],
 )
-def test_appending(current: str, arguments: list[str], expected: str) -> None:
-    assert append(current, arguments) == expected
+def test_editing(current: str, arguments: list[KernelArgument], expected: str) -> None:
+    assert edit(current, arguments) == expected
 
 
-@given(st.lists(ARGUMENTS), st.lists(ARGUMENTS))
-def test_appending_bit_by_bit_is_appending_at_once(first: list[str], second: list[str]) -> None:
-    assert append(append("quiet", first), second) == append("quiet", [*first, *second])
-    assert append("quiet", first) == " ".join(["quiet", *(argument.strip() for argument in first)])
+@given(st.lists(APPENDED, max_size=20), st.lists(APPENDED, max_size=20))
+def test_appending_bit_by_bit_is_appending_at_once(
+    first: list[KernelArgument], second: list[KernelArgument]
+) -> None:
+    assert edit(edit("quiet", first), second) == edit("quiet", [*first, *second])
+    assert edit("quiet", first) == " ".join(["quiet", *(argument.value.strip() for argument in first)])
+
+
+# Few and similar words, so that operations meet what they are looking for.
+WORDS = st.sampled_from(["a", "b", "aa", "a=1", "a=2", "b=1", 'a="1 2"', 'b="1 ; 2"', '"a b"', '2"', '"1'])
+SOME = st.lists(WORDS, min_size=1, max_size=3).map(" ".join)
+CURRENT = st.lists(WORDS, max_size=8).map(" ".join)
+VALUE = st.sampled_from(["1", "2", "1 2", '"1', '2"', '"1 2"', '"1 ; 2"', " "])
+REPLACEMENTS = st.tuples(st.sampled_from(["a", "b", "a a", " a", '"a']), VALUE, VALUE).map("=".join)
+ARGUMENTS = st.lists(
+    (st.builds(append, SOME) | st.builds(delete, SOME) | st.builds(replace, REPLACEMENTS)).filter(is_legal),
+    max_size=6,
+)
+
+
+def substituted(text: str, old: str, new: str) -> str:
+    """``new`` for each ``old``, from left to right, by looking at every position."""
+    at = 0
+    while at < len(text):
+        found = all(text[at + number : at + number + 1] == old[number] for number in range(len(old)))
+        if found:
+            text = text[:at] + new + text[at + len(old) :]
+        at += len(new) if found else 1
+    return text
+
+
+def edited_naively(current: str, arguments: list[KernelArgument]) -> str:
+    def values(operation: Operation) -> list[str]:
+        return [argument.value for argument in arguments if argument.operation is operation]
+
+    text = " " + current + " "
+    for value in values(Operation.DELETE):
+        text = substituted(text, " " + value.strip(" ") + " ", " ")
+    for value in values(Operation.APPEND):
+        text += value.strip(" ") + " "
+    for value in values(Operation.REPLACE):
+        key, old, new = value.split("=")
+        text = substituted(text, f" {key}={old} ", f" {key}={new} ")
+    return text.strip(" ")
+
+
+@given(CURRENT.filter(LEGAL.fullmatch), ARGUMENTS)
+def test_the_outcome_is_the_naive_one_or_refused_where_a_boot_loader_would_change_it(
+    current: str, arguments: list[KernelArgument]
+) -> None:
+    expected = edited_naively(current, arguments)
+    if LEGAL.fullmatch(expected):
+        assert edit(current, arguments) == expected
+    else:
+        with pytest.raises(KernelArgumentInvalid):
+            edit(current, arguments)
+
+
+@settings(max_examples=60)
+@given(current=CURRENT.filter(LEGAL.fullmatch), arguments=ARGUMENTS)
+def test_coreos_installer_makes_the_same(
+    tmp_path_factory: pytest.TempPathFactory, current: str, arguments: list[KernelArgument]
+) -> None:
+    needs_client("coreos-installer")
+    try:
+        edited = edit(current, arguments)
+    except KernelArgumentInvalid:
+        assume(False)  # noqa: FBT003 - hypothesis's own way
+    iso: Path = tmp_path_factory.getbasetemp() / "kargs.iso"
+    iso.write_bytes(build_live_iso(live_files(kernel_arguments=current)))
+    options = [f"--{argument.operation.value}={argument.value}" for argument in arguments]
+    run_client("coreos-installer", "iso", "kargs", "modify", *options, iso)
+    assert run_client("coreos-installer", "iso", "kargs", "show", iso).decode() == f"{edited}\n"
+
+
+# What must not come out.
+
+
+@pytest.mark.parametrize(
+    ("current", "argument", "fault"),
+    [
+        ('a="b c"', 'a="b=d;"', "';' outside double quotes"),
+        ('x=" a=b "', 'a=b="c;d"', "';' outside double quotes"),
+        ('"a=b c"', '"a=b=d"', "an unpaired double quote"),
+    ],
+)
+def test_a_replacement_lays_nothing_bare(current: str, argument: str, fault: str) -> None:
+    check(replace(argument))
+    with pytest.raises(KernelArgumentInvalid, match=f"come to have {fault}; .* as a whole"):
+        edit(current, [replace(argument)])
+
+
+def test_each_argument_is_checked() -> None:
+    for argument in (append("a;b"), delete("$"), replace("a=b")):
+        with pytest.raises(KernelArgumentInvalid):
+            edit("a=b", [append("quiet"), argument])
+
+
+@pytest.mark.parametrize("default", ["x=$y", "x='y'", "x;", 'x="', "x=ä"])
+def test_what_the_base_has_is_no_fault_but_more_of_it_is(default: str) -> None:
+    assert edit(default, []) == default
+    assert edit(f"{default} a=1", [delete("a=1"), append("b")]) == f"{default} b"
+    with pytest.raises(KernelArgumentInvalid, match="come to have ';' outside"):
+        edit(f'a="b c" {default}', [replace('a="b=d;"')])
+
+
+def test_more_than_any_area_holds_is_refused_before_it_is_multiplied() -> None:
+    words, new = MAX_CHARACTERS // 8, MAX_CHARACTERS // 2 - len("a=1=")
+    arguments = [append("a=1 " * words), replace("a=1=" + new * "x")]
+    edited = edit("", arguments)
+    assert len(edited) == words // 2 * (len("a= ") + new) + words // 2 * len("a=1 ") - 1
+    for argument in (append("b"), delete("b"), replace("b=1=2")):
+        with pytest.raises(KernelArgumentsTooLarge, match="at most"):
+            edit("", [*arguments, argument])
+
+
+# How an area holds it.
 
 
 def test_an_area_is_arguments_end_and_fill() -> None:
@@ -141,9 +327,11 @@ def test_sizes_are_bytes() -> None:
         render_area(KargsAreas("", 6, (AREA,)), AREA, "äöü")
 
 
-@given(st.lists(ARGUMENTS), st.integers(1, 2048), st.sampled_from([AREA, KargsArea(0, b"\0", b"\0")]))
-def test_an_area_holds_what_was_written(arguments: list[str], size: int, area: KargsArea) -> None:
-    text = append("quiet", arguments)
+@given(
+    st.lists(APPENDED, max_size=20), st.integers(1, 2048), st.sampled_from([AREA, KargsArea(0, b"\0", b"\0")])
+)
+def test_an_area_holds_what_was_written(arguments: list[KernelArgument], size: int, area: KargsArea) -> None:
+    text = edit("quiet", arguments)
     areas = KargsAreas("quiet", size, (area,))
     if len(text) >= size:
         with pytest.raises(KernelArgumentsTooLarge):
