@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 
 from image_service.assisted.failures import upstream_error
-from image_service.errors import KernelArgumentInvalid
-from image_service.images.reference import Kind
+from image_service.coreos.kargs import KernelArgument, Operation
+from image_service.images.reference import ISOS, Kind
 
 
 @attrs.frozen
@@ -32,13 +32,13 @@ class InfraEnv:
     """What matters to images of an infra-env.
 
     Args:
-        kernel_arguments: to append, in order.
+        kernel_arguments: what to append, replace and delete, in order.
         openshift_version: its own, where it has one.
         kind: of the image that it is downloaded as, where it says so and we know it.
         architecture: as ``OS_IMAGES`` spells it.
     """
 
-    kernel_arguments: tuple[str, ...] = attrs.field(repr=False)
+    kernel_arguments: tuple[KernelArgument, ...] = attrs.field(repr=False)
     openshift_version: str | None
     kind: Kind | None
     architecture: str | None
@@ -55,7 +55,6 @@ def read_infra_env(body: bytes) -> InfraEnv:
 
     Raises:
         UpstreamError: not what the API describes.
-        KernelArgumentInvalid: an operation other than ``append``.
     """
     infra_env = _load(body, "the infra-env")
     if not isinstance(infra_env, dict):
@@ -64,7 +63,7 @@ def read_infra_env(body: bytes) -> InfraEnv:
     return InfraEnv(
         kernel_arguments=_kernel_arguments(_text(infra_env, "kernel_arguments")),
         openshift_version=_text(infra_env, "openshift_version"),
-        kind=Kind(kind) if kind in {known.value for known in Kind} else None,
+        kind=Kind(kind) if kind in {iso.value for iso in ISOS} else None,
         architecture=_text(infra_env, "cpu_architecture"),
     )
 
@@ -84,20 +83,17 @@ def _text(infra_env: dict[str, object], name: str) -> str | None:
     return value or None
 
 
-def _kernel_arguments(text: str | None) -> tuple[str, ...]:
+def _kernel_arguments(text: str | None) -> tuple[KernelArgument, ...]:
     operations = _load(text or "null", "kernel_arguments of the infra-env")
     if operations is None:
         return ()
     if not isinstance(operations, list):
         raise upstream_error("kernel_arguments of the infra-env is not a list")
-    return tuple(_appended(operation, number) for number, operation in enumerate(operations, 1))
+    return tuple(_kernel_argument(operation, number) for number, operation in enumerate(operations, 1))
 
 
-def _appended(operation: object, number: int) -> str:
+def _kernel_argument(operation: object, number: int) -> KernelArgument:
     match operation:
-        case {"operation": "append", "value": str(value)}:
-            return value
-        case {"operation": "replace" | "delete" as name, "value": str()}:
-            msg = f"kernel argument {number} is to {name} another; only append is possible"
-            raise KernelArgumentInvalid(msg)
+        case {"operation": "append" | "replace" | "delete" as name, "value": str(value)}:
+            return KernelArgument(Operation(name), value)
     raise upstream_error(f"kernel argument {number} of the infra-env is not an operation with a value")

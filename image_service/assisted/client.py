@@ -28,10 +28,12 @@ from image_service.assisted.failures import (
     RETRY_AFTER_SECONDS,
     failure,
     refusal,
+    upstream_error,
     upstream_timeout,
 )
 from image_service.assisted.tls import https_policy
 from image_service.coreos.ignition import check_ignition
+from image_service.coreos.initrd import is_initrd
 from image_service.errors import ConfigurationError, ImageServiceError, Unauthorized, UpstreamError
 from image_service.http_dates import parse_http_date
 from image_service.images.reference import CredentialScheme
@@ -50,6 +52,7 @@ T = TypeVar("T")
 
 IGNITION_LIMIT_BYTES = 8 * 1024 * 1024
 INFRA_ENV_LIMIT_BYTES = 16 * 1024 * 1024  # it repeats the config's override, as an escaped string
+RAMDISK_LIMIT_BYTES = 64 * 1024 * 1024
 THREAD_BYTES = 128 * 1024
 """JSON larger than this is read in a thread: a tree of 8 MiB takes the parser more than a second."""
 _API = ("api", "assisted-install", "v2", "infra-envs")
@@ -57,16 +60,18 @@ _CACHED_CONNECTIONS = 4
 _CACHED_SECONDS = 60  # below the idle timeout of the usual proxies, which close without notice
 _CLOSE_SECONDS = 1.0
 _OK = 200
+_NO_CONTENT = 204
 
 
 @attrs.frozen
 class _Question:
-    """One GET: what for, in words; where; and how much the answer may hold."""
+    """One GET: what for, in words; where; how much the answer may hold; whether 204 is an answer."""
 
     what: str
     path: tuple[str, ...]
     limit_bytes: int
     parameters: tuple[tuple[str, str], ...] = ()
+    optional: bool = False
 
 
 @attrs.frozen
@@ -156,10 +161,31 @@ class AssistedService:
             what matters to images of it.
 
         Raises:
-            ImageServiceError: as for ``ignition``; 422 for kernel arguments that are not to be appended.
+            ImageServiceError: as for ``ignition``.
         """
         question = _Question(f"infra-env {infra_env_id}", (infra_env_id,), INFRA_ENV_LIMIT_BYTES)
         return await self._read(read_infra_env, (await self._ask(question, credentials)).body)
+
+    async def ramdisk(self, infra_env_id: str, credentials: Credentials | None) -> bytes | None:
+        """Ask for the ramdisk that a minimal image needs before it can fetch the rest of itself.
+
+        Args:
+            infra_env_id: whose.
+            credentials: passed on.
+
+        Returns:
+            a compressed archive, to be handed to the kernel as it is; None: there is nothing to hand over.
+
+        Raises:
+            ImageServiceError: as for ``ignition``; 502 for what the kernel would not unpack.
+        """
+        what = f"ramdisk of infra-env {infra_env_id}"
+        path = (infra_env_id, "downloads", "minimal-initrd")
+        question = _Question(what, path, RAMDISK_LIMIT_BYTES, optional=True)
+        ramdisk = (await self._ask(question, credentials)).body
+        if ramdisk and not is_initrd(ramdisk):
+            raise upstream_error(f"the {what}, {len(ramdisk)} bytes, is no archive of gzip, xz, zstd or cpio")
+        return ramdisk or None
 
     async def close(self) -> None:
         """Cancel the questions in flight and close the connections; waits a second for these at most."""
@@ -198,7 +224,7 @@ class AssistedService:
             body = await collect(response, what, question.limit_bytes, self._silence_seconds, self._reactor)
         except CLIENT_ERRORS as error:
             raise failure(error, what) from None  # its text may quote the answer
-        if response.code != _OK:
+        if response.code != _OK and not (question.optional and response.code == _NO_CONTENT):
             raise refusal(response.code, response.headers, what)
         return _Answer(response.headers, body)
 

@@ -24,7 +24,7 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Protocol
 
-from image_service.coreos.newc import read_archive
+from image_service.coreos.newc import NEWC_MAGIC, read_archive
 from image_service.errors import BaseImageError
 
 if TYPE_CHECKING:
@@ -59,6 +59,18 @@ def encode(archive: bytes, capacity: int) -> bytes:
             break
         smallest = min(smallest, form(archive), key=len)
     return smallest
+
+
+def is_initrd(data: bytes) -> bool:
+    """Tell by its first bytes whether the kernel would try to unpack something.
+
+    Args:
+        data: what is to be handed to the kernel as it is.
+
+    Returns:
+        whether it begins like gzip, xz, zstd or newc; nothing of it is unpacked.
+    """
+    return data.startswith((_GZIP_MAGIC, _XZ_MAGIC, _ZSTD_MAGIC, NEWC_MAGIC))
 
 
 def read_members(initrd: bytes, limit: int = MAX_DECOMPRESSED) -> dict[str, Member]:

@@ -29,7 +29,7 @@ from image_service.errors import BaseImageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_MAGIC = b"070701"
+NEWC_MAGIC = b"070701"
 _HEADER = re.compile(rb"070701[0-9A-Fa-f]{104}")
 _HEADER_LENGTH = 110
 _TRAILER = "TRAILER!!!"
@@ -114,7 +114,7 @@ def _parents(name: str) -> Iterator[str]:
 def _write_member(member: Member, number: int) -> bytes:
     name = _encode(member.name) + b"\0"
     fields = (number, member.mode, 0, 0, 1, 0, len(member.data), 0, 0, 0, 0, len(name), 0)
-    header = _MAGIC + b"".join(b"%08x" % field for field in fields)
+    header = NEWC_MAGIC + b"".join(b"%08x" % field for field in fields)
     return _padded(header + name) + _padded(member.data)
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,15 @@ from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.task import deferLater
 
 from image_service.assisted import client
-from image_service.assisted.client import IGNITION_LIMIT_BYTES, INFRA_ENV_LIMIT_BYTES, AssistedService
+from image_service.assisted.client import (
+    IGNITION_LIMIT_BYTES,
+    INFRA_ENV_LIMIT_BYTES,
+    RAMDISK_LIMIT_BYTES,
+    AssistedService,
+)
+from image_service.coreos.initrd import read_members
+from image_service.coreos.kargs import KernelArgument, Operation
+from image_service.coreos.newc import Member, write_archive
 from image_service.errors import (
     ConfigurationError,
     IgnitionInvalid,
@@ -28,6 +37,7 @@ from image_service.parsers import address
 from image_service.standalone.double import Break, Call, Fault
 from tests.assisted.upstream import IGNITION, OK, Upstream, issue, upstream
 from tests.pytwisted import ensure_deferred
+from tests.standalone.running import ApiClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
@@ -41,6 +51,8 @@ ID = "5a3b1e00-0000-4000-8000-000000000009"
 SECRET = "s3cret"
 LONG_SECONDS = 60.0
 SHORT_SECONDS = 0.05
+RAMDISK = gzip.compress(write_archive([Member("etc/a", b"b")]), mtime=0)
+NO_CONTENT = b"HTTP/1.1 204 No Content\r\n\r\n"
 
 
 @asynccontextmanager
@@ -88,9 +100,69 @@ async def test_the_ignition_config_and_its_date(standalone: Standalone, assisted
 async def test_the_infra_env(standalone: Standalone, assisted: AssistedService) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     infra_env = await assisted.infra_env(infra_env_id, None)
-    assert infra_env.kernel_arguments == ("console=ttyS0",)
+    assert infra_env.kernel_arguments == (KernelArgument(Operation.APPEND, "console=ttyS0"),)
     assert (infra_env.openshift_version, infra_env.kind) == ("4.20", Kind.FULL_ISO)
     assert infra_env.architecture == "x86_64"
+
+
+@ensure_deferred
+async def test_the_ramdisk(reactor: EPollReactor, standalone: Standalone, assisted: AssistedService) -> None:
+    api = ApiClient(reactor, standalone.api_url)
+    infra_env_id = await api.register(network_keyfiles={"eth0.nmconnection": "[connection]\n"})
+    ramdisk = await assisted.ramdisk(infra_env_id, None)
+    assert ramdisk is not None
+    members = read_members(ramdisk)
+    assert members["etc/coreos-firstboot-network/eth0.nmconnection"].data == b"[connection]\n"
+    assert standalone.calls == {(infra_env_id, Call.RAMDISK): 1}
+
+
+@ensure_deferred
+async def test_there_may_be_no_ramdisk(standalone: Standalone, assisted: AssistedService) -> None:
+    infra_env_id = str(await standalone.ensure_sample("4.20"))
+    assert await assisted.ramdisk(infra_env_id, None) is None
+    standalone.faults[Call.RAMDISK] = Fault(status=200, body=b"")
+    assert await assisted.ramdisk(infra_env_id, None) is None
+    assert standalone.calls[infra_env_id, Call.RAMDISK] == 2
+
+
+@pytest.mark.parametrize(
+    "ramdisk",
+    [
+        RAMDISK,
+        lzma.compress(b"a"),
+        b"\x28\xb5\x2f\xfd the rest is the kernel's",
+        write_archive([Member("a", b"")]),
+        RAMDISK + bytes(3) + RAMDISK,
+    ],
+)
+@ensure_deferred
+async def test_a_ramdisk_is_taken_as_it_is(
+    standalone: Standalone, assisted: AssistedService, ramdisk: bytes
+) -> None:
+    infra_env_id = str(await standalone.ensure_sample("4.20"))
+    standalone.faults[Call.RAMDISK] = Fault(status=200, body=ramdisk)
+    assert await assisted.ramdisk(infra_env_id, None) == ramdisk
+
+
+@ensure_deferred
+async def test_nothing_but_a_ramdisk_may_be_missing(reactor: EPollReactor) -> None:
+    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+        server.answer = NO_CONTENT
+        for asked in (assisted.ignition(ID, None, None), assisted.infra_env(ID, None)):
+            error = await refused(asked)
+            assert isinstance(error, UpstreamError)
+            assert "answered 204" in error.detail
+
+
+@ensure_deferred
+async def test_a_connection_outlives_the_answer_that_there_is_nothing(reactor: EPollReactor) -> None:
+    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+        server.answer = NO_CONTENT
+        assert await assisted.ramdisk(ID, None) is None
+        (connection,) = server.connections
+        server.answer = response("200 OK", RAMDISK)
+        assert await assisted.ramdisk(ID, None) == RAMDISK
+        assert server.connections == [connection]
 
 
 @ensure_deferred
@@ -100,6 +172,8 @@ async def test_the_paths_and_parameters_of_the_contract(reactor: EPollReactor) -
         await assisted.ignition(ID, None, None)
         server.answer = response("200 OK", b"{}")
         await assisted.infra_env(ID, None)
+        server.answer = NO_CONTENT
+        await assisted.ramdisk(ID, None)
     base = f"/api/assisted-install/v2/infra-envs/{ID}"
     assert [target(request) for request in server.requests] == [
         (
@@ -108,6 +182,7 @@ async def test_the_paths_and_parameters_of_the_contract(reactor: EPollReactor) -
         ),
         (f"{base}/downloads/files", {"file_name": ["discovery.ign"]}),
         (base, {}),
+        (f"{base}/downloads/minimal-initrd", {}),
     ]
 
 
@@ -190,10 +265,12 @@ async def test_credentials_are_passed_on_where_they_belong(
     standalone.faults |= dict.fromkeys(Call, Fault(credentials=right))
     await assisted.ignition(infra_env_id, Kind.FULL_ISO, right)
     await assisted.infra_env(infra_env_id, right)
+    assert await assisted.ramdisk(infra_env_id, right) is None
     for wrong in (None, Credentials(scheme, "wrong")):
-        error = await refused(assisted.infra_env(infra_env_id, wrong))
-        assert isinstance(error, Unauthorized)
-        assert error.fields == (("WWW-Authenticate", "Bearer"),)
+        for asked in (assisted.infra_env(infra_env_id, wrong), assisted.ramdisk(infra_env_id, wrong)):
+            error = await refused(asked)
+            assert isinstance(error, Unauthorized)
+            assert error.fields == (("WWW-Authenticate", "Bearer"),)
 
 
 @pytest.mark.parametrize("scheme", CredentialScheme)
@@ -231,10 +308,11 @@ async def test_no_error_tells_the_query_or_the_upstreams_body(reactor: EPollReac
     async with upstream(reactor) as server, asking(reactor, server) as assisted:
         for head in bodies:
             server.answer = response(head, body)
-            error = await refused(assisted.ignition(ID, None, credentials))
-            assert SECRET not in error.detail
-            assert "knows" not in error.detail
-            assert ID in error.detail or isinstance(error, IgnitionInvalid)
+            for asked in (assisted.ignition(ID, None, credentials), assisted.ramdisk(ID, credentials)):
+                error = await refused(asked)
+                assert SECRET not in error.detail
+                assert "knows" not in error.detail
+                assert ID in error.detail or isinstance(error, IgnitionInvalid)
 
 
 # Statuses.
@@ -261,7 +339,11 @@ async def test_the_upstreams_status_becomes_ours(
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     fields = (("Retry-After", "7"), ("WWW-Authenticate", 'Basic realm="a"'))
     standalone.faults |= dict.fromkeys(Call, Fault(status=status, fields=fields))
-    for asked in (assisted.ignition(infra_env_id, None, None), assisted.infra_env(infra_env_id, None)):
+    for asked in (
+        assisted.ignition(infra_env_id, None, None),
+        assisted.infra_env(infra_env_id, None),
+        assisted.ramdisk(infra_env_id, None),
+    ):
         error = await refused(asked)
         assert error.status == becomes
         assert error.retry_after_seconds == (7 if becomes in {502, 503} else None)
@@ -271,6 +353,7 @@ async def test_the_upstreams_status_becomes_ours(
 @ensure_deferred
 async def test_an_infra_env_that_is_not_there(assisted: AssistedService) -> None:
     assert (await refused(assisted.ignition(ID, None, None))).status == 404
+    assert (await refused(assisted.ramdisk(ID, None))).status == 404
 
 
 @ensure_deferred
@@ -336,6 +419,19 @@ async def test_json_that_is_no_ignition_config_is_422(
     assert isinstance(await refused(assisted.ignition(infra_env_id, None, None)), IgnitionInvalid)
 
 
+@pytest.mark.parametrize("body", [b"garbage", b"{}", b"\x1f", bytes(512), b"\0" + RAMDISK, b"<html>"])
+@ensure_deferred
+async def test_what_the_kernel_would_not_unpack_is_the_upstreams_fault(
+    standalone: Standalone, assisted: AssistedService, body: bytes
+) -> None:
+    infra_env_id = str(await standalone.ensure_sample("4.20"))
+    standalone.faults[Call.RAMDISK] = Fault(status=200, body=body)
+    error = await refused(assisted.ramdisk(infra_env_id, None))
+    assert isinstance(error, UpstreamError)
+    assert f"infra-env {infra_env_id}, {len(body)} bytes, is no archive" in error.detail
+    assert error.retry_after_seconds
+
+
 def config_of(size: int) -> bytes:
     return IGNITION[:-1] + b" " * (size - len(IGNITION)) + b"}"
 
@@ -359,6 +455,20 @@ async def test_an_infra_env_has_a_limit_of_its_own(standalone: Standalone, assis
     standalone.faults[Call.INFRA_ENV] = Fault(body=b"{}" + b" " * INFRA_ENV_LIMIT_BYTES)
     error = await refused(assisted.infra_env(infra_env_id, None))
     assert f"larger than {INFRA_ENV_LIMIT_BYTES} bytes" in error.detail
+
+
+@ensure_deferred
+async def test_a_ramdisk_of_the_limit_is_taken_and_one_byte_more_is_not(
+    standalone: Standalone, assisted: AssistedService
+) -> None:
+    infra_env_id = str(await standalone.ensure_sample("4.20"))
+    largest = RAMDISK.ljust(RAMDISK_LIMIT_BYTES, b"\0")
+    standalone.faults[Call.RAMDISK] = Fault(status=200, body=largest)
+    assert await assisted.ramdisk(infra_env_id, None) == largest
+    standalone.faults[Call.RAMDISK] = Fault(status=200, body=largest + b"\0")
+    error = await refused(assisted.ramdisk(infra_env_id, None))
+    assert isinstance(error, UpstreamError)
+    assert f"larger than {RAMDISK_LIMIT_BYTES} bytes" in error.detail
 
 
 @ensure_deferred
@@ -426,11 +536,14 @@ async def test_a_connection_that_breaks_is_502(
 ) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     standalone.faults[Call.IGNITION] = Fault(broken=broken)
-    error = await refused(assisted.ignition(infra_env_id, None, None))
-    assert isinstance(error, UpstreamError)
-    assert error.retry_after_seconds
+    standalone.faults[Call.RAMDISK] = Fault(status=200, body=RAMDISK, broken=broken)
+    for asked in (assisted.ignition(infra_env_id, None, None), assisted.ramdisk(infra_env_id, None)):
+        error = await refused(asked)
+        assert isinstance(error, UpstreamError)
+        assert error.retry_after_seconds
     standalone.faults.clear()
     await assisted.ignition(infra_env_id, None, None)
+    assert await assisted.ramdisk(infra_env_id, None) is None
 
 
 @ensure_deferred
@@ -464,6 +577,7 @@ async def test_a_hanging_upstream_is_504_and_its_connection_is_closed(
 ) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     standalone.faults[Call.IGNITION] = Fault(broken=broken)
+    standalone.faults[Call.RAMDISK] = Fault(status=200, body=RAMDISK, broken=broken)
     timeouts = {
         "silence_timeout_seconds": LONG_SECONDS,
         "upstream_timeout_seconds": LONG_SECONDS,
@@ -475,9 +589,10 @@ async def test_a_hanging_upstream_is_504_and_its_connection_is_closed(
         ca_file=standalone.ca_file,
         **timeouts,  # type: ignore[arg-type]
     )
-    error = await refused(assisted.ignition(infra_env_id, None, None))
-    assert isinstance(error, UpstreamTimeout)
-    assert error.retry_after_seconds
+    for asked in (assisted.ignition(infra_env_id, None, None), assisted.ramdisk(infra_env_id, None)):
+        error = await refused(asked)
+        assert isinstance(error, UpstreamTimeout)
+        assert error.retry_after_seconds
     await no_connections(reactor, standalone)
     await assisted.close()
 

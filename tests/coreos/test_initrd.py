@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.coreos.initrd import encode, read_members
+from image_service.coreos.initrd import encode, is_initrd, read_members
 from image_service.coreos.newc import Member, write_archive
 from image_service.errors import BaseImageError
 from tests.coreos.reading import FIXTURES, fixture
@@ -204,6 +204,27 @@ def test_real_initrds_are_read() -> None:
 
 
 @pytest.mark.skipif(not FIXTURES.exists(), reason=f"{FIXTURES} is not there")
+@pytest.mark.parametrize("data", [gzip.compress(b""), lzma.compress(b""), ZSTD, write_archive([])])
+def test_an_initrd_is_known_by_how_it_begins(data: bytes) -> None:
+    assert is_initrd(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x1f",
+        bytes(512),
+        b"\0" + gzip.compress(b""),
+        b"070707",  # cpio, but of the kind that the kernel does not read
+        b"BZh9",
+        b'{"code":404}',
+    ],
+)
+def test_what_begins_otherwise_is_no_initrd(data: bytes) -> None:
+    assert not is_initrd(data)
+
+
 def test_names_are_told_as_they_are() -> None:
     assert names((FIXTURES / "initrd/traversal-absolute.img").read_bytes()) == ["/etc/adjtime"]
     assert names((FIXTURES / "initrd/traversal-relative.img").read_bytes()) == ["../f"]
