@@ -21,7 +21,7 @@ import attrs
 from twisted.logger import Logger
 
 from image_service.errors import InvalidParameter, MethodNotAllowed, NotFound
-from image_service.images.reference import Kind
+from image_service.images.reference import ISOS, Kind
 from image_service.standalone.content import discovery_config, ramdisk
 from image_service.standalone.infra_env import InfraEnv, read_fields
 
@@ -165,7 +165,7 @@ class Api:
         return f"{self._image_service_base_url()}/byid/{infra_env.id}/{version}/{architecture}/{file}"
 
     async def _register(self, request: ApiRequest) -> ApiAnswer:
-        infra_env = await self.register(read_fields(request.body, registering=True))
+        infra_env = await self.register(await self._read_fields(request.body, registering=True))
         location = ("Location", f"{_COLLECTION}/{infra_env.id}")
         return attrs.evolve(self._told(infra_env, 201), fields=(location,))
 
@@ -179,7 +179,7 @@ class Api:
         return self._told(await self.find(infra_env_id))
 
     async def _update(self, request: ApiRequest, infra_env_id: str) -> ApiAnswer:
-        fields = read_fields(request.body, registering=False)
+        fields = await self._read_fields(request.body, registering=False)
         infra_env = await self._in_thread(self._store.update, infra_env_id, fields, self._now())
         self._log.info("infra-env {infra_env} is updated", infra_env=infra_env_id, fields=sorted(fields))
         return self._told(infra_env, 201)
@@ -195,8 +195,8 @@ class Api:
         if name != "discovery.ign":
             raise InvalidParameter("file_name must be discovery.ign")
         kind = request.query.get("discovery_iso_type", Kind.FULL_ISO.value)
-        if kind not in {known.value for known in Kind}:
-            raise InvalidParameter(f"discovery_iso_type must be {', '.join(known.value for known in Kind)}")
+        if kind not in {iso.value for iso in ISOS}:
+            raise InvalidParameter(f"discovery_iso_type must be {', '.join(iso.value for iso in ISOS)}")
         infra_env = await self.find(infra_env_id)
         return ApiAnswer(200, discovery_config(infra_env), modified=infra_env.updated_at)
 
@@ -211,6 +211,10 @@ class Api:
     async def _image_url(self, request: ApiRequest, infra_env_id: str) -> ApiAnswer:
         del request  # same
         return _json({"url": self.image_url(await self.find(infra_env_id))})
+
+    async def _read_fields(self, body: bytes, *, registering: bool) -> dict[str, Any]:
+        """In a thread: a tree of some MiB takes the parser seconds."""
+        return await self._in_thread(read_fields, body, registering=registering)
 
     def _told(self, infra_env: InfraEnv, status: int = 200) -> ApiAnswer:
         return _json(self._tell(infra_env), status)

@@ -38,11 +38,14 @@ def ramdisk(infra_env: InfraEnv) -> bytes | None:
     """Make the initrd that configures the network statically.
 
     Args:
-        infra_env: its keyfiles become files that the initramfs hands to NetworkManager.
+        infra_env: its own ramdisk is taken as it is; else its keyfiles become files that the initramfs
+            hands to NetworkManager.
 
     Returns:
-        a compressed newc archive; None: there are no keyfiles.
+        a compressed newc archive; None: there is no ramdisk, and no keyfiles either.
     """
+    if infra_env.ramdisk is not None:
+        return infra_env.ramdisk
     members = [
         Member(f"{_KEYFILE_DIRECTORY}/{name}", text.encode())
         for name, text in infra_env.network_keyfiles.items()

@@ -127,13 +127,14 @@ class DownloadsResource(ApiResource):
         if fault.credentials is not None:
             require(fault.credentials, asked, request.requestHeaders)
         await _break_before(request, fault)
-        answer = _bend(await self._sign(infra_env_id, fault, await super()._answer(request, asked)), fault)
+        answer = await super()._answer(request, asked)
+        if fault.sign_token and call is Call.IGNITION:
+            answer = await self._sign(infra_env_id, answer)
+        answer = _bend(answer, fault)
         await _break_within(request, answer, fault)
         return answer
 
-    async def _sign(self, infra_env_id: str, fault: Fault, answer: ApiAnswer) -> ApiAnswer:
-        if not fault.sign_token:
-            return answer
+    async def _sign(self, infra_env_id: str, answer: ApiAnswer) -> ApiAnswer:
         infra_env = await self._api.find(infra_env_id)
         return attrs.evolve(answer, body=discovery_config(infra_env, self._signer.sign(infra_env_id)))
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import attrs
 
 from image_service.coreos.ignition import check_ignition
-from image_service.coreos.kargs import check_argument
+from image_service.coreos.initrd import is_initrd
+from image_service.coreos.kargs import KernelArgument, Operation, check
 from image_service.errors import ImageServiceError, InvalidParameter, InvalidRequest
 from image_service.images.reference import Kind
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 MAX_OVERRIDE_BYTES = 4 * 1024 * 1024
+MAX_RAMDISK_BYTES = 8 * 1024 * 1024
 _MAX_KERNEL_ARGUMENTS = 64
 _MAX_ARGUMENT_CHARACTERS = 4096
 _MAX_KEYFILES = 64
@@ -27,9 +30,7 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")  # as it stands in a URL's path
 _KEYFILE = re.compile(r"[0-9A-Za-z_][0-9A-Za-z._@-]{0,127}")  # a file's name, not hidden, without slashes
 _ARCHITECTURES = {name: name for name in ("x86_64", "aarch64", "ppc64le", "s390x")} | {"arm64": "aarch64"}
-_OPERATIONS = frozenset({"append", "replace", "delete"})
-
-KernelArgument: TypeAlias = tuple[str, str]
+_OPERATIONS = {operation.value: operation for operation in Operation}
 
 
 @attrs.frozen(kw_only=True)
@@ -43,8 +44,9 @@ class InfraEnv:
         cpu_architecture: of the base image.
         image_type: of the image.
         ignition_config_override: JSON, merged into the discovery config.
-        kernel_arguments: pairs of operation and value.
+        kernel_arguments: what is done with the image's own.
         network_keyfiles: NetworkManager keyfiles by file name.
+        ramdisk: a compressed archive that is handed out instead of one of the keyfiles; None: there is none.
         created_at: UTC, whole seconds.
         updated_at: the same; later after every change.
     """
@@ -57,6 +59,7 @@ class InfraEnv:
     ignition_config_override: str | None = attrs.field(default=None, repr=False)
     kernel_arguments: tuple[KernelArgument, ...] = attrs.field(default=(), repr=False)
     network_keyfiles: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    ramdisk: bytes | None = attrs.field(default=None, repr=False)
     created_at: datetime
     updated_at: datetime
 
@@ -76,7 +79,7 @@ class InfraEnv:
         return cls(id=infra_env_id or str(uuid4()), created_at=moment, updated_at=moment, **fields)
 
     def to_json(self, download_url: str) -> dict[str, object]:
-        """Tell it as assisted-service does, with our ``network_keyfiles``.
+        """Tell it as assisted-service does, with our ``network_keyfiles`` and whether there is a ``ramdisk``.
 
         Args:
             download_url: where its image is.
@@ -94,12 +97,16 @@ class InfraEnv:
             "type": self.image_type.value,
             "ignition_config_override": self.ignition_config_override,
             "network_keyfiles": dict(self.network_keyfiles),
+            "ramdisk_set": self.ramdisk is not None,
             "download_url": download_url,
             "created_at": _timestamp(self.created_at),
             "updated_at": _timestamp(self.updated_at),
         }
         if self.kernel_arguments:
-            operations = [{"operation": name, "value": value} for name, value in self.kernel_arguments]
+            operations = [
+                {"operation": argument.operation.value, "value": argument.value}
+                for argument in self.kernel_arguments
+            ]
             told["kernel_arguments"] = json.dumps(operations)  # a string: assisted-service's own oddity
         return told
 
@@ -120,7 +127,7 @@ def read_fields(body: bytes, *, registering: bool) -> dict[str, Any]:
     """
     document = _load_object(body)
     missing = [name for name in _REQUIRED if registering and name not in document]
-    faults = [f"{name!a} is not a field" for name in document if name not in _FIELDS]
+    faults = [f"{name!a} is not a field" for name in document.keys() - _FIELDS.keys() - _IGNORED]
     faults += [f"{name} is required" for name in missing]
     fields: dict[str, Any] = {}
     for name in _FIELDS.keys() & document.keys():
@@ -195,12 +202,16 @@ def _kernel_argument(value: object) -> KernelArgument:
             if operation not in _OPERATIONS or len(argument) > _MAX_ARGUMENT_CHARACTERS:
                 message = f"must append, replace or delete at most {_MAX_ARGUMENT_CHARACTERS} characters each"
                 raise ValueError(message)
-            try:
-                check_argument(argument)
-            except ImageServiceError as error:
-                raise ValueError(f"are impossible: {error.detail}") from None
-            return operation, argument
+            return _checked(KernelArgument(_OPERATIONS[operation], argument))
     raise ValueError("must be objects with the strings 'operation' and 'value'")
+
+
+def _checked(argument: KernelArgument) -> KernelArgument:
+    try:
+        check(argument)
+    except ImageServiceError as error:
+        raise ValueError(f"are impossible: {error.detail}") from None
+    return argument
 
 
 def _network_keyfiles(value: object) -> dict[str, str]:
@@ -216,11 +227,27 @@ def _network_keyfiles(value: object) -> dict[str, str]:
     return value
 
 
+def _ramdisk(value: object) -> bytes | None:
+    if value in (None, ""):
+        return None
+    try:
+        content = base64.b64decode(value, validate=True) if isinstance(value, str) else b""
+    except ValueError:
+        content = b""
+    if not is_initrd(content):
+        raise ValueError("must be a string of base64 that holds an archive of gzip, xz, zstd or cpio")
+    if len(content) > MAX_RAMDISK_BYTES:
+        raise ValueError(f"has {len(content)} bytes, more than {MAX_RAMDISK_BYTES}")
+    return content
+
+
 def _timestamp(moment: datetime) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
 _REQUIRED = ("name", "openshift_version")
+# Every client of assisted-service sends it. No image holds it as such, so it is not kept.
+_IGNORED = {"pull_secret"}
 _FIELDS: dict[str, Callable[[object], object]] = {
     "name": _matching(_NAME, "1 to 128 printable characters"),
     "openshift_version": _matching(_VERSION, "a version such as 4.20"),
@@ -229,4 +256,5 @@ _FIELDS: dict[str, Callable[[object], object]] = {
     "ignition_config_override": _override,
     "kernel_arguments": _kernel_arguments,
     "network_keyfiles": _network_keyfiles,
+    "ramdisk": _ramdisk,
 }

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from image_service.standalone.guard import Guard
 
-MAX_BODY_BYTES = 9 * 1024 * 1024  # twice the longest override: JSON escapes it
+MAX_BODY_BYTES = 20 * 1024 * 1024  # twice the longest override, for JSON escapes it, and a ramdisk in base64
 _MAX_PARAMETERS = 16
 _IDLE_SECONDS = 60
 

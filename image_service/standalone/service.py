@@ -19,6 +19,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.protocols.policies import WrappingFactory
 
+from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import ConfigurationError
 from image_service.parsers import Address, Listen
 from image_service.standalone.api import Api
@@ -167,7 +168,7 @@ class Standalone:
                 "openshift_version": openshift_version,
                 "cpu_architecture": cpu_architecture,
                 "ignition_config_override": _SAMPLE_IGNITION,
-                "kernel_arguments": (("append", "console=ttyS0"),),
+                "kernel_arguments": (KernelArgument(Operation.APPEND, "console=ttyS0"),),
             }
             await running.api.register(fields, SAMPLE_ID)
         return SAMPLE_ID if not ids or SAMPLE_ID in ids else None

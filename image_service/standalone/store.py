@@ -6,8 +6,22 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from sqlalchemy import JSON, Column, Integer, MetaData, Row, String, Table, Text, create_engine
+from sqlalchemy import (
+    JSON,
+    Column,
+    Engine,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Row,
+    String,
+    Table,
+    Text,
+    create_engine,
+    inspect,
+)
 
+from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import NotFound
 from image_service.images.reference import Kind
 from image_service.standalone.infra_env import InfraEnv
@@ -28,6 +42,7 @@ _INFRA_ENVS = Table(
     Column("ignition_config_override", Text),
     Column("kernel_arguments", JSON, nullable=False),  # list of pairs
     Column("network_keyfiles", JSON, nullable=False),  # object
+    Column("ramdisk", LargeBinary),
     Column("created_at", Integer, nullable=False),  # seconds since 1970, UTC
     Column("updated_at", Integer, nullable=False),
 )
@@ -43,6 +58,7 @@ class Store:
     def __init__(self, path: Path) -> None:
         self._engine = create_engine(f"sqlite:///{path}")
         _METADATA.create_all(self._engine)
+        _add_ramdisk_column(self._engine)
 
     def close(self) -> None:
         """Close the database."""
@@ -100,6 +116,13 @@ class Store:
             raise _not_found(infra_env_id)
 
 
+def _add_ramdisk_column(engine: Engine) -> None:
+    """A database of an earlier release has none."""
+    if "ramdisk" not in {column["name"] for column in inspect(engine).get_columns(_INFRA_ENVS.name)}:
+        with engine.begin() as connection:
+            connection.exec_driver_sql("ALTER TABLE infra_envs ADD COLUMN ramdisk BLOB")
+
+
 def _not_found(infra_env_id: str) -> NotFound:
     return NotFound(f"there is no infra-env {infra_env_id}")
 
@@ -107,6 +130,9 @@ def _not_found(infra_env_id: str) -> NotFound:
 def _to_row(infra_env: InfraEnv) -> dict[str, Any]:
     return attrs.asdict(infra_env, recurse=False) | {
         "image_type": infra_env.image_type.value,
+        "kernel_arguments": [
+            (argument.operation.value, argument.value) for argument in infra_env.kernel_arguments
+        ],
         "created_at": int(infra_env.created_at.timestamp()),
         "updated_at": int(infra_env.updated_at.timestamp()),
     }
@@ -116,7 +142,7 @@ def _from_row(row: Row[Any]) -> InfraEnv:
     columns = dict(row._mapping)  # noqa: SLF001 - SQLAlchemy's documented name for it
     columns["image_type"] = Kind(columns["image_type"])
     columns["kernel_arguments"] = tuple(
-        (operation, value) for operation, value in columns["kernel_arguments"]
+        KernelArgument(Operation(operation), value) for operation, value in columns["kernel_arguments"]
     )
     for name in ("created_at", "updated_at"):
         columns[name] = datetime.fromtimestamp(columns[name], UTC)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 from email.utils import parsedate_to_datetime
@@ -10,8 +11,10 @@ from uuid import UUID
 
 import pytest
 from twisted.internet.threads import deferToThread
+from twisted.logger import capturedLogs
 
 from image_service.coreos.initrd import read_members
+from image_service.standalone.infra_env import MAX_OVERRIDE_BYTES, MAX_RAMDISK_BYTES
 from image_service.standalone.resource import MAX_BODY_BYTES
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.standalone.running import BASE_URL, INFRA_ENVS, LOOPBACK, ApiClient, Reply, running
@@ -32,6 +35,10 @@ IGNITION = '{"ignition":{"version":"3.2.0"}}'
 async def guarded(reactor: EPollReactor, tmp_path: Path) -> AsyncIterator[ApiClient]:
     async with running(reactor, tmp_path / "guarded", LOOPBACK, "t0ken") as standalone:
         yield ApiClient(reactor, standalone.api_url)
+
+
+def contents(directory: Path) -> list[bytes]:
+    return [path.read_bytes() for path in directory.rglob("*") if path.is_file()]
 
 
 def problem(reply: Reply) -> tuple[int, str]:
@@ -78,7 +85,14 @@ async def test_the_discovery_config_and_its_date(api: ApiClient) -> None:
 
 
 @pytest.mark.parametrize(
-    "query", ["", "?file_name=", "?file_name=other.ign", "?file_name=discovery.ign&discovery_iso_type=a"]
+    "query",
+    [
+        "",
+        "?file_name=",
+        "?file_name=other.ign",
+        "?file_name=discovery.ign&discovery_iso_type=a",
+        "?file_name=discovery.ign&discovery_iso_type=pxe-initrd",
+    ],
 )
 @ensure_deferred
 async def test_other_files_are_not_there(api: ApiClient, query: str) -> None:
@@ -102,6 +116,36 @@ async def test_the_ramdisk(api: ApiClient) -> None:
     assert name == "etc/coreos-firstboot-network/a.nmconnection"
 
 
+@ensure_deferred
+async def test_a_ramdisk_of_its_own(api: ApiClient) -> None:
+    infra_env_id = await api.register(network_keyfiles={"a.nmconnection": ""})
+    one, largest = f"{INFRA_ENVS}/{infra_env_id}", b"\x1f\x8b".ljust(MAX_RAMDISK_BYTES, b"\0")
+    override = IGNITION + " " * (MAX_OVERRIDE_BYTES - len(IGNITION))
+    fields = {"ramdisk": base64.b64encode(largest).decode(), "ignition_config_override": override}
+    set_ = await api("PATCH", one, fields)
+    assert (set_.status, set_.document["ramdisk_set"]) == (201, True)
+    got = await api("GET", f"{one}/downloads/minimal-initrd")
+    assert got.body == largest
+    cleared = await api("PATCH", one, {"ramdisk": None})
+    assert cleared.document["ramdisk_set"] is False
+    (name,) = read_members((await api("GET", f"{one}/downloads/minimal-initrd")).body)
+    assert name == "etc/coreos-firstboot-network/a.nmconnection"
+
+
+@ensure_deferred
+async def test_a_pull_secret_is_taken_and_kept_nowhere(api: ApiClient, tmp_path: Path) -> None:
+    with capturedLogs() as events:
+        infra_env_id = await api.register(pull_secret="s3cret-pull", name="to-be-found")
+        changed = await api("PATCH", f"{INFRA_ENVS}/{infra_env_id}", {"pull_secret": "s3cret-pull"})
+    assert changed.status == 201
+    assert b"s3cret-pull" not in changed.body
+    assert infra_env_id in repr(events)
+    assert "s3cret-pull" not in repr(events)
+    files = contents(tmp_path)
+    assert any(b"to-be-found" in content for content in files)
+    assert not any(b"s3cret-pull" in content for content in files)
+
+
 @pytest.mark.parametrize(("image_type", "file"), [("full-iso", "full.iso"), ("minimal-iso", "minimal.iso")])
 @ensure_deferred
 async def test_the_image_url(api: ApiClient, standalone: Standalone, image_type: str, file: str) -> None:
@@ -117,9 +161,9 @@ async def test_the_image_url(api: ApiClient, standalone: Standalone, image_type:
 
 @ensure_deferred
 async def test_what_is_wrong_is_told_by_name(api: ApiClient) -> None:
-    reply = await api("POST", INFRA_ENVS, {"name": "a", "pull_secret": "x"})
+    reply = await api("POST", INFRA_ENVS, {"name": "a", "cluster_id": "x"})
     assert problem(reply) == (400, "parameter-invalid")
-    assert "'pull_secret' is not a field" in reply.document["detail"]
+    assert "'cluster_id' is not a field" in reply.document["detail"]
     assert "openshift_version is required" in reply.document["detail"]
     infra_env_id = await api.register()
     reply = await api("PATCH", f"{INFRA_ENVS}/{infra_env_id}", {"cpu_architecture": "vax"})

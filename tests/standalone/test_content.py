@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gzip
 import json
+import stat
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from image_service.coreos.ignition import check_ignition
 from image_service.coreos.initrd import read_members
+from image_service.coreos.newc import read_archive
 from image_service.standalone.content import discovery_config, merge, ramdisk
 from image_service.standalone.infra_env import InfraEnv
 
@@ -91,6 +94,28 @@ def test_keyfiles_are_put_where_the_initramfs_looks() -> None:
     assert content.startswith(b"\x1f\x8b")
     files = {name: member.data.decode() for name, member in read_members(content).items()}
     assert files == {f"etc/coreos-firstboot-network/{name}": text for name, text in keyfiles.items()}
+
+
+def test_the_directories_of_keyfiles_are_there_or_the_kernel_would_leave_them_out() -> None:
+    content = ramdisk(infra_env(network_keyfiles={"eth0.nmconnection": "a"}))
+    assert content is not None
+    members, _ = read_archive(gzip.decompress(content))
+    assert [(member.name, stat.S_ISDIR(member.mode)) for member in members] == [
+        ("etc", True),
+        ("etc/coreos-firstboot-network", True),
+        ("etc/coreos-firstboot-network/eth0.nmconnection", False),
+    ]
+
+
+def test_a_ramdisk_of_its_own_is_served_as_it_is() -> None:
+    own = gzip.compress(b"a", mtime=0) + bytes(3)
+    assert ramdisk(infra_env(ramdisk=own)) == own
+    assert ramdisk(infra_env(ramdisk=own, network_keyfiles={"eth0.nmconnection": "a"})) == own
+
+
+def test_what_is_in_the_ramdisk_is_not_in_the_config() -> None:
+    with_both = infra_env(ramdisk=b"\x1f\x8b", network_keyfiles={"eth0.nmconnection": "a"})
+    assert discovery_config(with_both) == discovery_config(infra_env())
 
 
 def test_the_largest_set_of_keyfiles_still_fits() -> None:

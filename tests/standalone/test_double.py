@@ -105,10 +105,12 @@ async def test_calls_are_counted_by_infra_env_and_kind(
         await assisted.ignition(first, Kind.FULL_ISO, None)
     await assisted.infra_env(first, None)
     await assisted.infra_env(second, None)
+    await assisted.ramdisk(second, None)
     assert standalone.calls == {
         (first, Call.IGNITION): 3,
         (first, Call.INFRA_ENV): 1,
         (second, Call.INFRA_ENV): 1,
+        (second, Call.RAMDISK): 1,
     }
     await api("GET", ignition_of(first))
     assert standalone.calls[first, Call.IGNITION] == 3, "people are not counted"
@@ -128,6 +130,17 @@ async def test_a_fresh_token_is_signed_into_each_config_while_the_date_stays(
 
 
 @ensure_deferred
+async def test_a_token_is_signed_into_configs_alone(
+    standalone: Standalone, api: ApiClient, assisted: AssistedService
+) -> None:
+    infra_env_id = await api.register(network_keyfiles={"a.nmconnection": ""})
+    asked = (assisted.infra_env, assisted.ramdisk)
+    before = [await ask(infra_env_id, None) for ask in asked]
+    standalone.faults |= dict.fromkeys(Call, Fault(sign_token=True))
+    assert [await ask(infra_env_id, None) for ask in asked] == before
+
+
+@ensure_deferred
 async def test_no_last_modified(standalone: Standalone, api: ApiClient, assisted: AssistedService) -> None:
     infra_env_id = await api.register()
     assert (await assisted.ignition(infra_env_id, None, None)).modified is not None
@@ -141,7 +154,12 @@ async def test_status_fields_and_body_are_as_told(standalone: Standalone, api: A
     standalone.faults[Call.IGNITION] = Fault(status=503, fields=(("Retry-After", "7"),), body=b"later")
     status, headers, body = await request(standalone, ignition_of(infra_env_id))
     assert (status, headers["Retry-After"], body) == (503, "7", b"later")
-    assert (await request(standalone, f"{INFRA_ENVS}/{infra_env_id}"))[0] == 200, "other calls go well"
+    one = f"{INFRA_ENVS}/{infra_env_id}"
+    assert (await request(standalone, one))[0] == 200, "other calls go well"
+    assert (await request(standalone, f"{one}/downloads/minimal-initrd"))[0] == 204, "same"
+    standalone.faults[Call.RAMDISK] = Fault(status=200, body=b"anything")
+    status, _, body = await request(standalone, f"{one}/downloads/minimal-initrd")
+    assert (status, body) == (200, b"anything")
 
 
 @ensure_deferred

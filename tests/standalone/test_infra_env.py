@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 from datetime import UTC, datetime
 from typing import Any
@@ -8,13 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import InvalidParameter, InvalidRequest
 from image_service.images.reference import Kind
-from image_service.standalone.infra_env import MAX_OVERRIDE_BYTES, InfraEnv, read_fields
+from image_service.standalone.infra_env import MAX_OVERRIDE_BYTES, MAX_RAMDISK_BYTES, InfraEnv, read_fields
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 REQUIRED: dict[str, Any] = {"name": "a", "openshift_version": "4.20"}
 IGNITION = '{"ignition":{"version":"3.2.0"}}'
+RAMDISK = gzip.compress(b"s3cret", mtime=0)
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -29,6 +33,7 @@ names = st.sampled_from(
         "ignition_config_override",
         "kernel_arguments",
         "network_keyfiles",
+        "ramdisk",
     ]
 )
 
@@ -41,20 +46,36 @@ def append(value: str) -> dict[str, str]:
     return {"operation": "append", "value": value}
 
 
+def in_base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
 def test_everything_that_can_be_set() -> None:
     fields = read(
         cpu_architecture="aarch64",
         image_type="minimal-iso",
         ignition_config_override=IGNITION,
-        kernel_arguments=[append("a=1"), {"operation": "delete", "value": "quiet"}],
+        kernel_arguments=[
+            append("a=1"),
+            {"operation": "delete", "value": "quiet"},
+            {"operation": "replace", "value": "a=1=2"},
+        ],
         network_keyfiles={"eth0.nmconnection": "[connection]\n"},
+        ramdisk=in_base64(RAMDISK),
     )
     infra_env = InfraEnv.register(fields, NOW)
+    assert infra_env.kernel_arguments == (
+        KernelArgument(Operation.APPEND, "a=1"),
+        KernelArgument(Operation.DELETE, "quiet"),
+        KernelArgument(Operation.REPLACE, "a=1=2"),
+    )
+    assert infra_env.ramdisk == RAMDISK
     assert infra_env.image_type is Kind.MINIMAL_ISO
     told = infra_env.to_json("http://images.test/a.iso")
     assert json.loads(str(told["kernel_arguments"])) == [
         append("a=1"),
         {"operation": "delete", "value": "quiet"},
+        {"operation": "replace", "value": "a=1=2"},
     ]
     assert told == told | {
         "name": "a",
@@ -63,6 +84,7 @@ def test_everything_that_can_be_set() -> None:
         "type": "minimal-iso",
         "ignition_config_override": IGNITION,
         "network_keyfiles": {"eth0.nmconnection": "[connection]\n"},
+        "ramdisk_set": True,
         "created_at": "2026-01-02T03:04:05Z",
         "updated_at": "2026-01-02T03:04:05Z",
         "download_url": "http://images.test/a.iso",
@@ -76,6 +98,7 @@ def test_what_is_not_set() -> None:
     assert told["type"] == "full-iso"
     assert told["ignition_config_override"] is None
     assert told["network_keyfiles"] == {}
+    assert told["ramdisk_set"] is False
     assert "kernel_arguments" not in told
 
 
@@ -88,13 +111,31 @@ def test_secrets_stay_out_of_representations() -> None:
         ignition_config_override='{"ignition":{"version":"3.2.0"},"a":"s3cret"}',
         kernel_arguments=[append("s3cret")],
         network_keyfiles={"s3cret": "s3cret"},
+        ramdisk=in_base64(b"\x1f\x8bs3cret"),
     )
     assert "s3cret" not in repr(InfraEnv.register(fields, NOW))
 
 
+@pytest.mark.parametrize("secret", ['{"auths":{}}', "", None, 7, {"auths": {}}])
+def test_a_pull_secret_is_dropped_whatever_it_is(secret: object) -> None:
+    assert read(pull_secret=secret) == read()
+
+
+def test_the_ramdisk_is_not_told_for_it_is_large() -> None:
+    told = InfraEnv.register(read(ramdisk=in_base64(RAMDISK.ljust(MAX_RAMDISK_BYTES, b"\0"))), NOW).to_json(
+        ""
+    )
+    assert len(json.dumps(told)) < 1000
+
+
 @pytest.mark.parametrize(
     ("name", "cleared"),
-    [("ignition_config_override", None), ("kernel_arguments", ()), ("network_keyfiles", {})],
+    [
+        ("ignition_config_override", None),
+        ("kernel_arguments", ()),
+        ("network_keyfiles", {}),
+        ("ramdisk", None),
+    ],
 )
 def test_null_clears(name: str, cleared: object) -> None:
     assert read_fields(json.dumps({name: None}).encode(), registering=False) == {name: cleared}
@@ -105,13 +146,13 @@ def test_an_alias_of_an_architecture() -> None:
 
 
 def test_all_faults_are_told_at_once() -> None:
-    body = {"nmae": "a", "pull_secret": "s3cret", "cpu_architecture": "vax", "image_type": 7}
+    body = {"nmae": "a", "ssh_authorized_key": "s3cret", "cpu_architecture": "vax", "image_type": 7}
     with pytest.raises(InvalidParameter) as caught:
         read_fields(json.dumps(body).encode(), registering=True)
     detail = caught.value.detail
     for told in (
         "'nmae' is not a field",
-        "'pull_secret' is not a field",
+        "'ssh_authorized_key' is not a field",
         "name is required",
         "openshift_version is required",
         "cpu_architecture must be one of x86_64, aarch64, ppc64le, s390x, arm64",
@@ -161,6 +202,8 @@ def test_what_is_not_a_json_object_is_refused(body: bytes) -> None:
         ("kernel_arguments", [append("$a")]),
         ("kernel_arguments", [append("")]),
         ("kernel_arguments", [append("a" * 4097)]),
+        ("kernel_arguments", [{"operation": "replace", "value": "a=b"}]),
+        ("kernel_arguments", [{"operation": "delete", "value": 'a="b'}]),
         ("kernel_arguments", [append("a")] * 65),
         ("network_keyfiles", []),
         ("network_keyfiles", {"../a": ""}),
@@ -171,6 +214,14 @@ def test_what_is_not_a_json_object_is_refused(body: bytes) -> None:
         ("network_keyfiles", {"a": "\0"}),
         ("network_keyfiles", {"a": "x" * 65_537}),
         ("network_keyfiles", {str(number): "" for number in range(65)}),
+        ("ramdisk", 7),
+        ("ramdisk", ["H4sI"]),
+        ("ramdisk", "H4sI\n"),
+        ("ramdisk", "H4s"),
+        ("ramdisk", "ä"),
+        ("ramdisk", in_base64(b"070707")),
+        ("ramdisk", in_base64(b"\0" + RAMDISK)),
+        ("ramdisk", in_base64(RAMDISK.ljust(MAX_RAMDISK_BYTES + 1, b"\0"))),
     ],
 )
 def test_wrong_values_are_refused_by_name(name: str, wrong: object) -> None:
@@ -185,5 +236,5 @@ def test_no_json_gets_through_unchecked(document: dict[str, Any]) -> None:
         fields = read_fields(json.dumps(document).encode(), registering=False)
     except InvalidRequest:
         return
-    assert set(fields) == set(document)
+    assert set(fields) == set(document) - {"pull_secret"}
     json.dumps(InfraEnv.register({**REQUIRED, **fields}, NOW).to_json("")).encode()

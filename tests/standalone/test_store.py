@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
+from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import NotFound
 from image_service.images.reference import Kind
 from image_service.standalone.infra_env import InfraEnv
@@ -21,8 +24,9 @@ FULL = {
     "openshift_version": "4.20",
     "image_type": Kind.MINIMAL_ISO,
     "ignition_config_override": '{"ä":"🙂"}',
-    "kernel_arguments": (("append", "a=1"), ("delete", "b")),
+    "kernel_arguments": tuple(KernelArgument(operation, f"a=1={operation.value}") for operation in Operation),
     "network_keyfiles": {"b": "2", "a": "1\n"},
+    "ramdisk": b"\x1f\x8b\0\xff",
 }
 
 
@@ -45,6 +49,27 @@ def test_what_is_kept_comes_back_equal_after_a_restart(tmp_path: Path) -> None:
     second = Store(tmp_path / "a.sqlite")
     assert second.find(kept.id) == kept
     second.close()
+
+
+def test_a_database_of_the_first_release_is_taken_over(tmp_path: Path) -> None:
+    """Its table, as that release made it, with a row of its own."""
+    with closing(sqlite3.connect(tmp_path / "a.sqlite")) as database:
+        database.execute(
+            "CREATE TABLE infra_envs (id VARCHAR(36) NOT NULL, name TEXT NOT NULL,"
+            " openshift_version TEXT NOT NULL, cpu_architecture TEXT NOT NULL, image_type TEXT NOT NULL,"
+            " ignition_config_override TEXT, kernel_arguments JSON NOT NULL, network_keyfiles JSON NOT NULL,"
+            " created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL, PRIMARY KEY (id))"
+        )
+        row = ("a", "old", "4.20", "x86_64", "full-iso", None, '[["append", "a=1"]]', "{}", 0, 1)
+        database.execute("INSERT INTO infra_envs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        database.commit()
+    for name in ("new", "newer"):
+        store = Store(tmp_path / "a.sqlite")
+        old = store.find("a")
+        assert (old.name, old.ramdisk) == ("old", None)
+        assert old.kernel_arguments == (KernelArgument(Operation.APPEND, "a=1"),)
+        store.add(InfraEnv.register({**FULL, "name": name}, NOW))
+        store.close()
 
 
 def test_all_are_listed_by_name(store: Store) -> None:
