@@ -1,0 +1,215 @@
+"""The boot configurations of a live ISO: what becomes of them in a minimal ISO that is derived.
+
+    grub.cfg        linux /images/pxeboot/vmlinuz <arguments>
+                    initrd /images/pxeboot/initrd.img /images/ignition.img
+    isolinux.cfg    append initrd=/images/pxeboot/initrd.img,/images/ignition.img <arguments>
+
+GRUB's commands may also be called linuxefi and initrdefi. Since 2021 builders put the arguments into an area
+(kargs_areas.py): a line's end and a comment follow them, ``####...# COREOS_KARG_EMBED_AREA``. Everything here
+is bytes, for offsets count bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.coreos.kargs import KernelArgument, Operation, edit, render_area
+from image_service.coreos.kargs_areas import KargsArea, KargsAreas
+from image_service.coreos.minimal_iso import LIVEISO
+from image_service.errors import BaseImageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_FILL = 1023  # bytes behind the arguments of an area, for further ones; what builders reserve
+_MARK = b"# COREOS_KARG_EMBED_AREA"
+_PAD, _END = b"#", b"\n"
+
+
+@attrs.frozen
+class BootConfig:
+    """One boot loader's configuration.
+
+    Args:
+        path: on the ISO.
+        content: all of it.
+        areas: its areas of kernel arguments by ascending offset, which counts from the start of the file.
+    """
+
+    path: str
+    content: bytes = attrs.field(repr=False)
+    areas: tuple[KargsArea, ...] = ()
+
+    @property
+    def names_initrds(self) -> bool:
+        """Whether it boots anything."""
+        return _grammar(self).initrd.search(self.content) is not None
+
+
+@attrs.frozen
+class BootConfigs:
+    """All boot configurations of an ISO.
+
+    Args:
+        default: the kernel arguments that every area holds.
+        size: bytes of each area.
+        configs: at least one has an area.
+    """
+
+    default: str
+    size: int
+    configs: tuple[BootConfig, ...]
+
+
+@attrs.frozen
+class _Grammar:
+    """What is looked for in the lines of a boot configuration.
+
+    Args:
+        initrd: from a line's beginning to the end of the last initrd's name.
+        arguments: a line that boots, with its arguments as group 1.
+        separator: what is between the names of two initrds.
+    """
+
+    initrd: re.Pattern[bytes]
+    arguments: re.Pattern[bytes]
+    separator: bytes
+
+
+_GRUB = _Grammar(
+    re.compile(rb"^[ \t]*initrd(?:efi)?(?:[ \t]+[^\s#;]+)+", re.MULTILINE),
+    re.compile(rb"^[ \t]*linux(?:efi)?[ \t]+[!-~]+[ \t]+([!-~][ -~\t]*)$", re.MULTILINE),
+    b" ",
+)
+_ISOLINUX = _Grammar(
+    re.compile(rb"^[ \t]*append[ \t]+initrd=[!-~]+", re.MULTILINE | re.IGNORECASE),
+    re.compile(rb"^[ \t]*append[ \t]+initrd=[!-~]+[ \t]+([!-~][ -~\t]*)$", re.MULTILINE | re.IGNORECASE),
+    b",",
+)
+
+
+def make_areas(configs: Sequence[BootConfig]) -> BootConfigs:
+    """Put the kernel arguments into areas, as builders do by now, where an old one wrote them plainly.
+
+    Args:
+        configs: none has an area.
+
+    Returns:
+        the same with an area in place of the arguments of each line that looks for the full ISO.
+
+    Raises:
+        BaseImageError: there is no such line, or two of them have different arguments.
+    """
+    found = {match[1].strip() for config in configs for match in _live_lines(config)}
+    if len(found) != 1:
+        raise BaseImageError(
+            f"the lines with {LIVEISO} in {_paths(configs)} have {len(found)} different sets of kernel"
+            " arguments; they must have one"
+        )
+    default = found.pop().decode()
+    size = len(default) + len(_END) + _FILL
+    return BootConfigs(default, size, tuple(_with_areas(config, size) for config in configs))
+
+
+def derive_configs(boot: BootConfigs, initrds: Sequence[str]) -> BootConfigs:
+    """Make the configurations of a minimal ISO.
+
+    Args:
+        boot: those of the full one.
+        initrds: paths on the ISO of further initrds.
+
+    Returns:
+        the same without the argument that looks for the full ISO, with the further initrds behind those of
+        every line that names some.
+
+    Raises:
+        BaseImageError: a configuration names no initrds, or inside an area, or the argument outside one.
+        KernelArgumentsTooLarge: the arguments do not fit their areas.
+    """
+    default = _without_liveiso(boot.default)
+    configs = []
+    for config in boot.configs:
+        areas = KargsAreas(default, boot.size, config.areas)
+        derived = _add_initrds(_with_arguments(config, areas), boot.size, initrds)
+        if LIVEISO.encode() in derived.content:
+            raise BaseImageError(f"{config.path} has {LIVEISO} outside of its areas of kernel arguments")
+        configs.append(derived)
+    return BootConfigs(default, boot.size, tuple(configs))
+
+
+def write_kargs_json(boot: BootConfigs) -> bytes:
+    """Give coreos/kargs.json, which tells where the areas are."""
+    files = [
+        {"path": config.path, "offset": area.offset, "pad": area.pad.decode(), "end": area.end.decode()}
+        for config in sorted(boot.configs, key=lambda config: config.path)
+        for area in config.areas
+    ]
+    content = {"default": boot.default, "files": files, "size": boot.size}
+    return json.dumps(content, indent=2, sort_keys=True).encode() + b"\n"
+
+
+def _grammar(config: BootConfig) -> _Grammar:
+    return _ISOLINUX if config.path.lower().endswith("isolinux.cfg") else _GRUB
+
+
+def _live_lines(config: BootConfig) -> Iterator[re.Match[bytes]]:
+    """The lines that look for the full ISO."""
+    for match in _grammar(config).arguments.finditer(config.content):
+        if LIVEISO.encode() in match[1]:
+            yield match
+
+
+def _with_areas(config: BootConfig, size: int) -> BootConfig:
+    content, areas, position = bytearray(), [], 0
+    for match in _live_lines(config):
+        content += config.content[position : match.start(1)]
+        areas.append(KargsArea(len(content), _PAD, _END, config.path))
+        content += (match[1].strip() + _END).ljust(size, _PAD) + _MARK
+        position = match.end(1)
+    content += config.content[position:]
+    return BootConfig(config.path, bytes(content), tuple(areas))
+
+
+def _without_liveiso(arguments: str) -> str:
+    words = [word for word in arguments.split() if word.startswith(LIVEISO)]
+    return edit(arguments, [KernelArgument(Operation.DELETE, word) for word in words])
+
+
+def _with_arguments(config: BootConfig, areas: KargsAreas) -> BootConfig:
+    """Make the areas hold their default, which changes no length."""
+    content = bytearray(config.content)
+    for area in config.areas:
+        content[area.offset : area.offset + areas.size] = render_area(areas, area, areas.default)
+    return attrs.evolve(config, content=bytes(content))
+
+
+def _add_initrds(config: BootConfig, size: int, initrds: Sequence[str]) -> BootConfig:
+    """Name further initrds behind the others, and move the areas that lie behind them."""
+    grammar = _grammar(config)
+    ends = [match.end() for match in grammar.initrd.finditer(config.content)]
+    if not ends:
+        raise BaseImageError(f"{config.path} names no initrd")
+    for area in config.areas:
+        if bisect_right(ends, area.offset) != bisect_right(ends, area.offset + size - 1):
+            raise BaseImageError(f"{config.path} names an initrd inside the area at offset {area.offset}")
+    addition = b"".join(grammar.separator + initrd.encode() for initrd in initrds)
+    pieces = (config.content[start:end] for start, end in pairwise([0, *ends, len(config.content)]))
+    return attrs.evolve(
+        config,
+        content=addition.join(pieces),
+        areas=tuple(_moved(area, len(addition) * bisect_right(ends, area.offset)) for area in config.areas),
+    )
+
+
+def _moved(area: KargsArea, distance: int) -> KargsArea:
+    return attrs.evolve(area, offset=area.offset + distance)
+
+
+def _paths(configs: Sequence[BootConfig]) -> str:
+    return ", ".join(config.path for config in configs) or "no boot configuration"
