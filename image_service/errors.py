@@ -247,3 +247,18 @@ class UpstreamTimeout(ImageServiceError):
 
     status = 504
     code = "upstream-timeout"
+
+
+# What this service keeps for itself. No request fails of it: whoever asks goes on without.
+
+
+class StoreFailed(ImageServiceError):
+    """The store of snapshots cannot be read or written: damaged, full, locked or not allowed."""
+
+    code = "store-failed"
+
+
+class SnapshotUnreadable(ImageServiceError):
+    """A stored snapshot cannot be opened: other credentials, another secret, another release, or damage."""
+
+    code = "snapshot-unreadable"
