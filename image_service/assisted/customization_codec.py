@@ -1,0 +1,90 @@
+"""Customizations as bytes, for a store.
+
+offset  bytes
+     0      1   format, 1
+     1      4   length of the head, big-endian
+     5          head: a JSON object with kernel_arguments, a list of pairs; modified, a date of ISO 8601
+                or null; ignition_bytes; ramdisk_bytes, null where there is no ramdisk
+                Ignition config, as it is
+                ramdisk, as it is, to the end
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from image_service.coreos.kargs import KernelArgument, Operation
+from image_service.errors import SnapshotUnreadable
+from image_service.images.customization import Customization
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FORMAT = 1
+_PREFIX = struct.Struct(">BI")
+
+
+def encode_customization(customization: Customization) -> bytes:
+    """Write a customization.
+
+    Args:
+        customization: any.
+
+    Returns:
+        little more bytes than it holds.
+    """
+    modified, ramdisk = customization.modified, customization.ramdisk
+    arguments = [(argument.operation.value, argument.value) for argument in customization.kernel_arguments]
+    head = json.dumps(
+        {
+            "kernel_arguments": arguments,
+            "modified": None if modified is None else modified.isoformat(),
+            "ignition_bytes": len(customization.ignition),
+            "ramdisk_bytes": None if ramdisk is None else len(ramdisk),
+        }
+    ).encode()
+    return b"".join((_PREFIX.pack(_FORMAT, len(head)), head, customization.ignition, ramdisk or b""))
+
+
+def decode_customization(payload: bytes) -> Customization:
+    """Read a customization.
+
+    Args:
+        payload: what ``encode_customization`` gave.
+
+    Returns:
+        an equal one.
+
+    Raises:
+        SnapshotUnreadable: it is something else, such as what another release wrote.
+    """
+    try:
+        return _decode(payload)
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass  # the error would be the context of the next, and a decoder's holds the text
+    raise SnapshotUnreadable(f"a stored snapshot of {len(payload)} bytes is not what this release writes")
+
+
+def _decode(payload: bytes) -> Customization:
+    number, head_bytes = _PREFIX.unpack_from(payload)
+    if number != _FORMAT:
+        raise ValueError(number)
+    ignition_at = _PREFIX.size + head_bytes
+    head: dict[str, Any] = json.loads(payload[_PREFIX.size : ignition_at])
+    ramdisk_at = ignition_at + head["ignition_bytes"]
+    if len(payload) != ramdisk_at + (head["ramdisk_bytes"] or 0):
+        raise ValueError(len(payload))
+    return Customization(
+        ignition=payload[ignition_at:ramdisk_at],
+        kernel_arguments=tuple(_kernel_arguments(head["kernel_arguments"])),
+        modified=None if head["modified"] is None else datetime.fromisoformat(head["modified"]),
+        ramdisk=None if head["ramdisk_bytes"] is None else payload[ramdisk_at:],
+    )
+
+
+def _kernel_arguments(pairs: list[list[str]]) -> Iterator[KernelArgument]:
+    for operation, value in pairs:
+        yield KernelArgument(Operation(operation), value)
