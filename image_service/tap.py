@@ -31,9 +31,9 @@ from image_service.http.access_log import AccessLog
 from image_service.http.application import Application
 from image_service.http.boot_images import BootImages
 from image_service.http.composer import Composer
-from image_service.http.connection import ConnectionFactory, Limits
 from image_service.http.cors import Cors
 from image_service.http.digests import Digests, in_background
+from image_service.http.factory import ConnectionFactory, Limits
 from image_service.http.page_cache import PageCache
 from image_service.http.tls import ServerCertificate, TlsFactory
 from image_service.os_images import FULL_ISO, OsImage

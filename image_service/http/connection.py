@@ -7,45 +7,27 @@ the client taking bytes, or the client closing. Each but the application's has i
 from __future__ import annotations
 
 import re
-import struct
-from datetime import UTC, datetime
-from fcntl import ioctl
-from socket import IPPROTO_TCP, TCP_INFO
-from termios import TIOCOUTQ
 from typing import TYPE_CHECKING, Any
 
-import attrs
-from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener
-from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
 from zope.interface import implementer
 
 from image_service.errors import ImageServiceError, RequestTimeout
-from image_service.http.access_log import (
-    COMPLETE,
-    AccessLog,
-    ConnectionLog,
-    Entry,
-    known_request_id,
-    new_request_id,
-)
+from image_service.http.access_log import COMPLETE, ConnectionLog
 from image_service.http.deadline import Deadline
-from image_service.http.exchange import NOTHING, Answer
-from image_service.http.head import MAX_HEAD_BYTES, HeadParser, Request, find_head
+from image_service.http.exchange import Answer, Exchange
+from image_service.http.head import MAX_HEAD_BYTES, HeadParser, find_head
 from image_service.http.problem import problem
-from image_service.http.response import STATUS_LINES
+from image_service.http.progress import Progress
 from image_service.http.sender import SendfileSender, TlsSender
-from image_service.http_dates import format_http_date
 
 if TYPE_CHECKING:
-    from socket import socket
-
-    from twisted.internet.interfaces import IReactorTime
     from twisted.python.failure import Failure
 
-    from image_service.http.exchange import Application
-    from image_service.http.page_cache import PageCache
+    from image_service.http.factory import ConnectionFactory
+    from image_service.http.head import Request
     from image_service.http.sender import Sender
 
 _log = Logger()
@@ -55,46 +37,10 @@ LINGER_SECONDS = 2
 MAX_LINGER_BYTES = 1024 * 1024
 """How much of what a client still sends is read and thrown away; the rest has to wait for the end."""
 MAX_BUFFERED_BYTES = 2 * MAX_HEAD_BYTES
-CROWD_RESERVE = 64
-"""Connections beyond the limit that are still accepted, to be told so, and for probes."""
-
-_EMPTY_LINES = re.compile(rb"(?:\r\n)+")
 CROWDED_HEAD_SECONDS = 1.0
 
+_EMPTY_LINES = re.compile(rb"(?:\r\n)+")
 _STALL_CHECKS = 4  # in one stall timeout
-_BYTES_ACKED = struct.Struct("=Q")
-_BYTES_ACKED_OFFSET = 120  # in struct tcp_info, Linux 4.1 and later
-
-
-@attrs.frozen
-class Limits:
-    """Deadlines in seconds and the number of connections.
-
-    Args:
-        handshake_seconds: for the TLS handshake.
-        head_seconds: from the accept, or a head's first byte, to its end.
-        idle_seconds: between two requests.
-        stall_seconds: without the client acknowledging a byte of an answer.
-        connections: beyond them only probes are answered.
-    """
-
-    handshake_seconds: float = 15
-    head_seconds: float = 5
-    idle_seconds: float = 60
-    stall_seconds: float = 120
-    connections: int = 8192
-
-
-@attrs.define
-class _Exchange:
-    """The request that is being answered."""
-
-    method: str
-    request: Request | None
-    began: float
-    answer: Answer | None = None
-    request_id: str = ""
-    keep_alive: bool = False
 
 
 @implementer(IHalfCloseableProtocol, IHandshakeListener)
@@ -115,7 +61,7 @@ class Connection(Protocol):
         self._crowded = crowded
         self._buffer = b""
         self._parser = HeadParser()
-        self._exchange: _Exchange | None = None
+        self._exchange: Exchange | None = None
         self._taking = False  # within _take_requests
         self._head_begun = True  # the deadline is the head's, not the idle one
         self._reading_paused = False
@@ -123,8 +69,6 @@ class Connection(Protocol):
         self._closing = False
         self._lingered = 0
         self._ended = ""  # why the connection is aborted
-        self._acked = 0
-        self._acked_at = 0.0
         self._deadline = Deadline(server.clock, self._deadline_passed)
 
     # The transport's calls.
@@ -135,6 +79,7 @@ class Connection(Protocol):
         transport.setTcpNoDelay(True)  # else every answer's last segment waits for Nagle
         sender_type = TlsSender if self._secure else SendfileSender
         self._sender: Sender = sender_type(transport, self._server.page_cache, self)
+        self._progress = Progress(self._server.clock, self._tcp().getHandle())
         self._log = ConnectionLog(self._server.access_log, _plain_address(transport.getPeer().host))
         limits = self._server.limits
         self._deadline.set(limits.handshake_seconds if self._secure else self._first_head_seconds())
@@ -224,7 +169,7 @@ class Connection(Protocol):
 
     def _begin(self, request: Request) -> None:
         self._deadline.clear()
-        exchange = _Exchange(request.method, request, self._server.clock.seconds())
+        exchange = Exchange(request.method, request, self._server.clock.seconds())
         self._exchange = exchange
         answer = self._server.application.handle(request, crowded=self._crowded)
         if isinstance(answer, Answer):
@@ -233,7 +178,7 @@ class Connection(Protocol):
             answer.addCallback(self._send_later, exchange)
             answer.addErrback(self._application_failed)
 
-    def _send_later(self, answer: Answer, exchange: _Exchange) -> None:
+    def _send_later(self, answer: Answer, exchange: Exchange) -> None:
         if exchange is self._exchange:  # else the client left in the meantime
             if not self._taking:  # else it had fired already, in the turn of its request
                 self._sender.begin_turn()
@@ -248,18 +193,21 @@ class Connection(Protocol):
         """Answer what is no sound request; nothing behind it can be trusted to be one."""
         self._deadline.clear()
         method = "HEAD" if head.startswith(b"HEAD ") else ""
-        exchange = _Exchange(method, None, self._server.clock.seconds())
+        exchange = Exchange(method, None, self._server.clock.seconds())
         self._exchange = exchange
         self._buffer = b""
         self._send(exchange, Answer(problem(error, head_only=bool(method))))
 
     # Answers.
 
-    def _send(self, exchange: _Exchange, answer: Answer) -> None:
+    def _send(self, exchange: Exchange, answer: Answer) -> None:
         exchange.answer = answer
         request = exchange.request
         exchange.keep_alive = request is not None and request.keep_alive and self._may_go_on()
-        if self._sender.send(self._head(exchange, answer), answer.response.body):
+        response = answer.response
+        has_own_line = self._server.access_log.has_own_line(response.status)
+        head = exchange.head(response, self._server.date_line(), needs_id=has_own_line)
+        if self._sender.send(head, response.body):
             self._finish(exchange)
         elif self._exchange is exchange:
             self._watch_for_stall()
@@ -267,21 +215,6 @@ class Connection(Protocol):
     def _may_go_on(self) -> bool:
         nothing_follows = self._client_done and not self._buffer
         return not (self._crowded or nothing_follows or self._server.draining)
-
-    def _head(self, exchange: _Exchange, answer: Answer) -> bytes:
-        response, request = answer.response, exchange.request
-        lines = [STATUS_LINES[response.status], self._server.date_line(), response.fields]
-        if not exchange.keep_alive:
-            lines.append(b"Connection: close\r\n")
-        elif request is not None and request.http_1_0:
-            lines.append(b"Connection: keep-alive\r\n")
-        exchange.request_id = known_request_id(request.headers.get("x-request-id") if request else None)
-        if not exchange.request_id and self._server.access_log.has_own_line(response.status):
-            exchange.request_id = new_request_id()
-        if exchange.request_id:
-            lines.append(b"X-Request-ID: %b\r\n" % exchange.request_id.encode("ascii"))
-        lines.append(b"\r\n")
-        return b"".join(lines)
 
     def sent(self) -> None:
         """The sender is done, some time after it was asked to."""
@@ -294,7 +227,7 @@ class Connection(Protocol):
         self._ended = self._ended or reason
         self._tcp().abortConnection()  # nothing happens if it is gone, while TLS would raise
 
-    def _finish(self, exchange: _Exchange) -> None:
+    def _finish(self, exchange: Exchange) -> None:
         self._exchange = None
         self._record(exchange, COMPLETE)
         if exchange.keep_alive and self._may_go_on():
@@ -303,23 +236,9 @@ class Connection(Protocol):
         else:
             self._shut()
 
-    def _record(self, exchange: _Exchange, ended: str) -> None:
-        request, answer = exchange.request, exchange.answer
-        headers = request.headers if request is not None else {}
-        self._log.add(
-            Entry(
-                request_id=exchange.request_id,
-                method=exchange.method,
-                user_agent=headers.get("user-agent", ""),
-                range=headers.get("range", ""),
-                subject=answer.subject if answer is not None else NOTHING,
-                status=answer.response.status if answer is not None else 0,
-                code=answer.response.what if answer is not None else "",
-                body_bytes=max(0, self._sender.body_bytes) if answer is not None else 0,
-                seconds=self._server.clock.seconds() - exchange.began,
-                ended=ended,
-            )
-        )
+    def _record(self, exchange: Exchange, ended: str) -> None:
+        seconds = self._server.clock.seconds() - exchange.began
+        self._log.add(exchange.entry(self._sender.body_bytes, seconds, ended))
 
     # Deadlines and ends.
 
@@ -337,16 +256,11 @@ class Connection(Protocol):
             self._shut()
 
     def _watch_for_stall(self) -> None:
-        self._acked = self._acknowledged()
-        self._acked_at = self._server.clock.seconds()
+        self._progress.begin()
         self._deadline.set(self._stall_check_seconds())
 
     def _check_for_stall(self) -> None:
-        """Progress is what the client's TCP acknowledged: kernel buffers hide everything else."""
-        now, acked = self._server.clock.seconds(), self._acknowledged()
-        if acked != self._acked:
-            self._acked, self._acked_at = acked, now
-        elif now - self._acked_at >= self._server.limits.stall_seconds:
+        if self._progress.seconds_without() >= self._server.limits.stall_seconds:
             self.failed(f"no progress for {self._server.limits.stall_seconds:g} s")
             return
         self._deadline.set(LINGER_SECONDS if self._closing else self._stall_check_seconds())
@@ -357,22 +271,12 @@ class Connection(Protocol):
     def _tcp(self) -> Any:  # noqa: ANN401 - as transport
         return self.transport.transport if self._secure else self.transport
 
-    def _socket(self) -> socket:
-        handle: socket = self._tcp().getHandle()
-        return handle
-
-    def _acknowledged(self) -> int:
-        """Bytes that the client's TCP has acknowledged since the connection began."""
-        info = self._socket().getsockopt(IPPROTO_TCP, TCP_INFO, _BYTES_ACKED_OFFSET + _BYTES_ACKED.size)
-        acked: int = _BYTES_ACKED.unpack_from(info, _BYTES_ACKED_OFFSET)[0]
-        return acked
-
     def _linger(self) -> None:
         """Wait for as long as the client's system still takes what lies in the kernel's buffer, no longer.
 
         The end is a close, not an abort: the client itself may not have read what its system has.
         """
-        if any(ioctl(self._socket(), TIOCOUTQ, bytes(4))):
+        if self._progress.outstanding:
             self._check_for_stall()
         else:
             self._tcp().loseConnection()
@@ -401,74 +305,3 @@ class Connection(Protocol):
 def _plain_address(host: str) -> str:
     """An IPv4 address as such, which a dual-stack listener gives as ``::ffff:192.0.2.1``."""
     return host.removeprefix("::ffff:") if "." in host else host
-
-
-@attrs.define(eq=False)
-class ConnectionFactory(Factory):
-    """Makes connections and holds what they share.
-
-    Args:
-        clock: the reactor's.
-        application: answers requests.
-        page_cache: keeps the disk out of the reactor.
-        access_log: where requests are logged.
-        limits: deadlines and the number of connections.
-        secure: whether TLS lies below.
-    """
-
-    clock: IReactorTime
-    application: Application
-    page_cache: PageCache
-    access_log: AccessLog
-    limits: Limits
-    secure: bool = False
-    draining: bool = attrs.field(default=False, init=False)
-    connections: set[Connection] = attrs.field(factory=set, init=False)
-    _drained: Deferred[None] | None = attrs.field(default=None, init=False)
-    _date_second: int = attrs.field(default=-1, init=False)
-    _date_line: bytes = attrs.field(default=b"", init=False)
-
-    noisy = False
-
-    def buildProtocol(self, addr: object) -> Connection | None:  # noqa: ARG002 - Twisted's signature
-        """Take a connection, or close it at once when even the reserve is used up."""
-        count = len(self.connections)
-        if count >= self.limits.connections + CROWD_RESERVE:
-            return None
-        connection = Connection(self, secure=self.secure, crowded=count >= self.limits.connections)
-        self.connections.add(connection)
-        return connection
-
-    def lost(self, connection: Connection) -> None:
-        """Forget a connection."""
-        self.connections.discard(connection)
-        if self._drained is not None and not self.connections:
-            self._drained.callback(None)
-
-    async def drain(self, seconds: float) -> None:
-        """Go away: end what is idle, give answers that are under way a while, then cut them.
-
-        Args:
-            seconds: how long they may go on.
-        """
-        self.draining = True
-        for connection in tuple(self.connections):
-            connection.close_if_idle()
-        if self.connections:
-            self._drained = Deferred()
-            timer = self.clock.callLater(seconds, self._cut)
-            await self._drained
-            if timer.active():
-                timer.cancel()
-
-    def _cut(self) -> None:
-        for connection in tuple(self.connections):
-            connection.failed("the service is going away")
-
-    def date_line(self) -> bytes:
-        """The Date field of this second."""
-        second = int(self.clock.seconds())
-        if second != self._date_second:
-            self._date_second = second
-            self._date_line = f"Date: {format_http_date(datetime.fromtimestamp(second, UTC))}\r\n".encode()
-        return self._date_line

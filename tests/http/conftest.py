@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
-    from image_service.http.connection import Limits
+    from image_service.http.factory import Limits
     from image_service.http.page_cache import PageCache
 
 

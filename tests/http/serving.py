@@ -20,7 +20,7 @@ from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 
 from image_service.http.access_log import AccessLog
-from image_service.http.connection import Connection, ConnectionFactory, Limits
+from image_service.http.factory import ConnectionFactory, Limits
 from image_service.http.page_cache import PageCache
 from image_service.http.tls import TlsFactory
 from tests.http.client import Client
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
     from twisted.internet.interfaces import IListeningPort
 
+    from image_service.http.connection import Connection
     from image_service.http.exchange import Application
 
 DEFAULTS = Limits()
@@ -138,7 +139,7 @@ class Server:
     async def delivered(self, client: Client) -> None:
         """Wait until the client's system has acknowledged everything, which it may do some ms late."""
         await turns(self.reactor)
-        handle = (await self.connection_of(client))._socket()
+        handle = (await self.connection_of(client))._tcp().getHandle()
         await until(self.reactor, lambda: ioctl(handle, TIOCOUTQ, bytes(4)) == bytes(4))
 
     async def all_gone(self) -> None:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from image_service.http.connection import Limits
 from image_service.http.deadline import Deadline
+from image_service.http.factory import Limits
 from tests.http.client import request
 from tests.http.serving import SMALL_BUFFER
 from tests.http.turns import turns

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet.defer import Deferred
 
-from image_service.http.connection import LINGER_SECONDS, Limits
+from image_service.http.connection import LINGER_SECONDS
+from image_service.http.factory import Limits
 from tests.http.client import request, split_answers
 from tests.http.image import MIB
 from tests.http.serving import SMALL_BUFFER

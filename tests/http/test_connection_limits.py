@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.http.connection import CROWD_RESERVE, CROWDED_HEAD_SECONDS, LINGER_SECONDS, Limits
+from image_service.http.connection import CROWDED_HEAD_SECONDS, LINGER_SECONDS
+from image_service.http.factory import CROWD_RESERVE, Limits
 from tests.http.client import request
 from tests.http.image import MIB, PROBES, ImageApplication
 from tests.http.turns import turns, until

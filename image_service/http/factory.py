@@ -1,0 +1,113 @@
+"""What all connections of a listener share, and how they end together."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import Factory
+
+from image_service.http.connection import Connection
+from image_service.http_dates import format_http_date
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IReactorTime
+
+    from image_service.http.access_log import AccessLog
+    from image_service.http.exchange import Application
+    from image_service.http.page_cache import PageCache
+
+CROWD_RESERVE = 64
+"""Connections beyond the limit that are still accepted, to be told so, and for probes."""
+
+
+@attrs.frozen
+class Limits:
+    """Deadlines in seconds and the number of connections.
+
+    Args:
+        handshake_seconds: for the TLS handshake.
+        head_seconds: from the accept, or a head's first byte, to its end.
+        idle_seconds: between two requests.
+        stall_seconds: without the client acknowledging a byte of an answer.
+        connections: beyond them only probes are answered.
+    """
+
+    handshake_seconds: float = 15
+    head_seconds: float = 5
+    idle_seconds: float = 60
+    stall_seconds: float = 120
+    connections: int = 8192
+
+
+@attrs.define(eq=False)
+class ConnectionFactory(Factory):
+    """Makes connections and holds what they share.
+
+    Args:
+        clock: the reactor's.
+        application: answers requests.
+        page_cache: keeps the disk out of the reactor.
+        access_log: where requests are logged.
+        limits: deadlines and the number of connections.
+        secure: whether TLS lies below.
+    """
+
+    clock: IReactorTime
+    application: Application
+    page_cache: PageCache
+    access_log: AccessLog
+    limits: Limits
+    secure: bool = False
+    draining: bool = attrs.field(default=False, init=False)
+    connections: set[Connection] = attrs.field(factory=set, init=False)
+    _drained: Deferred[None] | None = attrs.field(default=None, init=False)
+    _date_second: int = attrs.field(default=-1, init=False)
+    _date_line: bytes = attrs.field(default=b"", init=False)
+
+    noisy = False
+
+    def buildProtocol(self, addr: object) -> Connection | None:  # noqa: ARG002 - Twisted's signature
+        """Take a connection, or close it at once when even the reserve is used up."""
+        count = len(self.connections)
+        if count >= self.limits.connections + CROWD_RESERVE:
+            return None
+        connection = Connection(self, secure=self.secure, crowded=count >= self.limits.connections)
+        self.connections.add(connection)
+        return connection
+
+    def lost(self, connection: Connection) -> None:
+        """Forget a connection."""
+        self.connections.discard(connection)
+        if self._drained is not None and not self.connections:
+            self._drained.callback(None)
+
+    async def drain(self, seconds: float) -> None:
+        """Go away: end what is idle, give answers that are under way a while, then cut them.
+
+        Args:
+            seconds: how long they may go on.
+        """
+        self.draining = True
+        for connection in tuple(self.connections):
+            connection.close_if_idle()
+        if self.connections:
+            self._drained = Deferred()
+            timer = self.clock.callLater(seconds, self._cut)
+            await self._drained
+            if timer.active():
+                timer.cancel()
+
+    def _cut(self) -> None:
+        for connection in tuple(self.connections):
+            connection.failed("the service is going away")
+
+    def date_line(self) -> bytes:
+        """The Date field of this second."""
+        second = int(self.clock.seconds())
+        if second != self._date_second:
+            self._date_second = second
+            self._date_line = f"Date: {format_http_date(datetime.fromtimestamp(second, UTC))}\r\n".encode()
+        return self._date_line

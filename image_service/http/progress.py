@@ -1,0 +1,55 @@
+"""Whether a client still takes what it is sent: kernel buffers hide that from whoever writes."""
+
+from __future__ import annotations
+
+import struct
+from fcntl import ioctl
+from socket import IPPROTO_TCP, TCP_INFO
+from termios import TIOCOUTQ
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from socket import socket
+
+    from twisted.internet.interfaces import IReactorTime
+
+_BYTES_ACKED = struct.Struct("=Q")
+_BYTES_ACKED_OFFSET = 120  # in struct tcp_info, Linux 4.1 and later
+
+
+class Progress:
+    """What a client's TCP acknowledges.
+
+    Args:
+        clock: the reactor's.
+        handle: of the connection.
+    """
+
+    def __init__(self, clock: IReactorTime, handle: socket) -> None:
+        self._clock = clock
+        self._handle = handle
+        self._acked = 0
+        self._acked_at = 0.0
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self._acked = self._acknowledged()
+        self._acked_at = self._clock.seconds()
+
+    def seconds_without(self) -> float:
+        """How long nothing has been acknowledged, as far as this was asked; 0: something was, since then."""
+        now, acked = self._clock.seconds(), self._acknowledged()
+        if acked != self._acked:
+            self._acked, self._acked_at = acked, now
+        return now - self._acked_at
+
+    @property
+    def outstanding(self) -> bool:
+        """Whether the kernel still holds bytes that the client's has not acknowledged."""
+        return any(ioctl(self._handle, TIOCOUTQ, bytes(4)))
+
+    def _acknowledged(self) -> int:
+        """Bytes since the connection began."""
+        info = self._handle.getsockopt(IPPROTO_TCP, TCP_INFO, _BYTES_ACKED_OFFSET + _BYTES_ACKED.size)
+        acked: int = _BYTES_ACKED.unpack_from(info, _BYTES_ACKED_OFFSET)[0]
+        return acked
