@@ -25,14 +25,26 @@ def written(path: Path) -> Iterator[BinaryIO]:
     Yields:
         the file; when the block raises, nothing of it stays.
     """
+    with made(path) as temporary, temporary.open("xb") as file:
+        yield file
+
+
+@contextlib.contextmanager
+def made(path: Path) -> Iterator[Path]:
+    """Give a name for a new file that somebody else writes, and do with it as ``written`` does.
+
+    Args:
+        path: as that of ``written``.
+
+    Yields:
+        where the file must be when the block ends; when it raises, nothing of it stays.
+    """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with temporary.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
+        yield temporary
+        _sync(temporary)
         temporary.replace(path)
-        _sync_directory(path.parent)
+        _sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -44,8 +56,9 @@ def remove_leftovers(directory: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _sync(path: Path) -> None:
+    """Wait until a file, or a directory's names, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

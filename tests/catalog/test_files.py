@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.catalog.files import remove_leftovers, written
+from image_service.catalog.files import made, remove_leftovers, written
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,3 +36,27 @@ def test_what_is_left_behind_is_known_again(tmp_path: Path) -> None:
         remove_leftovers(tmp_path)
         assert not list(tmp_path.iterdir())
         left.touch()
+
+
+def test_a_file_that_somebody_else_writes_appears_when_it_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "rhcos-x.iso"
+    with made(path) as temporary:
+        temporary.write_bytes(b"whole")
+        assert list(tmp_path.iterdir()) == [temporary]
+    assert path.read_bytes() == b"whole"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_somebody_else_gave_up_is_left_nowhere(tmp_path: Path) -> None:
+    def give_up(half: Path) -> None:
+        half.write_bytes(b"half")
+        raise KeyError
+
+    with pytest.raises(KeyError), made(tmp_path / "rhcos-x.iso") as temporary:
+        give_up(temporary)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_nobody_wrote_is_missed(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), made(tmp_path / "rhcos-x.iso"):
+        pass

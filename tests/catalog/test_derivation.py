@@ -1,0 +1,438 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+
+from image_service.catalog.derivation import RAMDISK_BYTES, derive
+from image_service.catalog.interruption import Interrupted, Interruption
+from image_service.errors import BaseImageError, Unavailable
+from tests.acceptance.clients import needs_client, run_client
+from tests.acceptance.media import master
+from tests.catalog import full_isos, mastered
+from tests.catalog.full_isos import FULL_ISOS, open_iso
+from tests.coreos.iso_builder import CREATED, KERNEL_ARGUMENTS, VOLUME_ID, live_files
+from tests.coreos.reading import fixture, read_layout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from image_service.images.base import BaseImage
+
+MINIMAL_ARGUMENTS = KERNEL_ARGUMENTS.replace(f"coreos.liveiso={VOLUME_ID} ", "")
+NMSTATE = b"nmstatectl" * 1000
+REMOVED = {"IMAGES/PXEBOOT/ROOTFS.IMG"}
+ADDED = {"IMAGES/ASSISTED.IMG", "IMAGES/NMSTATE.IMG"}
+REPLACED = {"COREOS/KARGS.JSO", "EFI/REDHAT/GRUB.CFG", "BOOT/GRUB/GRUB.CFG", "ISOLINUX/ISOLINUX.CFG"}
+REWRITTEN = {"ISOLINUX/ISOLINUX.BIN", "ISOLINUX/BOOT.CAT", "BOOT.CAT"}  # tell where they lie
+OLDER = ["embed-areas-2020-09.iso", "embed-areas-2021-01.iso", "embed-areas-2021-09.iso"]
+NEWER = ["embed-areas-2022-02.iso", "embed-areas-2023-07.x86_64.iso"]
+
+
+@attrs.frozen
+class Bench:
+    """Derives from one base image.
+
+    Args:
+        base: the full ISO.
+        directory: holds what is made, scratch files and nothing else.
+    """
+
+    base: BaseImage
+    directory: Path
+
+    @property
+    def target(self) -> Path:
+        """The minimal ISO."""
+        return self.directory / "data" / "rhcos-minimal.iso"
+
+    def derive(self, nmstate: bytes | None = NMSTATE, interruption: Interruption | None = None) -> bytes:
+        """Make the minimal ISO and read it."""
+        for name in ("data", "scratch"):
+            (self.directory / name).mkdir(parents=True, exist_ok=True)
+        archive = self.directory / "nmstate.img"
+        archive.write_bytes(nmstate or b"")
+        scratch, interruption = self.directory / "scratch", interruption or Interruption()
+        derive(self.base, archive if nmstate else None, self.target, scratch, interruption)
+        return self.target.read_bytes()
+
+    def left(self) -> list[str]:
+        """What is there but for the archive."""
+        paths = [path for name in ("data", "scratch") for path in (self.directory / name).rglob("*")]
+        return sorted(path.name for path in paths)
+
+
+@pytest.fixture(params=FULL_ISOS)
+def architecture(request: pytest.FixtureRequest) -> str:
+    """Each in turn."""
+    return str(request.param)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[[Path], Bench]]:
+    """Open base images, and close them again."""
+    opened = []
+
+    def bench(path: Path, architecture: str = "x86_64") -> Bench:
+        base = open_iso(path, architecture)
+        opened.append(base.file.descriptor)
+        return Bench(base, tmp_path / "bench")
+
+    yield bench
+    for descriptor in opened:
+        os.close(descriptor)
+
+
+@pytest.fixture
+def full(architecture: str, tmp_path: Path) -> Path:
+    """The full ISO of an architecture."""
+    path = tmp_path / f"{architecture}.iso"
+    FULL_ISOS[architecture](path)
+    return path
+
+
+@pytest.fixture
+def bench(full: Path, architecture: str, make: Callable[[Path, str], Bench]) -> Bench:
+    """Derives from it."""
+    return make(full, architecture)
+
+
+@pytest.fixture
+def x86_64(tmp_path: Path, make: Callable[[Path], Bench]) -> Bench:
+    """Derives from the one that has everything."""
+    path = tmp_path / "x86_64.iso"
+    full_isos.x86_64(path)
+    return make(path)
+
+
+# What is in it.
+
+
+def test_everything_but_the_rootfs_is_there(bench: Bench, full: Path) -> None:
+    before, after = full.read_bytes(), bench.derive()
+    old, new = mastered.files(before), mastered.files(after)
+
+    assert set(new) == set(old) - REMOVED | ADDED
+    for path in set(old) - REMOVED - REPLACED - REWRITTEN:
+        assert new[path].read(after) == old[path].read(before), path
+    assert new["IMAGES/ASSISTED.IMG"].read(after) == bytes(RAMDISK_BYTES)
+    assert new["IMAGES/NMSTATE.IMG"].read(after) == NMSTATE
+
+
+def test_it_is_a_pristine_live_iso_with_room_for_a_ramdisk(bench: Bench) -> None:
+    layout = read_layout(bench.derive())
+    base = bench.base.layout
+    assert (layout.volume_id, layout.created, layout.customized) == (base.volume_id, base.created, None)
+    assert layout.ignition.length == base.ignition.length
+    assert layout.ramdisk
+    assert layout.ramdisk.length == RAMDISK_BYTES
+    assert layout.kernel_arguments
+    assert base.kernel_arguments
+    assert layout.kernel_arguments.default == MINIMAL_ARGUMENTS
+    assert layout.kernel_arguments.size == base.kernel_arguments.size
+    assert len(layout.kernel_arguments.areas) == len(base.kernel_arguments.areas)
+    assert layout.files.rootfs is None
+
+
+def test_every_boot_loader_loads_the_further_initrds(bench: Bench) -> None:
+    image = bench.derive()
+    for path in REPLACED & set(mastered.files(image)) - {"COREOS/KARGS.JSO"}:
+        config = mastered.files(image)[path].read(image).decode()
+        assert re.search(
+            r"/images/ignition.img[, ]/images/assisted_installer_custom.img[, ]/images/nmstate.img\b", config
+        )
+
+
+def test_without_nmstatectl_there_is_no_word_of_it(bench: Bench) -> None:
+    image = bench.derive(nmstate=None)
+    assert "IMAGES/NMSTATE.IMG" not in mastered.files(image)
+    assert b"nmstate" not in image
+    assert b"/images/assisted_installer_custom.img" in image
+
+
+def test_names_are_long_ones_too(bench: Bench) -> None:
+    bench.derive()
+    names = run_client("xorriso", "-indev", bench.target, "-find", "/", "-type", "f").decode()
+    for name in ("assisted_installer_custom.img", "nmstate.img", "ignition.img", "pxeboot/initrd.img"):
+        assert f"'/images/{name}'" in names
+    assert "'/coreos/igninfo.json'" in names
+
+
+# How it boots.
+
+
+def test_it_boots_as_the_base_does(bench: Bench, full: Path) -> None:
+    bench.derive()
+    assert boot_records(bench.target) == boot_records(full)
+
+
+def test_from_usb_it_boots_too(x86_64: Bench) -> None:
+    image = x86_64.derive()
+    mastered.check_boot_info_table(image, "ISOLINUX/ISOLINUX.BIN")
+    mastered.check_hybrid_mbr(image, "ISOLINUX/ISOLINUX.BIN", "IMAGES/EFIBOOT.IMG")
+    mastered.check_gpt(image)
+    mbr_code = 432
+    assert image[:mbr_code] == os.pread(x86_64.base.file.descriptor, mbr_code, 0)
+
+
+@pytest.mark.parametrize("name", NEWER)
+def test_what_isohybrid_made_stays_bootable_from_usb(
+    name: str, tmp_path: Path, make: Callable[[Path], Bench]
+) -> None:
+    (tmp_path / name).write_bytes(fixture(name))
+    mastered.check_gpt(fixture(name))
+    image = make(tmp_path / name).derive()
+    mastered.check_hybrid_mbr(image, "ISOLINUX/ISOLINUX.BIN", "IMAGES/EFIBOOT.IMG")
+    mastered.check_gpt(image)
+
+
+@pytest.mark.parametrize("name", OLDER + NEWER)
+def test_every_generation_gets_areas_and_a_list_of_them(
+    name: str, tmp_path: Path, make: Callable[[Path], Bench]
+) -> None:
+    (tmp_path / name).write_bytes(fixture(name))
+    bench = make(tmp_path / name)
+    image = bench.derive()
+    layout = read_layout(image)
+    kargs = layout.kernel_arguments
+    assert kargs
+    assert layout.kargs_json
+    assert json.loads(layout.kargs_json.content)["default"] == kargs.default
+    assert "coreos.liveiso" not in kargs.default
+    assert len(kargs.areas) == 2
+    assert layout.customized is None
+    assert image[32672:32680] == bytes(8)
+    assert image[32744:32768] == bytes(24)
+
+
+# What coreos-installer makes of it.
+
+
+def test_coreos_installer_knows_its_areas(bench: Bench, tmp_path: Path) -> None:
+    bench.derive()
+    config, customized = tmp_path / "config.ign", tmp_path / "customized.iso"
+    config.write_text('{"ignition":{"version":"3.3.0"}}')
+
+    assert coreos_installer("kargs", "show", bench.target) == MINIMAL_ARGUMENTS
+    assert coreos_installer("kargs", "show", "--default", bench.target) == MINIMAL_ARGUMENTS
+    coreos_installer("kargs", "modify", "-a", "a=b", "-o", customized, bench.target)
+    coreos_installer("ignition", "embed", "-i", config, customized)
+    assert coreos_installer("kargs", "show", customized) == f"{MINIMAL_ARGUMENTS} a=b"
+    assert coreos_installer("ignition", "show", customized) == config.read_text()
+    coreos_installer("reset", customized)
+    assert customized.read_bytes() == bench.target.read_bytes()
+
+
+def test_coreos_installer_reads_its_directories(bench: Bench) -> None:
+    bench.derive()
+    shown = json.loads(run_client("coreos-installer", "dev", "show", "iso", bench.target))
+    assert "ASSISTED.IMG" in json.dumps(shown["records"])
+
+
+# The same everywhere.
+
+
+def test_the_same_base_makes_the_same_bytes(
+    bench: Bench, tmp_path: Path, make: Callable[[Path, str], Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = bench.derive()
+    copy = tmp_path / "elsewhere" / "copy.iso"
+    copy.parent.mkdir()
+    shutil.copyfile(bench.base.file.path, copy)
+    os.utime(copy, (0, 0))
+    other = attrs.evolve(make(copy, bench.base.architecture), directory=tmp_path / "elsewhere" / "bench")
+    monkeypatch.setenv("TZ", "Asia/Kathmandu")
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
+    monkeypatch.chdir(other.directory.parent)
+    mask = os.umask(0o077)
+    try:
+        assert other.derive() == first
+    finally:
+        os.umask(mask)
+
+
+def test_no_clock_left_a_date(bench: Bench) -> None:
+    assert mastered.dates(bench.derive()) == {f"{CREATED:%Y%m%d%H%M%S}".encode()}
+
+
+@pytest.mark.parametrize("created", [None, datetime(1970, 1, 1, tzinfo=UTC)])
+def test_what_has_no_date_gets_none_of_today(created: datetime | None, x86_64: Bench) -> None:
+    layout = attrs.evolve(x86_64.base.layout, created=created)
+    undated = attrs.evolve(x86_64, base=attrs.evolve(x86_64.base, layout=layout))
+    assert mastered.dates(undated.derive()) == {b"19800101000000"}
+
+
+def test_inode_numbers_do_not_decide_the_order(bench: Bench) -> None:
+    """New files lie behind all others, in an order of ours; mtime and inode of a scratch file are chance."""
+    new = mastered.files(bench.derive())
+    assert read_layout(bench.target.read_bytes()).ramdisk
+    configs = sorted(REPLACED & set(new) - {"COREOS/KARGS.JSO"}, key=lambda path: new[path].sector)
+    expected = ["IMAGES/ASSISTED.IMG", "COREOS/KARGS.JSO", *configs, "IMAGES/NMSTATE.IMG"]
+    last = sorted(new, key=lambda path: new[path].sector)[-len(expected) :]
+    assert last == expected
+
+
+def test_another_base_makes_another_disk(x86_64: Bench) -> None:
+    first = x86_64.derive()
+    other = attrs.evolve(x86_64, base=attrs.evolve(x86_64.base, sha256="12" * 32))
+    guid = slice(512 + 56, 512 + 72)
+    assert other.derive()[guid] == bytes([0x12]) * 16 != first[guid]
+
+
+# What it costs, and what it leaves.
+
+
+def test_there_is_never_a_copy_of_the_base(
+    tmp_path: Path, make: Callable[[Path], Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_isos.x86_64(tmp_path / "large.iso", rootfs=os.urandom(80 * 2**20))
+    bench = make(tmp_path / "large.iso")
+    xorriso = needs_client("xorriso")
+    measure = f'"{xorriso}" "$@"; status=$?; du -sk {bench.directory} >told; exit $status'
+    fake_xorriso(tmp_path, monkeypatch, measure)
+    image = bench.derive()
+    peak_bytes = int((tmp_path / "told").read_text().split()[0]) * 1024
+    assert peak_bytes < len(image) + 4 * 2**20 < len(full_isos.ROOTFS) + 8 * 2**20
+    assert bench.left() == [bench.target.name]
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("kill -9 $$", "xorriso ended with status -9: it told nothing"),
+        ("echo 'xorriso : FAILURE : the disk is full' >&2; exit 5", "status 5: the disk is full"),
+    ],
+)
+def test_a_failure_leaves_nothing(
+    script: str, reason: str, x86_64: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_xorriso(tmp_path, monkeypatch, f"{WRITE_HALF}; {script}")
+    with pytest.raises(Unavailable, match=reason):
+        x86_64.derive()
+    assert (tmp_path / "half").exists()
+    assert x86_64.left() == []
+
+
+def test_an_interruption_ends_xorriso_and_leaves_nothing(
+    x86_64: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "started")
+    fake_xorriso(tmp_path, monkeypatch, f"{WRITE_HALF}; echo $$ >{tmp_path}/started; exec sleep 1000")
+    interruption, raised = Interruption(), []
+
+    def run() -> None:
+        try:
+            x86_64.derive(interruption=interruption)
+        except Interrupted as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    process = int((tmp_path / "started").read_text())
+    interruption.interrupt()
+    thread.join()
+    assert raised
+    assert not Path(f"/proc/{process}").exists()
+    assert x86_64.left() == []
+
+
+def test_a_missing_xorriso_is_named(x86_64: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(Unavailable, match="xorriso is not installed; install the package xorriso"):
+        x86_64.derive()
+    assert x86_64.left() == []
+
+
+# What is refused.
+
+
+def test_s390x_is_refused_by_name(x86_64: Bench) -> None:
+    bench = attrs.evolve(x86_64, base=attrs.evolve(x86_64.base, architecture="s390x"))
+    with pytest.raises(BaseImageError, match="s390x loads one initrd"):
+        bench.derive()
+    assert bench.left() == []
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "reason"),
+    [
+        ("images/pxeboot/rootfs.img", None, r"there is no images/pxeboot/rootfs\.img"),
+        ("isolinux/isolinux.cfg", 64 * 1024 + 1, r"isolinux/isolinux\.cfg has 65537 bytes, more than 65536"),
+    ],
+)
+def test_what_cannot_be_derived_is_refused(
+    path: str, content: int | None, reason: str, tmp_path: Path, make: Callable[[Path], Bench]
+) -> None:
+    files = live_files()
+    if content is None:
+        del files[path]
+    else:
+        files[path] = files[path].ljust(content)
+    master(tmp_path / "base.iso", files, VOLUME_ID)
+    bench = make(tmp_path / "base.iso")
+    with pytest.raises(BaseImageError, match=reason):
+        bench.derive()
+    assert bench.left() == []
+
+
+def test_an_area_outside_of_the_known_boot_configurations_is_refused(
+    tmp_path: Path, make: Callable[[Path], Bench]
+) -> None:
+    """As an old header may name one; where a file list does, the list names the boot configuration too."""
+    full_isos.x86_64(tmp_path / "base.iso")
+    bench = make(tmp_path / "base.iso")
+    kargs = bench.base.layout.kernel_arguments
+    assert kargs
+    areas = (attrs.evolve(kargs.areas[0], offset=0), kargs.areas[1])
+    layout = attrs.evolve(bench.base.layout, kernel_arguments=attrs.evolve(kargs, areas=areas))
+    with pytest.raises(BaseImageError, match=r"of 2 areas of kernel arguments, .* hold 1"):
+        attrs.evolve(bench, base=attrs.evolve(bench.base, layout=layout)).derive()
+
+
+def test_names_that_rock_ridge_spells_otherwise_are_refused(
+    tmp_path: Path, make: Callable[[Path], Bench]
+) -> None:
+    """Or the image would have two boot configurations, of which only one is right."""
+    files = live_files()
+    files["coreos/kargs.json"] = files["coreos/kargs.json"].replace(b"isolinux.cfg", b"ISOLINUX.CFG")
+    files["isolinux/ISOLINUX.cfg"] = files.pop("isolinux/isolinux.cfg")
+    master(tmp_path / "base.iso", files, VOLUME_ID)
+    with pytest.raises(Unavailable, match=r"isolinux\.cfg"):
+        make(tmp_path / "base.iso").derive()
+
+
+WRITE_HALF = 'for a; do case $a in stdio:*.part) echo half >"${a#stdio:}"; cp "${a#stdio:}" half;; esac; done'
+
+
+def fake_xorriso(directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Put a shell script in the place of xorriso."""
+    path = directory / "bin" / "xorriso"
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\ncd {directory}\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(path.parent), prepend=os.pathsep)
+
+
+def boot_records(path: Path) -> list[str]:
+    """What xorriso tells of El Torito and the partition tables, but for addresses, sizes and GUIDs."""
+    options = ("-report_el_torito", "plain", "-report_system_area", "plain")
+    lines = run_client("xorriso", "-indev", path, *options).decode().splitlines()
+    varying = re.compile(r"GUID|ISO image size|lba range|start and size|gap filler|Gap|APM partition type")
+    kept = [line for line in lines if not varying.search(line)]
+    boot_images = re.compile(r"(El Torito boot img :.*) [0-9]+$")
+    partitions = re.compile(r"(MBR partition +: +[0-9]+ +\S+ +\S+) +[0-9]+ +[0-9]+$")
+    return [partitions.sub(r"\1", boot_images.sub(r"\1", line)) for line in kept]
+
+
+def coreos_installer(*arguments: str | Path) -> str:
+    """What it writes about an ISO."""
+    return run_client("coreos-installer", "iso", *arguments).decode().removesuffix("\n")

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+
+from image_service.catalog import xorriso
+from image_service.catalog.interruption import Interrupted, Interruption
+from image_service.catalog.xorriso import Remastering, remaster
+from image_service.errors import Unavailable
+from image_service.images.extents import BaseFile
+from tests.acceptance.media import master
+from tests.coreos.iso_builder import VOLUME_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MIB = 2**20
+NOTHING_MUCH = Remastering(("/removed",), {}, datetime(2025, 5, 23, tzinfo=UTC), "0" * 32, 8 * MIB)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[BaseFile]:
+    """An ISO with a file of 4 MiB that stays, and one that goes."""
+    path = tmp_path / "source.iso"
+    master(path, {"kept": os.urandom(4 * MIB), "removed": b""}, VOLUME_ID)
+    with path.open("rb") as file:
+        yield BaseFile(file.fileno(), path.stat().st_size, str(path))
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """Where the copy goes."""
+    return tmp_path / "target.iso"
+
+
+def test_the_open_file_is_read_whatever_has_its_name_now(source: BaseFile, target: Path) -> None:
+    Path(source.path).unlink()
+    remaster(source, target, NOTHING_MUCH, Interruption())
+    assert target.stat().st_size > 4 * MIB
+
+
+def test_an_image_that_grows_without_bounds_is_stopped(source: BaseFile, target: Path) -> None:
+    small = attrs.evolve(NOTHING_MUCH, max_bytes=2 * MIB)
+    with pytest.raises(Unavailable, match="File too large"):
+        remaster(source, target, small, Interruption())
+    assert target.stat().st_size <= 2 * MIB
+
+
+@pytest.mark.parametrize(("name", "value"), [("MAX_MEMORY_BYTES", 8 * MIB), ("MAX_CPU_SECONDS", 0)])
+def test_what_it_may_cost_is_bounded(
+    name: str, value: int, source: BaseFile, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(xorriso, name, value)
+    with pytest.raises(Unavailable, match="xorriso ended with status"):
+        remaster(source, target, NOTHING_MUCH, Interruption())
+
+
+def test_how_long_it_may_take_is_bounded(
+    source: BaseFile, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(xorriso, "MAX_SECONDS", 0.0)
+    with pytest.raises(Unavailable, match="xorriso took more than 0 s"):
+        remaster(source, target, NOTHING_MUCH, Interruption())
+
+
+def test_the_reason_is_what_xorriso_said_first(source: BaseFile, target: Path) -> None:
+    with pytest.raises(Unavailable, match=r"xorriso ended with status 5: .*'/nowhere'") as refusal:
+        remaster(source, target, attrs.evolve(NOTHING_MUCH, removed=("/nowhere",)), Interruption())
+    assert "aborting" not in refusal.value.detail
+
+
+def test_after_an_interruption_it_is_not_even_started(source: BaseFile, target: Path) -> None:
+    interruption = Interruption()
+    interruption.interrupt()
+    with pytest.raises(Interrupted):
+        remaster(source, target, NOTHING_MUCH, interruption)
+    assert not target.exists()
