@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from image_service.errors import SnapshotUnreadable
 
 if TYPE_CHECKING:
-    from image_service.images.reference import Credentials, Kind
+    from image_service.images.reference import Credentials
 
 SECRET_BYTES = 32
 _KEY_BYTES = 32
@@ -45,18 +45,18 @@ class Vault:
 
     _secret: bytes = attrs.field(repr=False)
 
-    def key_of(self, infra_env_id: str, kind: Kind, credentials: Credentials | None) -> bytes:
+    def key_of(self, infra_env_id: str, question: str, credentials: Credentials | None) -> bytes:
         """Tell a question from all others, without telling what it is.
 
         Args:
             infra_env_id: whose answer it is.
-            kind: what is asked for.
+            question: what is asked for.
             credentials: who asks.
 
         Returns:
             32 bytes.
         """
-        return self._digest(b"question", infra_env_id.encode(), kind.value.encode(), *_fields(credentials))
+        return self._digest(b"question", infra_env_id.encode(), question.encode(), *_fields(credentials))
 
     def reader_of(self, address: str, credentials: Credentials | None, ref: str) -> bytes:
         """Tell a client that reads an image from all others.

@@ -1,0 +1,199 @@
+"""A database in a file, for what can be lost: the file is made, checked and, where it is unusable, replaced.
+
+Several processes may share it. What is damaged or foreign is moved aside, and there is a new file in its
+place. So a path may come to name another file than the one that is open: before each use the two are
+compared.
+
+With WAL and ``synchronous=NORMAL`` what was committed survives the end of the process, however that ends; a
+power failure may take the latest commits, and leaves the file sound.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+import attrs
+from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event
+from sqlalchemy.exc import DBAPIError
+from twisted.logger import Logger
+
+from image_service.assisted.directory_lock import directory_lock
+from image_service.errors import StoreFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
+Identity: TypeAlias = "tuple[int, int] | None"
+
+BUSY_SECONDS = 5.0
+"""How long one writer waits for another, of this process or not."""
+APPLICATION_ID = 0x696D6773
+"""In the file's header, where ``file(1)`` finds it: "imgs"."""
+_ASIDE = ".unusable"
+_BESIDE = ("", "-wal", "-shm")
+_PRAGMAS = (
+    "auto_vacuum = FULL",  # what is deleted gives its room back; set before there is anything in the file
+    "journal_mode = WAL",
+    "synchronous = NORMAL",
+    "foreign_keys = ON",
+    "journal_size_limit = 4194304",  # or the WAL keeps the size of the largest transaction
+)
+# "SQL logic error" is a table that is not there, or not ours: all our statements are sound.
+_UNUSABLE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
+_log = Logger()
+
+
+class _Unusable(Exception):
+    """The file is no database, or none of ours."""
+
+
+@attrs.frozen
+class _Opened:
+    engine: Engine
+    identity: Identity
+
+
+class SqliteFile:
+    """The file. Every call blocks, and may come from any thread.
+
+    Args:
+        path: where; made, for its owner alone, when it is not there.
+        tables: that it has.
+        version: of the tables, from 1; a file with an earlier one is replaced, one with a later one is not.
+    """
+
+    def __init__(self, path: Path, tables: MetaData, version: int) -> None:
+        self._path = path
+        self._tables = tables
+        self._version = version
+        self._opened: _Opened | None = None
+
+    def transact(self, work: Callable[[Connection], T]) -> T:
+        """Do everything, or nothing.
+
+        Args:
+            work: done once more where it finds the file damaged, with a new one. If it writes, it does so
+                first: who has read already cannot wait for another writer.
+
+        Returns:
+            what it gave.
+
+        Raises:
+            StoreFailed: it cannot be done.
+        """
+        with self._telling():
+            opened = self._current()
+            try:
+                return _begin(opened, work)
+            except DBAPIError as error:
+                if not _is_unusable(error):
+                    raise
+                return _begin(self._reopen(opened, str(error.orig)), work)
+
+    def close(self) -> None:
+        """Close the file; the next transaction would open it again."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.engine.dispose()
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except (DBAPIError, OSError, _Unusable) as error:
+            reason = error.orig if isinstance(error, DBAPIError) else error
+            raise StoreFailed(f"{self._path}: {reason}") from error
+
+    def _current(self) -> _Opened:
+        opened = self._opened
+        return opened if opened is not None and self._is_at_path(opened) else self._reopen()
+
+    def _reopen(self, damaged: _Opened | None = None, reason: str = "") -> _Opened:
+        """Open what is at the path now; if that is still what was found damaged, something new."""
+        with directory_lock(self._path.parent):
+            if damaged is not None and self._is_at_path(damaged):
+                self._move_aside(reason)
+            opened = self._opened
+            if opened is None or not self._is_at_path(opened):  # no other thread was faster
+                self.close()
+                self._opened = opened = self._open()
+            return opened
+
+    def _is_at_path(self, opened: _Opened) -> bool:
+        return opened.identity == _identity(self._path)
+
+    def _open(self) -> _Opened:
+        try:
+            return self._open_as_it_is()
+        except DBAPIError as error:
+            if not _is_unusable(error):
+                raise
+            self._move_aside(str(error.orig))
+        except _Unusable as error:
+            self._move_aside(str(error))
+        return self._open_as_it_is()
+
+    def _open_as_it_is(self) -> _Opened:
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        self._path.chmod(0o600)  # SQLite gives the files beside it the same
+        url = URL.create("sqlite", database=str(self._path))
+        engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS}, hide_parameters=True)
+        event.listen(engine, "connect", _configure)
+        try:
+            with engine.begin() as connection:
+                self._prepare(connection)
+        except BaseException:
+            engine.dispose()
+            raise
+        return _Opened(engine, _identity(self._path))
+
+    def _prepare(self, connection: Connection) -> None:
+        """Make the tables in an empty file; refuse one that has others."""
+        if not connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar_one():
+            self._tables.create_all(connection)
+            connection.exec_driver_sql(f"PRAGMA user_version = {self._version}")
+            connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
+        if connection.exec_driver_sql("PRAGMA application_id").scalar_one() != APPLICATION_ID:
+            raise _Unusable("a database of something else")
+        version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
+        if version > self._version:
+            raise StoreFailed(f"{self._path} is of version {version}, this release knows {self._version}")
+        if version < self._version:
+            raise _Unusable(f"of version {version}, which an earlier release made")
+
+    def _move_aside(self, reason: str) -> None:
+        """Give the file another name, with what belongs to it: another process may have it open."""
+        aside = f"{self._path}{_ASIDE}"
+        _log.warn("{path}: {reason}; moved to {aside}", path=str(self._path), reason=reason, aside=aside)
+        for suffix in _BESIDE:
+            target = Path(f"{aside}{suffix}")
+            target.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                Path(f"{self._path}{suffix}").rename(target)
+
+
+def _begin(opened: _Opened, work: Callable[[Connection], T]) -> T:
+    with opened.engine.begin() as connection:
+        return work(connection)
+
+
+def _configure(connection: sqlite3.Connection, _: object) -> None:
+    for pragma in _PRAGMAS:
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _is_unusable(error: DBAPIError) -> bool:
+    """Whether the file is to blame; the second byte of a code tells only more about the first."""
+    return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _UNUSABLE
+
+
+def _identity(path: Path) -> Identity:
+    with suppress(FileNotFoundError):
+        status = path.stat()
+        return status.st_dev, status.st_ino
+    return None

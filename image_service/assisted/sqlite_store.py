@@ -1,0 +1,244 @@
+"""The store of snapshots in SQLite.
+
+A payload is in a table of its own: SQLite writes a row as a whole, and what is known of a snapshot changes
+every minute.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import attrs
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Connection,
+    Float,
+    ForeignKeyConstraint,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    bindparam,
+    case,
+    delete,
+    exists,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
+from sqlalchemy.dialects import sqlite
+
+from image_service.assisted.snapshot_store import KEPT_GENERATIONS, Mount, Stored
+from image_service.assisted.sqlite_file import SqliteFile
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from pathlib import Path
+
+    from sqlalchemy import ColumnElement
+
+T = TypeVar("T")
+
+STORE_FILE = "snapshots.sqlite"
+VERSION = 1
+_TABLES = MetaData()
+_SNAPSHOTS = Table(
+    "snapshots",
+    _TABLES,
+    Column("key", LargeBinary, primary_key=True),
+    Column("generation", Integer, primary_key=True),
+    Column("taken_at", Float, nullable=False),  # this and the next two: seconds since 1970, UTC
+    Column("validated_at", Float, nullable=False),
+    Column("used_at", Float, nullable=False),
+    Column("ended", Boolean, nullable=False),
+)
+_PAYLOADS = Table(
+    "payloads",
+    _TABLES,
+    Column("key", LargeBinary, primary_key=True),
+    Column("generation", Integer, primary_key=True),
+    Column("sealed", LargeBinary, nullable=False),
+    ForeignKeyConstraint(
+        ["key", "generation"], ["snapshots.key", "snapshots.generation"], ondelete="CASCADE"
+    ),
+)
+_MOUNTS = Table(
+    "mounts",
+    _TABLES,
+    Column("reader", LargeBinary, primary_key=True),
+    Column("key", LargeBinary, nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("base_sha256", String(64), nullable=False),
+    Column("read_at", Float, nullable=False),
+)
+
+
+class InThread(Protocol):
+    """Runs work in a thread."""
+
+    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]:
+        """Give what the work does."""
+
+
+class SqliteStore:
+    """Keeps snapshots and mounts in a file, which several processes may share. See ``SnapshotStore``.
+
+    Nothing is opened before it is asked for, and a store that fails may succeed the next time.
+
+    Args:
+        path: the database; made, or replaced where it is damaged, in a directory that exists.
+        in_thread: runs what waits for the disk. With two threads nobody who reads waits for who writes.
+    """
+
+    def __init__(self, path: Path, in_thread: InThread) -> None:
+        self._file = SqliteFile(path, _TABLES, VERSION)
+        self._in_thread = in_thread
+
+    async def latest(self, key: bytes) -> Stored | None:
+        """Look up the newest generation."""
+        return await self._transact(partial(_latest, key))
+
+    async def load(self, key: bytes, generation: int) -> bytes | None:
+        """Read a payload."""
+        return await self._transact(partial(_load, key, generation))
+
+    async def add(self, key: bytes, generation: int, sealed: bytes, taken_at: float) -> bool:
+        """Keep a new generation, unless somebody else was faster."""
+        return await self._transact(partial(_add, key, generation, sealed, taken_at))
+
+    async def validated(self, key: bytes, generation: int, at: float) -> None:
+        """Take note that assisted-service said the same again."""
+        await self._transact(partial(_validated, key, generation, at))
+
+    async def end(self, key: bytes, at: float) -> None:
+        """Drop all generations of a key, and the mounts that read them."""
+        await self._transact(partial(_end, key, at))
+
+    async def save_mounts(self, mounts: Sequence[Mount]) -> None:
+        """Keep mounts, all or none."""
+        if mounts:
+            await self._transact(partial(_save_mounts, [attrs.asdict(mount) for mount in mounts]))
+
+    async def mount(self, reader: bytes) -> Mount | None:
+        """Look up what a reader was served from."""
+        return await self._transact(partial(_mount, reader))
+
+    async def sweep(self, unused_since: float) -> int:
+        """Drop what nobody used."""
+        return await self._transact(partial(_sweep, unused_since))
+
+    async def close(self) -> None:
+        """Close the file."""
+        await self._in_thread(self._file.close)
+
+    async def _transact(self, work: Callable[[Connection], T]) -> T:
+        return await self._in_thread(partial(self._file.transact, work))
+
+
+def _latest(key: bytes, connection: Connection) -> Stored | None:
+    columns = _SNAPSHOTS.c
+    found = connection.execute(
+        select(columns.generation, columns.taken_at, columns.validated_at, columns.ended)
+        .where(columns.key == key)
+        .order_by(columns.generation.desc())
+        .limit(1)
+    ).first()
+    return None if found is None else Stored(*found)
+
+
+def _load(key: bytes, generation: int, connection: Connection) -> bytes | None:
+    sealed: bytes | None = connection.scalar(
+        select(_PAYLOADS.c.sealed).where(*_is(_PAYLOADS, key, generation))
+    )
+    return sealed
+
+
+def _add(key: bytes, generation: int, sealed: bytes, taken_at: float, connection: Connection) -> bool:
+    snapshot = {
+        "key": key,
+        "generation": generation,
+        "taken_at": taken_at,
+        "validated_at": taken_at,
+        "used_at": taken_at,
+        "ended": False,
+    }
+    columns = _SNAPSHOTS.c
+    taken = exists().where(columns.key == key, columns.generation >= generation)
+    values = select(*(literal(value, columns[name].type) for name, value in snapshot.items())).where(~taken)
+    if not connection.execute(insert(_SNAPSHOTS).from_select(list(snapshot), values)).rowcount:
+        return False
+    connection.execute(insert(_PAYLOADS).values(key=key, generation=generation, sealed=sealed))
+    surplus = columns.generation <= generation - KEPT_GENERATIONS
+    connection.execute(delete(_SNAPSHOTS).where(columns.key == key, surplus))
+    return True
+
+
+def _validated(key: bytes, generation: int, at: float, connection: Connection) -> None:
+    columns = _SNAPSHOTS.c
+    connection.execute(
+        update(_SNAPSHOTS)
+        .where(*_is(_SNAPSHOTS, key, generation), ~columns.ended)
+        .values(validated_at=_later(columns.validated_at, at), used_at=_later(columns.used_at, at))
+    )
+
+
+def _end(key: bytes, at: float, connection: Connection) -> None:
+    columns = _SNAPSHOTS.c
+    newest = select(func.max(columns.generation)).where(columns.key == key).scalar_subquery()
+    of_key = columns.key == key
+    connection.execute(
+        update(_SNAPSHOTS).where(of_key, columns.generation == newest).values(ended=True, used_at=at)
+    )
+    connection.execute(delete(_SNAPSHOTS).where(of_key, columns.generation < newest))
+    for table in (_PAYLOADS, _MOUNTS):
+        connection.execute(delete(table).where(table.c.key == key))
+
+
+def _save_mounts(mounts: list[dict[str, Any]], connection: Connection) -> None:
+    upsert = sqlite.insert(_MOUNTS)
+    upsert = upsert.on_conflict_do_update(
+        index_elements=[_MOUNTS.c.reader],
+        set_={column.name: column for column in upsert.excluded if column.name != "reader"},
+        where=_MOUNTS.c.read_at <= upsert.excluded.read_at,
+    )
+    connection.execute(upsert, mounts)
+    read_at = bindparam("read", type_=Float)
+    used = (
+        update(_SNAPSHOTS)
+        .where(_SNAPSHOTS.c.key == bindparam("of"), _SNAPSHOTS.c.generation == bindparam("number"))
+        .values(used_at=_later(_SNAPSHOTS.c.used_at, read_at))
+    )
+    connection.execute(
+        used,
+        [{"of": mount["key"], "number": mount["generation"], "read": mount["read_at"]} for mount in mounts],
+    )
+
+
+def _mount(reader: bytes, connection: Connection) -> Mount | None:
+    found = connection.execute(select(_MOUNTS).where(_MOUNTS.c.reader == reader)).first()
+    return None if found is None else Mount(*found)
+
+
+def _sweep(unused_since: float, connection: Connection) -> int:
+    older = _SNAPSHOTS.alias()
+    in_use = exists().where(
+        older.c.key == _SNAPSHOTS.c.key,
+        older.c.generation <= _SNAPSHOTS.c.generation,
+        older.c.used_at >= unused_since,
+    )
+    swept = connection.execute(delete(_SNAPSHOTS).where(~in_use)).rowcount
+    connection.execute(delete(_MOUNTS).where(_MOUNTS.c.read_at < unused_since))
+    return swept
+
+
+def _is(table: Table, key: bytes, generation: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return table.c.key == key, table.c.generation == generation
+
+
+def _later(column: Column[float], at: float | ColumnElement[float]) -> ColumnElement[float]:
+    return case((column < at, at), else_=column)
