@@ -24,6 +24,7 @@ from image_service.parsers import Address, Listen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from ipaddress import IPv4Network, IPv6Network
     from pathlib import Path
 
 # Descriptors that are not connections: base images, calls to assisted-service, logs, the database.
@@ -129,6 +130,59 @@ class Settings:
             parse=parsers.seconds,
             default="60",
             meaning="Seconds for which an answer of assisted-service is good, before it is asked again.",
+        ),
+    )
+    snapshot_grace: float = attrs.field(
+        metadata=_variable(
+            "SNAPSHOT_GRACE",
+            parse=parsers.seconds,
+            default="600",
+            meaning="Seconds for which images are served as they were while assisted-service cannot be asked,"
+            " from its first failure on.",
+        ),
+    )
+    snapshot_max_age: float = attrs.field(
+        metadata=_variable(
+            "SNAPSHOT_MAX_AGE",
+            parse=parsers.seconds,
+            default="3600",
+            meaning="Seconds after which an answer of assisted-service is not given to new readers, even if "
+            "nothing has changed: tokens in it expire.",
+        ),
+    )
+    snapshot_cache_bytes: int = attrs.field(
+        metadata=_variable(
+            "SNAPSHOT_CACHE_BYTES",
+            parse=parsers.whole_number(0, None),
+            default="268435456",
+            meaning="Memory for what is laid over base images. What gives way is made again, to the same "
+            "bytes.",
+        ),
+    )
+    mount_window: float = attrs.field(
+        metadata=_variable(
+            "MOUNT_WINDOW",
+            parse=parsers.seconds,
+            default="60",
+            meaning="Seconds after its last range for which a client goes on with the very image that it is "
+            "reading, whatever has changed since.",
+        ),
+    )
+    upstream_concurrency: int = attrs.field(
+        metadata=_variable(
+            "UPSTREAM_CONCURRENCY",
+            parse=parsers.whole_number(1, None),
+            default="32",
+            meaning="Calls to assisted-service at a time.",
+        ),
+    )
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = attrs.field(
+        metadata=_variable(
+            "TRUSTED_PROXIES",
+            parse=parsers.networks,
+            absent=(),
+            meaning="Networks of proxies whose `X-Forwarded-For` tells a client's address: addresses or CIDR "
+            "blocks, separated by commas. When not set: the other side of a connection is the client.",
         ),
     )
     listen_port: int = attrs.field(

@@ -185,6 +185,19 @@ def base_url(value: str) -> str:
     return f"{split.scheme}://{address(split.netloc).netloc}{split.path.rstrip('/')}"
 
 
+def networks(value: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    """Addresses and CIDR blocks, separated by commas."""
+    found, faults = [], []
+    for entry in value.split(","):
+        try:
+            found.append(ipaddress.ip_network(entry.strip()))
+        except ValueError:
+            faults.append(f"{entry.strip()!r} must be an address or a CIDR block, such as 10.0.0.0/8")
+    if faults:
+        raise ValueError(*faults)
+    return tuple(found)
+
+
 def origins(value: str) -> tuple[str, ...]:
     """Origins separated by commas, in any case; in each one ``*``, as the peer's library (rs/cors) has it."""
     entries = [entry.strip().lower() for entry in value.split(",")]

@@ -9,19 +9,25 @@ import signal
 import socket
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.error import ReactorNotRunning
+from twisted.internet.task import LoopingCall
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python import usage
 from twisted.python.threadpool import ThreadPool
 
+from image_service.assisted.archive import Archive
 from image_service.assisted.client import AssistedService
 from image_service.assisted.customizations import Customizations
+from image_service.assisted.instance_secret import load_or_create_secret
+from image_service.assisted.sealing import Vault
+from image_service.assisted.snapshots import Lifetimes, Snapshots
+from image_service.assisted.sqlite_store import SqliteStore
 from image_service.catalog.catalog import Catalog
 from image_service.catalog.download import Downloader
 from image_service.catalog.templates import Templates
@@ -35,6 +41,7 @@ from image_service.http.cors import Cors
 from image_service.http.digests import Digests, in_background
 from image_service.http.factory import ConnectionFactory, Limits
 from image_service.http.page_cache import PageCache
+from image_service.http.resolver import Resolver
 from image_service.http.tls import ServerCertificate, TlsFactory
 from image_service.os_images import FULL_ISO, OsImage
 from image_service.standalone.sample import (
@@ -46,12 +53,14 @@ from image_service.standalone.sample import (
 from image_service.standalone.service import Standalone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from pathlib import Path
 
     from twisted.internet.epollreactor import EPollReactor
     from twisted.internet.interfaces import IProtocolFactory
     from twisted.python.failure import Failure
+
+    from image_service.assisted.archive import InThread
 
 _log = Logger()
 
@@ -62,6 +71,11 @@ UNSENT_BYTES = 256 * 1024
 """What the kernel keeps of an answer beyond what is on its way to the client."""
 COMPOSING_THREADS = 2
 DISK_THREADS = 8
+SAVE_SECONDS = 10
+"""How often it is noted who is reading what: less than any mount's window."""
+SWEEP_SECONDS = 600
+UNUSED_SECONDS = 6 * 3600
+"""How long a snapshot is kept that nobody uses."""
 DRAIN_SECONDS = 5
 """How long answers that are under way may go on once the service is told to end."""
 
@@ -157,14 +171,8 @@ class ImageService(Service):
         templates = self._start_templates()
         catalog = self._start_catalog(templates)
         standalone = await self._start_standalone(base_url) if self._standalone else None
-        composer = Composer(
-            catalog,
-            templates,
-            Customizations(self._start_assisted(standalone)),
-            self._in_pool(COMPOSING_THREADS, "compose"),
-            base_url,
-        )
-        images = BootImages(composer, self._reactor, settings.snapshot_ttl)
+        assisted = self._start_assisted(standalone)
+        images = await self._start_images(catalog, templates, assisted, base_url)
         digests = self._start_digests()
         application = partial(
             Application,
@@ -173,6 +181,7 @@ class ImageService(Service):
             lambda: catalog.ready,
             settings.base_path,
             cors=Cors(settings.allowed_domains) if settings.allowed_domains else None,
+            proxies=settings.trusted_proxies,
         )
         connections = partial(
             ConnectionFactory,
@@ -190,6 +199,49 @@ class ImageService(Service):
             # On its own: it waits for the base image, and stopping must not wait for that.
             announcing = Deferred.fromCoroutine(self._announce_sample(standalone, catalog, base_url))
             announcing.addErrback(lambda failure: _log.failure("no sample", failure=failure))
+
+    async def _start_images(
+        self, catalog: Catalog, templates: Templates, assisted: AssistedService, base_url: str
+    ) -> BootImages:
+        settings = self._settings
+        in_thread = self._in_pool(COMPOSING_THREADS, "compose")
+        customizations = Customizations(assisted)
+        archive = await self._start_archive(in_thread)
+        lifetimes = Lifetimes(settings.snapshot_ttl, settings.snapshot_grace, settings.snapshot_max_age)
+        images = BootImages(
+            Composer(catalog, templates, in_thread, base_url),
+            Resolver(customizations, self._reactor, settings.snapshot_ttl, settings.snapshot_grace),
+            Snapshots(customizations.get, archive, self._reactor, lifetimes=lifetimes),
+            archive,
+            self._reactor,
+            window_seconds=settings.mount_window,
+            held_bytes=settings.snapshot_cache_bytes,
+        )
+        self._every(SAVE_SECONDS, images.save_mounts)
+        self._every(SWEEP_SECONDS, lambda: archive.sweep(self._reactor.seconds() - UNUSED_SECONDS))
+        self._running.push_async_callback(images.save_mounts)
+        return images
+
+    async def _start_archive(self, in_thread: InThread) -> Archive:
+        """Open what outlives the process."""
+        data_dir = self._settings.data_dir
+        in_store = self._in_pool(1, "store")
+        store = SqliteStore(data_dir / "snapshots.sqlite", in_store)
+        self._running.push_async_callback(store.close)
+        secret = await in_store(partial(load_or_create_secret, data_dir))
+        return Archive(store, Vault(secret), in_thread)
+
+    def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do something again and again until the end; a failure is logged and ends nothing."""
+
+        def attempt() -> Deferred[None]:
+            done = Deferred.fromCoroutine(work())
+            return done.addErrback(lambda failure: _log.failure("a regular task failed", failure=failure))
+
+        loop = LoopingCall(attempt)
+        loop.clock = self._reactor
+        loop.start(seconds, now=False)
+        self._running.callback(loop.stop)
 
     def _start_digests(self) -> Digests:
         in_thread = self._in_pool(1, "digest")
@@ -241,6 +293,7 @@ class ImageService(Service):
             ca_file=standalone.ca_file if standalone else settings.assisted_service_ca_file,
             insecure=settings.insecure_skip_verify,
             upstream_timeout_seconds=settings.upstream_timeout,
+            concurrency=settings.upstream_concurrency,
         )
         self._running.push_async_callback(assisted.close)
         return assisted

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import attrs
 from hyperlink import EncodedURL
 from treq.client import HTTPClient
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.web.client import Agent, HTTPConnectionPool
@@ -91,6 +91,7 @@ class AssistedService:
         upstream_timeout_seconds: for a whole question.
         connect_timeout_seconds: for a TCP connection.
         silence_timeout_seconds: without a byte of the answer.
+        concurrency: questions at a time; more of them wait for their turn.
 
     Raises:
         ConfigurationError: ``base_url`` is no http or https URL with a host, or ``ca_file`` is unusable.
@@ -108,11 +109,13 @@ class AssistedService:
         upstream_timeout_seconds: float = 30.0,
         connect_timeout_seconds: float = 10.0,
         silence_timeout_seconds: float = 20.0,
+        concurrency: int = 32,
     ) -> None:
         self._reactor = reactor
         self._infra_envs = _parse(base_url).child(*_API)
         self._timeout_seconds = upstream_timeout_seconds
         self._silence_seconds = silence_timeout_seconds
+        self._turns = DeferredSemaphore(concurrency)
         self._in_flight: set[Deferred[_Answer]] = set()
         self._pool = HTTPConnectionPool(reactor)
         self._pool.maxPersistentPerHost = _CACHED_CONNECTIONS
@@ -202,7 +205,7 @@ class AssistedService:
 
     async def _ask(self, question: _Question, credentials: Credentials | None) -> _Answer:
         too_slow = _tell_timeout(f"{question.what} took more than {self._timeout_seconds:g} s")
-        exchange = Deferred.fromCoroutine(self._exchange(question, credentials))
+        exchange = Deferred.fromCoroutine(self._exchange_in_turn(question, credentials))
         asked = _cancellable(exchange.addTimeout(self._timeout_seconds, self._reactor, too_slow))
         self._in_flight.add(asked)
         try:
@@ -212,6 +215,10 @@ class AssistedService:
             raise error from None  # what it was raised in the wake of may quote the answer
         finally:
             self._in_flight.discard(asked)
+
+    async def _exchange_in_turn(self, question: _Question, credentials: Credentials | None) -> _Answer:
+        async with self._turns:
+            return await self._exchange(question, credentials)
 
     async def _exchange(self, question: _Question, credentials: Credentials | None) -> _Answer:
         what = question.what

@@ -86,6 +86,16 @@ def read_members(initrd: bytes, limit: int = MAX_DECOMPRESSED) -> dict[str, Memb
     Raises:
         BaseImageError: an archive is damaged, too large or in a form that is not read.
     """
+    members = read_archives(initrd, limit)
+    return {member.name: member for member in members if stat.S_ISREG(member.mode)}
+
+
+def read_archives(initrd: bytes, limit: int = MAX_DECOMPRESSED) -> list[Member]:
+    """Read everything that is in an initrd, as ``read_members`` does.
+
+    Returns:
+        files, directories, links and so on, as they come.
+    """
     members: list[Member] = []
     position = 0
     while found := _NOT_ZERO.search(initrd, position):
@@ -98,7 +108,7 @@ def read_members(initrd: bytes, limit: int = MAX_DECOMPRESSED) -> dict[str, Memb
             limit -= len(archive)
             archived = _only_members(archive)
         members += archived
-    return {member.name: member for member in members if stat.S_ISREG(member.mode)}
+    return members
 
 
 def _gzip_stored(archive: bytes) -> bytes:

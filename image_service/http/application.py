@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -17,36 +18,43 @@ from image_service.errors import (
     Unavailable,
     UnknownBaseImage,
 )
+from image_service.http.boot_images import Reading, Want
 from image_service.http.digests import checksum_line, repr_digest
 from image_service.http.exchange import NOTHING, Answer, Subject
+from image_service.http.forwarded import client_address
 from image_service.http.head import ALLOWED_METHODS
 from image_service.http.problem import problem
 from image_service.http.response import Response, render_fields
 from image_service.http.routes import ImageRoute, Probe, parse_route
 from image_service.images.extents import Literal
-from image_service.images.reference import ArtifactRef, ImageRef
+from image_service.images.reference import ArtifactRef, ImageRef, Reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping
 
-    from image_service.http.boot_images import BootImages, Kept, Key, Ref
+    from image_service.http.boot_images import BootImages, Composed
     from image_service.http.cors import Cors
     from image_service.http.digests import Digests
+    from image_service.http.forwarded import Network
     from image_service.http.head import Request
     from image_service.http.routes import Route
+    from image_service.images.reference import Ref
 
 _log = Logger()
 
 MAX_KNOWN = 4096
-_Asker: TypeAlias = tuple[str, str | None]
-"""Target and Authorization: all that a request's meaning depends on."""
+_WITH_CONTENT = frozenset({200, 206})
+_ETAG = re.compile(r'"[^"]*"')
+_VALIDATORS = ("if-match", "if-range", "if-none-match", "if-modified-since", "if-unmodified-since")
+_Asker: TypeAlias = tuple[str, str | None, str]
+"""Target, Authorization and the client's address: all that a request's meaning depends on."""
 
 
 @attrs.frozen(eq=False)
 class _Known:
     """What a request was found to mean."""
 
-    key: Key
+    reader: Reader
     subject: Subject
 
 
@@ -60,6 +68,7 @@ class Application:
         base_path: the path of the service's base URL.
         serves_isos: else they are said to be elsewhere.
         cors: which pages of other origins may read the answers; None: none.
+        proxies: networks of the proxies whose word on a client's address is taken.
     """
 
     def __init__(  # noqa: PLR0913 - what one listener shares with the others, and what it does not
@@ -71,6 +80,7 @@ class Application:
         *,
         serves_isos: bool = True,
         cors: Cors | None = None,
+        proxies: Collection[Network] = (),
     ) -> None:
         self._images = images
         self._digests = digests
@@ -78,41 +88,44 @@ class Application:
         self._base_path = base_path
         self._serves_isos = serves_isos
         self._cors = cors
+        self._proxies = proxies
         # The second range of a mount is one look-up: no route is parsed, nothing is waited for.
         self._known: OrderedDict[_Asker, _Known] = OrderedDict()
 
-    def handle(self, request: Request, *, crowded: bool) -> Answer | Deferred[Answer]:
+    def handle(self, request: Request, address: str, *, crowded: bool) -> Answer | Deferred[Answer]:
         """Answer a request; never raises and never fails.
 
         Args:
             request: a sound one.
+            address: of the connection's other side.
             crowded: only probes are answered, the rest refused.
 
         Returns:
             the answer, at once where it is known.
         """
-        answer = self._handle(request, crowded=crowded)
+        answer = self._handle(request, address, crowded=crowded)
         if self._cors is None:
             return answer
         fields = self._cors.fields(request.headers)
-        return (
-            _with(fields, answer)
-            if isinstance(answer, Answer)
-            else answer.addCallback(partial(_with, fields))
-        )
+        if isinstance(answer, Answer):
+            return _with(fields, answer)
+        return answer.addCallback(partial(_with, fields))
 
-    def _handle(self, request: Request, *, crowded: bool) -> Answer | Deferred[Answer]:
-        asker = (request.target, request.headers.get("authorization"))
+    def _handle(self, request: Request, address: str, *, crowded: bool) -> Answer | Deferred[Answer]:
+        headers = request.headers
+        client = client_address(address, headers, self._proxies)
+        asker = (request.target, headers.get("authorization"), client)
         known = self._known.get(asker)
         if known is not None and not crowded and request.method != "OPTIONS":
-            kept = self._images.fresh(known.key)
-            if kept is not None:
+            want = _want(request, known.reader)
+            composed = self._images.at_once(want)
+            if composed is not None:
                 self._known.move_to_end(asker)
-                return self._answer(request, kept, known.subject)
+                return self._answer(request, want, composed, known.subject)
         if request.method == "OPTIONS":
             return self._answer_options(request)
         try:
-            route = parse_route(request.target, request.headers, self._base_path)
+            route = parse_route(request.target, headers, self._base_path)
             self._check_listener(route)
         except ImageServiceError as error:
             return _refusal(request, error)
@@ -133,12 +146,14 @@ class Application:
         subject = _subject(route)
         failure: ImageServiceError
         try:
-            kept = await self._images.get(route.ref, route.credentials)
-            subject = attrs.evolve(subject, kind=_kind(kept.ref))
+            _, _, client = asker
+            want = _want(request, Reader(client, route.credentials, route.ref))
             if route.is_digest:
-                return await self._answer_digest(request, kept, subject)
-            self._remember(asker, _Known((route.ref, route.credentials), subject))
-            return self._answer(request, kept, subject)
+                return await self._answer_digest(request, Want(want.reader), subject)
+            composed = await self._images.get(want)
+            subject = attrs.evolve(subject, kind=_kind(composed.version.ref))
+            self._remember(asker, _Known(want.reader, subject))
+            return self._answer(request, want, composed, subject)
         except UnknownBaseImage as error:
             failure = InvalidParameter(error.detail) if route.version_is_parameter else error
         except ImageServiceError as error:
@@ -148,14 +163,31 @@ class Application:
             failure = ImageServiceError("the image could not be made; the service's log tells why")
         return _refusal(request, failure, subject)
 
-    def _answer(self, request: Request, kept: Kept, subject: Subject) -> Answer:
-        representation = kept.representation
+    def _answer(self, request: Request, want: Want, composed: Composed, subject: Subject) -> Answer:
+        representation = composed.representation
         digest = self._digests.known(representation.image.etag)
         more = b"" if digest is None else render_fields(("Repr-Digest", repr_digest(digest)))
-        return Answer(representation.respond(request.method, request.headers, more), subject)
+        response = representation.respond(request.method, self._headers(request, want, composed), more)
+        if response.status not in _WITH_CONTENT or request.method == "HEAD":
+            return Answer(response, subject)
+        mount = self._images.reads(want, composed)
+        return Answer(response, subject, partial(self._images.mounts.end, mount))
 
-    async def _answer_digest(self, request: Request, kept: Kept, subject: Subject) -> Answer:
-        image = kept.representation.image
+    def _headers(self, request: Request, want: Want, composed: Composed) -> Mapping[str, str]:
+        """The request's fields, without a range whose If-Range proves nothing.
+
+        A date is a weak validator here (RFC 9110 section 8.8.2.2): another snapshot may have the same.
+        """
+        headers = request.headers
+        validator = headers.get("if-range")
+        if validator is None or '"' in validator or composed.representation.image.is_public:
+            return headers
+        if self._images.mounts.find(want.reader) == composed.version:
+            return headers
+        return {name: value for name, value in headers.items() if name != "range"}
+
+    async def _answer_digest(self, request: Request, want: Want, subject: Subject) -> Answer:
+        image = (await self._images.get(want)).representation.image
         digest = await self._digests.get(image)
         line = checksum_line(digest, image.file_name)
         return _text(request, subject, line, ("Image-ETag", image.etag))
@@ -177,6 +209,18 @@ class Application:
             error = Unavailable("no base image is ready yet", retry_after_seconds=1)
             return _refusal(request, error, subject)
         return _text(request, subject, b"ok\n")
+
+
+def _want(request: Request, reader: Reader) -> Want:
+    """What a request for an image wants, by RFC 9110 sections 13 and 14."""
+    headers = request.headers
+    if request.method != "GET" or "range" not in headers:
+        return Want(reader)
+    if not any(validator in headers for validator in _VALIDATORS):
+        return Want(reader, Reading.CONTINUING)
+    named = f"{headers.get('if-match', '')}, {headers.get('if-range', '')}"
+    date = headers.get("if-range") or headers.get("if-unmodified-since")
+    return Want(reader, Reading.NAMED, tuple(_ETAG.findall(named)), date)
 
 
 def _text(request: Request, subject: Subject, body: bytes, *more: tuple[str, str]) -> Answer:

@@ -80,7 +80,8 @@ class Connection(Protocol):
         sender_type = TlsSender if self._secure else SendfileSender
         self._sender: Sender = sender_type(transport, self._server.page_cache, self)
         self._progress = Progress(self._server.clock, self._tcp().getHandle())
-        self._log = ConnectionLog(self._server.access_log, _plain_address(transport.getPeer().host))
+        self._address = _plain_address(transport.getPeer().host)
+        self._log = ConnectionLog(self._server.access_log, self._address)
         limits = self._server.limits
         self._deadline.set(limits.handshake_seconds if self._secure else self._first_head_seconds())
 
@@ -171,7 +172,7 @@ class Connection(Protocol):
         self._deadline.clear()
         exchange = Exchange(request.method, request, self._server.clock.seconds())
         self._exchange = exchange
-        answer = self._server.application.handle(request, crowded=self._crowded)
+        answer = self._server.application.handle(request, self._address, crowded=self._crowded)
         if isinstance(answer, Answer):
             self._send(exchange, answer)
         else:
@@ -184,6 +185,8 @@ class Connection(Protocol):
                 self._sender.begin_turn()
             self._send(exchange, answer)
             self._take_requests()
+        else:
+            answer.ended()
 
     def _application_failed(self, failure: Failure) -> None:
         _log.failure("an answer could not be made", failure=failure)
@@ -239,6 +242,8 @@ class Connection(Protocol):
     def _record(self, exchange: Exchange, ended: str) -> None:
         seconds = self._server.clock.seconds() - exchange.began
         self._log.add(exchange.entry(self._sender.body_bytes, seconds, ended))
+        if exchange.answer is not None:
+            exchange.answer.ended()
 
     # Deadlines and ends.
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 from twisted.internet.defer import Deferred, DeferredLock, succeed
 
 from image_service.errors import BaseImageError, Unavailable
-from image_service.http.single_flight import SingleFlight
+from image_service.single_flight import SingleFlight
 from image_service.images.extents import FileExtent, Literal
 
 if TYPE_CHECKING:

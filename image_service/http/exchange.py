@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable  # noqa: TC003 - attrs resolves annotations
 from typing import TYPE_CHECKING, Protocol
 
 import attrs
@@ -35,12 +36,23 @@ class Subject:
 NOTHING = Subject()
 
 
+def _nothing() -> None:
+    """For answers whose end is of no interest."""
+
+
 @attrs.frozen(eq=False)
 class Answer:
-    """A response and what it is about."""
+    """A response and what it is about.
+
+    Args:
+        response: what is sent.
+        subject: for the log.
+        ended: called once when the answer is over, whether all of it was sent, some or nothing.
+    """
 
     response: Response
     subject: Subject = NOTHING
+    ended: Callable[[], None] = _nothing
 
 
 @attrs.define(eq=False)
@@ -117,11 +129,12 @@ class Exchange:
 class Application(Protocol):
     """Answers requests; never raises and never fails."""
 
-    def handle(self, request: Request, *, crowded: bool) -> Answer | Deferred[Answer]:
+    def handle(self, request: Request, address: str, *, crowded: bool) -> Answer | Deferred[Answer]:
         """Answer a request.
 
         Args:
             request: a sound one.
+            address: of the connection's other side.
             crowded: the limit on connections is reached: only probes are answered, the rest refused.
 
         Returns:

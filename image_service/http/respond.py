@@ -36,11 +36,17 @@ class Representation:
 
     Args:
         image: what is served.
+        date: its Last-Modified, if it has one.
     """
 
     image: BootImage
+    date: str | None = attrs.field(init=False)
     _validators: bytes = attrs.field(init=False, repr=False)
     _fields: bytes = attrs.field(init=False, repr=False)
+
+    @date.default
+    def _format_date(self) -> str | None:
+        return None if self.image.modified is None else format_http_date(self.image.modified)
 
     @_validators.default
     def _render_validators(self) -> bytes:
@@ -52,8 +58,8 @@ class Representation:
     @_fields.default
     def _render_fields(self) -> bytes:
         fields = [("Content-Disposition", f'attachment; filename="{self.image.file_name}"')]
-        if self.image.modified is not None:
-            fields.append(("Last-Modified", format_http_date(self.image.modified)))
+        if self.date is not None:
+            fields.append(("Last-Modified", self.date))
         # qemu compares this field's value byte by byte.
         fields.append(("Accept-Ranges", "bytes"))
         return self._validators + render_fields(*fields)

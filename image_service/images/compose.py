@@ -77,7 +77,7 @@ def _initrd_overlays(canvas: Canvas, config: bytes, ramdisk: bytes) -> Iterator[
 
 def _joined(config: bytes, ramdisk: bytes, capacity: int) -> bytes:
     room = (capacity - len(ramdisk)) // ALIGNMENT * ALIGNMENT if ramdisk else capacity
-    archive = ignition_archive(config, room)
+    archive = ignition_archive(config, room) if config else b""
     if len(archive) > capacity:
         raise IgnitionTooLarge(
             f"the Ignition config of {len(config)} bytes, compressed to {len(archive)} bytes, does not"

@@ -15,7 +15,7 @@ class Customization:
 
     Args:
         ignition: the Ignition config, exactly as assisted-service sent it; whoever took it in has checked
-            that it is one.
+            that it is one. Empty: there is none, and the machine must not believe that there is.
         kernel_arguments: what to append, replace and delete, in order.
         modified: assisted-service's Last-Modified for the config, UTC; None: it sent none.
         ramdisk: a compressed archive for the kernel, as it is; None: there is none, or it was not asked for.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import TypeAlias
 
 import attrs
 
@@ -23,6 +24,11 @@ class Kind(enum.Enum):
     def is_iso(self) -> bool:
         """Whether a machine boots it as a medium."""
         return self in ISOS
+
+    @property
+    def question(self) -> Kind:
+        """The kind that assisted-service is asked about: what an s390x is told is about its initrd."""
+        return Kind.PXE_INITRD if self is Kind.INITRD_ADDRSIZE else self
 
     @property
     def base(self) -> Kind:
@@ -75,6 +81,9 @@ class ImageRef:
     kind: Kind | None
 
 
+Ref: TypeAlias = ImageRef | ArtifactRef
+
+
 class CredentialScheme(enum.Enum):
     """How a credential travels to assisted-service."""
 
@@ -94,3 +103,18 @@ class Credentials:
 
     scheme: CredentialScheme
     secret: str = attrs.field(repr=False)
+
+
+@attrs.frozen(cache_hash=True)
+class Reader:
+    """Who reads what.
+
+    Args:
+        address: the client's.
+        credentials: the client's.
+        ref: what it asked for.
+    """
+
+    address: str
+    credentials: Credentials | None
+    ref: Ref

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
 from image_service.assisted.answers import Ignition, InfraEnv
+from image_service.assisted.archive import Archive
 from image_service.assisted.customizations import Customizations
+from image_service.assisted.sealing import Vault
+from image_service.assisted.snapshots import Lifetimes, Snapshots
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import Unavailable, UnknownBaseImage
 from image_service.http.boot_images import BootImages
 from image_service.http.composer import Composer
+from image_service.http.resolver import Resolver
 from image_service.images.reference import ImageRef, Kind
+from tests.assisted.memory_store import MemoryStore
 from tests.coreos.iso_builder import CREATED, build_live_iso
 from tests.images.building import base_image
 
@@ -30,6 +35,8 @@ if TYPE_CHECKING:
 
     InThread = Callable[[Callable[[], BootImage]], Awaitable[BootImage]]
 
+T = TypeVar("T")
+
 ID = "a6c0ff12-3456-4789-8abc-def012345678"
 VERSION = "4.20"
 FULL, DISCONNECTED = Kind.FULL_ISO, Kind.DISCONNECTED_ISO
@@ -37,6 +44,10 @@ REF = ImageRef(ID, VERSION, "x86_64", FULL)
 CONFIG = b'{"ignition": {"version": "3.2.0"}}'
 MODIFIED = CREATED.replace(year=CREATED.year + 1)
 TTL_SECONDS = 60
+GRACE_SECONDS = 600
+MAX_AGE_SECONDS = 3600
+WINDOW_SECONDS = 60
+HELD_BYTES = 1024 * 1024
 BASE_URL = "https://images.test"
 
 
@@ -187,6 +198,11 @@ class HeldThreads:
         self.waiting.clear()
 
 
+async def at_once(work: Callable[[], T]) -> T:
+    """A thread that needs no waiting for."""
+    return work()
+
+
 @attrs.define(eq=False)
 class World:
     """Boot images, and what they are made of."""
@@ -196,6 +212,7 @@ class World:
     assisted: CountingAssisted = attrs.field(factory=CountingAssisted)
     threads: HeldThreads = attrs.field(factory=HeldThreads)
     templates: HeldTemplates = attrs.field(factory=HeldTemplates)
+    store: MemoryStore = attrs.field(factory=MemoryStore)
     images: BootImages = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -203,14 +220,18 @@ class World:
 
     def make_images(self, in_thread: InThread | None = None) -> BootImages:
         """Boot images of this world that nobody has asked for yet."""
-        composer = Composer(
-            self.catalog,
-            self.templates,
-            Customizations(self.assisted),
-            in_thread or self.threads.run,
-            BASE_URL,
+        customizations = Customizations(self.assisted)
+        archive = Archive(self.store, Vault(bytes(32)), at_once)
+        lifetimes = Lifetimes(TTL_SECONDS, GRACE_SECONDS, MAX_AGE_SECONDS)
+        return BootImages(
+            Composer(self.catalog, self.templates, in_thread or self.threads.run, BASE_URL),
+            Resolver(customizations, self.clock, TTL_SECONDS, GRACE_SECONDS),
+            Snapshots(customizations.get, archive, self.clock, lifetimes=lifetimes),
+            archive,
+            self.clock,
+            window_seconds=WINDOW_SECONDS,
+            held_bytes=HELD_BYTES,
         )
-        return BootImages(composer, self.clock, TTL_SECONDS)
 
 
 @contextmanager

@@ -81,7 +81,7 @@ class ImageApplication:
     targets: list[str] = attrs.field(factory=list, init=False)
     waiting: list[tuple[Deferred[Answer], Answer]] = attrs.field(factory=list, init=False)
 
-    def handle(self, request: Request, *, crowded: bool) -> Answer | Deferred[Answer]:
+    def handle(self, request: Request, address: str, *, crowded: bool) -> Answer | Deferred[Answer]:
         """Answer a request."""
         self.targets.append(request.target)
         self.asked(request)

@@ -50,7 +50,8 @@ class Service:
         self, target: str = TARGET, method: str = "GET", *, crowded: bool = False, **fields: str
     ) -> Answer | Deferred[Answer]:
         headers = {"host": "h", **{name.replace("_", "-"): value for name, value in fields.items()}}
-        return self.application.handle(Request(method, target, headers, keep_alive=True), crowded=crowded)
+        request = Request(method, target, headers, keep_alive=True)
+        return self.application.handle(request, "192.0.2.1", crowded=crowded)
 
     def get(self, target: str = TARGET, method: str = "GET", **options: Any) -> Answer:
         """The answer, which must have come by now."""
@@ -131,14 +132,12 @@ def test_an_image_and_its_parts(service: Service) -> None:
 
 def test_a_second_range_is_answered_at_once_and_costs_nothing(service: Service) -> None:
     service.get(range="bytes=0-1")
-    asked = dict(service.world.catalog.asked)
     service.world.assisted.held = []
     for offset in range(1000):
         answer = service.ask(range=f"bytes={offset}-{offset + 511}")
         assert isinstance(answer, Answer), "not even a Deferred"
         assert answer.subject is service.get().subject
     assert service.upstream_calls == 2
-    assert service.world.catalog.asked == asked
 
 
 def test_another_url_of_the_same_image_costs_no_call(service: Service) -> None:

@@ -6,7 +6,7 @@ import attrs
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
 
-from image_service.http.single_flight import SingleFlight
+from image_service.single_flight import SingleFlight
 
 if TYPE_CHECKING:
     from collections.abc import Callable

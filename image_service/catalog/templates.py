@@ -1,0 +1,232 @@
+"""What is derived from base images, made beside the requests: who asks too soon is told when to come back.
+
+Files are made in a thread, one after the other, and stay open until the end. While one is made, its base
+image is open a second time, so that it does not matter whether that is closed meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+
+import attrs
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+from twisted.python.threadpool import ThreadPool
+
+from image_service.catalog.derivation import WITHOUT_MINIMAL_ISO
+from image_service.catalog.derived_files import DerivedFiles
+from image_service.catalog.interruption import Interrupted, Interruption
+from image_service.errors import ImageServiceError, Unavailable
+from image_service.images.base import BaseImage, NmstateImage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
+
+T = TypeVar("T", BaseImage, NmstateImage)
+R = TypeVar("R")
+_Key: TypeAlias = tuple[str, str, str]
+
+RETRY_SECONDS = 60.0  # after an attempt that failed
+BUSY_RETRY_AFTER_SECONDS = 5
+
+
+class Templates:
+    """The minimal ISOs, and the initrds with nmstatectl, that are derived from base images.
+
+    Args:
+        reactor: where results of threads arrive.
+        clock: times the retries.
+        data_dir: where the files are kept.
+        scratch: a directory for temporary files.
+    """
+
+    def __init__(
+        self, reactor: IReactorFromThreads, clock: IReactorTime, data_dir: Path, scratch: Path
+    ) -> None:
+        self._interruption = Interruption()
+        self._thread = ThreadPool(0, 1, "templates")
+        self._thread.start()
+        files = DerivedFiles(data_dir, scratch, self._interruption)
+        worker = _Worker(reactor, clock, self._thread, self._interruption)
+        self._minimal_isos = _Shelf("the minimal ISO", files.minimal_iso, worker)
+        self._nmstates = _Shelf("the initrd with nmstatectl", files.nmstate, worker)
+
+    def prepare(self, base: BaseImage) -> None:
+        """Begin with what images of this base will need.
+
+        Args:
+            base: a base image that has just been opened.
+        """
+        if base.disconnected:
+            return
+        if base.needs_nmstate:
+            self._nmstates.begin(base)
+        virtual = base.layout.minimal and not base.needs_nmstate
+        if not virtual and base.architecture not in WITHOUT_MINIMAL_ISO:
+            self._minimal_isos.begin(base)
+
+    def minimal_iso(self, base: BaseImage) -> BaseImage:
+        """Give a minimal ISO with room for a ramdisk, and with nmstatectl where the base needs it.
+
+        Args:
+            base: the full ISO.
+
+        Returns:
+            the minimal ISO; its file stays open until ``stop``.
+
+        Raises:
+            Unavailable: not yet, or not now; says why and when to ask again.
+        """
+        return self._minimal_isos.take(base)
+
+    def nmstate(self, base: BaseImage) -> NmstateImage:
+        """Give an initrd that has nmstatectl and nothing else.
+
+        Args:
+            base: has it in its rootfs.
+
+        Returns:
+            the initrd; its file stays open until ``stop``.
+
+        Raises:
+            Unavailable: not yet, or not now; says why and when to ask again.
+        """
+        return self._nmstates.take(base)
+
+    async def stop(self) -> None:
+        """End what is going on, leave nothing half written and close every file; then nothing is made."""
+        self._interruption.interrupt()
+        await self._minimal_isos.stop()
+        await self._nmstates.stop()
+        if self._thread.started:
+            self._thread.stop()
+
+
+@attrs.frozen(eq=False)
+class _Worker:
+    """Where files are made, and by which clock.
+
+    Args:
+        reactor: where results of the thread arrive.
+        clock: times the retries.
+        thread: a pool of one.
+        interruption: comes with the end.
+    """
+
+    reactor: IReactorFromThreads
+    clock: IReactorTime
+    thread: ThreadPool
+    interruption: Interruption
+
+    async def run(self, make: Callable[[BaseImage], R], base: BaseImage) -> R:
+        """Make a file of a base image, which may be closed meanwhile."""
+        own = attrs.evolve(base.file, descriptor=os.dup(base.file.descriptor))
+        try:
+            return await deferToThreadPool(self.reactor, self.thread, make, attrs.evolve(base, file=own))
+        finally:
+            os.close(own.descriptor)
+
+
+@attrs.define(eq=False)
+class _Derived(Generic[T]):
+    """One derived file.
+
+    Args:
+        name: what messages call it.
+        file: the file, open.
+        busy: whether it is being made.
+        reason: why the last attempt failed.
+        retry_at: when it is worth another, by the clock.
+    """
+
+    name: str
+    file: T | None = None
+    busy: bool = False
+    reason: str = ""
+    retry_at: float = -math.inf
+
+
+class _Shelf(Generic[T]):
+    """All derived files of one sort.
+
+    Args:
+        sort: what messages call them.
+        make: finds or makes one, in a thread.
+        worker: runs it.
+    """
+
+    _log = Logger()
+
+    def __init__(self, sort: str, make: Callable[[BaseImage], T], worker: _Worker) -> None:
+        self._sort = sort
+        self._make: Callable[[BaseImage], T] = make
+        self._worker = worker
+        self._all: dict[_Key, _Derived[T]] = {}
+        self._running: set[Deferred[None]] = set()
+
+    def begin(self, base: BaseImage) -> _Derived[T]:
+        """See to it that a file is made, unless it is there, under way, or has failed just now."""
+        key = (base.sha256, base.version, base.architecture)
+        derived = self._all.setdefault(key, _Derived(f"{self._sort} of {base.name}"))
+        idle = not (derived.file or derived.busy or self._worker.interruption.happened)
+        if idle and self._worker.clock.seconds() >= derived.retry_at:
+            derived.busy = True
+            attempt = Deferred.fromCoroutine(self._attempt(derived, base))
+            self._running.add(attempt)
+            attempt.addBoth(lambda _: self._running.discard(attempt))
+        return derived
+
+    def take(self, base: BaseImage) -> T:
+        """Give a file that is there."""
+        derived = self.begin(base)
+        if derived.file is None:
+            raise self._refusal(derived)
+        return derived.file
+
+    async def stop(self) -> None:
+        """Wait for what is going on, which was interrupted, and close every file."""
+        await gatherResults(list(self._running))
+        for derived in self._all.values():
+            if derived.file:
+                os.close(derived.file.file.descriptor)
+                derived.file = None
+
+    async def _attempt(self, derived: _Derived[T], base: BaseImage) -> None:
+        """Make one file. Is not cancelled; raises nothing."""
+        self._log.info("{name} is being made", name=derived.name)
+        try:
+            derived.file = await self._worker.run(self._make, base)
+        except Interrupted:
+            self._log.info("{name} is left for the next start", name=derived.name)
+        except ImageServiceError as error:
+            self._fail(derived, error.detail)
+        except OSError as error:
+            self._fail(derived, error.strerror or str(error))
+        except Exception:  # noqa: BLE001 - a fault of ours in making one must not harm the others
+            self._log.failure("{name} met a fault", name=derived.name)
+            self._fail(derived, "making it met a fault of this service; the log has it")
+        else:
+            self._log.info("{name} is ready", name=derived.name)
+        derived.busy = False
+
+    def _fail(self, derived: _Derived[T], reason: str) -> None:
+        derived.reason = reason
+        derived.retry_at = self._worker.clock.seconds() + RETRY_SECONDS
+        self._log.warn("{name} could not be made: {reason}", name=derived.name, reason=reason)
+
+    def _refusal(self, derived: _Derived[T]) -> Unavailable:
+        if self._worker.interruption.happened:
+            return Unavailable("this service stops", retry_after_seconds=BUSY_RETRY_AFTER_SECONDS)
+        if derived.busy:
+            return Unavailable(f"{derived.name} is being made", retry_after_seconds=BUSY_RETRY_AFTER_SECONDS)
+        seconds = derived.retry_at - self._worker.clock.seconds()
+        return Unavailable(
+            f"{derived.name} could not be made: {derived.reason}",
+            retry_after_seconds=max(1, math.ceil(seconds)),
+        )

@@ -1,0 +1,53 @@
+"""A snapshot: one answer of assisted-service, and the question that it answers."""
+
+from __future__ import annotations
+
+import attrs
+
+from image_service.images.customization import Customization  # noqa: TC001 - attrs resolves annotations
+from image_service.images.reference import Credentials, Kind  # noqa: TC001 - same
+
+
+@attrs.frozen(cache_hash=True)
+class Question:
+    """What assisted-service is asked for: all kinds of image that ask the same share the answer.
+
+    Args:
+        infra_env_id: whose.
+        kind: an ISO, or the initrd for PXE.
+        credentials: who asks; nobody gets what was answered to other credentials.
+    """
+
+    infra_env_id: str
+    kind: Kind
+    credentials: Credentials | None
+
+
+@attrs.define(eq=False)
+class Tenure:
+    """For how long the generations of a question may be seen at all: until assisted-service refuses them."""
+
+    ended: bool = False
+
+
+@attrs.define(eq=False)
+class Snapshot:
+    """One generation of answers to a question.
+
+    Args:
+        question: the question.
+        key: stands for it in the store.
+        generation: counts from 1.
+        taken_at: when it was answered, seconds since the epoch.
+        fingerprint: tells whether a later answer is the same.
+        tenure: shared with the other generations.
+        unsaved: the answer itself, where the store did not take it.
+    """
+
+    question: Question
+    key: bytes
+    generation: int
+    taken_at: float
+    fingerprint: bytes
+    tenure: Tenure = attrs.field(factory=Tenure, repr=False)
+    unsaved: Customization | None = attrs.field(default=None, repr=False)
