@@ -61,7 +61,8 @@ class ImageRoute:
     """A request for an image, or for a file of a base image.
 
     Args:
-        handler: the route's pattern, for logs: it holds no credential.
+        handler: the route's name, for logs and metrics: assisted-image-service's, where it has the route.
+            It holds no credential.
         ref: what is asked for.
         credentials: passed on to assisted-service; None: there are none.
         version_is_parameter: a version that there is not makes the request wrong (400), not absent (404).
@@ -153,7 +154,7 @@ def _by_query(context: _Context, infra_env_id: str) -> Route:
 
 def _by_id(context: _Context, infra_env_id: str, version: str, architecture: str, file: str) -> Route:
     ref = ImageRef(_uuid(infra_env_id), version, architecture, _kind_of_file(file))
-    return ImageRoute("/byid/:imageID", ref, context.credentials())
+    return ImageRoute("/byid/:token", ref, context.credentials())
 
 
 def _by_api_key(_context: _Context, api_key: str, version: str, architecture: str, file: str) -> Route:
@@ -190,7 +191,7 @@ def _initrd_addrsize(context: _Context, infra_env_id: str) -> Route:
 def _artifact_by_query(context: _Context, name: str) -> Route:
     architecture = context.query.get("arch") or DEFAULT_ARCHITECTURE
     ref = ArtifactRef(_ARTIFACT_BY_NAME[name], context.required("version"), architecture)
-    return ImageRoute("/boot-artifacts/:artifact", ref, version_is_parameter=True)
+    return ImageRoute(f"/boot-artifacts/{name}", ref, version_is_parameter=True)
 
 
 def _artifact(_context: _Context, version: str, architecture: str, file: str) -> Route:

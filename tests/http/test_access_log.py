@@ -24,7 +24,7 @@ from image_service.http.access_log import (
 from image_service.http.exchange import NOTHING, Subject
 from image_service.observe.log import JsonLines
 
-IMAGE = Subject("/byid/:imageID", "a6c0ff12-3456-4789-8abc-def012345678", "full-iso")
+IMAGE = Subject("/byid/:token", "a6c0ff12-3456-4789-8abc-def012345678", "full-iso")
 OTHER = attrs.evolve(IMAGE, infra_env="b7d1ff12-3456-4789-8abc-def012345678")
 RANGE = Entry(
     request_id="",
@@ -212,8 +212,8 @@ def test_a_person_reads_it_too(kept: Kept) -> None:
     kept.connection.close()
     whose = f"{IMAGE.infra_env} full-iso to 192.0.2.1"
     assert [formatEvent(event) for event in kept.events] == [
-        f"HEAD /byid/:imageID {whose}: 200, 0 bytes, complete",
-        f"GET /byid/:imageID {whose}: 206, 4096 bytes, the client is gone",
+        f"HEAD /byid/:token {whose}: 200, 0 bytes, complete",
+        f"GET /byid/:token {whose}: 206, 4096 bytes, the client is gone",
         f"1 ranges of {whose}, 4096 bytes",
     ]
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.conftest import LoggedFailures
 
 TARGET = f"/byid/{ID}/4.20/x86_64/full.iso"
-SUBJECT = Subject("/byid/:imageID", ID, "full-iso")
+SUBJECT = Subject("/byid/:token", ID, "full-iso")
 
 
 def token(claims: dict[str, str]) -> str:

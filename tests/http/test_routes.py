@@ -17,7 +17,7 @@ from image_service.images.reference import Credentials, CredentialScheme, ImageR
 ID = "a6c0ff12-3456-4789-8abc-def012345678"
 OTHER_ID = ID.replace("a6c0", "b7d1")
 FULL, MINIMAL, DISCONNECTED = Kind.FULL_ISO, Kind.MINIMAL_ISO, Kind.DISCONNECTED_ISO
-BY_ID = "/byid/:imageID"
+BY_ID = "/byid/:token"
 BY_QUERY = "/images/:imageID"
 BY_CLUSTER = "/clusters/:clusterID/downloads/image"
 
