@@ -1,7 +1,8 @@
 """The sample base image: a live ISO of the CoreOS layout in a few KiB, to try the service without network.
 
-It can be customised and inspected like a real one, but not booted: kernel, initrd and root file system
-are one line of text each. ``tests/acceptance/make_sample.py`` makes it.
+It can be customised, made minimal and inspected like a real one, but not booted: kernel and initrd are one
+line of text each, and the root file system holds next to nothing. ``tests/acceptance/make_sample.py``
+makes it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 SAMPLE_VERSION = "sample"
-SAMPLE_OPENSHIFT_VERSION = "4.20"
+SAMPLE_OPENSHIFT_VERSION = "4.17"  # from 4.18 on a ramdisk would need xorriso
 SAMPLE_ARCHITECTURE = "x86_64"
 
 

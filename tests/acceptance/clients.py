@@ -26,6 +26,7 @@ _PACKAGES = {
     "grub-mkimage": "grub-common",
     "mcopy": "mtools",
     "mformat": "mtools",
+    "mksquashfs": "squashfs-tools",
     "mmd": "mtools",
     "qemu-img": "qemu-utils",
     "qemu-system-x86_64": "qemu-system-x86",

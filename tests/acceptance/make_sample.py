@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import lzma
+import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.acceptance.media import master
+from image_service.coreos.newc import Member, write_archive
+from tests.acceptance.clients import needs_client
+from tests.acceptance.media import master_live
 from tests.coreos.iso_builder import live_files
 
 PACKED = Path(__file__).parents[2] / "image_service" / "standalone" / "sample.iso.xz"
 VOLUME_ID = "fedora-coreos-sample"
 _KERNEL_ARGUMENTS = f"coreos.liveiso={VOLUME_ID} ignition.firstboot ignition.platform.id=metal"
 
+# Not compressed, since that is another matter with every release of the tool's libraries.
+_REPRODUCIBLY = (
+    "-all-root -all-time 0 -mkfs-time 0 -no-xattrs -noI -noD -noF -noX -noappend -no-progress -quiet"
+)
+
 
 def make_sample() -> bytes:
     """Make the sample: the layout of a live ISO, with one line of text for each large file of a real one."""
     with TemporaryDirectory() as directory:
         target = Path(directory) / "sample.iso"
-        master(target, live_files(kernel_arguments=_KERNEL_ARGUMENTS), VOLUME_ID, "-no-pad")
+        files = live_files(kernel_arguments=_KERNEL_ARGUMENTS, rootfs=_rootfs(Path(directory)))
+        master_live(target, files, VOLUME_ID, "-no-pad")
         return target.read_bytes()
+
+
+def _rootfs(directory: Path) -> bytes:
+    """A root file system as a live ISO has it, a squashfs in a cpio archive: with nmstatectl, and no more."""
+    tree, image = directory / "tree", directory / "root.squashfs"
+    tool = tree / "usr" / "bin" / "nmstatectl"
+    tool.parent.mkdir(parents=True)
+    tool.write_bytes(b"#!/bin/sh\n")
+    tool.chmod(0o755)
+    subprocess.run([needs_client("mksquashfs"), tree, image, *_REPRODUCIBLY.split()], check=True)
+    return write_archive([Member("root.squashfs", image.read_bytes(), 0o100644)])
 
 
 if __name__ == "__main__":

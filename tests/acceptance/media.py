@@ -8,11 +8,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from image_service.coreos.iso9660 import read_iso9660
 from tests.acceptance.clients import needs_client
 from tests.coreos.iso_builder import CREATED
+from tests.coreos.miniso_builder import MINISO, ROOM, files_in_both, minimal_files, pack_minimal_iso
+from tests.coreos.reading import reader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from image_service.coreos.minimal_iso import CopiedFile
 
 _DATE_SECONDS = int(CREATED.timestamp())
 
@@ -35,6 +40,34 @@ def master(target: Path, files: Mapping[str, bytes], volume_id: str, *options: s
         _write_tree(Path(tree), files)
         command = [*xorriso, *identity, *options, "-o", str(target), tree]
         subprocess.run(command, env=environment, check=True, capture_output=True)
+
+
+def master_live(target: Path, files: Mapping[str, bytes], volume_id: str, *options: str) -> None:
+    """Write a live ISO that tells in ``coreos/miniso.dat`` how to make its minimal one.
+
+    Args:
+        target: the image; replaced if it exists.
+        files: content by path, the root file system among them.
+        volume_id: volume identifier.
+        options: as for `master`.
+    """
+    master(target, {**files, MINISO: bytes(ROOM)}, volume_id, *options)
+    minimal = target.with_suffix(".minimal")
+    master(minimal, minimal_files(files), volume_id, *options)
+    full, smaller = target.read_bytes(), minimal.read_bytes()
+    minimal.unlink()
+    paths = [path for path, content in minimal_files(files).items() if content]
+    copied = [file for file in files_in_both(full, smaller, paths) if _is_same(file, full, smaller)]
+    packed = pack_minimal_iso(full, smaller, copied)
+    assert len(packed) <= ROOM
+    offset = read_iso9660(reader(full), len(full)).find(MINISO).offset
+    target.write_bytes(full[:offset] + packed + full[offset + len(packed) :])
+
+
+def _is_same(file: CopiedFile, full: bytes, minimal: bytes) -> bool:
+    """Not so for a boot loader that is told its place in the image."""
+    mine, other = full[file.full :], minimal[file.minimal :]
+    return mine[: file.length] == other[: file.length]
 
 
 def _write_tree(root: Path, files: Mapping[str, bytes]) -> None:
