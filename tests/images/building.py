@@ -24,10 +24,19 @@ from image_service.images.extents import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from image_service.images.boot_image import BootImage
+
+CONFIG = b'{"ignition": {"version": "3.2.0"}, "passwd": {"users": [{"name": "core"}]}}'
+
 
 def read(extents: Iterable[Extent]) -> bytes:
     """What a client would get of these extents."""
     return b"".join(map(_read_one, extents))
+
+
+def bytes_of(image: BootImage) -> bytes:
+    """The whole image."""
+    return read(image.extents.extents)
 
 
 def _read_one(extent: Extent) -> bytes:

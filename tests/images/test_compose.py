@@ -35,7 +35,7 @@ from tests.coreos.iso_builder import (
     live_files,
     write_sparse_live_iso,
 )
-from tests.images.building import base_image, read
+from tests.images.building import CONFIG, base_image, bytes_of, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from image_service.images.boot_image import BootImage
 
 ISO = build_live_iso()
-CONFIG = b'{"ignition": {"version": "3.2.0"}, "passwd": {"users": [{"name": "core"}]}}'
 MODIFIED = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 EARLIER, LATER = CREATED - timedelta(days=1), CREATED + timedelta(days=1)
 TEXT = random.Random(5).randbytes(600_000).hex()  # noqa: S311 - text that packs to half of its length
@@ -65,10 +64,6 @@ def customization(
 
 def composed(base: BaseImage, config: bytes = CONFIG, *arguments: str) -> BootImage:
     return compose(full_canvas(base), customization(config, *arguments), "x.iso")
-
-
-def bytes_of(image: BootImage) -> bytes:
-    return read(image.extents.extents)
 
 
 def big_config(length: int) -> bytes:

@@ -1,0 +1,198 @@
+"""Where the ramdisk of a minimal ISO goes: behind the config, or into an area of its own."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from image_service.coreos.initrd import read_members
+from image_service.coreos.live_iso import EmbedArea
+from image_service.coreos.newc import Member, write_archive
+from image_service.errors import IgnitionTooLarge, RamdiskTooLarge, Unprocessable
+from image_service.images.canvas import derived_minimal_canvas, virtual_minimal_canvas
+from image_service.images.compose import compose
+from image_service.images.customization import Customization
+from tests.coreos.iso_builder import CREATED, IGNITION_LENGTH
+from tests.coreos.miniso_builder import live_iso_with_minimal
+from tests.images.building import CONFIG, base_image, bytes_of, read
+from tests.images.by_hand import (
+    DEFAULT,
+    RAMDISK_LENGTH,
+    ROOTFS_URL,
+    URL_ARGUMENT,
+    archive,
+    derived_minimal,
+    template,
+    virtual_minimal,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from image_service.images.base import BaseImage
+    from image_service.images.boot_image import BootImage
+    from image_service.images.canvas import Canvas
+
+ISO = live_iso_with_minimal()
+TEMPLATE = template()
+ARGUMENTS = f"{DEFAULT} {URL_ARGUMENT}"
+SCRIPT = Member("etc/network.sh", b"#!/bin/sh\n", 0o100755)
+RAMDISK = write_archive([SCRIPT])
+"""Plain cpio: the kernel takes it at a multiple of four bytes alone."""
+SMALLEST = len(archive(CONFIG, 0))
+
+
+@pytest.fixture
+def base() -> Iterator[BaseImage]:
+    with base_image(ISO) as image:
+        yield image
+
+
+@pytest.fixture
+def virtual(base: BaseImage) -> Canvas:
+    return virtual_minimal_canvas(base, ROOTFS_URL)
+
+
+@pytest.fixture
+def derived(base: BaseImage) -> Iterator[Canvas]:
+    with base_image(TEMPLATE) as made:
+        yield derived_minimal_canvas(base, made, ROOTFS_URL)
+
+
+def composed(canvas: Canvas, ramdisk: bytes | None, config: bytes = CONFIG) -> BootImage:
+    return compose(canvas, Customization(config, (), CREATED, ramdisk), "x.iso")
+
+
+def area_of(image: BootImage, area: EmbedArea) -> bytes:
+    return read(image.extents.slice(area.offset, area.offset + area.length))
+
+
+def sizes_in(error: Unprocessable) -> list[int]:
+    return [int(size) for size in re.findall(r"([0-9]+) bytes", error.detail)]
+
+
+# Behind the config.
+
+
+@pytest.mark.parametrize("length", range(4))
+def test_it_begins_at_a_multiple_of_four_behind_the_config(virtual: Canvas, length: int) -> None:
+    config = CONFIG + b" " * length
+    first = archive(config, SMALLEST)  # compressed, so of any length
+    area = attrs.evolve(virtual.ignition, length=len(first) + 3 + len(RAMDISK))
+    image = composed(attrs.evolve(virtual, ignition=area), RAMDISK, config)
+    found = {name: member.data for name, member in read_members(area_of(image, area)).items()}
+    assert found == {"config.ign": config, SCRIPT.name: SCRIPT.data}
+    assert area_of(image, area).index(RAMDISK) % 4 == 0
+
+
+def test_around_it_there_are_zeros(virtual: Canvas) -> None:
+    first = archive(CONFIG)
+    padded = first + bytes(-len(first) % 4)
+    assert bytes_of(composed(virtual, RAMDISK)) == virtual_minimal(ARGUMENTS, padded + RAMDISK)
+
+
+@pytest.mark.parametrize("ramdisk", [None, b""])
+def test_without_one_the_image_is_that_of_the_config_alone(
+    virtual: Canvas, derived: Canvas, ramdisk: bytes | None
+) -> None:
+    assert bytes_of(composed(virtual, ramdisk)) == virtual_minimal(ARGUMENTS, archive(CONFIG))
+    zeros = bytes(RAMDISK_LENGTH)
+    assert bytes_of(composed(derived, ramdisk)) == derived_minimal(ARGUMENTS, archive(CONFIG), zeros)
+
+
+def test_without_a_config_it_begins_the_area(virtual: Canvas) -> None:
+    assert bytes_of(composed(virtual, RAMDISK, b"")) == virtual_minimal(ARGUMENTS, RAMDISK)
+    assert bytes_of(composed(virtual, None, b"")) == virtual_minimal(ARGUMENTS, b"")
+
+
+@given(st.binary(max_size=300), st.binary(max_size=300), st.integers(1, 1000))
+def test_both_fit_or_one_is_refused_as_is_reckoned_naively(
+    config: bytes, ramdisk: bytes, capacity: int
+) -> None:
+    smallest = len(archive(config, 0))
+    needed = smallest + (-smallest % 4 + len(ramdisk) if ramdisk else 0)
+    with base_image(ISO) as base:
+        canvas = virtual_minimal_canvas(base, ROOTFS_URL)
+        area = EmbedArea(canvas.ignition.offset, capacity)
+        canvas = attrs.evolve(canvas, ignition=area)
+        if needed > capacity:
+            with pytest.raises(IgnitionTooLarge if smallest > capacity else RamdiskTooLarge):
+                composed(canvas, ramdisk, config)
+            return
+        check_area(area_of(composed(canvas, ramdisk, config), area), config, ramdisk)
+
+
+def check_area(area: bytes, config: bytes, ramdisk: bytes) -> None:
+    """Each form of the config's archive that fits before the ramdisk may be there, and nothing but zeros."""
+    forms = {archive(config, capacity) for capacity in (len(area), len(area) - len(ramdisk), 0)}
+    padded = {form + bytes(-len(form) % 4) + ramdisk if ramdisk else form for form in forms}
+    assert any(area == form.ljust(len(area), b"\0") for form in padded)
+
+
+def test_one_that_does_not_fit_is_told_with_the_numbers(virtual: Canvas) -> None:
+    room = (IGNITION_LENGTH - SMALLEST) // 4 * 4
+    assert composed(virtual, bytes(room)).size == virtual.extents.size
+    with pytest.raises(RamdiskTooLarge) as caught:
+        composed(virtual, bytes(room + 1))
+    assert caught.value.status == 422
+    assert sizes_in(caught.value) == [room + 1, SMALLEST, IGNITION_LENGTH]
+
+
+def test_one_larger_than_the_area_is_told_like_any_other(virtual: Canvas) -> None:
+    with pytest.raises(RamdiskTooLarge) as caught:
+        composed(virtual, bytes(2 * IGNITION_LENGTH))
+    assert sizes_in(caught.value) == [2 * IGNITION_LENGTH, SMALLEST, IGNITION_LENGTH]
+
+
+def test_a_config_that_does_not_fit_is_not_blamed_on_the_ramdisk(virtual: Canvas) -> None:
+    canvas = attrs.evolve(virtual, ignition=attrs.evolve(virtual.ignition, length=SMALLEST - 1))
+    with pytest.raises(IgnitionTooLarge) as caught:
+        composed(canvas, RAMDISK)
+    assert sizes_in(caught.value) == [len(CONFIG), SMALLEST, SMALLEST - 1]
+
+
+# In an area of its own.
+
+
+@pytest.mark.parametrize("length", [1, len(RAMDISK), RAMDISK_LENGTH - 1, RAMDISK_LENGTH])
+def test_it_fills_its_own_area_from_the_start(derived: Canvas, length: int) -> None:
+    ramdisk = bytes(range(1, 256)) * 5000
+    image = bytes_of(composed(derived, ramdisk[:length]))
+    filled = ramdisk[:length].ljust(RAMDISK_LENGTH, b"\0")
+    assert image == derived_minimal(ARGUMENTS, archive(CONFIG), filled)
+
+
+def test_one_larger_than_its_area_is_told_with_both_numbers(derived: Canvas) -> None:
+    with pytest.raises(RamdiskTooLarge) as caught:
+        composed(derived, bytes(RAMDISK_LENGTH + 1))
+    assert caught.value.status == 422
+    assert sizes_in(caught.value) == [RAMDISK_LENGTH + 1, RAMDISK_LENGTH]
+
+
+def test_the_config_has_all_of_its_own_area_then(derived: Canvas) -> None:
+    canvas = attrs.evolve(derived, ignition=attrs.evolve(derived.ignition, length=SMALLEST))
+    image = composed(canvas, bytes(RAMDISK_LENGTH))
+    assert area_of(image, canvas.ignition) == archive(CONFIG, SMALLEST)
+
+
+# What tells images apart.
+
+
+@pytest.mark.parametrize("name", ["virtual", "derived"])
+def test_the_etag_tells_ramdisks_apart(name: str, request: pytest.FixtureRequest) -> None:
+    canvas: Canvas = request.getfixturevalue(name)
+    ramdisks = [None, RAMDISK, RAMDISK + b"\0", RAMDISK[:-1], RAMDISK[:-1] + b"x"]
+    images = [composed(canvas, ramdisk) for ramdisk in ramdisks]
+    assert len({image.etag for image in images}) == len(ramdisks)
+    assert composed(canvas, None).etag == composed(canvas, b"").etag
+
+
+def test_no_secret_of_it_is_ever_shown(virtual: Canvas) -> None:
+    customization = Customization(CONFIG, (), CREATED, b"s3cr3t")
+    image = compose(virtual, customization, "x.iso")
+    assert "s3cr3t" not in f"{customization!r} {image!r} {image.extents!r}"

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from image_service.images.extents import Literal, Overlay, Zeros
+from image_service.images.validators import make_etag
+
+identities = st.text("ab 1", max_size=4)
+# What a composition lays over its base begins with an archive's magic number, never with a line end.
+literals = st.binary(max_size=3).map(lambda data: Literal(b"\x1f\x8b" + data))
+overlay_lists = st.lists(
+    st.builds(Overlay, st.integers(0, 30), literals | st.builds(Zeros, st.integers(0, 30))), max_size=3
+)
+
+
+@given(identities, overlay_lists, identities, overlay_lists)
+def test_one_etag_has_one_identity_and_one_list_of_overlays(
+    one: str, some: list[Overlay], other: str, others: list[Overlay]
+) -> None:
+    assert (make_etag(one, some) == make_etag(other, others)) == ((one, some) == (other, others))
+
+
+def test_it_is_a_strong_entity_tag() -> None:
+    """RFC 9110 section 8.8.3: quoted, and of characters that need no escape."""
+    assert re.fullmatch(r'"[0-9a-f]{40}"', make_etag("x", [Overlay(0, Literal(b'"\r\n'))]))
+
+
+def test_overlays_may_come_as_an_iterator() -> None:
+    overlays = [Overlay(3, Literal(b"abc")), Overlay(9, Zeros(2))]
+    assert make_etag("x", iter(overlays)) == make_etag("x", overlays) != make_etag("x", ())
