@@ -10,7 +10,6 @@ power failure may take the latest commits, and leaves the file sound.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 T = TypeVar("T")
-Identity: TypeAlias = "tuple[int, int] | None"
+Identity: TypeAlias = "tuple[int, int]"
 
 BUSY_SECONDS = 5.0
 """How long one writer waits for another, of this process or not."""
@@ -36,9 +35,11 @@ APPLICATION_ID = 0x696D6773
 """In the file's header, where ``file(1)`` finds it: "imgs"."""
 _ASIDE = ".unusable"
 _BESIDE = ("", "-wal", "-shm")
-_PRAGMAS = (
-    "auto_vacuum = FULL",  # what is deleted gives its room back; set before there is anything in the file
+_OF_A_NEW_FILE = (
+    "auto_vacuum = FULL",  # what is deleted gives its room back
     "journal_mode = WAL",
+)
+_OF_A_CONNECTION = (
     "synchronous = NORMAL",
     "foreign_keys = ON",
     "journal_size_limit = 4194304",  # or the WAL keeps the size of the largest transaction
@@ -125,7 +126,9 @@ class SqliteFile:
             return opened
 
     def _is_at_path(self, opened: _Opened) -> bool:
-        return opened.identity == _identity(self._path)
+        with suppress(FileNotFoundError):
+            return opened.identity == _identity(self._path)
+        return False
 
     def _open(self) -> _Opened:
         try:
@@ -139,8 +142,7 @@ class SqliteFile:
         return self._open_as_it_is()
 
     def _open_as_it_is(self) -> _Opened:
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        self._path.chmod(0o600)  # SQLite gives the files beside it the same
+        _make_for_its_owner(self._path)
         url = URL.create("sqlite", database=str(self._path))
         engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS}, hide_parameters=True)
         event.listen(engine, "connect", _configure)
@@ -183,7 +185,8 @@ def _begin(opened: _Opened, work: Callable[[Connection], T]) -> T:
 
 
 def _configure(connection: sqlite3.Connection, _: object) -> None:
-    for pragma in _PRAGMAS:
+    ((pages,),) = connection.execute("PRAGMA page_count")
+    for pragma in _OF_A_CONNECTION if pages else _OF_A_NEW_FILE + _OF_A_CONNECTION:
         connection.execute(f"PRAGMA {pragma}").close()
 
 
@@ -192,8 +195,17 @@ def _is_unusable(error: DBAPIError) -> bool:
     return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _UNUSABLE
 
 
+def _make_for_its_owner(path: Path) -> None:
+    """SQLite gives the files beside it the same mode.
+
+    One that is there is not opened: closing it would end all of SQLite's locks on it (POSIX, fcntl).
+    """
+    if path.exists():
+        path.chmod(0o600)
+    else:
+        path.touch(0o600)
+
+
 def _identity(path: Path) -> Identity:
-    with suppress(FileNotFoundError):
-        status = path.stat()
-        return status.st_dev, status.st_ino
-    return None
+    status = path.stat()
+    return status.st_dev, status.st_ino
