@@ -1,4 +1,4 @@
-"""The console script."""
+"""The console script: the service, and what it does with single files."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import argparse
 import os
 import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
-from image_service.config import Settings
-from image_service.errors import ConfigurationError
+from image_service.cli import customize, extract, inspect, serve
+from image_service.cli.command import STATUS_OF_SIGNALS
+from image_service.errors import ImageServiceError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-EXIT_CONFIGURATION = 78  # EX_CONFIG of sysexits.h: a restart will not help
+COMMANDS = (serve, inspect, customize, extract)
+EXIT_FAILURE = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,51 +29,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         exit status.
     """
-    # Until the reactor runs and ends well by itself; as a container's first process we would ignore it else.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    parser = argparse.ArgumentParser(prog="image-service", description="Customised CoreOS boot images.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    serve_parser = commands.add_parser(
-        "serve", help="serve images", description="Serve images, configured by the environment alone."
-    )
-    serve_parser.add_argument(
-        "--standalone", action="store_true", help="with the embedded stand-in for assisted-service"
-    )
-    serve_parser.set_defaults(run=lambda options: serve(standalone=options.standalone))
-    options = parser.parse_args(arguments)
-    status: int = options.run(options)
+    options = _make_parser().parse_args(arguments)
+    try:
+        status: int = options.run(options)
+        sys.stdout.flush()
+    except ImageServiceError as error:
+        return _fail(error.detail)
+    except BrokenPipeError:
+        _forget_output()
+        return STATUS_OF_SIGNALS + signal.SIGPIPE
+    except OSError as error:
+        return _fail(": ".join(filter(None, (error.filename, error.strerror or str(error)))))
+    except KeyboardInterrupt:
+        return STATUS_OF_SIGNALS + signal.SIGINT
     return status
 
 
-def serve(*, standalone: bool) -> int:
-    """Run the twistd plugin with the options that fit a service manager or a container.
+def _make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="image-service", description="Customised CoreOS boot images.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        command.add(partial(commands.add_parser, allow_abbrev=False))
+    return parser
 
-    In the foreground, without a pid file, with this service's log, and with exit status 0 on SIGTERM.
 
-    Args:
-        standalone: with the embedded stand-in.
+def _fail(reason: str) -> int:
+    print(f"image-service: {reason}", file=sys.stderr)  # noqa: T201
+    return EXIT_FAILURE
 
-    Returns:
-        exit status.
-    """
-    try:
-        Settings.from_environment(os.environ, standalone=standalone)
-    except ConfigurationError as error:
-        print(f"image-service: the configuration is not valid:\n{error.detail}", file=sys.stderr)  # noqa: T201
-        return EXIT_CONFIGURATION
-    # Imported late: they install the reactor.
-    from twisted.scripts._twistd_unix import ServerOptions  # noqa: PLC0415
-    from twisted.scripts.twistd import runApp  # noqa: PLC0415
 
-    options = ServerOptions()
-    options.parseOptions(
-        [
-            "--nodaemon",
-            "--pidfile=",
-            "--logger=image_service.observe.log.observer",
-            "image-service",
-            *(["--standalone"] if standalone else []),
-        ]
-    )
-    runApp(options)
-    return 0
+def _forget_output() -> None:
+    """Let nobody complain at the end that what is still to be written finds no reader."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

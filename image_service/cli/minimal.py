@@ -1,0 +1,88 @@
+"""Minimal ISOs without a service: spliced from the base as it is, or derived for as long as it takes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.cli.base import with_true_minimal
+from image_service.cli.progress import Progress
+from image_service.errors import RamdiskTooLarge
+from image_service.images.canvas import derived_minimal_canvas, virtual_minimal_canvas
+from image_service.images.compose import compose
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from image_service.images.base import BaseImage
+    from image_service.images.boot_image import BootImage
+    from image_service.images.customization import Customization
+    from image_service.images.extents import BaseFile
+
+_BLOCK_BYTES = 1024 * 1024
+
+
+@contextmanager
+def minimal_image(
+    base: BaseImage, customization: Customization, rootfs_url: str, scratch: Path
+) -> Iterator[BootImage]:
+    """Compose a minimal ISO, as the service would.
+
+    Args:
+        base: pristine; where it needs nmstatectl, one is derived.
+        customization: what is laid over it.
+        rootfs_url: where the machine fetches the rootfs.
+        scratch: a directory for what is derived if need be.
+
+    Yields:
+        the image; what was derived for it is removed in the end.
+
+    Raises:
+        ImageServiceError: there can be none; says why.
+        OSError: a file cannot be read or written.
+    """
+    spliced = _spliced(with_true_minimal(base), customization, rootfs_url)
+    if spliced:
+        yield spliced
+        return
+    with _derived(base, scratch) as template:
+        yield compose(derived_minimal_canvas(base, template, rootfs_url), customization, "")
+
+
+def _spliced(base: BaseImage, customization: Customization, rootfs_url: str) -> BootImage | None:
+    if base.layout.minimal and not base.needs_nmstate:
+        with suppress(RamdiskTooLarge):  # the derived one has more room
+            return compose(virtual_minimal_canvas(base, rootfs_url), customization, "")
+    return None
+
+
+@contextmanager
+def _derived(base: BaseImage, scratch: Path) -> Iterator[BaseImage]:
+    # Imported late: most images need none of what comes with them.
+    from image_service.catalog.derived_files import DerivedFiles  # noqa: PLC0415
+    from image_service.catalog.interruption import Interruption  # noqa: PLC0415
+
+    base = attrs.evolve(base, sha256=_take_digest(base.file))
+    with TemporaryDirectory(dir=scratch, prefix=".image-service-") as name:
+        template = DerivedFiles(Path(name), Path(name), Interruption()).minimal_iso(base)
+        try:
+            yield template
+        finally:
+            os.close(template.file.descriptor)
+
+
+def _take_digest(file: BaseFile) -> str:
+    """What makes the partitions' GUIDs of a derived ISO the same everywhere."""
+    digest = hashlib.sha256()
+    with Progress(file.size) as progress:
+        for offset in range(0, file.size, _BLOCK_BYTES):
+            block = os.pread(file.descriptor, _BLOCK_BYTES, offset)
+            digest.update(block)
+            progress.advance(len(block))
+    return digest.hexdigest()

@@ -1,0 +1,69 @@
+"""Running the console script in this process, and what it is run on."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+import pytest
+
+from image_service.cli import main
+from tests.coreos.miniso_builder import live_iso_with_minimal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@attrs.frozen
+class Ran:
+    """What a command left behind."""
+
+    status: int
+    output: bytes
+    errors: str
+
+
+Run: TypeAlias = "Callable[..., Ran]"
+
+
+@pytest.fixture
+def run(capfdbinary: pytest.CaptureFixture[bytes]) -> Iterator[Run]:
+    """Run a command line in this process, whose signals are put back."""
+    handled = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
+
+    def run_here(*arguments: object) -> Ran:
+        try:
+            status = main([str(argument) for argument in arguments])
+        except SystemExit as exit_:
+            status = int(str(exit_.code))
+        output, errors = capfdbinary.readouterr()
+        return Ran(status, output, errors.decode())
+
+    yield run_here
+    for number, handler in handled.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(scope="session")
+def live_iso() -> bytes:
+    """A live ISO with a minimal one in it."""
+    return live_iso_with_minimal()
+
+
+@pytest.fixture
+def base(tmp_path: Path, live_iso: bytes) -> Path:
+    """The same as a file, alone in its directory."""
+    path = tmp_path / "in" / "base.iso"
+    path.parent.mkdir()
+    path.write_bytes(live_iso)
+    return path
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """Where the result is to be, alone in its directory too."""
+    path = tmp_path / "out" / "out.iso"
+    path.parent.mkdir()
+    return path

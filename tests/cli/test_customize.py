@@ -1,0 +1,330 @@
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import tempfile
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from image_service.catalog.derived_files import DerivedFiles
+from image_service.catalog.interruption import Interruption
+from image_service.catalog.opening import open_base_image
+from image_service.coreos.kargs import KernelArgument, Operation
+from image_service.coreos.newc import Member, write_archive
+from image_service.images.canvas import derived_minimal_canvas, full_canvas, virtual_minimal_canvas
+from image_service.images.compose import compose
+from image_service.images.customization import Customization
+from image_service.os_images import OsImage
+from tests.acceptance.clients import run_client
+from tests.catalog import full_isos
+from tests.coreos.iso_builder import IGNITION_LENGTH, KERNEL_ARGUMENTS, build_live_iso, live_files
+from tests.coreos.reading import FIXTURES, fixture
+from tests.images.building import read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from image_service.images.base import BaseImage
+    from image_service.images.canvas import Canvas
+    from tests.cli.conftest import Run
+
+CONFIG = b'{"ignition": {"version": "3.3.0"}}\n'
+RAMDISK = gzip.compress(write_archive([Member("etc/small", b"small")]), mtime=0)
+# More than fits behind a config.
+LARGE_RAMDISK = gzip.compress(
+    write_archive([Member("etc/large", random.Random(7).randbytes(IGNITION_LENGTH + 1))]),  # noqa: S311
+    mtime=0,
+)
+URL = "http://192.0.2.1/boot-artifacts/rootfs.img"
+MINIMAL = ("--minimal", "--rootfs-url", URL)
+EDITS = (
+    KernelArgument(Operation.REPLACE, "ignition.platform.id=metal=qemu"),
+    KernelArgument(Operation.APPEND, 'a="b c"'),
+    KernelArgument(Operation.DELETE, "ignition.firstboot"),
+    KernelArgument(Operation.APPEND, "console=ttyS0"),
+)
+GOLDEN_EDIT = (
+    *("--karg-append", "foo=bar", "--karg-append", "baz"),
+    *("--karg-delete", "ignition.firstboot", "--karg-replace", "ignition.platform.id=metal=qemu"),
+)
+
+
+@contextmanager
+def opened(path: Path, openshift: str = "4.17") -> Iterator[BaseImage]:
+    """A base image as the service has it."""
+    entry = OsImage("9.6", "x86_64", "full-iso", (openshift,), path.as_uri())
+    with tempfile.TemporaryDirectory() as directory:
+        image = open_base_image(entry, path, Path(directory) / "rhcos-sidecar", Interruption())
+        yield image
+        os.close(image.file.descriptor)
+
+
+def sent(canvas: Canvas, customization: Customization) -> bytes:
+    """What the service would send."""
+    return read(compose(canvas, customization, "discovery.iso").extents.extents)
+
+
+def options(directory: Path, customization: Customization) -> list[str]:
+    """The options that say the same as a customization."""
+    told: list[str] = []
+    for name, content in (("ignition", customization.ignition), ("ramdisk", customization.ramdisk)):
+        if content:
+            (directory / name).write_bytes(content)
+            told += [f"--{name}", str(directory / name)]
+    for argument in customization.kernel_arguments:
+        told += [f"--karg-{argument.operation.value}", argument.value]
+    return told
+
+
+@pytest.mark.parametrize("ramdisk", [None, RAMDISK], ids=["", "ramdisk"])
+@pytest.mark.parametrize("edits", [(), EDITS], ids=["", "kargs"])
+def test_a_full_iso_is_what_the_service_would_send(
+    run: Run, base: Path, out: Path, edits: tuple[KernelArgument, ...], ramdisk: bytes | None
+) -> None:
+    customization = Customization(CONFIG, edits, None, ramdisk)
+    assert run("customize", base, *options(base.parent, customization), "-o", out).status == 0
+    with opened(base) as image:
+        assert out.read_bytes() == sent(full_canvas(image), customization)
+
+
+@pytest.mark.parametrize("ramdisk", [None, RAMDISK], ids=["", "ramdisk"])
+@pytest.mark.parametrize("edits", [(), EDITS], ids=["", "kargs"])
+def test_a_minimal_iso_is_what_the_service_would_send(
+    run: Run, base: Path, out: Path, edits: tuple[KernelArgument, ...], ramdisk: bytes | None
+) -> None:
+    customization = Customization(CONFIG, edits, None, ramdisk)
+    assert run("customize", base, *options(base.parent, customization), *MINIMAL, "-o", out).status == 0
+    with opened(base) as image:
+        assert out.read_bytes() == sent(virtual_minimal_canvas(image, URL), customization)
+
+
+def test_nothing_is_left_but_the_output(run: Run, base: Path, out: Path, live_iso: bytes) -> None:
+    ran = run("customize", base, "--karg-append", "a", "-o", out)
+    assert (ran.status, ran.output, ran.errors) == (0, b"", "")
+    assert list(out.parent.iterdir()) == [out]
+    assert list(base.parent.iterdir()) == [base]
+    assert base.read_bytes() == live_iso
+
+
+@pytest.mark.parametrize("told", [("--karg-append", "a=b"), MINIMAL, ("--ramdisk", "ramdisk")])
+def test_without_a_config_the_machine_is_not_told_of_one(
+    run: Run, base: Path, out: Path, told: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(base.parent)
+    Path("ramdisk").write_bytes(RAMDISK)
+    assert run("customize", base, *told, "-o", out).status == 0
+    described = json.loads(run("inspect", out, "--json").output)
+    area = described["ignition_area"]
+    there = out.read_bytes()[area["offset"] : area["offset"] + area["length"]]
+    assert there == (RAMDISK if "--ramdisk" in told else b"").ljust(IGNITION_LENGTH, b"\0")
+
+
+def test_what_a_base_was_customised_with_is_overwritten_only_when_told(
+    run: Run, base: Path, out: Path, live_iso: bytes
+) -> None:
+    (base.parent / "config").write_bytes(CONFIG)
+    customised = base.with_name("customised.iso")
+    assert (
+        run("customize", base, "--ignition", base.parent / "config", *GOLDEN_EDIT, "-o", customised).status
+        == 0
+    )
+    refused = run("customize", customised, "--karg-append", "a", "-o", out)
+    assert refused.status == 1
+    assert "customised before: the Ignition area" in refused.errors
+    assert not out.exists()
+    assert run("customize", customised, "--reset", "-o", out).status == 0
+    assert out.read_bytes() == live_iso
+    assert run("customize", customised, "--reset", "--karg-append", "a", "-o", out, "--force").status == 0
+    kernel_arguments = json.loads(run("inspect", out, "--json").output)["kernel_arguments"]
+    assert kernel_arguments["current"] == f"{KERNEL_ARGUMENTS} a"
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("ramdisk", [None, LARGE_RAMDISK], ids=["", "ramdisk"])
+def test_where_there_is_no_recipe_a_minimal_iso_is_derived(
+    run: Run, base: Path, out: Path, ramdisk: bytes | None
+) -> None:
+    full_isos.x86_64(base)
+    customization = Customization(CONFIG, EDITS, None, ramdisk)
+    assert run("customize", base, *options(base.parent, customization), *MINIMAL, "-o", out).status == 0
+    assert list(out.parent.iterdir()) == [out]
+    assert out.read_bytes() == derived(base, customization)
+
+
+@pytest.mark.acceptance
+def test_a_derived_one_goes_to_standard_output_too(
+    run: Run, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_isos.x86_64(base)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    ran = run("customize", base, *MINIMAL, "-o", "-")
+    assert ran.status == 0
+    assert list(scratch.iterdir()) == []
+    assert ran.output == derived(base, Customization(b"", (), None))
+
+
+@pytest.mark.acceptance
+def test_a_ramdisk_for_which_the_spliced_one_has_no_room_has_a_derived_one(
+    run: Run, base: Path, out: Path
+) -> None:
+    told = options(base.parent, Customization(b"", (), None, LARGE_RAMDISK))
+    base.write_bytes(fixture("embed-areas-2023-07.x86_64.iso"))
+    assert run("customize", base, *told, *MINIMAL, "-o", out).status == 0
+    described = json.loads(run("inspect", out, "--json").output)
+    assert described["ramdisk_area"]["members"] == [{"name": "etc/large", "size": IGNITION_LENGTH + 1}]
+    assert URL in described["kernel_arguments"]["current"]
+
+
+def derived(base: Path, customization: Customization, openshift: str = "4.17") -> bytes:
+    """What the service would send of a minimal ISO that it has derived."""
+    with tempfile.TemporaryDirectory() as directory, opened(base, openshift) as image:
+        files = DerivedFiles(Path(directory), Path(directory), Interruption())
+        template = files.minimal_iso(image)
+        image_sent = sent(derived_minimal_canvas(image, template, URL), customization)
+        os.close(template.file.descriptor)
+    return image_sent
+
+
+@pytest.mark.acceptance
+def test_nmstatectl_comes_along_when_told(run: Run, base: Path, out: Path) -> None:
+    full_isos.x86_64(base, rootfs_with_nmstatectl(base.parent))
+    customization = Customization(CONFIG, (), None, RAMDISK)
+    told = options(base.parent, customization)
+    assert run("customize", base, *told, *MINIMAL, "--nmstate", "-o", out).status == 0
+    assert out.read_bytes() == derived(base, customization, "4.18")
+    listed = run_client("xorriso", "-indev", out, "-ls", "/images").decode()
+    assert "nmstate.img" in listed
+
+
+def rootfs_with_nmstatectl(directory: Path) -> bytes:
+    (directory / "tree" / "usr" / "bin").mkdir(parents=True)
+    (directory / "tree" / "usr" / "bin" / "nmstatectl").write_bytes(b"#!/bin/true\n")
+    squashfs = directory / "root.squashfs"
+    run_client("mksquashfs", directory / "tree", squashfs, "-quiet", "-no-progress")
+    return write_archive([Member("root.squashfs", squashfs.read_bytes())])
+
+
+def test_a_recipe_that_makes_something_else_is_not_used(
+    run: Run, base: Path, out: Path, live_iso: bytes
+) -> None:
+    base.write_bytes(live_iso.replace(b"kernel data\n", b"kernel tada\n"))
+    assert json.loads(run("inspect", base, "--json").output)["minimal_iso"] is None
+    refused = run("customize", base, *MINIMAL, "-o", out)
+    assert refused.status == 1
+    assert list(out.parent.iterdir()) == []
+
+
+def test_what_is_composed_may_be_refused_with_both_numbers(run: Run, base: Path, out: Path) -> None:
+    refused = run("customize", base, "--karg-append", "a" * 2000, "-o", out)
+    assert (refused.status, refused.errors.count("\n")) == (1, 1)
+    assert refused.errors.startswith("image-service: the kernel arguments take ")
+    assert list(out.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "content", "reason"),
+    [
+        ("--ignition", b'{"ignition": {"version": "2.2.0"}}', "'ignition.version' is not 3.x.y"),
+        ("--ignition", b'{"ignition": ', "is not JSON"),
+        ("--ignition", b"", "is not JSON"),
+        ("--ramdisk", b"hello", "is no ramdisk"),
+        ("--ramdisk", b"", "is no ramdisk"),
+    ],
+)
+def test_a_file_that_is_not_what_it_must_be_is_named(
+    run: Run, base: Path, option: str, content: bytes, reason: str
+) -> None:
+    path, out = base.with_name("given"), base.with_name("out.iso")
+    path.write_bytes(content)
+    refused = run("customize", base, option, path, "-o", out)
+    assert (refused.status, refused.errors.count("\n")) == (1, 1)
+    assert refused.errors.startswith(f"image-service: {path}")
+    assert reason in refused.errors
+    assert "assisted-service" not in refused.errors
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        (),
+        ("--minimal",),
+        ("--rootfs-url", URL),
+        ("--minimal", "--rootfs-url", ""),
+        ("--minimal", "--rootfs-url", "http://192.0.2.1/a b"),
+        ("--minimal", "--rootfs-url", '"http://192.0.2.1/a&b"'),
+        ("--minimal", "--rootfs-url", "http://192.0.2.1/a&b"),
+        ("--karg-append", "a", "--nmstate"),
+        ("--reset", *MINIMAL),
+        ("--karg-append", "a\nb"),
+        ("--karg-append", ""),
+        ("--karg-replace", "a=b"),
+        ("--karg", "a"),
+        ("--ignit", "a"),
+    ],
+)
+def test_options_that_mean_nothing_are_a_matter_of_usage(
+    run: Run, base: Path, out: Path, told: tuple[str, ...]
+) -> None:
+    refused = run("customize", base, *told, "-o", out)
+    assert refused.status == 2
+    assert "usage: image-service" in refused.errors
+    assert not out.exists()
+
+
+GOLDEN = json.loads((FIXTURES / "golden.json").read_bytes())["iso"] if FIXTURES.exists() else {}
+"""By the name of an ISO, SHA-256 of what coreos-installer makes of it."""
+
+
+def golden(kind: str) -> list[tuple[str, object]]:
+    """The ISOs of which coreos-installer made an image, and what is noted of those."""
+    return [(name, made[key]) for name, made in GOLDEN.items() for key in made if key.startswith(kind)]
+
+
+@pytest.mark.parametrize(("name", "digest"), golden("kargs modify"))
+def test_kernel_arguments_are_coreos_installers(
+    run: Run, base: Path, out: Path, name: str, digest: str
+) -> None:
+    base.write_bytes(fixture(name))
+    assert run("customize", base, *GOLDEN_EDIT, "-o", out).status == 0
+    assert sha256(out.read_bytes()).hexdigest() == digest
+
+
+@pytest.mark.parametrize(("name", "noted"), golden("extract minimal-iso --rootfs-url"))
+def test_a_minimal_iso_is_coreos_installers(
+    run: Run, base: Path, out: Path, name: str, noted: object
+) -> None:
+    base.write_bytes(fixture(name))
+    url = "https://example.com/rootfs.img"
+    assert run("customize", base, "--minimal", "--rootfs-url", url, "-o", out).status == 0
+    content = out.read_bytes()
+    assert {"size": len(content), "sha256": sha256(content).hexdigest()} == noted
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("name", GOLDEN)
+def test_coreos_installer_finds_the_config_and_restores_the_base(
+    run: Run, base: Path, out: Path, name: str
+) -> None:
+    base.write_bytes(fixture(name))
+    config = base.with_name("config.ign")
+    config.write_bytes(CONFIG)
+    assert run("customize", base, "--ignition", config, "-o", out).status == 0
+    assert run_client("coreos-installer", "iso", "ignition", "show", out) == CONFIG
+    assert run_client("coreos-installer", "iso", "reset", "-o", "-", out) == base.read_bytes()
+
+
+def test_a_base_without_room_for_kernel_arguments_is_told(run: Run, base: Path, out: Path) -> None:
+    files = {name: content for name, content in live_files().items() if name != "coreos/kargs.json"}
+    base.write_bytes(build_live_iso(files))
+    refused = run("customize", base, "--karg-append", "a", "-o", out)
+    assert refused.status == 1
+    assert "has no embed area" in refused.errors

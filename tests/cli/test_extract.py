@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.acceptance.clients import run_client
+from tests.coreos.iso_builder import build_live_iso, live_files
+from tests.coreos.reading import fixture
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Run
+
+PATHS = {
+    name: f"images/pxeboot/{file}"
+    for name, file in (("kernel", "vmlinuz"), ("initrd", "initrd.img"), ("rootfs", "rootfs.img"))
+}
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_a_file_comes_out_as_it_is(run: Run, base: Path, out: Path, name: str) -> None:
+    assert run("extract", base, name, "-o", out).status == 0
+    assert out.read_bytes() == live_files()[PATHS[name]]
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize(
+    "iso", ["embed-areas-2020-09.iso", "embed-areas-2023-07.x86_64.iso", "embed-areas-2023-07.s390x.iso"]
+)
+def test_the_files_are_coreos_installers(run: Run, base: Path, out: Path, iso: str) -> None:
+    base.write_bytes(fixture(iso))
+    run_client("coreos-installer", "iso", "extract", "pxe", "-o", out.parent, base)
+    theirs = {path.name.removeprefix("base-"): path.read_bytes() for path in out.parent.iterdir()}
+    ours = {PATHS[name].rpartition("/")[2]: run("extract", base, name, "-o", "-").output for name in PATHS}
+    assert ours.items() <= theirs.items()  # older ones of s390x have a second kernel
+
+
+def test_a_customised_base_has_the_same_files(run: Run, base: Path, out: Path) -> None:
+    assert run("customize", base, "--karg-append", "a", "-o", out).status == 0
+    assert run("extract", out, "rootfs", "-o", "-").output == live_files()["images/pxeboot/rootfs.img"]
+
+
+def test_a_file_that_is_not_there_is_named(run: Run, base: Path, out: Path) -> None:
+    files = live_files()
+    del files["images/pxeboot/rootfs.img"]
+    base.write_bytes(build_live_iso(files))
+    refused = run("extract", base, "rootfs", "-o", out)
+    assert (refused.status, refused.errors) == (
+        1,
+        "image-service: the base image base.iso (unknown) has no rootfs.img\n",
+    )
+    assert not out.exists()
+
+
+def test_there_are_three(run: Run, base: Path, out: Path) -> None:
+    refused = run("extract", base, "miniso", "-o", out)
+    assert refused.status == 2
+    assert "usage: image-service extract" in refused.errors

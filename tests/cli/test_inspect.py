@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from image_service.coreos.newc import Member, write_archive
+from tests.coreos.iso_builder import (
+    CREATED,
+    IGNITION_LENGTH,
+    KERNEL_ARGUMENTS,
+    VOLUME_ID,
+    build_live_iso,
+    live_files,
+)
+from tests.coreos.reading import fixture, read_layout
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Run
+
+CONFIG = b'{"ignition": {"version": "3.3.0"}, "secret": "5e4w7"}\n'
+
+
+def test_all_keys_of_a_pristine_iso(run: Run, base: Path, live_iso: bytes) -> None:
+    """Programs rely on these names."""
+    layout = read_layout(live_iso)
+    kargs, minimal, files = layout.kernel_arguments, layout.minimal, layout.files
+    assert kargs
+    assert minimal
+    assert files.kernel
+    assert files.initrd
+    assert files.rootfs
+    assert json.loads(run("inspect", base, "--json").output) == {
+        "volume_id": VOLUME_ID,
+        "created": CREATED.isoformat(),
+        "size": len(live_iso),
+        "architecture": None,
+        "customized": None,
+        "ignition_area": {
+            "offset": layout.ignition.offset,
+            "length": IGNITION_LENGTH,
+            "members": [],
+            "unreadable": None,
+        },
+        "ramdisk_area": None,
+        "kernel_arguments": {
+            "default": KERNEL_ARGUMENTS,
+            "current": KERNEL_ARGUMENTS,
+            "capacity": kargs.size - 1,
+            "areas": [
+                {"path": area.name, "offset": area.offset, "length": kargs.size} for area in kargs.areas
+            ],
+        },
+        "boot_files": {
+            "kernel": {"path": "images/pxeboot/vmlinuz", "offset": files.kernel.offset, "length": 12},
+            "initrd": {"path": "images/pxeboot/initrd.img", "offset": files.initrd.offset, "length": 12},
+            "rootfs": {"path": "images/pxeboot/rootfs.img", "offset": files.rootfs.offset, "length": 12},
+            "ins_file": None,
+            "initrd_addrsize": None,
+        },
+        "minimal_iso": {"size": minimal.size, "sha256": minimal.sha256},
+        "no_minimal_iso": None,
+        "features": {"installer-config": True, "live-initrd-network": True},
+    }
+
+
+def test_a_customised_iso_tells_the_names_of_what_it_holds_and_no_more(
+    run: Run, base: Path, out: Path
+) -> None:
+    config = base.with_name("config.ign")
+    config.write_bytes(CONFIG)
+    customize = ("customize", base, "--ignition", config, "--karg-append", "a=b", "-o", out)
+    assert run(*customize).status == 0
+    ran = run("inspect", out, "--json")
+    told = json.loads(ran.output)
+    assert told["ignition_area"]["members"] == [{"name": "config.ign", "size": len(CONFIG)}]
+    assert told["customized"].startswith("the Ignition area at offset ")
+    assert told["kernel_arguments"]["default"] == KERNEL_ARGUMENTS
+    assert told["kernel_arguments"]["current"] == f"{KERNEL_ARGUMENTS} a=b"
+    assert (told["minimal_iso"], told["no_minimal_iso"]) == (
+        None,
+        "only a pristine ISO makes its minimal one",
+    )
+    assert b"5e4w7" not in ran.output + run("inspect", out).output
+
+
+def test_the_text_has_it_all_too(run: Run, base: Path, out: Path) -> None:
+    config = base.with_name("config.ign")
+    config.write_bytes(CONFIG)
+    pristine = run("inspect", base).output.decode().splitlines()
+    assert pristine[0] == f"volume            {VOLUME_ID}"
+    assert "state             pristine" in pristine
+    assert f"kernel arguments  {KERNEL_ARGUMENTS}" in pristine
+    assert not any(line.startswith("by default") for line in pristine)
+    assert "features          installer-config, live-initrd-network" in pristine
+    run("customize", base, "--ignition", config, "--karg-append", "a=b", "-o", out)
+    customised = run("inspect", out).output.decode().splitlines()
+    assert f"                  config.ign: {len(CONFIG)} bytes" in customised
+    assert f"kernel arguments  {KERNEL_ARGUMENTS} a=b" in customised
+    assert f"by default        {KERNEL_ARGUMENTS}" in customised
+    assert "minimal ISO       none: only a pristine ISO makes its minimal one" in customised
+
+
+@pytest.mark.parametrize(
+    ("iso", "architecture", "reason"),
+    [
+        ("embed-areas-2020-09.iso", None, "the ISO has no coreos/miniso.dat"),
+        ("embed-areas-2023-03.s390x.iso", "s390x", "the ISO has no embed areas for kernel arguments"),
+        ("embed-areas-2023-07.s390x.iso", "s390x", None),
+        ("embed-areas-2023-07.x86_64.iso", None, None),
+    ],
+)
+def test_real_isos(run: Run, base: Path, iso: str, architecture: str | None, reason: str | None) -> None:
+    base.write_bytes(fixture(iso))
+    told = json.loads(run("inspect", base, "--json").output)
+    assert (told["architecture"], told["no_minimal_iso"]) == (architecture, reason)
+    assert (told["minimal_iso"] is None) == (reason is not None)
+    text = run("inspect", base).output.decode()
+    assert f"architecture      {architecture or 'unknown'}" in text
+    assert (f"minimal ISO       none: {reason}" in text) == (reason is not None)
+
+
+def test_a_recipe_that_makes_something_else_is_no_minimal_iso(run: Run, base: Path, live_iso: bytes) -> None:
+    base.write_bytes(live_iso.replace(b"kernel data\n", b"kernel tada\n"))
+    told = json.loads(run("inspect", base, "--json").output)
+    assert told["minimal_iso"] is None
+    assert "SHA-256" in told["no_minimal_iso"]
+
+
+def test_names_that_a_terminal_would_obey_are_escaped(run: Run, base: Path) -> None:
+    files = {
+        **live_files(),
+        "images/ignition.img": write_archive([Member("a\x1b[2J\nb\udcff", b"x")]).ljust(4096, b"\0"),
+    }
+    base.write_bytes(build_live_iso(files, volume_id="rhcos-\x1b[2J"))
+    output = run("inspect", base).output.decode()
+    assert "\x1b" not in output
+    assert "volume            rhcos-\\x1b[2J\n" in output
+    assert "a\\x1b[2J\\nb\\udcff: 1 bytes" in output
+    told = json.loads(run("inspect", base, "--json").output)
+    assert told["ignition_area"]["members"] == [{"name": "a\x1b[2J\nb\udcff", "size": 1}]
+
+
+def test_an_area_that_cannot_be_read_is_told_with_the_reason(run: Run, base: Path) -> None:
+    base.write_bytes(build_live_iso({**live_files(), "images/ignition.img": b"garbage".ljust(4096, b"\0")}))
+    area = json.loads(run("inspect", base, "--json").output)["ignition_area"]
+    assert area["members"] == []
+    assert "no cpio header" in area["unreadable"]
+    assert area["unreadable"] in run("inspect", base).output.decode()
+
+
+@pytest.mark.parametrize("features", [None, b"nonsense", b"[]"])
+def test_an_iso_without_features(run: Run, base: Path, features: bytes | None) -> None:
+    files = live_files()
+    del files["coreos/features.json"]
+    if features is not None:
+        files["coreos/features.json"] = features
+    base.write_bytes(build_live_iso(files))
+    assert json.loads(run("inspect", base, "--json").output)["features"] is None
+    assert "features          none" in run("inspect", base).output.decode()
+
+
+def test_an_iso_that_is_none_of_coreos_is_refused_by_name(run: Run, base: Path) -> None:
+    base.write_bytes(build_live_iso(volume_id="debian"))
+    refused = run("inspect", base)
+    assert (refused.status, refused.output, refused.errors.count("\n")) == (1, b"", 1)
+    assert refused.errors.startswith(f"image-service: {base}: volume 'debian' is not of CoreOS")

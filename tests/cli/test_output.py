@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from image_service.cli import output
+from image_service.cli.output import Output, choose_output
+from image_service.errors import BaseImageError
+from image_service.images.extents import BaseFile, ExtentMap, FileExtent, Literal
+from tests.images.building import base_file, maps_over, read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.cli.conftest import Run
+
+CONTENT = bytes(range(256)) * 4
+
+
+def refuse(*_: object) -> NoReturn:
+    raise OSError(errno.EXDEV, "it cannot")
+
+
+def copy_nothing(*_: object) -> int:
+    return 0
+
+
+def copy_a_byte(source: int, target: int, _count: int, offset: int) -> int:
+    return os.write(target, os.pread(source, 1, offset))
+
+
+@pytest.fixture(
+    params=[os.copy_file_range, refuse, copy_nothing, copy_a_byte], ids=lambda copy: copy.__name__
+)
+def _copying(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the kernel does, or does not, for those who copy files."""
+    monkeypatch.setattr(os, "copy_file_range", request.param)
+    monkeypatch.setattr(output, "_CHUNK", 32)
+
+
+@pytest.mark.usefixtures("_copying")
+def test_a_file_has_the_bytes_of_the_extents(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path: Path = tmp_path_factory.mktemp("out") / "out"
+
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        with base_file(CONTENT) as file:
+            extents, expected = data.draw(maps_over(file, CONTENT))
+            assert expected == read(extents.extents)
+            Output(path).write(extents)
+        assert path.read_bytes() == expected
+
+    check()
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_copies_end_at_whole_chunks_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else file systems that could share blocks would copy them."""
+    asked: list[tuple[int, int]] = []
+
+    def copy(source: int, target: int, count: int, offset: int) -> int:
+        asked.append((offset, count))
+        return os.write(target, os.pread(source, count, offset))
+
+    monkeypatch.setattr(os, "copy_file_range", copy)
+    monkeypatch.setattr(output, "_CHUNK", 256)
+    with base_file(CONTENT) as file:
+        Output(tmp_path / "out").write(ExtentMap((FileExtent(file, 200, 700),)))
+    assert asked == [(200, 56), (256, 256), (512, 256), (768, 132)]
+
+
+def test_a_base_that_became_shorter_leaves_nothing(tmp_path: Path) -> None:
+    with base_file(CONTENT) as file:
+        extents = ExtentMap((Literal(b"x"), FileExtent(BaseFile(file.descriptor, 2000, "base.iso"), 0, 2000)))
+        with pytest.raises(BaseImageError, match=r"base\.iso at offset 1024: the file became shorter"):
+            Output(tmp_path / "out").write(extents)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_base_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "copy_file_range", fail)
+    monkeypatch.setattr(os, "pread", fail)
+    with base_file(CONTENT) as file:
+        extents = ExtentMap((FileExtent(file, 5, 10),))
+        with pytest.raises(BaseImageError, match=r"base\.iso at offset 5: Input/output error"):
+            Output(tmp_path / "out").write(extents)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_target_that_takes_no_more_is_named_and_nothing_stays(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    with base_file(CONTENT) as file, files_of_at_most(1000):
+        extents = ExtentMap((FileExtent(file, 0, 1024),))
+        with pytest.raises(OSError, match="File too large") as caught:
+            Output(path).write(extents)
+    assert caught.value.filename == str(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Let this process write no larger ones."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_file_that_is_there_is_replaced_only_when_told(run: Run, base: Path, out: Path) -> None:
+    out.write_bytes(b"mine")
+    refused = run("extract", base, "kernel", "-o", out)
+    assert (refused.status, refused.errors) == (
+        1,
+        f"image-service: {out}: is there already; --force overwrites it\n",
+    )
+    assert out.read_bytes() == b"mine"
+    assert run("extract", base, "kernel", "-o", out, "--force").status == 0
+    assert out.read_bytes() == b"kernel data\n"
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_the_base_is_never_overwritten(
+    run: Run, base: Path, out: Path, live_iso: bytes, link: object
+) -> None:
+    assert callable(link)
+    link(base, out)
+    for name in (out, base, base.parent / ".." / "in" / "base.iso"):
+        refused = run("extract", base, "kernel", "--force", "-o", name)
+        assert (refused.status, refused.errors) == (1, f"image-service: {name}: is the base image itself\n")
+    assert base.read_bytes() == live_iso
+
+
+def test_what_a_symlink_leads_to_is_replaced(run: Run, base: Path, out: Path) -> None:
+    target = out.parent / "target"
+    out.symlink_to(target)
+    assert run("extract", base, "kernel", "-o", out).status == 0
+    assert run("extract", base, "initrd", "-o", out, "-f").status == 0
+    assert out.is_symlink()
+    assert target.read_bytes() == b"initrd data\n"
+
+
+def test_what_is_no_file_is_not_replaced(run: Run, base: Path, out: Path) -> None:
+    os.mkfifo(out)
+    for name in (out, out.parent):
+        refused = run("extract", base, "kernel", "--force", "-o", name)
+        assert (refused.status, "no regular file" in refused.errors) == (1, True)
+    assert out.is_fifo()
+
+
+def test_a_directory_that_is_not_there_is_named(run: Run, base: Path, tmp_path: Path) -> None:
+    path = tmp_path / "nowhere" / "out"
+    refused = run("extract", base, "kernel", "-o", path)
+    assert (refused.status, refused.errors) == (1, f"image-service: {path}: No such file or directory\n")
+
+
+def test_standard_output_takes_the_same_bytes(run: Run, base: Path, out: Path) -> None:
+    assert run("customize", base, "--karg-append", "a", "-o", out).status == 0
+    ran = run("customize", base, "--karg-append", "a", "-o", "-")
+    assert (ran.status, ran.output, ran.errors) == (0, out.read_bytes(), "")
+
+
+def test_a_terminal_takes_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with base_file(CONTENT) as file, pytest.raises(OSError, match="standard output is a terminal"):
+        choose_output("-", file, force=True)

@@ -1,0 +1,169 @@
+"""The console script as a process of its own: signals, pipes, terminals, and what it imports."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from subprocess import DEVNULL, PIPE
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.coreos.iso_builder import build_live_iso, write_sparse_live_iso
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COMMAND = (sys.executable, "-m", "image_service.cli")
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+
+
+def finish(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
+    output, errors = process.communicate(timeout=100)
+    return process.returncode, output or b"", errors or b""
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A base image that takes seconds to copy."""
+    path = tmp_path / "in" / "large.iso"
+    path.parent.mkdir()
+    write_sparse_live_iso(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_ends_it_in_order(large: Path, out: Path, number: signal.Signals, status: int) -> None:
+    unignored = ["env", "--default-signal=HUP,INT"]  # whatever these tests run under
+    command = [*unignored, *COMMAND, "customize", str(large), "--karg-append", "a", "-o", str(out)]
+    with subprocess.Popen(command, env=ENVIRONMENT, stderr=PIPE) as process:
+        while not list(out.parent.iterdir()) and process.poll() is None:
+            time.sleep(0.001)
+        process.send_signal(number)
+        assert finish(process) == (status, b"", b"")
+    assert list(out.parent.iterdir()) == []
+
+
+MINIMAL = ("--minimal", "--rootfs-url", "http://192.0.2.1/rootfs.img")
+
+
+def test_nothing_is_left_of_a_derivation_either(base: Path, out: Path, tmp_path: Path) -> None:
+    """Nor does the program go on that was at work: one that takes the place of xorriso."""
+    base.write_bytes(build_live_iso())
+    started = tmp_path / "started"
+    environment = put_in_place_of_xorriso(
+        tmp_path / "bin", f"echo $$ >{started}.new; mv {started}.new {started}"
+    )
+    command = [*COMMAND, "customize", str(base), *MINIMAL, "-o", str(out)]
+    with subprocess.Popen(command, env=environment, stderr=PIPE) as process:
+        while not started.exists() and process.poll() is None:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGTERM)
+        assert finish(process) == (143, b"", b"")
+    assert list(out.parent.iterdir()) == []
+    assert not Path(f"/proc/{started.read_text().strip()}").exists()
+
+
+def put_in_place_of_xorriso(directory: Path, script: str) -> dict[str, str]:
+    """Make a program that does something, and then nothing for long; give the environment to find it."""
+    directory.mkdir()
+    (directory / "xorriso").write_text(f"#!/bin/sh\n{script}\nexec sleep 1000\n")
+    (directory / "xorriso").chmod(0o755)
+    return ENVIRONMENT | {"PATH": f"{directory}{os.pathsep}{ENVIRONMENT['PATH']}"}
+
+
+def test_without_xorriso_it_says_what_to_install(base: Path, out: Path) -> None:
+    base.write_bytes(build_live_iso())
+    command = [*COMMAND, "customize", str(base), *MINIMAL, "-o", str(out)]
+    environment = ENVIRONMENT | {"PATH": str(out.parent)}
+    with subprocess.Popen(command, env=environment, stderr=PIPE) as process:
+        status, _, errors = finish(process)
+    assert (status, errors) == (1, b"image-service: xorriso is not installed; install the package xorriso\n")
+    assert list(out.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("told", [("customize", "--karg-append", "a", "-o", "-"), ("inspect",)])
+def test_a_reader_that_leaves_is_no_news(base: Path, told: Sequence[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [*COMMAND, told[0], str(base), *told[1:]]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=writing, stderr=PIPE) as process:
+        os.close(writing)
+        assert finish(process) == (141, b"", b"")
+
+
+def test_a_full_disk_behind_standard_output_is_told(base: Path) -> None:
+    command = [*COMMAND, "extract", str(base), "rootfs", "-o", "-"]
+    with (
+        Path("/dev/full").open("wb") as full,
+        subprocess.Popen(command, env=ENVIRONMENT, stdout=full, stderr=PIPE) as process,
+    ):
+        assert finish(process) == (1, b"", b"image-service: standard output: No space left on device\n")
+
+
+def test_it_goes_on_in_a_file_that_is_appended_to(base: Path, out: Path, live_iso: bytes) -> None:
+    out.write_bytes(b"before")
+    command = [*COMMAND, "customize", str(base), "--reset", "-o", "-"]
+    with out.open("ab") as file, subprocess.Popen(command, env=ENVIRONMENT, stdout=file) as process:
+        assert finish(process)[0] == 0
+    assert out.read_bytes() == b"before" + live_iso
+
+
+def test_a_terminal_sees_how_far_it_is(base: Path, out: Path) -> None:
+    control, terminal = pty.openpty()
+    command = [*COMMAND, "extract", str(base), "rootfs", "-o", str(out)]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdin=DEVNULL, stdout=PIPE, stderr=terminal) as process:
+        os.close(terminal)
+        seen = read_all(control)
+        assert finish(process)[:2] == (0, b"")
+    assert b"] 100%  0.0 of 0.0 MiB " in seen
+    assert seen.endswith(b" MiB/s\r\n")
+
+
+def read_all(control: int) -> bytes:
+    """What a terminal was given until its other end was closed."""
+    seen = b""
+    with suppress(OSError):  # EIO is how a terminal ends
+        while data := os.read(control, 4096):
+            seen += data
+    os.close(control)
+    return seen
+
+
+def test_files_are_worked_on_without_twisted(base: Path, out: Path) -> None:
+    """It takes longer to import than most of the commands to run."""
+    code = (
+        "import sys; from image_service.cli import main;"
+        f" assert main(['inspect', {str(base)!r}]) == 0;"
+        f" assert main(['customize', {str(base)!r}, '--reset', '-o', {str(out)!r}]) == 0;"
+        f" assert main(['extract', {str(base)!r}, 'kernel', '-o', {str(out)!r}, '--force']) == 0;"
+        " assert not {name for name in sys.modules if name.split('.')[0] in {'twisted', 'zope'}}"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], env=ENVIRONMENT, stdout=PIPE, stderr=PIPE) as process:
+        status, _, errors = finish(process)
+    assert (status, errors) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    "told", [("--help",), ("inspect", "--help"), ("customize", "--help"), ("extract", "--help")]
+)
+def test_help_is_there(told: Sequence[str]) -> None:
+    with subprocess.Popen([*COMMAND, *told], env=ENVIRONMENT, stdout=PIPE, stderr=PIPE) as process:
+        status, output, errors = finish(process)
+    assert (status, errors) == (0, b"")
+    assert output.startswith(b"usage: image-service")
+
+
+def test_without_a_command_usage_is_told() -> None:
+    with subprocess.Popen(COMMAND, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE) as process:
+        status, output, errors = finish(process)
+    assert (status, output) == (2, b"")
+    assert errors.startswith(b"usage: image-service")

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import io
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from image_service.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MIB = 1024 * 1024
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(terminal: Terminal) -> list[str]:
+    """Each state of the line."""
+    return terminal.getvalue().removesuffix("\n").split("\r")[1:]
+
+
+def seconds(*passing: float) -> Iterator[float]:
+    yield from passing
+
+
+def test_bytes_share_and_rate_are_shown_now_and_then() -> None:
+    clock = seconds(100, 100.05, 101, 101.05, 101.08, 102)
+    terminal = Terminal()
+    with Progress(8 * MIB, terminal, lambda: next(clock)) as progress:
+        progress.advance(MIB)  # too soon to look again
+        progress.advance(MIB)
+        progress.advance(MIB)  # again
+        progress.advance(5 * MIB)
+    assert shown(terminal) == [
+        "[#######.......................]  25%  2.0 of 8.0 MiB     2.0 MiB/s",
+        "[##############################] 100%  8.0 of 8.0 MiB     4.0 MiB/s",
+    ]
+    assert terminal.getvalue().endswith("\n")
+
+
+def test_without_a_terminal_nothing_is_shown() -> None:
+    stream = io.StringIO()
+    with Progress(MIB, stream) as progress:
+        progress.advance(MIB)
+    assert stream.getvalue() == ""
+
+
+def test_what_is_not_finished_does_not_look_so() -> None:
+    terminal = Terminal()
+    with suppress(InterruptedError), Progress(4 * MIB, terminal, lambda: 0.0) as progress:
+        interrupt(progress)
+    assert shown(terminal) == ["[#######.......................]  25%  1.0 of 4.0 MiB    10.0 MiB/s"]
+    assert terminal.getvalue().endswith("\n")
+
+
+def interrupt(progress: Progress) -> None:
+    progress.advance(MIB)
+    raise InterruptedError
