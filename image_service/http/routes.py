@@ -77,6 +77,7 @@ class ImageRoute:
 
 
 Route: TypeAlias = ImageRoute | Probe
+_PROBES = frozenset(probe.value for probe in Probe)
 
 
 @attrs.frozen
@@ -120,14 +121,14 @@ def parse_route(target: str, headers: Mapping[str, str], base_path: str = "") ->
     raw_path, _, raw_query = target.partition("?")
     path = raw_path.removeprefix(base_path) if raw_path.startswith(f"{base_path}/") else raw_path
     query = dict(reversed(parse_qsl(raw_query, encoding="utf-8", errors="replace")))
+    if path in _PROBES:
+        return Probe(path)
     context = _Context(query, headers.get("authorization"))
-    is_digest = path.endswith(_DIGEST_SUFFIX) or _asks_for_digest(query)
-    path = path.removesuffix(_DIGEST_SUFFIX)
     for pattern, make in _ROUTES:
-        match = pattern.fullmatch(path)
+        match = pattern.fullmatch(path.removesuffix(_DIGEST_SUFFIX))
         if match is not None:
             route = make(context, *map(_decode, match.groups()))
-            return attrs.evolve(route, is_digest=is_digest) if isinstance(route, ImageRoute) else route
+            return attrs.evolve(route, is_digest=path.endswith(_DIGEST_SUFFIX) or _asks_for_digest(query))
     raise NotFound("there is nothing at this path")
 
 
@@ -145,29 +146,29 @@ def _decode(segment: str) -> str:
     raise NotFound("there is nothing at this path")
 
 
-def _by_query(context: _Context, infra_env_id: str) -> Route:
+def _by_query(context: _Context, infra_env_id: str) -> ImageRoute:
     kind_name, version = context.required("type"), context.required("version")
     architecture = context.query.get("arch") or DEFAULT_ARCHITECTURE
     ref = ImageRef(_uuid(infra_env_id), version, architecture, _kind(kind_name))
     return ImageRoute("/images/:imageID", ref, context.credentials())
 
 
-def _by_id(context: _Context, infra_env_id: str, version: str, architecture: str, file: str) -> Route:
+def _by_id(context: _Context, infra_env_id: str, version: str, architecture: str, file: str) -> ImageRoute:
     ref = ImageRef(_uuid(infra_env_id), version, architecture, _kind_of_file(file))
     return ImageRoute("/byid/:token", ref, context.credentials())
 
 
-def _by_api_key(_context: _Context, api_key: str, version: str, architecture: str, file: str) -> Route:
+def _by_api_key(_context: _Context, api_key: str, version: str, architecture: str, file: str) -> ImageRoute:
     ref = ImageRef(_subject(api_key), version, architecture, _kind_of_file(file))
     return ImageRoute("/byapikey/:token", ref, Credentials(CredentialScheme.API_KEY, api_key))
 
 
-def _by_token(context: _Context, token: str, version: str, architecture: str, file: str) -> Route:
+def _by_token(context: _Context, token: str, version: str, architecture: str, file: str) -> ImageRoute:
     ref = ImageRef(_subject(token), version, architecture, _kind_of_file(file))
     return ImageRoute("/bytoken/:token", ref, context.credentials(token))
 
 
-def _by_cluster(context: _Context, infra_env_id: str) -> Route:
+def _by_cluster(context: _Context, infra_env_id: str) -> ImageRoute:
     kind_name = context.query.get("type")
     kind = _kind(kind_name) if kind_name else None
     version = context.query.get("version") or None
@@ -175,33 +176,33 @@ def _by_cluster(context: _Context, infra_env_id: str) -> Route:
     return ImageRoute("/clusters/:clusterID/downloads/image", ref, context.credentials())
 
 
-def _pxe_initrd(context: _Context, infra_env_id: str) -> Route:
+def _pxe_initrd(context: _Context, infra_env_id: str) -> ImageRoute:
     architecture = context.query.get("arch") or DEFAULT_ARCHITECTURE
     ref = ImageRef(_uuid(infra_env_id), context.required("version"), architecture, Kind.PXE_INITRD)
     return ImageRoute("/images/:imageID/pxe-initrd", ref, context.credentials(), version_is_parameter=True)
 
 
-def _initrd_addrsize(context: _Context, infra_env_id: str) -> Route:
+def _initrd_addrsize(context: _Context, infra_env_id: str) -> ImageRoute:
     ref = ImageRef(_uuid(infra_env_id), context.required("version"), "s390x", Kind.INITRD_ADDRSIZE)
     return ImageRoute(
         "/images/:imageID/s390x-initrd-addrsize", ref, context.credentials(), version_is_parameter=True
     )
 
 
-def _artifact_by_query(context: _Context, name: str) -> Route:
+def _artifact_by_query(context: _Context, name: str) -> ImageRoute:
     architecture = context.query.get("arch") or DEFAULT_ARCHITECTURE
     ref = ArtifactRef(_ARTIFACT_BY_NAME[name], context.required("version"), architecture)
     return ImageRoute(f"/boot-artifacts/{name}", ref, version_is_parameter=True)
 
 
-def _artifact(_context: _Context, version: str, architecture: str, file: str) -> Route:
+def _artifact(_context: _Context, version: str, architecture: str, file: str) -> ImageRoute:
     if file not in _ARTIFACT_BY_FILE:
         raise NotFound(f"there is no such file; there are {', '.join(_ARTIFACT_BY_FILE)}")
     ref = ArtifactRef(_ARTIFACT_BY_FILE[file], version, architecture)
     return ImageRoute("/boot-artifacts/:version/:arch/:file", ref)
 
 
-_ROUTES: tuple[tuple[re.Pattern[str], Callable[..., Route]], ...] = (
+_ROUTES: tuple[tuple[re.Pattern[str], Callable[..., ImageRoute]], ...] = (
     (re.compile(rf"/byid/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"), _by_id),
     (re.compile(rf"/byapikey/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"), _by_api_key),
     (re.compile(rf"/bytoken/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"), _by_token),
@@ -211,8 +212,6 @@ _ROUTES: tuple[tuple[re.Pattern[str], Callable[..., Route]], ...] = (
     (re.compile(rf"/boot-artifacts/({'|'.join(_ARTIFACT_BY_NAME)})"), _artifact_by_query),
     (re.compile(rf"/boot-artifacts/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"), _artifact),
     (re.compile(rf"(?:/api/assisted-install/v[12])?/clusters/{_SEGMENT}/downloads/image"), _by_cluster),
-    (re.compile("/health"), lambda _context: Probe.HEALTH),
-    (re.compile("/live"), lambda _context: Probe.LIVE),
 )
 
 

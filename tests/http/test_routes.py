@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from image_service.errors import ImageServiceError, InvalidParameter, NotFound
 from image_service.http import routes
 from image_service.http.routes import ImageRoute, Probe, Route, parse_route
-from image_service.images.reference import Credentials, CredentialScheme, ImageRef, Kind
+from image_service.images.reference import (
+    Artifact,
+    ArtifactRef,
+    Credentials,
+    CredentialScheme,
+    ImageRef,
+    Kind,
+)
 
 ID = "a6c0ff12-3456-4789-8abc-def012345678"
 OTHER_ID = ID.replace("a6c0", "b7d1")
@@ -94,8 +101,134 @@ def test_the_table_of_routes(
         assert (route.handler, route.ref) == (handler, expected)
 
 
+INITRD, ADDRSIZE = Kind.PXE_INITRD, Kind.INITRD_ADDRSIZE
+BY_INITRD, BY_ADDRSIZE = f"{BY_QUERY}/pxe-initrd", f"{BY_QUERY}/s390x-initrd-addrsize"
+BY_PATH = "/boot-artifacts/:version/:arch/:file"
+NETBOOT = [
+    (f"/images/{ID}/pxe-initrd?version=4.20", BY_INITRD, ImageRef(ID, "4.20", "x86_64", INITRD)),
+    (f"/images/{ID}/pxe-initrd?version=4.20&arch=s390x", BY_INITRD, ImageRef(ID, "4.20", "s390x", INITRD)),
+    (f"/images/{ID}/pxe-initrd?version=1&arch=", BY_INITRD, ImageRef(ID, "1", "x86_64", INITRD)),
+    (
+        f"/images/{ID}/s390x-initrd-addrsize?version=4.20",
+        BY_ADDRSIZE,
+        ImageRef(ID, "4.20", "s390x", ADDRSIZE),
+    ),
+    (
+        f"/images/{ID}/s390x-initrd-addrsize?version=1&arch=x",
+        BY_ADDRSIZE,
+        ImageRef(ID, "1", "s390x", ADDRSIZE),
+    ),
+    (
+        "/boot-artifacts/kernel?version=1",
+        "/boot-artifacts/kernel",
+        ArtifactRef(Artifact.KERNEL, "1", "x86_64"),
+    ),
+    (
+        "/boot-artifacts/rootfs?version=1&arch=a",
+        "/boot-artifacts/rootfs",
+        ArtifactRef(Artifact.ROOTFS, "1", "a"),
+    ),
+    (
+        "/boot-artifacts/ins-file?arch=s390x&version=1",
+        "/boot-artifacts/ins-file",
+        ArtifactRef(Artifact.INS_FILE, "1", "s390x"),
+    ),
+    ("/boot-artifacts/4.20/a/vmlinuz", BY_PATH, ArtifactRef(Artifact.KERNEL, "4.20", "a")),
+    ("/boot-artifacts/4.20/a/initrd.img", BY_PATH, ArtifactRef(Artifact.INITRD, "4.20", "a")),
+    ("/boot-artifacts/4.20/a/rootfs.img?x=y", BY_PATH, ArtifactRef(Artifact.ROOTFS, "4.20", "a")),
+    ("/boot-artifacts/4.20/a/generic.ins", BY_PATH, ArtifactRef(Artifact.INS_FILE, "4.20", "a")),
+]
+
+
+@pytest.mark.parametrize(("target", "handler", "reference"), NETBOOT)
+def test_what_boots_over_the_network(target: str, handler: str, reference: ImageRef | ArtifactRef) -> None:
+    """A version in the query that there is not is a wrong parameter; in the path, nothing is there."""
+    for path in (target, f"/base{target}"):
+        route = parse(path, base_path="/base")
+        assert isinstance(route, ImageRoute)
+        assert (route.handler, route.ref) == (handler, reference)
+        assert route.version_is_parameter is (handler != BY_PATH)
+
+
+def test_the_version_of_an_iso_is_no_parameter() -> None:
+    assert not any(image(target).version_is_parameter for target, _, _ in IMAGES)
+
+
 @pytest.mark.parametrize(
-    ("target", "probe"), [("/health", Probe.HEALTH), ("/live", Probe.LIVE), ("/health?x", Probe.HEALTH)]
+    "target",
+    ["/boot-artifacts/kernel", "/boot-artifacts/rootfs?arch=x86_64", "/boot-artifacts/ins-file?version="],
+)
+def test_an_artifact_is_of_some_version(target: str) -> None:
+    with pytest.raises(InvalidParameter, match="query parameter version "):
+        parse(target)
+
+
+@pytest.mark.parametrize("what", ["pxe-initrd", "s390x-initrd-addrsize"])
+def test_an_initrd_is_of_some_version_and_somebody_s(what: str) -> None:
+    with pytest.raises(InvalidParameter, match="query parameter version "):
+        parse(f"/images/{ID}/{what}?arch=s390x")
+    with pytest.raises(NotFound, match="lower-case UUID"):
+        parse(f"/images/{ID.upper()}/{what}?version=4.20")
+    assert image(f"/images/{ID}/{what}?version=4.20&{IN_QUERY}").credentials == api_key("K")
+    assert image(f"/images/{ID}/{what}?version=4.20", "Bearer x").credentials == authorization("Bearer x")
+
+
+def test_artifacts_are_everyone_s_and_no_credential_is_passed_on() -> None:
+    for target in (
+        f"/boot-artifacts/rootfs?version=1&{IN_QUERY}",
+        f"/boot-artifacts/1/a/rootfs.img?{IN_QUERY}",
+    ):
+        assert image(target, "Bearer x").credentials is None
+
+
+DIGESTS = [
+    f"/byid/{ID}/4.20/x86_64/full.iso.sha256",
+    f"/byid/{ID}/4.20/x86_64/full.iso?digest=sha256",
+    f"/byid/{ID}/4.20/x86_64/full.iso.sha256?digest=sha256",
+    f"/bytoken/{TOKEN}/4.20/x86_64/minimal.iso.sha256",
+    f"/byapikey/{TOKEN}/4.20/x86_64/disconnected.iso.sha256",
+    f"/images/{ID}?version=4.20&type=full-iso&digest=sha256",
+    f"/images/{ID}.sha256?version=4.20&type=full-iso",
+    f"/images/{ID}/pxe-initrd?version=4.20&digest=sha256",
+    f"/images/{ID}/pxe-initrd.sha256?version=4.20",
+    f"/images/{ID}/s390x-initrd-addrsize.sha256?version=4.20",
+    "/boot-artifacts/4.20/x86_64/rootfs.img.sha256",
+    "/boot-artifacts/rootfs?version=4.20&digest=sha256",
+    "/boot-artifacts/rootfs.sha256?version=4.20",
+    f"/clusters/{ID}/downloads/image?digest=sha256",
+    f"/api/assisted-install/v2/clusters/{ID}/downloads/image.sha256",
+]
+
+
+@pytest.mark.parametrize("target", DIGESTS)
+def test_a_digest_is_of_what_the_url_names_without_it(target: str) -> None:
+    without = target.replace(".sha256", "").replace("digest=sha256", "x=y")
+    wanted, plain = image(target), image(without)
+    assert (wanted.is_digest, plain.is_digest) == (True, False)
+    assert (wanted.ref, wanted.credentials, wanted.handler) == (plain.ref, plain.credentials, plain.handler)
+    assert wanted.version_is_parameter == plain.version_is_parameter
+
+
+@pytest.mark.parametrize("algorithm", ["md5", "SHA256", "sha-256", "sha256%20"])
+def test_there_is_one_algorithm(algorithm: str) -> None:
+    for target in (
+        f"/images/{ID}?version=4.20&type=full&digest=",
+        "/boot-artifacts/rootfs?version=4.20&digest=",
+    ):
+        with pytest.raises(InvalidParameter, match=r"query parameter digest .* it is sha256") as caught:
+            parse(f"{target}{algorithm}")
+        assert caught.value.status == 400
+    assert image(f"/images/{ID}?version=4.20&type=full&digest=").is_digest is False
+
+
+@pytest.mark.parametrize(
+    ("target", "probe"),
+    [
+        ("/health", Probe.HEALTH),
+        ("/live", Probe.LIVE),
+        ("/health?x", Probe.HEALTH),
+        ("/health?digest=md5", Probe.HEALTH),
+    ],
 )
 def test_probes(target: str, probe: Probe) -> None:
     assert parse(target) is probe
@@ -124,6 +257,26 @@ def test_probes(target: str, probe: Probe) -> None:
         f"/byid/../byid/{ID}/4.20/x86_64/full.iso",
         f"/clusters/{ID}/downloads",
         f"/api/assisted-install/v3/clusters/{ID}/downloads/image",
+        f"/byid/{ID}/4.20/x86_64/full.iso.sha256.sha256",
+        f"/byid/{ID}/4.20/x86_64/full.iso.md5",
+        f"/byid/{ID}/4.20/x86_64/.sha256",
+        f"/images/{ID}/initrd?version=4.20",
+        f"/images/{ID}/pxe-initrd/?version=4.20",
+        f"/images/{ID}/Pxe-Initrd?version=4.20",
+        "/boot-artifacts?version=4.20",
+        "/boot-artifacts/?version=4.20",
+        "/boot-artifacts/initrd?version=4.20",
+        "/boot-artifacts/vmlinuz?version=4.20",
+        "/boot-artifacts/rootfs/?version=4.20",
+        "/boot-artifacts/4.20/x86_64/kernel",
+        "/boot-artifacts/4.20/x86_64/rootfs",
+        "/boot-artifacts/4.20/x86_64/images/pxeboot/rootfs.img",
+        "/boot-artifacts/4.20//rootfs.img",
+        "/boot-artifacts/4.20/%FF/rootfs.img",
+        "/nothing?digest=md5",
+        "/.sha256",
+        "/health.sha256",
+        "/live.sha256",
         "/health/",
         "/healthy",
         "/live%0A",
