@@ -34,8 +34,9 @@ format: $(VENV)/tools ## what ruff can put right by itself
 	$(bin)/ruff check --fix-only .
 	$(bin)/ruff format .
 
-docs: $(VENV)/installed ## docs/configuration.md, from the code
+docs: $(VENV)/installed ## docs/configuration.md and docs/metrics.md, from the code
 	$(bin)/python -m image_service.config >docs/configuration.md
+	$(bin)/python -m image_service.observe.metrics >docs/metrics.md
 
 deps: ## the clients that the acceptance tests drive (apt or dnf, cargo; asks for root)
 	.ci/deps

@@ -1,1 +1,1 @@
-"""What an operator sees: the log."""
+"""What an operator sees: the log and the metrics."""
