@@ -18,6 +18,7 @@ from image_service.errors import BaseImageError, Unavailable
 from tests.acceptance.clients import needs_client, run_client
 from tests.acceptance.media import master
 from tests.catalog import full_isos, mastered
+from tests.catalog.fake_xorriso import fake_xorriso
 from tests.catalog.full_isos import FULL_ISOS, open_iso
 from tests.coreos.iso_builder import CREATED, KERNEL_ARGUMENTS, VOLUME_ID, live_files
 from tests.coreos.reading import fixture, read_layout
@@ -240,24 +241,43 @@ def test_coreos_installer_reads_its_directories(bench: Bench) -> None:
 # The same everywhere.
 
 
+@pytest.fixture(params=[*FULL_ISOS, *OLDER])
+def any_full(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
+    """A full ISO of any architecture or generation."""
+    path, make_full = tmp_path / "base.iso", FULL_ISOS.get(request.param)
+    if make_full:
+        make_full(path)
+    else:
+        path.write_bytes(fixture(request.param))
+    return path, request.param if make_full else "x86_64"
+
+
 def test_the_same_base_makes_the_same_bytes(
-    bench: Bench, tmp_path: Path, make: Callable[[Path, str], Bench], monkeypatch: pytest.MonkeyPatch
+    any_full: tuple[Path, str],
+    tmp_path: Path,
+    make: Callable[[Path, str], Bench],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first = bench.derive()
-    copy = tmp_path / "elsewhere" / "copy.iso"
-    copy.parent.mkdir()
-    shutil.copyfile(bench.base.file.path, copy)
-    os.utime(copy, (0, 0))
-    other = attrs.evolve(make(copy, bench.base.architecture), directory=tmp_path / "elsewhere" / "bench")
+    path, architecture = any_full
+    first = make(path, architecture).derive()
+    other = attrs.evolve(make(elsewhere(path), architecture), directory=tmp_path / "elsewhere" / "bench")
     monkeypatch.setenv("TZ", "Asia/Kathmandu")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
-    monkeypatch.chdir(other.directory.parent)
+    monkeypatch.chdir(other.directory)
     mask = os.umask(0o077)
     try:
         assert other.derive() == first
     finally:
         os.umask(mask)
+
+
+def test_no_owner_and_no_version_of_xorriso_is_told(bench: Bench) -> None:
+    image = bench.derive()
+    preparer = slice(16 * 2048 + 446, 16 * 2048 + 574)
+    assert image[preparer].rstrip() == b"IMAGE-SERVICE"
+    listing = run_client("xorriso", "-indev", bench.target, "-find", "/", "-exec", "lsdl").decode()
+    assert set(re.findall(r"^\S+ +\S+ +(\S+) +(\S+)", listing, re.MULTILINE)) == {("0", "0")}
 
 
 def test_no_clock_left_a_date(bench: Bench) -> None:
@@ -297,7 +317,7 @@ def test_there_is_never_a_copy_of_the_base(
     full_isos.x86_64(tmp_path / "large.iso", rootfs=os.urandom(80 * 2**20))
     bench = make(tmp_path / "large.iso")
     xorriso = needs_client("xorriso")
-    measure = f'"{xorriso}" "$@"; status=$?; du -sk {bench.directory} >told; exit $status'
+    measure = f'"{xorriso}" "$@"; status=$?; du -sk {bench.directory} >{tmp_path}/told; exit $status'
     fake_xorriso(tmp_path, monkeypatch, measure)
     image = bench.derive()
     peak_bytes = int((tmp_path / "told").read_text().split()[0]) * 1024
@@ -315,7 +335,7 @@ def test_there_is_never_a_copy_of_the_base(
 def test_a_failure_leaves_nothing(
     script: str, reason: str, x86_64: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake_xorriso(tmp_path, monkeypatch, f"{WRITE_HALF}; {script}")
+    fake_xorriso(tmp_path, monkeypatch, f"{write_half(tmp_path)}; {script}")
     with pytest.raises(Unavailable, match=reason):
         x86_64.derive()
     assert (tmp_path / "half").exists()
@@ -326,7 +346,9 @@ def test_an_interruption_ends_xorriso_and_leaves_nothing(
     x86_64: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkfifo(tmp_path / "started")
-    fake_xorriso(tmp_path, monkeypatch, f"{WRITE_HALF}; echo $$ >{tmp_path}/started; exec sleep 1000")
+    fake_xorriso(
+        tmp_path, monkeypatch, f"{write_half(tmp_path)}; echo $$ >{tmp_path}/started; exec sleep 1000"
+    )
     interruption, raised = Interruption(), []
 
     def run() -> None:
@@ -410,16 +432,24 @@ def test_names_that_rock_ridge_spells_otherwise_are_refused(
         make(tmp_path / "base.iso").derive()
 
 
-WRITE_HALF = 'for a; do case $a in stdio:*.part) echo half >"${a#stdio:}"; cp "${a#stdio:}" half;; esac; done'
+def elsewhere(path: Path) -> Path:
+    """A copy of a base image, beside an archive that is somebody else's."""
+    copy = path.parent / "elsewhere" / "copy.iso"
+    archive = copy.parent / "bench" / "nmstate.img"
+    archive.parent.mkdir(parents=True)
+    archive.touch(mode=0o600)
+    if os.geteuid() == 0:
+        os.chown(archive, 12345, 12345)
+    shutil.copyfile(path, copy)
+    os.utime(copy, (0, 0))
+    return copy
 
 
-def fake_xorriso(directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Put a shell script in the place of xorriso."""
-    path = directory / "bin" / "xorriso"
-    path.parent.mkdir()
-    path.write_text(f"#!/bin/sh\ncd {directory}\n{script}\n")
-    path.chmod(0o755)
-    monkeypatch.setenv("PATH", str(path.parent), prepend=os.pathsep)
+def write_half(directory: Path) -> str:
+    """Shell commands that write something where xorriso is to write, and make a note of it."""
+    target = '"${argument#stdio:}"'
+    write = f"echo half >{target}; cp {target} {directory}/half"
+    return f"for argument; do case $argument in stdio:*.part) {write};; esac; done"
 
 
 def boot_records(path: Path) -> list[str]:
