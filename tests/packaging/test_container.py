@@ -80,6 +80,10 @@ def test_runs_as_any_user_and_writes_only_data(runner: PodmanRun | ChrootRun) ->
     assert run(runner, f"id -u; id -g; {writable}; touch /data/ours") == ["54321", "0", "/data"]
 
 
+def test_brings_what_derives_minimal_isos(runner: PodmanRun | ChrootRun) -> None:
+    assert run(runner, "command -v xorriso") == ["/usr/bin/xorriso"]
+
+
 def test_plugins_are_cached(runner: PodmanRun | ChrootRun) -> None:
     plugins = "/opt/image-service/lib/python3*/site-packages/twisted/plugins"
     newer = run(runner, f"cd {plugins}; test -s dropin.cache; find . -name '*.py' -newer dropin.cache")
