@@ -12,8 +12,9 @@ import attrs
 from image_service.catalog.digest import Sidecar, sha256_of
 from image_service.coreos.live_iso import read_live_iso
 from image_service.coreos.minimal_iso import verify
-from image_service.errors import BaseImageError
+from image_service.errors import BaseImageError, Unprocessable
 from image_service.images.base import BaseImage
+from image_service.images.canvas import virtual_minimal_canvas
 from image_service.images.extents import BaseFile
 from image_service.images.reference import Kind
 from image_service.os_images import precedence
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from image_service.catalog.interruption import Interruption
     from image_service.coreos.iso9660 import ReadAt
-    from image_service.coreos.live_iso import LiveIso
     from image_service.os_images import OsImage
 
 _FIRST_WITH_NMSTATE = "4.18.0-ec.0"  # of OpenShift; from then on nmstatectl is not in the initrd
@@ -70,31 +70,33 @@ def _examine(entry: OsImage, file: BaseFile, sidecar: Path, interruption: Interr
     layout = read_live_iso(read_at, file.size)
     if layout.customized and not disconnected:
         raise BaseImageError(f"was customised before: {layout.customized}; the pristine image is wanted")
-    digest = sha256_of(file, known, interruption)
-    return BaseImage(
+    base = BaseImage(
         file=file,
-        layout=layout if disconnected else _with_true_minimal(layout, read_at, known, interruption),
-        sha256=digest,
+        layout=layout,
+        sha256=sha256_of(file, known, interruption),
         version=entry.version,
         architecture=entry.cpu_architecture,
         disconnected=disconnected,
         needs_nmstate=precedence(entry.openshift_versions[0]) >= precedence(_FIRST_WITH_NMSTATE),
     )
+    return base if disconnected else _with_usable_minimal(base, read_at, known, interruption)
 
 
-def _with_true_minimal(
-    layout: LiveIso, read_at: ReadAt, known: Sidecar, interruption: Interruption
-) -> LiveIso:
-    """The layout, without a recipe that does not make what it says; checked once."""
-    minimal = layout.minimal
-    if minimal is None or known.get("minimal_sha256") == minimal.sha256:
-        return layout
+def _with_usable_minimal(
+    base: BaseImage, read_at: ReadAt, known: Sidecar, interruption: Interruption
+) -> BaseImage:
+    """The image, without a recipe that does not make what it says, or what cannot be customized."""
+    minimal = base.layout.minimal
+    if minimal is None:
+        return base
     try:
-        verify(minimal, read_at, interruption.check)
-    except BaseImageError as error:
-        return attrs.evolve(layout, minimal=None, no_minimal=error.detail)
-    known.put("minimal_sha256", minimal.sha256)
-    return layout
+        virtual_minimal_canvas(base, rootfs_url="")
+        if known.get("minimal_sha256") != minimal.sha256:
+            verify(minimal, read_at, interruption.check)
+            known.put("minimal_sha256", minimal.sha256)
+    except (BaseImageError, Unprocessable) as error:
+        return attrs.evolve(base, layout=attrs.evolve(base.layout, minimal=None, no_minimal=error.detail))
+    return base
 
 
 def _read_at(descriptor: int, offset: int, length: int) -> bytes:

@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+
+from image_service.catalog.interruption import Interrupted, Interruption
+from image_service.catalog.opening import open_base_image
+from image_service.errors import BaseImageError, Unavailable
+from image_service.images.canvas import virtual_minimal_canvas
+from image_service.os_images import OsImage
+from tests.coreos.iso_builder import build_live_iso, live_files
+from tests.coreos.miniso_builder import MINISO, ROOM, add_minimal_iso, live_iso_with_minimal
+from tests.coreos.reading import read_layout
+from tests.images.building import read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from image_service.coreos.minimal_iso import MinimalIso
+    from image_service.images.base import BaseImage
+
+ISO = live_iso_with_minimal()
+URL = "https://images.test/rootfs.img"
+HASHED = 1  # looks up while the whole file is hashed: it is smaller than a MiB
+
+
+class CountingInterruption(Interruption):
+    """Counts how often whoever works looks up from it, and may change the world each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checks = 0
+
+    def check(self) -> None:
+        self.checks += 1
+        super().check()
+
+
+@attrs.define(eq=False)
+class Bench:
+    """One file, and what is remembered of it."""
+
+    directory: Path
+    iso: Path = attrs.field(init=False)
+    sidecar: Path = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.iso = self.directory / "base.iso"
+        self.sidecar = self.directory / "rhcos-sidecar.json"
+
+    @contextmanager
+    def opened(
+        self,
+        content: bytes | None = None,
+        interruption: Interruption | None = None,
+        *,
+        versions: tuple[str, ...] = ("4.17",),
+        image_type: str = "full-iso",
+    ) -> Iterator[BaseImage]:
+        """The base image, written anew first if there is content."""
+        if content is not None:
+            self.iso.write_bytes(content)
+        entry = OsImage("9.6.1-0", "x86_64", image_type, versions, self.iso.as_uri())
+        base = open_base_image(entry, self.iso, self.sidecar, interruption or Interruption())
+        try:
+            yield base
+        finally:
+            os.close(base.file.descriptor)
+
+    def remembered(self) -> dict[str, object]:
+        found: dict[str, object] = json.loads(self.sidecar.read_bytes())
+        return found
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def minimal_of(base: BaseImage) -> MinimalIso:
+    assert base.layout.minimal is not None, base.layout.no_minimal
+    return base.layout.minimal
+
+
+def damaged(content: bytes, at: bytes) -> bytes:
+    """With another byte where ``at`` begins."""
+    offset = content.index(at)
+    return content[:offset] + bytes([content[offset] ^ 1]) + content[offset + 1 :]
+
+
+# The minimal ISO that is in a full one.
+
+
+def test_a_recipe_that_makes_what_it_says_is_taken(bench: Bench) -> None:
+    with bench.opened(ISO) as base:
+        assert base.layout == read_layout(ISO)
+        assert base.layout.no_minimal == ""
+        assert base.sha256 == sha256(ISO).hexdigest()
+        assert read(virtual_minimal_canvas(base, URL).extents.extents)
+        assert bench.remembered()["minimal_sha256"] == minimal_of(base).sha256
+
+
+def test_what_was_seen_to_be_right_is_not_made_again_at_the_next_start(bench: Bench) -> None:
+    with bench.opened(ISO) as base:
+        expected = base.layout
+    never = Interruption()
+    never.interrupt()  # whoever hashes looks whether he is to stop
+    with bench.opened(interruption=never) as base:
+        assert base.layout == expected
+
+
+def test_of_another_file_it_is_made_again(bench: Bench) -> None:
+    with bench.opened(ISO):
+        pass
+    counting = CountingInterruption()
+    with bench.opened(live_iso_with_minimal(b"another rootfs\n"), counting) as base:
+        assert minimal_of(base).size
+    assert counting.checks > HASHED, "it has the same minimal ISO, but not the same bytes to make it of"
+
+
+def test_a_file_that_was_written_to_in_place_is_another_even_with_its_old_date(bench: Bench) -> None:
+    with bench.opened(ISO):
+        status = bench.iso.stat()
+    changed = damaged(ISO, b"kernel data")
+    with bench.iso.open("r+b") as file:
+        file.write(changed)
+    os.utime(bench.iso, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with bench.opened() as base:
+        assert base.sha256 == sha256(changed).hexdigest()
+        assert base.layout.minimal is None
+
+
+@pytest.mark.parametrize("known", ["0" * 64, "x", None, 5])
+def test_what_is_remembered_of_another_recipe_counts_for_nothing(bench: Bench, known: object) -> None:
+    with bench.opened(ISO):
+        remembered = bench.remembered()
+    bench.sidecar.write_text(json.dumps({**remembered, "minimal_sha256": known}))
+    counting = CountingInterruption()
+    with bench.opened(interruption=counting) as base:
+        assert minimal_of(base).size
+    assert counting.checks > 0
+    assert bench.remembered() == remembered
+
+
+RECIPE = ISO.index(b"MINISO\0\0")
+BROKEN = {
+    "never packed": (ISO[:RECIPE] + bytes(ROOM) + ISO[RECIPE + ROOM :], "does not begin with MINISO"),
+    "xz": (damaged(ISO, b"\xfd7zXZ"), "xz stream"),
+    "a copied file": (damaged(ISO, b"kernel data"), "SHA-256"),
+    "digest": (damaged(ISO, bytes.fromhex(read_layout(ISO).minimal.sha256)), "SHA-256"),  # type: ignore[union-attr]
+    "absent": (build_live_iso(), f"has no {MINISO}"),
+    "no areas": (
+        add_minimal_iso({path: data for path, data in live_files().items() if "kargs" not in path}),
+        "no embed areas for kernel arguments",
+    ),
+    "no liveiso": (add_minimal_iso(live_files(kernel_arguments="quiet")), "coreos.liveiso="),
+    "odd liveiso": (add_minimal_iso(live_files(kernel_arguments="coreos.liveiso=a;b")), "';' outside"),
+    "no room": (
+        add_minimal_iso(
+            {
+                **live_files(),
+                "coreos/kargs.json": json.dumps(json.loads(live_files()["coreos/kargs.json"])).encode(),
+            }
+        ),
+        "kargs.json would take",
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "reason"), BROKEN.values(), ids=BROKEN)
+def test_without_a_usable_recipe_the_image_is_served_and_says_why_it_has_no_minimal_iso(
+    bench: Bench, content: bytes, reason: str
+) -> None:
+    for written in (content, None):
+        with bench.opened(written) as base:
+            assert base.layout.minimal is None
+            assert reason in base.layout.no_minimal
+            assert attrs.evolve(base.layout, no_minimal="") == attrs.evolve(
+                read_layout(content), minimal=None, no_minimal=""
+            )
+            assert base.sha256 == sha256(content).hexdigest()
+        assert "minimal_sha256" not in bench.remembered()
+
+
+def test_the_rootfs_plays_no_part_in_it(bench: Bench) -> None:
+    with bench.opened(damaged(ISO, b"rootfs data")) as base:
+        assert minimal_of(base).size
+
+
+def test_who_stops_is_not_held_up_by_it(bench: Bench) -> None:
+    with bench.opened(ISO):
+        remembered = bench.remembered()
+    bench.sidecar.write_text(json.dumps({**remembered, "minimal_sha256": None}))
+    before = open_files()
+    stopped = Interruption()
+    stopped.interrupt()
+    with pytest.raises(Interrupted), bench.opened(interruption=stopped):
+        pass
+    assert open_files() == before
+
+
+def test_what_changes_meanwhile_is_not_remembered(bench: Bench) -> None:
+    class Meddler(CountingInterruption):
+        """Writes to the file while its minimal ISO is made, not before."""
+
+        def check(self) -> None:
+            super().check()
+            if self.checks == HASHED + 1:
+                os.utime(bench.iso, ns=(0, 0))
+
+    before = open_files()
+    with pytest.raises(Unavailable, match="changed"), bench.opened(ISO, Meddler()):
+        pass
+    assert "minimal_sha256" not in bench.remembered()
+    assert open_files() == before
+
+
+def test_a_disconnected_image_needs_none(bench: Bench) -> None:
+    counting = CountingInterruption()
+    with bench.opened(damaged(ISO, b"kernel data"), counting, image_type="disconnected-iso") as base:
+        assert base.disconnected
+    assert counting.checks == HASHED
+
+
+# What else is to be known.
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [
+        (("4.9",), False),
+        (("4.17.0",), False),
+        (("4.17.99",), False),
+        (("4.17",), False),
+        (("4.18.0-alpha.1",), False),
+        (("4.18.0-ec.0",), True),
+        (("4.18.0-ec.4",), True),
+        (("4.18.0-rc.1",), True),
+        (("4.18",), True),
+        (("4.18.0",), True),
+        (("4.18.12",), True),
+        (("4.20",), True),
+        (("5.0",), True),
+        (("4.18", "4.17"), True),
+        (("4.17.3", "4.17", "4.16"), False),
+    ],
+)
+def test_from_some_version_of_openshift_on_nmstatectl_is_not_in_the_initrd(
+    bench: Bench, versions: tuple[str, ...], *, expected: bool
+) -> None:
+    """Of several the highest decides, which comes first."""
+    with bench.opened(ISO, versions=versions) as base:
+        assert base.needs_nmstate is expected
+
+
+def test_a_customised_image_is_refused_unless_it_is_to_be_overwritten(bench: Bench) -> None:
+    customised = ISO.replace(b"ignition.platform.id=metal\n#", b"ignition.platform.id=other\n#")
+    with pytest.raises(BaseImageError, match="was customised before"), bench.opened(customised):
+        pass
+    with bench.opened(customised, image_type="disconnected-iso") as base:
+        assert base.layout.customized
+
+
+@pytest.mark.parametrize("kind", ["directory", "fifo"])
+def test_what_is_no_file_is_refused_and_not_waited_for(bench: Bench, kind: str) -> None:
+    if kind == "fifo":
+        os.mkfifo(bench.iso)
+    else:
+        bench.iso.mkdir()
+    before = open_files()
+    with pytest.raises(BaseImageError, match="not a regular file"), bench.opened():
+        pass
+    assert open_files() == before
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
