@@ -1,8 +1,9 @@
 """A live ISO of the CoreOS layout that boots from CD and USB, under BIOS and UEFI, and tells what it got.
 
-Debian's kernel, and an initrd of busybox and one script that writes a report to the serial console. Boot
-loaders, boot configuration and embed areas are those of a real live ISO: isolinux, and GRUB in
-``images/efiboot.img``, whose stub configuration leads to the one on the ISO.
+Debian's kernel, and an initrd of busybox and one script that writes a report to the serial console: what the
+kernel was told, what it unpacked, and what there is at the URL of the root file system. Boot loaders, boot
+configuration and embed areas are those of a real live ISO: isolinux, and GRUB in ``images/efiboot.img``,
+whose stub configuration leads to the one on the ISO.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import TYPE_CHECKING
 from image_service.coreos.newc import Member, write_archive
 from tests.acceptance.clients import needs_client, run_client
 from tests.acceptance.debian import unpacked_package
-from tests.acceptance.media import master
+from tests.acceptance.media import master_live
 from tests.coreos.iso_builder import live_files
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 VOLUME_ID = "fedora-coreos-boot"
 KERNEL_ARGUMENTS = f"coreos.liveiso={VOLUME_ID} ignition.firstboot ignition.platform.id=metal console=ttyS0"
@@ -34,31 +35,60 @@ _GRUB_STUB = f"""\
 search --label "{VOLUME_ID}" --set root --no-floppy
 configfile ($root)/EFI/redhat/grub.cfg
 """
-_INIT = b"""\
+_MODULES = (
+    "net/core/failover",
+    "drivers/net/net_failover",
+    "drivers/virtio/virtio",
+    "drivers/virtio/virtio_ring",
+    "drivers/virtio/virtio_pci_legacy_dev",
+    "drivers/virtio/virtio_pci_modern_dev",
+    "drivers/virtio/virtio_pci",
+    "drivers/net/virtio_net",
+)
+NMSTATECTL = b"#!/bin/busybox sh\necho nmstatectl runs\n"
+RAMDISK_REPORT = "/usr/local/bin/ramdisk-report"
+"""Run by the guest if a ramdisk brings it."""
+_INIT = f"""\
 #!/bin/busybox sh
-/bin/busybox mkdir /proc
-/bin/busybox mount -t proc proc /proc
-/bin/busybox dmesg -n 1  # or messages of the kernel get into the report
+/bin/busybox --install /bin
+mkdir /proc /sys
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+dmesg -n 1  # or messages of the kernel get into the report
+say() {{ echo "$1: $2"; }}
+for word in $(cat /proc/cmdline); do
+    case $word in coreos.live.rootfs_url=*) rootfs_url=${{word#*=}} ;; esac
+done
+fetch() {{
+    for attempt in 1 2 3; do  # whatever order they need
+        for module in /modules/*.ko; do insmod $module 2>/dev/null; done
+    done
+    ip link set eth0 up
+    ip addr add 10.0.2.15/24 dev eth0
+    wget -q -O - "$1"
+}}
 echo "report"
-/bin/busybox cat /proc/cmdline
-/bin/busybox sha256sum /config.ign
-/bin/busybox head -c 2048 /config.ign
-echo
+say arguments "$(cat /proc/cmdline)"
+say config "$(sha256sum /config.ign)"
+say ramdisk "$(test ! -x {RAMDISK_REPORT} || {RAMDISK_REPORT})"
+say nmstatectl "$(test ! -x /usr/bin/nmstatectl || /usr/bin/nmstatectl)"
+say rootfs "$(test -z "$rootfs_url" || fetch "$rootfs_url" | sha256sum)"
+say begin "$(head -c 2048 /config.ign)"
 echo "end of report"
-/bin/busybox poweroff -f
-"""
+poweroff -f
+""".encode()
 
 
 def make_boot_iso(target: Path) -> None:
-    """Write the ISO, about 20 MiB."""
+    """Write the ISO, about 20 MiB, with its minimal ISO in it."""
     options = [*_BIOS_BOOT.split(), "-isohybrid-mbr", f"{_ISOLINUX}/isohdpfx.bin", *_UEFI_BOOT.split()]
-    master(target, _files(), VOLUME_ID, *options)
+    master_live(target, _files(), VOLUME_ID, *options)
 
 
 def _files() -> Mapping[str, bytes]:
     kernel = next(unpacked_package("linux-image-cloud-amd64").glob("boot/vmlinuz-*"))
     return {
-        **live_files(kernel_arguments=KERNEL_ARGUMENTS),
+        **live_files(kernel_arguments=KERNEL_ARGUMENTS, rootfs=_rootfs()),
         **_isolinux(),
         "images/efiboot.img": _efi_boot_image(),
         "images/pxeboot/initrd.img": _initrd(),
@@ -74,8 +104,29 @@ def _isolinux() -> Mapping[str, bytes]:
 
 def _initrd() -> bytes:
     busybox = (unpacked_package("busybox-static") / "bin" / "busybox").read_bytes()
-    members = [Member("bin/busybox", busybox, 0o100755), Member("init", _INIT, 0o100755)]
+    members = [Member("bin/busybox", busybox, 0o100755), Member("init", _INIT, 0o100755), *_modules()]
     return gzip.compress(write_archive(members), mtime=0)
+
+
+def _modules() -> Iterator[Member]:
+    """What drives the network; what this kernel has built in is left out."""
+    (tree,) = unpacked_package("linux-image-cloud-amd64").glob("lib/modules/*/kernel")
+    for name in _MODULES:
+        module = tree / f"{name}.ko"
+        if module.exists():
+            yield Member(f"modules/{module.name}", module.read_bytes())
+
+
+def _rootfs() -> bytes:
+    """A squashfs in a cpio archive, with nmstatectl where an OSTree deployment has it."""
+    with TemporaryDirectory() as directory:
+        tree, image = Path(directory) / "tree", Path(directory) / "root.squashfs"
+        tool = tree / f"ostree/deploy/fedora-coreos/deploy/{'0123abcd' * 8}.0/usr/bin/nmstatectl"
+        tool.parent.mkdir(parents=True)
+        tool.write_bytes(NMSTATECTL)
+        tool.chmod(0o755)
+        run_client("mksquashfs", tree, image, "-comp", "zstd", "-noappend", "-quiet", "-no-progress")
+        return write_archive([Member("root.squashfs", image.read_bytes(), 0o100644)])
 
 
 def _efi_boot_image() -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import os
@@ -131,6 +132,7 @@ class Service:
         config: Mapping[str, object],
         arguments: Sequence[str] = (),
         architecture: str = "x86_64",
+        ramdisk: bytes | None = None,
     ) -> str:
         """Register an infra-env; its identifier is what comes back.
 
@@ -139,14 +141,17 @@ class Service:
             config: Ignition config.
             arguments: kernel arguments to append.
             architecture: of its base image.
+            ramdisk: of minimal ISOs and PXE.
         """
-        fields = {
+        fields: dict[str, object] = {
             "name": version,
             "openshift_version": version,
             "cpu_architecture": architecture,
             "ignition_config_override": json.dumps(config),
             "kernel_arguments": [{"operation": "append", "value": argument} for argument in arguments],
         }
+        if ramdisk is not None:
+            fields["ramdisk"] = base64.b64encode(ramdisk).decode()
         answer = self.ask_api(INFRA_ENVS, fields)
         assert answer.status == 201, answer
         return answer.json()["id"]
@@ -159,13 +164,14 @@ class Service:
 
 
 @contextmanager
-def run_service(
+def run_service(  # noqa: PLR0913 - all but two have defaults
     directory: Path,
     os_images: Sequence[Mapping[str, str]],
     *,
     command: Sequence[str] = (*TWISTD, "--standalone"),
     certificate: Certificate | None = None,
     environment: Mapping[str, str] | None = None,
+    reached_by: str | None = None,
 ) -> Iterator[Service]:
     """Run the service until the block ends; then SIGTERM must end it with status 0.
 
@@ -175,6 +181,7 @@ def run_service(
         command: what starts it.
         certificate: for HTTPS.
         environment: more variables.
+        reached_by: the host by which clients reach it, where it is not this one's name.
     """
     port, api_port = _free_port(), _free_port()
     variables = {
@@ -185,6 +192,7 @@ def run_service(
         "PYTHONPATH": str(_CHECKOUT),
         "STANDALONE_LISTEN": f"127.0.0.1:{api_port}",
         **_tls_variables(certificate),
+        **({"IMAGE_SERVICE_BASE_URL": f"http://{reached_by}:{port}"} if reached_by else {}),
         **(environment or {}),
     }
     with (

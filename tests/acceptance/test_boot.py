@@ -4,108 +4,113 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
-import shutil
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING
 
 import attrs
 import pytest
 
-from tests.acceptance.boot_iso import KERNEL_ARGUMENTS, make_boot_iso
-from tests.acceptance.clients import needs_client, run_client
+from tests.acceptance.boot_iso import KERNEL_ARGUMENTS, VOLUME_ID, make_boot_iso
+from tests.acceptance.guest import HOST, NETWORK, Report, boot, firmware, medium
+from tests.acceptance.ramdisk import make_ramdisk
 from tests.acceptance.service import Service, os_image, run_service
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
+    from pathlib import Path
 
-# Emulation, because hardware virtualization is not everywhere; a boot takes some 5 s on a fast machine.
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(400)]
 
-VERSION = "boot"
+SPLICED, DERIVED = "spliced", "derived"
+"""One ISO for two versions of OpenShift: the later one needs nmstatectl beside a ramdisk."""
 APPENDED = ["rd.neednet=1", "ip=dhcp", "customized.by=image-service"]
 CONFIG = {"ignition": {"version": "3.4.0"}, "passwd": {"users": [{"name": "core", "gecos": "Jürgen Große"}]}}
-
-_PATIENCE_SECONDS = 300
-_MACHINE = ["-accel", "tcg", "-m", "512", "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"]
-_REPORT = re.compile(
-    rb"report\n(?P<arguments>.*)\n(?P<digest>\w{64})  .*\n(?P<config>.*)\nend of report", re.DOTALL
-)
+RAMDISK_TEXT = "static network of eth0"
 
 
 @attrs.frozen
-class Report:
-    """What the guest found.
+class Host:
+    """The service and the ISO that it serves."""
 
-    Args:
-        arguments: the kernel's command line.
-        digest: SHA-256 of the Ignition config, hexadecimal.
-        config: its first 2 KiB.
-    """
+    service: Service
+    iso: Path
 
-    arguments: str
-    digest: str
-    config: bytes
+    def url(self, infra_env_id: str, version: str, file: str) -> str:
+        """Where an image is, seen from this machine."""
+        return f"{self.service.url}/byid/{infra_env_id}/{version}/x86_64/{file}"
+
+    def rootfs_digest(self, version: str) -> str:
+        """What the guest must find at the URL that it is given."""
+        answer = self.service.get(f"/boot-artifacts/{version}/x86_64/rootfs.img")
+        return hashlib.sha256(answer.body).hexdigest()
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """Serve the ISO that boots."""
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """Serve the ISO that boots, to guests too."""
     directory = tmp_path_factory.mktemp("boot")
     iso = directory / "boot.iso"
     make_boot_iso(iso)
-    with run_service(directory, [os_image(iso, VERSION)]) as running:
-        yield running
+    images = [
+        os_image(iso, SPLICED) | {"openshift_version": "4.17"},
+        os_image(iso, DERIVED) | {"openshift_version": "4.18"},
+    ]
+    with run_service(directory, images, reached_by=HOST) as running:
+        running.wait_for("(the minimal ISO of the base image derived .x86_64.) is ready")
+        yield Host(running, iso)
 
 
-@pytest.mark.parametrize("medium", ["cd", "usb"])
-@pytest.mark.parametrize("firmware", ["bios", "uefi"])
+@pytest.mark.parametrize("medium_name", ["cd", "usb"])
+@pytest.mark.parametrize("firmware_name", ["bios", "uefi"])
 def test_guest_gets_config_and_arguments(
-    firmware: str, medium: str, service: Service, tmp_path: Path
+    firmware_name: str, medium_name: str, host: Host, tmp_path: Path
 ) -> None:
-    infra_env_id = service.register(VERSION, CONFIG, APPENDED)
-    report = _boot(_firmware(firmware, tmp_path), _medium(medium, _url(service, infra_env_id)))
+    infra_env_id = host.service.register(SPLICED, CONFIG, APPENDED)
+    url = host.url(infra_env_id, SPLICED, "full.iso")
+    report = boot(*firmware(firmware_name, tmp_path), *medium(medium_name, url))
     assert report.arguments.endswith(" ".join([KERNEL_ARGUMENTS, *APPENDED]))
-    assert report.config == service.ignition_config(infra_env_id)
+    assert report.config == host.service.ignition_config(infra_env_id)
+    assert (report.ramdisk, report.nmstatectl, report.rootfs_digest) == ("", "", "")
 
 
-def test_guest_gets_a_config_that_only_xz_makes_fit(service: Service) -> None:
+@pytest.mark.parametrize("medium_name", ["cd", "usb"])
+@pytest.mark.parametrize("firmware_name", ["bios", "uefi"])
+@pytest.mark.parametrize("version", [SPLICED, DERIVED])
+def test_guest_of_a_minimal_iso_gets_everything(
+    version: str, firmware_name: str, medium_name: str, host: Host, tmp_path: Path
+) -> None:
+    """From a copy on a disk, as it is written to a stick; CDs straight from the URL."""
+    ramdisk = make_ramdisk(RAMDISK_TEXT)
+    infra_env_id = host.service.register(version, CONFIG, APPENDED, ramdisk=ramdisk)
+    url = host.url(infra_env_id, version, "minimal.iso")
+    file = url if medium_name == "cd" else str(_copy(host, url, tmp_path))
+    report = boot(*firmware(firmware_name, tmp_path), *NETWORK, *medium(medium_name, file))
+    _check_minimal(host, version, infra_env_id, report)
+
+
+def _check_minimal(host: Host, version: str, infra_env_id: str, report: Report) -> None:
+    arguments = report.arguments.split()
+    assert f"coreos.liveiso={VOLUME_ID}" not in arguments
+    assert arguments[-len(APPENDED) :] == APPENDED
+    assert report.config == host.service.ignition_config(infra_env_id)
+    assert report.ramdisk == f"{RAMDISK_TEXT} by network/host0"
+    assert report.nmstatectl == ("nmstatectl runs" if version == DERIVED else "")
+    assert report.rootfs_digest == host.rootfs_digest(version)
+
+
+def _copy(host: Host, url: str, directory: Path) -> Path:
+    """What ``curl -o`` and ``dd`` make: the image on a disk that is larger than it."""
+    disk = directory / "disk"
+    disk.write_bytes(host.service.get(url.removeprefix(host.service.url)).body)
+    os.truncate(disk, disk.stat().st_size + 64 * 1024 * 1024)
+    return disk
+
+
+def test_guest_gets_a_config_that_only_xz_makes_fit(host: Host) -> None:
     """The kernel takes less than coreos-installer does: xz only with CRC32."""
     noise = base64.b64encode(hashlib.shake_256().digest(150_000)).decode()
     files = [{"path": path, "contents": {"source": f"data:;base64,{noise}"}} for path in ("/a", "/b")]
-    infra_env_id = service.register(VERSION, {**CONFIG, "storage": {"files": files}})
-    report = _boot([], _medium("cd", _url(service, infra_env_id)))
-    assert report.digest == hashlib.sha256(service.ignition_config(infra_env_id)).hexdigest()
-
-
-def _url(service: Service, infra_env_id: str) -> str:
-    return f"{service.url}/byid/{infra_env_id}/{VERSION}/x86_64/full.iso"
-
-
-def _boot(firmware: Sequence[str], medium: Sequence[str]) -> Report:
-    console = run_client(
-        "qemu-system-x86_64", *_MACHINE, *firmware, *medium, patience_seconds=_PATIENCE_SECONDS
-    )
-    found = _REPORT.search(console.replace(b"\r\n", b"\n"))
-    assert found, console.decode(errors="replace")
-    return Report(found["arguments"].decode(), found["digest"].decode(), found["config"])
-
-
-def _firmware(name: str, directory: Path) -> Sequence[str]:
-    """SeaBIOS is qemu's default; OVMF wants a variable store that it can write."""
-    if name == "bios":
-        return []
-    ovmf = Path(needs_client("/usr/share/OVMF"))
-    variables = directory / "variables.fd"
-    shutil.copyfile(ovmf / "OVMF_VARS_4M.fd", variables)
-    flash = "if=pflash,format=raw,file="
-    code = f"{flash}{ovmf / 'OVMF_CODE_4M.fd'},readonly=on"
-    return ["-machine", "q35", "-drive", code, "-drive", f"{flash}{variables}"]
-
-
-def _medium(name: str, url: str) -> Sequence[str]:
-    drive = f"format=raw,readonly=on,file={url}"
-    if name == "cd":
-        return ["-drive", f"media=cdrom,{drive}"]
-    stick = ["-device", "qemu-xhci", "-device", "usb-storage,drive=stick"]
-    return ["-drive", f"if=none,id=stick,{drive}", *stick]
+    infra_env_id = host.service.register(SPLICED, {**CONFIG, "storage": {"files": files}})
+    report = boot(*medium("cd", host.url(infra_env_id, SPLICED, "full.iso")))
+    config = host.service.ignition_config(infra_env_id)
+    assert report.config_digest == hashlib.sha256(config).hexdigest()

@@ -1,0 +1,83 @@
+"""A virtual machine that boots the test ISO, and what it reports."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from tests.acceptance.clients import needs_client, run_client
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+HOST = "10.0.2.2"
+"""How a guest reaches the machine that it runs on."""
+NETWORK = ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]
+_PATIENCE_SECONDS = 300
+# Emulation, because hardware virtualization is not everywhere; a boot takes some 5 s on a fast machine.
+_MACHINE = ["-accel", "tcg", "-m", "512", "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"]
+_REPORT = re.compile(
+    rb"report\n"
+    rb"arguments: (?P<arguments>.*)\n"
+    rb"config: (?P<config_digest>\w{64})?.*\n"
+    rb"ramdisk: (?P<ramdisk>(?s:.*))\n"
+    rb"nmstatectl: (?P<nmstatectl>.*)\n"
+    rb"rootfs: (?P<rootfs_digest>\w{64})?.*\n"
+    rb"begin: (?P<config>(?s:.*))\n"
+    rb"end of report"
+)
+
+
+@attrs.frozen
+class Report:
+    """What the guest found; digests are SHA-256 in hexadecimal.
+
+    Args:
+        arguments: the kernel's command line.
+        config_digest: of the Ignition config.
+        config: its first 2 KiB.
+        ramdisk: what the program in the ramdisk printed; empty: there is none.
+        nmstatectl: what it printed; empty: there is none.
+        rootfs_digest: of what is at the URL of the root file system; empty: there is no URL.
+    """
+
+    arguments: str
+    config_digest: str
+    config: bytes
+    ramdisk: str
+    nmstatectl: str
+    rootfs_digest: str
+
+
+def boot(*options: str) -> Report:
+    """Run a machine until it has reported and switched itself off."""
+    console = run_client("qemu-system-x86_64", *_MACHINE, *options, patience_seconds=_PATIENCE_SECONDS)
+    found = _REPORT.search(console.replace(b"\r\n", b"\n"))
+    assert found, console.decode(errors="replace")
+    text = {name: (value or b"").decode() for name, value in found.groupdict().items()}
+    return Report(**{**text, "config": found["config"]})
+
+
+def firmware(name: str, directory: Path, variables: Path | None = None) -> Sequence[str]:
+    """SeaBIOS (``bios``) is qemu's default; OVMF (``uefi``) wants a store of variables that it can write."""
+    if name == "bios":
+        return []
+    ovmf = Path(needs_client("/usr/share/OVMF"))
+    store = directory / "variables.fd"
+    shutil.copyfile(variables or ovmf / "OVMF_VARS_4M.fd", store)
+    flash = "if=pflash,format=raw,file="
+    code = f"{flash}{ovmf / 'OVMF_CODE_4M.fd'},readonly=on"
+    return ["-machine", "q35", "-drive", code, "-drive", f"{flash}{store}"]
+
+
+def medium(name: str, file: str) -> Sequence[str]:
+    """A file or URL as CD (``cd``) or as stick (``usb``)."""
+    drive = f"format=raw,readonly=on,file={file}"
+    if name == "cd":
+        return ["-drive", f"media=cdrom,{drive}"]
+    stick = ["-device", "qemu-xhci", "-device", "usb-storage,drive=stick"]
+    return ["-drive", f"if=none,id=stick,{drive}", *stick]
