@@ -204,6 +204,14 @@ def test_nmstatectl_comes_along_when_told(run: Run, base: Path, out: Path) -> No
     assert "nmstate.img" in listed
 
 
+def test_nmstatectl_is_never_left_out_in_silence(run: Run, base: Path, out: Path) -> None:
+    """The recipe of this base would do for all else; its rootfs is a line of text."""
+    refused = run("customize", base, *MINIMAL, "--nmstate", "-o", out)
+    assert (refused.status, refused.errors.count("\n")) == (1, 1)
+    assert "images/pxeboot/rootfs.img" in refused.errors
+    assert list(out.parent.iterdir()) == []
+
+
 def rootfs_with_nmstatectl(directory: Path) -> bytes:
     (directory / "tree" / "usr" / "bin").mkdir(parents=True)
     (directory / "tree" / "usr" / "bin" / "nmstatectl").write_bytes(b"#!/bin/true\n")

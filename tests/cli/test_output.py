@@ -63,6 +63,15 @@ def test_a_file_has_the_bytes_of_the_extents(tmp_path_factory: pytest.TempPathFa
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_a_target_may_take_a_few_bytes_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda target, data: write(target, data[:300]))
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    with base_file(CONTENT) as file:
+        Output(tmp_path / "out").write(ExtentMap((Literal(CONTENT), FileExtent(file, 0, 1024))))
+    assert (tmp_path / "out").read_bytes() == CONTENT * 2
+
+
 def test_copies_end_at_whole_chunks_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else file systems that could share blocks would copy them."""
     asked: list[tuple[int, int]] = []

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COMMAND = (sys.executable, "-m", "image_service.cli")
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+# PYTHONUNBUFFERED empty: what is printed waits for its end, as it does at a user's.
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONUNBUFFERED": ""}
 
 
 def finish(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:

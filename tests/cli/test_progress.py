@@ -43,7 +43,8 @@ def test_bytes_share_and_rate_are_shown_now_and_then() -> None:
 
 def test_without_a_terminal_nothing_is_shown() -> None:
     stream = io.StringIO()
-    with Progress(MIB, stream) as progress:
+    clock = seconds(1, 2, 3)
+    with Progress(MIB, stream, lambda: next(clock)) as progress:
         progress.advance(MIB)
     assert stream.getvalue() == ""
 
