@@ -30,8 +30,10 @@ _PACKAGES = {
     "mmd": "mtools",
     "qemu-img": "qemu-utils",
     "qemu-system-x86_64": "qemu-system-x86",
+    "virt-fw-vars": "python3-virt-firmware, or virt-firmware of PyPI",
     "/usr/lib/ISOLINUX": "isolinux",
     "/usr/lib/grub/x86_64-efi": "grub-efi-amd64-bin",
+    "/usr/lib/ipxe/ipxe.lkrn": "ipxe",
     "/usr/lib/syslinux/modules/bios": "syslinux-common",
     "/usr/share/OVMF": "ovmf",
 }

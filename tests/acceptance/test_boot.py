@@ -5,19 +5,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
 import pytest
 
 from tests.acceptance.boot_iso import KERNEL_ARGUMENTS, VOLUME_ID, make_boot_iso
+from tests.acceptance.clients import needs_client, run_client
 from tests.acceptance.guest import HOST, NETWORK, Report, boot, firmware, medium
 from tests.acceptance.ramdisk import make_ramdisk
 from tests.acceptance.service import Service, os_image, run_service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(400)]
 
@@ -38,6 +39,11 @@ class Host:
     def url(self, infra_env_id: str, version: str, file: str) -> str:
         """Where an image is, seen from this machine."""
         return f"{self.service.url}/byid/{infra_env_id}/{version}/x86_64/{file}"
+
+    @property
+    def guest_url(self) -> str:
+        """Where the service is, seen from a guest."""
+        return self.service.url.replace("127.0.0.1", HOST)
 
     def rootfs_digest(self, version: str) -> str:
         """What the guest must find at the URL that it is given."""
@@ -114,3 +120,40 @@ def test_guest_gets_a_config_that_only_xz_makes_fit(host: Host) -> None:
     report = boot(*medium("cd", host.url(infra_env_id, SPLICED, "full.iso")))
     config = host.service.ignition_config(infra_env_id)
     assert report.config_digest == hashlib.sha256(config).hexdigest()
+
+
+def test_ipxe_boots_kernel_and_initrd(host: Host, tmp_path: Path) -> None:
+    ramdisk = make_ramdisk(RAMDISK_TEXT)
+    infra_env_id = host.service.register(DERIVED, CONFIG, ramdisk=ramdisk)
+    artifacts = f"{host.guest_url}/boot-artifacts/{DERIVED}/x86_64"
+    arguments = f"ignition.firstboot console=ttyS0 coreos.live.rootfs_url={artifacts}/rootfs.img"
+    script = tmp_path / "boot.ipxe"
+    script.write_text(
+        f"#!ipxe\ndhcp\nkernel {artifacts}/vmlinuz initrd=all {arguments}\n"
+        f"initrd --name all {host.guest_url}/images/{infra_env_id}/pxe-initrd?version={DERIVED}\nboot\n"
+    )
+    report = boot(*NETWORK, "-kernel", needs_client("/usr/lib/ipxe/ipxe.lkrn"), "-initrd", str(script))
+    assert report.arguments.endswith(arguments)
+    assert report.config == host.service.ignition_config(infra_env_id)
+    assert report.ramdisk == f"{RAMDISK_TEXT} by network/host0"
+    assert report.nmstatectl == "nmstatectl runs"
+    assert report.rootfs_digest == host.rootfs_digest(DERIVED)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/images/{infra_env_id}?version=spliced&type=full-iso",
+        "/byid/{infra_env_id}/spliced/x86_64/minimal.iso",
+    ],
+)
+def test_uefi_boots_over_http(path: str, host: Host, tmp_path: Path) -> None:
+    """Whatever the path ends in: the type tells that it is an ISO."""
+    infra_env_id = host.service.register(SPLICED, CONFIG, APPENDED)
+    url = host.guest_url + path.format(infra_env_id=infra_env_id)
+    variables = tmp_path / "boot-uri.fd"
+    empty = Path(needs_client("/usr/share/OVMF")) / "OVMF_VARS_4M.fd"
+    run_client("virt-fw-vars", "--input", empty, "--output", variables, "--set-boot-uri", url)
+    report = boot(*firmware("uefi", tmp_path, variables), *NETWORK, "-m", "1024")
+    assert report.arguments.endswith(" ".join(APPENDED))
+    assert report.config == host.service.ignition_config(infra_env_id)
