@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import attrs
 from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from twisted.logger import Logger
 
 from image_service.assisted.directory_lock import directory_lock
@@ -90,11 +90,9 @@ class SqliteFile:
         with self._telling():
             opened = self._current()
             try:
-                return _begin(opened, work)
-            except DBAPIError as error:
-                if not _is_unusable(error):
-                    raise
-                return _begin(self._reopen(opened, str(error.orig)), work)
+                return _begin(opened.engine, work)
+            except _Unusable as damage:
+                return _begin(self._reopen(opened, str(damage)).engine, work)
 
     def close(self) -> None:
         """Close the file; the next transaction would open it again."""
@@ -133,22 +131,17 @@ class SqliteFile:
     def _open(self) -> _Opened:
         try:
             return self._open_as_it_is()
-        except DBAPIError as error:
-            if not _is_unusable(error):
-                raise
-            self._move_aside(str(error.orig))
-        except _Unusable as error:
-            self._move_aside(str(error))
+        except _Unusable as damage:
+            self._move_aside(str(damage))
         return self._open_as_it_is()
 
     def _open_as_it_is(self) -> _Opened:
         _make_for_its_owner(self._path)
         url = URL.create("sqlite", database=str(self._path))
-        engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS}, hide_parameters=True)
+        engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS})
         event.listen(engine, "connect", _configure)
         try:
-            with engine.begin() as connection:
-                self._prepare(connection)
+            _begin(engine, self._prepare)
         except BaseException:
             engine.dispose()
             raise
@@ -179,9 +172,17 @@ class SqliteFile:
                 Path(f"{self._path}{suffix}").rename(target)
 
 
-def _begin(opened: _Opened, work: Callable[[Connection], T]) -> T:
-    with opened.engine.begin() as connection:
-        return work(connection)
+def _begin(engine: Engine, work: Callable[[Connection], T]) -> T:
+    """Do everything or nothing, and tell whether the file is to blame."""
+    try:
+        with engine.begin() as connection:
+            return work(connection)
+    except UnicodeDecodeError as error:  # in what SQLite says about a schema
+        raise _Unusable("malformed beyond words") from error
+    except DBAPIError as error:
+        if _code(error) in _UNUSABLE:
+            raise _Unusable(str(error.orig)) from error
+        raise
 
 
 def _configure(connection: sqlite3.Connection, _: object) -> None:
@@ -190,9 +191,10 @@ def _configure(connection: sqlite3.Connection, _: object) -> None:
         connection.execute(f"PRAGMA {pragma}").close()
 
 
-def _is_unusable(error: DBAPIError) -> bool:
-    """Whether the file is to blame; the second byte of a code tells only more about the first."""
-    return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _UNUSABLE
+def _code(error: DBAPIError) -> int:
+    """SQLite's; what is behind the lowest byte tells more of the same. Without one, a text was none."""
+    otherwise = sqlite3.SQLITE_CORRUPT if isinstance(error, OperationalError) else 0
+    return getattr(error.orig, "sqlite_errorcode", otherwise) & 0xFF
 
 
 def _make_for_its_owner(path: Path) -> None:

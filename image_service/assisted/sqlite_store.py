@@ -191,9 +191,7 @@ def _end(key: bytes, at: float, connection: Connection) -> None:
     columns = _SNAPSHOTS.c
     newest = select(func.max(columns.generation)).where(columns.key == key).scalar_subquery()
     of_key = columns.key == key
-    connection.execute(
-        update(_SNAPSHOTS).where(of_key, columns.generation == newest).values(ended=True, used_at=at)
-    )
+    connection.execute(update(_SNAPSHOTS).where(of_key).values(ended=True, used_at=at))
     connection.execute(delete(_SNAPSHOTS).where(of_key, columns.generation < newest))
     for table in (_PAYLOADS, _MOUNTS):
         connection.execute(delete(table).where(table.c.key == key))
