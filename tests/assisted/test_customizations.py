@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+from twisted.internet.defer import CancelledError, Deferred
+
+from image_service.assisted.customizations import Customizations
+from image_service.coreos.kargs import KernelArgument, Operation
+from image_service.errors import Forbidden, NotFound, UpstreamError, UpstreamTimeout
+from image_service.images.customization import Customization
+from image_service.images.reference import Credentials, CredentialScheme, Kind
+from tests.http.doubles import CONFIG, ID, MODIFIED, CountingAssisted, infra_env_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KEY = Credentials(CredentialScheme.API_KEY, "K")
+RAMDISK = b"\x1f\x8bramdisk"
+APPENDED = (KernelArgument(Operation.APPEND, "quiet"),)
+# Which questions an image takes, and for which kind of ISO the Ignition config is asked.
+QUESTIONS: Mapping[Kind, tuple[set[str], Kind | None]] = {
+    Kind.FULL_ISO: ({"ignition", "infra-env"}, Kind.FULL_ISO),
+    Kind.DISCONNECTED_ISO: ({"ignition", "infra-env"}, Kind.DISCONNECTED_ISO),
+    Kind.MINIMAL_ISO: ({"ignition", "infra-env", "ramdisk"}, Kind.MINIMAL_ISO),
+    Kind.PXE_INITRD: ({"ignition", "ramdisk"}, None),
+}
+
+
+@pytest.fixture
+def assisted() -> CountingAssisted:
+    return CountingAssisted(told=infra_env_of(["quiet"]), initrd=RAMDISK)
+
+
+def ask(assisted: CountingAssisted, kind: Kind) -> Deferred[Customization]:
+    return Deferred.fromCoroutine(Customizations(assisted).get(ID, kind, KEY))
+
+
+def outcome(asked: Deferred[Customization]) -> list[Customization | BaseException]:
+    """Where the customization or the exception will be."""
+    found: list[Customization | BaseException] = []
+    asked.addCallbacks(found.append, lambda failure: found.append(failure.value))
+    return found
+
+
+@pytest.mark.parametrize("kind", QUESTIONS)
+def test_each_kind_takes_its_own_questions(assisted: CountingAssisted, kind: Kind) -> None:
+    """The contract's table of calls."""
+    questions, iso = QUESTIONS[kind]
+    (made,) = outcome(ask(assisted, kind))
+    assert set(assisted.asked) == questions
+    assert len(assisted.calls) == len(questions)
+    assert {call[1:] for call in assisted.calls} <= {(ID, iso, KEY), (ID, None, KEY)}
+    assert [call[2] for call in assisted.calls if call[0] == "ignition"] == [iso]
+    arguments = APPENDED if "infra-env" in questions else ()
+    ramdisk = RAMDISK if "ramdisk" in questions else None
+    assert made == Customization(CONFIG, arguments, MODIFIED, ramdisk)
+
+
+@pytest.mark.parametrize("kind", [Kind.MINIMAL_ISO, Kind.PXE_INITRD])
+def test_a_ramdisk_there_may_not_be(assisted: CountingAssisted, kind: Kind) -> None:
+    assisted.initrd = None
+    (made,) = outcome(ask(assisted, kind))
+    assert isinstance(made, Customization)
+    assert made.ramdisk is None
+
+
+def test_without_a_date_none_is_made_up(assisted: CountingAssisted) -> None:
+    assisted.modified = None
+    (made,) = outcome(ask(assisted, Kind.FULL_ISO))
+    assert isinstance(made, Customization)
+    assert made.modified is None
+
+
+def test_the_infra_env_is_asked_for_itself(assisted: CountingAssisted) -> None:
+    found: list[object] = []
+    Deferred.fromCoroutine(Customizations(assisted).infra_env(ID, KEY)).addCallback(found.append)
+    assert found == [assisted.told]
+    assert assisted.calls == [("infra-env", ID, None, KEY)]
+
+
+@pytest.mark.parametrize("kind", QUESTIONS)
+def test_all_is_asked_before_anything_is_answered(assisted: CountingAssisted, kind: Kind) -> None:
+    assisted.held = []
+    made = outcome(ask(assisted, kind))
+    assert set(assisted.asked) == QUESTIONS[kind][0]
+    assert made == []
+    assisted.let_go()
+    assert isinstance(made[0], Customization)
+
+
+@pytest.mark.parametrize("failing", ["ignition", "infra-env", "ramdisk"])
+@pytest.mark.parametrize(
+    "error", [UpstreamError("no"), UpstreamTimeout("late"), NotFound("gone"), Forbidden("no"), OSError("odd")]
+)
+def test_when_one_question_fails_the_others_are_taken_back(
+    assisted: CountingAssisted, failing: str, error: Exception
+) -> None:
+    assisted.held = []
+    made = outcome(ask(assisted, Kind.MINIMAL_ISO))
+    gates = dict(zip(assisted.asked, assisted.held, strict=True))
+    gates[failing].errback(error)
+    assert made == [error]
+    assert {*assisted.cancelled, failing} == QUESTIONS[Kind.MINIMAL_ISO][0]
+    assert len(assisted.cancelled) == 2
+
+
+@pytest.mark.parametrize("failing", ["ignition", "infra-env", "ramdisk"])
+def test_a_question_that_fails_at_once_is_told_as_any_other(assisted: CountingAssisted, failing: str) -> None:
+    error = assisted.failures[failing] = UpstreamError("no")
+    assert outcome(ask(assisted, Kind.MINIMAL_ISO)) == [error]
+
+
+def test_of_several_failures_the_first_is_told(assisted: CountingAssisted) -> None:
+    first, second = Forbidden("first"), NotFound("second")
+    assisted.failures = {"ramdisk": second, "infra-env": first}
+    assert outcome(ask(assisted, Kind.MINIMAL_ISO)) == [first]
+
+
+def test_who_stops_waiting_takes_all_questions_back(assisted: CountingAssisted) -> None:
+    assisted.held = []
+    asked = ask(assisted, Kind.MINIMAL_ISO)
+    made = outcome(asked)
+    asked.cancel()
+    assert [type(error) for error in made] == [CancelledError]
+    assert sorted(assisted.cancelled) == ["ignition", "infra-env", "ramdisk"]
+
+
+def test_what_was_asked_for_shows_no_secret(assisted: CountingAssisted) -> None:
+    assisted.config = b'{"ignition": {"version": "3.2.0"}, "pull": "s3cr3t"}'
+    assisted.initrd = b"s3cr3t"
+    assisted.told = attrs.evolve(
+        assisted.told, kernel_arguments=(KernelArgument(Operation.APPEND, "s3cr3t"),)
+    )
+    (made,) = outcome(ask(assisted, Kind.MINIMAL_ISO))
+    assert "s3cr3t" not in repr(made)
