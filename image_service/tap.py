@@ -43,6 +43,7 @@ from image_service.http.factory import ConnectionFactory, Limits
 from image_service.http.page_cache import PageCache
 from image_service.http.resolver import Resolver
 from image_service.http.tls import ServerCertificate, TlsFactory
+from image_service.observe.metrics import Metrics
 from image_service.os_images import FULL_ISO, OsImage
 from image_service.standalone.sample import (
     SAMPLE_ARCHITECTURE,
@@ -129,6 +130,7 @@ class ImageService(Service):
         self._reactor = reactor
         self._settings = settings
         self._standalone = standalone
+        self._metrics = Metrics()
         self._sockets: list[socket.socket] = []
         self._running = AsyncExitStack()
         self._started: Deferred[None] = succeed(None)
@@ -182,6 +184,7 @@ class ImageService(Service):
             settings.base_path,
             cors=Cors(settings.allowed_domains) if settings.allowed_domains else None,
             proxies=settings.trusted_proxies,
+            metrics=self._metrics.render,
         )
         connections = partial(
             ConnectionFactory,
@@ -266,6 +269,7 @@ class ImageService(Service):
             prepare_templates=templates.prepare,
         )
         catalog.start()
+        self._metrics.watch_each("base_images", lambda: [status.state.value for status in catalog.states()])
         self._running.push_async_callback(catalog.stop)
         self._running.push_async_callback(templates.stop)  # before the files that it reads are closed
         return catalog
@@ -294,6 +298,7 @@ class ImageService(Service):
             insecure=settings.insecure_skip_verify,
             upstream_timeout_seconds=settings.upstream_timeout,
             concurrency=settings.upstream_concurrency,
+            count=self._metrics.upstream,
         )
         self._running.push_async_callback(assisted.close)
         return assisted

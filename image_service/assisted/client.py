@@ -34,7 +34,15 @@ from image_service.assisted.failures import (
 from image_service.assisted.tls import https_policy
 from image_service.coreos.ignition import check_ignition
 from image_service.coreos.initrd import is_initrd
-from image_service.errors import ConfigurationError, ImageServiceError, Unauthorized, UpstreamError
+from image_service.errors import (
+    ConfigurationError,
+    Forbidden,
+    ImageServiceError,
+    NotFound,
+    Unauthorized,
+    UpstreamError,
+    UpstreamTimeout,
+)
 from image_service.http_dates import parse_http_date
 from image_service.images.reference import CredentialScheme
 
@@ -60,13 +68,21 @@ _CACHED_CONNECTIONS = 4
 _CACHED_SECONDS = 60  # below the idle timeout of the usual proxies, which close without notice
 _CLOSE_SECONDS = 1.0
 _OK = 200
+_OUTCOMES = (
+    (Unauthorized, "unauthorized"),
+    (Forbidden, "forbidden"),
+    (NotFound, "not-found"),
+    (UpstreamTimeout, "timeout"),
+    (UpstreamError, "failed"),
+)
 _NO_CONTENT = 204
 
 
 @attrs.frozen
 class _Question:
-    """One GET: what for, in words; where; how much the answer may hold; whether 204 is an answer."""
+    """One GET: its kind; what for, in words; where; what the answer may hold; whether 204 is one."""
 
+    kind: str
     what: str
     path: tuple[str, ...]
     limit_bytes: int
@@ -92,6 +108,7 @@ class AssistedService:
         connect_timeout_seconds: for a TCP connection.
         silence_timeout_seconds: without a byte of the answer.
         concurrency: questions at a time; more of them wait for their turn.
+        count: is told of each question that was answered, or failed: its kind, how, and in how many seconds.
 
     Raises:
         ConfigurationError: ``base_url`` is no http or https URL with a host, or ``ca_file`` is unusable.
@@ -110,11 +127,13 @@ class AssistedService:
         connect_timeout_seconds: float = 10.0,
         silence_timeout_seconds: float = 20.0,
         concurrency: int = 32,
+        count: Callable[[str, str, float], None] = lambda *_: None,
     ) -> None:
         self._reactor = reactor
         self._infra_envs = _parse(base_url).child(*_API)
         self._timeout_seconds = upstream_timeout_seconds
         self._silence_seconds = silence_timeout_seconds
+        self._count = count
         self._turns = DeferredSemaphore(concurrency)
         self._in_flight: set[Deferred[_Answer]] = set()
         self._pool = HTTPConnectionPool(reactor)
@@ -143,6 +162,7 @@ class AssistedService:
         """
         kind = () if discovery_iso_type is None else (("discovery_iso_type", discovery_iso_type.value),)
         question = _Question(
+            "ignition",
             f"Ignition config of infra-env {infra_env_id}",
             (infra_env_id, "downloads", "files"),
             IGNITION_LIMIT_BYTES,
@@ -166,7 +186,7 @@ class AssistedService:
         Raises:
             ImageServiceError: as for ``ignition``.
         """
-        question = _Question(f"infra-env {infra_env_id}", (infra_env_id,), INFRA_ENV_LIMIT_BYTES)
+        question = _Question("infra-env", f"infra-env {infra_env_id}", (infra_env_id,), INFRA_ENV_LIMIT_BYTES)
         return await self._read(read_infra_env, (await self._ask(question, credentials)).body)
 
     async def ramdisk(self, infra_env_id: str, credentials: Credentials | None) -> bytes | None:
@@ -184,7 +204,7 @@ class AssistedService:
         """
         what = f"ramdisk of infra-env {infra_env_id}"
         path = (infra_env_id, "downloads", "minimal-initrd")
-        question = _Question(what, path, RAMDISK_LIMIT_BYTES, optional=True)
+        question = _Question("ramdisk", what, path, RAMDISK_LIMIT_BYTES, optional=True)
         ramdisk = (await self._ask(question, credentials)).body
         if ramdisk and not is_initrd(ramdisk):
             raise upstream_error(f"the {what}, {len(ramdisk)} bytes, is no archive of gzip, xz, zstd or cpio")
@@ -208,11 +228,16 @@ class AssistedService:
         exchange = Deferred.fromCoroutine(self._exchange_in_turn(question, credentials))
         asked = _cancellable(exchange.addTimeout(self._timeout_seconds, self._reactor, too_slow))
         self._in_flight.add(asked)
+        began = self._reactor.seconds()
         try:
-            return await asked
+            answer = await asked
         except ImageServiceError as error:
+            self._count(question.kind, _outcome(error), self._reactor.seconds() - began)
             self._log.info("{detail}", detail=error.detail, status=error.status, code=error.code)
             raise error from None  # what it was raised in the wake of may quote the answer
+        else:
+            self._count(question.kind, "ok", self._reactor.seconds() - began)
+            return answer
         finally:
             self._in_flight.discard(asked)
 
@@ -283,6 +308,12 @@ def _check(config: bytes) -> None:
         check_ignition(config)
     except UpstreamError as error:
         raise UpstreamError(error.detail, retry_after_seconds=RETRY_AFTER_SECONDS) from None
+
+
+def _outcome(error: ImageServiceError) -> str:
+    """What is told of a failure: who is to be looked at."""
+    found = (outcome for kind, outcome in _OUTCOMES if isinstance(error, kind))
+    return next(found, "refused")
 
 
 def _cancellable(work: Deferred[T]) -> Deferred[T]:

@@ -69,6 +69,7 @@ class Application:
         serves_isos: else they are said to be elsewhere.
         cors: which pages of other origins may read the answers; None: none.
         proxies: networks of the proxies whose word on a client's address is taken.
+        metrics: renders them, with their content type.
     """
 
     def __init__(  # noqa: PLR0913 - what one listener shares with the others, and what it does not
@@ -81,6 +82,7 @@ class Application:
         serves_isos: bool = True,
         cors: Cors | None = None,
         proxies: Collection[Network] = (),
+        metrics: Callable[[], tuple[bytes, str]] = lambda: (b"", "text/plain"),
     ) -> None:
         self._images = images
         self._digests = digests
@@ -89,6 +91,7 @@ class Application:
         self._serves_isos = serves_isos
         self._cors = cors
         self._proxies = proxies
+        self._metrics = metrics
         # The second range of a mount is one look-up: no route is parsed, nothing is waited for.
         self._known: OrderedDict[_Asker, _Known] = OrderedDict()
 
@@ -205,6 +208,9 @@ class Application:
 
     def _answer_probe(self, request: Request, probe: Probe) -> Answer:
         subject = Subject(probe.value)
+        if probe is Probe.METRICS:
+            body, content_type = self._metrics()
+            return _text(request, subject, body, content_type=content_type)
         if probe is Probe.HEALTH and not self._ready():
             error = Unavailable("no base image is ready yet", retry_after_seconds=1)
             return _refusal(request, error, subject)
@@ -223,9 +229,15 @@ def _want(request: Request, reader: Reader) -> Want:
     return Want(reader, Reading.NAMED, tuple(_ETAG.findall(named)), date)
 
 
-def _text(request: Request, subject: Subject, body: bytes, *more: tuple[str, str]) -> Answer:
+def _text(
+    request: Request,
+    subject: Subject,
+    body: bytes,
+    *more: tuple[str, str],
+    content_type: str = "text/plain",
+) -> Answer:
     fields = render_fields(
-        ("Content-Type", "text/plain"),
+        ("Content-Type", content_type),
         ("Content-Length", str(len(body))),
         ("Cache-Control", "no-store"),
         *more,

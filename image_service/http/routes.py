@@ -54,6 +54,7 @@ class Probe(enum.Enum):
 
     HEALTH = "/health"
     LIVE = "/live"
+    METRICS = "/metrics"
 
 
 @attrs.frozen

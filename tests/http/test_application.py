@@ -236,7 +236,7 @@ def test_a_refusal_is_a_problem(service: Service, method: str, target: str, stat
 @pytest.mark.parametrize(
     ("error", "status"),
     [
-        (NotFound("no such infra-env"), 404),
+        (Forbidden("not yours"), 403),
         (UpstreamError("garbage", retry_after_seconds=5), 502),
         (UpstreamTimeout("late", retry_after_seconds=5), 504),
     ],

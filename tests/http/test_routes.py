@@ -281,7 +281,6 @@ def test_probes(target: str, probe: Probe) -> None:
         "/healthy",
         "/live%0A",
         "/base",
-        "/metrics",
     ],
 )
 def test_what_is_not_there(target: str) -> None:
