@@ -336,3 +336,97 @@ def test_an_answer_holds_extents_and_no_copy_of_the_image() -> None:
 def test_a_file_name_cannot_break_its_field() -> None:
     with pytest.raises(ValueError, match="Content-Disposition"):
         Representation(BootImage(EXTENTS, ETAG, None, "x\r\nSet-Cookie: a=b"))
+
+
+# Types, for firmware and for caches.
+
+UEFI = {"user-agent": "UefiHttpBoot/1.0"}
+ISO_TYPE, OTHER_TYPE = "application/vnd.efi-iso", "application/octet-stream"
+
+
+def netboot_file(*, public: bool = False) -> Representation:
+    return Representation(BootImage(EXTENTS, ETAG, MODIFIED, "x.img", is_iso=False, is_public=public))
+
+
+@pytest.mark.parametrize(
+    ("user_agent", "expected"),
+    [
+        ("UefiHttpBoot/1.0", ISO_TYPE),
+        ("UefiHttpBoot/2.0 (x)", ISO_TYPE),
+        ("UefiHttpBoot", OTHER_TYPE),
+        ("uefihttpboot/1.0", OTHER_TYPE),
+        ("curl/8.0 UefiHttpBoot/1.0", OTHER_TYPE),
+        ("curl/8.0", OTHER_TYPE),
+        ("", OTHER_TYPE),
+    ],
+)
+@pytest.mark.parametrize(
+    ("method", "headers"),
+    [("GET", {}), ("HEAD", {}), ("GET", {"range": "bytes=0-1"}), ("GET", {"if-none-match": '"x"'})],
+)
+def test_firmware_that_boots_from_http_is_told_that_it_gets_an_iso(
+    method: str, headers: dict[str, str], user_agent: str, expected: str
+) -> None:
+    response = IMAGE.respond(method, {**headers, "user-agent": user_agent})
+    assert fields_of(response)["content-type"] == expected
+    netboot = netboot_file().respond(method, {**headers, "user-agent": user_agent})
+    assert fields_of(netboot)["content-type"] == OTHER_TYPE
+
+
+def test_each_part_of_a_multipart_has_the_type_of_the_whole() -> None:
+    for headers, expected in ((UEFI, ISO_TYPE), ({}, OTHER_TYPE)):
+        response = IMAGE.respond("GET", {**headers, "range": "bytes=0-1,5-6"})
+        assert [fields["content-type"] for fields, _ in parts_of(response)] == [expected] * 2
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"range": "bytes=0-1"}, {"range": "bytes=0-1,5-6"}, {"if-none-match": ETAG}]
+)
+def test_caches_are_told_that_the_type_goes_by_the_agent(more: dict[str, str]) -> None:
+    """304 too (RFC 9110 15.4.5); and of no file whose type does not."""
+    for headers in (more, {**more, **UEFI}):
+        assert fields_of(IMAGE.respond("GET", headers))["vary"] == "User-Agent"
+        assert "vary" not in fields_of(netboot_file().respond("GET", headers))
+
+
+@pytest.mark.parametrize("headers", [{}, {"range": "bytes=0-1"}, {"if-none-match": ETAG}])
+def test_what_is_the_same_for_everyone_may_be_kept_for_everyone(headers: dict[str, str]) -> None:
+    assert fields_of(netboot_file(public=True).respond("GET", headers))["cache-control"] == "public, no-cache"
+    assert fields_of(netboot_file().respond("GET", headers))["cache-control"] == "private, no-cache"
+
+
+# Fields that come later than the image.
+
+MORE = b"Repr-Digest: sha-256=:AA==:\r\n"
+
+
+@pytest.mark.parametrize(
+    ("method", "headers"),
+    [
+        ("GET", {}),
+        ("HEAD", {}),
+        ("HEAD", {"range": "bytes=0-1"}),
+        ("GET", {"range": "bytes=0-1"}),
+        ("GET", {"range": "bytes=0-1,5-6"}),
+        ("GET", {"range": "bytes=9-8"}),
+    ],
+)
+def test_more_fields_are_on_answers_that_have_content_or_would(method: str, headers: dict[str, str]) -> None:
+    plain, response = IMAGE.respond(method, headers), IMAGE.respond(method, headers, MORE)
+    assert fields_of(response) == {**fields_of(plain), "repr-digest": "sha-256=:AA==:"}
+    assert (response.status, response.length) == (plain.status, plain.length)
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "status"),
+    [
+        ("GET", {"if-none-match": ETAG}, 304),
+        ("HEAD", {"if-modified-since": DATE}, 304),
+        ("GET", {"if-match": '"x"'}, 412),
+        ("HEAD", {"if-match": '"x"'}, 412),
+        ("GET", {"range": "bytes=-0"}, 416),
+    ],
+)
+def test_they_are_on_no_other(method: str, headers: dict[str, str], status: int) -> None:
+    response = IMAGE.respond(method, headers, MORE)
+    assert (response.status, response.fields) == (status, IMAGE.respond(method, headers).fields)
