@@ -11,13 +11,11 @@ import os
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.catalog.files import made
+from image_service.catalog.files import made, scratch_directory
 from image_service.catalog.xorriso import Remastering, remaster
 from image_service.coreos.boot_config import (
     BootConfig,
@@ -33,6 +31,7 @@ from image_service.errors import BaseImageError, FileNotInIso
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from image_service.catalog.interruption import Interruption
     from image_service.coreos.iso9660 import Iso9660, IsoFile, ReadAt
@@ -84,8 +83,8 @@ def derive(
     read_at = partial(_read_at, base.file.descriptor)
     iso = read_iso9660(read_at, base.file.size)
     boot = _derive_boot_configs(base, iso, read_at, [RAMDISK_FILE, *([NMSTATE_FILE] if nmstate else [])])
-    with made(target) as temporary, TemporaryDirectory(dir=scratch, prefix="rhcos-") as directory:
-        added = _write_files(boot, Path(directory))
+    with made(target) as temporary, scratch_directory(scratch) as directory:
+        added = _write_files(boot, directory)
         if nmstate:
             added[NMSTATE_FILE] = nmstate
         remaster(base.file, temporary, _remastering(base, iso, added), interruption)

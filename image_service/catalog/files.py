@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import secrets
+import shutil
 from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def made(path: Path) -> Iterator[Path]:
     Yields:
         where the file must be when the block ends; when it raises, nothing of it stays.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    temporary = _temporary(path)
     try:
         yield temporary
         _sync(temporary)
@@ -49,11 +50,30 @@ def made(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def scratch_directory(parent: Path) -> Iterator[Path]:
+    """Give a new directory for files that nobody wants when the block ends."""
+    temporary = _temporary(parent / "rhcos-scratch")
+    temporary.mkdir(mode=0o700)
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary)
+
+
 def remove_leftovers(directory: Path) -> None:
-    """Remove the temporary files that a process which was killed left behind, and nothing else."""
+    """Remove what is temporary and was left behind by a process that was killed, and nothing else."""
     for path in directory.iterdir():
-        if _TEMPORARY.fullmatch(path.name):
+        if not _TEMPORARY.fullmatch(path.name):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
             path.unlink(missing_ok=True)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
 
 
 def _sync(path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 import attrs
@@ -18,6 +19,7 @@ from twisted.python.threadpool import ThreadPool
 
 from image_service.catalog.derivation import WITHOUT_MINIMAL_ISO
 from image_service.catalog.derived_files import DerivedFiles
+from image_service.catalog.files import remove_leftovers
 from image_service.catalog.interruption import Interrupted, Interruption
 from image_service.errors import ImageServiceError, Unavailable
 from image_service.images.base import BaseImage, NmstateImage
@@ -43,12 +45,14 @@ class Templates:
         reactor: where results of threads arrive.
         clock: times the retries.
         data_dir: where the files are kept.
-        scratch: a directory for temporary files.
+        scratch: a directory for temporary files; those of a process that was killed are removed.
     """
 
     def __init__(
         self, reactor: IReactorFromThreads, clock: IReactorTime, data_dir: Path, scratch: Path
     ) -> None:
+        with suppress(FileNotFoundError):  # DATA_DIR, which the catalog makes
+            remove_leftovers(scratch)
         self._interruption = Interruption()
         self._thread = ThreadPool(0, 1, "templates")
         self._thread.start()

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.catalog.files import made, remove_leftovers, written
+from image_service.catalog.files import made, remove_leftovers, scratch_directory, written
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,3 +60,17 @@ def test_a_file_that_somebody_else_gave_up_is_left_nowhere(tmp_path: Path) -> No
 def test_a_file_that_nobody_wrote_is_missed(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), made(tmp_path / "rhcos-x.iso"):
         pass
+
+
+def test_scratch_files_end_with_their_block(tmp_path: Path) -> None:
+    with scratch_directory(tmp_path) as directory:
+        (directory / "file").write_bytes(b"anything")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_scratch_files_that_are_left_behind_are_known_again(tmp_path: Path) -> None:
+    with scratch_directory(tmp_path) as directory:
+        (directory / "file").write_bytes(b"anything")
+        remove_leftovers(tmp_path)  # as if the process had ended here
+        assert list(tmp_path.iterdir()) == []
+        directory.mkdir()

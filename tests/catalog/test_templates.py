@@ -16,6 +16,7 @@ from zope.interface import implementer
 
 from image_service.catalog import derived_files
 from image_service.catalog.derivation import DERIVATION_VERSION
+from image_service.catalog.files import scratch_directory
 from image_service.catalog.templates import RETRY_SECONDS, Templates
 from image_service.errors import Unavailable
 from tests.acceptance.clients import needs_client
@@ -300,6 +301,14 @@ async def test_one_is_made_at_a_time(bench: Bench, tmp_path: Path, monkeypatch: 
         templates.prepare(attrs.evolve(bench.open(openshift="4.17"), version=version))
     for _ in range(3):
         await bench.told.until("is ready")
+
+
+@ensure_deferred
+async def test_scratch_files_of_a_process_that_was_killed_are_removed(bench: Bench) -> None:
+    with scratch_directory(bench.data_dir) as directory:
+        bench.start()
+        assert bench.names() == set()
+        directory.mkdir()
 
 
 # The end.
