@@ -58,8 +58,15 @@ def boot(*options: str) -> Report:
     console = run_client("qemu-system-x86_64", *_MACHINE, *options, patience_seconds=_PATIENCE_SECONDS)
     found = _REPORT.search(console.replace(b"\r\n", b"\n"))
     assert found, console.decode(errors="replace")
-    text = {name: (value or b"").decode() for name, value in found.groupdict().items()}
-    return Report(**{**text, "config": found["config"]})
+    text = {name: (value or b"").decode(errors="replace") for name, value in found.groupdict().items()}
+    return Report(
+        arguments=text["arguments"],
+        config_digest=text["config_digest"],
+        config=found["config"],
+        ramdisk=text["ramdisk"],
+        nmstatectl=text["nmstatectl"],
+        rootfs_digest=text["rootfs_digest"],
+    )
 
 
 def firmware(name: str, directory: Path, variables: Path | None = None) -> Sequence[str]:

@@ -126,13 +126,15 @@ class Service:
         method = "GET" if body is None else "POST"
         return fetch(self.api_url + path, method, headers=headers, body=body)
 
-    def register(
+    def register(  # noqa: PLR0913 - fields of an infra-env
         self,
         version: str,
         config: Mapping[str, object],
         arguments: Sequence[str] = (),
         architecture: str = "x86_64",
+        *,
         ramdisk: bytes | None = None,
+        operations: Sequence[Mapping[str, str]] = (),
     ) -> str:
         """Register an infra-env; its identifier is what comes back.
 
@@ -142,13 +144,17 @@ class Service:
             arguments: kernel arguments to append.
             architecture: of its base image.
             ramdisk: of minimal ISOs and PXE.
+            operations: on kernel arguments, besides.
         """
         fields: dict[str, object] = {
             "name": version,
             "openshift_version": version,
             "cpu_architecture": architecture,
             "ignition_config_override": json.dumps(config),
-            "kernel_arguments": [{"operation": "append", "value": argument} for argument in arguments],
+            "kernel_arguments": [
+                *operations,
+                *({"operation": "append", "value": argument} for argument in arguments),
+            ],
         }
         if ramdisk is not None:
             fields["ramdisk"] = base64.b64encode(ramdisk).decode()
