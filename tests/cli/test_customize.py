@@ -265,7 +265,7 @@ def test_a_file_that_is_not_what_it_must_be_is_named(
     [
         (),
         ("--minimal",),
-        ("--rootfs-url", URL),
+        ("--karg-append", "a", "--rootfs-url", URL),
         ("--minimal", "--rootfs-url", ""),
         ("--minimal", "--rootfs-url", "http://192.0.2.1/a b"),
         ("--minimal", "--rootfs-url", '"http://192.0.2.1/a&b"'),

@@ -47,6 +47,7 @@ def elf(machine: int, order: int = 1, bits: int = 2) -> bytes:
         (elf(62), None),
         (bytes(65544) + b"S390EP", "s390x"),
         (bytes(65543) + b"S390EP", None),
+        (bytes(65544), None),
         (b"kernel data\n", None),
         (b"", None),
         (b"MZ", None),
