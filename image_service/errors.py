@@ -6,7 +6,8 @@ credential, an Ignition config or any other text of the customization.
 
 from __future__ import annotations
 
-from typing import ClassVar
+import copy
+from typing import ClassVar, Self
 
 
 class ImageServiceError(Exception):
@@ -32,6 +33,13 @@ class ImageServiceError(Exception):
         self.detail = detail
         self.retry_after_seconds = retry_after_seconds
         self.fields = fields
+
+    def again(self) -> Self:
+        """Make an equal one, to be kept or to be raised once more.
+
+        An exception that was raised keeps all that it came through alive, and grows each time.
+        """
+        return copy.copy(self)
 
 
 class ConfigurationError(ImageServiceError):

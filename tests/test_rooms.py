@@ -22,7 +22,7 @@ ROOMS = (
     ("config",),
     ("coreos",),
     ("images",),
-    ("single_flight",),
+    ("absences", "single_flight"),
     ("http", "assisted", "catalog", "observe"),
     ("standalone", "cli"),
     ("tap",),

@@ -6,10 +6,13 @@ import attrs
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
 
-from image_service.single_flight import SingleFlight
+from image_service.errors import NotFound, Unavailable
+from image_service.single_flight import SingleFlight, detached
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.conftest import LoggedFailures
 
 
 @attrs.define
@@ -91,7 +94,7 @@ def test_who_leaves_leaves_alone(end: Callable[[Deferred[str]], None]) -> None:
 
 
 @pytest.mark.parametrize(
-    "end", [lambda attempt: attempt.callback("value"), lambda attempt: attempt.errback(OSError())]
+    "end", [lambda attempt: attempt.callback("value"), lambda attempt: attempt.errback(NotFound("no"))]
 )
 def test_an_attempt_that_everybody_left_ends_in_silence(end: Callable[[Deferred[str]], None]) -> None:
     flight: SingleFlight[str, str] = SingleFlight()
@@ -135,3 +138,54 @@ def test_who_asks_again_from_a_callback_gets_a_new_attempt() -> None:
     assert (other, again) == (["first"], [[]])
     attempts.started[1].callback("second")
     assert again == [["second"]]
+
+
+def test_what_nobody_foresaw_is_logged_where_nobody_is_left_to_be_told(
+    logged_failures: LoggedFailures,
+) -> None:
+    flight: SingleFlight[str, str] = SingleFlight()
+    attempts = Attempts()
+    for key in ("left", "told"):
+        waiters = [flight.join(key, attempts.start) for _ in range(3)]
+        outcomes = [outcome_of(waiter) for waiter in waiters]
+        for waiter in waiters[key == "told" :]:
+            waiter.cancel()
+    left, told = OSError("left"), OSError("told")
+    attempts.started[0].errback(left)
+    attempts.started[1].errback(told)
+    assert outcomes[0] == [told]
+    assert [failure.value for failure in logged_failures.flush(OSError)] == [left]
+
+
+def test_beyond_its_limit_nothing_is_started_but_everything_joined() -> None:
+    flight: SingleFlight[str, str] = SingleFlight(limit=2)
+    attempts = Attempts()
+    first, _ = flight.join("a", attempts.start), flight.join("b", attempts.start)
+    with pytest.raises(Unavailable):
+        flight.join("c", attempts.start)
+    joined = outcome_of(flight.join("a", attempts.start))
+    first.cancel()
+    outcome_of(first)
+    attempts.started[0].callback("value")
+    assert joined == ["value"]
+    flight.join("c", attempts.start)
+    assert len(attempts.started) == 3
+
+
+def test_who_is_detached_may_leave_without_an_end_of_the_work(logged_failures: LoggedFailures) -> None:
+    for leaves in (False, True):
+        for result in ("value", NotFound("no")):
+            work: Deferred[str] = Deferred()
+            waiter = detached(work)
+            outcome = outcome_of(waiter)
+            if leaves:
+                waiter.cancel()
+            work.callback(result) if isinstance(result, str) else work.errback(result)
+            assert outcome == [result] or (leaves and isinstance(outcome[0], CancelledError))
+            assert len(outcome) == 1
+    work = Deferred()
+    waiter = detached(work)
+    outcome_of(waiter)
+    waiter.cancel()
+    work.errback(OSError("unforeseen"))
+    assert len(logged_failures.flush(OSError)) == 1

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, NoReturn
 from twisted.internet.defer import Deferred, DeferredLock, succeed
 
 from image_service.errors import BaseImageError, Unavailable
-from image_service.single_flight import SingleFlight
 from image_service.images.extents import FileExtent, Literal
+from image_service.single_flight import SingleFlight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
