@@ -1,10 +1,12 @@
 """The archive of snapshots: sealed for whoever may read them, in a store that outlives the process.
 
-A store that fails costs no request: what it did not take is kept in memory, and a restart asks anew.
+A store that fails costs no request: what it did not take is among the answers that are kept in memory for a
+while, and who needs it after that asks anew.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -31,6 +33,8 @@ T = TypeVar("T")
 
 RECENT_BYTES = 32 * 1024 * 1024
 """Answers kept in clear, since whoever is the first to want one has a second use for it at once."""
+OVERHEAD_BYTES = 1024
+"""What one of them costs beside its bytes, about."""
 THREAD_BYTES = 128 * 1024
 """What is larger is encrypted and compared in a thread."""
 
@@ -59,12 +63,12 @@ class Archive:
         self._in_thread = in_thread
         self._recent: OrderedDict[tuple[bytes, int], Customization] = OrderedDict()
         self._recent_bytes = 0
-        self._is_failing = False
+        self._failing: set[str] = set()
 
     async def latest(self, question: Question) -> tuple[Snapshot, float] | None:
         """Give the newest snapshot and when it was last validated, in seconds since the epoch."""
         key = self._key(question)
-        stored = await self._try(self._store.latest(key), None)
+        stored = await self._reading(self._store.latest(key))
         return None if stored is None else await self._restore(question, key, stored)
 
     async def find(self, question: Question, generation: int) -> Snapshot | None:
@@ -82,7 +86,7 @@ class Archive:
     async def add(
         self, question: Question, customization: Customization, *, after: int, at: float
     ) -> Snapshot:
-        """Keep a new generation, unless another process was faster.
+        """Keep a new generation, unless another process was faster to keep the same.
 
         Args:
             question: what was asked.
@@ -93,26 +97,39 @@ class Archive:
         Returns:
             what is served from now on: this answer, or that which the other process keeps.
         """
-        key = self._key(question)
-        kept = await self._put(question, key, after + 1, customization, at)
+        key, print_of_it = self._key(question), await self.fingerprint(customization)
+        snapshot = Snapshot(question, key, max(0, after) + 1, at, print_of_it)
+        kept = await self._put(snapshot, customization)
         if kept is False:
-            return await self._adopt(question, customization, after=after, at=at)
-        unsaved = None if kept else customization
-        return Snapshot(question, key, after + 1, at, await self.fingerprint(customization), unsaved=unsaved)
+            stored = await self._reading(self._store.latest(key))
+            if stored is not None:
+                restored = await self._restore(question, key, stored)
+                if restored is not None and restored[0].fingerprint == print_of_it:
+                    return restored[0]
+                after = max(stored.generation, snapshot.generation)
+                return await self.add(question, customization, after=after, at=at)
+        if not kept:
+            # No other has this number, not even one that the store may have by the one above.
+            snapshot.generation = -1 - secrets.randbits(62)
+        self._keep_recent((key, snapshot.generation), customization)
+        return snapshot
 
     async def validated(self, snapshot: Snapshot, at: float) -> None:
         """Note that assisted-service said the same again, so that a restart need not ask."""
-        await self._try(self._store.validated(snapshot.key, snapshot.generation, at), None)
+        await self._writing(self._store.validated(snapshot.key, snapshot.generation, at))
 
     async def end(self, snapshot: Snapshot, at: float) -> None:
         """Drop all generations: whoever asked may not see them any more."""
         for recent in [recent for recent in self._recent if recent[0] == snapshot.key]:
             self._forget(recent)
-        await self._try(self._store.end(snapshot.key, at), None)
+        await self._writing(self._store.end(snapshot.key, at))
 
     async def fingerprint(self, customization: Customization) -> bytes:
         """Tell whether another answer is the same; in a thread where that takes a while."""
-        return await self._run(_size(customization), partial(fingerprint, customization))
+        work = partial(fingerprint, customization)
+        if customization.ramdisk is not None:  # of a few bytes, it may unpack to many
+            return await self._in_thread(work)
+        return await self._run(_size(customization), work)
 
     async def save_mounts(self, mounts: Iterable[tuple[Reader, Snapshot, str, float]]) -> None:
         """Keep what is being read: who reads, which snapshot, the base's SHA-256, when it last did."""
@@ -121,16 +138,15 @@ class Archive:
             for reader, snapshot, base_sha256, read_at in mounts
         ]
         if rows:
-            await self._try(self._store.save_mounts(rows), None)
+            await self._writing(self._store.save_mounts(rows))
 
-    async def recall(self, reader: Reader) -> tuple[int, str, float] | None:
-        """Give what a client was reading: generation, the base's SHA-256, when it last did."""
-        mount = await self._try(self._store.mount(self._reader(reader)), None)
-        return None if mount is None else (mount.generation, mount.base_sha256, mount.read_at)
+    async def recall(self, reader: Reader) -> Mount | None:
+        """Give what a client was reading."""
+        return await self._reading(self._store.mount(self._reader(reader)))
 
     async def sweep(self, unused_since: float) -> None:
         """Drop what nobody has used since then, in seconds since the epoch."""
-        swept = await self._try(self._store.sweep(unused_since), 0)
+        swept = await self._writing(self._store.sweep(unused_since))
         if swept:
             self._log.info("{count} snapshots that nobody used were dropped", count=swept)
 
@@ -140,19 +156,6 @@ class Archive:
     def _reader(self, reader: Reader) -> bytes:
         return self._vault.reader_of(reader.address, reader.credentials, _text(reader.ref))
 
-    async def _adopt(
-        self, question: Question, customization: Customization, *, after: int, at: float
-    ) -> Snapshot:
-        """Take what another process was faster to keep; where that has ended, go on behind it."""
-        key = self._key(question)
-        stored = await self._try(self._store.latest(key), None)
-        restored = await self._restore(question, key, stored) if stored else None
-        if restored is not None:
-            return restored[0]
-        return await self.add(
-            question, customization, after=stored.generation if stored else after + 1, at=at
-        )
-
     async def _restore(self, question: Question, key: bytes, stored: Stored) -> tuple[Snapshot, float] | None:
         customization = None if stored.ended else await self._load(question, key, stored.generation)
         if customization is None:
@@ -161,26 +164,22 @@ class Archive:
         snapshot = Snapshot(question, key, stored.generation, stored.taken_at, print_of_it)
         return snapshot, stored.validated_at
 
-    async def _put(
-        self, question: Question, key: bytes, generation: int, customization: Customization, at: float
-    ) -> bool | None:
+    async def _put(self, snapshot: Snapshot, customization: Customization) -> bool | None:
         """Whether it is kept; None: the store failed."""
+        key, generation, credentials = snapshot.key, snapshot.generation, snapshot.question.credentials
 
         def sealed() -> bytes:
-            payload = encode_customization(customization)
-            return self._vault.seal(key, generation, question.credentials, payload)
+            return self._vault.seal(key, generation, credentials, encode_customization(customization))
 
         payload = await self._run(_size(customization), sealed)
-        kept = await self._try(self._store.add(key, generation, payload, at), None)
-        if kept:
-            self._keep_recent((key, generation), customization)
-        return kept
+        return await self._writing(self._store.add(key, generation, payload, snapshot.taken_at))
 
     async def _load(self, question: Question, key: bytes, generation: int) -> Customization | None:
         recent = self._recent.get((key, generation))
         if recent is not None:
+            self._recent.move_to_end((key, generation))
             return recent
-        sealed = await self._try(self._store.load(key, generation), None)
+        sealed = await self._reading(self._store.load(key, generation))
         if sealed is None:
             return None
         credentials = question.credentials
@@ -199,33 +198,45 @@ class Archive:
     async def _run(self, size: int, work: Callable[[], T]) -> T:
         return await self._in_thread(work) if size > THREAD_BYTES else work()
 
-    async def _try(self, attempt: Awaitable[T], otherwise: T) -> T:
+    async def _reading(self, attempt: Awaitable[T | None]) -> T | None:
+        return await self._try("read", attempt)
+
+    async def _writing(self, attempt: Awaitable[T]) -> T | None:
+        return await self._try("written", attempt)
+
+    async def _try(self, what: str, attempt: Awaitable[T]) -> T | None:
         """Do without the store where it fails, and say so once."""
         try:
             result = await attempt
         except StoreFailed as error:
-            if not self._is_failing:
-                self._log.error("snapshots are kept in memory only: {reason}", reason=str(error))
-            self._is_failing = True
-            return otherwise
-        self._is_failing = False
+            if what not in self._failing:
+                self._log.error(
+                    "stored snapshots cannot be {what}, memory has to do: {reason}",
+                    what=what,
+                    reason=error.detail,
+                )
+            self._failing.add(what)
+            return None
+        self._failing.discard(what)
         return result
 
     def _keep_recent(self, which: tuple[bytes, int], customization: Customization) -> None:
+        """Keep it, even one that is larger than all that is kept otherwise: it is about to be used."""
         self._forget(which)
         self._recent[which] = customization
-        self._recent_bytes += _size(customization)
-        while self._recent_bytes > RECENT_BYTES:
+        self._recent_bytes += _size(customization) + OVERHEAD_BYTES
+        while self._recent_bytes > RECENT_BYTES and len(self._recent) > 1:
             self._forget(next(iter(self._recent)))
 
     def _forget(self, which: tuple[bytes, int]) -> None:
         forgotten = self._recent.pop(which, None)
         if forgotten is not None:
-            self._recent_bytes -= _size(forgotten)
+            self._recent_bytes -= _size(forgotten) + OVERHEAD_BYTES
 
 
 def _size(customization: Customization) -> int:
-    return len(customization.ignition or b"") + len(customization.ramdisk or b"")
+    arguments = sum(len(argument.value) for argument in customization.kernel_arguments)
+    return len(customization.ignition) + len(customization.ramdisk or b"") + arguments
 
 
 def _text(ref: Ref) -> str:

@@ -16,11 +16,14 @@ What is pinned is in the store before anyone is served from it, so a restart goe
 from __future__ import annotations
 
 from collections import OrderedDict
+from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 import attrs
 from twisted.logger import Logger
 
+from image_service.absences import Absences
+from image_service.assisted.pin import Pin
 from image_service.errors import (
     Forbidden,
     ImageServiceError,
@@ -35,6 +38,7 @@ from image_service.single_flight import SingleFlight
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from twisted.internet.defer import Deferred
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.assisted.archive import Archive
@@ -47,15 +51,10 @@ _log = Logger()
 
 MAX_PINNED = 16384
 """Questions whose state is kept in memory; beyond that the store is asked again."""
-MAX_REFUSED = 4096
-NOT_FOUND_SECONDS = 5.0
-"""How long a 404 is not asked again."""
+MAX_ASKING = 4096
+"""Questions that are asked for the first time at once; beyond that is more than can be answered in time."""
 REVALIDATION_PATIENCE_SECONDS = 1.0
-"""How long a request waits for a revalidation before it is served what is pinned."""
-RETRY_SECONDS = 5.0
-"""Between two attempts to revalidate while they fail."""
-MAX_OLDER = 8
-"""Generations of one infra-env that mounts may read beside the newest."""
+"""How long requests wait for a revalidation, from when it began, before they are served what is pinned."""
 _TOO_SLOW = "assisted-service did not answer in time; it is still being asked"
 
 _ENDING = (Unauthorized, Forbidden, NotFound)
@@ -69,29 +68,6 @@ class Ask(Protocol):
         self, infra_env_id: str, kind: Kind, credentials: Credentials | None, /
     ) -> Customization:
         """All that makes an image of one kind."""
-
-
-@attrs.define(eq=False)
-class _Pin:
-    """The newest snapshot of a question, and how far it is to be trusted.
-
-    Args:
-        snapshot: the newest.
-        validated_at: when assisted-service last said the same, seconds since the epoch.
-        failing_since: when it first failed to say anything after that; None: it did not.
-        retry_at: when it is worth asking again.
-        error: the latest failure.
-        refusal: what assisted-service had to say against a new mount; None: nothing.
-        older: generations that mounts may still read, the newest first.
-    """
-
-    snapshot: Snapshot
-    validated_at: float
-    failing_since: float | None = None
-    retry_at: float = 0.0
-    error: ImageServiceError | None = None
-    refusal: ImageServiceError | None = None
-    older: list[Snapshot] = attrs.field(factory=list)
 
 
 @attrs.frozen
@@ -134,9 +110,9 @@ class Snapshots:
         self._clock = clock
         self._lifetimes = lifetimes
         self._count = count
-        self._pins: OrderedDict[Question, _Pin] = OrderedDict()
-        self._absent: OrderedDict[Question, tuple[NotFound, float]] = OrderedDict()
-        self._first: SingleFlight[Question, _Pin] = SingleFlight()
+        self._pins: OrderedDict[Question, Pin] = OrderedDict()
+        self._absences: Absences[Question] = Absences(clock)
+        self._first: SingleFlight[Question, Pin] = SingleFlight(MAX_ASKING)
         self._revalidations: SingleFlight[Question, None] = SingleFlight()
 
     def fresh(self, question: Question) -> Snapshot | None:
@@ -149,7 +125,7 @@ class Snapshots:
             the snapshot, good for any mount; None: ``newest`` has to be waited for.
         """
         pin = self._pins.get(question)
-        if pin is None or not self._is_fresh(pin) or self._is_old(pin.snapshot) or pin.refusal:
+        if pin is None or not self._is_good(pin):
             return None
         self._pins.move_to_end(question)
         self._count("hit")
@@ -168,13 +144,13 @@ class Snapshots:
             ImageServiceError: there is none, and none could be had.
         """
         pin = await self._pinned(question)
-        if not self._is_fresh(pin) or self._is_old(pin.snapshot) or pin.refusal:
-            await self._validate(pin)
+        if not self._is_good(pin):
+            await self._validate(pin, is_pinned_of_use=not self._is_old(pin.snapshot))
             pin = await self._pinned(question)
         if pin.refusal is not None:
-            raise pin.refusal
+            raise pin.refusal.again()
         if self._is_old(pin.snapshot):
-            raise pin.error or UpstreamTimeout(_TOO_SLOW, retry_after_seconds=1)
+            raise pin.error.again() if pin.error else UpstreamTimeout(_TOO_SLOW, retry_after_seconds=1)
         return pin.snapshot
 
     async def keep(self, snapshot: Snapshot) -> None:
@@ -187,6 +163,8 @@ class Snapshots:
             ImageServiceError: it may not, or assisted-service has failed for too long.
         """
         pin = await self._pinned(snapshot.question)
+        if not snapshot.tenure.ended:  # of a pin, perhaps, that had to make room meanwhile
+            snapshot.tenure = pin.snapshot.tenure
         if not self._is_fresh(pin):
             await self._validate(pin)
         if snapshot.tenure.ended:
@@ -196,23 +174,20 @@ class Snapshots:
     def may_go_on(self, snapshot: Snapshot) -> bool:
         """Tell whether ``keep`` would return at once."""
         pin = self._pins.get(snapshot.question)
-        return pin is not None and not snapshot.tenure.ended and self._is_fresh(pin)
+        return pin is not None and snapshot.tenure is pin.snapshot.tenure and self._is_fresh(pin)
 
-    async def customization(self, snapshot: Snapshot) -> Customization:
+    async def customization(self, snapshot: Snapshot) -> Customization | None:
         """Give the answer itself.
 
         Args:
             snapshot: of this process.
 
         Returns:
-            what was taken in, byte for byte.
-
-        Raises:
-            UpstreamError: it is not kept any more.
+            what was taken in, byte for byte; None: it is not kept any more. ``newest`` asks anew then.
         """
-        found = snapshot.unsaved or await self._archive.load(snapshot)
+        found = await self._archive.load(snapshot)
         if found is None:
-            raise UpstreamError("the snapshot is not kept any more", retry_after_seconds=1)
+            snapshot.taken_at = -inf
         return found
 
     async def retained(self, question: Question, generation: int) -> Snapshot | None:
@@ -229,123 +204,126 @@ class Snapshots:
             ImageServiceError: the question has no answer any more.
         """
         pin = await self._pinned(question)
-        for known in (pin.snapshot, *pin.older):
-            if known.generation == generation:
-                return known
+        if known := pin.generation(generation):
+            return known
         found = await self._archive.find(question, generation)
+        if known := pin.generation(generation):  # another reader of it was faster
+            return known
         if found is not None:
-            found.tenure = pin.snapshot.tenure
-            pin.older.append(found)
+            pin.keep_older(found)
         return found
 
     # Validation.
 
-    def _is_fresh(self, pin: _Pin) -> bool:
+    def _is_good(self, pin: Pin) -> bool:
+        """Whether it needs no validation to be given to a new mount."""
+        return pin.refusal is None and self._is_fresh(pin) and not self._is_old(pin.snapshot)
+
+    def _is_fresh(self, pin: Pin) -> bool:
         return self._clock.seconds() < pin.validated_at + self._lifetimes.ttl
 
     def _is_old(self, snapshot: Snapshot) -> bool:
         return self._clock.seconds() >= snapshot.taken_at + self._lifetimes.max_age
 
-    async def _validate(self, pin: _Pin) -> None:
-        """Ask again, once for all who wait; whoever waits too long is served what is pinned."""
+    async def _validate(self, pin: Pin, *, is_pinned_of_use: bool = True) -> None:
+        """Ask again, once for all who wait; whoever would wait too long is served what is pinned."""
         now = self._clock.seconds()
         if now >= pin.retry_at:
-            question = pin.snapshot.question
-            waiting = self._revalidations.join(question, lambda: self._revalidate(pin))
-            patience = REVALIDATION_PATIENCE_SECONDS
-            if not self._is_old(pin.snapshot):  # else it is of no use to who waits
-                waiting.addTimeout(patience, self._clock, lambda *_: None)
-            await waiting
+            began_at = now if pin.asked_at is None else pin.asked_at
+            patience = began_at + REVALIDATION_PATIENCE_SECONDS - now
+            if not is_pinned_of_use:
+                await self._join(pin)
+            elif patience > 0:
+                await self._join(pin).addTimeout(patience, self._clock, lambda *_: None)
         self._check_grace(pin)
 
-    def _check_grace(self, pin: _Pin) -> None:
-        if pin.failing_since is None or pin.snapshot.tenure.ended:
+    def _join(self, pin: Pin) -> Deferred[None]:
+        return self._revalidations.join(pin.snapshot.question, lambda: self._revalidate(pin))
+
+    def _check_grace(self, pin: Pin) -> None:
+        if pin.failing_since is None or pin.error is None or pin.snapshot.tenure.ended:
             return
-        if self._clock.seconds() >= pin.failing_since + self._lifetimes.grace and pin.error:
-            raise pin.error
+        if self._clock.seconds() >= pin.failing_since + self._lifetimes.grace:
+            raise pin.error.again()
         self._count("grace")
 
-    async def _revalidate(self, pin: _Pin) -> None:
-        snapshot = pin.snapshot
+    async def _revalidate(self, pin: Pin) -> None:
+        question = pin.snapshot.question
         self._count("revalidation")
+        pin.asked_at = self._clock.seconds()
         try:
-            customization = await self._asked(snapshot.question)
+            await self._take(pin, await self._asked(question))
         except _ENDING:
             await self._end(pin)
             raise
         except _FAILING as error:
             self._fail(pin, error)
         except ImageServiceError as error:
-            pin.refusal = error
-            pin.retry_at = self._clock.seconds() + RETRY_SECONDS
-        else:
-            await self._take(pin, customization)
+            pin.refuse(error, self._clock.seconds())
+        except Exception:  # noqa: BLE001 - whatever it is, it is no reason to cut mounts off
+            _log.failure("infra-env {infra_env} cannot be validated", infra_env=question.infra_env_id)
+            self._fail(pin, ImageServiceError("what assisted-service said could not be taken in"))
+        finally:
+            pin.asked_at = None
 
-    async def _take(self, pin: _Pin, customization: Customization) -> None:
+    async def _take(self, pin: Pin, customization: Customization) -> None:
         snapshot = pin.snapshot
         print_of_it = await self._archive.fingerprint(customization)
-        pin.failing_since = pin.error = pin.refusal = None
-        pin.retry_at = 0.0
+        pin.clear()
         if print_of_it == snapshot.fingerprint and not self._is_old(snapshot):
             self._count("unchanged")
             pin.validated_at = self._clock.seconds()
             await self._archive.validated(snapshot, pin.validated_at)
             return
         self._count("changed")
-        older = [snapshot, *pin.older][:MAX_OLDER]
         renewed = await self._pin(snapshot.question, customization, after=snapshot.generation)
-        renewed.snapshot.tenure, renewed.older = snapshot.tenure, older
+        renewed.snapshot.tenure = snapshot.tenure
+        renewed.keep_older(snapshot, *pin.older)
 
-    async def _end(self, pin: _Pin) -> None:
+    async def _end(self, pin: Pin) -> None:
         self._count("ended")
-        pin.snapshot.tenure.ended = True
-        if self._pins.get(pin.snapshot.question) is pin:
-            del self._pins[pin.snapshot.question]
+        known = self._pins.pop(pin.snapshot.question, pin)  # another, where this one has made room
+        known.snapshot.tenure.ended = pin.snapshot.tenure.ended = True
         await self._archive.end(pin.snapshot, self._clock.seconds())
 
-    def _fail(self, pin: _Pin, error: ImageServiceError) -> None:
-        now = self._clock.seconds()
+    def _fail(self, pin: Pin, error: ImageServiceError) -> None:
         if pin.failing_since is None:
-            pin.failing_since = now
             _log.warn(
                 "infra-env {infra_env} cannot be validated and is served as it was: {detail}",
                 infra_env=pin.snapshot.question.infra_env_id,
                 detail=error.detail,
             )
         self._count("failed")
-        pin.error, pin.retry_at = error, now + RETRY_SECONDS
+        pin.fail(error, self._clock.seconds())
 
     # Pinning.
 
-    async def _pinned(self, question: Question) -> _Pin:
+    async def _pinned(self, question: Question) -> Pin:
         pin = self._pins.get(question)
         if pin is not None:
             self._pins.move_to_end(question)
             return pin
-        self._check_absence(question)
+        self._absences.check(question)
         return await self._first.join(question, lambda: self._obtain(question))
 
-    def _check_absence(self, question: Question) -> None:
-        error, until = self._absent.get(question, (None, 0.0))
-        if error is not None and self._clock.seconds() < until:
-            raise error
-
-    async def _obtain(self, question: Question) -> _Pin:
+    async def _obtain(self, question: Question) -> Pin:
         """From the archive, else from assisted-service."""
         found = await self._archive.latest(question)
         if found is not None:
             snapshot, validated_at = found
-            return self._remember(_Pin(snapshot, min(validated_at, self._clock.seconds())))
+            return self._remember(Pin(snapshot, min(validated_at, self._clock.seconds())))
         self._count("miss")
         return await self._pin(question, await self._asked(question), after=0)
 
-    async def _pin(self, question: Question, customization: Customization, *, after: int) -> _Pin:
+    async def _pin(self, question: Question, customization: Customization, *, after: int) -> Pin:
         now = self._clock.seconds()
-        return self._remember(
-            _Pin(await self._archive.add(question, customization, after=after, at=now), now)
-        )
+        snapshot = await self._archive.add(question, customization, after=after, at=now)
+        if self._is_old(snapshot):  # another process's, which said the same long ago
+            after = snapshot.generation
+            snapshot = await self._archive.add(question, customization, after=after, at=now)
+        return self._remember(Pin(snapshot, now))
 
-    def _remember(self, pin: _Pin) -> _Pin:
+    def _remember(self, pin: Pin) -> Pin:
         question = pin.snapshot.question
         self._pins[question] = pin
         self._pins.move_to_end(question)
@@ -358,8 +336,5 @@ class Snapshots:
         try:
             return await self._ask(question.infra_env_id, question.kind, question.credentials)
         except NotFound as error:
-            self._absent[question] = (error, self._clock.seconds() + NOT_FOUND_SECONDS)
-            self._absent.move_to_end(question)
-            while len(self._absent) > MAX_REFUSED:
-                self._absent.popitem(last=False)
+            self._absences.add(question, error)
             raise

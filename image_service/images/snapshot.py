@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from image_service.images.customization import Customization  # noqa: TC001 - attrs resolves annotations
-from image_service.images.reference import Credentials, Kind  # noqa: TC001 - same
+from image_service.images.reference import Credentials, Kind  # noqa: TC001 - attrs resolves annotations
 
 
 @attrs.frozen(cache_hash=True)
@@ -37,11 +36,10 @@ class Snapshot:
     Args:
         question: the question.
         key: stands for it in the store.
-        generation: counts from 1.
+        generation: counts from 1; below 0: the store did not take it.
         taken_at: when it was answered, seconds since the epoch.
         fingerprint: tells whether a later answer is the same.
         tenure: shared with the other generations.
-        unsaved: the answer itself, where the store did not take it.
     """
 
     question: Question
@@ -50,4 +48,3 @@ class Snapshot:
     taken_at: float
     fingerprint: bytes
     tenure: Tenure = attrs.field(factory=Tenure, repr=False)
-    unsaved: Customization | None = attrs.field(default=None, repr=False)
