@@ -18,7 +18,6 @@ from image_service.errors import (
     Unavailable,
     UnknownBaseImage,
 )
-from image_service.http.boot_images import Reading, Want
 from image_service.http.digests import checksum_line, repr_digest
 from image_service.http.exchange import NOTHING, Answer, Subject
 from image_service.http.forwarded import client_address
@@ -26,18 +25,20 @@ from image_service.http.head import ALLOWED_METHODS
 from image_service.http.problem import problem
 from image_service.http.response import Response, render_fields
 from image_service.http.routes import ImageRoute, Probe, parse_route
+from image_service.http.versions import Reading, Want
 from image_service.images.extents import Literal
 from image_service.images.reference import ArtifactRef, ImageRef, Reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from image_service.http.boot_images import BootImages, Composed
+    from image_service.http.boot_images import BootImages
     from image_service.http.cors import Cors
     from image_service.http.digests import Digests
     from image_service.http.forwarded import Network
     from image_service.http.head import Request
     from image_service.http.routes import Route
+    from image_service.http.versions import Composed
     from image_service.images.reference import Ref
 
 _log = Logger()
@@ -45,7 +46,7 @@ _log = Logger()
 MAX_KNOWN = 4096
 _WITH_CONTENT = frozenset({200, 206})
 _ETAG = re.compile(r'"[^"]*"')
-_VALIDATORS = ("if-match", "if-range", "if-none-match", "if-modified-since", "if-unmodified-since")
+_VALIDATORS = frozenset({"if-match", "if-range", "if-none-match", "if-modified-since", "if-unmodified-since"})
 _Asker: TypeAlias = tuple[str, str | None, str]
 """Target, Authorization and the client's address: all that a request's meaning depends on."""
 
@@ -106,7 +107,11 @@ class Application:
         Returns:
             the answer, at once where it is known.
         """
-        answer = self._handle(request, address, crowded=crowded)
+        try:
+            answer = self._handle(request, address, crowded=crowded)
+        except Exception:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the cause
+            _log.failure("a request could not be answered")
+            answer = _refusal(request, _unforeseen())
         if self._cors is None:
             return answer
         fields = self._cors.fields(request.headers)
@@ -163,7 +168,7 @@ class Application:
             failure = error
         except Exception:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the cause
             _log.failure("no image could be made for {infra_env}", infra_env=subject.infra_env or route.ref)
-            failure = ImageServiceError("the image could not be made; the service's log tells why")
+            failure = _unforeseen()
         return _refusal(request, failure, subject)
 
     def _answer(self, request: Request, want: Want, composed: Composed, subject: Subject) -> Answer:
@@ -171,19 +176,21 @@ class Application:
         digest = self._digests.known(representation.image.etag)
         more = b"" if digest is None else render_fields(("Repr-Digest", repr_digest(digest)))
         response = representation.respond(request.method, self._headers(request, want, composed), more)
-        if response.status not in _WITH_CONTENT or request.method == "HEAD":
+        if response.status not in _WITH_CONTENT:
+            return Answer(response, subject)
+        if request.method == "HEAD":
+            self._images.shows(want, composed)
             return Answer(response, subject)
         mount = self._images.reads(want, composed)
         return Answer(response, subject, partial(self._images.mounts.end, mount))
 
     def _headers(self, request: Request, want: Want, composed: Composed) -> Mapping[str, str]:
-        """The request's fields, without a range whose If-Range proves nothing.
+        """The request's fields, without a range that goes with a date which proves nothing.
 
         A date is a weak validator here (RFC 9110 section 8.8.2.2): another snapshot may have the same.
         """
         headers = request.headers
-        validator = headers.get("if-range")
-        if validator is None or '"' in validator or composed.representation.image.is_public:
+        if want.date is None or composed.representation.image.is_public:
             return headers
         if self._images.mounts.find(want.reader) == composed.version:
             return headers
@@ -222,11 +229,22 @@ def _want(request: Request, reader: Reader) -> Want:
     headers = request.headers
     if request.method != "GET" or "range" not in headers:
         return Want(reader)
-    if not any(validator in headers for validator in _VALIDATORS):
+    if _VALIDATORS.isdisjoint(headers):
         return Want(reader, Reading.CONTINUING)
     named = f"{headers.get('if-match', '')}, {headers.get('if-range', '')}"
-    date = headers.get("if-range") or headers.get("if-unmodified-since")
-    return Want(reader, Reading.NAMED, tuple(_ETAG.findall(named)), date)
+    return Want(reader, Reading.NAMED, tuple(_ETAG.findall(named)), _date(headers))
+
+
+def _date(headers: Mapping[str, str]) -> str | None:
+    """The date that a request for a range knows its version by, if it is by a date."""
+    validator = headers.get("if-range")
+    if validator is None and "if-match" not in headers:  # RFC 9110 section 13.1.4: else it is ignored
+        validator = headers.get("if-unmodified-since")
+    return None if validator is None or '"' in validator else validator
+
+
+def _unforeseen() -> ImageServiceError:
+    return ImageServiceError("the image could not be made; the service's log tells why")
 
 
 def _text(

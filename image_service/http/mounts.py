@@ -26,11 +26,13 @@ class Mount(Generic[_Version]):
         version: what it reads.
         read_at: when it last did, the clock's seconds.
         answers: those that are still being sent.
+        saved_at: of when it is known beyond this process, the clock's seconds; None: it is not.
     """
 
     version: _Version
     read_at: float
     answers: int = 0
+    saved_at: float | None = None
 
 
 class Mounts(Generic[_Version]):
@@ -66,9 +68,9 @@ class Mounts(Generic[_Version]):
         """
         now = self._clock.seconds() if read_at is None else read_at
         mount = self._mounts.get(reader)
-        if mount is None or mount.version != version:
+        if mount is None or (mount.version is not version and mount.version != version):
             mount = self._mounts[reader] = Mount(version, now)
-        mount.read_at = now
+        mount.read_at = max(mount.read_at, now)
         self._mounts.move_to_end(reader)
         while len(self._mounts) > MAX_MOUNTS:
             self._mounts.popitem(last=False)
@@ -83,13 +85,18 @@ class Mounts(Generic[_Version]):
         mount.answers -= 1
         mount.read_at = self._clock.seconds()
 
-    def in_progress(self) -> Iterator[tuple[Reader, Mount[_Version]]]:
-        """Give all mounts in progress, and forget the others."""
+    def to_save(self) -> Iterator[tuple[Reader, Mount[_Version]]]:
+        """Give the mounts that have read since they were saved, and forget those that are over."""
+        now = self._clock.seconds()
         for reader, mount in list(self._mounts.items()):
-            if self._is_in_progress(mount):
-                yield reader, mount
-            else:
+            if not self._is_in_progress(mount):
                 del self._mounts[reader]
+                continue
+            if mount.answers > 0:
+                mount.read_at = now
+            if mount.saved_at is None or mount.saved_at < mount.read_at:
+                mount.saved_at = mount.read_at
+                yield reader, mount
 
     def _is_in_progress(self, mount: Mount[_Version]) -> bool:
         return mount.answers > 0 or self._clock.seconds() <= mount.read_at + self._window_seconds

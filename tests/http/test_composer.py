@@ -19,8 +19,8 @@ from image_service.errors import (
     Unavailable,
     UnknownBaseImage,
 )
-from image_service.http.boot_images import Composed, Want
 from image_service.http.composer import THREAD_BYTES, Composer
+from image_service.http.versions import Composed, Want
 from image_service.images.base import NmstateImage
 from image_service.images.customization import Customization
 from image_service.images.reference import Artifact, ArtifactRef, ImageRef, Kind, Reader
