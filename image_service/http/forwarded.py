@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
+import re
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-    from ipaddress import IPv4Network, IPv6Network
+    from ipaddress import IPv4Address, IPv4Network, IPv6Network
 
     Network: TypeAlias = IPv4Network | IPv6Network
 
 _MAX_HOPS = 16
+_MAX_LENGTH = 64  # of one: an IPv6 address in brackets with its zone and port
+_MAX_PARSED = 4096
+# Some proxies put the port behind the address, which is in brackets then if it has colons itself.
+_IN_BRACKETS = re.compile(r"\[(.*)\](?::[0-9]+)?")
+_WITH_PORT = re.compile(r"([0-9.]+):[0-9]+")
 
 
 def client_address(peer: str, headers: Mapping[str, str], proxies: Collection[Network]) -> str:
@@ -26,32 +33,31 @@ def client_address(peer: str, headers: Mapping[str, str], proxies: Collection[Ne
         proxies: the networks of proxies that are trusted.
 
     Returns:
-        the nearest address that is not a trusted proxy's.
+        the nearest address that is not a trusted proxy's, always in the same spelling.
     """
     forwarded = headers.get("x-forwarded-for")
     if not proxies or forwarded is None:
         return peer
-    found = peer
-    for hop in reversed(forwarded.split(",")[-_MAX_HOPS:]):
-        if not _is_within(found, proxies):
+    found = _parse(peer)
+    if found is None:
+        return peer
+    for hop in reversed(forwarded.rsplit(",", _MAX_HOPS)[-_MAX_HOPS:]):
+        if not any(found in network for network in proxies):
             break
-        told = hop.strip().removeprefix("[").removesuffix("]")
-        if not _is_address(told):
+        told = _parse(hop.strip()) if len(hop) <= _MAX_LENGTH else None
+        if told is None:
             break
         found = told
-    return found
+    return str(found)
 
 
-def _is_within(address: str, networks: Collection[Network]) -> bool:
-    if not _is_address(address):
-        return False
-    parsed = ip_address(address)
-    return any(parsed in network for network in networks)
-
-
-def _is_address(text: str) -> bool:
+@lru_cache(_MAX_PARSED)
+def _parse(hop: str) -> IPv4Address | IPv6Address | None:
+    """The address of a hop; None: it names none, as ``unknown`` does."""
+    found = _IN_BRACKETS.fullmatch(hop) or _WITH_PORT.fullmatch(hop)
     try:
-        ip_address(text)
+        address = ip_address(found[1] if found else hop)
     except ValueError:
-        return False
-    return True
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import attrs
 
+from image_service.absences import Absences
 from image_service.errors import NotFound, Unavailable, UpstreamError, UpstreamTimeout
 from image_service.images.reference import DEFAULT_ARCHITECTURE, ArtifactRef, ImageRef, Kind, Ref
 from image_service.single_flight import SingleFlight
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     from image_service.images.reference import Credentials
 
 MAX_KNOWN = 4096
+MAX_ASKING = 4096
+"""References that are asked for at once; beyond that is more than can be answered in time."""
+PATIENCE_SECONDS = 1.0
+"""How long a request waits for an answer where an older one would do."""
+RETRY_SECONDS = 5.0
+"""Between two attempts to ask where the first failed and an older answer does."""
 _FAILING = (UpstreamError, UpstreamTimeout, Unavailable)
 
 
@@ -43,10 +50,16 @@ class InfraEnvs(Protocol):
         """What one says about itself."""
 
 
-@attrs.frozen
+_Asker: TypeAlias = "tuple[ImageRef, Credentials | None]"
+
+
+@attrs.define
 class _Known:
+    """What was answered, when, and until when it does because asking has failed."""
+
     ref: ImageRef
     asked_at: float
+    retry_at: float = 0.0
 
 
 class Resolver:
@@ -66,8 +79,9 @@ class Resolver:
         self._clock = clock
         self._ttl_seconds = ttl_seconds
         self._grace_seconds = grace_seconds
-        self._known: OrderedDict[tuple[ImageRef, Credentials | None], _Known] = OrderedDict()
-        self._asking: SingleFlight[tuple[ImageRef, Credentials | None], ImageRef] = SingleFlight()
+        self._known: OrderedDict[_Asker, _Known] = OrderedDict()
+        self._absences: Absences[_Asker] = Absences(clock)
+        self._asking: SingleFlight[_Asker, ImageRef] = SingleFlight(MAX_ASKING)
 
     def at_once(self, ref: Ref, credentials: Credentials | None) -> Ref | None:
         """Complete a reference without asking.
@@ -82,7 +96,7 @@ class Resolver:
         if isinstance(ref, ArtifactRef) or _is_complete(ref):
             return ref
         known = self._known.get((ref, credentials))
-        if known is None or self._clock.seconds() >= known.asked_at + self._ttl_seconds:
+        if known is None or self._clock.seconds() >= max(known.asked_at + self._ttl_seconds, known.retry_at):
             return None
         return known.ref
 
@@ -102,35 +116,55 @@ class Resolver:
         found = self.at_once(ref, credentials)
         if found is not None or isinstance(ref, ArtifactRef):
             return found or ref
-        key = (ref, credentials)
-        try:
-            return await self._asking.join(key, lambda: self._ask(ref, credentials))
-        except _FAILING:
-            known = self._known.get(key)
-            limit = self._ttl_seconds + self._grace_seconds
-            if known is None or self._clock.seconds() >= known.asked_at + limit:
-                raise
-            return known.ref
+        asker = (ref, credentials)
+        self._absences.check(asker)
+        asking = self._asking.join(asker, lambda: self._ask(asker))
+        older = self._older(asker)
+        if older is None:
+            return await asking
+        return await asking.addTimeout(PATIENCE_SECONDS, self._clock, lambda *_: older.ref)
 
-    async def _ask(self, ref: ImageRef, credentials: Credentials | None) -> ImageRef:
+    def _older(self, asker: _Asker) -> _Known | None:
+        """An answer that does while there is no other."""
+        known = self._known.get(asker)
+        limit_seconds = self._ttl_seconds + self._grace_seconds
+        if known is None or self._clock.seconds() >= known.asked_at + limit_seconds:
+            return None
+        return known
+
+    async def _ask(self, asker: _Asker) -> ImageRef:
+        ref, credentials = asker
         try:
             infra_env = await self._infra_envs.infra_env(ref.infra_env_id, credentials)
         except _FAILING:
+            older = self._older(asker)
+            if older is None:
+                raise
+            older.retry_at = self._clock.seconds() + RETRY_SECONDS
+            return older.ref
+        except NotFound as error:
+            self._absences.add(asker, error)
+            self._known.pop(asker, None)
             raise
         except Exception:
-            self._known.pop((ref, credentials), None)
+            self._known.pop(asker, None)
             raise
-        version = ref.version or infra_env.openshift_version
-        if version is None:
-            raise NotFound("neither the request nor the infra-env names a version")
-        architecture = ref.architecture or infra_env.architecture or DEFAULT_ARCHITECTURE
-        kind = ref.kind or infra_env.kind or Kind.FULL_ISO
-        resolved = ImageRef(ref.infra_env_id, version, architecture, kind)
-        self._known[ref, credentials] = _Known(resolved, self._clock.seconds())
-        self._known.move_to_end((ref, credentials))
+        return self._remember(asker, _complete(ref, infra_env))
+
+    def _remember(self, asker: _Asker, ref: ImageRef) -> ImageRef:
+        self._known[asker] = _Known(ref, self._clock.seconds())
+        self._known.move_to_end(asker)
         while len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
-        return resolved
+        return ref
+
+
+def _complete(ref: ImageRef, infra_env: InfraEnv) -> ImageRef:
+    version = ref.version or infra_env.openshift_version
+    if version is None:
+        raise NotFound("neither the request nor the infra-env names a version")
+    architecture = ref.architecture or infra_env.architecture or DEFAULT_ARCHITECTURE
+    return ImageRef(ref.infra_env_id, version, architecture, ref.kind or infra_env.kind or Kind.FULL_ISO)
 
 
 def _is_complete(ref: ImageRef) -> bool:
