@@ -31,8 +31,6 @@ Identity: TypeAlias = "tuple[int, int]"
 
 BUSY_SECONDS = 5.0
 """How long one writer waits for another, of this process or not."""
-APPLICATION_ID = 0x696D6773
-"""In the file's header, where ``file(1)`` finds it: "imgs"."""
 _ASIDE = ".unusable"
 _BESIDE = ("", "-wal", "-shm")
 _OF_A_NEW_FILE = (
@@ -148,18 +146,15 @@ class SqliteFile:
         return _Opened(engine, _identity(self._path))
 
     def _prepare(self, connection: Connection) -> None:
-        """Make the tables in an empty file; refuse one that has others."""
+        """Make the tables in an empty file. Another program's has version 0, or fails later."""
         if not connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar_one():
             self._tables.create_all(connection)
             connection.exec_driver_sql(f"PRAGMA user_version = {self._version}")
-            connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
-        if connection.exec_driver_sql("PRAGMA application_id").scalar_one() != APPLICATION_ID:
-            raise _Unusable("a database of something else")
         version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
         if version > self._version:
             raise StoreFailed(f"{self._path} is of version {version}, this release knows {self._version}")
         if version < self._version:
-            raise _Unusable(f"of version {version}, which an earlier release made")
+            raise _Unusable(f"of version {version}, this release makes {self._version}")
 
     def _move_aside(self, reason: str) -> None:
         """Give the file another name, with what belongs to it: another process may have it open."""

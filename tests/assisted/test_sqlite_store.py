@@ -213,11 +213,11 @@ def overwritten(path: Path, offset: int, length: int) -> None:
         file.write(b"\xa5" * length)
 
 
-def foreign(path: Path) -> None:
-    path.unlink(missing_ok=True)
+def foreign(path: Path, version: int) -> None:
+    path.unlink()
     with closing(sqlite3.connect(path)) as database:
         database.execute("CREATE TABLE snapshots (key BLOB)")
-        database.execute("PRAGMA user_version = 1")
+        database.execute(f"PRAGMA user_version = {version}")
 
 
 def of_an_earlier_release(path: Path) -> None:
@@ -231,15 +231,22 @@ def replaced(path: Path, before: bytes, after: bytes) -> None:
     path.write_bytes(content.replace(before, after.ljust(len(before), b"\xff")))
 
 
+def schema_overwritten(path: Path) -> None:
+    """SQLite names the table of which it cannot read what it is."""
+    replaced(path, b"CREATE TABLE snapshots", b"")
+    replaced(path, b"tablesnapshots", b"table")
+
+
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "no database": lambda path: path.write_bytes(b"something else " * 1000),
     "head": lambda path: overwritten(path, 0, 100),
     "schema": lambda path: overwritten(path, 100, 3996),
     "all but the head and the schema": lambda path: overwritten(path, 4096, path.stat().st_size - 4096),
     "cut off": lambda path: os.truncate(path, 8192),
-    "a schema that is no text": lambda path: replaced(path, b"CREATE TABLE snapshots", b""),
+    "a schema that is no text": schema_overwritten,
     "a table of another name": lambda path: replaced(path, b"payloads", b"payload5"),
-    "foreign": foreign,
+    "foreign": lambda path: foreign(path, 0),
+    "foreign, with a version of its own": lambda path: foreign(path, 1),
     "of an earlier release": of_an_earlier_release,
 }
 
@@ -322,14 +329,27 @@ def test_who_finds_damage_where_another_was_faster_takes_what_that_one_made(
     overwritten(path, 4096, path.stat().st_size - 4096)
     file = SqliteFile(path, MetaData(), VERSION)
 
+    tries: list[Connection] = []
+
     def work(connection: Connection) -> int:
-        with capturedLogs():
-            add(store, b"new")
+        tries.append(connection)
+        if len(tries) == 1:
+            with capturedLogs():
+                add(store, b"new")
         return int(connection.exec_driver_sql("SELECT count(*) FROM payloads").scalar_one())
 
-    assert file.transact(work) == 1
+    assert (file.transact(work), len(tries)) == (1, 2)
     file.close()
     assert load(store, b"new") == b"sealed"
+
+
+def test_a_row_whose_text_is_none(store: SqliteStore, path: Path) -> None:
+    outcome(store.save_mounts([Mount(b"r", KEY, 1, "5f" * 32, T)]))
+    outcome(store.close())
+    replaced(path, b"5f" * 32, b"")
+    with capturedLogs():
+        assert outcome(store.mount(b"r")) is None
+    assert path.with_name(f"{STORE_FILE}.unusable").exists()
 
 
 def test_a_file_that_was_removed_is_made_again(store: SqliteStore, tmp_path: Path) -> None:
@@ -338,6 +358,11 @@ def test_a_file_that_was_removed_is_made_again(store: SqliteStore, tmp_path: Pat
         file.unlink()
     assert load(store) is None
     assert add(store)
+    descriptors = [link for link in Path("/proc/self/fd").iterdir() if link.exists()]
+    targets = [str(link.readlink()) for link in descriptors]
+    ours = [target for target in targets if target.startswith(str(tmp_path))]
+    assert ours
+    assert not [target for target in ours if target.endswith(" (deleted)")]
     outcome(store.close())
     assert load(store) == b"sealed"
 
