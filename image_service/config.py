@@ -255,6 +255,16 @@ class Settings:
             " lower.",
         ),
     )
+    max_concurrent_requests: int = attrs.field(
+        metadata=_variable(
+            "MAX_CONCURRENT_REQUESTS",
+            parse=parsers.whole_number(1),
+            default="400",
+            meaning="Downloads of more than 1 MiB at a time. As many again wait for 2 seconds, then they are "
+            "refused with `Retry-After`. Smaller answers, such as the ranges of a mounted image, are not "
+            "counted.",
+        ),
+    )
     handshake_timeout: float = attrs.field(
         metadata=_variable(
             "HANDSHAKE_TIMEOUT",

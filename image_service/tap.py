@@ -34,6 +34,7 @@ from image_service.catalog.templates import Templates
 from image_service.config import Settings
 from image_service.errors import ConfigurationError
 from image_service.http.access_log import AccessLog
+from image_service.http.admission import PATIENCE_SECONDS, Slots
 from image_service.http.application import Application
 from image_service.http.boot_images import BootImages
 from image_service.http.composer import Composer
@@ -186,12 +187,14 @@ class ImageService(Service):
             proxies=settings.trusted_proxies,
             metrics=self._metrics.render,
         )
+        downloads = settings.max_concurrent_requests
         connections = partial(
             ConnectionFactory,
             clock=self._reactor,
             page_cache=PageCache(self._reactor, self._start_pool(DISK_THREADS, "disk")),
             access_log=AccessLog(self._reactor, each_range=settings.log_ranges == "each"),
             limits=_limits(settings),
+            slots=Slots(downloads, downloads, PATIENCE_SECONDS, self._reactor),
         )
         self._listen(main, connections(application=application(), secure=settings.https))
         for listener in beside:

@@ -1,7 +1,7 @@
 """The connection (RFC 9112): requests in order, one answered at a time, each refusal readable.
 
 What it waits for is always one of: the TLS handshake, a request head, the next request, the application,
-the client taking bytes, or the client closing. Each but the application's has its deadline.
+a slot, the client taking bytes, or the client closing. Each but the application's has its deadline.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import attrs
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
@@ -16,6 +18,7 @@ from zope.interface import implementer
 
 from image_service.errors import ImageServiceError, RequestTimeout
 from image_service.http.access_log import COMPLETE, ConnectionLog
+from image_service.http.admission import is_download
 from image_service.http.deadline import Deadline
 from image_service.http.exchange import Answer, Exchange
 from image_service.http.head import MAX_HEAD_BYTES, HeadParser, find_head
@@ -124,8 +127,7 @@ class Connection(Protocol):
         self._deadline.cancel()
         self._sender.stop()
         if self._exchange is not None:
-            self._record(self._exchange, self._ended or "the client is gone")
-            self._exchange = None
+            self._end(self._exchange, self._ended or "the client is gone")
         self._log.close()
         self._server.lost(self)
 
@@ -173,11 +175,23 @@ class Connection(Protocol):
         exchange = Exchange(request.method, request, self._server.clock.seconds())
         self._exchange = exchange
         answer = self._server.application.handle(request, self._address, crowded=self._crowded)
-        if isinstance(answer, Answer):
+        if isinstance(answer, Answer) and not is_download(answer.response):
             self._send(exchange, answer)
-        else:
-            answer.addCallback(self._send_later, exchange)
-            answer.addErrback(self._application_failed)
+            return
+        later = answer if isinstance(answer, Deferred) else succeed(answer)
+        later.addCallback(self._admit, exchange)
+        later.addCallback(self._send_later, exchange)
+        later.addErrback(self._application_failed)
+
+    def _admit(self, answer: Answer, exchange: Exchange) -> Answer | Deferred[Answer]:
+        """Let a download wait for its slot; without one it becomes a refusal."""
+        if exchange is not self._exchange or not is_download(answer.response):
+            return answer
+        slots = self._server.slots
+        exchange.slot = slots.ask(exchange.began)
+        return exchange.slot.granted.addCallback(
+            lambda granted: answer if granted else attrs.evolve(answer, response=problem(slots.refusal()))
+        )
 
     def _send_later(self, answer: Answer, exchange: Exchange) -> None:
         if exchange is self._exchange:  # else the client left in the meantime
@@ -231,19 +245,22 @@ class Connection(Protocol):
         self._tcp().abortConnection()  # nothing happens if it is gone, while TLS would raise
 
     def _finish(self, exchange: Exchange) -> None:
-        self._exchange = None
-        self._record(exchange, COMPLETE)
+        self._end(exchange, COMPLETE)
         if exchange.keep_alive and self._may_go_on():
             self._head_begun = False
             self._deadline.set(self._server.limits.idle_seconds)
         else:
             self._shut()
 
-    def _record(self, exchange: Exchange, ended: str) -> None:
+    def _end(self, exchange: Exchange, ended: str) -> None:
+        """The one end that every exchange comes to."""
+        self._exchange = None
         seconds = self._server.clock.seconds() - exchange.began
         self._log.add(exchange.entry(self._sender.body_bytes, seconds, ended))
         if exchange.answer is not None:
             exchange.answer.ended()
+        if exchange.slot is not None:
+            self._server.slots.release(exchange.slot)
 
     # Deadlines and ends.
 

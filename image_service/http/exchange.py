@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.defer import Deferred
 
+    from image_service.http.admission import Slot
     from image_service.http.head import Request
 
 
@@ -66,6 +67,7 @@ class Exchange:
         answer: None: not yet.
         request_id: empty: none was needed.
         keep_alive: whether the answer says that another request may follow.
+        slot: what it has for a download.
     """
 
     method: str
@@ -74,6 +76,7 @@ class Exchange:
     answer: Answer | None = None
     request_id: str = ""
     keep_alive: bool = False
+    slot: Slot | None = None
 
     @property
     def _headers(self) -> Mapping[str, str]:

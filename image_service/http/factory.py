@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.http.access_log import AccessLog
+    from image_service.http.admission import Slots
     from image_service.http.exchange import Application
     from image_service.http.page_cache import PageCache
 
@@ -52,6 +53,7 @@ class ConnectionFactory(Factory):
         page_cache: keeps the disk out of the reactor.
         access_log: where requests are logged.
         limits: deadlines and the number of connections.
+        slots: for downloads; those of the other listeners too.
         secure: whether TLS lies below.
     """
 
@@ -60,6 +62,7 @@ class ConnectionFactory(Factory):
     page_cache: PageCache
     access_log: AccessLog
     limits: Limits
+    slots: Slots
     secure: bool = False
     draining: bool = attrs.field(default=False, init=False)
     connections: set[Connection] = attrs.field(factory=set, init=False)

@@ -189,7 +189,7 @@ def run_service(  # noqa: PLR0913 - all but two have defaults
         environment: more variables.
         reached_by: the host by which clients reach it, where it is not this one's name.
     """
-    port, api_port = _free_port(), _free_port()
+    port, api_port = free_port(), free_port()
     variables = {
         "DATA_DIR": str(directory / "data"),
         "LISTEN_PORT": str(port),
@@ -239,7 +239,8 @@ def _tls_variables(certificate: Certificate | None) -> Mapping[str, str]:
     return {"HTTPS_KEY_FILE": str(certificate.key), "HTTPS_CERT_FILE": str(certificate.chain)}
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Find a port that nobody has, for a moment at least."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port

@@ -28,8 +28,10 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
 
 
 @pytest.fixture
-def application(image: Image) -> ImageApplication:
-    return ImageApplication(image)
+def application(image: Image) -> Iterator[ImageApplication]:
+    made = ImageApplication(image)
+    yield made
+    assert made.ended == made.given
 
 
 class Serve(Protocol):
@@ -40,6 +42,7 @@ class Serve(Protocol):
         *,
         secure: bool = False,
         limits: Limits = DEFAULTS,
+        downloads: int = 400,
         page_cache: PageCache | None = None,
     ) -> Server: ...
 
@@ -49,10 +52,22 @@ async def serve(reactor: EPollReactor, application: ImageApplication) -> AsyncIt
     async with AsyncExitStack() as running:
 
         async def start(
-            *, secure: bool = False, limits: Limits = DEFAULTS, page_cache: PageCache | None = None
+            *,
+            secure: bool = False,
+            limits: Limits = DEFAULTS,
+            downloads: int = 400,
+            page_cache: PageCache | None = None,
         ) -> Server:
-            context = serving(reactor, application, secure=secure, limits=limits, page_cache=page_cache)
-            return await running.enter_async_context(context)
+            return await running.enter_async_context(
+                serving(
+                    reactor,
+                    application,
+                    secure=secure,
+                    limits=limits,
+                    downloads=downloads,
+                    page_cache=page_cache,
+                )
+            )
 
         yield start
 

@@ -11,7 +11,7 @@ import attrs
 from twisted.internet.defer import Deferred, succeed
 
 from image_service.errors import NotFound, Unavailable
-from image_service.http.exchange import Answer
+from image_service.http.exchange import Answer, Subject
 from image_service.http.problem import problem
 from image_service.http.response import Response, render_fields
 from image_service.images.extents import BaseFile, ExtentMap, FileExtent, Literal, Overlay, Zeros, lay_over
@@ -27,6 +27,7 @@ MIB = 1024 * 1024
 FILE_BYTES = 8 * MIB
 _TARGET = re.compile(r"/(?P<how>image|part|fired|later)(?:/(?P<start>[0-9]{1,8})-(?P<stop>[0-9]{1,8}))?")
 PROBES = ("/health", "/live")
+SUBJECT = Subject("/image")
 
 
 @attrs.frozen(eq=False)
@@ -74,14 +75,24 @@ class ImageApplication:
     Args:
         image: what is served.
         asked: called with every request.
+        given: how many answers about the image were handed out.
+        ended: how many of them were told that they are over.
     """
 
     image: Image
     asked: Callable[[Request], object] = lambda _: None
     targets: list[str] = attrs.field(factory=list, init=False)
     waiting: list[tuple[Deferred[Answer], Answer]] = attrs.field(factory=list, init=False)
+    given: int = attrs.field(default=0, init=False)
+    ended: int = attrs.field(default=0, init=False)
 
-    def handle(self, request: Request, address: str, *, crowded: bool) -> Answer | Deferred[Answer]:
+    def handle(
+        self,
+        request: Request,
+        address: str,  # noqa: ARG002 - part of the protocol
+        *,
+        crowded: bool,
+    ) -> Answer | Deferred[Answer]:
         """Answer a request."""
         self.targets.append(request.target)
         self.asked(request)
@@ -100,21 +111,28 @@ class ImageApplication:
         stop = min(int(target["stop"] or size), size)
         part = self.image.extents.slice(min(int(target["start"] or 0), stop), stop)
         made = answer(request, part, status=206 if target["how"] == "part" else 200)
-        if target["how"] in {"image", "part"}:
-            return made
-        if target["how"] == "fired":
-            return succeed(made)
+        made = attrs.evolve(made, ended=self._end)
+        if target["how"] == "later":
+            return self._wait(made)
+        self.given += 1
+        return succeed(made) if target["how"] == "fired" else made
+
+    def _wait(self, made: Answer) -> Deferred[Answer]:
         self.waiting.append((Deferred(), made))
         return self.waiting[-1][0]
 
     def answer_next(self) -> None:
         """Give the first answer that is waited for."""
         deferred, made = self.waiting.pop(0)
+        self.given += 1
         deferred.callback(made)
+
+    def _end(self) -> None:
+        self.ended += 1
 
 
 def answer(request: Request, body: tuple[Extent, ...], status: int = 200) -> Answer:
     """Answer a GET or HEAD."""
     length = sum(extent.length for extent in body)
     fields = render_fields(("Content-Length", str(length)), ("Accept-Ranges", "bytes"))
-    return Answer(Response(status, fields, body if request.method == "GET" else (), length))
+    return Answer(Response(status, fields, body if request.method == "GET" else (), length), SUBJECT)

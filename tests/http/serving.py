@@ -20,6 +20,7 @@ from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 
 from image_service.http.access_log import AccessLog
+from image_service.http.admission import PATIENCE_SECONDS, Slots
 from image_service.http.factory import ConnectionFactory, Limits
 from image_service.http.page_cache import PageCache
 from image_service.http.tls import TlsFactory
@@ -154,6 +155,7 @@ class Server:
                 client.reset()
         await self.all_gone()
         assert self.clock.getDelayedCalls() == []
+        assert (self.factory.slots.taken, self.factory.slots.waiting) == (0, 0)
 
 
 def open_descriptors() -> int:
@@ -168,6 +170,7 @@ async def serving(  # noqa: PLR0913 - each has its default
     *,
     secure: bool = False,
     limits: Limits = DEFAULTS,
+    downloads: int = 400,
     page_cache: PageCache | None = None,
     listener: socket.socket | None = None,
 ) -> AsyncIterator[Server]:
@@ -183,6 +186,7 @@ async def serving(  # noqa: PLR0913 - each has its default
         page_cache=page_cache or PageCache(reactor, pool),
         access_log=log,
         limits=limits,
+        slots=Slots(downloads, 400, PATIENCE_SECONDS, clock),
         secure=secure,
     )
     listener = listener or socket.create_server(("127.0.0.1", 0), backlog=1024)

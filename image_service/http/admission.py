@@ -1,0 +1,135 @@
+"""How many downloads run at once: each takes a slot, and where there is none waits for it, though not long.
+
+What is small takes none: a range of a mount, a HEAD, a probe and a refusal are answered while slow readers
+hold every slot.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import attrs
+from twisted.internet.defer import Deferred
+
+from image_service.errors import Unavailable
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+    from image_service.http.response import Response
+
+SMALL_BYTES = 1024 * 1024
+"""Content up to here takes no slot."""
+PATIENCE_SECONDS = 2
+ANSWER_SECONDS = 3
+"""Firmware gives up after 5 s: within this it has its answer, whatever the wait was for."""
+RETRY_AFTER_SECONDS = 5
+
+
+def is_download(response: Response) -> bool:
+    """Whether a response takes a slot.
+
+    Args:
+        response: about to be sent; to a HEAD it has no body.
+    """
+    return response.length > SMALL_BYTES and bool(response.body)
+
+
+@attrs.frozen(eq=False)
+class Slot:
+    """A download's slot, or its place in the queue for one.
+
+    Args:
+        granted: fires with True once the slot is there; with False when it is clear that it will not be.
+    """
+
+    granted: Deferred[bool] = attrs.field(factory=Deferred, init=False)
+
+
+class Slots:
+    """The slots of all listeners, given in the order in which they are asked for.
+
+    Args:
+        limit: how many there are.
+        queue_length: how many downloads may wait.
+        patience_seconds: how long one waits.
+        clock: the reactor's.
+    """
+
+    def __init__(self, limit: int, queue_length: int, patience_seconds: float, clock: IReactorTime) -> None:
+        self._limit = limit
+        self._queue_length = queue_length
+        self._patience_seconds = patience_seconds
+        self._clock = clock
+        self._taken: set[Slot] = set()
+        self._queue: OrderedDict[Slot, IDelayedCall] = OrderedDict()
+        self._granting = False
+        self.refused = 0
+
+    @property
+    def taken(self) -> int:
+        """How many slots downloads have."""
+        return len(self._taken)
+
+    @property
+    def waiting(self) -> int:
+        """How many downloads wait."""
+        return len(self._queue)
+
+    def ask(self, began: float) -> Slot:
+        """Ask for a slot.
+
+        Args:
+            began: when the request came, by the clock; what it has waited for already shortens its wait.
+
+        Returns:
+            to be released whatever becomes of it; ``granted`` may have fired already.
+        """
+        slot = Slot()
+        seconds = min(self._patience_seconds, began + ANSWER_SECONDS - self._clock.seconds())
+        if not self._queue and len(self._taken) < self._limit:
+            self._grant(slot)
+        elif seconds > 0 and len(self._queue) < self._queue_length:
+            self._queue[slot] = self._clock.callLater(seconds, self._give_up, slot)
+        else:
+            self._refuse(slot)
+        return slot
+
+    def refusal(self) -> Unavailable:
+        """What a download without a slot is told."""
+        detail = f"this service sends {self._limit} downloads already, which is its limit"
+        return Unavailable(detail, retry_after_seconds=RETRY_AFTER_SECONDS)
+
+    def release(self, slot: Slot) -> None:
+        """Give a slot back, or its place in the queue; for one that has neither nothing happens."""
+        timer = self._queue.pop(slot, None)
+        if timer is not None:
+            timer.cancel()
+            slot.granted.callback(False)  # noqa: FBT003 - the word before it says what it means
+        if slot in self._taken:
+            self._taken.remove(slot)
+            self._grant_next()
+
+    def _grant_next(self) -> None:
+        """Give free slots to who waits: in a loop, for a short download is over before ``_grant`` returns."""
+        if self._granting:
+            return
+        self._granting = True
+        while self._queue and len(self._taken) < self._limit:
+            slot, timer = self._queue.popitem(last=False)
+            timer.cancel()
+            self._grant(slot)
+        self._granting = False
+
+    def _grant(self, slot: Slot) -> None:
+        self._taken.add(slot)
+        slot.granted.callback(True)  # noqa: FBT003 - same
+
+    def _give_up(self, slot: Slot) -> None:
+        del self._queue[slot]
+        self._refuse(slot)
+
+    def _refuse(self, slot: Slot) -> None:
+        self.refused += 1
+        slot.granted.callback(False)  # noqa: FBT003 - same
