@@ -145,15 +145,14 @@ def test_what_nobody_foresaw_is_logged_where_nobody_is_left_to_be_told(
 ) -> None:
     flight: SingleFlight[str, str] = SingleFlight()
     attempts = Attempts()
-    for key in ("left", "told"):
-        waiters = [flight.join(key, attempts.start) for _ in range(3)]
-        outcomes = [outcome_of(waiter) for waiter in waiters]
-        for waiter in waiters[key == "told" :]:
-            waiter.cancel()
+    waiters = [flight.join(key, attempts.start) for key in ("left", "left", "told", "told")]
+    outcomes = [outcome_of(waiter) for waiter in waiters]
+    for waiter in waiters[:3]:
+        waiter.cancel()
     left, told = OSError("left"), OSError("told")
     attempts.started[0].errback(left)
     attempts.started[1].errback(told)
-    assert outcomes[0] == [told]
+    assert outcomes[3] == [told]
     assert [failure.value for failure in logged_failures.flush(OSError)] == [left]
 
 
