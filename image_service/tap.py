@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import secrets
 import signal
 import socket
 from contextlib import AsyncExitStack, suppress
@@ -25,14 +26,14 @@ from image_service.assisted.archive import Archive
 from image_service.assisted.client import AssistedService
 from image_service.assisted.customizations import Customizations
 from image_service.assisted.instance_secret import load_or_create_secret
-from image_service.assisted.sealing import Vault
+from image_service.assisted.sealing import SECRET_BYTES, Vault
 from image_service.assisted.snapshots import Lifetimes, Snapshots
 from image_service.assisted.sqlite_store import SqliteStore
 from image_service.catalog.catalog import Catalog
 from image_service.catalog.download import Downloader
 from image_service.catalog.templates import Templates
 from image_service.config import Settings
-from image_service.errors import ConfigurationError
+from image_service.errors import ConfigurationError, StoreFailed
 from image_service.http.access_log import AccessLog
 from image_service.http.admission import PATIENCE_SECONDS, Slots
 from image_service.http.application import Application
@@ -73,6 +74,8 @@ UNSENT_BYTES = 256 * 1024
 """What the kernel keeps of an answer beyond what is on its way to the client."""
 COMPOSING_THREADS = 2
 DISK_THREADS = 8
+STORE_THREADS = 2
+"""So that reading does not wait for a large write."""
 SAVE_SECONDS = 10
 """How often it is noted who is reading what: less than any mount's window."""
 SWEEP_SECONDS = 600
@@ -231,10 +234,14 @@ class ImageService(Service):
     async def _start_archive(self, in_thread: InThread) -> Archive:
         """Open what outlives the process."""
         data_dir = self._settings.data_dir
-        in_store = self._in_pool(1, "store")
+        in_store = self._in_pool(STORE_THREADS, "store")
         store = SqliteStore(data_dir / "snapshots.sqlite", in_store)
         self._running.push_async_callback(store.close)
-        secret = await in_store(partial(load_or_create_secret, data_dir))
+        try:
+            secret = await in_store(partial(load_or_create_secret, data_dir))
+        except StoreFailed as error:
+            _log.error("snapshots will not outlive this process: {reason}", reason=error.detail)
+            secret = secrets.token_bytes(SECRET_BYTES)
         return Archive(store, Vault(secret), in_thread)
 
     def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
