@@ -102,7 +102,7 @@ class Application:
         Args:
             request: a sound one.
             address: of the connection's other side.
-            crowded: only probes are answered, the rest refused.
+            crowded: only probes and OPTIONS are answered, the rest refused.
 
         Returns:
             the answer, at once where it is known.

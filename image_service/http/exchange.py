@@ -138,7 +138,7 @@ class Application(Protocol):
         Args:
             request: a sound one.
             address: of the connection's other side.
-            crowded: the limit on connections is reached: only probes are answered, the rest refused.
+            crowded: the limit on connections is reached: images are refused, probes and OPTIONS answered.
 
         Returns:
             the answer, at once where it is known.

@@ -2,76 +2,30 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import attrs
 import pytest
-from twisted.internet.defer import Deferred, succeed
 
 from image_service.errors import Forbidden, NotFound, Unauthorized, UpstreamError, UpstreamTimeout
 from image_service.http import application as application_module
-from image_service.http.application import Application
-from image_service.http.digests import Digests
 from image_service.http.exchange import NOTHING, Answer, Subject
-from image_service.http.head import Request
 from image_service.images.reference import Credentials, CredentialScheme
 from image_service.observe.log import describe
-from tests.http.doubles import ID, TTL_SECONDS, World, infra_env_of
+from tests.http.asking import TARGET, Service, answers_of
+from tests.http.doubles import ID, TTL_SECONDS, infra_env_of
 from tests.http.doubles import world as make_world
 from tests.http.reading import body_of, fields_of, problem_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from image_service.http import exchange
     from tests.conftest import LoggedFailures
 
-TARGET = f"/byid/{ID}/4.20/x86_64/full.iso"
 SUBJECT = Subject("/byid/:token", ID, "full-iso")
 
 
 def token(claims: dict[str, str]) -> str:
     return f"e30.{base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip('=')}.c2ln"
-
-
-@attrs.define(eq=False)
-class Service:
-    """An application on its own, in a world that counts."""
-
-    world: World
-    ready: bool = True
-    application: exchange.Application = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        digests = Digests(self.world.clock, lambda work: succeed(work()))
-        self.application = Application(self.world.images, digests, lambda: self.ready, "/base")
-
-    def ask(
-        self, target: str = TARGET, method: str = "GET", *, crowded: bool = False, **fields: str
-    ) -> Answer | Deferred[Answer]:
-        headers = {"host": "h", **{name.replace("_", "-"): value for name, value in fields.items()}}
-        request = Request(method, target, headers, keep_alive=True)
-        return self.application.handle(request, "192.0.2.1", crowded=crowded)
-
-    def get(self, target: str = TARGET, method: str = "GET", **options: Any) -> Answer:
-        """The answer, which must have come by now."""
-        answer = self.ask(target, method, **options)
-        if isinstance(answer, Answer):
-            return answer
-        (arrived,) = answers_of(answer)
-        return arrived
-
-    @property
-    def upstream_calls(self) -> int:
-        return len(self.world.assisted.calls)
-
-
-def answers_of(asked: Answer | Deferred[Answer]) -> list[Answer]:
-    """Where the answer will be; the application promises that there is no failure."""
-    found: list[Answer] = []
-    assert isinstance(asked, Deferred)
-    asked.addCallback(found.append)
-    return found
 
 
 @pytest.fixture
