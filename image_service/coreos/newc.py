@@ -24,15 +24,20 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.coreos.iso9660 import IsoFile, read_exactly
 from image_service.errors import BaseImageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from image_service.coreos.iso9660 import ReadAt
+
 NEWC_MAGIC = b"070701"
 _HEADER = re.compile(rb"070701[0-9A-Fa-f]{104}")
 _HEADER_LENGTH = 110
 _TRAILER = "TRAILER!!!"
+_MAX_LOCATED = 64  # members; a real rootfs.img has some dozen
+_MAX_NAME = 4096  # bytes, as much as a path may have; dracut pads names up to a page
 _DIRECTORY_MODE = stat.S_IFDIR | 0o755
 
 
@@ -88,6 +93,37 @@ def read_archive(archive: bytes, start: int = 0) -> tuple[list[Member], int]:
         members.append(member)
 
 
+def locate_members(read_at: ReadAt, archive: IsoFile) -> Iterator[IsoFile]:
+    """Find the members of an archive that is itself a file of the image, reading only their headers.
+
+    Args:
+        read_at: reads the image.
+        archive: not compressed.
+
+    Yields:
+        the members, as they come, up to the 64th.
+
+    Raises:
+        BaseImageError: the archive is damaged or not all there.
+    """
+    position = 0
+    for _ in range(_MAX_LOCATED):
+        where = f"offset {position} of {archive.path}"
+        header = read_exactly(read_at, archive.offset + position, _HEADER_LENGTH)
+        _, length, name_length = _parse_header(header, where)
+        name_end = position + _HEADER_LENGTH + name_length
+        data = _aligned(name_end, 0)
+        if name_length > _MAX_NAME or data + length > archive.length:
+            raise BaseImageError(
+                f"the cpio member at {where} leaves it, or has a name of {name_length} bytes"
+            )
+        name = _decode(read_exactly(read_at, archive.offset + position + _HEADER_LENGTH, name_length))
+        if name == _TRAILER:
+            return
+        yield IsoFile(name, archive.offset + data, length)
+        position = _aligned(data + length, 0)
+
+
 def _with_directories(members: Iterable[Member]) -> Iterator[Member]:
     written: dict[str, Member] = {}
     for member in sorted(members, key=lambda member: _encode(member.name)):
@@ -121,17 +157,27 @@ def _write_member(member: Member, number: int) -> bytes:
 def _read_member(archive: bytes, start: int, position: int) -> tuple[Member, int]:
     """The member at ``position`` of the archive at ``start``, and the offset behind it."""
     header = archive[position : position + _HEADER_LENGTH]
-    if not _HEADER.fullmatch(header):
-        raise BaseImageError(f"no cpio header at offset {position} of the initrd")
-    mode, length, name_length = (int(header[at : at + 8], 16) for at in (14, 54, 94))
+    mode, length, name_length = _parse_header(header, f"offset {position} of the initrd")
     name_end = position + _HEADER_LENGTH + name_length
     data = _aligned(name_end, start)
     if data + length > len(archive):
         raise BaseImageError(f"the initrd ends within the cpio member at offset {position}")
-    name = archive[position + _HEADER_LENGTH : name_end].rstrip(b"\0").decode("utf-8", "surrogateescape")
+    name = _decode(archive[position + _HEADER_LENGTH : name_end])
     return Member(name, archive[data : data + length], mode), min(
         _aligned(data + length, start), len(archive)
     )
+
+
+def _parse_header(header: bytes, where: str) -> tuple[int, int, int]:
+    """The mode, the length of the data and the length of the name."""
+    if not _HEADER.fullmatch(header):
+        raise BaseImageError(f"no cpio header at {where}")
+    mode, length, name_length = (int(header[at : at + 8], 16) for at in (14, 54, 94))
+    return mode, length, name_length
+
+
+def _decode(name: bytes) -> str:
+    return name.rstrip(b"\0").decode("utf-8", "surrogateescape")
 
 
 def _encode(name: str) -> bytes:
