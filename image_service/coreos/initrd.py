@@ -22,12 +22,15 @@ import re
 import stat
 import struct
 import zlib
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from image_service.coreos.newc import NEWC_MAGIC, read_archive
 from image_service.errors import BaseImageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from image_service.coreos.newc import Member
 
 MAX_DECOMPRESSED = 64 * 1024 * 1024
@@ -112,22 +115,23 @@ def read_archives(initrd: bytes, limit: int = MAX_DECOMPRESSED) -> list[Member]:
 
 
 def _gzip_stored(archive: bytes) -> bytes:
-    pieces = [archive[at : at + _MAX_STORED] for at in range(0, len(archive), _MAX_STORED)] or [b""]
-    blocks = [
-        struct.pack("<BHH", number == len(pieces), len(piece), len(piece) ^ 0xFFFF) + piece
+    # Views, because an archive with nmstatectl has some 30 MB, which are copied only once like this.
+    pieces = [memoryview(archive)[at : at + _MAX_STORED] for at in range(0, len(archive) or 1, _MAX_STORED)]
+    heads = [
+        struct.pack("<BHH", number == len(pieces), len(piece), len(piece) ^ 0xFFFF)
         for number, piece in enumerate(pieces, 1)
     ]
-    return _gzip(b"".join(blocks), archive, extra_flags=0)
+    return _gzip(chain.from_iterable(zip(heads, pieces, strict=True)), archive, extra_flags=0)
 
 
 def _gzip_deflated(archive: bytes) -> bytes:
-    return _gzip(zlib.compress(archive, level=9, wbits=-15), archive, extra_flags=2)
+    return _gzip([zlib.compress(archive, level=9, wbits=-15)], archive, extra_flags=2)
 
 
-def _gzip(deflated: bytes, archive: bytes, extra_flags: int) -> bytes:
+def _gzip(deflated: Iterable[bytes | memoryview], archive: bytes, extra_flags: int) -> bytes:
     """RFC 1952: no name, no time, no operating system, so that nothing but the content decides."""
     header = struct.pack("<2sBBIBB", _GZIP_MAGIC, 8, 0, 0, extra_flags, 255)
-    return header + deflated + struct.pack("<II", zlib.crc32(archive), len(archive) & 0xFFFFFFFF)
+    return b"".join([header, *deflated, struct.pack("<II", zlib.crc32(archive), len(archive) & 0xFFFFFFFF)])
 
 
 def _xz(archive: bytes) -> bytes:
