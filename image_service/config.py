@@ -361,6 +361,15 @@ class Settings:
             " not get them.",
         ),
     )
+    download_stall_timeout: float = attrs.field(
+        metadata=_variable(
+            "DOWNLOAD_STALL_TIMEOUT",
+            parse=parsers.seconds,
+            default="60",
+            meaning="Seconds in which the source of a base image must make progress, of a KiB per second at "
+            "the least; else the transfer is cut, to go on later from where it was.",
+        ),
+    )
     insecure_skip_verify: bool = attrs.field(
         metadata=_variable(
             "INSECURE_SKIP_VERIFY",

@@ -12,7 +12,8 @@ import math
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import attrs
 from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
@@ -20,15 +21,15 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger, LogLevel
 from twisted.python.threadpool import ThreadPool
 
-from image_service.catalog.files import remove_leftovers, written
+from image_service.catalog.files import publish, remove_leftovers
 from image_service.catalog.interruption import Interrupted, Interruption
 from image_service.catalog.opening import open_base_image
+from image_service.catalog.partial_file import state_path
 from image_service.errors import BaseImageError, Unavailable, UnknownBaseImage
 from image_service.images.reference import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from twisted.internet.interfaces import IDelayedCall, IReactorFromThreads, IReactorTime
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from image_service.os_images import OsImage
 
 T = TypeVar("T")
-Fetch: TypeAlias = Callable[[str, BinaryIO, Interruption], None]
+Fetch: TypeAlias = Callable[[str, Path, Interruption], None]
 
 DOWNLOADS = 4  # at a time
 VERIFICATIONS = 2  # at a time; they keep a processor and a disk busy
@@ -96,7 +97,7 @@ class Catalog:
         clock: times the retries.
         entries: the images, no two of one file name.
         data_dir: the only directory that is written.
-        fetch: writes what a URL serves to a file, as ``Downloader.fetch`` does.
+        fetch: makes a partial file complete, as ``Downloader.fetch`` does.
         prepare_templates: begins with what is derived from a base image.
     """
 
@@ -269,8 +270,10 @@ class Catalog:
 
     def _download(self, url: str, path: Path) -> None:
         self._interruption.check()
-        with written(path) as file:
-            self._fetch(url, file, self._interruption)
+        partial_path = path.with_name(f".{path.name}.part")
+        self._fetch(url, partial_path, self._interruption)
+        publish(partial_path, path)
+        state_path(partial_path).unlink(missing_ok=True)
 
     def _verify(self, entry: OsImage, path: Path, *, fetched: bool) -> BaseImage:
         self._interruption.check()

@@ -43,9 +43,7 @@ def made(path: Path) -> Iterator[Path]:
     temporary = _temporary(path)
     try:
         yield temporary
-        _sync(temporary)
-        temporary.replace(path)
-        _sync(path.parent)
+        publish(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -59,6 +57,13 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
         yield temporary
     finally:
         shutil.rmtree(temporary)
+
+
+def publish(temporary: Path, path: Path) -> None:
+    """Let a complete file take the place of ``path``, once it is on the disk."""
+    _sync(temporary)
+    temporary.replace(path)
+    _sync(path.parent)
 
 
 def remove_leftovers(directory: Path) -> None:

@@ -18,17 +18,17 @@ class Interruption:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-        self._happened = False
+        self._happened = threading.Event()
 
     @property
     def happened(self) -> bool:
         """Whether ``interrupt`` was called."""
-        return self._happened
+        return self._happened.is_set()
 
     def interrupt(self) -> None:
         """Make every ``check`` raise from now on, and wake the threads that wait for a peer."""
         with self._lock:
-            self._happened = True
+            self._happened.set()
             for watched in self._sockets:
                 _shut(watched)
 
@@ -38,14 +38,23 @@ class Interruption:
         Raises:
             Interrupted: it is to end.
         """
-        if self._happened:
+        if self.happened:
+            raise Interrupted
+
+    def wait(self, seconds: float) -> None:
+        """Let a thread go on after a while.
+
+        Raises:
+            Interrupted: it is to end, and at once.
+        """
+        if self._happened.wait(seconds):
             raise Interrupted
 
     def watch(self, opened: socket.socket) -> None:
         """Shut this socket when the interruption comes; at once if it is over already."""
         with self._lock:
             self._sockets.add(opened)
-            if self._happened:
+            if self.happened:
                 _shut(opened)
 
 

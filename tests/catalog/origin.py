@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import http.server
 import socket
+import struct
 import threading
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
@@ -27,6 +29,10 @@ class Answer:
         headers: further fields.
         promised: Content-Length; None: that of the body, negative: none at all.
         hold: the connection stays open behind the body until ``Origin.go_on`` is set.
+        hold_head: it does so before the head ends.
+        drip: the body comes byte by byte.
+        reset: the connection is reset behind the body, not closed.
+        own_date: the fields have a Date.
     """
 
     body: bytes = b""
@@ -34,6 +40,10 @@ class Answer:
     headers: Mapping[str, str] = attrs.field(factory=dict)
     promised: int | None = None
     hold: bool = False
+    hold_head: bool = False
+    drip: bool = False
+    reset: bool = False
+    own_date: bool = False
 
 
 @attrs.frozen
@@ -42,6 +52,52 @@ class Asked:
 
     target: str
     headers: Message
+
+
+Responder: TypeAlias = Answer | Callable[[Asked], Answer]
+
+
+@attrs.define
+class Resource:
+    """A file as a sound server has it: with validators, ranges and preconditions (RFC 9110).
+
+    Args:
+        body: all of it.
+        etag: its entity tag; empty: there is none.
+        modified: its date, long past; empty: there is none.
+        cuts: of one request after the other, how many bytes are sent before the connection is cut.
+    """
+
+    body: bytes
+    etag: str = '"1"'
+    modified: str = "Sun, 06 Nov 1994 08:49:37 GMT"
+    cuts: list[int] = attrs.field(factory=list)
+
+    def __call__(self, asked: Asked) -> Answer:
+        """Answer one request."""
+        fields = {"ETag": self.etag, "Last-Modified": self.modified}
+        fields = {name: value for name, value in fields.items() if value}
+        conditions = [
+            (asked.headers["If-Match"], self.etag),
+            (asked.headers["If-Unmodified-Since"], self.modified),
+        ]
+        if any(wanted is not None and wanted != value for wanted, value in conditions):
+            return Answer(status=412)
+        return self._cut(self._selected(asked.headers["Range"], fields))
+
+    def _selected(self, wanted: str | None, fields: dict[str, str]) -> Answer:
+        if wanted is None:
+            return Answer(self.body, headers=fields)
+        first, size = int(wanted.removeprefix("bytes=").removesuffix("-")), len(self.body)
+        if first >= size:
+            return Answer(status=416, headers={"Content-Range": f"bytes */{size}"})
+        described = {"Content-Range": f"bytes {first}-{size - 1}/{size}"}
+        return Answer(self.body[first:], status=206, headers={**fields, **described})
+
+    def _cut(self, answer: Answer) -> Answer:
+        if not self.cuts:
+            return answer
+        return attrs.evolve(answer, body=answer.body[: self.cuts.pop(0)], promised=len(answer.body))
 
 
 class _Server(http.server.ThreadingHTTPServer):
@@ -55,7 +111,7 @@ class Origin:
     """The server; answers of one path are given in order, the last one again and again."""
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
-        self._answers: dict[str, list[Answer]] = defaultdict(list)
+        self.answers: dict[str, list[Responder]] = defaultdict(list)
         self.asked: list[Asked] = []
         self.held = threading.Event()
         self.go_on = threading.Event()
@@ -71,17 +127,18 @@ class Origin:
     def url(self, path: str) -> str:
         return f"{self.scheme}://127.0.0.1:{self.port}{path}"
 
-    def serve(self, path: str, *answers: Answer) -> str:
+    def serve(self, path: str, *answers: Responder) -> str:
         """Answer a path, without its query, and give its URL."""
-        self._answers[path] += answers
+        self.answers[path] += answers
         return self.url(path)
 
     def answer(self, asked: Asked) -> Answer:
         self.asked.append(asked)
-        answers = self._answers[asked.target.partition("?")[0]]
+        answers = self.answers[asked.target.partition("?")[0]]
         if not answers:
             return Answer(status=404)
-        return answers.pop(0) if len(answers) > 1 else answers[0]
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        return answer if isinstance(answer, Answer) else answer(asked)
 
     def run(self) -> None:
         self._server.serve_forever(poll_interval=0.01)
@@ -98,17 +155,23 @@ def _handler(origin: Origin) -> type[http.server.BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             answer = origin.answer(Asked(self.path, self.headers))
-            self.send_response(answer.status)
-            for name, value in answer.headers.items():
+            self.send_response_only(answer.status)
+            for name, value in _fields(answer, self.date_time_string()):
                 self.send_header(name, value)
-            promised = len(answer.body) if answer.promised is None else answer.promised
-            if promised >= 0:
-                self.send_header("Content-Length", str(promised))
+            if answer.hold_head:
+                self.flush_headers()
+                origin.go_on.wait()
             self.end_headers()
-            self.wfile.write(answer.body)
+            for piece in _pieces(answer):
+                self.wfile.write(piece)
+                if answer.drip:
+                    origin.go_on.wait(0.001)
             if answer.hold:
                 origin.held.set()
                 origin.go_on.wait()
+            if answer.reset:
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self.connection.close()
             self.close_connection = True
 
         def do_CONNECT(self) -> None:
@@ -127,6 +190,23 @@ def _handler(origin: Origin) -> type[http.server.BaseHTTPRequestHandler]:
             pass
 
     return Handler
+
+
+def _fields(answer: Answer, date: str) -> Iterator[tuple[str, str]]:
+    if not answer.own_date:
+        yield "Date", date
+    yield from answer.headers.items()
+    promised = len(answer.body) if answer.promised is None else answer.promised
+    if promised >= 0:
+        yield "Content-Length", str(promised)
+
+
+def _pieces(answer: Answer) -> Iterator[bytes]:
+    """Everything at once, or byte by byte."""
+    if answer.drip:
+        yield from (answer.body[at : at + 1] for at in range(len(answer.body)))
+    else:
+        yield answer.body
 
 
 def _pump(source: socket.socket, target: socket.socket) -> None:

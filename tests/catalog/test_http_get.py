@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+import trustme
+
+from image_service.catalog.http_get import HttpGet
+from image_service.catalog.interruption import Interrupted, Interruption
+from image_service.config import Settings
+from image_service.errors import Unavailable
+from tests.catalog.origin import Answer, Origin, running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.catalog.lines import Lines
+
+BODY = bytes(range(256)) * 4096
+SECRET = "top-secret"
+
+
+@pytest.fixture(autouse=True)
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture
+def other() -> Iterator[Origin]:
+    """Serve from another port, which makes another origin."""
+    with running() as server:
+        yield server
+
+
+@attrs.frozen
+class Authority:
+    """A certificate authority: its file, and a server's context with a certificate of it."""
+
+    ca_file: Path
+    context: ssl.SSLContext
+
+
+def authority(directory: Path) -> Authority:
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(directory / "ca.pem")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ca.issue_cert("127.0.0.1").configure_cert(context)
+    return Authority(directory / "ca.pem", context)
+
+
+def http(**environ: str) -> HttpGet:
+    return HttpGet.from_settings(Settings.from_environment({"DATA_DIR": "/tmp", **environ}, standalone=True))
+
+
+def fetch(url: str, interruption: Interruption | None = None, /, **environ: str) -> bytes:
+    with http(**environ).ask(url, {}, interruption or Interruption()) as answer:
+        return b"".join(answer.blocks())
+
+
+def test_fetches_all_of_it(origin: Origin) -> None:
+    assert fetch(origin.serve("/a.iso", Answer(BODY))) == BODY
+    assert origin.asked[0].headers["User-Agent"] == "image-service"
+
+
+def test_takes_a_body_that_ends_with_the_connection(origin: Origin) -> None:
+    assert fetch(origin.serve("/a.iso", Answer(BODY, promised=-1))) == BODY
+
+
+def test_takes_a_chunked_body(origin: Origin) -> None:
+    chunked = Answer(b"3\r\nabc\r\n0\r\n\r\n", promised=-1, headers={"Transfer-Encoding": "chunked"})
+    assert fetch(origin.serve("/a.iso", chunked)) == b"abc"
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (Answer(BODY[:-1], promised=len(BODY)), f"sent {len(BODY) - 1} of {len(BODY)} bytes"),
+        (Answer(b"3\r\nabc\r\n", promised=-1, headers={"Transfer-Encoding": "chunked"}), "IncompleteRead"),
+        (Answer(status=204), "answered 204"),
+        (Answer(BODY, headers={"Content-Encoding": "gzip"}), "content coding 'gzip'"),
+        (Answer(status=404), "answered 404"),
+        (Answer(status=302, headers={"Location": "ftp://127.0.0.1/a.iso"}), "redirects from http to ftp"),
+        (Answer(status=302, headers={"Location": "file:///etc/passwd"}), "answered 302"),
+        (Answer(status=302, headers={"Location": "?loop"}), "answered 302"),
+        (Answer(status=302, headers={"Location": "http://h:port/"}), "ValueError"),
+    ],
+)
+def test_says_why_not(origin: Origin, answer: Answer, says: str) -> None:
+    url = origin.serve("/a.iso", answer)
+    with pytest.raises(Unavailable, match=f"cannot fetch from {origin.url('')}: .*{says}") as refusal:
+        fetch(f"{url}?signature={SECRET}")
+    assert SECRET not in str(refusal.value)
+
+
+def test_says_that_nobody_listens(other: Origin) -> None:
+    url = other.url("/a.iso")
+    other.close()
+    with pytest.raises(Unavailable, match="refused"):
+        fetch(url)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(BODY[:9], promised=9000, hold=True),
+        Answer(BODY[:9], promised=-1, hold=True),
+        Answer(b"5\r\nab", promised=-1, headers={"Transfer-Encoding": "chunked"}, hold=True),
+        Answer(b"5;" + b"a" * 60_000, promised=-1, headers={"Transfer-Encoding": "chunked"}, drip=True),
+        Answer(BODY, drip=True),
+    ],
+    ids=["with length", "without", "within a chunk", "dripping chunk head", "dripping body"],
+)
+def test_cuts_a_transfer_that_comes_to_nothing(origin: Origin, answer: Answer) -> None:
+    with pytest.raises(Unavailable, match=r"stalled: less than 1024 bytes per second for 0\.05 s"):
+        fetch(origin.serve("/a.iso", answer), DOWNLOAD_STALL_TIMEOUT="0.05")
+
+
+def test_cuts_a_head_that_never_ends(origin: Origin) -> None:
+    url = origin.serve("/a.iso", Answer(BODY, hold_head=True))
+    with pytest.raises(Unavailable, match="stalled"):
+        fetch(url, DOWNLOAD_STALL_TIMEOUT="0.05")
+
+
+@pytest.mark.parametrize(("value", "seconds"), [("7", 7), ("soon", None)])
+def test_tells_when_to_ask_again(origin: Origin, value: str, seconds: int | None) -> None:
+    url = origin.serve("/a.iso", Answer(status=429, headers={"Retry-After": value}))
+    with pytest.raises(Unavailable, match="answered 429") as refusal:
+        fetch(url)
+    assert refusal.value.retry_after_seconds == seconds
+
+
+def test_follows_no_circle_for_long(origin: Origin) -> None:
+    origin.serve("/b.iso", Answer(status=301, headers={"Location": "/a.iso"}))
+    url = origin.serve("/a.iso", Answer(status=301, headers={"Location": "/b.iso"}))
+    with pytest.raises(Unavailable, match="answered 301"):
+        fetch(url)
+    assert len(origin.asked) <= 11
+
+
+def test_is_interrupted_between_blocks(origin: Origin) -> None:
+    interruption = Interruption()
+    url = origin.serve("/a.iso", Answer(BODY))
+    with http().ask(url, {}, interruption) as answer:
+        blocks = answer.blocks()
+        next(blocks)
+        interruption.interrupt()
+        with pytest.raises(Interrupted):
+            next(blocks)
+
+
+def test_is_interrupted_before_it_begins(origin: Origin) -> None:
+    interruption = Interruption()
+    interruption.interrupt()
+    with pytest.raises(Interrupted):
+        fetch(origin.serve("/a", Answer(BODY)), interruption)
+    assert not origin.asked
+
+
+# Credentials.
+
+CREDENTIALS = {
+    "OS_IMAGES_REQUEST_HEADERS": json.dumps({"Authorization": f"Bearer {SECRET}", "X-Token": SECRET}),
+    "OS_IMAGES_REQUEST_QUERY_PARAMS": json.dumps({"key": f"{SECRET}/&", "more": "1"}),
+}
+QUERY = f"key={SECRET}%2F%26&more=1"
+
+
+@pytest.mark.parametrize(("query", "sent"), [("", f"?{QUERY}"), ("?a=b", f"?a=b&{QUERY}")])
+def test_sends_the_credentials_to_the_configured_origin(origin: Origin, query: str, sent: str) -> None:
+    fetch(origin.serve("/a.iso", Answer(BODY)) + query, **CREDENTIALS)
+
+    assert origin.asked[0].target == f"/a.iso{sent}"
+    assert origin.asked[0].headers["Authorization"] == f"Bearer {SECRET}"
+    assert origin.asked[0].headers["X-Token"] == SECRET
+
+
+def test_keeps_the_fields_on_a_redirect_within_the_origin(origin: Origin) -> None:
+    origin.serve("/b.iso", Answer(BODY))
+    url = origin.serve("/a.iso", Answer(b"moved", status=307, headers={"Location": "/b.iso"}))
+
+    assert fetch(url, **CREDENTIALS) == BODY
+    assert origin.asked[1].target == "/b.iso"
+    assert origin.asked[1].headers["X-Token"] == SECRET
+
+
+def test_takes_no_credentials_to_another_origin(origin: Origin, other: Origin) -> None:
+    other.serve("/b.iso", Answer(status=302, headers={"Location": "/c.iso"}))
+    other.serve("/c.iso", Answer(BODY))
+    location = f"{other.url('/b.iso')}?signed=yes&{QUERY}"
+    url = origin.serve("/a.iso", Answer(status=302, headers={"Location": location}))
+
+    assert fetch(url, **CREDENTIALS) == BODY
+    assert [asked.target for asked in other.asked] == ["/b.iso?signed=yes", "/c.iso"]
+    assert SECRET not in "".join(str(asked.headers) for asked in other.asked)
+
+
+def test_gives_the_credentials_again_when_it_comes_back(origin: Origin, other: Origin) -> None:
+    other.serve("/b.iso", Answer(status=302, headers={"Location": origin.serve("/c.iso", Answer(BODY))}))
+    url = origin.serve("/a.iso", Answer(status=302, headers={"Location": other.url("/b.iso")}))
+
+    assert fetch(url, **CREDENTIALS) == BODY
+    assert origin.asked[1].headers["X-Token"] == SECRET
+
+
+# TLS.
+
+
+def test_adds_a_ca_to_those_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    system, own = (authority(tmp_path / name) for name in _made(tmp_path, "system", "own"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(system.ca_file))
+    with running(system.context) as public, running(own.context) as private:
+        for origin in (public, private):
+            url = origin.serve("/a.iso", Answer(BODY))
+            assert fetch(url, OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE=str(own.ca_file)) == BODY
+
+
+def test_refuses_a_stranger_unless_told_not_to(tmp_path: Path, lines: Lines) -> None:
+    with running(authority(tmp_path).context) as origin:
+        url = origin.serve("/a.iso", Answer(BODY))
+        with pytest.raises(Unavailable, match="certificate: "):
+            fetch(url)
+        assert not lines.events
+
+        assert fetch(url, INSECURE_SKIP_VERIFY="true") == BODY
+        assert "INSECURE_SKIP_VERIFY is set" in lines.text
+
+
+def test_does_not_follow_from_https_to_http(tmp_path: Path, origin: Origin) -> None:
+    trusted = authority(tmp_path)
+    with running(trusted.context) as secure:
+        location = {"Location": origin.serve("/b.iso", Answer(BODY))}
+        url = secure.serve("/a.iso", Answer(status=302, headers=location))
+        with pytest.raises(Unavailable, match="redirects from https to http"):
+            fetch(url, OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE=str(trusted.ca_file))
+    assert not origin.asked
+
+
+def test_follows_from_http_to_https(tmp_path: Path, origin: Origin) -> None:
+    trusted = authority(tmp_path)
+    with running(trusted.context) as secure:
+        location = {"Location": secure.serve("/b.iso", Answer(BODY))}
+        url = origin.serve("/a.iso", Answer(status=302, headers=location))
+        assert fetch(url, OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE=str(trusted.ca_file)) == BODY
+
+
+def test_is_interrupted_while_a_tls_server_is_silent(tmp_path: Path) -> None:
+    trusted, interruption = authority(tmp_path), Interruption()
+    with running(trusted.context) as origin:
+        url = origin.serve("/a.iso", Answer(BODY[:9], promised=9000, hold=True))
+
+        def interrupt() -> None:
+            origin.held.wait()
+            interruption.interrupt()
+
+        waiter = threading.Thread(target=interrupt)
+        waiter.start()
+        with pytest.raises(Interrupted):
+            fetch(url, interruption, OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE=str(trusted.ca_file))
+        waiter.join()
+        assert not origin.go_on.is_set()
+
+
+# Proxies.
+
+
+def test_asks_the_proxy_of_the_environment(
+    origin: Origin, other: Origin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", f"http://user:{SECRET}@127.0.0.1:{other.port}")
+    url = origin.url("/a.iso")
+    other.serve(url, Answer(BODY))
+
+    assert fetch(url) == BODY
+    assert other.asked[0].headers["Proxy-Authorization"].startswith("Basic ")
+    assert not origin.asked
+
+
+def test_keeps_the_proxys_password_from_who_is_asked_without_it(
+    origin: Origin, other: Origin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", f"http://user:{SECRET}@127.0.0.1:{other.port}")
+    monkeypatch.setenv("no_proxy", f"127.0.0.1:{origin.port}")
+    location = origin.serve("/b.iso", Answer(BODY))
+    other.serve("http://mirror.invalid/a.iso", Answer(status=302, headers={"Location": location}))
+
+    assert fetch("http://mirror.invalid/a.iso") == BODY
+    assert "Proxy-Authorization" not in origin.asked[0].headers
+
+
+def test_tunnels_tls_through_the_proxy(
+    other: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trusted = authority(tmp_path)
+    monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{other.port}")
+    with running(trusted.context) as origin:
+        url = origin.serve("/a.iso", Answer(BODY))
+        assert fetch(url, OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE=str(trusted.ca_file), **CREDENTIALS) == BODY
+        assert origin.asked[0].headers["X-Token"] == SECRET
+    assert other.asked[0].target == f"127.0.0.1:{origin.port}"
+    assert SECRET not in str(other.asked[0].headers)
+
+
+def _made(directory: Path, *names: str) -> Iterator[str]:
+    for name in names:
+        (directory / name).mkdir()
+        yield name
