@@ -26,6 +26,7 @@ _PACKAGES = {
     "grub-mkimage": "grub-common",
     "mcopy": "mtools",
     "mformat": "mtools",
+    "mkfs.erofs": "erofs-utils",
     "mksquashfs": "squashfs-tools",
     "mmd": "mtools",
     "qemu-img": "qemu-utils",
