@@ -243,6 +243,13 @@ class Unavailable(ImageServiceError):
     code = "unavailable"
 
 
+class StreamMetadataInvalid(ImageServiceError):
+    """A stream's metadata is not what it should be; says where, as JSON paths."""
+
+    status = 502
+    code = "stream-metadata-invalid"
+
+
 class UpstreamError(ImageServiceError):
     """assisted-service is unreachable or answered garbage."""
 

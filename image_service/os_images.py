@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 FULL_ISO = "full-iso"
 TYPES = (FULL_ISO, "disconnected-iso")
 
-_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_ARCHITECTURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]{0,31}")
+VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+ARCHITECTURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]{0,31}")
 _ALPHABET = "must be at most {} characters, each a letter, a digit or one of {}, the first a letter or digit"
-_VERSION_FAULT = _ALPHABET.format(100, ". _ -")
-_ARCHITECTURE_FAULT = _ALPHABET.format(32, "_")
+VERSION_FAULT = _ALPHABET.format(100, ". _ -")
+ARCHITECTURE_FAULT = _ALPHABET.format(32, "_")
 _URL_FAULT = (
     "must be a file:///path, http:// or https:// URL, escaped, with no fragment and no user name "
     "(credentials go into OS_IMAGES_REQUEST_HEADERS)"
@@ -105,7 +105,7 @@ def _faults(entry: object) -> Iterable[str]:
         yield f"type must be one of {', '.join(TYPES)}, or absent"
 
 
-def _is_url(value: str) -> bool:
+def is_url(value: str) -> bool:
     """Whether a URL can be fetched, or opened, as it is."""
     if not re.fullmatch(r"[!-~]+", value) or "#" in value:
         return False
@@ -120,10 +120,10 @@ def _is_url(value: str) -> bool:
 
 
 _MEMBERS: dict[str, tuple[Callable[[str], object], str]] = {
-    "openshift_version": (_VERSION.fullmatch, _VERSION_FAULT),
-    "cpu_architecture": (_ARCHITECTURE.fullmatch, _ARCHITECTURE_FAULT),
-    "url": (_is_url, _URL_FAULT),
-    "version": (_VERSION.fullmatch, _VERSION_FAULT),
+    "openshift_version": (VERSION.fullmatch, VERSION_FAULT),
+    "cpu_architecture": (ARCHITECTURE.fullmatch, ARCHITECTURE_FAULT),
+    "url": (is_url, _URL_FAULT),
+    "version": (VERSION.fullmatch, VERSION_FAULT),
 }
 
 
