@@ -11,7 +11,6 @@ import re
 import resource
 import subprocess
 import time
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import attrs
@@ -92,8 +91,6 @@ def _changes(remastering: Remastering) -> Iterator[str]:
         yield from ("-map", str(file.absolute()), path, "-chmod", "0444", path, "--")
         # Behind all that is there, each in its turn; left alone, inode numbers would decide.
         yield from ("-find", path, "-exec", "sort_weight", str(-position), "--")
-    for directory in sorted({str(PurePosixPath(path).parent) for path in remastering.added}):
-        yield from ("-chmod", "0555", directory, "--")  # it may be a new one
 
 
 def _run(command: list[str], source: int, told: int, max_bytes: int, interruption: Interruption) -> int:

@@ -210,6 +210,7 @@ def test_every_generation_gets_areas_and_a_list_of_them(
     assert "coreos.liveiso" not in kargs.default
     assert len(kargs.areas) == 2
     assert layout.customized is None
+    assert "COREOS/MINISO.DAT" not in mastered.files(image)
     assert image[32672:32680] == bytes(8)
     assert image[32744:32768] == bytes(24)
 
@@ -406,18 +407,33 @@ def test_what_cannot_be_derived_is_refused(
     assert bench.left() == []
 
 
-def test_an_area_outside_of_the_known_boot_configurations_is_refused(
-    tmp_path: Path, make: Callable[[Path], Bench]
+@pytest.mark.parametrize("distance", [-1, 1000])
+def test_an_area_that_is_in_no_known_boot_configuration_is_refused(
+    distance: int, tmp_path: Path, make: Callable[[Path], Bench]
 ) -> None:
     """As an old header may name one; where a file list does, the list names the boot configuration too."""
     full_isos.x86_64(tmp_path / "base.iso")
     bench = make(tmp_path / "base.iso")
+    grub = mastered.files((tmp_path / "base.iso").read_bytes())["EFI/REDHAT/GRUB.CFG"]
     kargs = bench.base.layout.kernel_arguments
     assert kargs
-    areas = (attrs.evolve(kargs.areas[0], offset=0), kargs.areas[1])
+    areas = (attrs.evolve(kargs.areas[0], offset=grub.sector * 2048 + distance), kargs.areas[1])
     layout = attrs.evolve(bench.base.layout, kernel_arguments=attrs.evolve(kargs, areas=areas))
     with pytest.raises(BaseImageError, match=r"of 2 areas of kernel arguments, .* hold 1"):
         attrs.evolve(bench, base=attrs.evolve(bench.base, layout=layout)).derive()
+
+
+def test_the_file_list_leads_to_boot_configurations_of_any_name(
+    tmp_path: Path, make: Callable[[Path], Bench]
+) -> None:
+    files = {name.replace("redhat", "scos"): content for name, content in live_files().items()}
+    files["coreos/kargs.json"] = files["coreos/kargs.json"].replace(b"redhat", b"scos")
+    files["EFI/redhat/grub.cfg"] = b"configfile /EFI/scos/grub.cfg\n"  # boots nothing itself
+    master(tmp_path / "base.iso", files, VOLUME_ID)
+    image = make(tmp_path / "base.iso").derive()
+    found = mastered.files(image)
+    assert found["EFI/REDHAT/GRUB.CFG"].read(image) == files["EFI/redhat/grub.cfg"]
+    assert b" /images/nmstate.img\n" in found["EFI/SCOS/GRUB.CFG"].read(image)
 
 
 def test_names_that_rock_ridge_spells_otherwise_are_refused(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -55,6 +56,18 @@ def test_a_file_that_somebody_else_gave_up_is_left_nowhere(tmp_path: Path) -> No
     with pytest.raises(KeyError), made(tmp_path / "rhcos-x.iso") as temporary:
         give_up(temporary)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_gets_its_name_when_it_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, synced = tmp_path / "rhcos-x.iso", []
+
+    def fsync(descriptor: int) -> None:
+        synced.append((os.fstat(descriptor).st_ino, path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with made(path) as temporary:
+        temporary.write_bytes(b"whole")
+    assert synced == [(path.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
 
 
 def test_a_file_that_nobody_wrote_is_missed(tmp_path: Path) -> None:

@@ -239,6 +239,18 @@ async def test_what_was_made_of_another_is_made_anew(
 
 
 @ensure_deferred
+async def test_what_was_made_of_another_does_not_take_the_room_of_the_new_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as what assisted-image-service leaves under this name."""
+    (bench.data_dir / MINIMAL_ISO).write_bytes(b"of another service")
+    monkeypatch.setenv("PATH", "/nowhere")
+    bench.start().prepare(bench.open(openshift="4.17"))
+    await bench.told.until("could not be made")
+    assert bench.names() == set()
+
+
+@ensure_deferred
 async def test_a_failure_is_told_for_a_while_and_then_tried_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

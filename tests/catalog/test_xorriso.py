@@ -14,6 +14,7 @@ from image_service.catalog.xorriso import Remastering, remaster
 from image_service.errors import Unavailable
 from image_service.images.extents import BaseFile
 from tests.acceptance.media import master
+from tests.catalog.fake_xorriso import fake_xorriso
 from tests.coreos.iso_builder import VOLUME_ID
 
 if TYPE_CHECKING:
@@ -80,3 +81,17 @@ def test_after_an_interruption_it_is_not_even_started(source: BaseFile, target: 
     with pytest.raises(Interrupted):
         remaster(source, target, NOTHING_MUCH, interruption)
     assert not target.exists()
+
+
+def test_it_learns_nothing_of_this_process(
+    source: BaseFile, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SOURCE_DATE_EPOCH", "TZ", "HOME", "ASSISTED_SERVICE_HOST"):
+        monkeypatch.setenv(name, "1")
+    fake_xorriso(tmp_path, monkeypatch, f"env >{tmp_path}/told")
+    remaster(source, target, NOTHING_MUCH, Interruption())
+    told = dict(line.split("=", 1) for line in (tmp_path / "told").read_text().splitlines())
+    assert {name: told[name] for name in told.keys() - {"PATH", "PWD", "OLDPWD", "SHLVL", "_"}} == {
+        "LC_ALL": "C",
+        "TZ": "UTC",
+    }
