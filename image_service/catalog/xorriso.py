@@ -11,6 +11,7 @@ import re
 import resource
 import subprocess
 import time
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import attrs
@@ -91,6 +92,8 @@ def _changes(remastering: Remastering) -> Iterator[str]:
         yield from ("-map", str(file.absolute()), path, "-chmod", "0444", path, "--")
         # Behind all that is there, each in its turn; left alone, inode numbers would decide.
         yield from ("-find", path, "-exec", "sort_weight", str(-position), "--")
+    for directory in sorted({str(PurePosixPath(path).parent) for path in remastering.added}):
+        yield from ("-chmod", "0555", directory, "--")  # a new one has got the mode of the disk's
 
 
 def _run(command: list[str], source: int, told: int, max_bytes: int, interruption: Interruption) -> int:

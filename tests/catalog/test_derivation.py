@@ -210,6 +210,8 @@ def test_every_generation_gets_areas_and_a_list_of_them(
     assert "coreos.liveiso" not in kargs.default
     assert len(kargs.areas) == 2
     assert layout.customized is None
+    directories = run_client("xorriso", "-indev", bench.target, "-find", "/", "-type", "d", "-exec", "lsdl")
+    assert set(re.findall(r"^\S+", directories.decode(), re.MULTILINE)) == {"dr-xr-xr-x"}
     assert "COREOS/MINISO.DAT" not in mastered.files(image)
     assert image[32672:32680] == bytes(8)
     assert image[32744:32768] == bytes(24)
