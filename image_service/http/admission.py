@@ -13,10 +13,12 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from image_service.errors import Unavailable
+from image_service.http.observer import NOBODY
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+    from image_service.http.observer import Observer
     from image_service.http.response import Response
 
 SMALL_BYTES = 1024 * 1024
@@ -55,17 +57,25 @@ class Slots:
         queue_length: how many downloads may wait.
         patience_seconds: how long one waits.
         clock: the reactor's.
+        observer: told of refusals.
     """
 
-    def __init__(self, limit: int, queue_length: int, patience_seconds: float, clock: IReactorTime) -> None:
-        self._limit = limit
+    def __init__(
+        self,
+        limit: int,
+        queue_length: int,
+        patience_seconds: float,
+        clock: IReactorTime,
+        observer: Observer = NOBODY,
+    ) -> None:
+        self.limit = limit
         self._queue_length = queue_length
         self._patience_seconds = patience_seconds
         self._clock = clock
         self._taken: set[Slot] = set()
         self._queue: OrderedDict[Slot, IDelayedCall] = OrderedDict()
         self._granting = False
-        self.refused = 0
+        self._observer = observer
 
     @property
     def taken(self) -> int:
@@ -88,17 +98,19 @@ class Slots:
         """
         slot = Slot()
         seconds = min(self._patience_seconds, began + ANSWER_SECONDS - self._clock.seconds())
-        if not self._queue and len(self._taken) < self._limit:
+        if not self._queue and len(self._taken) < self.limit:
             self._grant(slot)
-        elif seconds > 0 and len(self._queue) < self._queue_length:
-            self._queue[slot] = self._clock.callLater(seconds, self._give_up, slot)
+        elif len(self._queue) >= self._queue_length:
+            self._refuse(slot, "queue-full")
+        elif seconds <= 0:
+            self._refuse(slot, "queue-wait")
         else:
-            self._refuse(slot)
+            self._queue[slot] = self._clock.callLater(seconds, self._give_up, slot)
         return slot
 
     def refusal(self) -> Unavailable:
         """What a download without a slot is told."""
-        detail = f"this service sends {self._limit} downloads already, which is its limit"
+        detail = f"this service sends {self.limit} downloads already, which is its limit"
         return Unavailable(detail, retry_after_seconds=RETRY_AFTER_SECONDS)
 
     def release(self, slot: Slot) -> None:
@@ -116,7 +128,7 @@ class Slots:
         if self._granting:
             return
         self._granting = True
-        while self._queue and len(self._taken) < self._limit:
+        while self._queue and len(self._taken) < self.limit:
             slot, timer = self._queue.popitem(last=False)
             timer.cancel()
             self._grant(slot)
@@ -128,8 +140,8 @@ class Slots:
 
     def _give_up(self, slot: Slot) -> None:
         del self._queue[slot]
-        self._refuse(slot)
+        self._refuse(slot, "queue-wait")
 
-    def _refuse(self, slot: Slot) -> None:
-        self.refused += 1
+    def _refuse(self, slot: Slot, reason: str) -> None:
+        self._observer.refused(reason)
         slot.granted.callback(False)  # noqa: FBT003 - same

@@ -22,6 +22,7 @@ from image_service.http.admission import is_download
 from image_service.http.deadline import Deadline
 from image_service.http.exchange import Answer, Exchange
 from image_service.http.head import MAX_HEAD_BYTES, HeadParser, find_head
+from image_service.http.observer import Abort
 from image_service.http.problem import problem
 from image_service.http.progress import Progress
 from image_service.http.sender import SendfileSender, TlsSender
@@ -64,14 +65,14 @@ class Connection(Protocol):
         self._crowded = crowded
         self._buffer = b""
         self._parser = HeadParser()
-        self._exchange: Exchange | None = None
+        self.exchange: Exchange | None = None
         self._taking = False  # within _take_requests
         self._head_begun = True  # the deadline is the head's, not the idle one
         self._reading_paused = False
         self._client_done = False  # it has closed its side
         self._closing = False
         self._lingered = 0
-        self._ended = ""  # why the connection is aborted
+        self._failure: tuple[Abort, str] | None = None  # why the connection is aborted
         self._deadline = Deadline(server.clock, self._deadline_passed)
 
     # The transport's calls.
@@ -81,7 +82,8 @@ class Connection(Protocol):
         transport = self.transport
         transport.setTcpNoDelay(True)  # else every answer's last segment waits for Nagle
         sender_type = TlsSender if self._secure else SendfileSender
-        self._sender: Sender = sender_type(transport, self._server.page_cache, self)
+        server = self._server
+        self._sender: Sender = sender_type(transport, server.page_cache, self, server.observer)
         self._progress = Progress(self._server.clock, self._tcp().getHandle())
         self._address = _plain_address(transport.getPeer().host)
         self._log = ConnectionLog(self._server.access_log, self._address)
@@ -105,7 +107,7 @@ class Connection(Protocol):
                 self.transport.pauseProducing()  # not an abort, whose reset could destroy the answer
             return
         self._buffer = self._buffer + data if self._buffer else data
-        if self._exchange is None:
+        if self.exchange is None:
             self._sender.begin_turn()
             self._take_requests()
         if len(self._buffer) > MAX_BUFFERED_BYTES and not self._reading_paused:
@@ -115,7 +117,7 @@ class Connection(Protocol):
     def readConnectionLost(self) -> None:
         """The client sends no more; what it asked for is still answered."""
         self._client_done = True
-        if self._closing or self._exchange is None:
+        if self._closing or self.exchange is None:
             self._shut()
 
     def writeConnectionLost(self) -> None:
@@ -126,8 +128,10 @@ class Connection(Protocol):
         self._closing = True
         self._deadline.cancel()
         self._sender.stop()
-        if self._exchange is not None:
-            self._end(self._exchange, self._ended or "the client is gone")
+        if self.exchange is not None:
+            abort, detail = self._failure or (Abort.CLIENT_GONE, "the client is gone")
+            self._server.observer.aborted(abort.value)
+            self._end(self.exchange, detail)
         self._log.close()
         self._server.lost(self)
 
@@ -138,7 +142,7 @@ class Connection(Protocol):
         if self._taking:
             return
         self._taking = True
-        while self._exchange is None and not self._closing and self._take_request():
+        while self.exchange is None and not self._closing and self._take_request():
             pass
         self._taking = False
         if self._reading_paused and len(self._buffer) <= MAX_BUFFERED_BYTES:
@@ -173,7 +177,7 @@ class Connection(Protocol):
     def _begin(self, request: Request) -> None:
         self._deadline.clear()
         exchange = Exchange(request.method, request, self._server.clock.seconds())
-        self._exchange = exchange
+        self.exchange = exchange
         answer = self._server.application.handle(request, self._address, crowded=self._crowded)
         if isinstance(answer, Answer) and not is_download(answer.response):
             self._send(exchange, answer)
@@ -185,7 +189,7 @@ class Connection(Protocol):
 
     def _admit(self, answer: Answer, exchange: Exchange) -> Answer | Deferred[Answer]:
         """Let a download wait for its slot; without one it becomes a refusal."""
-        if exchange is not self._exchange or not is_download(answer.response):
+        if exchange is not self.exchange or not is_download(answer.response):
             return answer
         slots = self._server.slots
         exchange.slot = slots.ask(exchange.began)
@@ -194,7 +198,7 @@ class Connection(Protocol):
         )
 
     def _send_later(self, answer: Answer, exchange: Exchange) -> None:
-        if exchange is self._exchange:  # else the client left in the meantime
+        if exchange is self.exchange:  # else the client left in the meantime
             if not self._taking:  # else it had fired already, in the turn of its request
                 self._sender.begin_turn()
             self._send(exchange, answer)
@@ -204,14 +208,14 @@ class Connection(Protocol):
 
     def _application_failed(self, failure: Failure) -> None:
         _log.failure("an answer could not be made", failure=failure)
-        self.failed("our own fault")
+        self.failed(Abort.OWN_FAULT, "our own fault")
 
     def _refuse(self, error: ImageServiceError, head: bytes) -> None:
         """Answer what is no sound request; nothing behind it can be trusted to be one."""
         self._deadline.clear()
         method = "HEAD" if head.startswith(b"HEAD ") else ""
         exchange = Exchange(method, None, self._server.clock.seconds())
-        self._exchange = exchange
+        self.exchange = exchange
         self._buffer = b""
         self._send(exchange, Answer(problem(error, head_only=bool(method))))
 
@@ -224,9 +228,11 @@ class Connection(Protocol):
         response = answer.response
         has_own_line = self._server.access_log.has_own_line(response.status)
         head = exchange.head(response, self._server.date_line(), needs_id=has_own_line)
+        seconds = self._server.clock.seconds() - exchange.began
+        self._server.observer.answer_began(answer.subject.handler, seconds)
         if self._sender.send(head, response.body):
             self._finish(exchange)
-        elif self._exchange is exchange:
+        elif self.exchange is exchange:
             self._watch_for_stall()
 
     def _may_go_on(self) -> bool:
@@ -235,13 +241,13 @@ class Connection(Protocol):
 
     def sent(self) -> None:
         """The sender is done, some time after it was asked to."""
-        if self._exchange is not None:
-            self._finish(self._exchange)
+        if self.exchange is not None:
+            self._finish(self.exchange)
             self._take_requests()
 
-    def failed(self, reason: str) -> None:
+    def failed(self, reason: Abort, detail: str) -> None:
         """The answer cannot be finished: a cut connection is the one honest sign of that."""
-        self._ended = self._ended or reason
+        self._failure = self._failure or (reason, detail)
         self._tcp().abortConnection()  # nothing happens if it is gone, while TLS would raise
 
     def _finish(self, exchange: Exchange) -> None:
@@ -254,9 +260,13 @@ class Connection(Protocol):
 
     def _end(self, exchange: Exchange, ended: str) -> None:
         """The one end that every exchange comes to."""
-        self._exchange = None
+        self.exchange = None
         seconds = self._server.clock.seconds() - exchange.began
-        self._log.add(exchange.entry(self._sender.body_bytes, seconds, ended))
+        entry = exchange.entry(self._sender.body_bytes, seconds, ended)
+        self._log.add(entry)
+        self._server.observer.request_ended(
+            entry.subject.handler, entry.method, entry.status, entry.seconds, entry.body_bytes
+        )
         if exchange.answer is not None:
             exchange.answer.ended()
         if exchange.slot is not None:
@@ -267,7 +277,7 @@ class Connection(Protocol):
     def _deadline_passed(self) -> None:
         if self._closing:
             self._linger()
-        elif self._exchange is not None:
+        elif self.exchange is not None:
             self._check_for_stall()
         elif self._head_begun and self._buffer:
             seconds = self._server.limits.head_seconds
@@ -283,7 +293,7 @@ class Connection(Protocol):
 
     def _check_for_stall(self) -> None:
         if self._progress.seconds_without() >= self._server.limits.stall_seconds:
-            self.failed(f"no progress for {self._server.limits.stall_seconds:g} s")
+            self.failed(Abort.NO_PROGRESS, f"no progress for {self._server.limits.stall_seconds:g} s")
             return
         self._deadline.set(LINGER_SECONDS if self._closing else self._stall_check_seconds())
 
@@ -305,7 +315,7 @@ class Connection(Protocol):
 
     def close_if_idle(self) -> None:
         """The service is going away: end now unless a request is being answered."""
-        if self._exchange is None and not self._closing:
+        if self.exchange is None and not self._closing:
             self._shut()
 
     def _shut(self) -> None:

@@ -79,6 +79,11 @@ class Exchange:
     slot: Slot | None = None
 
     @property
+    def handler(self) -> str:
+        """Of the subject; empty until there is an answer."""
+        return self.answer.subject.handler if self.answer is not None else ""
+
+    @property
     def _headers(self) -> Mapping[str, str]:
         return self.request.headers if self.request is not None else {}
 

@@ -10,14 +10,18 @@ from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Factory
 
 from image_service.http.connection import Connection
+from image_service.http.observer import NOBODY, Abort
 from image_service.http_dates import format_http_date
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.http.access_log import AccessLog
     from image_service.http.admission import Slots
     from image_service.http.exchange import Application
+    from image_service.http.observer import Observer
     from image_service.http.page_cache import PageCache
 
 CROWD_RESERVE = 64
@@ -54,6 +58,7 @@ class ConnectionFactory(Factory):
         access_log: where requests are logged.
         limits: deadlines and the number of connections.
         slots: for downloads; those of the other listeners too.
+        observer: counts.
         secure: whether TLS lies below.
     """
 
@@ -63,6 +68,7 @@ class ConnectionFactory(Factory):
     access_log: AccessLog
     limits: Limits
     slots: Slots
+    observer: Observer = NOBODY
     secure: bool = False
     draining: bool = attrs.field(default=False, init=False)
     connections: set[Connection] = attrs.field(factory=set, init=False)
@@ -76,6 +82,7 @@ class ConnectionFactory(Factory):
         """Take a connection, or close it at once when even the reserve is used up."""
         count = len(self.connections)
         if count >= self.limits.connections + CROWD_RESERVE:
+            self.observer.refused("connections")
             return None
         connection = Connection(self, secure=self.secure, crowded=count >= self.limits.connections)
         self.connections.add(connection)
@@ -86,6 +93,11 @@ class ConnectionFactory(Factory):
         self.connections.discard(connection)
         if self._drained is not None and not self.connections:
             self._drained.callback(None)
+
+    def handlers(self) -> Iterator[str]:
+        """The handler of each request that is being answered; empty where no answer is there yet."""
+        exchanges = (connection.exchange for connection in self.connections)
+        return (exchange.handler for exchange in exchanges if exchange is not None)
 
     async def drain(self, seconds: float) -> None:
         """Go away: end what is idle, give answers that are under way a while, then cut them.
@@ -105,7 +117,7 @@ class ConnectionFactory(Factory):
 
     def _cut(self) -> None:
         for connection in tuple(self.connections):
-            connection.failed("the service is going away")
+            connection.failed(Abort.GOING_AWAY, "the service is going away")
 
     def date_line(self) -> bytes:
         """The Date field of this second."""

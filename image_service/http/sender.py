@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
 
+from image_service.http.observer import Abort
 from image_service.images.extents import Extent, FileExtent, Literal, Zeros
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from twisted.protocols.tls import TLSMemoryBIOProtocol
     from twisted.python.failure import Failure
 
+    from image_service.http.observer import Observer
     from image_service.http.page_cache import PageCache
 
 TURN_BYTES = 4 * 1024 * 1024
@@ -50,7 +52,7 @@ class Outcomes(Protocol):
     def sent(self) -> None:
         """Everything is on its way."""
 
-    def failed(self, reason: str) -> None:
+    def failed(self, reason: Abort, detail: str) -> None:
         """The answer cannot be finished; the connection is to be aborted."""
 
 
@@ -122,8 +124,9 @@ class _Queue:
 class _Producer(ABC):
     """What both senders share: the queue, the disk, the life cycle."""
 
-    def __init__(self, page_cache: PageCache, outcomes: Outcomes) -> None:
+    def __init__(self, page_cache: PageCache, outcomes: Outcomes, observer: Observer) -> None:
         self.body_bytes = 0
+        self._observer = observer
         self._page_cache = page_cache
         self._outcomes = outcomes
         self._queue = _Queue()
@@ -161,11 +164,11 @@ class _Producer(ABC):
         except _NeedsDisk as needs:
             self._await_disk(needs.extent)
         except _ShortReadError:
-            self._fail("the file is shorter than it was")
+            self._fail(Abort.FILE_SHORTER, "the file is shorter than it was")
         except ConnectionError:
-            self._fail("the client is gone")
+            self._fail(Abort.CLIENT_GONE, "the client is gone")
         except OSError as error:
-            self._fail(f"the disk failed: {os.strerror(error.errno or 0)}")
+            self._fail(Abort.DISK_FAILED, f"the disk failed: {os.strerror(error.errno or 0)}")
         return False
 
     def _await_disk(self, extent: FileExtent) -> None:
@@ -180,11 +183,11 @@ class _Producer(ABC):
     def _disk_failed(self, failure: Failure) -> None:
         self._on_disk = False
         if self._sending:
-            self._fail(f"the disk failed: {failure.getErrorMessage()}")
+            self._fail(Abort.DISK_FAILED, f"the disk failed: {failure.getErrorMessage()}")
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: Abort, detail: str) -> None:
         self.stop()
-        self._outcomes.failed(reason)
+        self._outcomes.failed(reason, detail)
 
 
 @implementer(IPushProducer)
@@ -198,10 +201,13 @@ class SendfileSender(_Producer):
         transport: connected, without data of its own to send.
         page_cache: keeps the disk out of the reactor.
         outcomes: told of the end.
+        observer: counts the bytes.
     """
 
-    def __init__(self, transport: Server, page_cache: PageCache, outcomes: Outcomes) -> None:
-        super().__init__(page_cache, outcomes)
+    def __init__(
+        self, transport: Server, page_cache: PageCache, outcomes: Outcomes, observer: Observer
+    ) -> None:
+        super().__init__(page_cache, outcomes, observer)
         self._transport = transport
         self._socket: socket.socket = transport.getHandle()
         self._budget = 0
@@ -247,8 +253,10 @@ class SendfileSender(_Producer):
         extent, more = self._queue.next(min(self._budget, SENDFILE_BYTES))
         if isinstance(extent, FileExtent):
             count = self._send_file(extent)
+            self._observer.bytes_sent("sendfile", count)
         else:
             count = self._socket.send(_data(extent), socket.MSG_MORE if more else 0)
+            self._observer.bytes_sent("copy", count)
         self._queue.advance(count)
         self.body_bytes += count
         self._budget -= max(count, _SMALLEST_CHARGE)
@@ -285,10 +293,17 @@ class TlsSender(_Producer):
         transport: connected.
         page_cache: keeps the disk out of the reactor.
         outcomes: told of the end, which is when the transport's buffer has drained.
+        observer: counts the bytes.
     """
 
-    def __init__(self, transport: TLSMemoryBIOProtocol, page_cache: PageCache, outcomes: Outcomes) -> None:
-        super().__init__(page_cache, outcomes)
+    def __init__(
+        self,
+        transport: TLSMemoryBIOProtocol,
+        page_cache: PageCache,
+        outcomes: Outcomes,
+        observer: Observer,
+    ) -> None:
+        super().__init__(page_cache, outcomes, observer)
         self._transport = transport
         self._tcp = cast("Server", transport.transport)
         self._paused = False
@@ -341,6 +356,7 @@ class TlsSender(_Producer):
         written = b"".join(pieces)
         self.body_bytes += len(written)
         self._transport.write(written)
+        self._observer.bytes_sent("tls", len(written))
 
     def _bytes_of(self, extent: Extent) -> bytes | memoryview:
         if isinstance(extent, FileExtent):

@@ -25,6 +25,7 @@ from image_service.http.factory import ConnectionFactory, Limits
 from image_service.http.page_cache import PageCache
 from image_service.http.tls import TlsFactory
 from tests.http.client import Client
+from tests.http.counting import Counting
 from tests.http.turns import turns, until
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Server:
         factory: makes the connections; its clock moves only when the test says so.
         port: where it listens.
         lines: the access log's events.
+        counted: what was told to be counted.
     """
 
     reactor: EPollReactor
@@ -67,6 +69,7 @@ class Server:
     port: IListeningPort
     clock: Clock
     lines: list[dict[str, Any]]
+    counted: Counting
     _clients: list[Client] = attrs.field(factory=list, init=False)
 
     @property
@@ -180,13 +183,15 @@ async def serving(  # noqa: PLR0913 - each has its default
     clock = Clock()
     lines: list[dict[str, Any]] = []
     log = AccessLog(clock, logger=Logger("access", observer=lines.append))  # type: ignore[arg-type]
+    counted = Counting()
     factory = ConnectionFactory(
         clock=clock,
         application=application,
         page_cache=page_cache or PageCache(reactor, pool),
         access_log=log,
         limits=limits,
-        slots=Slots(downloads, 400, PATIENCE_SECONDS, clock),
+        slots=Slots(downloads, 400, PATIENCE_SECONDS, clock, counted),
+        observer=counted,
         secure=secure,
     )
     listener = listener or socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -196,7 +201,7 @@ async def serving(  # noqa: PLR0913 - each has its default
     port = reactor.adoptStreamPort(listener.fileno(), listener.family, top)
     listener.close()
     before = open_descriptors() - 1  # the port's own
-    server = Server(reactor, factory, port, clock, lines)
+    server = Server(reactor, factory, port, clock, lines, counted)
     try:
         yield server
         await server.end()

@@ -19,6 +19,7 @@ from image_service.http.admission import (
 )
 from image_service.http.response import Response
 from image_service.images.extents import Zeros
+from tests.http.counting import Counting
 
 LIMIT, QUEUE_LENGTH = 2, 3
 
@@ -31,24 +32,24 @@ class Naive:
     taken: list[int] = attrs.field(factory=list)
     queue: list[tuple[int, float]] = attrs.field(factory=list)
     told: list[tuple[int, bool]] = attrs.field(factory=list)
-    refused: int = 0
+    refused: list[str] = attrs.field(factory=list)
 
     def ask(self, number: int, waited: float) -> None:
         patience = min(PATIENCE_SECONDS, ANSWER_SECONDS - waited)
         if len(self.taken) < LIMIT:
             self.grant(number)
-        elif patience > 0 and len(self.queue) < QUEUE_LENGTH:
+        elif len(self.queue) < QUEUE_LENGTH and patience > 0:
             self.queue.append((number, self.now + patience))
         else:
-            self.refuse([number])
+            self.refuse([number], "queue-wait" if len(self.queue) < QUEUE_LENGTH else "queue-full")
 
     def grant(self, number: int) -> None:
         self.taken.append(number)
         self.told.append((number, True))
 
-    def refuse(self, numbers: list[int]) -> None:
+    def refuse(self, numbers: list[int], reason: str) -> None:
         self.told += [(number, False) for number in numbers]
-        self.refused += len(numbers)
+        self.refused += [reason] * len(numbers)
 
     def release(self, number: int) -> None:
         self.taken = [other for other in self.taken if other != number]
@@ -61,7 +62,7 @@ class Naive:
         self.now += seconds
         over = [number for number, until in self.queue if until <= self.now]
         self.queue = [(number, until) for number, until in self.queue if until > self.now]
-        self.refuse(over)
+        self.refuse(over, "queue-wait")
 
 
 def listen(slot: Slot, number: int, told: list[tuple[int, bool]]) -> None:
@@ -80,7 +81,8 @@ def listen(slot: Slot, number: int, told: list[tuple[int, bool]]) -> None:
 )
 def test_slots_go_to_whom_a_naive_list_would_give_them(steps: list[tuple[str, float]]) -> None:
     clock = Clock()
-    slots, naive = Slots(LIMIT, QUEUE_LENGTH, PATIENCE_SECONDS, clock), Naive()
+    naive, counted = Naive(), Counting()
+    slots = Slots(LIMIT, QUEUE_LENGTH, PATIENCE_SECONDS, clock, counted)
     asked: list[Slot] = []
     told: list[tuple[int, bool]] = []
     for what, value in steps:
@@ -101,7 +103,7 @@ def test_slots_go_to_whom_a_naive_list_would_give_them(steps: list[tuple[str, fl
     assert [number for number, granted in told if granted] == [
         number for number, granted in naive.told if granted
     ]
-    assert slots.refused == naive.refused
+    assert counted.refusals == naive.refused
     for slot in asked:
         slots.release(slot)
     assert (slots.taken, slots.waiting, clock.getDelayedCalls()) == (0, 0, [])

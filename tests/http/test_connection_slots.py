@@ -94,7 +94,7 @@ async def test_who_waited_long_enough_is_refused_and_may_go_on(narrow: Server) -
     assert json.loads(refusal.body)["code"] == "unavailable"
     (refused, _) = narrow.lines
     assert (refused["handler"], refused["status"], refused["code"]) == ("/image", 503, "unavailable")
-    assert narrow.factory.slots.refused == 1
+    assert narrow.counted.refusals == ["queue-wait"]
 
 
 @ensure_deferred

@@ -1,0 +1,84 @@
+"""What is told of connections to whoever counts."""
+
+from __future__ import annotations
+
+import enum
+from typing import Protocol
+
+
+class Abort(enum.Enum):
+    """Why an answer did not come to its end."""
+
+    CLIENT_GONE = "client-gone"
+    NO_PROGRESS = "no-progress"
+    GOING_AWAY = "going-away"
+    DISK_FAILED = "disk-failed"
+    FILE_SHORTER = "file-shorter"
+    OWN_FAULT = "own-fault"
+
+
+class Observer(Protocol):
+    """Counts. It is called for every piece that is sent, in the reactor's thread, and has to be quick."""
+
+    def answer_began(self, handler: str, seconds: float) -> None:
+        """An answer goes out.
+
+        Args:
+            handler: of its subject.
+            seconds: since the request's head had arrived.
+        """
+
+    def request_ended(self, handler: str, method: str, status: int, seconds: float, body_bytes: int) -> None:
+        """A request is over.
+
+        Args:
+            handler: of its subject; empty: there was no answer, or it was about nothing.
+            method: as sent; empty where the head could not be read.
+            status: of the answer; 0: there was none.
+            seconds: since its head had arrived.
+            body_bytes: bytes of content that the transport took.
+        """
+
+    def aborted(self, reason: str) -> None:
+        """A request's answer did not come to its end; it may not even have begun.
+
+        Args:
+            reason: the value of an ``Abort``.
+        """
+
+    def bytes_sent(self, path: str, count: int) -> None:
+        """The transport took a piece of an answer.
+
+        Args:
+            path: ``sendfile``, ``copy`` or ``tls``.
+            count: bytes, those of heads included.
+        """
+
+    def refused(self, reason: str) -> None:
+        """There was no room.
+
+        Args:
+            reason: ``queue-full`` or ``queue-wait`` for a download, ``connections`` for a whole connection.
+        """
+
+
+class Nobody:
+    """Counts nothing."""
+
+    def answer_began(self, handler: str, seconds: float) -> None:
+        """See ``Observer``."""
+
+    def request_ended(self, handler: str, method: str, status: int, seconds: float, body_bytes: int) -> None:
+        """See ``Observer``."""
+
+    def aborted(self, reason: str) -> None:
+        """See ``Observer``."""
+
+    def bytes_sent(self, path: str, count: int) -> None:
+        """See ``Observer``."""
+
+    def refused(self, reason: str) -> None:
+        """See ``Observer``."""
+
+
+NOBODY = Nobody()

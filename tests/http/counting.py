@@ -1,0 +1,46 @@
+"""An observer that keeps everything that it is told."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import attrs
+
+
+@attrs.define(eq=False)
+class Counting:
+    """Keeps what it is told, in order.
+
+    Args:
+        answers: handlers of the answers that began, and after how many seconds.
+        requests: handler, method, status, seconds and bytes of each request that is over.
+        aborts: reasons.
+        sent: bytes by path.
+        refusals: reasons.
+    """
+
+    answers: list[tuple[str, float]] = attrs.field(factory=list)
+    requests: list[tuple[str, str, int, float, int]] = attrs.field(factory=list)
+    aborts: list[str] = attrs.field(factory=list)
+    sent: Counter[str] = attrs.field(factory=Counter)
+    refusals: list[str] = attrs.field(factory=list)
+
+    def answer_began(self, handler: str, seconds: float) -> None:
+        """See ``Observer``."""
+        self.answers.append((handler, seconds))
+
+    def request_ended(self, handler: str, method: str, status: int, seconds: float, body_bytes: int) -> None:
+        """See ``Observer``."""
+        self.requests.append((handler, method, status, seconds, body_bytes))
+
+    def aborted(self, reason: str) -> None:
+        """See ``Observer``."""
+        self.aborts.append(reason)
+
+    def bytes_sent(self, path: str, count: int) -> None:
+        """See ``Observer``."""
+        self.sent[path] += count
+
+    def refused(self, reason: str) -> None:
+        """See ``Observer``."""
+        self.refusals.append(reason)
