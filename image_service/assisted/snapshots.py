@@ -213,6 +213,11 @@ class Snapshots:
             pin.keep_older(found)
         return found
 
+    @property
+    def in_grace(self) -> int:
+        """How many infra-envs are served although they could not be validated."""
+        return sum(pin.failing_since is not None for pin in self._pins.values())
+
     # Validation.
 
     def _is_good(self, pin: Pin) -> bool:
@@ -249,7 +254,6 @@ class Snapshots:
 
     async def _revalidate(self, pin: Pin) -> None:
         question = pin.snapshot.question
-        self._count("revalidation")
         pin.asked_at = self._clock.seconds()
         try:
             await self._take(pin, await self._asked(question))

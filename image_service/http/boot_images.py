@@ -25,7 +25,7 @@ from image_service.images.snapshot import Question, Snapshot
 from image_service.single_flight import detached
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from twisted.internet.interfaces import IReactorTime
 
@@ -108,6 +108,7 @@ class BootImages:
         clock: tells the time.
         window_seconds: how long after its last read a mount is in progress.
         held_bytes: what all composed images may hold in memory.
+        count: is told what happened, by a word, for metrics.
     """
 
     def __init__(  # noqa: PLR0913 - each a part that tests put another in the place of
@@ -120,6 +121,7 @@ class BootImages:
         *,
         window_seconds: float,
         held_bytes: int,
+        count: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._composer = composer
         self._resolver = resolver
@@ -128,8 +130,13 @@ class BootImages:
         self._clock = clock
         self._window_seconds = window_seconds
         self.mounts: Mounts[Version] = Mounts(clock, window_seconds)
-        self._composed = ComposedImages(composer, snapshots, held_bytes)
+        self._composed = ComposedImages(composer, snapshots, held_bytes, count)
         self._retained: OrderedDict[_Tag, Version] = OrderedDict()
+
+    @property
+    def held_bytes(self) -> int:
+        """What all composed images hold in memory."""
+        return self._composed.held_bytes
 
     def at_once(self, want: Want) -> Composed | None:
         """Give what is wanted where nothing need be asked, composed or waited for.

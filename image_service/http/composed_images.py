@@ -14,6 +14,8 @@ from image_service.images.reference import ArtifactRef, Kind
 from image_service.single_flight import SingleFlight
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from image_service.http.composer import Composer
     from image_service.http.versions import Version
     from image_service.images.boot_image import BootImage
@@ -43,14 +45,22 @@ class ComposedImages:
         composer: composes.
         customizations: what is laid over base images.
         limit_bytes: what all composed images may hold in memory; the least recently used gives way.
+        count: is told what happened, by a word, for metrics.
     """
 
-    def __init__(self, composer: Composer, customizations: Customizations, limit_bytes: int) -> None:
+    def __init__(
+        self,
+        composer: Composer,
+        customizations: Customizations,
+        limit_bytes: int,
+        count: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._composer = composer
         self._customizations = customizations
         self._limit_bytes = limit_bytes
         self._composed: OrderedDict[Version, Composed] = OrderedDict()
-        self._held_bytes = 0
+        self._count = count
+        self.held_bytes = 0
         self._refused: OrderedDict[Version, Unprocessable] = OrderedDict()
         self._composing: SingleFlight[Version, Composed] = SingleFlight(MAX_COMPOSING)
 
@@ -99,10 +109,11 @@ class ComposedImages:
                 self._refused.popitem(last=False)
             raise
         self._composed[version] = composed
-        self._held_bytes += composed.held_bytes
-        while self._held_bytes > self._limit_bytes and len(self._composed) > 1:
+        self.held_bytes += composed.held_bytes
+        while self.held_bytes > self._limit_bytes and len(self._composed) > 1:
             _, oldest = self._composed.popitem(last=False)
-            self._held_bytes -= oldest.held_bytes
+            self.held_bytes -= oldest.held_bytes
+            self._count("eviction")
         return composed
 
     async def _image(self, version: Version) -> BootImage:
