@@ -891,7 +891,6 @@ def test_what_happens_is_counted(pinning: Pinning, logged_failures: LoggedFailur
     assert pinning.counted == {
         "miss": 1,
         "hit": 1,
-        "revalidation": 4,
         "unchanged": 1,
         "changed": 1,
         "failed": 1,
