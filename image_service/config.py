@@ -308,6 +308,23 @@ class Settings:
             "`rhcos-{type}-{version}-{cpu_architecture}.iso`, is not fetched.",
         ),
     )
+    data_dir_max_bytes: int | None = attrs.field(
+        metadata=_variable(
+            "DATA_DIR_MAX_BYTES",
+            parse=parsers.whole_number(1, None),
+            meaning="Bytes that the files in `DATA_DIR` may take together. When not set: as many as there is "
+            "room for, less some MiB.",
+        ),
+    )
+    retention: float = attrs.field(
+        metadata=_variable(
+            "RETENTION",
+            parse=parsers.seconds,
+            default="86400",
+            meaning="Seconds for which an image that was fetched or derived stays in `DATA_DIR` when no "
+            "configuration has it any more. What was put there by hand is never removed.",
+        ),
+    )
     data_temp_dir: Path | None = attrs.field(
         metadata=_variable(
             "DATA_TEMP_DIR",

@@ -30,6 +30,7 @@ from image_service.assisted.sealing import SECRET_BYTES, Vault
 from image_service.assisted.snapshots import Lifetimes, Snapshots
 from image_service.assisted.sqlite_store import SqliteStore
 from image_service.catalog.catalog import Catalog
+from image_service.catalog.data_dir import DataDir
 from image_service.catalog.download import Downloader
 from image_service.catalog.templates import Templates
 from image_service.config import Settings
@@ -135,6 +136,7 @@ class ImageService(Service):
         self._settings = settings
         self._standalone = standalone
         self._metrics = Metrics()
+        self._data_dir = DataDir(settings.data_dir, settings.retention, settings.data_dir_max_bytes)
         self._sockets: list[socket.socket] = []
         self._running = AsyncExitStack()
         self._started: Deferred[None] = succeed(None)
@@ -265,7 +267,7 @@ class ImageService(Service):
     def _start_templates(self) -> Templates:
         settings = self._settings
         scratch = settings.data_temp_dir or settings.data_dir
-        return Templates(self._reactor, self._reactor, settings.data_dir, scratch)
+        return Templates(self._reactor, self._reactor, self._data_dir, scratch)
 
     def _start_catalog(self, templates: Templates) -> Catalog:
         settings = self._settings
@@ -274,7 +276,7 @@ class ImageService(Service):
             self._reactor,
             self._reactor,
             self._os_images(),
-            settings.data_dir,
+            self._data_dir,
             fetch,
             prepare_templates=templates.prepare,
         )

@@ -10,10 +10,8 @@ from __future__ import annotations
 import enum
 import math
 import os
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
@@ -21,23 +19,22 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger, LogLevel
 from twisted.python.threadpool import ThreadPool
 
-from image_service.catalog.files import publish, remove_leftovers
 from image_service.catalog.interruption import Interrupted, Interruption
-from image_service.catalog.opening import open_base_image
-from image_service.catalog.partial_file import state_path
+from image_service.catalog.keeper import Keeper
 from image_service.errors import BaseImageError, Unavailable, UnknownBaseImage
 from image_service.images.reference import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from twisted.internet.interfaces import IDelayedCall, IReactorFromThreads, IReactorTime
 
+    from image_service.catalog.data_dir import DataDir
+    from image_service.catalog.keeper import Fetch
     from image_service.images.base import BaseImage
     from image_service.os_images import OsImage
 
 T = TypeVar("T")
-Fetch: TypeAlias = Callable[[str, Path, Interruption], None]
 
 DOWNLOADS = 4  # at a time
 VERIFICATIONS = 2  # at a time; they keep a processor and a disk busy
@@ -96,7 +93,7 @@ class Catalog:
         reactor: where results of threads arrive.
         clock: times the retries.
         entries: the images, no two of one file name.
-        data_dir: the only directory that is written.
+        data_dir: the only directory that is written; is open from ``start`` to ``stop``.
         fetch: makes a partial file complete, as ``Downloader.fetch`` does.
         prepare_templates: begins with what is derived from a base image.
     """
@@ -108,7 +105,7 @@ class Catalog:
         reactor: IReactorFromThreads,
         clock: IReactorTime,
         entries: Iterable[OsImage],
-        data_dir: Path,
+        data_dir: DataDir,
         fetch: Fetch,
         *,
         prepare_templates: Callable[[BaseImage], None] = lambda _: None,
@@ -116,11 +113,11 @@ class Catalog:
         self._reactor = reactor
         self._clock = clock
         self._data_dir = data_dir
-        self._fetch = fetch
         self._prepare_templates = prepare_templates
         self._images = [_Image(entry, Kind(entry.image_type)) for entry in entries]
         self._index = _index(self._images)
         self._interruption = Interruption()
+        self._keeper = Keeper(data_dir, fetch, self._interruption)
         self._pool = ThreadPool(0, DOWNLOADS + VERIFICATIONS, "catalog")
         self._downloads = DeferredSemaphore(DOWNLOADS)
         self._verifications = DeferredSemaphore(VERIFICATIONS)
@@ -132,8 +129,7 @@ class Catalog:
         Raises:
             OSError: ``data_dir`` cannot be made or read.
         """
-        self._data_dir.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(self._data_dir)
+        self._data_dir.open()
         self._pool.start()
         for image in self._images:
             self._attempt(image)
@@ -154,6 +150,7 @@ class Catalog:
             self._close(image)
         if self._pool.started:
             self._pool.stop()
+        self._data_dir.close()
 
     def find(self, version: str, architecture: str, kind: Kind) -> BaseImage:
         """Give the base image to make a boot image from.
@@ -256,34 +253,15 @@ class Catalog:
             )
 
     async def _obtain(self, image: _Image) -> BaseImage:
-        path = image.entry.local_path or self._data_dir / image.entry.file_name
-        fetched = image.entry.local_path is None and not path.exists()
-        if fetched:
-            download = partial(self._download, image.entry.url, path)
-            await self._downloads.run(self._in_thread, image, State.DOWNLOADING, download)
-        verify = partial(self._verify, image.entry, path, fetched=fetched)
+        if not self._keeper.path(image.entry).exists():
+            obtain = partial(self._keeper.obtain, image.entry)
+            await self._downloads.run(self._in_thread, image, State.DOWNLOADING, obtain)
+        verify = partial(self._keeper.open, image.entry)
         return await self._verifications.run(self._in_thread, image, State.VERIFYING, verify)
 
     def _in_thread(self, image: _Image, state: State, work: Callable[[], T]) -> Deferred[T]:
         self._change(image, state)
         return deferToThreadPool(self._reactor, self._pool, work)
-
-    def _download(self, url: str, path: Path) -> None:
-        self._interruption.check()
-        partial_path = path.with_name(f".{path.name}.part")
-        self._fetch(url, partial_path, self._interruption)
-        publish(partial_path, path)
-        state_path(partial_path).unlink(missing_ok=True)
-
-    def _verify(self, entry: OsImage, path: Path, *, fetched: bool) -> BaseImage:
-        self._interruption.check()
-        try:
-            sidecar = self._data_dir / f"{entry.file_name}.json"
-            return open_base_image(entry, path, sidecar, self._interruption)
-        except BaseImageError:
-            if fetched:  # what is no base image is not adopted at the next start either
-                path.unlink(missing_ok=True)
-            raise
 
     def _fail(self, image: _Image, reason: str) -> None:
         """Try again later, unless there is no later."""

@@ -1,4 +1,8 @@
-"""What is derived from base images lies in ``DATA_DIR``: it is found again, or made. Runs in a thread."""
+"""What is derived from base images lies in ``DATA_DIR``: it is found again, or made. Runs in a thread.
+
+assisted-image-service keeps its own minimal ISOs there, as ``rhcos-minimal-iso-…``; ours have other names, so
+that neither takes away what the other has.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.catalog.data_dir import DataDir  # noqa: TC001 - attrs resolves annotations at run time
 from image_service.catalog.derivation import DERIVATION_VERSION, derive
 from image_service.catalog.digest import Sidecar, sha256_of
 from image_service.catalog.files import written
-from image_service.catalog.interruption import Interruption  # noqa: TC001 - attrs resolves annotations
+from image_service.catalog.interruption import Interruption  # noqa: TC001 - same
 from image_service.coreos.live_iso import read_live_iso
 from image_service.coreos.rootfs import nmstate_archive, read_nmstatectl
 from image_service.errors import BaseImageError
@@ -30,12 +35,12 @@ class DerivedFiles:
     """Finds or makes derived files, one at a time.
 
     Args:
-        directory: where they are.
+        data_dir: where they are.
         scratch: a directory for temporary files.
         interruption: ends it from another thread.
     """
 
-    directory: Path
+    data_dir: DataDir
     scratch: Path
     interruption: Interruption
 
@@ -54,7 +59,7 @@ class DerivedFiles:
             OSError: a file cannot be read or written.
             Interrupted: the service stops.
         """
-        path = self.directory / f"rhcos-minimal-iso-{base.version}-{base.architecture}.iso"
+        path = self.data_dir.path / f"rhcos-derived-minimal-iso-{base.version}-{base.architecture}.iso"
         archive, digests = None, [base.sha256]
         if base.needs_nmstate:
             with self._nmstate(base) as (nmstate, digest):
@@ -84,20 +89,22 @@ class DerivedFiles:
             return NmstateImage(_kept(file), digest)
 
     def _nmstate(self, base: BaseImage) -> AbstractContextManager[tuple[BaseFile, str]]:
-        path = self.directory / f"rhcos-nmstate-{base.version}-{base.architecture}.img"
+        path = self.data_dir.path / f"rhcos-nmstate-{base.version}-{base.architecture}.img"
         return self._obtained(path, _origin([base.sha256]), partial(self._extract_nmstate, base, path))
 
     @contextmanager
     def _obtained(self, path: Path, origin: str, make: Callable[[], None]) -> Iterator[tuple[BaseFile, str]]:
         """Open a file that was made of ``origin``, if need be after making it, and tell its digest."""
-        self.interruption.check()
-        if not _is_made_of(path, origin):
-            path.unlink(missing_ok=True)  # there may be no room for both
-            make()
+        with self.data_dir.lock(path.name, self.interruption):
+            self.interruption.check()
+            if not _is_made_of(path, origin):
+                self.data_dir.claim(path.name, path.name, f"{path.name}.json")
+                path.unlink(missing_ok=True)  # there may be no room for both
+                make()
+                with _opened(path) as file:
+                    _sidecar(file).put("origin", origin)
             with _opened(path) as file:
-                _sidecar(file).put("origin", origin)
-        with _opened(path) as file:
-            yield file, sha256_of(file, _sidecar(file), self.interruption)
+                yield file, sha256_of(file, _sidecar(file), self.interruption)
 
     def _extract_nmstate(self, base: BaseImage, path: Path) -> None:
         rootfs = base.layout.files.rootfs

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_TEMPORARY = re.compile(r"\.rhcos-.+\.[0-9a-f]{8}\.part")
+_TEMPORARY = re.compile(r"\.(?:\.?rhcos-.+|image-service\.json)\.[0-9a-f]{8}\.part")
 
 
 @contextlib.contextmanager
@@ -21,7 +21,7 @@ def written(path: Path) -> Iterator[BinaryIO]:
     """Give a new file to write, which takes the place of ``path`` once it is complete and on the disk.
 
     Args:
-        path: its name begins with ``rhcos-``, so that what a crash leaves behind is known again.
+        path: its name begins with ``rhcos-`` or ``.rhcos-``, by which what a crash leaves behind is known.
 
     Yields:
         the file; when the block raises, nothing of it stays.

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
 
+    from image_service.catalog.data_dir import DataDir
+
 T = TypeVar("T", BaseImage, NmstateImage)
 R = TypeVar("R")
 _Key: TypeAlias = tuple[str, str, str]
@@ -49,7 +51,7 @@ class Templates:
     """
 
     def __init__(
-        self, reactor: IReactorFromThreads, clock: IReactorTime, data_dir: Path, scratch: Path
+        self, reactor: IReactorFromThreads, clock: IReactorTime, data_dir: DataDir, scratch: Path
     ) -> None:
         with suppress(FileNotFoundError):  # DATA_DIR, which the catalog makes
             remove_leftovers(scratch)

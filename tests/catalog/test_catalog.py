@@ -13,6 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from image_service.catalog.catalog import DOWNLOADS, RETRY_SECONDS, Catalog, State
+from image_service.catalog.data_dir import LOCKS, MANIFEST, DataDir
 from image_service.catalog.download import Downloader
 from image_service.config import Settings
 from image_service.errors import BaseImageError, NotFound, Unavailable
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
 
     from image_service.catalog.interruption import Interruption
+    from image_service.catalog.keeper import Progress
     from tests.catalog.lines import Lines
     from tests.conftest import LoggedFailures
 
@@ -54,13 +56,13 @@ class Bench:
     def start(self, *entries: OsImage) -> Catalog:
         settings = Settings.from_environment({"DATA_DIR": str(self.data_dir)}, standalone=True)
         fetch = Downloader.from_settings(settings).fetch
-        catalog = Catalog(self.reactor, self.clock, entries, self.data_dir, fetch)
+        catalog = Catalog(self.reactor, self.clock, entries, DataDir(self.data_dir), fetch)
         self.started.append(catalog)
         catalog.start()
         return catalog
 
     def names(self) -> set[str]:
-        return {path.name for path in self.data_dir.iterdir()}
+        return {path.name for path in self.data_dir.iterdir()} - {LOCKS, MANIFEST}
 
 
 @async_fixture
@@ -199,7 +201,7 @@ async def test_refuses_what_is_no_pristine_live_iso(
     assert [status.state for status in catalog.states()] == [State.REFUSED, State.READY]
     assert bench.clock.getDelayedCalls() == []  # stays refused
     assert (tmp_path / "bad.iso").exists()
-    assert open_files() == before + 1  # the good one
+    assert open_files() == before + 2  # the good one, and the lock of who is there
 
 
 @ensure_deferred
@@ -229,24 +231,24 @@ async def test_refuses_what_is_no_file(bench: Bench, lines: Lines, tmp_path: Pat
 
 
 @ensure_deferred
-async def test_does_not_keep_what_it_fetched_and_refused(bench: Bench, lines: Lines, origin: Origin) -> None:
+async def test_sets_aside_what_it_fetched_and_refused(bench: Bench, lines: Lines, origin: Origin) -> None:
     image = entry(origin.serve("/base.iso", Answer(b"please log in")))
     bench.start(image)
     await lines.until(image.file_name, State.REFUSED)
 
-    assert bench.names() == set()
+    assert bench.names() == {f"{image.file_name}.refused"}
 
 
 @ensure_deferred
 async def test_keeps_a_fault_of_its_own_to_one_image(
     reactor: EPollReactor, lines: Lines, tmp_path: Path, logged_failures: LoggedFailures
 ) -> None:
-    def fail(url: str, partial: Path, interruption: Interruption) -> None:
-        raise RuntimeError(url, partial, interruption)
+    def fail(url: str, partial: Path, interruption: Interruption, progress: Progress) -> None:
+        raise RuntimeError(url, partial, interruption, progress)
 
     good = entry(write(tmp_path / "good.iso").as_uri(), version="good")
     bad = entry(NOWHERE, version="bad")
-    catalog = Catalog(reactor, Clock(), [bad, good], tmp_path, fail)
+    catalog = Catalog(reactor, Clock(), [bad, good], DataDir(tmp_path), fail)
     catalog.start()
     await lines.until(bad.file_name, State.REFUSED)
     await lines.until(good.file_name, State.READY)
@@ -331,7 +333,7 @@ async def test_finds_by_build_before_openshift_version(bench: Bench, lines: Line
 async def test_names_what_there_is(
     reactor: EPollReactor, tmp_path: Path, asked: tuple[str, str, Kind], says: str
 ) -> None:
-    catalog = Catalog(reactor, Clock(), [entry(NOWHERE)], tmp_path, lambda *_: None)
+    catalog = Catalog(reactor, Clock(), [entry(NOWHERE)], DataDir(tmp_path), lambda *_: None)
     with pytest.raises(NotFound, match=says):
         catalog.find(*asked)
     await catalog.stop()
@@ -413,9 +415,9 @@ async def test_closes_each_file_once(bench: Bench, lines: Lines, tmp_path: Path)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
     with (tmp_path / "base.iso").open() as other:
-        assert other.fileno() == descriptor
+        os.dup2(other.fileno(), descriptor)
         await catalog.stop()
-        os.fstat(descriptor)
+        os.close(descriptor)
     with pytest.raises(Unavailable, match="is stopped"):
         catalog.find("4.19", "x86_64", Kind.FULL_ISO)
 
@@ -433,13 +435,13 @@ async def test_does_not_try_again_after_it_stopped(bench: Bench, lines: Lines, o
 async def test_does_not_try_again_what_fails_while_it_stops(reactor: EPollReactor, tmp_path: Path) -> None:
     fetching, stopping, clock = threading.Event(), threading.Event(), Clock()
 
-    def fetch(url: str, partial: Path, interruption: Interruption) -> None:
-        del url, partial, interruption
+    def fetch(url: str, partial: Path, interruption: Interruption, progress: Progress) -> None:
+        del url, partial, interruption, progress
         fetching.set()
         stopping.wait()
         raise Unavailable("cable cut")
 
-    catalog = Catalog(reactor, clock, [entry(NOWHERE)], tmp_path, fetch)
+    catalog = Catalog(reactor, clock, [entry(NOWHERE)], DataDir(tmp_path), fetch)
     catalog.start()
     fetching.wait()
     stopped = Deferred.fromCoroutine(catalog.stop())

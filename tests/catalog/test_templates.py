@@ -15,6 +15,7 @@ from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
 from zope.interface import implementer
 
 from image_service.catalog import derived_files
+from image_service.catalog.data_dir import LOCKS, MANIFEST, DataDir
 from image_service.catalog.derivation import DERIVATION_VERSION
 from image_service.catalog.files import scratch_directory
 from image_service.catalog.templates import RETRY_SECONDS, Templates
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 NMSTATECTL = next(content for name, content in OSTREE_FILES.items() if name.endswith("/nmstatectl"))
 ROOTFS = cpio(("root.squashfs", erofs_fixture("fragments")))
-MINIMAL_ISO = f"rhcos-minimal-iso-{VERSION}-x86_64.iso"
+MINIMAL_ISO = f"rhcos-derived-minimal-iso-{VERSION}-x86_64.iso"
 MINIMAL_ISO_NAME = f"the minimal ISO of the base image {VERSION} (x86_64)"
 NMSTATE = f"rhcos-nmstate-{VERSION}-x86_64.img"
 
@@ -85,7 +86,7 @@ class Bench:
 
     def start(self) -> Templates:
         """As at a start of the service."""
-        templates = Templates(self.reactor, self.clock, self.data_dir, self.data_dir)
+        templates = Templates(self.reactor, self.clock, DataDir(self.data_dir), self.data_dir)
         self.started.append(templates)
         return templates
 
@@ -97,7 +98,7 @@ class Bench:
 
     def names(self) -> set[str]:
         """What is in the directory."""
-        return {path.name for path in self.data_dir.iterdir()}
+        return {path.name for path in self.data_dir.iterdir()} - {LOCKS, MANIFEST}
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from image_service.catalog.data_dir import DataDir
 from image_service.catalog.derived_files import DerivedFiles
 from image_service.catalog.interruption import Interruption
 from image_service.catalog.opening import open_base_image
@@ -186,7 +187,7 @@ def test_a_ramdisk_for_which_the_spliced_one_has_no_room_has_a_derived_one(
 def derived(base: Path, customization: Customization, openshift: str = "4.17") -> bytes:
     """What the service would send of a minimal ISO that it has derived."""
     with tempfile.TemporaryDirectory() as directory, opened(base, openshift) as image:
-        files = DerivedFiles(Path(directory), Path(directory), Interruption())
+        files = DerivedFiles(DataDir(Path(directory)), Path(directory), Interruption())
         template = files.minimal_iso(image)
         image_sent = sent(derived_minimal_canvas(image, template, URL), customization)
         os.close(template.file.descriptor)
