@@ -1,0 +1,139 @@
+"""What else a live ISO has: a ramdisk's area, the files that are booted without it, and legacy headers."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from image_service.coreos.kargs_areas import KargsArea
+from image_service.coreos.live_iso import RAMDISK_FILE
+from image_service.coreos.spans import Span, check_room, refuse_overlaps
+from image_service.errors import BaseImageError
+from tests.coreos.iso_builder import build_live_iso, live_files
+from tests.coreos.reading import read_layout
+
+KARGS_JSON = "coreos/kargs.json"
+
+
+def files_without(*paths: str) -> dict[str, bytes]:
+    return {path: content for path, content in live_files().items() if path not in paths}
+
+
+# A ramdisk.
+
+
+def test_a_ramdisk_goes_into_a_file_of_its_own() -> None:
+    iso = build_live_iso({**live_files(), RAMDISK_FILE: bytes(4096)})
+    area = read_layout(iso).ramdisk
+    assert area is not None
+    assert area.length == 4096
+    marked = bytearray(iso)
+    marked[area.offset : area.offset + 4096] = b"r" * 4096
+    assert bytes(marked) == build_live_iso({**live_files(), RAMDISK_FILE: b"r" * 4096})
+
+
+def test_an_iso_that_nobody_derived_has_no_such_area() -> None:
+    assert read_layout(build_live_iso()).ramdisk is None
+
+
+def test_a_ramdisk_shares_no_byte_with_the_config() -> None:
+    igninfo = json.dumps({"file": RAMDISK_FILE}).encode()
+    iso = build_live_iso({**live_files(), RAMDISK_FILE: bytes(4096), "coreos/igninfo.json": igninfo})
+    with pytest.raises(BaseImageError, match=f"embed areas overlap: 4096 bytes .*{RAMDISK_FILE}"):
+        read_layout(iso)
+
+
+# Files.
+
+
+@pytest.mark.parametrize("path", ["images/pxeboot/vmlinuz", "images/pxeboot/kernel.img", "images/kernel.img"])
+def test_the_kernel_has_one_of_its_names(path: str) -> None:
+    iso = build_live_iso({**files_without("images/pxeboot/vmlinuz"), path: b"a kernel"})
+    kernel = read_layout(iso).files.kernel
+    assert kernel is not None
+    assert iso[kernel.offset : kernel.offset + kernel.length] == b"a kernel"
+
+
+@pytest.mark.parametrize("path", ["images/pxeboot/initrd.img", "images/initrd.img"])
+def test_the_initrd_has_one_of_its_names(path: str) -> None:
+    iso = build_live_iso({**files_without("images/pxeboot/initrd.img"), path: b"an initrd"})
+    initrd = read_layout(iso).files.initrd
+    assert initrd is not None
+    assert iso[initrd.offset : initrd.offset + initrd.length] == b"an initrd"
+
+
+def test_of_two_names_the_newer_counts() -> None:
+    old = {"images/pxeboot/kernel.img": b"old", "images/kernel.img": b"old", "images/initrd.img": b"old"}
+    files = read_layout(build_live_iso({**live_files(), **old})).files
+    assert files.kernel is not None
+    assert files.initrd is not None
+    assert (files.kernel.length, files.initrd.length) == (len(b"kernel data\n"), len(b"initrd data\n"))
+
+
+# Kernel arguments.
+
+
+def test_the_file_that_tells_of_them_is_kept_as_it_is() -> None:
+    iso = build_live_iso()
+    kargs_json = read_layout(iso).kargs_json
+    assert kargs_json is not None
+    assert kargs_json.content == live_files()[KARGS_JSON]
+    assert iso[kargs_json.offset :].startswith(kargs_json.content)
+    without = read_layout(build_live_iso(files_without(KARGS_JSON)))
+    assert (without.kargs_json, without.kernel_arguments) == (None, None)
+
+
+def test_the_length_of_default_arguments_is_that_of_their_bytes() -> None:
+    kargs = json.loads(live_files()[KARGS_JSON])
+    kargs["default"] = "ä" * (kargs["size"] // 2 + 1)
+    iso = build_live_iso({**live_files(), KARGS_JSON: json.dumps(kargs).encode()})
+    with pytest.raises(BaseImageError, match=f"take {len(kargs['default']) * 2} bytes, the areas have"):
+        read_layout(iso)
+
+
+def test_an_area_s_arguments_end_where_it_says() -> None:
+    assert KargsArea(0, b"#", b"\1").parse(b"a=b\1####") == "a=b"
+    assert KargsArea(0, b"\0", b"\0").parse(b"a=b\0\0\0\0") == "a=b"
+
+
+def test_the_legacy_header_lists_areas_up_to_the_first_zero() -> None:
+    whole = read_layout(build_live_iso()).kernel_arguments
+    assert whole is not None
+    iso = bytearray(build_live_iso(files_without(KARGS_JSON)))
+    places = [iso.index(b"coreos.liveiso="), iso.rindex(b"coreos.liveiso=")]
+    header = struct.pack("<8sQQ6Q", b"coreKarg", whole.size, places[0], *places, 0, 7, 7, 7)
+    iso[32672 : 32672 + len(header)] = header
+    found = read_layout(bytes(iso)).kernel_arguments
+    assert found is not None
+    assert [area.offset for area in found.areas] == places
+    assert found.default == whole.default
+
+
+# Spans.
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 4)), max_size=5))
+def test_spans_overlap_where_they_share_a_byte(places: list[tuple[int, int]]) -> None:
+    """Empty ones share none; where they may lie is nobody's concern."""
+    spans = [Span("x", offset, length) for offset, length in places if length]
+    taken = [offset for span in spans for offset in range(span.offset, span.offset + span.length)]
+    if len(taken) == len(set(taken)):
+        refuse_overlaps(spans)
+    else:
+        with pytest.raises(BaseImageError, match=r"overlap: . bytes at offset"):
+            refuse_overlaps(spans)
+
+
+@given(st.integers(0, 9), st.integers(-9, 9), st.integers(0, 9))
+def test_an_area_has_room_where_all_of_it_lies_inside(offset: int, length: int, limit: int) -> None:
+    if length >= 0 and offset + length <= limit:
+        check_room("x", offset, length, limit)
+    else:
+        with pytest.raises(
+            BaseImageError, match=f"leaves x of {limit} bytes: {length} bytes at offset {offset}"
+        ):
+            check_room("x", offset, length, limit)
