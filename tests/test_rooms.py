@@ -19,6 +19,7 @@ ROOMS = (
     ("errors",),
     ("parsers", "http_dates"),
     ("os_images",),
+    ("stream_sources",),
     ("config",),
     ("coreos",),
     ("images",),
@@ -28,7 +29,7 @@ ROOMS = (
     ("tap",),
 )
 POSITIONS = {room: position for position, rooms in enumerate(ROOMS) for room in rooms}
-PURE = {"errors", "parsers", "http_dates", "os_images", "config", "coreos", "images"}
+PURE = {"errors", "parsers", "http_dates", "os_images", "stream_sources", "config", "coreos", "images"}
 
 MODULES = sorted((ROOT / "image_service").rglob("*.py"))
 
