@@ -21,6 +21,7 @@ from image_service import parsers
 from image_service.errors import ConfigurationError
 from image_service.os_images import OsImage, parse_os_images
 from image_service.parsers import Address, Listen
+from image_service.stream_sources import StreamSource, parse_coreos_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -346,8 +347,30 @@ class Settings:
             "`https://…`, fetched once) are required, `type` is `full-iso` (the default) or "
             "`disconnected-iso`. Versions are made of letters, digits and `. _ -`, an architecture of"
             " letters, digits and `_`; each begins with a letter or digit. Entries of one version, "
-            "architecture and type are one image and must have one URL. Required, except in "
-            "standalone mode, where a small sample image stands in.",
+            "architecture and type are one image and must have one URL. Required, except with "
+            "`COREOS_STREAMS` and in standalone mode, where a small sample image stands in.",
+        ),
+    )
+    coreos_streams: tuple[StreamSource, ...] = attrs.field(
+        repr=False,
+        metadata=_variable(
+            "COREOS_STREAMS",
+            parse=parse_coreos_streams,
+            absent=(),
+            meaning="Streams to take base images from, with or without `OS_IMAGES`: a JSON list of objects."
+            " `stream` (its name here), `url` (of its metadata, `http://…` or `https://…`) and "
+            "`architectures` (a list) are required, `keep` is how many of the newest releases stay (2 when"
+            " not given). The metal ISO of each architecture becomes a base image whose version is the "
+            "release; the stream's name stands for the newest that is ready, where an OpenShift version is "
+            "asked for.",
+        ),
+    )
+    stream_refresh: float = attrs.field(
+        metadata=_variable(
+            "STREAM_REFRESH",
+            parse=parsers.seconds,
+            default="3600",
+            meaning="Seconds, a tenth more or less, after which a stream is asked again what it offers.",
         ),
     )
     os_image_download_ca_file: Path | None = attrs.field(
@@ -463,7 +486,8 @@ class Settings:
     def contradictions(self, environ: Mapping[str, str], *, standalone: bool) -> Iterator[str]:
         """Name what is missing, and what is right by itself but not together with others."""
         for variable in variables():
-            if variable.required and not standalone and not variable.find(environ):
+            optional = standalone or ("OS_IMAGES" in variable.names and environ.get("COREOS_STREAMS"))
+            if variable.required and not optional and not variable.find(environ):
                 yield f"{' or '.join(variable.names)}: is not set, but required"
         if bool(environ.get("HTTPS_KEY_FILE")) != bool(environ.get("HTTPS_CERT_FILE")):
             yield "HTTPS_KEY_FILE and HTTPS_CERT_FILE: one is set; both must be, or none"

@@ -150,6 +150,17 @@ def test_requires_an_upstream_and_images(tmp_path: Path) -> None:
     ]
 
 
+def test_streams_may_take_the_place_of_images(complete: dict[str, str]) -> None:
+    source = {"stream": "stable", "url": f"https://mirror/x?token={SECRET}", "architectures": ["x86_64"]}
+    environ = {**complete, "OS_IMAGES": "", "COREOS_STREAMS": json.dumps([source])}
+    settings = Settings.from_environment(environ)
+    assert settings.os_images == ()
+    assert [found.stream for found in settings.coreos_streams] == ["stable"]
+    assert SECRET not in repr(settings)
+    (told,) = faults({**environ, "COREOS_STREAMS": json.dumps([{**source, "keep": 0}])})
+    assert told.startswith("COREOS_STREAMS: entry 0: keep must be")
+
+
 def test_repeats_no_secret(complete: dict[str, str]) -> None:
     wrong = {
         "OS_IMAGES": json.dumps([{**IMAGE, "url": f"https://user:{SECRET}@mirror/x"}]),
