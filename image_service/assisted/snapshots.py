@@ -163,8 +163,8 @@ class Snapshots:
             ImageServiceError: it may not, or assisted-service has failed for too long.
         """
         pin = await self._pinned(snapshot.question)
-        if not snapshot.tenure.ended:  # of a pin, perhaps, that had to make room meanwhile
-            snapshot.tenure = pin.snapshot.tenure
+        if snapshot.tenure is not pin.snapshot.tenure and not snapshot.tenure.ended:
+            await self._rejoin(snapshot, pin)
         if not self._is_fresh(pin):
             await self._validate(pin)
         if snapshot.tenure.ended:
@@ -217,6 +217,13 @@ class Snapshots:
     def in_grace(self) -> int:
         """How many infra-envs are served although they could not be validated."""
         return sum(pin.failing_since is not None for pin in self._pins.values())
+
+    async def _rejoin(self, snapshot: Snapshot, pin: Pin) -> None:
+        """Give a snapshot whose pin had to make room the tenure of the one that came after it."""
+        if await self.retained(snapshot.question, snapshot.generation) is None:
+            snapshot.tenure.ended = True  # in the meantime
+        else:
+            snapshot.tenure = pin.snapshot.tenure
 
     # Validation.
 
@@ -328,9 +335,7 @@ class Snapshots:
         return self._remember(Pin(snapshot, now))
 
     def _remember(self, pin: Pin) -> Pin:
-        question = pin.snapshot.question
-        self._pins[question] = pin
-        self._pins.move_to_end(question)
+        self._pins[pin.snapshot.question] = pin
         while len(self._pins) > MAX_PINNED:
             self._pins.popitem(last=False)
         return pin

@@ -125,11 +125,13 @@ class FaultyStore:
     Args:
         store: does the work.
         broken: the names of the methods that fail.
+        gate: None, or what every method waits for.
         called: how often, by name.
     """
 
     store: SnapshotStore = attrs.field(factory=MemoryStore)
     broken: set[str] = attrs.field(factory=set)
+    gate: Deferred[None] | None = None
     called: Counter[str] = attrs.field(factory=Counter)
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
@@ -137,6 +139,8 @@ class FaultyStore:
 
         async def call(*arguments: Any) -> Any:
             self.called[name] += 1
+            if self.gate is not None:
+                await self.gate
             if name in self.broken:
                 raise StoreFailed(f"{name} fails")
             return await method(*arguments)

@@ -172,8 +172,10 @@ def test_what_the_other_process_keeps_is_not_taken_for_another_answer(pinning: P
     add(pinning, old)
     for generation in (2, 3):
         add(pinning, customization(str(generation)), after=generation - 1)
+    pinning.store.called.clear()
     kept = add(other, new)
     assert kept.generation == 4
+    assert pinning.store.called["add"] == 2
     assert loaded(other, kept) == new
     assert loaded(pinning.restarted(), kept) == new
 
@@ -181,7 +183,9 @@ def test_what_the_other_process_keeps_is_not_taken_for_another_answer(pinning: P
 def test_behind_an_end_of_the_other_process_it_goes_on(pinning: Pinning) -> None:
     other = pinning.restarted()
     kept = add(pinning, customization("1"))
-    outcome(pinning.archive.end(kept, NOW))
+    outcome(other.archive.end(kept, NOW))
+    assert loaded(pinning, kept) is not None, "what is in memory is another matter"
+    assert outcome(pinning.archive.latest(QUESTION)) is None
     assert add(other, customization("1")).generation == 2
 
 
@@ -221,6 +225,13 @@ def test_what_was_not_stored_is_never_taken_for_what_was(pinning: Pinning) -> No
     later = customization("later")
     kept = add(other, later, after=unsaved[2].generation)
     assert (kept.generation, loaded(pinning.restarted(), kept)) == (2, later)
+
+
+def test_when_the_store_is_back_numbers_begin_with_its_own(pinning: Pinning) -> None:
+    pinning.store.broken.update(METHODS)
+    unsaved = add(pinning, customization("1"))
+    pinning.store.broken.clear()
+    assert add(pinning, customization("2"), after=unsaved.generation).generation == 1
 
 
 def test_a_store_that_can_only_be_written_ends_nowhere(pinning: Pinning) -> None:

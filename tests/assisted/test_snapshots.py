@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from image_service.assisted import snapshots as snapshots_module
@@ -632,8 +633,12 @@ def test_many_who_read_the_same_share_it(pinning: Pinning) -> None:
     pinning.upstream.text = "changed"
     pinning.newest()
     after = pinning.restarted()
-    after.upstream.held = []
+    after.newest()
+    gate: Deferred[None] = Deferred()
+    after.store.gate = gate
     found = [Outcome(after.snapshots.retained(QUESTION, 1)) for _ in range(100)]
+    after.store.gate = None
+    gate.callback(None)
     assert len({id(one.value) for one in found}) == 1
 
 
@@ -789,6 +794,37 @@ def test_pins_that_make_room_are_found_again_and_end_with_their_mounts(
         outcome(pinning.snapshots.keep(first))
 
 
+def test_a_mount_whose_pin_made_room_does_not_go_on_after_an_end_that_it_did_not_see(
+    pinning: Pinning, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots_module, "MAX_PINNED", 1)
+    first = pinning.newest()
+    pinning.newest(OTHERS[0])
+    pinning.clock.advance(TTL)
+    pinning.upstream.error = Forbidden("no longer")
+    with pytest.raises(Forbidden):
+        pinning.newest()
+    pinning.upstream.error = None
+    pinning.newest()
+    assert not pinning.snapshots.may_go_on(first)
+    with pytest.raises(NotFound):
+        outcome(pinning.snapshots.keep(first))
+
+
+def test_what_is_renewed_is_the_last_to_make_room(pinning: Pinning, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots_module, "MAX_PINNED", 2)
+    pinning.newest()
+    pinning.newest(OTHERS[0])
+    pinning.clock.advance(TTL)
+    pinning.upstream.text = "changed"
+    pinning.newest()
+    pinning.newest(OTHERS[1])
+    assert list(pinning.snapshots._pins) == [QUESTION, OTHERS[1]]
+    assert pinning.snapshots.fresh(QUESTION)
+    pinning.newest(OTHERS[2])
+    assert list(pinning.snapshots._pins) == [QUESTION, OTHERS[2]]
+
+
 def test_the_end_reaches_who_came_while_it_was_being_asked_for(
     pinning: Pinning, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -812,12 +848,15 @@ def test_the_end_reaches_who_came_while_it_was_being_asked_for(
 
 
 def test_older_generations_are_bounded(pinning: Pinning) -> None:
+    pinning.upstream.text = "0"
+    first = pinning.newest()
     for number in range(30):
         pinning.upstream.text = str(number)
         pinning.newest()
         pinning.clock.advance(TTL)
     (pin,) = pinning.snapshots._pins.values()
     assert [snapshot.generation for snapshot in pin.older] == list(range(29, 29 - MAX_OLDER, -1))
+    assert first.tenure is pin.snapshot.tenure, "a mount that reads the first one ends with all"
     after = pinning.restarted()
     for generation in range(30, 0, -1):
         outcome(after.snapshots.retained(QUESTION, generation))
@@ -842,18 +881,27 @@ def test_questions_without_end_are_not_asked_at_once(
     assert pinning.newest().generation == 1
 
 
+@pytest.mark.parametrize("seconds", [MAX_AGE, TTL])
 @pytest.mark.parametrize("error", [Conflict("409"), UpstreamError("502"), NotFound("404")])
-def test_what_is_told_again_and_again_does_not_grow(pinning: Pinning, error: ImageServiceError) -> None:
+def test_what_is_told_again_and_again_does_not_grow(
+    pinning: Pinning, error: ImageServiceError, seconds: float
+) -> None:
+    """Nor does what is kept of it keep alive what it came through."""
     pinning.newest()
-    pinning.clock.advance(MAX_AGE)
+    pinning.clock.advance(seconds)
     pinning.upstream.error = error
+    Outcome(pinning.snapshots.newest(QUESTION))
+    for pin in pinning.snapshots._pins.values():
+        kept = pin.error or pin.refusal
+        assert kept is not None
+        assert kept.__traceback__ is None
+        pin.failing_since = 0.0 if pin.error else None
     lengths = set()
-    for number in range(20):
+    for _ in range(20):
         with pytest.raises(type(error)) as raised:
             pinning.newest()
-        if number:
-            lengths.add(len(traceback.extract_tb(raised.value.__traceback__)))
-            assert raised.value.__context__ is None
+        lengths.add(len(traceback.extract_tb(raised.value.__traceback__)))
+        assert raised.value.__context__ is None
     assert len(lengths) == 1
     assert pinning.rounds == 2
 
