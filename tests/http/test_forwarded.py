@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from ipaddress import ip_address, ip_network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from image_service.http.forwarded import _parse, client_address
+
+PROXIES = tuple(map(ip_network, ("10.0.0.0/8", "2001:db8::/32")))
+PROXY, CLIENT = "10.0.0.1", "203.0.113.7"
+
+
+def told(forwarded: str | None, peer: str = PROXY) -> str:
+    headers = {} if forwarded is None else {"x-forwarded-for": forwarded}
+    return client_address(peer, headers, PROXIES)
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "expected"),
+    [
+        (None, PROXY),
+        (CLIENT, CLIENT),
+        (f"198.51.100.1, {CLIENT}", CLIENT),  # whatever a client says about itself
+        (f"{CLIENT}, 10.0.0.2, 10.0.0.3", CLIENT),
+        (f"198.51.100.1, {CLIENT}, 2001:db8::9", CLIENT),
+        ("10.0.0.2, 10.0.0.3", "10.0.0.2"),  # a client among the proxies
+        (f" {CLIENT}\t,\t10.0.0.2 ", CLIENT),
+        ("", PROXY),
+        (",", PROXY),
+        ("unknown", PROXY),
+        ("_hidden", PROXY),
+        ("unknown, 10.0.0.2", "10.0.0.2"),
+        (f"{CLIENT}, unknown, 10.0.0.2", "10.0.0.2"),
+        ("203.0.113.7.9", PROXY),
+        ("x" * 10000, PROXY),
+        (" " * 8000 + "x y", PROXY),
+    ],
+)
+def test_the_nearest_address_that_is_no_trusted_proxy_s(forwarded: str | None, expected: str) -> None:
+    assert told(forwarded) == expected
+
+
+@pytest.mark.parametrize(
+    ("hop", "expected"),
+    [
+        (f"{CLIENT}:50000", CLIENT),
+        (f"::ffff:{CLIENT}", CLIENT),
+        ("2001:DB9:0:0::1", "2001:db9::1"),
+        ("[2001:db9::1]", "2001:db9::1"),
+        ("[2001:db9::1]:50000", "2001:db9::1"),
+        ("fe80::1%eth0", "fe80::1%eth0"),
+    ],
+)
+def test_an_address_has_one_spelling(hop: str, expected: str) -> None:
+    """A client that came to be two would lose its mount."""
+    assert told(hop) == expected
+    assert told(f"{hop}, 10.0.0.2:443") == expected
+
+
+def test_who_is_no_proxy_is_believed_nothing() -> None:
+    assert told("198.51.100.1", peer=CLIENT) == CLIENT
+    assert told("198.51.100.1", peer="not an address") == "not an address"
+    assert client_address(PROXY, {"x-forwarded-for": CLIENT}, ()) == PROXY
+
+
+def test_hops_without_end_are_not_followed() -> None:
+    assert told(", ".join([CLIENT, *["10.0.0.2"] * 15])) == CLIENT
+    assert told(", ".join([CLIENT, *["10.0.0.2"] * 16])) == "10.0.0.2"
+
+
+def test_what_is_too_long_for_an_address_is_not_even_remembered() -> None:
+    before = _parse.cache_info().misses
+    assert told("7" * 65) == PROXY
+    assert _parse.cache_info().misses <= before + 1, "the proxy's own"
+
+
+addresses = st.one_of(st.ip_addresses(), st.ip_addresses(network="10.0.0.0/8"))
+
+
+@given(st.text(), st.lists(addresses.map(str), max_size=8))
+def test_what_a_client_writes_changes_nothing(written: str, hops: list[str]) -> None:
+    """The nearest proxy appends whom it was asked by."""
+    honest = [*hops, CLIENT, PROXY]
+    assert told(", ".join(honest)) == CLIENT
+    assert told(f"{written}, {', '.join(honest)}") == CLIENT
+
+
+@given(st.lists(addresses, max_size=12), addresses)
+def test_it_is_what_walking_back_finds(hops: list[object], peer: object) -> None:
+    found = str(peer)
+    for hop in reversed(hops):
+        if not any(ip_address(found) in proxy for proxy in PROXIES):
+            break
+        found = str(getattr(hop, "ipv4_mapped", None) or hop)
+    expected = found if hops else str(peer)
+    plain = getattr(ip_address(expected), "ipv4_mapped", None)
+    assert told(", ".join(map(str, hops)), peer=str(peer)) in {expected, str(plain)}
