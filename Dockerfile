@@ -1,5 +1,5 @@
-# Any image with Python >= 3.11, pip and the CA certificates will do, and with xorriso, or apt-get or dnf to
-# install it with: --build-arg BASE_IMAGE=...
+# Any image with Python >= 3.11, pip and the CA certificates will do, and with xorriso and gpgv, or apt-get or
+# dnf to install them with: --build-arg BASE_IMAGE=...
 ARG BASE_IMAGE=python:3.13-slim
 
 FROM ${BASE_IMAGE} AS build
@@ -17,10 +17,11 @@ LABEL org.opencontainers.image.title="image-service" \
       io.k8s.display-name="image-service" \
       io.openshift.expose-services="8080:http" \
       io.openshift.tags="coreos,discovery,iso"
-RUN command -v xorriso || if command -v dnf; then \
-        dnf --assumeyes install xorriso && dnf clean all; \
+RUN command -v xorriso && command -v gpgv || if command -v dnf; then \
+        dnf --assumeyes install gnupg2 xorriso && dnf clean all; \
     else \
-        apt-get update && apt-get install --yes --no-install-recommends xorriso && rm -r /var/lib/apt/lists/*; \
+        apt-get update && apt-get install --yes --no-install-recommends gpgv xorriso \
+            && rm -r /var/lib/apt/lists/*; \
     fi
 COPY --from=build /opt/image-service /opt/image-service
 ENV PATH=/opt/image-service/bin:${PATH} \

@@ -345,9 +345,9 @@ class Settings:
             meaning="The base images: a JSON list of objects of strings. `openshift_version`, `version` (the "
             "OS build), `cpu_architecture` and `url` (`file:///…`, served in place; `http://…` or "
             "`https://…`, fetched once) are required, `type` is `full-iso` (the default) or "
-            "`disconnected-iso`. Versions are made of letters, digits and `. _ -`, an architecture of"
-            " letters, digits and `_`; each begins with a letter or digit. Entries of one version, "
-            "architecture and type are one image and must have one URL. Required, except with "
+            "`disconnected-iso`, `sha256` is the digest of the file, if you know it. Versions are made of "
+            "letters, digits and `. _ -`, an architecture of letters, digits and `_`; each begins with a letter"
+            " or digit. Entries of one version, architecture and type are one image and must have one URL. Required, except with "
             "`COREOS_STREAMS` and in standalone mode, where a small sample image stands in.",
         ),
     )
@@ -408,6 +408,15 @@ class Settings:
             default="60",
             meaning="Seconds in which the source of a base image must make progress, of a KiB per second at "
             "the least; else the transfer is cut, to go on later from where it was.",
+        ),
+    )
+    signing_keys: Path | None = attrs.field(
+        metadata=_variable(
+            "SIGNING_KEYS",
+            parse=parsers.readable_file,
+            meaning="OpenPGP key ring, binary or in ASCII armour. With it, a base image is served only if it "
+            "has a detached signature by one of the keys: at its URL with `.sig` at the end of the path, or "
+            "beside a file. `gpgv` checks it. When not set: no signature is asked for.",
         ),
     )
     insecure_skip_verify: bool = attrs.field(

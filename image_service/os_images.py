@@ -23,6 +23,7 @@ FULL_ISO = "full-iso"
 TYPES = (FULL_ISO, "disconnected-iso")
 
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+SHA256 = re.compile(r"[0-9A-Fa-f]{64}")
 ARCHITECTURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]{0,31}")
 _ALPHABET = "must be at most {} characters, each a letter, a digit or one of {}, the first a letter or digit"
 VERSION_FAULT = _ALPHABET.format(100, ". _ -")
@@ -43,6 +44,9 @@ class OsImage:
         image_type: ``full-iso`` or ``disconnected-iso``.
         openshift_versions: the OpenShift versions that it is for, the highest first; never empty.
         url: ``file``, ``http`` or ``https``; its query may hold a credential.
+        sha256: digest that the file must have, lower-case hex; None: it is not known.
+        signature_url: of its detached OpenPGP signature; None: the image's own, with ``.sig`` at the end of
+            the path.
     """
 
     version: str
@@ -50,6 +54,8 @@ class OsImage:
     image_type: str
     openshift_versions: tuple[str, ...]
     url: str = attrs.field(repr=False)
+    sha256: str | None = None
+    signature_url: str | None = attrs.field(default=None, repr=False)
 
     @property
     def file_name(self) -> str:
@@ -84,7 +90,7 @@ def parse_os_images(value: str) -> tuple[OsImage, ...]:
         raise ValueError("must be a JSON list with at least one entry")
     faults = [f"entry {index}: {fault}" for index, entry in enumerate(document) for fault in _faults(entry)]
     images = [] if faults else _merge(document)
-    faults += _conflicts(images)
+    faults += [] if faults else _conflicts(images, document)
     if faults:
         raise ValueError(*faults)
     return tuple(images)
@@ -101,6 +107,9 @@ def _faults(entry: object) -> Iterable[str]:
             yield f"{name} is missing; it {message}"
         elif not isinstance(member, str) or not is_right(member):
             yield f"{name} {message}"
+    digest = entry.get("sha256")
+    if "sha256" in entry and not (isinstance(digest, str) and SHA256.fullmatch(digest)):
+        yield "sha256 must be 64 hexadecimal digits, or absent"
     if entry.get("type", FULL_ISO) not in TYPES:
         yield f"type must be one of {', '.join(TYPES)}, or absent"
 
@@ -129,23 +138,36 @@ _MEMBERS: dict[str, tuple[Callable[[str], object], str]] = {
 
 def _merge(entries: Iterable[Mapping[str, str]]) -> list[OsImage]:
     """One image for all entries that would have one file, but one more for each other URL."""
-    merged: dict[tuple[str, ...], set[str]] = {}
+    merged: dict[tuple[str, str, str, str], list[Mapping[str, str]]] = {}
     for entry in entries:
-        key = (entry["version"], entry["cpu_architecture"], entry.get("type", FULL_ISO))
-        merged.setdefault((*key, entry["url"]), set()).add(entry["openshift_version"])
-    return [
-        OsImage(version, architecture, kind, tuple(sorted(versions, key=precedence, reverse=True)), url)
-        for (version, architecture, kind, url), versions in merged.items()
-    ]
+        key = (entry["version"], entry["cpu_architecture"], entry.get("type", FULL_ISO), entry["url"])
+        merged.setdefault(key, []).append(entry)
+    return [_image(key, same) for key, same in merged.items()]
 
 
-def _conflicts(images: Iterable[OsImage]) -> list[str]:
-    """Name the images that are to come from more than one URL."""
+def _image(key: tuple[str, str, str, str], entries: Iterable[Mapping[str, str]]) -> OsImage:
+    version, architecture, kind, url = key
+    versions = {entry["openshift_version"] for entry in entries}
+    digest = next(iter(_digests(entries)), None)
+    in_order = tuple(sorted(versions, key=precedence, reverse=True))
+    return OsImage(version, architecture, kind, in_order, url, digest)
+
+
+def _digests(entries: Iterable[Mapping[str, str]]) -> set[str]:
+    return {entry["sha256"].lower() for entry in entries if "sha256" in entry}
+
+
+def _conflicts(images: Iterable[OsImage], entries: Iterable[Mapping[str, str]]) -> list[str]:
+    """Name the images that are to come from more than one URL, or to have more than one digest."""
+    digests: dict[str, set[str]] = {}
+    for entry in entries:
+        digests.setdefault(_merge([entry])[0].file_name, set()).update(_digests([entry]))
     names = [image.file_name for image in images]
     return [
-        f"entries of {name} have {names.count(name)} different urls; one image must have one url"
+        f"entries of {name} have {number} different {what}s; one image must have one {what}"
         for name in dict.fromkeys(names)
-        if names.count(name) > 1
+        for what, number in (("url", names.count(name)), ("sha256", len(digests[name])))
+        if number > 1
     ]
 
 

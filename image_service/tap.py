@@ -32,6 +32,7 @@ from image_service.assisted.sqlite_store import SqliteStore
 from image_service.catalog.catalog import Catalog
 from image_service.catalog.data_dir import DataDir
 from image_service.catalog.download import Downloader
+from image_service.catalog.signature import KeyRing
 from image_service.catalog.templates import Templates
 from image_service.config import Settings
 from image_service.errors import ConfigurationError, StoreFailed
@@ -279,6 +280,7 @@ class ImageService(Service):
             self._data_dir,
             fetch,
             prepare_templates=templates.prepare,
+            keys=KeyRing.read(settings.signing_keys) if settings.signing_keys else None,
         )
         catalog.start()
         self._metrics.watch_each("base_images", lambda: [status.state.value for status in catalog.states()])

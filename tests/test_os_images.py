@@ -26,7 +26,7 @@ def faults(text: str) -> list[str]:
 
 
 def test_reads_an_entry() -> None:
-    (image,) = parse_os_images(json.dumps([{**ENTRY, "sha256": 1, "anything": None}]))
+    (image,) = parse_os_images(json.dumps([{**ENTRY, "sha512": 1, "anything": None}]))
     assert (image.version, image.cpu_architecture, image.image_type) == ("9.6.1-0", "x86_64", "full-iso")
     assert image.openshift_versions == ("4.19",)
     assert image.url == ENTRY["url"]
@@ -176,3 +176,25 @@ def test_orders_any_versions(texts: list[str]) -> None:
     assert sorted(ordered) == sorted(texts)
     backwards = texts[::-1]
     assert sorted(backwards, key=precedence) == ordered
+
+
+def test_takes_a_digest_of_any_entry_of_an_image() -> None:
+    entries = [ENTRY, {**ENTRY, "openshift_version": "4.18", "sha256": "AB" * 32}]
+    (image,) = parse_os_images(json.dumps(entries))
+    assert image.sha256 == "ab" * 32
+    assert parse_os_images(json.dumps([ENTRY]))[0].sha256 is None
+
+
+def test_refuses_two_digests_of_one_image() -> None:
+    entries = [{**ENTRY, "sha256": digit * 64} for digit in "ab"]
+    with pytest.raises(
+        ValueError, match=r"have 2 different sha256s; one image must have one sha256"
+    ) as refusal:
+        parse_os_images(json.dumps(entries))
+    assert len(refusal.value.args) == 1
+
+
+@pytest.mark.parametrize("digest", ["", "ab", "xy" * 32, "ab" * 33, 1, None])
+def test_refuses_what_is_no_digest(digest: object) -> None:
+    with pytest.raises(ValueError, match="entry 0: sha256 must be 64 hexadecimal digits, or absent"):
+        parse_os_images(json.dumps([{**ENTRY, "sha256": digest}]))

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from image_service.catalog.data_dir import DataDir
     from image_service.catalog.keeper import Fetch
+    from image_service.catalog.signature import KeyRing
     from image_service.images.base import BaseImage
     from image_service.os_images import OsImage
 
@@ -96,6 +97,7 @@ class Catalog:
         data_dir: the only directory that is written; is open from ``start`` to ``stop``.
         fetch: makes a partial file complete, as ``Downloader.fetch`` does.
         prepare_templates: begins with what is derived from a base image.
+        keys: one of which must have signed an image; None: no signature is asked for.
     """
 
     _log = Logger()
@@ -109,6 +111,7 @@ class Catalog:
         fetch: Fetch,
         *,
         prepare_templates: Callable[[BaseImage], None] = lambda _: None,
+        keys: KeyRing | None = None,
     ) -> None:
         self._reactor = reactor
         self._clock = clock
@@ -117,7 +120,7 @@ class Catalog:
         self._images = [_Image(entry, Kind(entry.image_type)) for entry in entries]
         self._index = _index(self._images)
         self._interruption = Interruption()
-        self._keeper = Keeper(data_dir, fetch, self._interruption)
+        self._keeper = Keeper(data_dir, fetch, self._interruption, keys)
         self._pool = ThreadPool(0, DOWNLOADS + VERIFICATIONS, "catalog")
         self._downloads = DeferredSemaphore(DOWNLOADS)
         self._verifications = DeferredSemaphore(VERIFICATIONS)
@@ -253,7 +256,7 @@ class Catalog:
             )
 
     async def _obtain(self, image: _Image) -> BaseImage:
-        if not self._keeper.path(image.entry).exists():
+        if not self._keeper.is_there(image.entry):
             obtain = partial(self._keeper.obtain, image.entry)
             await self._downloads.run(self._in_thread, image, State.DOWNLOADING, obtain)
         verify = partial(self._keeper.open, image.entry)

@@ -88,13 +88,17 @@ class DataDir:
         """
         return self._locks.held(image, interruption)
 
-    def partial(self, image: str) -> Path:
-        """Give the path to fetch an image to; what is there already may be gone on with.
+    def partial(self, image: str, name: str | None = None) -> Path:
+        """Give the path to fetch a file to; what is there already may be gone on with.
+
+        Args:
+            image: what it belongs to.
+            name: of the file; None: it is the image itself.
 
         Raises:
             OSError: the manifest cannot be written.
         """
-        partial = self.path / f".{image}.part"
+        partial = _partial(self.path / (name or image))
         self.claim(image, partial.name, state_path(partial).name)
         return partial
 
@@ -108,8 +112,12 @@ class DataDir:
         with self._manifest() as entries:
             self._entry(entries, image).files.update(dict.fromkeys(names))
 
-    def publish(self, image: str) -> Path:
-        """Let what was fetched to ``partial(image)`` be the image, unless somebody put one there meanwhile.
+    def publish(self, image: str, name: str | None = None) -> Path:
+        """Give what was fetched to ``partial`` its name, unless somebody put a file there meanwhile.
+
+        Args:
+            image: what it belongs to.
+            name: of the file; None: it is the image itself.
 
         Returns:
             its path.
@@ -117,7 +125,8 @@ class DataDir:
         Raises:
             OSError: it cannot be renamed, or the manifest cannot be written.
         """
-        partial, path = self.path / f".{image}.part", self.path / image
+        path = self.path / (name or image)
+        partial = _partial(path)
         if path.exists():
             partial.unlink()
         else:
@@ -159,6 +168,20 @@ class DataDir:
         with self._manifest() as entries:
             entries[image].files.pop(image, None)
         return True
+
+    def discard(self, image: str, *names: str) -> None:
+        """Remove files of an image that were made here.
+
+        Args:
+            image: what they belong to.
+            names: in the directory; what is not there, or not ours, is left as it is.
+        """
+        with self._manifest() as entries:
+            entry = entries.get(image, Entry(self._now()))
+            for name in names:
+                if self._is_ours(name, entry):
+                    (self.path / name).unlink()
+                entry.files.pop(name, None)
 
     def refused(self, image: str) -> str | None:
         """Tell why what was fetched of an image is set aside; None: nothing is."""
@@ -241,6 +264,10 @@ class DataDir:
             yield entries
             if entries != before:
                 write_manifest(path, entries)
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.part")
 
 
 def _refused(path: Path) -> Path:
