@@ -346,8 +346,9 @@ class Settings:
             "OS build), `cpu_architecture` and `url` (`file:///…`, served in place; `http://…` or "
             "`https://…`, fetched once) are required, `type` is `full-iso` (the default) or "
             "`disconnected-iso`, `sha256` is the digest of the file, if you know it. Versions are made of "
-            "letters, digits and `. _ -`, an architecture of letters, digits and `_`; each begins with a letter"
-            " or digit. Entries of one version, architecture and type are one image and must have one URL. Required, except with "
+            "letters, digits and `. _ -`, an architecture of letters, digits and `_`; each begins with a "
+            "letter or digit. Entries of one version, architecture and type are one image and must have one "
+            "URL. Required, except with "
             "`COREOS_STREAMS` and in standalone mode, where a small sample image stands in.",
         ),
     )
