@@ -58,7 +58,7 @@ from image_service.standalone.sample import (
 from image_service.standalone.service import Standalone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
     from pathlib import Path
 
     from twisted.internet.epollreactor import EPollReactor
@@ -139,6 +139,7 @@ class ImageService(Service):
         self._metrics = Metrics()
         self._data_dir = DataDir(settings.data_dir, settings.retention, settings.data_dir_max_bytes)
         self._sockets: list[socket.socket] = []
+        self._factories: list[ConnectionFactory] = []
         self._running = AsyncExitStack()
         self._started: Deferred[None] = succeed(None)
 
@@ -182,26 +183,17 @@ class ImageService(Service):
         standalone = await self._start_standalone(base_url) if self._standalone else None
         assisted = self._start_assisted(standalone)
         images = await self._start_images(catalog, templates, assisted, base_url)
-        digests = self._start_digests()
         application = partial(
             Application,
             images,
-            digests,
+            self._start_digests(),
             lambda: catalog.ready,
             settings.base_path,
             cors=Cors(settings.allowed_domains) if settings.allowed_domains else None,
             proxies=settings.trusted_proxies,
             metrics=self._metrics.render,
         )
-        downloads = settings.max_concurrent_requests
-        connections = partial(
-            ConnectionFactory,
-            clock=self._reactor,
-            page_cache=PageCache(self._reactor, self._start_pool(DISK_THREADS, "disk")),
-            access_log=AccessLog(self._reactor, each_range=settings.log_ranges == "each"),
-            limits=_limits(settings),
-            slots=Slots(downloads, downloads, PATIENCE_SECONDS, self._reactor),
-        )
+        connections = self._connections()
         self._listen(main, connections(application=application(), secure=settings.https))
         for listener in beside:
             plain = application(serves_isos=settings.http_serves_images)
@@ -220,15 +212,21 @@ class ImageService(Service):
         customizations = Customizations(assisted)
         archive = await self._start_archive(in_thread)
         lifetimes = Lifetimes(settings.snapshot_ttl, settings.snapshot_grace, settings.snapshot_max_age)
+        snapshots = Snapshots(
+            customizations.get, archive, self._reactor, lifetimes=lifetimes, count=self._metrics.snapshot
+        )
         images = BootImages(
             Composer(catalog, templates, in_thread, base_url),
             Resolver(customizations, self._reactor, settings.snapshot_ttl, settings.snapshot_grace),
-            Snapshots(customizations.get, archive, self._reactor, lifetimes=lifetimes),
+            snapshots,
             archive,
             self._reactor,
             window_seconds=settings.mount_window,
             held_bytes=settings.snapshot_cache_bytes,
+            count=self._metrics.snapshot,
         )
+        self._metrics.watch("snapshot_held_bytes", lambda: images.held_bytes)
+        self._metrics.watch("snapshot_grace_active", lambda: snapshots.in_grace)
         self._every(SAVE_SECONDS, images.save_mounts)
         self._every(SWEEP_SECONDS, lambda: archive.sweep(self._reactor.seconds() - UNUSED_SECONDS))
         self._running.push_async_callback(images.save_mounts)
@@ -328,8 +326,37 @@ class ImageService(Service):
             path = f"byid/{infra_env}/{image.version}/{image.cpu_architecture}/full.iso"
             _log.info("try it: curl -fo full.iso {url}", url=f"{base_url}/{path}")
 
+    def _connections(self) -> Callable[..., ConnectionFactory]:
+        """Give what makes factories of connections that share everything but their application."""
+        settings, metrics = self._settings, self._metrics
+        downloads = settings.max_concurrent_requests
+        slots = Slots(downloads, downloads, PATIENCE_SECONDS, self._reactor, metrics)
+        metrics.watch("slots_limit", lambda: slots.limit)
+        metrics.watch("slots_taken", lambda: slots.taken)
+        metrics.watch("slots_queue_length", lambda: slots.waiting)
+        metrics.watch("connections", lambda: sum(len(made.connections) for made in self._factories))
+        metrics.watch_each("http_requests_inflight", self._handlers_in_flight)
+        return partial(
+            ConnectionFactory,
+            clock=self._reactor,
+            page_cache=PageCache(self._reactor, self._start_pool(DISK_THREADS, "disk")),
+            access_log=AccessLog(self._reactor, each_range=settings.log_ranges == "each"),
+            limits=_limits(settings),
+            slots=slots,
+            observer=metrics,
+        )
+
+    def _handlers_in_flight(self) -> Iterator[str]:
+        """What is being answered; empty where that is not known yet."""
+        for factory in self._factories:
+            for connection in factory.connections:
+                exchange = connection.exchange
+                if exchange is not None:
+                    yield exchange.answer.subject.handler if exchange.answer else ""
+
     def _listen(self, listener: socket.socket, connections: ConnectionFactory) -> None:
         """Accept on a port that was taken at the start."""
+        self._factories.append(connections)
         factory = self._with_tls(connections) if connections.secure else connections
         port = self._reactor.adoptStreamPort(listener.fileno(), listener.family, factory)
         listener.close()  # the reactor has a duplicate; with both, stopping to listen would stop nothing
