@@ -51,19 +51,30 @@ class StreamRelease:
     Args:
         stream: its stream's name.
         release: what it is.
-        same_origin: whether the ISO comes from where the metadata does, and so may get the credentials that
-            are meant for the configured URL.
+        source_url: of the metadata that told of it, as it is configured.
     """
 
     stream: str
     release: Release
-    same_origin: bool
+    source_url: str = attrs.field(repr=False)
+
+    def is_from_source(self, url: str) -> bool:
+        """Whether a URL of the metadata is of the origin that is configured, which credentials are for."""
+        return _origin(url) == _origin(self.source_url)
 
     @property
     def entry(self) -> OsImage:
         """The base image that its ISO becomes."""
         release = self.release
-        return OsImage(release.version, release.architecture, FULL_ISO, (self.stream,), release.iso.location)
+        return OsImage(
+            version=release.version,
+            cpu_architecture=release.architecture,
+            image_type=FULL_ISO,
+            openshift_versions=(self.stream,),
+            url=release.iso.location,
+            sha256=release.iso.sha256,
+            signature_url=release.iso.signature,
+        )
 
 
 @attrs.define(eq=False)
@@ -157,49 +168,48 @@ class Streams:
     def wanted(self) -> tuple[StreamRelease, ...]:
         """The releases to be held: by stream and architecture, the newest first."""
         return tuple(
-            StreamRelease(stream.source.stream, release, _is_same_origin(stream.source, release))
+            StreamRelease(stream.source.stream, release, stream.source.url)
             for stream in self._streams
             for releases in stream.releases.values()
             for release in releases
         )
 
-    def aliases(self, is_ready: Callable[[Release], bool]) -> Mapping[tuple[str, str], str]:
-        """Move the streams' names on to releases that have become ready.
-
-        Args:
-            is_ready: whether one can be served.
-
-        Returns:
-            by stream and architecture, the release that the stream's name stands for; there is none where
-            none was ever ready.
-        """
+    @property
+    def aliases(self) -> Mapping[tuple[str, str], str]:
+        """The release that a stream's name stands for, by stream and architecture, where one was ready."""
         return {
             (stream.source.stream, architecture): version
             for stream in self._streams
-            for architecture, version in self._move(stream, is_ready).items()
+            for architecture, version in stream.state.aliases.items()
         }
 
-    def _move(self, stream: _Stream, is_ready: Callable[[Release], bool]) -> Mapping[str, str]:
-        before = stream.state.aliases
-        aliases: dict[str, str] = {}
-        for architecture, releases in stream.releases.items():
-            moved = move_alias(before.get(architecture), releases, is_ready)
-            if moved is not None:
-                aliases[architecture] = moved
-                self._tell_of_move(stream, architecture, before.get(architecture), moved)
-        if aliases != before:
-            stream.state = attrs.evolve(stream.state, aliases=aliases)
-            self._track(self._save(stream))
-        return aliases
+    def move_aliases(self, is_ready: Callable[[Release], bool]) -> None:
+        """Let the streams' names stand for releases that have become ready.
 
-    def _tell_of_move(self, stream: _Stream, architecture: str, before: str | None, now: str) -> None:
-        if before != now:
-            self._log.info(
-                "stream {stream} for {architecture} is {release} now",
-                stream=stream.source.stream,
-                architecture=architecture,
-                release=now,
-            )
+        Args:
+            is_ready: whether one can be served.
+        """
+        for stream in self._streams:
+            before = stream.state.aliases
+            moved = {
+                architecture: move_alias(before.get(architecture), releases, is_ready)
+                for architecture, releases in stream.releases.items()
+            }
+            aliases = {architecture: version for architecture, version in moved.items() if version}
+            if aliases != before:
+                self._tell_of_moves(stream, aliases)
+                stream.state = attrs.evolve(stream.state, aliases=aliases)
+                self._track(self._save(stream))
+
+    def _tell_of_moves(self, stream: _Stream, aliases: Mapping[str, str]) -> None:
+        for architecture, version in aliases.items():
+            if version != stream.state.aliases.get(architecture):
+                self._log.info(
+                    "stream {stream} for {architecture} is {release} now",
+                    stream=stream.source.stream,
+                    architecture=architecture,
+                    release=version,
+                )
 
     def _begin(self, stream: _Stream) -> None:
         stream.timer = None
@@ -283,6 +293,7 @@ class Streams:
         return seconds * self._jitter(1 - JITTER, 1 + JITTER)
 
 
-def _is_same_origin(source: StreamSource, release: Release) -> bool:
-    told, location = urlsplit(source.url), urlsplit(release.iso.location)
-    return (told.scheme, told.netloc.lower()) == (location.scheme, location.netloc.lower())
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    """Scheme, host and port (RFC 6454)."""
+    split = urlsplit(url)
+    return split.scheme, split.hostname, split.port or {"http": 80, "https": 443}[split.scheme]

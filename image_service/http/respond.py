@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from image_service.http.ranges import ByteRange
 
-_CONTENT_TYPE = b"application/octet-stream"
 # UEFI takes the type of an image from here, unless the path ends in .iso, which a query hides from some.
 _ISO_CONTENT_TYPE = b"application/vnd.efi-iso"
 _UEFI_USER_AGENT = "UefiHttpBoot/"
@@ -102,7 +101,7 @@ class Representation:
     def _content_type(self, headers: Mapping[str, str]) -> bytes:
         if self.image.is_iso and headers.get("user-agent", "").startswith(_UEFI_USER_AGENT):
             return _ISO_CONTENT_TYPE
-        return _CONTENT_TYPE
+        return self.image.content_type.encode("ascii")
 
     def _range_applies(self, headers: Mapping[str, str]) -> bool:
         return range_applies(headers, self.image.etag, self.image.modified)

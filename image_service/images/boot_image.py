@@ -21,6 +21,7 @@ class BootImage:
         file_name: what a download is saved as.
         is_iso: whether firmware boots it as a medium.
         is_public: whether it is the same for everyone.
+        content_type: its media type.
     """
 
     extents: ExtentMap
@@ -29,6 +30,7 @@ class BootImage:
     file_name: str
     is_iso: bool = True
     is_public: bool = False
+    content_type: str = "application/octet-stream"
 
     @property
     def size(self) -> int:

@@ -12,15 +12,16 @@ from twisted.python.threadpool import ThreadPool
 
 from image_service.catalog import stream_refresh
 from image_service.catalog.http_get import HttpGet
-from image_service.catalog.streams import RETRY_SECONDS, Streams
+from image_service.catalog.streams import RETRY_SECONDS, StreamRelease, Streams
 from image_service.config import Settings
+from image_service.coreos.stream_metadata import select_releases
 from image_service.stream_sources import StreamSource
 from tests.catalog.origin import Answer, Origin
-from tests.coreos.streams import stream, text
+from tests.coreos.streams import SHA256, stream, text
 from tests.pytwisted import async_fixture, ensure_deferred
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
     from pathlib import Path
 
     from twisted.internet.epollreactor import EPollReactor
@@ -107,6 +108,11 @@ def versions(streams: Streams) -> list[str]:
     return [wanted.release.version for wanted in streams.wanted]
 
 
+def moved(streams: Streams, is_ready: Callable[[Release], bool]) -> Mapping[tuple[str, str], str]:
+    streams.move_aliases(is_ready)
+    return streams.aliases
+
+
 def among(*ready: str) -> Callable[[Release], bool]:
     return lambda release: release.version in ready
 
@@ -116,7 +122,7 @@ async def test_what_a_stream_offers_is_wanted(bench: Bench) -> None:
     bench.serve(stream("44.1", "x86_64", "aarch64", origin=bench.origin.url("")))
     streams = await bench.started(bench.source(architectures=("aarch64", "x86_64")))
     aarch64, x86_64 = streams.wanted
-    assert (x86_64.stream, x86_64.same_origin, aarch64.release.architecture) == ("stable", True, "aarch64")
+    assert (x86_64.stream, aarch64.release.architecture) == ("stable", "aarch64")
     entry = x86_64.entry
     assert (entry.version, entry.cpu_architecture, entry.openshift_versions) == (
         "44.1",
@@ -124,14 +130,23 @@ async def test_what_a_stream_offers_is_wanted(bench: Bench) -> None:
         ("stable",),
     )
     assert entry.url == bench.origin.url("/44.1/x86_64/fcos-44.1-live-iso.x86_64.iso")
+    assert (entry.sha256, entry.signature_url) == (SHA256, f"{entry.url}.sig")
     assert bench.changes == 1
 
 
-@ensure_deferred
-async def test_an_iso_elsewhere_gets_no_credentials(bench: Bench) -> None:
-    bench.serve(stream(origin="http://127.0.0.1:1"))
-    (wanted,) = (await bench.started()).wanted
-    assert not wanted.same_origin
+@pytest.mark.parametrize(
+    ("source", "url", "expected"),
+    [
+        ("https://a.example/x.json", "https://A.example:443/y.iso", True),
+        ("http://a.example/x.json", "http://a.example:80/y.iso", True),
+        ("https://a.example/x.json", "http://a.example/y.iso", False),
+        ("https://a.example/x.json", "https://a.example:8443/y.iso", False),
+        ("https://a.example/x.json", "https://b.example/y.iso", False),
+    ],
+)
+def test_credentials_are_for_the_origin_that_is_configured(source: str, url: str, expected: object) -> None:
+    (release,) = select_releases(stream(), ["x86_64"])
+    assert StreamRelease("stable", release, source).is_from_source(url) is expected
 
 
 @ensure_deferred
@@ -164,24 +179,24 @@ async def test_a_restart_without_the_network_goes_on(bench: Bench) -> None:
     bench.serve(answer(stream("1"), TAG), answer(stream("2"), TAG), Answer(status=503))
     streams = await bench.started()
     await bench.later(streams)
-    assert streams.aliases(among("1")) == {("stable", "x86_64"): "1"}
+    assert moved(streams, among("1")) == {("stable", "x86_64"): "1"}
     await streams.stop()
     bench.changes = 0
     again = await bench.started()
     assert bench.origin.asked[-1].headers["If-None-Match"] == TAG["ETag"]
     assert (versions(again), bench.changes) == (["2", "1"], 1)
-    assert again.aliases(among()) == {("stable", "x86_64"): "1"}
+    assert moved(again, among()) == {("stable", "x86_64"): "1"}
 
 
 @ensure_deferred
 async def test_names_move_when_a_release_is_ready_and_are_remembered(bench: Bench, lines: Lines) -> None:
     bench.serve(stream("1"), stream("2"))
     streams = await bench.started()
-    assert streams.aliases(among()) == {}
-    assert streams.aliases(among("1")) == {("stable", "x86_64"): "1"}
+    assert moved(streams, among()) == {}
+    assert moved(streams, among("1")) == {("stable", "x86_64"): "1"}
     await bench.later(streams)
-    assert streams.aliases(among("1")) == {("stable", "x86_64"): "1"}
-    assert streams.aliases(among("1", "2")) == {("stable", "x86_64"): "2"}
+    assert moved(streams, among("1")) == {("stable", "x86_64"): "1"}
+    assert moved(streams, among("1", "2")) == {("stable", "x86_64"): "2"}
     await streams.settled()
     remembered = json.loads((bench.directory / "rhcos-stream-stable.json").read_text())
     assert remembered["aliases"] == {"x86_64": "2"}
@@ -199,11 +214,11 @@ async def test_a_name_that_moves_while_the_stream_is_asked_stays_there(bench: Be
     bench.origin.serve("/stable.json", answer_late)
     await bench.later(streams)  # the last answer of a path is given once more, before a new one
     bench.clock.advance(HOUR)
-    assert streams.aliases(among("1")) == {("stable", "x86_64"): "1"}
+    assert moved(streams, among("1")) == {("stable", "x86_64"): "1"}
     bench.origin.go_on.set()
     await streams.settled()
     assert versions(streams) == ["2", "1"]
-    assert streams.aliases(among()) == {("stable", "x86_64"): "1"}
+    assert moved(streams, among()) == {("stable", "x86_64"): "1"}
 
 
 @ensure_deferred
