@@ -95,6 +95,28 @@ class Mirror:
         """Wait for what is being prepared, which has to be interrupted if it is to end at once."""
         await gatherResults(list(self._busy.values()))
 
+    def find(self, path: tuple[str, ...]) -> BootImage:
+        """Give what lies below ``/streams/``.
+
+        Args:
+            path: segments: ``NAME.json``; a stream and ``configmap.yaml``; or as ``file`` takes them.
+
+        Raises:
+            NotFound: there is nothing.
+            Unavailable: not yet.
+        """
+        match path:
+            case (name,) if name.endswith(".json"):
+                return self.document(name.removesuffix(".json"))
+            case (stream, "configmap.yaml"):
+                return self.config_map(stream)
+            case (stream, version, architecture, name):
+                return self.file(stream, version, architecture, name)
+        raise NotFound(
+            "there is nothing at this path; of a stream there are STREAM.json, STREAM-RELEASE.json and"
+            " STREAM/configmap.yaml"
+        )
+
     def document(self, name: str) -> BootImage:
         """Give stream metadata.
 

@@ -23,8 +23,9 @@ from image_service.http.exchange import NOTHING, Answer, Subject
 from image_service.http.forwarded import client_address
 from image_service.http.head import ALLOWED_METHODS
 from image_service.http.problem import problem
+from image_service.http.respond import Representation
 from image_service.http.response import Response, render_fields
-from image_service.http.routes import ImageRoute, Probe, parse_route
+from image_service.http.routes import ImageRoute, MirrorRoute, Probe, parse_route
 from image_service.http.versions import Reading, Want
 from image_service.images.extents import Literal
 from image_service.images.reference import ArtifactRef, ImageRef, Reader
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from image_service.http.head import Request
     from image_service.http.routes import Route
     from image_service.http.versions import Composed
+    from image_service.images.boot_image import BootImage
     from image_service.images.reference import Ref
 
 _log = Logger()
@@ -49,6 +51,10 @@ _ETAG = re.compile(r'"[^"]*"')
 _VALIDATORS = frozenset({"if-match", "if-range", "if-none-match", "if-modified-since", "if-unmodified-since"})
 _Asker: TypeAlias = tuple[str, str | None, str]
 """Target, Authorization and the client's address: all that a request's meaning depends on."""
+
+
+def _no_streams(_: tuple[str, ...]) -> BootImage:
+    raise NotFound("there are no streams")
 
 
 @attrs.frozen(eq=False)
@@ -71,6 +77,7 @@ class Application:
         cors: which pages of other origins may read the answers; None: none.
         proxies: networks of the proxies whose word on a client's address is taken.
         metrics: renders them, with their content type.
+        mirror: gives what is published of streams, by the path behind ``/streams/``.
     """
 
     def __init__(  # noqa: PLR0913 - what one listener shares with the others, and what it does not
@@ -84,6 +91,7 @@ class Application:
         cors: Cors | None = None,
         proxies: Collection[Network] = (),
         metrics: Callable[[], tuple[bytes, str]] = lambda: (b"", "text/plain"),
+        mirror: Callable[[tuple[str, ...]], BootImage] = _no_streams,
     ) -> None:
         self._images = images
         self._digests = digests
@@ -93,6 +101,7 @@ class Application:
         self._cors = cors
         self._proxies = proxies
         self._metrics = metrics
+        self._mirror = mirror
         # The second range of a mount is one look-up: no route is parsed, nothing is waited for.
         self._known: OrderedDict[_Asker, _Known] = OrderedDict()
 
@@ -130,6 +139,11 @@ class Application:
             if composed is not None:
                 self._known.move_to_end(asker)
                 return self._answer(request, want, composed, known.subject)
+        return self._find_out(request, asker, crowded=crowded)
+
+    def _find_out(self, request: Request, asker: _Asker, *, crowded: bool) -> Answer | Deferred[Answer]:
+        """Answer what was not asked before."""
+        headers = request.headers
         if request.method == "OPTIONS":
             return self._answer_options(request)
         try:
@@ -142,10 +156,13 @@ class Application:
         if crowded:
             crowd = Unavailable("the limit on connections is reached", retry_after_seconds=5)
             return _refusal(request, crowd, _subject(route))
+        if isinstance(route, MirrorRoute):
+            return self._answer_mirror(request, route)
         return Deferred.fromCoroutine(self._answer_image(request, route, asker))
 
     def _check_listener(self, route: Route) -> None:
-        if self._serves_isos or isinstance(route, Probe) or isinstance(route.ref, ArtifactRef):
+        # What is published of streams is pristine: there is nothing in it to be hidden from the network.
+        if self._serves_isos or not isinstance(route, ImageRoute) or isinstance(route.ref, ArtifactRef):
             return
         if route.ref.kind is None or route.ref.kind.is_iso:
             raise NotFound("ISOs are served by the other listener of this service alone")
@@ -213,6 +230,14 @@ class Application:
         while len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
 
+    def _answer_mirror(self, request: Request, route: MirrorRoute) -> Answer:
+        try:
+            image = self._mirror(route.path)
+        except ImageServiceError as error:
+            return _refusal(request, error, _subject(route))
+        response = Representation(image).respond(request.method, request.headers)
+        return Answer(response, _subject(route))
+
     def _answer_probe(self, request: Request, probe: Probe) -> Answer:
         subject = Subject(probe.value)
         if probe is Probe.METRICS:
@@ -275,8 +300,10 @@ def _refusal(request: Request, error: ImageServiceError, subject: Subject = NOTH
     return Answer(problem(error, head_only=request.method == "HEAD"), subject)
 
 
-def _subject(route: ImageRoute) -> Subject:
+def _subject(route: ImageRoute | MirrorRoute) -> Subject:
     """What is asked for, as far as the request says."""
+    if isinstance(route, MirrorRoute):
+        return Subject(route.handler)
     infra_env = route.ref.infra_env_id if isinstance(route.ref, ImageRef) else ""
     return Subject(route.handler, infra_env, _kind(route.ref))
 

@@ -77,7 +77,20 @@ class ImageRoute:
     is_digest: bool = False
 
 
-Route: TypeAlias = ImageRoute | Probe
+@attrs.frozen
+class MirrorRoute:
+    """A request for what is published of a stream.
+
+    Args:
+        handler: the route's name, for logs and metrics.
+        path: the decoded segments behind ``/streams/``.
+    """
+
+    handler: str
+    path: tuple[str, ...]
+
+
+Route: TypeAlias = ImageRoute | MirrorRoute | Probe
 _PROBES = frozenset(probe.value for probe in Probe)
 
 
@@ -113,7 +126,7 @@ def parse_route(target: str, headers: Mapping[str, str], base_path: str = "") ->
             below it as well as at the root.
 
     Returns:
-        the image or probe.
+        the image, the file of a stream, or the probe.
 
     Raises:
         NotFound: there is no such route, or its identifier is none.
@@ -124,6 +137,10 @@ def parse_route(target: str, headers: Mapping[str, str], base_path: str = "") ->
     query = dict(reversed(parse_qsl(raw_query, encoding="utf-8", errors="replace")))
     if path in _PROBES:
         return Probe(path)
+    for pattern, handler in _MIRROR_ROUTES:
+        match = pattern.fullmatch(path)
+        if match is not None:
+            return MirrorRoute(handler, tuple(map(_decode, match.groups())))
     context = _Context(query, headers.get("authorization"))
     for pattern, make in _ROUTES:
         match = pattern.fullmatch(path.removesuffix(_DIGEST_SUFFIX))
@@ -213,6 +230,14 @@ _ROUTES: tuple[tuple[re.Pattern[str], Callable[..., ImageRoute]], ...] = (
     (re.compile(rf"/boot-artifacts/({'|'.join(_ARTIFACT_BY_NAME)})"), _artifact_by_query),
     (re.compile(rf"/boot-artifacts/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"), _artifact),
     (re.compile(rf"(?:/api/assisted-install/v[12])?/clusters/{_SEGMENT}/downloads/image"), _by_cluster),
+)
+_MIRROR_ROUTES = (
+    (re.compile(rf"/streams/{_SEGMENT}"), "/streams/:document"),
+    (re.compile(rf"/streams/{_SEGMENT}/{_SEGMENT}"), "/streams/:stream/:document"),
+    (
+        re.compile(rf"/streams/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"),
+        "/streams/:stream/:release/:arch/:file",
+    ),
 )
 
 

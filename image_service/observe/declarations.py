@@ -22,8 +22,11 @@ HANDLERS = (
     "/boot-artifacts/ins-file",
     "/boot-artifacts/:version/:arch/:file",
     "/clusters/:clusterID/downloads/image",
+    "/streams/:document",
+    "/streams/:stream/:document",
+    "/streams/:stream/:release/:arch/:file",
 )
-"""assisted-image-service's names for its routes, and ours for the last two."""
+"""assisted-image-service's names for its routes, and ours for the last five."""
 METHODS = ("GET", "HEAD", "OPTIONS")
 NO_ANSWER = 0
 CODES = tuple(str(int(status)) for status in (NO_ANSWER, *HTTPStatus))

@@ -300,3 +300,27 @@ def test_a_fault_of_ours_is_logged(bench: Bench, logged_failures: LoggedFailures
     bench.fault = KeyError("ours")
     bench.have("2")
     assert len(logged_failures.flush(KeyError)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "file_name"),
+    [
+        ("stable.json", "stable.json"),
+        ("stable-2.json", "stable-2.json"),
+        ("stable/configmap.yaml", "configmap.yaml"),
+        ("stable/2/x86_64/kernel", "kernel"),
+        ("stable/2/x86_64/fcos-2-live-iso.x86_64.iso.sig", "fcos-2-live-iso.x86_64.iso.sig"),
+    ],
+)
+def test_everything_has_its_path(bench: Bench, path: str, file_name: str) -> None:
+    bench.offer(release("2"))
+    bench.have("2")
+    assert bench.mirror.find(tuple(path.split("/"))).file_name == file_name
+
+
+@pytest.mark.parametrize("path", ["stable", "stable.yaml", "stable/other.yaml", "stable/2/x86_64", ".json"])
+def test_there_is_nothing_else(bench: Bench, path: str) -> None:
+    bench.offer(release("2"))
+    bench.have("2")
+    with pytest.raises(NotFound):
+        bench.mirror.find(tuple(path.split("/")))

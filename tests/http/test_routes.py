@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from image_service.errors import ImageServiceError, InvalidParameter, NotFound
 from image_service.http import routes
-from image_service.http.routes import ImageRoute, Probe, Route, parse_route
+from image_service.http.routes import ImageRoute, MirrorRoute, Probe, Route, parse_route
 from image_service.images.reference import (
     Artifact,
     ArtifactRef,
@@ -222,6 +222,22 @@ def test_there_is_one_algorithm(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "segments"),
+    [
+        ("stable.json", ("stable.json",)),
+        ("stable/configmap.yaml", ("stable", "configmap.yaml")),
+        ("stable/44.1/x86_64/a%2Fb%252F.iso.sig", ("stable", "44.1", "x86_64", "a/b%2F.iso.sig")),
+        ("stable/44.1/x86_64/live.iso.sha256", ("stable", "44.1", "x86_64", "live.iso.sha256")),
+    ],
+)
+def test_what_is_published_of_streams(path: str, segments: tuple[str, ...]) -> None:
+    for target in (f"/streams/{path}", f"/base/streams/{path}", f"/streams/{path}?digest=md5"):
+        route = parse(target, base_path="/base")
+        assert isinstance(route, MirrorRoute)
+        assert route.path == segments
+
+
+@pytest.mark.parametrize(
     ("target", "probe"),
     [
         ("/health", Probe.HEALTH),
@@ -273,6 +289,12 @@ def test_probes(target: str, probe: Probe) -> None:
         "/boot-artifacts/4.20/x86_64/images/pxeboot/rootfs.img",
         "/boot-artifacts/4.20//rootfs.img",
         "/boot-artifacts/4.20/%FF/rootfs.img",
+        "/streams",
+        "/streams/",
+        "/streams/stable/44.1/x86_64",
+        "/streams/stable//x86_64/live.iso",
+        "/streams/stable/44.1/x86_64/%FF",
+        "/streams/stable/44.1/x86_64/live.iso/",
         "/nothing?digest=md5",
         "/.sha256",
         "/health.sha256",
