@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from image_service.catalog.catalog import State
-from image_service.http.routes import ImageRoute, parse_route
+from image_service.http.routes import ImageRoute, MirrorRoute, parse_route
 from image_service.observe.declarations import (
     ABORT_REASONS,
     BASE_IMAGE_STATES,
@@ -126,9 +126,13 @@ def test_every_route_has_its_handler() -> None:
         "/boot-artifacts/ins-file?version=4.20",
         "/boot-artifacts/4.20/x86_64/vmlinuz",
         f"/clusters/{ID}/downloads/image",
+        "/streams/stable.json",
+        "/streams/stable/configmap.yaml",
+        "/streams/stable/44.1/x86_64/live.iso",
     )
     found = [parse_route(target, {}) for target in targets]
-    assert tuple(route.handler for route in found if isinstance(route, ImageRoute)) == HANDLERS
+    handlers = tuple(route.handler for route in found if isinstance(route, (ImageRoute, MirrorRoute)))
+    assert handlers == HANDLERS
 
 
 # What is ours.
