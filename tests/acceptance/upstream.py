@@ -1,0 +1,195 @@
+"""assisted-service as a server of this process: over HTTPS it says what a test tells it to, and counts."""
+
+from __future__ import annotations
+
+import http.server
+import socket
+import ssl
+import struct
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+
+from image_service.standalone.double import Call
+from tests.acceptance.service import INFRA_ENVS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from tests.acceptance.service import Certificate
+
+CONFIG = b'{"ignition": {"version": "3.2.0"}}'
+_RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: a close throws away what has not been sent
+
+
+@attrs.frozen
+class Reply:
+    """What one call gets.
+
+    Args:
+        body: content.
+        status: of the answer.
+        headers: further fields.
+        promised: Content-Length; None: that of the body.
+        after_seconds: it begins so late; None: never.
+        holds: behind the body nothing follows, nor does the connection end.
+        resets: behind the body the connection is reset.
+        has_head: else the body is all that is sent.
+    """
+
+    body: bytes = attrs.field(default=b"", repr=False)
+    status: int = 200
+    headers: Mapping[str, str] = attrs.field(factory=dict)
+    promised: int | None = None
+    after_seconds: float | None = 0
+    holds: bool = False
+    resets: bool = False
+    has_head: bool = True
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether another call may follow on the connection."""
+        return self.has_head and not self.resets and self.promised in {None, len(self.body)}
+
+
+Script: TypeAlias = Reply | Callable[[http.server.BaseHTTPRequestHandler], Reply]
+"""A reply, or what makes one of a request: its ``path``, with the query, and its ``headers``."""
+
+
+class Upstream:
+    """What the service asks.
+
+    Args:
+        certificate: what it shows.
+    """
+
+    def __init__(self, certificate: Certificate) -> None:
+        self.ended = threading.Event()
+        self._ca: Path = certificate.ca
+        self._scripts: dict[str, Script] = {}
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._server = _Server(self._answer, certificate)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Lets a service ask here."""
+        return {
+            "ASSISTED_SERVICE_SCHEME": "https",
+            "ASSISTED_SERVICE_HOST": f"127.0.0.1:{self._server.server_port}",
+            "ASSISTED_SERVICE_API_TRUSTED_CA_FILE": str(self._ca),
+        }
+
+    def register(self, ignition: Script | None = None) -> str:
+        """Have one more infra-env, without arguments and ramdisk; its identifier is what comes back."""
+        infra_env_id = str(uuid.uuid4())
+        self.tell(infra_env_id, ignition or Reply(CONFIG), Call.IGNITION)
+        self.tell(infra_env_id, Reply(b"{}"), Call.INFRA_ENV)
+        self.tell(infra_env_id, Reply(status=204), Call.RAMDISK)
+        return infra_env_id
+
+    def tell(self, infra_env_id: str, script: Script, *calls: Call) -> None:
+        """Answer some calls about an infra-env, all when none is named, like this from now on."""
+        for call in calls or Call:
+            self._scripts[_path(infra_env_id, call)] = script
+
+    def count(self, infra_env_id: str, call: Call = Call.IGNITION) -> int:
+        """How many calls of a kind there were about an infra-env."""
+        return self._counts[_path(infra_env_id, call)]
+
+    def run(self) -> None:
+        """Serve until ``end``."""
+        self._server.serve_forever(poll_interval=0.01)
+
+    def end(self) -> None:
+        """End every wait and every connection."""
+        self.ended.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _answer(self, handler: http.server.BaseHTTPRequestHandler) -> None:
+        path = handler.path.partition("?")[0]
+        with self._lock:
+            self._counts[path] += 1
+        script = self._scripts.get(path, Reply(status=404))
+        reply = script if isinstance(script, Reply) else script(handler)
+        handler.close_connection = not reply.is_sound
+        if reply.after_seconds != 0 and self.ended.wait(reply.after_seconds):
+            handler.close_connection = True
+            return
+        _send(handler, reply)
+        if reply.holds:
+            self.ended.wait()
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = False  # joined at the end, so that no test leaves one behind
+    request_queue_size = 128
+
+    def __init__(
+        self, answer: Callable[[http.server.BaseHTTPRequestHandler], None], certificate: Certificate
+    ) -> None:
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(certificate.chain, certificate.key)
+        super().__init__(("127.0.0.1", 0), _handler(answer))
+
+    def finish_request(self, request: object, client_address: object) -> None:
+        """Shake hands in the connection's own thread."""
+        assert isinstance(request, socket.socket)
+        with self._context.wrap_socket(request, server_side=True) as secure:
+            super().finish_request(secure, client_address)
+
+    def handle_error(self, *_: object) -> None:
+        """Let the service go away in the middle of an answer: it is meant to."""
+
+
+def _handler(
+    answer: Callable[[http.server.BaseHTTPRequestHandler], None],
+) -> type[http.server.BaseHTTPRequestHandler]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            answer(self)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler
+
+
+def _send(handler: http.server.BaseHTTPRequestHandler, reply: Reply) -> None:
+    if reply.has_head:
+        handler.send_response(reply.status)
+        for name, value in reply.headers.items():
+            handler.send_header(name, value)
+        if reply.status != http.HTTPStatus.NO_CONTENT:
+            promised = len(reply.body) if reply.promised is None else reply.promised
+            handler.send_header("Content-Length", str(promised))
+        handler.end_headers()
+    handler.wfile.write(reply.body)
+    if reply.resets:
+        handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+
+
+@contextmanager
+def running(certificate: Certificate) -> Iterator[Upstream]:
+    """Have one for as long as the block lasts."""
+    upstream = Upstream(certificate)
+    thread = threading.Thread(target=upstream.run)
+    thread.start()
+    try:
+        yield upstream
+    finally:
+        upstream.end()
+        thread.join()
+
+
+def _path(infra_env_id: str, call: Call) -> str:
+    return f"{INFRA_ENVS}/{infra_env_id}{call.value}"
