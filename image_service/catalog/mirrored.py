@@ -95,15 +95,13 @@ class Preparation:
 
     Args:
         data_dir: where digests and signatures are remembered.
-        http: asks the configured origins.
-        anonymous: asks the others, which get no credentials.
+        http: asks origins for signatures.
         interruption: ends it from another thread.
         claim: takes files in ``data_dir`` for ours: the image that they belong to, and their names.
     """
 
     data_dir: Path
     http: Http
-    anonymous: Http
     interruption: Interruption
     claim: Callable[..., None] = lambda *_: None
 
@@ -167,7 +165,7 @@ class Preparation:
             signature = path.read_bytes()
         except OSError:
             try:
-                signature = self._fetch(wanted, artifact.signature)
+                signature = self._fetch(artifact.signature)
             except Unavailable as error:
                 Logger().info("{name} has no signature yet: {reason}", name=file.name, reason=error.detail)
                 return attrs.evolve(file, awaited=True)
@@ -176,9 +174,8 @@ class Preparation:
                 target.write(signature)
         return attrs.evolve(file, signature=signature)
 
-    def _fetch(self, wanted: StreamRelease, url: str) -> bytes:
-        http = self.http if wanted.is_from_source(url) else self.anonymous
-        with http.ask(url, {}, self.interruption) as answer:
+    def _fetch(self, url: str) -> bytes:
+        with self.http.ask(url, {}, self.interruption) as answer:
             signature = read_body(answer, MAX_SIGNATURE_BYTES)
         if _SIGNATURE.match(signature) is None:
             raise Unavailable("what was fetched is no OpenPGP signature")

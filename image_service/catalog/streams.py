@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-from urllib.parse import urlsplit
 
 import attrs
 from twisted.internet.defer import Deferred, gatherResults
@@ -51,16 +50,10 @@ class StreamRelease:
     Args:
         stream: its stream's name.
         release: what it is.
-        source_url: of the metadata that told of it, as it is configured.
     """
 
     stream: str
     release: Release
-    source_url: str = attrs.field(repr=False)
-
-    def is_from_source(self, url: str) -> bool:
-        """Whether a URL of the metadata is of the origin that is configured, which credentials are for."""
-        return _origin(url) == _origin(self.source_url)
 
     @property
     def entry(self) -> OsImage:
@@ -168,7 +161,7 @@ class Streams:
     def wanted(self) -> tuple[StreamRelease, ...]:
         """The releases to be held: by stream and architecture, the newest first."""
         return tuple(
-            StreamRelease(stream.source.stream, release, stream.source.url)
+            StreamRelease(stream.source.stream, release)
             for stream in self._streams
             for releases in stream.releases.values()
             for release in releases
@@ -291,9 +284,3 @@ class Streams:
         if stream.failures:
             seconds = min(seconds, RETRY_SECONDS * 2.0 ** min(stream.failures - 1, 20))
         return seconds * self._jitter(1 - JITTER, 1 + JITTER)
-
-
-def _origin(url: str) -> tuple[str, str | None, int | None]:
-    """Scheme, host and port (RFC 6454)."""
-    split = urlsplit(url)
-    return split.scheme, split.hostname, split.port or {"http": 80, "https": 443}[split.scheme]

@@ -37,7 +37,7 @@ BASE_URL = "https://images.example/path"
 
 def release(version: str, architecture: str = "x86_64", name: str = "stable") -> StreamRelease:
     (found,) = select_releases(stream(version, architecture), [architecture])
-    return StreamRelease(name, found, "https://origin.example/stable.json")
+    return StreamRelease(name, found)
 
 
 def opened(version: str, architecture: str = "x86_64", sha256: str = SHA256) -> BaseImage:

@@ -16,7 +16,7 @@ from image_service.catalog.streams import StreamRelease
 from image_service.config import Settings
 from image_service.coreos.stream_metadata import Artifact, select_releases
 from image_service.errors import Unavailable
-from tests.catalog.origin import Answer, Origin, running
+from tests.catalog.origin import Answer, Origin
 from tests.coreos.iso_builder import build_live_iso, live_files
 from tests.coreos.streams import stream
 
@@ -58,7 +58,7 @@ def wanted(origin: Origin) -> StreamRelease:
         assert artifact.signature is not None
         origin.serve(artifact.signature.removeprefix(origin.url("")), Answer(SIGNATURE + name.encode()))
     release = attrs.evolve(release, **artifacts)
-    return StreamRelease("stable", release, origin.url("/streams/stable.json"))
+    return StreamRelease("stable", release)
 
 
 @pytest.fixture
@@ -71,10 +71,8 @@ def base(wanted: StreamRelease, tmp_path: Path) -> Iterator[BaseImage]:
 
 
 def preparation(directory: Path) -> Preparation:
-    credentials = '{"Authorization": "Basic top-secret"}'
-    environ = {"DATA_DIR": str(directory), "OS_IMAGES_REQUEST_HEADERS": credentials}
-    http = HttpGet.from_settings(Settings.from_environment(environ, standalone=True))
-    return Preparation(directory, http, attrs.evolve(http, headers={}), Interruption())
+    settings = Settings.from_environment({"DATA_DIR": str(directory)}, standalone=True)
+    return Preparation(directory, HttpGet.from_settings(settings), Interruption())
 
 
 def content(release: MirroredRelease, file: MirroredFile) -> bytes:
@@ -151,18 +149,6 @@ def test_a_signature_that_cannot_be_had_is_awaited(
     assert release.pxe["kernel"].signature is not None
     origin.answers[path] = good
     assert preparation(tmp_path).prepare(wanted, base).iso.signature == SIGNATURE + b"iso"
-
-
-def test_credentials_go_to_the_configured_origin_only(
-    wanted: StreamRelease, base: BaseImage, origin: Origin, tmp_path: Path
-) -> None:
-    with running() as other:
-        elsewhere = other.serve("/iso.sig", Answer(SIGNATURE))
-        iso = attrs.evolve(wanted.release.iso, signature=elsewhere)
-        release = attrs.evolve(wanted, release=attrs.evolve(wanted.release, iso=iso))
-        assert preparation(tmp_path).prepare(release, base).iso.signature == SIGNATURE
-        assert [asked.headers["Authorization"] for asked in other.asked] == [None]
-    assert {asked.headers["Authorization"] for asked in origin.asked} == {"Basic top-secret"}
 
 
 def test_what_an_iso_does_not_have_is_not_mirrored(

@@ -12,9 +12,8 @@ from twisted.python.threadpool import ThreadPool
 
 from image_service.catalog import stream_refresh
 from image_service.catalog.http_get import HttpGet
-from image_service.catalog.streams import RETRY_SECONDS, StreamRelease, Streams
+from image_service.catalog.streams import RETRY_SECONDS, Streams
 from image_service.config import Settings
-from image_service.coreos.stream_metadata import select_releases
 from image_service.stream_sources import StreamSource
 from tests.catalog.origin import Answer, Origin
 from tests.coreos.streams import SHA256, stream, text
@@ -132,21 +131,6 @@ async def test_what_a_stream_offers_is_wanted(bench: Bench) -> None:
     assert entry.url == bench.origin.url("/44.1/x86_64/fcos-44.1-live-iso.x86_64.iso")
     assert (entry.sha256, entry.signature_url) == (SHA256, f"{entry.url}.sig")
     assert bench.changes == 1
-
-
-@pytest.mark.parametrize(
-    ("source", "url", "expected"),
-    [
-        ("https://a.example/x.json", "https://A.example:443/y.iso", True),
-        ("http://a.example/x.json", "http://a.example:80/y.iso", True),
-        ("https://a.example/x.json", "http://a.example/y.iso", False),
-        ("https://a.example/x.json", "https://a.example:8443/y.iso", False),
-        ("https://a.example/x.json", "https://b.example/y.iso", False),
-    ],
-)
-def test_credentials_are_for_the_origin_that_is_configured(source: str, url: str, expected: object) -> None:
-    (release,) = select_releases(stream(), ["x86_64"])
-    assert StreamRelease("stable", release, source).is_from_source(url) is expected
 
 
 @ensure_deferred
