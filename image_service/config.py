@@ -411,6 +411,41 @@ class Settings:
             "the least; else the transfer is cut, to go on later from where it was.",
         ),
     )
+    download_concurrency: int = attrs.field(
+        metadata=_variable(
+            "DOWNLOAD_CONCURRENCY",
+            parse=parsers.whole_number(1, 64),
+            default="2",
+            meaning="Base images that are fetched at a time.",
+        ),
+    )
+    download_retry_min: float = attrs.field(
+        metadata=_variable(
+            "DOWNLOAD_RETRY_MIN",
+            parse=parsers.seconds,
+            default="1",
+            meaning="Seconds, or up to half as many, after which a base image that failed is tried again;"
+            " twice as many after each further time, and not before its source wants to be asked "
+            "(`Retry-After`).",
+        ),
+    )
+    download_retry_max: float = attrs.field(
+        metadata=_variable(
+            "DOWNLOAD_RETRY_MAX",
+            parse=parsers.seconds,
+            default="300",
+            meaning="The most seconds between two tries, where the source does not ask for more.",
+        ),
+    )
+    ready_when: str = attrs.field(
+        metadata=_variable(
+            "READY_WHEN",
+            parse=parsers.one_of({"all": "all", "any": "any"}),
+            default="all",
+            meaning="When `/health` begins to answer 200: once `all` base images are ready or their first"
+            " attempts have failed, and at least one can be served; or once `any` is ready.",
+        ),
+    )
     signing_keys: Path | None = attrs.field(
         metadata=_variable(
             "SIGNING_KEYS",

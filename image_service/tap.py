@@ -29,6 +29,7 @@ from image_service.assisted.instance_secret import load_or_create_secret
 from image_service.assisted.sealing import SECRET_BYTES, Vault
 from image_service.assisted.snapshots import Lifetimes, Snapshots
 from image_service.assisted.sqlite_store import SqliteStore
+from image_service.catalog.backoff import Backoff
 from image_service.catalog.catalog import Catalog
 from image_service.catalog.data_dir import DataDir
 from image_service.catalog.download import Downloader
@@ -277,8 +278,11 @@ class ImageService(Service):
             self._os_images(),
             self._data_dir,
             fetch,
-            prepare_templates=templates.prepare,
             keys=KeyRing.read(settings.signing_keys) if settings.signing_keys else None,
+            derive=templates.derive,
+            downloads=settings.download_concurrency,
+            backoff=Backoff(settings.download_retry_min, settings.download_retry_max),
+            any_is_enough=settings.ready_when == "any",
         )
         catalog.start()
         self._metrics.watch_each("base_images", lambda: [status.state.value for status in catalog.states()])

@@ -1,7 +1,8 @@
 """What is derived from base images, made beside the requests: who asks too soon is told when to come back.
 
-Files are made in a thread, one after the other, and stay open until the end. While one is made, its base
-image is open a second time, so that it does not matter whether that is closed meanwhile.
+Files are made in a thread, one after the other, and stay open for as long as anything refers to their base
+image, or to them. While one is made, its base image is open a second time, so that it does not matter whether
+that is closed meanwhile.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 import attrs
 from twisted.internet.defer import Deferred, gatherResults
@@ -21,16 +23,18 @@ from image_service.catalog.derivation import WITHOUT_MINIMAL_ISO
 from image_service.catalog.derived_files import DerivedFiles
 from image_service.catalog.files import remove_leftovers
 from image_service.catalog.interruption import Interrupted, Interruption
+from image_service.catalog.open_files import OpenFiles
 from image_service.errors import ImageServiceError, Unavailable
 from image_service.images.base import BaseImage, NmstateImage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine, Iterator
     from pathlib import Path
 
     from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
 
     from image_service.catalog.data_dir import DataDir
+    from image_service.images.extents import BaseFile
 
 T = TypeVar("T", BaseImage, NmstateImage)
 R = TypeVar("R")
@@ -69,13 +73,37 @@ class Templates:
         Args:
             base: a base image that has just been opened.
         """
+        for shelf in self._shelves(base):
+            shelf.begin(base)
+
+    def derive(self, base: BaseImage) -> Coroutine[None, None, None] | None:
+        """Begin with what images of this base will need, and wait for it.
+
+        Args:
+            base: a base image.
+
+        Returns:
+            ends when all is there; with Unavailable where something could not be made, with Interrupted where
+            this stops. None: all is there.
+        """
+        self.prepare(base)
+        missing = [shelf for shelf in self._shelves(base) if not shelf.holds(base)]
+        return self._made(missing, base) if missing else None
+
+    @staticmethod
+    async def _made(shelves: list[_Shelf[BaseImage] | _Shelf[NmstateImage]], base: BaseImage) -> None:
+        for shelf in shelves:
+            await shelf.made(base)
+
+    def _shelves(self, base: BaseImage) -> Iterator[_Shelf[BaseImage] | _Shelf[NmstateImage]]:
+        """Those that something of a base belongs on."""
         if base.disconnected:
             return
         if base.needs_nmstate:
-            self._nmstates.begin(base)
+            yield self._nmstates
         virtual = base.layout.minimal and not base.needs_nmstate
         if not virtual and base.architecture not in WITHOUT_MINIMAL_ISO:
-            self._minimal_isos.begin(base)
+            yield self._minimal_isos
 
     def minimal_iso(self, base: BaseImage) -> BaseImage:
         """Give a minimal ISO with room for a ramdisk, and with nmstatectl where the base needs it.
@@ -84,7 +112,8 @@ class Templates:
             base: the full ISO.
 
         Returns:
-            the minimal ISO; its file stays open until ``stop``.
+            the minimal ISO; its file stays open for as long as anything refers to it, or until
+            ``stop``.
 
         Raises:
             Unavailable: not yet, or not now; says why and when to ask again.
@@ -98,7 +127,8 @@ class Templates:
             base: has it in its rootfs.
 
         Returns:
-            the initrd; its file stays open until ``stop``.
+            the initrd; its file stays open for as long as anything refers to it, or until
+            ``stop``.
 
         Raises:
             Unavailable: not yet, or not now; says why and when to ask again.
@@ -146,14 +176,14 @@ class _Derived(Generic[T]):
     Args:
         name: what messages call it.
         file: the file, open.
-        busy: whether it is being made.
+        attempt: is over when it is there, or could not be made; None: it is not being made.
         reason: why the last attempt failed.
         retry_at: when it is worth another, by the clock.
     """
 
     name: str
     file: T | None = None
-    busy: bool = False
+    attempt: Deferred[None] | None = None
     reason: str = ""
     retry_at: float = -math.inf
 
@@ -173,20 +203,34 @@ class _Shelf(Generic[T]):
         self._sort = sort
         self._make: Callable[[BaseImage], T] = make
         self._worker = worker
-        self._all: dict[_Key, _Derived[T]] = {}
+        self._all: WeakKeyDictionary[BaseFile, dict[_Key, _Derived[T]]] = WeakKeyDictionary()
+        self._files = OpenFiles()
         self._running: set[Deferred[None]] = set()
 
     def begin(self, base: BaseImage) -> _Derived[T]:
         """See to it that a file is made, unless it is there, under way, or has failed just now."""
         key = (base.sha256, base.version, base.architecture)
-        derived = self._all.setdefault(key, _Derived(f"{self._sort} of {base.name}"))
-        idle = not (derived.file or derived.busy or self._worker.interruption.happened)
+        derived_of_file = self._all.setdefault(base.file, {})
+        derived = derived_of_file.setdefault(key, _Derived(f"{self._sort} of {base.name}"))
+        idle = not (derived.file or derived.attempt or self._worker.interruption.happened)
         if idle and self._worker.clock.seconds() >= derived.retry_at:
-            derived.busy = True
-            attempt = Deferred.fromCoroutine(self._attempt(derived, base))
+            attempt = derived.attempt = Deferred.fromCoroutine(self._attempt(derived, base))
             self._running.add(attempt)
-            attempt.addBoth(lambda _: self._running.discard(attempt))
+            attempt.addBoth(lambda _: self._end(derived, attempt))
         return derived
+
+    def holds(self, base: BaseImage) -> bool:
+        """Whether a file is there."""
+        return self.begin(base).file is not None
+
+    async def made(self, base: BaseImage) -> None:
+        """Wait for the attempt to make a file."""
+        derived = self.begin(base)
+        if derived.attempt:
+            await derived.attempt
+        if self._worker.interruption.happened:
+            raise Interrupted
+        self.take(base)
 
     def take(self, base: BaseImage) -> T:
         """Give a file that is there."""
@@ -198,16 +242,14 @@ class _Shelf(Generic[T]):
     async def stop(self) -> None:
         """Wait for what is going on, which was interrupted, and close every file."""
         await gatherResults(list(self._running))
-        for derived in self._all.values():
-            if derived.file:
-                os.close(derived.file.file.descriptor)
-                derived.file = None
+        self._files.close()
+        self._all.clear()
 
     async def _attempt(self, derived: _Derived[T], base: BaseImage) -> None:
         """Make one file. Is not cancelled; raises nothing."""
         self._log.info("{name} is being made", name=derived.name)
         try:
-            derived.file = await self._worker.run(self._make, base)
+            made = await self._worker.run(self._make, base)
         except Interrupted:
             self._log.info("{name} is left for the next start", name=derived.name)
         except ImageServiceError as error:
@@ -218,8 +260,13 @@ class _Shelf(Generic[T]):
             self._log.failure("{name} met a fault", name=derived.name)
             self._fail(derived, "making it met a fault of this service; the log has it")
         else:
+            self._files.own(made.file)
+            derived.file = made
             self._log.info("{name} is ready", name=derived.name)
-        derived.busy = False
+
+    def _end(self, derived: _Derived[T], attempt: Deferred[None]) -> None:
+        derived.attempt = None
+        self._running.discard(attempt)
 
     def _fail(self, derived: _Derived[T], reason: str) -> None:
         derived.reason = reason
@@ -229,7 +276,7 @@ class _Shelf(Generic[T]):
     def _refusal(self, derived: _Derived[T]) -> Unavailable:
         if self._worker.interruption.happened:
             return Unavailable("this service stops", retry_after_seconds=BUSY_RETRY_AFTER_SECONDS)
-        if derived.busy:
+        if derived.attempt:
             return Unavailable(f"{derived.name} is being made", retry_after_seconds=BUSY_RETRY_AFTER_SECONDS)
         seconds = derived.retry_at - self._worker.clock.seconds()
         return Unavailable(

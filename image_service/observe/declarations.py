@@ -36,7 +36,16 @@ REVALIDATION_RESULTS = ("unchanged", "changed", "ended", "failed")
 REFUSAL_REASONS = ("queue-full", "queue-wait", "connections")
 SENT_PATHS = ("sendfile", "copy", "tls")
 ABORT_REASONS = ("client-gone", "no-progress", "going-away", "disk-failed", "file-shorter", "own-fault")
-BASE_IMAGE_STATES = ("waiting", "downloading", "verifying", "ready", "failed", "refused", "stopped")
+BASE_IMAGE_STATES = (
+    "waiting",
+    "downloading",
+    "verifying",
+    "deriving",
+    "ready",
+    "failed",
+    "refused",
+    "stopped",
+)
 
 DURATION_BOUNDS_SECONDS = (0.1, 1, 10, 50, 100, 300, 600)
 SIZE_BOUNDS_BYTES = (100, 1e6, 5e8, 1e9, 1e10)

@@ -5,16 +5,18 @@ import json
 import os
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
 from twisted.internet.defer import Deferred
-from twisted.internet.task import Clock
+from twisted.internet.task import Clock, deferLater
 
-from image_service.catalog.catalog import DOWNLOADS, RETRY_SECONDS, Catalog, State
+from image_service.catalog.backoff import Backoff
+from image_service.catalog.catalog import DOWNLOADS, Catalog
 from image_service.catalog.data_dir import LOCKS, MANIFEST, DataDir
 from image_service.catalog.download import Downloader
+from image_service.catalog.status import State
 from image_service.config import Settings
 from image_service.errors import BaseImageError, NotFound, Unavailable
 from image_service.images.reference import Kind
@@ -30,11 +32,13 @@ if TYPE_CHECKING:
 
     from image_service.catalog.interruption import Interruption
     from image_service.catalog.keeper import Progress
+    from image_service.images.base import BaseImage
     from tests.catalog.lines import Lines
     from tests.conftest import LoggedFailures
 
 ISO = build_live_iso()
 SHA256 = hashlib.sha256(ISO).hexdigest()
+RETRY_SECONDS = 60.0
 NOWHERE = "http://127.0.0.1:1/never-asked.iso"
 
 
@@ -53,10 +57,13 @@ class Bench:
     data_dir: Path
     started: list[Catalog]
 
-    def start(self, *entries: OsImage) -> Catalog:
+    def start(self, *entries: OsImage, **options: Any) -> Catalog:
         settings = Settings.from_environment({"DATA_DIR": str(self.data_dir)}, standalone=True)
         fetch = Downloader.from_settings(settings).fetch
-        catalog = Catalog(self.reactor, self.clock, entries, DataDir(self.data_dir), fetch)
+        backoff = Backoff(RETRY_SECONDS, 4 * RETRY_SECONDS, jitter=lambda _, most: most)
+        catalog = Catalog(
+            self.reactor, self.clock, entries, DataDir(self.data_dir), fetch, backoff=backoff, **options
+        )
         self.started.append(catalog)
         catalog.start()
         return catalog
@@ -353,7 +360,7 @@ async def test_does_not_let_slow_downloads_hold_up_the_rest(
     assert states == [State.DOWNLOADING] * DOWNLOADS + [State.WAITING, State.READY]
     assert not catalog.ready
     for image, state in zip(slow, states, strict=False):
-        with pytest.raises(Unavailable, match=f"is {state.value}$") as refusal:
+        with pytest.raises(Unavailable, match=f"is {state.value}(: 0 of {len(ISO)} bytes)?$") as refusal:
             catalog.find(image.version, "x86_64", Kind.FULL_ISO)
         assert refusal.value.retry_after_seconds
 
@@ -480,3 +487,166 @@ async def test_tells_each_change_of_state_in_one_line(bench: Bench, lines: Lines
     told = [line for line in lines.text.splitlines() if f"{image.file_name} is" in line]
     assert told == [f"base image {image.file_name} is {state}" for state in states]
     assert "top-secret" not in lines.text
+
+
+# How far it is.
+
+
+@ensure_deferred
+async def test_tells_how_far_a_download_is(bench: Bench, lines: Lines, origin: Origin) -> None:
+    image = entry(origin.serve("/base.iso", Answer(ISO[:4096], promised=len(ISO), hold=True)))
+    catalog = bench.start(image)
+    await lines.until(image.file_name, State.DOWNLOADING)
+    origin.held.wait()
+    while catalog.states()[0].bytes_done < 4096:
+        await deferLater(bench.reactor, 0.001)
+
+    (status,) = catalog.states()
+    assert (status.bytes_done, status.bytes_total) == (4096, len(ISO))
+    assert (status.size, status.sha256, status.retry_at) == (None, None, None)
+    with pytest.raises(Unavailable, match=f"is downloading: 4096 of {len(ISO)} bytes$"):
+        catalog.find("4.19", "x86_64", Kind.FULL_ISO)
+
+
+@ensure_deferred
+async def test_tells_what_is_ready_by_size_and_digest(bench: Bench, lines: Lines, tmp_path: Path) -> None:
+    image = entry(write(tmp_path / "base.iso").as_uri())
+    catalog = bench.start(image)
+    await lines.until(image.file_name, State.READY)
+    (status,) = catalog.states()
+    assert (status.bytes_done, status.bytes_total, status.size) == (len(ISO),) * 3
+    assert (status.sha256, status.reason, status.image) == (SHA256, "", image.file_name)
+
+
+# What fails, and is tried again.
+
+
+@ensure_deferred
+async def test_waits_longer_after_each_failure(bench: Bench, lines: Lines, origin: Origin) -> None:
+    image = entry(origin.serve("/base.iso", *[Answer(status=500)] * 4, Answer(ISO), Answer(status=500)))
+    catalog = bench.start(image)
+    for times in (1, 2, 4, 4):
+        await lines.until(image.file_name, State.FAILED)
+        assert catalog.states()[0].retry_at == bench.clock.seconds() + times * RETRY_SECONDS
+        bench.clock.advance(times * RETRY_SECONDS)
+    await lines.until(image.file_name, State.READY)
+    assert catalog.states()[0].retry_at is None
+
+
+@ensure_deferred
+async def test_does_not_ask_again_before_the_origin_wants_it(
+    bench: Bench, lines: Lines, origin: Origin
+) -> None:
+    image = entry(origin.serve("/base.iso", Answer(status=429, headers={"Retry-After": "1000"}), Answer(ISO)))
+    catalog = bench.start(image)
+    await lines.until(image.file_name, State.FAILED)
+    with pytest.raises(Unavailable, match=r"is failed: .*429") as refusal:
+        catalog.find("4.19", "x86_64", Kind.FULL_ISO)
+    assert refusal.value.retry_after_seconds == 1000
+    bench.clock.advance(999)
+    assert len(origin.asked) == 1
+    bench.clock.advance(1)
+    await lines.until(image.file_name, State.READY)
+
+
+@ensure_deferred
+async def test_fetches_again_what_it_fetched_and_finds_bad_at_the_next_start(
+    bench: Bench, lines: Lines, origin: Origin
+) -> None:
+    image = entry(origin.serve("/base.iso", Answer(ISO)))
+    catalog = bench.start(image)
+    await lines.until(image.file_name, State.READY)
+    await catalog.stop()
+    path = bench.data_dir / image.file_name
+    times = (path.stat().st_atime_ns, path.stat().st_mtime_ns)
+    path.write_bytes(bytes(len(ISO)))
+    os.utime(path, ns=times)
+
+    catalog = bench.start(image)
+    await lines.until(image.file_name, State.READY)
+    assert path.read_bytes() == ISO
+    assert catalog.find("4.19", "x86_64", Kind.FULL_ISO).sha256 == SHA256
+    assert len(origin.asked) == 2
+
+
+# What is derived.
+
+
+@attrs.define
+class Deriving:
+    """Makes what a base needs when it is told to."""
+
+    begun: list[BaseImage] = attrs.field(factory=list)
+    waiting: list[Deferred[None]] = attrs.field(factory=list)
+
+    def __call__(self, base: BaseImage) -> Deferred[None]:
+        """As ``Templates.derive``."""
+        self.begun.append(base)
+        self.waiting.append(Deferred())
+        return self.waiting[-1]
+
+
+@ensure_deferred
+async def test_serves_a_full_iso_while_something_is_derived_from_it(
+    bench: Bench, lines: Lines, tmp_path: Path
+) -> None:
+    image, derive = entry(write(tmp_path / "base.iso").as_uri()), Deriving()
+    catalog = bench.start(image, derive=derive)
+    await lines.until(image.file_name, State.DERIVING)
+
+    assert catalog.find("4.19", "x86_64", Kind.FULL_ISO) is derive.begun[0]
+    assert (catalog.ready, catalog.is_ready("9.6.1-0", "x86_64")) == (False, False)
+    derive.waiting[0].callback(None)
+    await lines.until(image.file_name, State.READY)
+    assert catalog.ready
+    assert catalog.is_ready("9.6.1-0", "x86_64")
+    assert not catalog.is_ready("9.6.1-0", "s390x")
+
+
+@ensure_deferred
+async def test_derives_again_what_could_not_be_derived_and_serves_the_full_iso(
+    bench: Bench, lines: Lines, tmp_path: Path
+) -> None:
+    image, derive = entry(write(tmp_path / "base.iso").as_uri()), Deriving()
+    catalog = bench.start(image, derive=derive)
+    await lines.until(image.file_name, State.DERIVING)
+    derive.waiting[0].errback(Unavailable("no xorriso", retry_after_seconds=90))
+    await lines.until(image.file_name, State.FAILED)
+
+    assert catalog.find("4.19", "x86_64", Kind.FULL_ISO).sha256 == SHA256
+    assert catalog.ready
+    assert catalog.states()[0].reason == "no xorriso"
+    bench.clock.advance(90)
+    derive.waiting[1].callback(None)
+    await lines.until(image.file_name, State.READY)
+    assert derive.begun[0] is derive.begun[1]  # it was not read again
+    assert catalog.states()[0].reason == ""
+
+
+# When the whole is ready.
+
+
+@ensure_deferred
+async def test_one_image_is_enough_if_that_is_wanted(
+    bench: Bench, lines: Lines, origin: Origin, tmp_path: Path
+) -> None:
+    slow = entry(origin.serve("/slow.iso", Answer(b"", promised=len(ISO), hold=True)), "slow")
+    quick, derive = entry(write(tmp_path / "quick.iso").as_uri()), Deriving()
+    catalog = bench.start(slow, quick, any_is_enough=True, derive=derive)
+    await lines.until(quick.file_name, State.DERIVING)
+    assert (catalog.ready, catalog.is_ready("9.6.1-0", "x86_64")) == (False, False)
+    derive.waiting[0].callback(None)
+    await lines.until(quick.file_name, State.READY)
+    assert catalog.ready
+
+
+@ensure_deferred
+async def test_a_bad_url_holds_up_nobody(bench: Bench, lines: Lines, origin: Origin) -> None:
+    bad = [entry(origin.url("/missing.iso"), f"bad{index}") for index in range(DOWNLOADS)]
+    good = [entry(origin.serve(f"/{name}", Answer(ISO)), name) for name in ("a.iso", "b.iso")]
+    catalog = bench.start(*bad, *good)
+    for image in good:
+        await lines.until(image.file_name, State.READY)
+    for image in bad:
+        await lines.until(image.file_name, State.FAILED)
+    assert catalog.ready

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from image_service.catalog.catalog import State
+from image_service.catalog.status import State
 from image_service.http.routes import ImageRoute, MirrorRoute, parse_route
 from image_service.observe.declarations import (
     ABORT_REASONS,
