@@ -30,7 +30,7 @@ class Answer:
         promised: Content-Length; None: that of the body, negative: none at all.
         hold: the connection stays open behind the body until ``Origin.go_on`` is set.
         hold_head: it does so before the head ends.
-        drip: the body comes byte by byte.
+        drip: the body comes in pieces of so many bytes, a thousand in a second; 0: at once.
         reset: the connection is reset behind the body, not closed.
         own_date: the fields have a Date.
     """
@@ -41,7 +41,7 @@ class Answer:
     promised: int | None = None
     hold: bool = False
     hold_head: bool = False
-    drip: bool = False
+    drip: int = 0
     reset: bool = False
     own_date: bool = False
 
@@ -66,12 +66,14 @@ class Resource:
         etag: its entity tag; empty: there is none.
         modified: its date, long past; empty: there is none.
         cuts: of one request after the other, how many bytes are sent before the connection is cut.
+        drip: as of an answer.
     """
 
     body: bytes
     etag: str = '"1"'
     modified: str = "Sun, 06 Nov 1994 08:49:37 GMT"
     cuts: list[int] = attrs.field(factory=list)
+    drip: int = 0
 
     def __call__(self, asked: Asked) -> Answer:
         """Answer one request."""
@@ -87,12 +89,12 @@ class Resource:
 
     def _selected(self, wanted: str | None, fields: dict[str, str]) -> Answer:
         if wanted is None:
-            return Answer(self.body, headers=fields)
+            return Answer(self.body, headers=fields, drip=self.drip)
         first, size = int(wanted.removeprefix("bytes=").removesuffix("-")), len(self.body)
         if first >= size:
             return Answer(status=416, headers={"Content-Range": f"bytes */{size}"})
         described = {"Content-Range": f"bytes {first}-{size - 1}/{size}"}
-        return Answer(self.body[first:], status=206, headers={**fields, **described})
+        return Answer(self.body[first:], status=206, headers={**fields, **described}, drip=self.drip)
 
     def _cut(self, answer: Answer) -> Answer:
         if not self.cuts:
@@ -202,11 +204,8 @@ def _fields(answer: Answer, date: str) -> Iterator[tuple[str, str]]:
 
 
 def _pieces(answer: Answer) -> Iterator[bytes]:
-    """Everything at once, or byte by byte."""
-    if answer.drip:
-        yield from (answer.body[at : at + 1] for at in range(len(answer.body)))
-    else:
-        yield answer.body
+    step = answer.drip or max(1, len(answer.body))
+    yield from (answer.body[at : at + step] for at in range(0, len(answer.body), step))
 
 
 def _pump(source: socket.socket, target: socket.socket) -> None:

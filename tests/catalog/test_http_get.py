@@ -112,8 +112,8 @@ def test_says_that_nobody_listens(other: Origin) -> None:
         Answer(BODY[:9], promised=9000, hold=True),
         Answer(BODY[:9], promised=-1, hold=True),
         Answer(b"5\r\nab", promised=-1, headers={"Transfer-Encoding": "chunked"}, hold=True),
-        Answer(b"5;" + b"a" * 60_000, promised=-1, headers={"Transfer-Encoding": "chunked"}, drip=True),
-        Answer(BODY, drip=True),
+        Answer(b"5;" + b"a" * 60_000, promised=-1, headers={"Transfer-Encoding": "chunked"}, drip=1),
+        Answer(BODY, drip=1),
     ],
     ids=["with length", "without", "within a chunk", "dripping chunk head", "dripping body"],
 )

@@ -1,0 +1,207 @@
+"""Processes that fetch images into a directory, and are killed at any instant of it.
+
+usage: python -m tests.catalog.fetching fetch DIRECTORY URL…
+       python -m tests.catalog.fetching every-step DIRECTORY URL
+       python -m tests.catalog.fetching full-disk DIRECTORY URL…
+
+An image's URL ends with the SHA-256 of its content, by which anything wrong is seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from image_service.catalog import partial_file, room
+from image_service.catalog.data_dir import DataDir
+from image_service.catalog.download import Downloader
+from image_service.catalog.interruption import Interruption
+from image_service.catalog.keeper import Keeper
+from image_service.config import Settings
+from image_service.errors import Unavailable
+from image_service.os_images import OsImage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+STEPS = {"open", "os.rename", "os.remove", "os.truncate", "os.mkdir", "os.scandir", "fcntl.fcntl"}
+SYNC_SECONDS = 0.02  # or no work would be kept of so short a life
+
+
+def digest_of(url: str) -> str:
+    """What the content at a URL must have."""
+    return url.rpartition("/")[2]
+
+
+def entry(url: str) -> OsImage:
+    """The image at a URL; it does not know its digest, so nothing helps it to be right."""
+    return OsImage(digest_of(url), "x86_64", "full-iso", ("4.17",), url)
+
+
+# One process.
+
+
+def fetch(directory: Path, urls: Sequence[str]) -> None:
+    """Fetch images at the same time and open them; tell the digest of what would be served, or why not."""
+    partial_file._SYNC_SECONDS = SYNC_SECONDS
+    room.SPARE_BYTES = 0  # the disk is to be full in earnest
+    data_dir = DataDir(directory)
+    data_dir.open()
+    settings = Settings.from_environment({"DATA_DIR": str(directory)}, standalone=True)
+    keeper = Keeper(data_dir, Downloader.from_settings(settings).fetch, Interruption())
+    with ThreadPoolExecutor(len(urls)) as pool:
+        told = list(pool.map(lambda url: _fetch_one(keeper, entry(url)), urls))
+    data_dir.close()
+    sys.stdout.write("".join(f"{line}\n" for line in told))
+    sys.stdout.flush()
+
+
+def _fetch_one(keeper: Keeper, image: OsImage) -> str:
+    try:
+        keeper.obtain(image)
+        base = keeper.open(image)
+    except Unavailable as error:
+        return error.detail
+    except OSError as error:
+        return os.strerror(error.errno or 0)
+    with os.fdopen(base.file.descriptor, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# Killed at every step.
+
+
+def every_step(directory: Path, url: str) -> None:
+    """Be killed before the first step that touches the directory, then before the second, and so on.
+
+    After each death another process has to come to the end, which tells what it has.
+    """
+    step, killed = 0, True
+    while killed:
+        step += 1
+        shutil.rmtree(directory, ignore_errors=True)
+        dying = os.fork()
+        if dying == 0:
+            _kill_at(directory, step)
+            _do(lambda: fetch(directory, [url]))
+        killed = os.waitstatus_to_exitcode(os.waitpid(dying, 0)[1]) == -signal.SIGKILL
+        check(directory, [url])
+        after = os.fork()
+        if after == 0:
+            _do(lambda: fetch(directory, [url]))
+        if os.waitstatus_to_exitcode(os.waitpid(after, 0)[1]) != 0:
+            sys.exit(f"after a death at step {step} the next one failed")
+        check(directory, [url])
+
+
+def _do(work: Callable[[], None]) -> None:
+    """Do something as the last thing of a forked process."""
+    try:
+        work()
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _kill_at(directory: Path, step: int) -> None:
+    """Have this process killed at the n-th step that touches the directory."""
+    seen = 0
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal seen
+        touches = event == "fcntl.fcntl" or any(str(directory) in str(argument) for argument in arguments)
+        if event in STEPS and touches:
+            seen += 1
+            if seen == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+# Killed at random instants.
+
+
+def kill_often(
+    directory: Path, urls: Sequence[str], times: int, between: Callable[[int], object] = lambda _: None
+) -> set[str]:
+    """Start processes and kill each at an instant between its start and its end.
+
+    Args:
+        directory: where they fetch to; begins anew whenever all is there.
+        urls: of the images.
+        times: so often.
+        between: is called before each.
+
+    Returns:
+        what those said that came to their end.
+    """
+    chance = random.Random(6)  # noqa: S311 - not for secrets
+    began = time.monotonic()
+    told = run(directory, urls)
+    lasts = time.monotonic() - began
+    for number in range(times):
+        if all((directory / entry(url).file_name).exists() for url in urls):
+            for path in directory.iterdir():
+                path.unlink()
+        between(number)
+        told |= run(directory, urls, chance.uniform(0.2, 1.1) * lasts)
+        check(directory, urls)
+    return told
+
+
+def run(directory: Path, urls: Sequence[str], seconds: float | None = None) -> set[str]:
+    """Let a process fetch; kill it after a while, or let it end by itself, which must be a good end."""
+    command = [sys.executable, "-m", "tests.catalog.fetching", "fetch", str(directory), *urls]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            output, errors = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, errors = process.communicate()
+    if process.returncode not in {0, -signal.SIGKILL}:
+        raise RuntimeError(errors.decode())
+    return {line for line in output.decode().split("\n") if line}
+
+
+def check(directory: Path, urls: Sequence[str]) -> None:
+    """See that nothing has an image's name but the image."""
+    for url in urls:
+        path = directory / entry(url).file_name
+        if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() != digest_of(url):
+            raise RuntimeError(f"{path.name} is not what it should be")
+
+
+def full_disk(directory: Path, urls: Sequence[str]) -> None:
+    """Be killed on a small disk that somebody else fills now and then; in the end there is room."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5m", "images", directory], check=True)
+    (directory / "data").mkdir()
+    theirs = directory / "theirs"
+
+    def fill(number: int) -> None:
+        free = shutil.disk_usage(directory).free
+        theirs.write_bytes(bytes(free * (number % 4) // 3))
+
+    fill(0)
+    told = kill_often(directory / "data", urls, 16, fill)
+    for number in range(4):
+        fill(number)
+        told |= run(directory / "data", urls)
+        check(directory / "data", urls)
+    theirs.unlink()
+    lines = [*told, *run(directory / "data", urls)]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+if __name__ == "__main__":
+    what, where, *all_urls = sys.argv[1:]
+    work = {"fetch": fetch, "every-step": lambda path, urls: every_step(path, *urls), "full-disk": full_disk}
+    work[what](Path(where), all_urls)

@@ -1,0 +1,83 @@
+"""kill -9, at every step and at any instant: what comes next finds nothing wrong, and goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.clients import missing, needs_client
+from tests.catalog import fetching
+from tests.catalog.origin import Origin, Resource
+from tests.coreos.iso_builder import build_live_iso, live_files
+
+ROOT = Path(__file__).parents[2]
+
+
+def iso(number: int, megabytes: float) -> bytes:
+    noise = hashlib.shake_256(bytes([number])).digest(int(megabytes * 2**20))
+    return build_live_iso({**live_files(), "images/pxeboot/initrd.img": noise})
+
+
+def serve(origin: Origin, content: bytes, drip: int = 0) -> str:
+    return origin.serve(f"/{hashlib.sha256(content).hexdigest()}", Resource(content, drip=drip))
+
+
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the processes are to find, and not to find."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(ROOT)
+
+
+def start(*arguments: str | Path, before: tuple[str, ...] = ()) -> list[str]:
+    command = [*before, sys.executable, "-m", "tests.catalog.fetching", *map(str, arguments)]
+    done = subprocess.run(command, stdout=-1, stderr=-1, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode().splitlines()
+
+
+@pytest.mark.timeout(400)
+def test_at_every_step(origin: Origin, tmp_path: Path) -> None:
+    url = serve(origin, iso(0, 0.1))
+    told = start("every-step", tmp_path / "data", url)
+    assert set(told) == {fetching.digest_of(url)}
+    assert len(told) > 50  # one for each step, and the last one, which was not killed, for itself
+
+
+@pytest.mark.timeout(400)
+def test_at_any_instant(origin: Origin, tmp_path: Path) -> None:
+    urls = [serve(origin, iso(number, 2), drip=4096) for number in (1, 2)]
+    told = fetching.kill_often(tmp_path / "data", urls, 50)
+    told |= fetching.run(tmp_path / "data", urls)
+    assert told == {fetching.digest_of(url) for url in urls}
+    resumed = [asked for asked in origin.asked if asked.headers["Range"]]
+    assert len(resumed) > 5
+    assert len(origin.asked) <= 2 * 52
+
+
+@pytest.mark.timeout(400)
+def test_on_a_disk_that_fills_up(origin: Origin, tmp_path: Path) -> None:
+    urls = [serve(origin, iso(number, 2), drip=8192) for number in (1, 2)]
+    told = start("full-disk", tmp_path, *urls, before=private_mounts())
+    digests = {fetching.digest_of(url) for url in urls}
+    assert set(told[-2:]) == digests
+    reasons = {line for line in told if line not in digests}
+    assert reasons
+    assert all("there is no room" in line or line == "No space left on device" for line in reasons)
+
+
+def private_mounts() -> tuple[str, ...]:
+    """What lets a process mount where nobody else sees it; without it the test is left out."""
+    unshare = needs_client("unshare")
+    command = (unshare, "--mount", *(() if os.geteuid() == 0 else ("--map-root-user",)))
+    if subprocess.run([*command, "true"], check=False, stderr=-1).returncode:
+        missing("unshare: this machine lets nobody make a mount namespace")
+    return command
