@@ -31,9 +31,16 @@ from image_service.assisted.snapshots import Lifetimes, Snapshots
 from image_service.assisted.sqlite_store import SqliteStore
 from image_service.catalog.backoff import Backoff
 from image_service.catalog.catalog import Catalog
+from image_service.catalog.configured_http import ConfiguredHttp
 from image_service.catalog.data_dir import DataDir
 from image_service.catalog.download import Downloader
+from image_service.catalog.following import Following
+from image_service.catalog.interruption import Interruption
+from image_service.catalog.mirror import Mirror
+from image_service.catalog.mirrored import Preparation
 from image_service.catalog.signature import KeyRing
+from image_service.catalog.status import render_statuses
+from image_service.catalog.streams import Streams
 from image_service.catalog.templates import Templates
 from image_service.config import Settings
 from image_service.errors import ConfigurationError, StoreFailed
@@ -141,6 +148,7 @@ class ImageService(Service):
         self._data_dir = DataDir(settings.data_dir, settings.retention, settings.data_dir_max_bytes)
         self._sockets: list[socket.socket] = []
         self._factories: list[ConnectionFactory] = []
+        self._following: Following | None = None
         self._running = AsyncExitStack()
         self._started: Deferred[None] = succeed(None)
 
@@ -180,7 +188,9 @@ class ImageService(Service):
         main, *beside = self._sockets
         base_url = attrs.evolve(settings, listen_port=main.getsockname()[1]).base_url
         templates = self._start_templates()
-        catalog = self._start_catalog(templates)
+        http = ConfiguredHttp.from_settings(settings)
+        catalog = self._start_catalog(templates, http)
+        mirror = await self._start_streams(catalog, http, base_url)
         standalone = await self._start_standalone(base_url) if self._standalone else None
         assisted = self._start_assisted(standalone)
         images = await self._start_images(catalog, templates, assisted, base_url)
@@ -193,6 +203,8 @@ class ImageService(Service):
             cors=Cors(settings.allowed_domains) if settings.allowed_domains else None,
             proxies=settings.trusted_proxies,
             metrics=self._metrics.render,
+            base_images=lambda: render_statuses(catalog.states()),
+            mirror=mirror.find,
         )
         connections = self._connections()
         self._listen(main, connections(application=application(), secure=settings.https))
@@ -269,20 +281,20 @@ class ImageService(Service):
         scratch = settings.data_temp_dir or settings.data_dir
         return Templates(self._reactor, self._reactor, self._data_dir, scratch)
 
-    def _start_catalog(self, templates: Templates) -> Catalog:
+    def _start_catalog(self, templates: Templates, http: ConfiguredHttp) -> Catalog:
         settings = self._settings
-        fetch = Downloader.from_settings(settings).fetch
         catalog = Catalog(
             self._reactor,
             self._reactor,
             self._os_images(),
             self._data_dir,
-            fetch,
+            Downloader(http).fetch,
             keys=KeyRing.read(settings.signing_keys) if settings.signing_keys else None,
             derive=templates.derive,
             downloads=settings.download_concurrency,
             backoff=Backoff(settings.download_retry_min, settings.download_retry_max),
             any_is_enough=settings.ready_when == "any",
+            changed=self._images_changed,
         )
         catalog.start()
         self._metrics.watch_each("base_images", lambda: [status.state.value for status in catalog.states()])
@@ -290,9 +302,50 @@ class ImageService(Service):
         self._running.push_async_callback(templates.stop)  # before the files that it reads are closed
         return catalog
 
+    async def _start_streams(self, catalog: Catalog, http: ConfiguredHttp, base_url: str) -> Mirror:
+        settings = self._settings
+        streams = Streams(
+            self._reactor,
+            self._in_pool(1, "streams"),
+            http,
+            settings.coreos_streams,
+            settings.data_dir,
+            refresh_seconds=settings.stream_refresh,
+        )
+        mirror = self._start_mirror(streams, catalog, http, base_url)
+        self._following = following = Following(self._os_images(), catalog, streams, mirror)
+        self._running.push_async_callback(streams.stop)
+        await streams.start(following.offers_changed)
+        return mirror
+
+    def _images_changed(self) -> None:
+        if self._following is not None:
+            self._following.images_changed()
+
+    def _start_mirror(
+        self, streams: Streams, catalog: Catalog, http: ConfiguredHttp, base_url: str
+    ) -> Mirror:
+        in_thread, interruption = self._in_pool(1, "mirror"), Interruption()
+        preparation = Preparation(self._settings.data_dir, http, interruption, self._data_dir.claim)
+        mirror = Mirror(
+            streams,
+            catalog.find,
+            lambda work: in_thread(partial(in_background, work)),
+            preparation.prepare,
+            base_url,
+        )
+
+        async def update() -> None:
+            mirror.update()
+
+        self._every(self._settings.stream_refresh, update)
+        self._running.push_async_callback(mirror.settled)
+        self._running.callback(interruption.interrupt)
+        return mirror
+
     def _os_images(self) -> tuple[OsImage, ...]:
         """What is configured; standing alone without a configuration, the sample."""
-        if self._standalone and not self._settings.os_images:
+        if self._standalone and not self._settings.os_images and not self._settings.coreos_streams:
             return (_sample(self._settings.data_dir),)
         return self._settings.os_images
 

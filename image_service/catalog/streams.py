@@ -104,7 +104,6 @@ class Streams:
         sources: the streams.
         data_dir: where what they told is remembered.
         refresh_seconds: between two refreshes of one stream.
-        changed: called when other releases are wanted than before.
         jitter: gives a number between two others.
     """
 
@@ -119,14 +118,12 @@ class Streams:
         data_dir: Path,
         *,
         refresh_seconds: float,
-        changed: Callable[[], None],
         jitter: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self._clock = clock
         self._in_thread = in_thread
         self._http = http
         self._refresh_seconds = refresh_seconds
-        self._changed = changed
         self._jitter = jitter
         self._streams = [
             _Stream(source, data_dir / f"rhcos-stream-{source.stream}.json") for source in sources
@@ -134,8 +131,13 @@ class Streams:
         self._interruption = Interruption()
         self._running: set[Deferred[None]] = set()
 
-    async def start(self) -> None:
-        """Recall what was told before, and begin to ask what is new."""
+    async def start(self, changed: Callable[[], None]) -> None:
+        """Recall what was told before, and begin to ask what is new.
+
+        Args:
+            changed: called when other releases are wanted than before.
+        """
+        self._changed = changed
         for stream in self._streams:
             stream.learn(await self._in_thread(partial(load_state, stream.path, stream.source)))
         if self.wanted:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredLock, succeed
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from image_service.images.boot_image import BootImage
     from image_service.images.extents import Extent
+
+T = TypeVar("T")
 
 PATIENCE_SECONDS = 3
 """How long a request waits for its digest: firmware gives up after 5 s, and must be told before that."""
@@ -133,11 +135,11 @@ def _too_slow(_: object, seconds: float) -> NoReturn:
     )
 
 
-def in_background(work: Callable[[], bytes]) -> bytes:
+def in_background(work: Callable[[], T]) -> T:
     """Run work in the present thread, which gives way to the others from now on.
 
     Args:
-        work: what takes a digest.
+        work: what takes long, such as a digest.
 
     Returns:
         what ``work`` does.

@@ -53,7 +53,6 @@ class Bench:
             sources or [self.source()],
             self.directory,
             refresh_seconds=HOUR,
-            changed=self._changed,
             jitter=lambda low, high: (low + high) / 2,
         )
         self.made.append(streams)
@@ -61,7 +60,7 @@ class Bench:
 
     async def started(self, *sources: StreamSource) -> Streams:
         streams = self.make(*sources)
-        await streams.start()
+        await streams.start(self.changed)
         await streams.settled()
         return streams
 
@@ -76,7 +75,7 @@ class Bench:
         self.clock.advance(seconds)
         await streams.settled()
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
         self.changes += 1
 
 
@@ -305,7 +304,7 @@ async def test_a_disk_that_cannot_be_written_costs_memory_only(bench: Bench, lin
 async def test_stopping_ends_a_refresh_that_hangs(bench: Bench) -> None:
     bench.serve(Answer(b"{", promised=2, hold=True))
     streams = bench.make()
-    await streams.start()
+    await streams.start(bench.changed)
     held: Deferred[bool] = deferToThreadPool(
         bench.reactor, bench.reactor.getThreadPool(), bench.origin.held.wait
     )
