@@ -77,6 +77,7 @@ class Application:
         cors: which pages of other origins may read the answers; None: none.
         proxies: networks of the proxies whose word on a client's address is taken.
         metrics: renders them, with their content type.
+        base_images: tells of them, in JSON.
         mirror: gives what is published of streams, by the path behind ``/streams/``.
     """
 
@@ -91,6 +92,7 @@ class Application:
         cors: Cors | None = None,
         proxies: Collection[Network] = (),
         metrics: Callable[[], tuple[bytes, str]] = lambda: (b"", "text/plain"),
+        base_images: Callable[[], bytes] = lambda: b"{}",
         mirror: Callable[[tuple[str, ...]], BootImage] = _no_streams,
     ) -> None:
         self._images = images
@@ -101,6 +103,7 @@ class Application:
         self._cors = cors
         self._proxies = proxies
         self._metrics = metrics
+        self._base_images = base_images
         self._mirror = mirror
         # The second range of a mount is one look-up: no route is parsed, nothing is waited for.
         self._known: OrderedDict[_Asker, _Known] = OrderedDict()
@@ -243,6 +246,8 @@ class Application:
         if probe is Probe.METRICS:
             body, content_type = self._metrics()
             return _text(request, subject, body, content_type=content_type)
+        if probe is Probe.IMAGES:
+            return _text(request, subject, self._base_images(), content_type="application/json")
         if probe is Probe.HEALTH and not self._ready():
             error = Unavailable("no base image is ready yet", retry_after_seconds=1)
             return _refusal(request, error, subject)

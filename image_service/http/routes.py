@@ -55,6 +55,7 @@ class Probe(enum.Enum):
     HEALTH = "/health"
     LIVE = "/live"
     METRICS = "/metrics"
+    IMAGES = "/images"
 
 
 @attrs.frozen

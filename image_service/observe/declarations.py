@@ -62,9 +62,9 @@ class Declarations:
     def __init__(self) -> None:
         self.durations = Histograms(
             "http_request_duration_seconds",
-            "Seconds from a request's head to the end of its answer. `/health`, `/live` and `/metrics` are"
-            " not measured; handler `other` is what no route is for; code `0` is a client that left before"
-            " there was an answer.",
+            "Seconds from a request's head to the end of its answer. `/health`, `/live`, `/metrics` and"
+            " `/images` are not measured; handler `other` is what no route is for; code `0` is a client that"
+            " left before there was an answer.",
             DURATION_BOUNDS_SECONDS,
             service=_SERVICE,
             handler=HANDLERS,

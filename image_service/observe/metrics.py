@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Family)
 
-PROBES = frozenset({"/health", "/live", "/metrics"})
+PROBES = frozenset({"/health", "/live", "/metrics", "/images"})
 """Handlers that are not measured, nor are they by assisted-image-service: sums are of images."""
 
 

@@ -54,6 +54,7 @@ class Service:
             "/base",
             serves_isos=self.serves_isos,
             cors=self.cors,
+            base_images=lambda: b'{"images": []}',
         )
 
     def ask(

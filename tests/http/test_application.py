@@ -67,6 +67,22 @@ def test_health_is_503_until_images_can_be_served(service: Service, method: str)
     assert service.get("/health", method).response.status == 200
 
 
+@pytest.mark.parametrize("path", ["/images", "/base/images", "/images?x=y"])
+def test_base_images_are_told_of_whether_or_not_one_is_ready(service: Service, path: str) -> None:
+    service.ready = False
+    answer = service.get(path)
+    assert answer.response.status == 200
+    assert body_of(answer.response) == b'{"images": []}'
+    assert fields_of(answer.response) == {
+        "content-type": "application/json",
+        "content-length": "14",
+        "cache-control": "no-store",
+    }
+    head = service.get(path, "HEAD")
+    assert (head.response.fields, head.response.body) == (answer.response.fields, ())
+    assert answer.subject.handler == "/images"
+
+
 # Images.
 
 

@@ -45,6 +45,14 @@ def values_of(response: Response, name: str) -> list[str]:
     return [value for found, value in lines if found.lower() == name]
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_what_is_told_of_base_images_may_be_read(service: Service, method: str) -> None:
+    answer = service.get("/images", method, origin=CONSOLE)
+    assert values_of(answer.response, "access-control-allow-origin") == [CONSOLE]
+    other = service.get("/images", method, origin="https://evil.example")
+    assert values_of(other.response, "access-control-allow-origin") == []
+
+
 # OPTIONS.
 
 

@@ -242,6 +242,7 @@ def test_what_is_published_of_streams(path: str, segments: tuple[str, ...]) -> N
     [
         ("/health", Probe.HEALTH),
         ("/live", Probe.LIVE),
+        ("/images", Probe.IMAGES),
         ("/health?x", Probe.HEALTH),
         ("/health?digest=md5", Probe.HEALTH),
     ],
@@ -256,7 +257,6 @@ def test_probes(target: str, probe: Probe) -> None:
     [
         "/",
         "",
-        "/images",
         "/images/",
         f"/images/{ID}/",
         f"/images/{ID}/x?version=4.20&type=full-iso",
