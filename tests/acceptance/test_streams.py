@@ -1,0 +1,185 @@
+"""Streams in, a mirror out: coreos-installer lists and downloads from it as from the origin."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import attrs
+import jsonschema
+import pytest
+
+from tests.acceptance.clients import run_client
+from tests.acceptance.service import Service, run_service
+from tests.catalog.origin import Answer, Origin, running
+from tests.coreos.iso_builder import build_live_iso, live_files
+from tests.coreos.streams import fixture, metal, stream, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+pytestmark = pytest.mark.acceptance
+
+_PATIENCE_SECONDS = 60
+_POLL_SECONDS = 0.05
+_LEAST_BYTES = 1024 * 1024  # coreos-installer fails on what is shorter
+PARTS = {"kernel": "vmlinuz", "initramfs": "initrd.img", "rootfs": "rootfs.img"}
+SIGNATURE = b"\x89\x02\x33\x04\x00 signature of the kernel"
+
+
+@attrs.frozen
+class Release:
+    """One that the origin publishes: an ISO and the files in it, each by its name there."""
+
+    version: str
+    iso: bytes
+    parts: Mapping[str, bytes]
+
+    @classmethod
+    def make(cls, version: str) -> Release:
+        parts = {name: hashlib.shake_256((name + version).encode()).digest(_LEAST_BYTES) for name in PARTS}
+        files = {f"images/pxeboot/{PARTS[name]}": content for name, content in parts.items()}
+        return cls(version, build_live_iso({**live_files(), **files}), parts)
+
+    def publish(self, origin: Origin, signature: bytes | None) -> dict[str, Any]:
+        """Let the origin serve it, and give what the stream says of it: the kernel alone has a signature."""
+        told = metal(self.version, "x86_64", origin.url(""))
+        artifacts = {"iso": told["formats"]["iso"]["disk"], **told["formats"]["pxe"]}
+        for name, content in {"iso": self.iso, **self.parts}.items():
+            artifacts[name]["sha256"] = hashlib.sha256(content).hexdigest()
+            serve(origin, artifacts[name]["location"], content)
+            if name != "kernel":
+                del artifacts[name]["signature"]
+        if signature:
+            serve(origin, artifacts["kernel"]["signature"], signature)
+        return told
+
+
+FIRST, SECOND = Release.make("44.1"), Release.make("44.2")
+
+
+@pytest.fixture
+def origin() -> Iterator[Origin]:
+    with running() as server:
+        yield server
+
+
+def serve(origin: Origin, url: str, content: bytes, etag: str = '"1"') -> None:
+    origin.answers[url.removeprefix(origin.url(""))] = [Answer(content, headers={"ETag": etag})]
+
+
+def tell(origin: Origin, release: Release, signature: bytes | None = None) -> None:
+    """Let the stream offer a release from now on."""
+    document = stream(release.version)
+    document["architectures"]["x86_64"]["artifacts"]["metal"] = release.publish(origin, signature)
+    serve(origin, origin.url("/streams/stable.json"), text(document), f'"{release.version}"')
+
+
+@contextmanager
+def following(directory: Path, origin: Origin) -> Iterator[Service]:
+    source = {"stream": "stable", "url": origin.url("/streams/stable.json"), "architectures": ["x86_64"]}
+    environment = {"COREOS_STREAMS": json.dumps([source]), "STREAM_REFRESH": "1"}
+    directory.mkdir(exist_ok=True)
+    with run_service(directory, [], environment=environment) as service:
+        yield service
+
+
+def document(service: Service, name: str = "stable", release: str | None = None) -> dict[str, Any]:
+    """A document of the mirror, once it is there and tells of the release."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        answer = service.get(f"/streams/{name}.json")
+        found: dict[str, Any] = answer.json()
+        if answer.status == 200 and release in {None, offered(found)}:
+            return found
+        assert time.monotonic() < deadline, service.output.decode()
+        time.sleep(_POLL_SECONDS)
+
+
+def offered(told: dict[str, Any]) -> object:
+    return told["architectures"]["x86_64"]["artifacts"]["metal"]["release"]
+
+
+def download(service: Service, directory: Path, image_format: str) -> dict[str, bytes]:
+    """What coreos-installer downloads, by file name."""
+    directory.mkdir()
+    base = ("--stream-base-url", f"{service.url}/streams/", "--stream", "stable")
+    options = ("--platform", "metal", "--format", image_format, "--architecture", "x86_64", "--insecure")
+    run_client("coreos-installer", "download", *base, *options, "--directory", directory)
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_coreos_installer_lists_and_downloads_from_the_mirror(tmp_path: Path, origin: Origin) -> None:
+    tell(origin, FIRST)
+    with following(tmp_path / "service", origin) as service:
+        document(service)
+        base = f"{service.url}/streams/"
+        listed = run_client("coreos-installer", "list-stream", "--stream-base-url", base).decode()
+        assert sorted(tuple(line.split()) for line in listed.splitlines()[1:]) == [
+            ("x86_64", "metal", "iso"),
+            ("x86_64", "metal", "pxe"),
+        ]
+        assert download(service, tmp_path / "iso", "iso") == {"fcos-44.1-live-iso.x86_64.iso": FIRST.iso}
+        assert download(service, tmp_path / "pxe", "pxe") == {
+            "fcos-44.1-live-kernel.x86_64": FIRST.parts["kernel"],
+            "fcos-44.1-live-initramfs.x86_64.img": FIRST.parts["initramfs"],
+            "fcos-44.1-live-rootfs.x86_64.img": FIRST.parts["rootfs"],
+        }
+
+
+def test_what_is_published_is_what_it_says(tmp_path: Path, origin: Origin) -> None:
+    tell(origin, FIRST, SIGNATURE)
+    with following(tmp_path / "service", origin) as service:
+        told = document(service)
+        jsonschema.Draft202012Validator(json.loads(fixture("stream.schema.json"))).validate(told)
+        assert told == document(service, "stable-44.1")
+        formats = told["architectures"]["x86_64"]["artifacts"]["metal"]["formats"]
+        for artifact in (formats["iso"]["disk"], *formats["pxe"].values()):
+            served = service.get(urlsplit(artifact["location"]).path)
+            assert hashlib.sha256(served.body).hexdigest() == artifact["sha256"]
+            signature = service.get(urlsplit(artifact["signature"]).path)
+            if artifact is formats["pxe"]["kernel"]:
+                assert (signature.status, signature.body) == (200, SIGNATURE)
+            else:
+                assert signature.status == 404
+
+
+def test_a_stream_s_name_is_an_openshift_version(tmp_path: Path, origin: Origin) -> None:
+    tell(origin, FIRST)
+    with following(tmp_path / "service", origin) as service:
+        infra_env_id = service.register("stable", {"ignition": {"version": "3.2.0"}})
+        image = service.get(f"/byid/{infra_env_id}/stable/x86_64/full.iso")
+        assert (image.status, len(image.body)) == (200, len(FIRST.iso))
+
+
+def test_a_restart_without_the_origin_goes_on(tmp_path: Path) -> None:
+    with running() as origin:
+        tell(origin, FIRST)
+        with following(tmp_path / "service", origin) as service:
+            told = offered(document(service))
+    # Nobody listens there any more.
+    with following(tmp_path / "service", origin) as service:
+        assert offered(document(service)) == told == "44.1"
+        assert download(service, tmp_path / "iso", "iso") == {"fcos-44.1-live-iso.x86_64.iso": FIRST.iso}
+
+
+def test_a_new_release_is_published_once_it_is_ready_and_the_old_one_stays(
+    tmp_path: Path, origin: Origin
+) -> None:
+    tell(origin, FIRST)
+    with following(tmp_path / "service", origin) as service:
+        before = document(service, "stable-44.1")
+        tell(origin, SECOND)
+        document(service, release="44.2")
+        assert document(service, "stable-44.1") == before
+        assert download(service, tmp_path / "iso", "iso") == {"fcos-44.2-live-iso.x86_64.iso": SECOND.iso}
+        infra_env_id = service.register("stable", {"ignition": {"version": "3.2.0"}})
+        for version, release in (("stable", SECOND), ("44.1", FIRST)):
+            image = service.get(f"/byid/{infra_env_id}/{version}/x86_64/full.iso")
+            assert image.status == 200
+            assert image.body[-_LEAST_BYTES:] == release.iso[-_LEAST_BYTES:]
