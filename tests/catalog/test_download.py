@@ -234,6 +234,16 @@ def test_refuses_an_answer_to_what_was_not_asked(origin: Origin, partial: Path, 
     assert not partial.exists()
 
 
+def test_takes_less_than_it_asked_for_and_asks_for_the_rest(origin: Origin, partial: Path) -> None:
+    url = fetch_half(origin, partial, Resource(BODY))
+    fields = {"Content-Range": f"bytes {HALF}-{HALF + 9}/{len(BODY)}", "ETag": '"1"'}
+    instead(origin, Answer(BODY[HALF : HALF + 10], status=206, headers=fields))
+    with pytest.raises(Unavailable, match=f"sent up to {HALF + 10} of {len(BODY)} bytes"):
+        fetch(url, partial)
+    assert fetch(url, partial) == BODY
+    assert conditions(origin.asked[-1])["Range"] == f"bytes={HALF + 10}-"
+
+
 def test_takes_no_more_than_the_whole(origin: Origin, partial: Path) -> None:
     url = fetch_half(origin, partial, Resource(BODY))
     fields = {"Content-Range": f"bytes {HALF}-{len(BODY) - 1}/{len(BODY)}", "ETag": '"1"'}

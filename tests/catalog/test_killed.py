@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,14 @@ def test_on_a_disk_that_fills_up(origin: Origin, tmp_path: Path) -> None:
     reasons = {line for line in told if line not in digests}
     assert reasons
     assert all("there is no room" in line or line == "No space left on device" for line in reasons)
+
+
+def test_two_processes_on_one_directory_fetch_everything_once(origin: Origin, tmp_path: Path) -> None:
+    urls = [serve(origin, iso(number, 1), drip=4096) for number in (1, 2)]
+    with ThreadPoolExecutor(2) as pool:
+        told = list(pool.map(lambda turn: fetching.run(tmp_path, urls[::turn]), (1, -1)))
+    assert told == [{fetching.digest_of(url) for url in urls}] * 2
+    assert len(origin.asked) == 2
 
 
 def private_mounts() -> tuple[str, ...]:
