@@ -134,7 +134,7 @@ class Index:
         end = Extent(self._size, 0, PLAIN, 0, 0)
         for extent, following in pairwise(chain(self._begins(start), [end])):
             length = following.start - extent.start
-            if not 0 < length <= _MAX_EXTENT:
+            if length > _MAX_EXTENT:
                 raise BaseImageError(f"the erofs is damaged: it has an extent of {length} bytes")
             if following.start > start:
                 packed = self._packed_end(extent) if following is end else None

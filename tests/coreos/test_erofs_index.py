@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from image_service.coreos.erofs_index import PLAIN, Extent, read_index
@@ -119,16 +119,30 @@ def files(draw: st.DrawFn) -> File:
     return File(extents, block_bits, is_compact, flags, draw(st.integers(0, 70)), is_ended)
 
 
+@settings(max_examples=300)
 @given(file=files(), data=st.data())
 def test_extents_are_found_wherever_reading_begins_and_ends(file: File, data: st.DataObject) -> None:
-    start = data.draw(st.integers(0, file.size - 1))
-    stop = data.draw(st.integers(start + 1, file.size))
+    begins = [extent.start for extent in file.extents]
+    start = data.draw(st.sampled_from(begins) | st.integers(0, file.size - 1))
+    ends = [end for end in (*begins, file.size) if end > start]
+    stop = data.draw(st.sampled_from(ends) | st.integers(start + 1, file.size))
     read_at = window(file.write())
     index = read_index(read_at, file.before, file.size, file.block_bits, is_compact=file.is_compact)
     expected = [
         extent for extent in file.extents if extent.start < stop and extent.start + extent.length > start
     ]
     assert list(index.extents(start, stop)) == expected
+
+
+@pytest.mark.parametrize("is_compact", [False, True])
+def test_extents_are_found_far_behind_the_start(is_compact: bool) -> None:  # noqa: FBT001 - the case itself
+    extents = [Extent(number * 3 * 4096 + 7, 3 * 4096, COMPRESSED, 9 + number, 1) for number in range(4000)]
+    extents[0] = Extent(0, 3 * 4096 + 7, COMPRESSED, 9, 1)
+    file = File(extents, 12, is_compact, SHORT * is_compact, before=0, is_ended=False)
+    index = read_index(window(file.write()), 0, file.size, 12, is_compact=is_compact)
+    for first in (0, 2000, 3998):
+        start, stop = extents[first].start + 1, extents[first + 1].start + 1
+        assert list(index.extents(start, stop)) == extents[first : first + 2]
 
 
 @given(
@@ -163,7 +177,7 @@ def test_a_file_may_lie_in_the_packed_node_as_a_whole() -> None:
     image = struct.pack("<Q", 1 << 63 | 2**40 + 3)
     for is_compact in (False, True):
         index = read_index(window(image), 0, 10**9, 12, is_compact=is_compact)
-        assert [extent.packed for extent in index.extents(0, 10**9)] == [2**40 + 3]
+        assert list(index.extents(9, 10**9)) == [Extent(0, 10**9, PLAIN, 0, 0, 2**40 + 3)]
 
 
 @pytest.mark.parametrize(

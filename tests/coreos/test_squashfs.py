@@ -13,7 +13,9 @@ from tests.coreos.file_systems import (
     FILES,
     LARGE,
     NMSTATECTL,
+    label,
     make_squashfs,
+    noise,
     patched,
     read_all,
     window,
@@ -49,6 +51,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree = write_tree(tmp_path_factory.mktemp("squashfs") / "tree", FILES | LARGE)
     (tree / "usr/bin/link").symlink_to("nmstatectl")
     (tree / "usr/bin/hard").hardlink_to(tree / NMSTATECTL)
+    (tree / "hollow").mkdir()
     with (tree / "holes").open("wb") as file:
         file.truncate(1_000_000)
         file.seek(300_000)
@@ -70,8 +73,26 @@ def test_what_mksquashfs_writes_is_read(tree: Path, options: str) -> None:
     assert read_all(root, FILES) == FILES
     assert find(root, "holes").read() == (tree / "holes").read_bytes()
     assert find(root, "usr/bin/link").read() == find(root, "usr/bin/hard").read() == FILES[NMSTATECTL]
+    assert find(root, "hollow").entries() == {}
     assert [f"large/{name}" for name in find(root, "large").entries()] == sorted(LARGE)
     assert find(root, max(LARGE)).read() == LARGE[max(LARGE)]
+
+
+def test_nodes_with_extended_attributes_are_read(tmp_path: Path) -> None:
+    tree = write_tree(tmp_path / "tree", SMALL | LARGE)
+    (tree / "usr/bin/link").symlink_to("nmstatectl")
+    label(tree)
+    root = read_squashfs(window(make_squashfs(tree, "-comp gzip")))
+    assert read_all(root, SMALL) == SMALL
+    assert find(root, "usr/bin/link").read() == SMALL[NMSTATECTL]
+
+
+def test_fragments_are_found_however_many_there_are(tmp_path: Path) -> None:
+    files = {f"{number:04}": noise(3000 + number) for number in range(1050)}
+    image = make_squashfs(write_tree(tmp_path / "tree", files), "-comp gzip -b 4096 -noF")
+    assert int.from_bytes(image[16:20], "little") > 2 * 512  # more than two blocks of the table describe
+    some = dict(list(files.items())[::40])
+    assert read_all(read_squashfs(window(image)), some) == some
 
 
 @pytest.mark.parametrize("compression", ["lzo", "lz4"])
