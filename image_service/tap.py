@@ -316,7 +316,12 @@ class ImageService(Service):
         self._following = following = Following(self._os_images(), catalog, streams, mirror)
         self._running.push_async_callback(streams.stop)
         await streams.start(following.offers_changed)
+        self._running.callback(self._stop_following)
         return mirror
+
+    def _stop_following(self) -> None:
+        """What ends now changes images for the last time."""
+        self._following = None
 
     def _images_changed(self) -> None:
         if self._following is not None:
