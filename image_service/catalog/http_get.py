@@ -7,9 +7,10 @@ the configured URL only, wherever redirects lead.
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import ssl
 import urllib.request
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -102,7 +103,7 @@ class HttpGet:
         opener = urllib.request.OpenerDirector()
         opener.addheaders = [("User-Agent", "image-service"), *fields.items()]
         for handler in (
-            urllib.request.ProxyHandler(),
+            _Proxies(),
             _Http(transfer),
             _Https(transfer, self.context),
             _Statuses(),
@@ -154,6 +155,35 @@ class Answer:
             self._transfer.check()
             self._transfer.received += len(block)
         return block
+
+
+class _Proxies(urllib.request.ProxyHandler):
+    """The proxies of the environment, with the networks in ``NO_PROXY`` that a cluster puts there."""
+
+    def proxy_open(
+        self,
+        req: urllib.request.Request,
+        proxy: str,
+        type: str,  # noqa: A002 - urllib's signature
+    ) -> http.client.HTTPResponse | None:
+        exempt = urllib.request.getproxies().get("no", "")
+        if _is_in_networks(urlsplit(f"//{req.host}").hostname or "", exempt):
+            return None
+        return cast("http.client.HTTPResponse | None", super().proxy_open(req, proxy, type))
+
+
+def _is_in_networks(host: str, exempt: str) -> bool:
+    """Whether a host is an address within one of the CIDR blocks; urllib knows names and addresses alone."""
+    with suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        return any(address in network for network in _networks(exempt))
+    return False
+
+
+def _networks(exempt: str) -> Iterator[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+    for item in exempt.split(","):
+        with suppress(ValueError):  # a name
+            yield ipaddress.ip_network(item.strip(), strict=False)
 
 
 class _Statuses(urllib.request.HTTPErrorProcessor):

@@ -294,6 +294,27 @@ def test_keeps_the_proxys_password_from_who_is_asked_without_it(
     assert "Proxy-Authorization" not in origin.asked[0].headers
 
 
+@pytest.mark.parametrize(
+    ("exempt", "by_proxy"),
+    [
+        ("127.0.0.0/8", False),
+        ("10.0.0.0/8, .example.com,127.0.0.1/32", False),
+        ("127.0.0.1", False),
+        ("10.0.0.0/8,::/0,example.com", True),
+        ("", True),
+    ],
+)
+def test_leaves_out_the_proxy_where_it_is_told_to(
+    origin: Origin, other: Origin, monkeypatch: pytest.MonkeyPatch, exempt: str, *, by_proxy: bool
+) -> None:
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{other.port}")
+    monkeypatch.setenv("no_proxy", exempt)
+    url = origin.serve("/a.iso", Answer(BODY))
+    other.serve(url, Answer(BODY))
+    assert fetch(url) == BODY
+    assert (len(other.asked), len(origin.asked)) == ((1, 0) if by_proxy else (0, 1))
+
+
 def test_tunnels_tls_through_the_proxy(
     other: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
