@@ -4,8 +4,8 @@
     If-Match, If-Range           the version that they name, if it is retained
     everything else              the newest version
 
-A version is one snapshot laid over one base. A mount whose version is lost is refused for as long as it is
-in progress: it must not get the bytes of another in the midst of one.
+A version is one snapshot laid over one base. A mount whose version is lost, or has ended, is refused for as
+long as it is in progress: it must not get the bytes of another in the midst of one.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from image_service.http.composer import Composer
     from image_service.http.resolver import Resolver
+    from image_service.images.base import BaseImage
     from image_service.images.customization import Customization
     from image_service.images.reference import Credentials
 
@@ -132,6 +133,7 @@ class BootImages:
         self.mounts: Mounts[Version] = Mounts(clock, window_seconds)
         self._composed = ComposedImages(composer, snapshots, held_bytes, count)
         self._retained: OrderedDict[_Tag, Version] = OrderedDict()
+        self._superseded: list[tuple[float, BaseImage]] = []
 
     @property
     def held_bytes(self) -> int:
@@ -199,6 +201,26 @@ class BootImages:
         while len(self._retained) > MAX_RETAINED:
             self._retained.popitem(last=False)
 
+    def supersede(self, base: BaseImage) -> None:
+        """Note that a base image is not found any more: it stays for those who are reading it.
+
+        Args:
+            base: the image.
+        """
+        self._composed.forget(base)
+        self._superseded.append((self._clock.seconds(), base))
+
+    def forget_superseded(self) -> None:
+        """Let go of base images that were superseded, once nobody has read them for a mount's window."""
+        begun_before = self._clock.seconds() - self._window_seconds
+        read = [version.base for version in self.mounts.versions()]
+        for since, base in list(self._superseded):
+            if since < begun_before and not any(base is other for other in read):
+                self._superseded.remove((since, base))
+                self._composed.forget(base)
+                for tag in [tag for tag, version in self._retained.items() if version.base is base]:
+                    del self._retained[tag]
+
     async def save_mounts(self) -> None:
         """Keep the mounts that have read since the last time, for a process that may follow this one."""
         await self._save(self.mounts.to_save())
@@ -245,14 +267,18 @@ class BootImages:
         """The version that the reader has a part of, if the request is for more of it."""
         if want.reading is Reading.NEWEST:
             return None
-        reader = want.reader
-        version = self.mounts.find(reader)
-        if want.reading is Reading.NAMED and not (version and self._is_named(version, want)):
+        version = self.mounts.find(want.reader)
+        return version if want.reading is Reading.CONTINUING else self._named(version, want)
+
+    def _named(self, being_read: Version | None, want: Want) -> Version | None:
+        """The version that a request names, as long as it may be seen."""
+        version = being_read
+        if version is None or not self._is_named(version, want):
+            reader = want.reader
             tags = ((reader.ref, reader.credentials, etag) for etag in want.etags)
             version = next((self._retained[tag] for tag in tags if tag in self._retained), None)
-        if version is not None and version.snapshot is not None and version.snapshot.tenure.ended:
-            return None
-        return version
+        is_ended = version is not None and version.snapshot is not None and version.snapshot.tenure.ended
+        return None if is_ended else version
 
     def _is_named(self, version: Version, want: Want) -> bool:
         composed = self._composed.known(version)

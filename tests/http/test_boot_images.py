@@ -82,6 +82,9 @@ CREDENTIALS = [
     Credentials(CredentialScheme.IMAGE_TOKEN, "one"),
     Credentials(CredentialScheme.AUTHORIZATION, "one"),
 ]
+UPSTREAM_FAILS: dict[str, Exception] = {"ignition": UpstreamError("502")}
+UPSTREAM_REFUSES: dict[str, Exception] = {"ignition": Forbidden("403")}
+ENDED = (Forbidden, NotFound)
 ENDING = [Unauthorized("401"), Forbidden("403"), NotFound("404")]
 FAILING = [UpstreamError("502"), UpstreamTimeout("504"), Unavailable("429")]
 REFUSING = [Conflict("409"), IgnitionInvalid("422")]
@@ -397,29 +400,39 @@ def test_clients_have_mounts_of_their_own(world: World, client: Client) -> None:
 
 
 def test_two_ranges_that_begin_a_mount_together_get_one_version(world: World, client: Client) -> None:
-    """Each may have waited for something else."""
+    """What the first of them was given may be composed in a thread while the second overtakes it."""
+    say(world, "x" * THREAD_BYTES)
     other = attrs.evolve(client, address="192.0.2.2")
-    first = other.range()
+    other.ask()
+    world.threads.work()
+    forget_what_is_in_memory(world)
     pass_ttl(world, "changed")
     world.assisted.held = []
     early = client.ask()
-    world.clock.advance(REVALIDATION_PATIENCE_SECONDS / 2)
-    gate: Deferred[None] = Deferred()
-    recall = world.images._memory.recall
-
-    async def slow_recall(reader: object) -> object:
-        await gate
-        return await recall(reader)  # type: ignore[arg-type]  # a Reader
-
-    world.images._memory.recall = slow_recall  # type: ignore[assignment, method-assign]  # slower
-    late = client.ask()
-    world.clock.advance(REVALIDATION_PATIENCE_SECONDS / 2)
-    assert early.composed is first
+    world.clock.advance(REVALIDATION_PATIENCE_SECONDS)
+    assert len(world.threads.waiting) == 1
     world.assisted.let_go()
-    assert client.head() is not first
-    gate.callback(None)
-    assert late.composed is first
-    assert client.range() is first
+    late = client.range()
+    assert b"changed" in bytes_of(late)
+    assert not early.is_over
+    world.threads.work()
+    assert early.composed is late
+    assert client.range() is late
+
+
+def test_a_mount_that_was_refused_does_not_go_on_with_another_image(world: World, client: Client) -> None:
+    client.range()
+    pass_ttl(world)
+    world.assisted.failures["ignition"] = Unauthorized("for a moment")
+    assert isinstance(client.ask().error, Unauthorized)
+    world.assisted.failures.clear()
+    for _ in range(3):
+        assert isinstance(client.ask().error, NotFound)
+    newcomer = attrs.evolve(client, address="192.0.2.2")
+    second = newcomer.range()
+    assert client.head() is second
+    world.clock.advance(WINDOW_SECONDS + MOMENT)
+    assert client.range() is second
 
 
 # Versions that are named.
@@ -438,6 +451,7 @@ def test_the_version_that_an_etag_names_is_served_for_as_long_as_it_is_retained(
         assert reader.named(etag_of(second)) is second
         assert reader.named('"other"') is second
         assert reader.named('"other"', etag_of(first)) is first
+        assert reader.ask(Want(reader.reader, Reading.NAMED, ('"other"',)), moves=False).was_at_once
     assert client.range() is first, "what it was served last"
 
 
@@ -545,6 +559,18 @@ def test_none_goes_on_after_its_window(world: World, client: Client) -> None:
     restart(world)
     world.clock.advance(WINDOW_SECONDS + MOMENT)
     assert bytes_of(client.range()) != first
+
+
+def test_a_mount_that_is_recalled_has_read_when_it_did(world: World, client: Client) -> None:
+    first = client.range()
+    pass_ttl(world, "changed")
+    restart(world)
+    for _ in range(3):  # none of these is answered with content
+        world.images.get(Want(client.reader, Reading.CONTINUING))
+        world.images.get(Want(client.reader, Reading.NAMED, (etag_of(first),)))
+    assert world.images.mounts.find(client.reader) is not None
+    world.clock.advance(MOMENT)
+    assert bytes_of(client.range()) != bytes_of(first)
 
 
 @ensure_deferred
@@ -667,7 +693,7 @@ def test_two_processes_give_one_client_one_image(world: World, client: Client) -
             st.tuples(st.just("change"), st.integers(0, 3)),
             st.tuples(st.just("wait"), st.integers(1, 50)),
             st.tuples(st.just("forget"), st.just(0)),
-            st.tuples(st.just("fail"), st.integers(0, 1)),
+            st.tuples(st.just("fail"), st.integers(0, 2)),
         ),
         max_size=25,
     )
@@ -679,11 +705,13 @@ def test_whatever_happens_no_mount_gets_bytes_of_two_images(steps: list[tuple[st
         clients = [Client(world, f"192.0.2.{number}") for number in range(2)]
         clients.append(Client(world, credentials=CREDENTIALS[1]))
         reading: dict[Client, tuple[bytes, float]] = {}
+        ended: set[Client] = set()
         text = ""
         for step, number in steps:
             now = world.clock.seconds()
             match step:
                 case "restart":
+                    Deferred.fromCoroutine(world.images.save_mounts())
                     restart(world)
                 case "change":
                     text = "abc"[:number]
@@ -692,16 +720,19 @@ def test_whatever_happens_no_mount_gets_bytes_of_two_images(steps: list[tuple[st
                 case "forget":
                     forget_what_is_in_memory(world)
                 case "fail":
-                    world.assisted.failures = {"ignition": UpstreamError("502")} if number else {}
+                    world.assisted.failures = [{}, UPSTREAM_FAILS, UPSTREAM_REFUSES][number]
                 case _:
                     client = clients[number]
                     say(world, text)
                     want = Want(client.reader, Reading.CONTINUING) if step == "range" else Want(client.reader)
                     asked = client.ask(want, moves=step != "head")
                     before, read_at = reading.get(client, (b"", -1000.0))
-                    if step == "range" and now <= read_at + WINDOW_SECONDS:
+                    if not asked.succeeded and isinstance(asked.error, ENDED):
+                        ended |= {other for other in clients if other.credentials == client.credentials}
+                    if step == "range" and now <= read_at + WINDOW_SECONDS and client not in ended:
                         assert bytes_of(asked.composed) == before
                     if step != "head" and asked.succeeded:
+                        ended.discard(client)
                         reading[client] = (bytes_of(asked.composed), now)
 
 
