@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from tests.acceptance.service import Certificate
 
 CONFIG = b'{"ignition": {"version": "3.2.0"}}'
-_RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: a close throws away what has not been sent
+RESET = struct.pack("ii", 1, 0)
+"""Of ``SO_LINGER``: a close throws away what has not been sent, and tells the other side so."""
 
 
 @attrs.frozen
@@ -86,11 +87,11 @@ class Upstream:
             "ASSISTED_SERVICE_API_TRUSTED_CA_FILE": str(self._ca),
         }
 
-    def register(self, ignition: Script | None = None) -> str:
+    def register(self, ignition: Script | None = None, version: str = "") -> str:
         """Have one more infra-env, without arguments and ramdisk; its identifier is what comes back."""
         infra_env_id = str(uuid.uuid4())
         self.tell(infra_env_id, ignition or Reply(CONFIG), Call.IGNITION)
-        self.tell(infra_env_id, Reply(b"{}"), Call.INFRA_ENV)
+        self.tell(infra_env_id, Reply(b'{"openshift_version": "%b"}' % version.encode()), Call.INFRA_ENV)
         self.tell(infra_env_id, Reply(status=204), Call.RAMDISK)
         return infra_env_id
 
@@ -175,7 +176,7 @@ def _send(handler: http.server.BaseHTTPRequestHandler, reply: Reply) -> None:
         handler.end_headers()
     handler.wfile.write(reply.body)
     if reply.resets:
-        handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
 
 @contextmanager

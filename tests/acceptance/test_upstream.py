@@ -1,0 +1,289 @@
+"""assisted-service fails in every way: each request has its first byte, or its refusal, within 3 s.
+
+Time is a promise here, so it is measured. What a busy machine adds is taken from `/live`, which is asked
+all the while and waits for nothing but the processor.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from hashlib import sha256
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import attrs
+import pytest
+
+from image_service.standalone.double import Call
+from tests.acceptance.impatient import Client
+from tests.acceptance.service import TWISTD, Service, os_image, run_service
+from tests.acceptance.upstream import CONFIG, RESET, Reply, Script, Upstream, running
+from tests.coreos.iso_builder import build_live_iso
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from tests.acceptance.impatient import Told
+    from tests.acceptance.service import Certificate
+
+pytestmark = pytest.mark.acceptance
+
+VERSION = "upstream"
+UPSTREAM_SECONDS = 5
+RANGE = {"Range": "bytes=30000-39999"}
+SECRET = sha256(b"secret of an upstream").hexdigest()
+CREDENTIALS = {"Authorization": f"Bearer {SECRET}"}
+ENVIRONMENT = {
+    "LOGLEVEL": "debug",
+    "SNAPSHOT_TTL": "1",
+    "UPSTREAM_CONCURRENCY": "64",
+    "UPSTREAM_TIMEOUT": str(UPSTREAM_SECONDS),
+}
+CLIENTS = 200
+SUCCESSES = frozenset({200, 206})
+MOST_THREADS = 32
+"""What all its pools may have together, and the reactor's."""
+PATIENCE_SECONDS = 60
+POLL_SECONDS = 0.05
+IN_FLIGHT = r"http_requests_inflight\{.*"
+_METRICS = "assisted_image_service_"
+
+_BODY = CONFIG[:-1] + b', "storage": {"files": [{"path": "/' + SECRET.encode() + b'"}]}}'
+_TOO_SLOW = f"took more than {UPSTREAM_SECONDS} s"
+FAULTS: Mapping[str, tuple[Reply, str]] = {
+    "slow by 10 s": (Reply(_BODY, after_seconds=10), _TOO_SLOW),
+    "hanging": (Reply(after_seconds=None), _TOO_SLOW),
+    "stalling": (Reply(_BODY, promised=2 * len(_BODY), holds=True), _TOO_SLOW),
+    "resetting": (Reply(resets=True, has_head=False), "the connection ended before the answer"),
+    "answering 500": (Reply(_BODY, status=500), "assisted-service answered 500"),
+    "garbage": (Reply(b"\0\xff" + _BODY + b"\r\n\r\n", has_head=False), "the answer is not HTTP"),
+    "half a body": (Reply(_BODY, promised=2 * len(_BODY)), f"ended early, after {len(_BODY)} bytes"),
+    "100 MiB": (Reply(_BODY.ljust(100 * 1024 * 1024)), "is larger than"),
+}
+"""What it does when it is asked for a config, and what the log says of that."""
+
+
+@attrs.frozen
+class Site:
+    """The service, what it asks, and who asks it."""
+
+    service: Service
+    upstream: Upstream
+    client: Client
+
+    def register(self, ignition: Script | None = None) -> str:
+        """Have one more infra-env."""
+        return self.upstream.register(ignition, VERSION)
+
+    def ask(self, path: str, method: str = "GET", fields: dict[str, str] = RANGE) -> Told:
+        """Send one request, for a range unless something else is said; it has its answer in time."""
+        told = self.client.ask(path, method, CREDENTIALS | fields)
+        told.check_time()
+        return told
+
+    def ask_for_all(self, infra_envs: Iterable[str]) -> list[list[Told]]:
+        """Ask for everything of infra-envs at once, and again where refusals say so."""
+        asked = [request for infra_env_id in infra_envs for request in requests(infra_env_id)]
+        with ThreadPoolExecutor(len(asked)) as pool:
+            return list(pool.map(lambda request: self.client.ask_again(*request), asked))
+
+
+@pytest.fixture(scope="module")
+def site(certificate: Certificate, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    directory = tmp_path_factory.mktemp("upstream")
+    iso = directory / "base.iso"
+    iso.write_bytes(build_live_iso())
+    with running(certificate) as upstream:
+        environment = {**ENVIRONMENT, **upstream.environment}
+        images = [os_image(iso, VERSION)]
+        with (
+            run_service(directory, images, command=TWISTD, environment=environment) as service,
+            Client(urlsplit(service.url).netloc).measuring() as client,
+        ):
+            yield Site(service, upstream, client)
+
+
+def iso_of(infra_env_id: str) -> str:
+    return f"/byid/{infra_env_id}/{VERSION}/x86_64/full.iso"
+
+
+def requests(infra_env_id: str) -> list[tuple[str, str, dict[str, str]]]:
+    """Everything that an infra-env is asked for: path, method and fields."""
+    iso = iso_of(infra_env_id)
+    return [
+        (iso, "GET", CREDENTIALS),
+        (iso, "HEAD", CREDENTIALS),
+        (iso, "GET", CREDENTIALS | RANGE),
+        (f"{iso}.sha256", "GET", CREDENTIALS),
+        (f"/images/{infra_env_id}/pxe-initrd?version={VERSION}", "GET", CREDENTIALS),
+        (f"/clusters/{infra_env_id}/downloads/image", "GET", CREDENTIALS),
+    ]
+
+
+def metrics(service: Service) -> dict[str, float]:
+    """All samples, by name and labels."""
+    lines = service.get("/metrics").body.decode().splitlines()
+    samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name.removeprefix(_METRICS): float(value) for name, _, value in samples}
+
+
+def total(service: Service, pattern: str) -> float:
+    """The sum of some samples."""
+    return sum(value for name, value in metrics(service).items() if re.fullmatch(pattern, name))
+
+
+def held(service: Service) -> dict[str, float]:
+    """What may not grow by failures."""
+    process = Path(f"/proc/{service.process.pid}")
+    gauges = ("http_requests_inflight", "slots_", "connections", "snapshot_grace_active")
+    return {
+        "descriptors": len(list((process / "fd").iterdir())),
+        **{name: value for name, value in metrics(service).items() if name.startswith(gauges)},
+    }
+
+
+@attrs.frozen
+class Storm:
+    """Everything was asked for in the midst of every fault, all at once.
+
+    Args:
+        infra_envs: by fault.
+        told: by fault, what each request was.
+    """
+
+    infra_envs: Mapping[str, str]
+    told: Mapping[str, list[Told]]
+
+
+@pytest.fixture(scope="module")
+def storm(site: Site) -> Storm:
+    warm = [site.register() for _ in FAULTS]
+    assert all(told[-1].status in SUCCESSES for told in site.ask_for_all(warm))
+    before = held(site.service)
+    infra_envs = {name: site.register(reply) for name, (reply, _) in FAULTS.items()}
+    asked = [
+        (name, request) for name, infra_env_id in infra_envs.items() for request in requests(infra_env_id)
+    ]
+    told: dict[str, list[Told]] = {name: [] for name in FAULTS}
+    with ThreadPoolExecutor(len(asked)) as pool:
+        answers = pool.map(lambda asked: site.client.ask(*asked[1]), asked)
+        for (name, _), answer in zip(asked, answers, strict=True):
+            told[name].append(answer)
+    wait_until_no_more(site.service, before)
+    return Storm(infra_envs, told)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_request_is_refused_in_time(storm: Storm, fault: str) -> None:
+    assert len(storm.told[fault]) == len(requests(""))
+    for told in storm.told[fault]:
+        told.check_time()
+        told.check_refusal()
+
+
+def test_who_comes_again_gets_what_was_slow(site: Site) -> None:
+    infra_env_id = site.register(Reply(_BODY, after_seconds=4))
+    for told in site.ask_for_all([infra_env_id]):
+        assert told[-1].status in SUCCESSES
+        for answer in told:
+            answer.check_time()
+    assert site.upstream.count(infra_env_id) == 2  # one round for the ISO, and one for PXE
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_log_names_each_cause_once(site: Site, storm: Storm, fault: str) -> None:
+    _, cause = FAULTS[fault]
+    infra_env_id = storm.infra_envs[fault]
+    lines = [line for line in site.service.output.decode().splitlines() if infra_env_id in line]
+    told = [line for line in lines if "assisted-service" in line]
+    assert len(told) == site.upstream.count(infra_env_id)
+    assert all(cause in line for line in told)
+
+
+def wait_until_no_more(service: Service, before: Mapping[str, float]) -> None:
+    """Wait until nothing more is held than before."""
+    wait_for(lambda: all(value <= before.get(name, 0) for name, value in held(service).items()))
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait, as long as it takes on a busy machine."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(POLL_SECONDS)
+
+
+def test_all_who_ask_at_once_make_one_round_even_if_half_of_them_leave(site: Site) -> None:
+    go_on = threading.Event()
+    infra_env_id = site.register(lambda _: Reply(CONFIG if go_on.wait(PATIENCE_SECONDS) else b""))
+    before = total(site.service, IN_FLIGHT)
+    with ExitStack() as stack:
+        stack.callback(go_on.set)
+        clients = [stack.enter_context(asking(site, infra_env_id, number)) for number in range(CLIENTS)]
+        wait_for(lambda: total(site.service, IN_FLIGHT) >= before + CLIENTS)
+        for leaving in clients[::2]:
+            leaving.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            leaving.close()
+        wait_for(lambda: total(site.service, IN_FLIGHT) <= before + CLIENTS / 2)
+        go_on.set()
+        answers = [client.getresponse() for client in clients[1::2]]
+        assert {answer.status for answer in answers} == {206}
+        assert len({answer.read() for answer in answers}) == 1
+    assert [site.upstream.count(infra_env_id, call) for call in Call] == [1, 1, 0]
+
+
+@contextmanager
+def asking(site: Site, infra_env_id: str, number: int) -> Iterator[HTTPConnection]:
+    """Ask from an address that no other client has, without reading the answer."""
+    authority = urlsplit(site.service.url).netloc
+    source = (f"127.0.1.{number + 1}", 0)
+    with closing(HTTPConnection(authority, timeout=PATIENCE_SECONDS, source_address=source)) as client:
+        client.request("GET", iso_of(infra_env_id), headers=RANGE)
+        yield client
+
+
+def test_a_known_image_is_served_while_assisted_service_fails_and_no_longer_once_it_refuses(
+    site: Site,
+) -> None:
+    infra_envs = {status: site.register() for status in (401, 403, 404)}
+    known = {status: site.ask(iso_of(infra_env_id)) for status, infra_env_id in infra_envs.items()}
+    graces = total(site.service, "snapshot_grace_requests_total")
+    for infra_env_id in infra_envs.values():
+        site.upstream.tell(infra_env_id, Reply(after_seconds=None))
+    while total(site.service, "snapshot_grace_active") < len(infra_envs):
+        time.sleep(POLL_SECONDS)
+        for status, infra_env_id in infra_envs.items():
+            assert site.ask(iso_of(infra_env_id)).body == known[status].body
+    for status, infra_env_id in infra_envs.items():
+        assert site.ask(iso_of(infra_env_id)).body == known[status].body
+        site.upstream.tell(infra_env_id, Reply(_BODY, status))
+    assert total(site.service, "snapshot_grace_requests_total") >= graces + len(infra_envs)
+    for status, infra_env_id in infra_envs.items():
+        check_the_end(site, infra_env_id, status, known[status])
+    assert total(site.service, "snapshot_grace_active") == 0
+
+
+def check_the_end(site: Site, infra_env_id: str, status: int, known: Told) -> None:
+    """From the first refusal on nobody gets any of it."""
+    told = site.ask(iso_of(infra_env_id))
+    while told.status in SUCCESSES:
+        assert told.body == known.body
+        time.sleep(POLL_SECONDS)
+        told = site.ask(iso_of(infra_env_id))
+    assert told.status == status
+    named = RANGE | {"If-Range": known.headers["ETag"]}
+    assert {site.ask(iso_of(infra_env_id), "GET", fields).status for fields in (RANGE, {}, named)} == {status}
+
+
+def test_no_secret_is_in_the_log_and_no_fault_of_ours(site: Site, storm: Storm) -> None:
+    assert storm.told
+    assert len(list(Path(f"/proc/{site.service.process.pid}/task").iterdir())) <= MOST_THREADS
+    assert SECRET.encode() not in site.service.output
+    assert b"Traceback" not in site.service.output
