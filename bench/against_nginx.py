@@ -134,6 +134,7 @@ def start_service(stack: ExitStack, directory: Path, image: Path) -> Server:
     }
     environment = os.environ | {
         "DATA_DIR": str(directory / "data"),
+        "DRAIN_DELAY": "0",
         "LISTEN_PORT": str(port),
         "STANDALONE_LISTEN": f"127.0.0.1:{api_port}",
         "OS_IMAGES": json.dumps([entry]),

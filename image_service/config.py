@@ -299,6 +299,26 @@ class Settings:
             meaning="Seconds without any progress after which an answer that nobody reads is aborted.",
         ),
     )
+    drain_delay: float = attrs.field(
+        metadata=_variable(
+            "DRAIN_DELAY",
+            parse=parsers.delay,
+            default="5",
+            meaning="Seconds between SIGTERM and the end of listening, for whoever balances load: `/health` "
+            "says 503, and clients are still served. SIGINT comes from a person at a terminal, who need not "
+            "wait for that. A second signal ends everything at once.",
+        ),
+    )
+    drain_timeout: float = attrs.field(
+        metadata=_variable(
+            "DRAIN_TIMEOUT",
+            parse=parsers.delay,
+            default="20",
+            meaning="Seconds that answers under way may then go on, before they are cut. Both together must "
+            "fit what the platform gives: 30 in Kubernetes, unless `terminationGracePeriodSeconds` says "
+            "otherwise, 10 with `podman stop`.",
+        ),
+    )
     data_dir: Path = attrs.field(
         metadata=_variable(
             "DATA_DIR",

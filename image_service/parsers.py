@@ -138,14 +138,26 @@ port = whole_number(0, MAX_PORT)
 
 def seconds(value: str) -> float:
     """A positive, finite number of seconds."""
-    message = f"must be a number of seconds, more than 0 and at most {MAX_SECONDS}"
-    try:
-        number = float(value)
-    except ValueError:
-        raise ValueError(message) from None
-    if not math.isfinite(number) or not 0 < number <= MAX_SECONDS:
-        raise ValueError(message)
+    number = _number(value)
+    if not 0 < number <= MAX_SECONDS:
+        raise ValueError(f"must be a number of seconds, more than 0 and at most {MAX_SECONDS}")
     return number
+
+
+def delay(value: str) -> float:
+    """A finite number of seconds; 0: none."""
+    number = _number(value)
+    if not 0 <= number <= MAX_SECONDS:
+        raise ValueError(f"must be a number of seconds, from 0 to {MAX_SECONDS}")
+    return number
+
+
+def _number(value: str) -> float:
+    """What the text says; not a number, which is within no bounds, where it says nothing."""
+    try:
+        return float(value)
+    except ValueError:
+        return math.nan
 
 
 def address(value: str) -> Address:

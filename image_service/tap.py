@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
 import secrets
 import signal
-import socket
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred, maybeDeferred, succeed
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ReactorNotRunning
 from twisted.internet.task import LoopingCall
 from twisted.internet.threads import deferToThreadPool
@@ -52,6 +50,7 @@ from image_service.http.composer import Composer
 from image_service.http.cors import Cors
 from image_service.http.digests import Digests, in_background
 from image_service.http.factory import ConnectionFactory, Limits
+from image_service.http.listeners import Listeners, bind
 from image_service.http.page_cache import PageCache
 from image_service.http.resolver import Resolver
 from image_service.http.tls import ServerCertificate, TlsFactory
@@ -66,7 +65,8 @@ from image_service.standalone.sample import (
 from image_service.standalone.service import Standalone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    import socket
+    from collections.abc import Callable, Coroutine
     from pathlib import Path
 
     from twisted.internet.epollreactor import EPollReactor
@@ -79,9 +79,6 @@ _log = Logger()
 
 T = TypeVar("T")
 
-BACKLOG = 1024
-UNSENT_BYTES = 256 * 1024
-"""What the kernel keeps of an answer beyond what is on its way to the client."""
 COMPOSING_THREADS = 2
 DISK_THREADS = 8
 STORE_THREADS = 2
@@ -91,8 +88,6 @@ SAVE_SECONDS = 10
 SWEEP_SECONDS = 600
 UNUSED_SECONDS = 6 * 3600
 """How long a snapshot is kept that nobody uses."""
-DRAIN_SECONDS = 5
-"""How long answers that are under way may go on once the service is told to end."""
 
 
 class Options(usage.Options):
@@ -147,8 +142,10 @@ class ImageService(Service):
         self._metrics = Metrics()
         self._data_dir = DataDir(settings.data_dir, settings.retention, settings.data_dir_max_bytes)
         self._sockets: list[socket.socket] = []
-        self._factories: list[ConnectionFactory] = []
         self._following: Following | None = None
+        self._listeners = Listeners(reactor)
+        self._told_to_end = False
+        self._drain_delay = 0.0
         self._running = AsyncExitStack()
         self._started: Deferred[None] = succeed(None)
 
@@ -159,7 +156,7 @@ class ImageService(Service):
             SystemExit: it cannot be had.
         """
         Service.privilegedStartService(self)
-        self._reactor.callWhenRunning(_end_well_on_signals, self._reactor)
+        self._reactor.callWhenRunning(self._end_well_on_signals)
         _raise_descriptor_limit()
         for port in (self._settings.listen_port, self._settings.http_listen_port):
             if port is not None:
@@ -167,7 +164,7 @@ class ImageService(Service):
 
     def _take(self, port: int) -> None:
         try:
-            self._sockets.append(_bind(port))
+            self._sockets.append(bind(port))
         except OSError as error:
             _log.critical("port {port}: {reason}", port=port, reason=error.strerror)
             raise SystemExit(1) from None
@@ -198,7 +195,7 @@ class ImageService(Service):
             Application,
             images,
             self._start_digests(),
-            lambda: catalog.ready,
+            lambda: catalog.ready and not self._listeners.leaving,
             settings.base_path,
             cors=Cors(settings.allowed_domains) if settings.allowed_domains else None,
             proxies=settings.trusted_proxies,
@@ -211,6 +208,7 @@ class ImageService(Service):
         for listener in beside:
             plain = application(serves_isos=settings.http_serves_images)
             self._listen(listener, connections(application=plain))
+        self._running.push_async_callback(self._close_listeners)
         _log.info("serving at {url}", url=base_url)
         if standalone is not None:
             # On its own: it waits for the base image, and stopping must not wait for that.
@@ -396,8 +394,8 @@ class ImageService(Service):
         metrics.watch("slots_limit", lambda: slots.limit)
         metrics.watch("slots_taken", lambda: slots.taken)
         metrics.watch("slots_queue_length", lambda: slots.waiting)
-        metrics.watch("connections", lambda: sum(len(made.connections) for made in self._factories))
-        metrics.watch_each("http_requests_inflight", self._handlers_in_flight)
+        metrics.watch("connections", lambda: self._listeners.connections)
+        metrics.watch_each("http_requests_inflight", self._listeners.handlers)
         return partial(
             ConnectionFactory,
             clock=self._reactor,
@@ -408,22 +406,12 @@ class ImageService(Service):
             observer=metrics,
         )
 
-    def _handlers_in_flight(self) -> Iterator[str]:
-        """What is being answered; empty where that is not known yet."""
-        for factory in self._factories:
-            for connection in factory.connections:
-                exchange = connection.exchange
-                if exchange is not None:
-                    yield exchange.answer.subject.handler if exchange.answer else ""
-
     def _listen(self, listener: socket.socket, connections: ConnectionFactory) -> None:
         """Accept on a port that was taken at the start."""
-        self._factories.append(connections)
         factory = self._with_tls(connections) if connections.secure else connections
         port = self._reactor.adoptStreamPort(listener.fileno(), listener.family, factory)
         listener.close()  # the reactor has a duplicate; with both, stopping to listen would stop nothing
-        self._running.push_async_callback(connections.drain, DRAIN_SECONDS)
-        self._running.push_async_callback(lambda: maybeDeferred(port.stopListening))
+        self._listeners.add(port, connections)
 
     def _with_tls(self, connections: ConnectionFactory) -> IProtocolFactory:
         key_file, certificate_file = self._settings.https_key_file, self._settings.https_cert_file
@@ -441,6 +429,26 @@ class ImageService(Service):
         pool.start()
         self._running.callback(pool.stop)
         return pool
+
+    def _end_well_on_signals(self) -> None:
+        """Let SIGTERM and SIGINT end the process with status 0; twistd would send itself the signal again."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, _: self._reactor.callFromThread(self._end, number))
+
+    def _end(self, number: int) -> None:
+        """Begin to end, or, when told a second time, end at once."""
+        if self._told_to_end:
+            self._listeners.hasten()
+            return
+        self._told_to_end = True
+        if number == signal.SIGTERM:  # else nobody balances load, and a person waits
+            self._drain_delay = self._settings.drain_delay
+        with suppress(ReactorNotRunning):
+            self._reactor.stop()
+
+    async def _close_listeners(self) -> None:
+        _log.info("going away")
+        await self._listeners.close(self._drain_delay, self._settings.drain_timeout)
 
     async def _stop(self) -> None:
         await self._started
@@ -479,40 +487,7 @@ def _sample(data_dir: Path) -> OsImage:
     )
 
 
-def _bind(port: int) -> socket.socket:
-    """Take a port on IPv6 and IPv4 at once, or on IPv4 where there is no IPv6."""
-    listener = _bind_dual_stack(port) or socket.create_server(("0.0.0.0", port), backlog=BACKLOG)  # noqa: S104
-    # Accepted sockets inherit it. Without it the kernel takes up to 4 MiB for each client that does not read.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-    listener.setblocking(False)  # noqa: FBT003 - its signature
-    return listener
-
-
-def _bind_dual_stack(port: int) -> socket.socket | None:
-    if not socket.has_dualstack_ipv6():
-        return None
-    try:
-        return socket.create_server(
-            ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG
-        )
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise
-        return None
-
-
 def _raise_descriptor_limit() -> None:
     """Every connection is a descriptor: take as many as the system lets this process have."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _end_well_on_signals(reactor: EPollReactor) -> None:
-    """Let SIGTERM and SIGINT end the process with status 0; twistd would send itself the signal again."""
-
-    def stop() -> None:
-        with suppress(ReactorNotRunning):
-            reactor.stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: reactor.callFromThread(stop))

@@ -222,6 +222,17 @@ def test_an_address_survives_its_url_form(host: object, port: int) -> None:
         assert parsers.address(address.netloc) == address
 
 
+@pytest.mark.parametrize(("text", "seconds"), [("0", 0), ("0.0", 0), ("2.5", 2.5), ("1000000", 1_000_000)])
+def test_a_delay_may_be_none(complete: dict[str, str], text: str, seconds: float) -> None:
+    assert Settings.from_environment({**complete, "DRAIN_DELAY": text}).drain_delay == seconds
+
+
+@pytest.mark.parametrize("text", ["-1", "-0.1", "nan", "inf", "1000001", " ", "5s"])
+def test_refuses_what_is_no_delay(complete: dict[str, str], text: str) -> None:
+    (fault,) = faults({**complete, "DRAIN_DELAY": text})
+    assert "from 0 to 1000000" in fault
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "1e400", "1000001", "", " ", "1m", "0x10"])
 def test_refuses_what_is_no_duration(complete: dict[str, str], text: str) -> None:
     if text:

@@ -10,11 +10,11 @@ import sys
 import time
 from pathlib import Path
 
-from image_service.tap import UNSENT_BYTES, _bind
+from image_service.http.listeners import UNSENT_BYTES, bind
 
 
 def test_a_client_that_does_not_read_costs_the_kernel_little() -> None:
-    with _bind(0) as listener:
+    with bind(0) as listener:
         port = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)):
             accepted, _ = listener.accept()
@@ -24,14 +24,19 @@ def test_a_client_that_does_not_read_costs_the_kernel_little() -> None:
 
 def serve(data_dir: Path, port: int) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "image_service.cli", "serve", "--standalone"]
-    settings = {"DATA_DIR": str(data_dir), "LISTEN_PORT": str(port), "STANDALONE_LISTEN": "127.0.0.1:0"}
+    settings = {
+        "DATA_DIR": str(data_dir),
+        "DRAIN_DELAY": "0",
+        "LISTEN_PORT": str(port),
+        "STANDALONE_LISTEN": "127.0.0.1:0",
+    }
     return subprocess.Popen(
         command, env=os.environ | settings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
 
 
 def test_a_port_in_use_ends_the_start_with_one_line(tmp_path: Path) -> None:
-    with _bind(0) as other:
+    with bind(0) as other:
         port = other.getsockname()[1]
         with serve(tmp_path, port) as process:
             output, _ = process.communicate(timeout=60)

@@ -224,7 +224,8 @@ class Connection(Protocol):
     def _send(self, exchange: Exchange, answer: Answer) -> None:
         exchange.answer = answer
         request = exchange.request
-        exchange.keep_alive = request is not None and request.keep_alive and self._may_go_on()
+        wanted = request is not None and request.keep_alive
+        exchange.keep_alive = wanted and self._may_go_on() and not self._server.leaving
         response = answer.response
         has_own_line = self._server.access_log.has_own_line(response.status)
         head = exchange.head(response, self._server.date_line(), needs_id=has_own_line)

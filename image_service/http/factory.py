@@ -70,6 +70,7 @@ class ConnectionFactory(Factory):
     slots: Slots
     observer: Observer = NOBODY
     secure: bool = False
+    leaving: bool = attrs.field(default=False, init=False)
     draining: bool = attrs.field(default=False, init=False)
     connections: set[Connection] = attrs.field(factory=set, init=False)
     _drained: Deferred[None] | None = attrs.field(default=None, init=False)
@@ -99,23 +100,32 @@ class ConnectionFactory(Factory):
         exchanges = (connection.exchange for connection in self.connections)
         return (exchange.handler for exchange in exchanges if exchange is not None)
 
+    def announce_end(self) -> None:
+        """Let every answer that begins from now on say that it is the last one of its connection.
+
+        What an earlier answer has promised is kept: to close where the next request may be under way already
+        would fail it, and its client with it.
+        """
+        self.leaving = True
+
     async def drain(self, seconds: float) -> None:
         """Go away: end what is idle, give answers that are under way a while, then cut them.
 
         Args:
             seconds: how long they may go on.
         """
-        self.draining = True
+        self.leaving = self.draining = True
         for connection in tuple(self.connections):
             connection.close_if_idle()
         if self.connections:
             self._drained = Deferred()
-            timer = self.clock.callLater(seconds, self._cut)
+            timer = self.clock.callLater(seconds, self.cut)
             await self._drained
             if timer.active():
                 timer.cancel()
 
-    def _cut(self) -> None:
+    def cut(self) -> None:
+        """Abort every connection."""
         for connection in tuple(self.connections):
             connection.failed(Abort.GOING_AWAY, "the service is going away")
 

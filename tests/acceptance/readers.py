@@ -68,7 +68,7 @@ class Reader:
 
     def _receive(self, limit: int) -> bytes:
         data = self.socket.recv(min(limit, _RECEIVE_BYTES))
-        assert data, f"the end after {len(self.received)} bytes"
+        assert data, f"an end in order after {len(self.received)} bytes"
         return data
 
 

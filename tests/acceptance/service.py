@@ -178,6 +178,7 @@ def run_service(  # noqa: PLR0913 - all but two have defaults
     certificate: Certificate | None = None,
     environment: Mapping[str, str] | None = None,
     reached_by: str | None = None,
+    probe: str = "/health",
 ) -> Iterator[Service]:
     """Run the service until the block ends; then SIGTERM must end it with status 0.
 
@@ -188,10 +189,12 @@ def run_service(  # noqa: PLR0913 - all but two have defaults
         certificate: for HTTPS.
         environment: more variables.
         reached_by: the host by which clients reach it, where it is not this one's name.
+        probe: what must answer 200 before the block begins.
     """
     port, api_port = free_port(), free_port()
     variables = {
         "DATA_DIR": str(directory / "data"),
+        "DRAIN_DELAY": "0",  # nobody balances load
         "LISTEN_PORT": str(port),
         "OS_IMAGES": json.dumps(os_images) if os_images else "",
         "PATH": os.environ["PATH"],
@@ -215,7 +218,7 @@ def run_service(  # noqa: PLR0913 - all but two have defaults
             certificate.ca if certificate else None,
         )
         try:
-            _wait_until_healthy(service)
+            _wait_until_up(service, probe)
             yield service
             process.terminate()
             assert process.wait(_PATIENCE_SECONDS) == 0, service.output.decode()
@@ -246,16 +249,16 @@ def free_port() -> int:
         return port
 
 
-def _wait_until_healthy(service: Service) -> None:
+def _wait_until_up(service: Service, probe: str) -> None:
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while not _is_healthy(service):
+    while not _is_up(service, probe):
         if service.process.poll() is not None or time.monotonic() > deadline:
-            pytest.fail(f"the service does not become healthy:\n{service.output.decode()}", pytrace=False)
+            pytest.fail(f"{probe} does not answer 200:\n{service.output.decode()}", pytrace=False)
         time.sleep(_POLL_SECONDS)
 
 
-def _is_healthy(service: Service) -> bool:
+def _is_up(service: Service, probe: str) -> bool:
     try:
-        return service.get("/health").status == 200
+        return service.get(probe).status == 200
     except ConnectionRefusedError:
         return False

@@ -72,9 +72,11 @@ class Server:
     counted: Counting
     _clients: list[Client] = attrs.field(factory=list, init=False)
 
-    @property
-    def number(self) -> int:
-        """The TCP port's number."""
+    number: int = attrs.field(init=False)
+    """Of the TCP port; known also when that does not listen any more."""
+
+    @number.default
+    def _get_number(self) -> int:
         number: int = self.port.getHost().port  # type: ignore[attr-defined] # IAddress says nothing
         return number
 

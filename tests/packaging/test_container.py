@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(600)
 
 IMAGE = "localhost/image-service:test"
 # Any ports that are free: the container shares the network of the machine.
-VARIABLES = {"LISTEN_PORT": "0", "STANDALONE_LISTEN": "127.0.0.1:0"}
+VARIABLES = {"DRAIN_DELAY": "0", "LISTEN_PORT": "0", "STANDALONE_LISTEN": "127.0.0.1:0"}
 
 
 @pytest.fixture(scope="module")

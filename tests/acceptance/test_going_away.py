@@ -1,0 +1,201 @@
+"""The end of the process: who is told, who may finish, who is cut, and that nothing is left."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import time
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+
+from tests.acceptance.readers import Reader, reading
+from tests.acceptance.service import (
+    INFRA_ENVS,
+    SERVE,
+    TWISTD,
+    Certificate,
+    Service,
+    fetch,
+    os_image,
+    run_service,
+)
+from tests.catalog import origin
+from tests.coreos.iso_builder import build_live_iso, live_files, write_sparse_iso, write_sparse_live_iso
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+pytestmark = pytest.mark.acceptance
+
+VERSION = "going"
+ROOTFS_BYTES = 8 * 1024 * 1024
+DOWNLOADS = 20
+FOR_EVER = "100000"
+INFRA_ENV_ID = "5a3b1e00-0000-4000-8000-000000000009"
+HANGING = origin.Answer(b"{", promised=2**20, hold=True)
+COMMANDS = {"twistd": (*TWISTD, "--standalone"), "image-service": (*SERVE, "--standalone")}
+_POLL_SECONDS = 0.02
+_PATIENCE_SECONDS = 100
+
+
+@attrs.frozen
+class Served:
+    """An image, and its bytes."""
+
+    service: Service
+    path: str
+    content: bytes = attrs.field(repr=False)
+
+    @property
+    def url(self) -> str:
+        """Where it is served."""
+        return self.service.url + self.path
+
+    def read(self, stack: ExitStack, path: str | None = None) -> Reader:
+        """Begin to read it, or something else."""
+        reader = stack.enter_context(reading(self.service.url + (path or self.path), ca=self.service.ca))
+        reader.read_head()
+        return reader
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Tell the service to end."""
+        self.service.process.send_signal(number)
+
+    def check_ended_well(self) -> None:
+        """Wait for the end."""
+        assert self.service.process.wait(_PATIENCE_SECONDS) == 0, self.service.output.decode()
+
+
+@contextmanager
+def serving(
+    directory: Path,
+    command: Sequence[str] = COMMANDS["image-service"],
+    certificate: Certificate | None = None,
+    **environment: str,
+) -> Iterator[Served]:
+    iso = directory / "base.iso"
+    write_sparse_iso(iso, live_files(rootfs=hashlib.shake_128(b"going").digest(ROOTFS_BYTES)), {})
+    images = [os_image(iso, VERSION)]
+    with run_service(
+        directory, images, command=command, certificate=certificate, environment=environment
+    ) as service:
+        infra_env_id = service.register(VERSION, {"ignition": {"version": "3.2.0"}})
+        path = f"/byid/{infra_env_id}/{VERSION}/x86_64/full.iso"
+        yield Served(service, path, service.get(path).body)
+
+
+def until_refused(served: Served) -> None:
+    """Wait until nobody listens any more."""
+
+    def refused() -> bool:
+        try:
+            served.service.get("/live")
+        except ConnectionError:
+            return True
+        return False
+
+    until(refused)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(_POLL_SECONDS)
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_downloads_under_way_are_finished(
+    command: str, secure: object, certificate: Certificate, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        given = certificate if secure else None
+        served = stack.enter_context(serving(tmp_path, COMMANDS[command], given, DRAIN_TIMEOUT=FOR_EVER))
+        readers = [served.read(stack) for _ in range(DOWNLOADS)]
+        idle = served.read(stack, "/live")
+        idle.read_to_the_end()
+        served.end()
+        until_refused(served)
+        assert idle.at_end()
+        for reader in readers:
+            assert reader.read_to_the_end() == served.content
+            assert reader.at_end()
+        served.check_ended_well()
+
+
+def test_until_listening_ends_everybody_is_answered_and_told(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        served = stack.enter_context(serving(tmp_path, DRAIN_DELAY=FOR_EVER, DRAIN_TIMEOUT=FOR_EVER))
+        reader = served.read(stack)
+        assert served.service.get("/health").status == 200
+        served.end()
+        until(lambda: served.service.get("/health").status != 200)
+        health = served.service.get("/health")
+        assert (health.status, health.headers["Connection"]) == (503, "close")
+        image = fetch(served.url)
+        assert (image.body, image.headers["Connection"]) == (served.content, "close")
+        assert fetch(served.service.url + "/live").status == 200
+        assert reader.read_to_the_end() == served.content
+        slow = served.read(stack)
+        served.end()  # the second time: at once
+        served.check_ended_well()
+        with pytest.raises(ConnectionResetError):
+            slow.read_to_the_end()
+
+
+def test_who_does_not_finish_in_time_is_cut(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        served = stack.enter_context(serving(tmp_path, DRAIN_TIMEOUT="0.5"))
+        reader = served.read(stack)
+        served.end()
+        served.check_ended_well()
+        with pytest.raises(ConnectionResetError):
+            reader.read_to_the_end()
+        assert b"the service is going away" in served.service.output
+
+
+def test_a_person_at_the_terminal_waits_for_answers_alone(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        served = stack.enter_context(serving(tmp_path, DRAIN_DELAY=FOR_EVER, DRAIN_TIMEOUT=FOR_EVER))
+        reader = served.read(stack)
+        served.end(signal.SIGINT)
+        until_refused(served)
+        assert reader.read_to_the_end() == served.content
+        served.check_ended_well()
+
+
+def test_what_is_being_made_ends_too(tmp_path: Path) -> None:
+    """A base image that is hashed, one that is fetched, and a question that is never answered."""
+    huge = tmp_path / "huge.iso"
+    write_sparse_live_iso(huge, 2**36)  # as a hole; to hash it takes a minute
+    small = tmp_path / "small.iso"
+    small.write_bytes(build_live_iso())
+    with origin.running() as server, ExitStack() as stack:
+        server.serve(f"{INFRA_ENVS}/{INFRA_ENV_ID}/downloads/files", HANGING)
+        server.serve(f"{INFRA_ENVS}/{INFRA_ENV_ID}", HANGING)
+        hanging = {**os_image(huge, "hanging"), "url": server.serve("/hanging.iso", HANGING)}
+        images = [os_image(small, "small"), os_image(huge, "huge"), hanging]
+        environment = {
+            "ASSISTED_SERVICE_HOST": f"127.0.0.1:{server.port}",
+            "DRAIN_TIMEOUT": FOR_EVER,
+            "UPSTREAM_TIMEOUT": FOR_EVER,
+        }
+        service = stack.enter_context(
+            run_service(tmp_path, images, command=SERVE, environment=environment, probe="/live")
+        )
+        for pattern in ("small.* is (deriving)", "huge.* is (verifying)", "hanging.* is (downloading)"):
+            service.wait_for(pattern)
+        asking = stack.enter_context(
+            reading(f"{service.url}/byid/{INFRA_ENV_ID}/small/x86_64/full.iso", ca=None)
+        )
+        until(lambda: any(INFRA_ENV_ID in asked.target for asked in server.asked))
+        service.process.terminate()
+        asking.read_head()
+        assert (asking.status, asking.fields()["connection"]) == (504, "close")
+        assert service.process.wait(_PATIENCE_SECONDS) == 0, service.output.decode()
