@@ -39,6 +39,7 @@ T = TypeVar("T")
 
 BUSY_RETRY_AFTER_SECONDS = 10
 REFUSED_RETRY_AFTER_SECONDS = 3600  # takes an operator
+RECHECK_AFTER_SECONDS = 60.0  # when the service has come up
 
 _LEVELS = {State.FAILED: LogLevel.warn, State.REFUSED: LogLevel.error}
 
@@ -57,7 +58,9 @@ class Means:
         files: has charge of what is open.
         derive: makes what images of a base will need; None: nothing is to be made.
         backoff: when to try again.
+        rechecks: as many as there may be at a time of those that take a disk in the background.
         changed: is called whenever an attempt is over.
+        superseded: is told of each base image that will not be found any more.
     """
 
     reactor: IReactorFromThreads
@@ -69,7 +72,9 @@ class Means:
     files: OpenFiles
     derive: Callable[[BaseImage], Awaitable[None] | None]
     backoff: Backoff
+    rechecks: DeferredSemaphore
     changed: Callable[[], None]
+    superseded: Callable[[BaseImage], None]
 
 
 class Arrival:
@@ -98,6 +103,10 @@ class Arrival:
         self._failures = 0
         self._retry: IDelayedCall | None = None
         self._running: Deferred[None] = succeed(None)
+        self._is_rechecked = False
+        """Whether this process has read every byte of it, or is about to."""
+        self._recheck_call: IDelayedCall | None = None
+        self._rechecking: Deferred[None] = succeed(None)
 
     def begin(self) -> None:
         """Take the image all the way, however often that fails."""
@@ -111,11 +120,13 @@ class Arrival:
     async def end(self) -> None:
         """End what is going on, leave nothing half written, and let go of the image."""
         self._interruption.interrupt()
-        if self._retry:
-            self._retry.cancel()
-            self._retry = None
+        for call in (self._retry, self._recheck_call):
+            if call:
+                call.cancel()
+        self._retry = self._recheck_call = None
         await self._running
-        self.base = None
+        await self._rechecking
+        self._let_go()
         if self.state is not State.STOPPED:
             self._change(State.STOPPED)
 
@@ -174,6 +185,7 @@ class Arrival:
         else:
             self._failures = 0
             self._change(State.READY)
+            self._plan_recheck()
         self.attempted = True
         self._means.changed()
 
@@ -185,6 +197,7 @@ class Arrival:
             except BaseImageError:
                 if self._keeper.is_there(self.entry):  # not ours to fetch again
                     raise
+        self._is_rechecked = True
         obtain = partial(self._keeper.obtain, self.entry, self._note)
         await self._means.downloads.run(self._in_thread, State.DOWNLOADING, obtain)
         return await self._verify()
@@ -203,6 +216,43 @@ class Arrival:
         if derived is not None:
             self._change(State.DERIVING)
             await derived
+
+    def _plan_recheck(self) -> None:
+        """See to it that each byte is read once, of what was verified by a sample."""
+        if not (self._is_rechecked or self._interruption.happened):
+            self._is_rechecked = True
+            self._recheck_call = self._means.clock.callLater(RECHECK_AFTER_SECONDS, self._begin_recheck)
+
+    def _begin_recheck(self) -> None:
+        self._recheck_call = None
+        if self.base:
+            self._rechecking = Deferred.fromCoroutine(self._recheck(self.base))
+
+    async def _recheck(self, base: BaseImage) -> None:
+        """Read it to its end in the background; begin anew where it has rotted. Raises nothing."""
+        work = partial(self._keeper.recheck, self.entry, base)
+        try:
+            await self._means.rechecks.run(deferToThreadPool, self._means.reactor, self._means.pool, work)
+        except Interrupted:
+            return
+        except OSError as error:
+            self._log.warn(
+                "base image {image} cannot be read: {reason}",
+                image=self.entry.file_name,
+                reason=error.strerror or str(error),
+            )
+        except BaseImageError as error:
+            self._let_go()
+            if self._keeper.is_there(self.entry):  # not ours to fetch again
+                self._change(State.REFUSED, error.detail)
+            else:
+                self._fail(error.detail)
+            self._means.changed()
+
+    def _let_go(self) -> None:
+        if self.base is not None:
+            self._means.superseded(self.base)
+        self.base = None
 
     def _in_thread(self, state: State, work: Callable[[], T]) -> Deferred[T]:
         self._change(state)

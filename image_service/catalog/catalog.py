@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 DOWNLOADS = 2  # at a time
 VERIFICATIONS = 2  # at a time; they keep a processor and a disk busy
+RECHECKS = 1  # same, in the background
 
 
 def _nothing(_: object = None) -> None:
@@ -75,8 +76,7 @@ class Catalog:
     ) -> None:
         self._data_dir = data_dir
         self._any_is_enough = any_is_enough
-        self._superseded = superseded
-        self._pool = ThreadPool(0, downloads + VERIFICATIONS, "catalog")
+        self._pool = ThreadPool(0, downloads + VERIFICATIONS + RECHECKS, "catalog")
         self._files = OpenFiles()
         self._means = Means(
             reactor=reactor,
@@ -88,7 +88,9 @@ class Catalog:
             files=self._files,
             derive=derive,
             backoff=backoff or Backoff(),
+            rechecks=DeferredSemaphore(RECHECKS),
             changed=changed,
+            superseded=superseded,
         )
         self._arrivals: list[Arrival] = []
         self._aliases: Mapping[tuple[str, str], str] = {}
@@ -195,8 +197,6 @@ class Catalog:
         return arrival
 
     def _dismiss(self, arrival: Arrival) -> None:
-        if arrival.base is not None:
-            self._superseded(arrival.base)
         ending = Deferred.fromCoroutine(arrival.end())
         self._ending.add(ending)
         ending.addCallback(lambda _: self._ending.discard(ending))

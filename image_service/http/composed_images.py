@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from image_service.http.composer import Composer
     from image_service.http.versions import Version
+    from image_service.images.base import BaseImage
     from image_service.images.boot_image import BootImage
     from image_service.images.customization import Customization
     from image_service.images.snapshot import Snapshot
@@ -99,6 +100,17 @@ class ComposedImages:
         if refusal is not None:
             raise refusal.again()
         return await self._composing.join(version, lambda: self._make(version))
+
+    def forget(self, base: BaseImage) -> None:
+        """Let go of a base image; what is made of it is composed again when it is asked for.
+
+        Args:
+            base: this very one, not another of the same bytes.
+        """
+        for version in [version for version in self._composed if version.base is base]:
+            self.held_bytes -= self._composed.pop(version).held_bytes
+        for version in [version for version in self._refused if version.base is base]:
+            del self._refused[version]
 
     async def _make(self, version: Version) -> Composed:
         try:

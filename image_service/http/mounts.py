@@ -98,5 +98,9 @@ class Mounts(Generic[_Version]):
                 mount.saved_at = mount.read_at
                 yield reader, mount
 
+    def versions(self) -> Iterator[_Version]:
+        """Give those that are being read."""
+        return (mount.version for mount in self._mounts.values() if self._is_in_progress(mount))
+
     def _is_in_progress(self, mount: Mount[_Version]) -> bool:
         return mount.answers > 0 or self._clock.seconds() <= mount.read_at + self._window_seconds

@@ -84,18 +84,19 @@ class PageCache:
         """Bring a part of a file into the page cache, and let the kernel begin with what follows it.
 
         Args:
-            file: an open file; it must stay open until the result is there.
+            file: an open file.
             offset: of the first byte.
             length: bytes.
 
         Returns:
             fires when it is there; fails with OSError where the disk does.
         """
-        return deferToThreadPool(self._reactor, self._pool, _read_through, file.descriptor, offset, length)
+        return deferToThreadPool(self._reactor, self._pool, _read_through, file, offset, length)
 
 
-def _read_through(descriptor: int, offset: int, length: int) -> None:
-    os.posix_fadvise(descriptor, offset, max(length, READ_AHEAD_BYTES), os.POSIX_FADV_WILLNEED)
+def _read_through(file: BaseFile, offset: int, length: int) -> None:
+    """The file comes with it, which is closed when nothing refers to it."""
+    os.posix_fadvise(file.descriptor, offset, max(length, READ_AHEAD_BYTES), os.POSIX_FADV_WILLNEED)
     scratch = bytearray(min(length, _PIECE_BYTES))
     for position in range(offset, offset + length, len(scratch)):
-        os.preadv(descriptor, [scratch], position)
+        os.preadv(file.descriptor, [scratch], position)

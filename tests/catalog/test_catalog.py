@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -12,6 +13,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock, deferLater
 
+from image_service.catalog.arrival import RECHECK_AFTER_SECONDS
 from image_service.catalog.backoff import Backoff
 from image_service.catalog.catalog import DOWNLOADS, Catalog
 from image_service.catalog.data_dir import LOCKS, MANIFEST, DataDir
@@ -206,7 +208,7 @@ async def test_refuses_what_is_no_pristine_live_iso(
     assert catalog.find("2", "x86_64", Kind.FULL_ISO).sha256 == SHA256
     assert catalog.ready
     assert [status.state for status in catalog.states()] == [State.REFUSED, State.READY]
-    assert bench.clock.getDelayedCalls() == []  # stays refused
+    assert [status.retry_at for status in catalog.states()] == [None, None]  # stays refused
     assert (tmp_path / "bad.iso").exists()
     assert open_files() == before + 2  # the good one, and the lock of who is there
 
@@ -567,6 +569,146 @@ async def test_fetches_again_what_it_fetched_and_finds_bad_at_the_next_start(
     assert path.read_bytes() == ISO
     assert catalog.find("4.19", "x86_64", Kind.FULL_ISO).sha256 == SHA256
     assert len(origin.asked) == 2
+
+
+@ensure_deferred
+async def test_reads_what_it_did_not_fetch_in_the_background_and_fetches_it_again_if_it_rotted(
+    bench: Bench, lines: Lines, origin: Origin
+) -> None:
+    content = build_live_iso({**live_files(), "images/pxeboot/initrd.img": bytes(4 * 2**20)})
+    image = entry(origin.serve("/base.iso", Answer(content)))
+    catalog = bench.start(image)
+    await lines.until(image.file_name, State.READY)
+    bench.clock.advance(RECHECK_AFTER_SECONDS)
+    await catalog.stop()
+    path = bench.data_dir / image.file_name
+    times = (path.stat().st_atime_ns, path.stat().st_mtime_ns)
+    path.write_bytes(content[:-2_000_000] + b"rot" + content[-1_999_997:])
+    os.utime(path, ns=times)
+
+    gone: list[BaseImage] = []
+    catalog = bench.start(image, superseded=gone.append)
+    await lines.until(image.file_name, State.READY)
+    rotten = catalog.find("4.19", "x86_64", Kind.FULL_ISO)
+    bench.clock.advance(RECHECK_AFTER_SECONDS)
+    await lines.until(image.file_name, State.FAILED)
+    with pytest.raises(Unavailable, match="has rotted"):
+        catalog.find("4.19", "x86_64", Kind.FULL_ISO)
+    assert gone == [rotten]
+    bench.clock.advance(RETRY_SECONDS)
+    await lines.until(image.file_name, State.READY)
+    assert path.read_bytes() == content
+    assert len(origin.asked) == 2
+
+
+@ensure_deferred
+async def test_refuses_a_file_that_rotted_and_leaves_it(bench: Bench, lines: Lines, tmp_path: Path) -> None:
+    path = write(tmp_path / "base.iso")
+    image = entry(path.as_uri())
+    sidecar = bench.data_dir / f"{image.file_name}.json"
+    await digest_of(bench, lines, image)
+    sidecar.write_text(sidecar.read_text().replace(SHA256, "ab" * 32))
+    catalog = bench.start(image)
+    await lines.until(image.file_name, State.READY)
+    bench.clock.advance(RECHECK_AFTER_SECONDS)
+    await lines.until(image.file_name, State.REFUSED)
+    with pytest.raises(BaseImageError, match="has rotted"):
+        catalog.find("4.19", "x86_64", Kind.FULL_ISO)
+    assert path.read_bytes() == ISO
+
+
+# Images that come and go.
+
+
+@ensure_deferred
+async def test_goes_on_with_images_that_stay_and_begins_with_new_ones(
+    bench: Bench, lines: Lines, tmp_path: Path
+) -> None:
+    url = write(tmp_path / "base.iso").as_uri()
+    old, stays, new = (entry(url, version, version) for version in ("old", "stays", "new"))
+    gone: list[BaseImage] = []
+    catalog = bench.start(old, stays, superseded=gone.append)
+    for image in (old, stays):
+        await lines.until(image.file_name, State.READY)
+    before = catalog.find("stays", "x86_64", Kind.FULL_ISO)
+
+    catalog.replace([attrs.evolve(stays, openshift_versions=("4.21",)), new, attrs.evolve(new)])
+    await lines.until(new.file_name, State.READY)
+    assert catalog.find("4.21", "x86_64", Kind.FULL_ISO) is before
+    assert [status.entry.version for status in catalog.states()] == ["stays", "new"]
+    with pytest.raises(NotFound):
+        catalog.find("old", "x86_64", Kind.FULL_ISO)
+    assert [base.version for base in gone] == ["old"]
+
+
+@ensure_deferred
+async def test_a_superseded_image_is_open_for_as_long_as_somebody_refers_to_it(
+    bench: Bench, lines: Lines, tmp_path: Path
+) -> None:
+    image = entry(write(tmp_path / "base.iso").as_uri())
+    catalog = bench.start(image)
+    await lines.until(image.file_name, State.READY)
+    reader = [catalog.find("4.19", "x86_64", Kind.FULL_ISO)]
+    descriptor = reader[0].file.descriptor
+    catalog.replace([])
+    (tmp_path / "base.iso").unlink()
+    gc.collect()
+    assert os.pread(descriptor, len(ISO), 0) == ISO
+    reader.clear()
+    await deferLater(bench.reactor, 0.0)  # whose turn has the thread's result still at hand
+    gc.collect()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+@ensure_deferred
+async def test_stop_closes_what_somebody_still_refers_to(bench: Bench, lines: Lines, tmp_path: Path) -> None:
+    image = entry(write(tmp_path / "base.iso").as_uri())
+    before = open_files()
+    catalog = bench.start(image)
+    await lines.until(image.file_name, State.READY)
+    reader = catalog.find("4.19", "x86_64", Kind.FULL_ISO)
+    catalog.replace([])
+    await catalog.stop()
+    assert open_files() == before
+    assert reader.sha256 == SHA256
+
+
+@ensure_deferred
+async def test_ends_the_download_of_an_image_that_nobody_wants_any_more(
+    bench: Bench, lines: Lines, origin: Origin
+) -> None:
+    image = entry(origin.serve("/base.iso", Answer(ISO[:1000], promised=len(ISO), hold=True)))
+    catalog = bench.start(image)
+    await lines.until(image.file_name, State.DOWNLOADING)
+    origin.held.wait()
+    catalog.replace([])
+    await lines.until(image.file_name, State.STOPPED)
+    assert not origin.go_on.is_set()
+    assert bench.clock.getDelayedCalls() == []
+
+
+@ensure_deferred
+async def test_a_name_stands_for_the_image_that_it_was_given_to(
+    bench: Bench, lines: Lines, tmp_path: Path
+) -> None:
+    url = write(tmp_path / "base.iso").as_uri()
+    images = [entry(url, version, "stable") for version in ("44.2", "44.1")]
+    catalog = bench.start(*images)
+    for image in images:
+        await lines.until(image.file_name, State.READY)
+
+    def found() -> str:
+        return catalog.find("stable", "x86_64", Kind.FULL_ISO).version
+
+    assert found() == "44.2"
+    catalog.alias({("stable", "x86_64"): "44.1", ("stable", "s390x"): "44.2"})
+    assert found() == "44.1"
+    assert catalog.find("44.2", "x86_64", Kind.FULL_ISO).version == "44.2"
+    catalog.replace(images[::-1])
+    assert found() == "44.1"
+    catalog.alias({("stable", "x86_64"): "44.2"})
+    assert found() == "44.2"
 
 
 # What is derived.
