@@ -421,7 +421,7 @@ def test_two_ranges_that_begin_a_mount_together_get_one_version(world: World, cl
 
 
 def test_a_mount_that_was_refused_does_not_go_on_with_another_image(world: World, client: Client) -> None:
-    client.range()
+    first = client.range()
     pass_ttl(world)
     world.assisted.failures["ignition"] = Unauthorized("for a moment")
     assert isinstance(client.ask().error, Unauthorized)
@@ -431,6 +431,7 @@ def test_a_mount_that_was_refused_does_not_go_on_with_another_image(world: World
     newcomer = attrs.evolve(client, address="192.0.2.2")
     second = newcomer.range()
     assert client.head() is second
+    assert newcomer.named(etag_of(first)) is second
     world.clock.advance(WINDOW_SECONDS + MOMENT)
     assert client.range() is second
 
@@ -960,6 +961,35 @@ def test_the_least_recently_used_gives_way_and_is_composed_again_to_the_same_byt
     assert again is not composed[1]
     assert (bytes_of(again), etag_of(again)) == (expected[1], etag_of(composed[1]))
     assert rounds(world) == 5
+
+
+def test_one_is_kept_however_little_may_be_held(world: World, client: Client) -> None:
+    world.images._composed._limit_bytes = 0
+    first = client.range()
+    assert client.ask().was_at_once
+    other = Client(world, ref=OTHER_REF)
+    other.range()
+    assert other.ask().was_at_once
+    assert not client.ask().was_at_once
+    assert bytes_of(client.range()) == bytes_of(first)
+
+
+@ensure_deferred
+async def test_a_number_that_is_given_again_after_hours_is_not_that_of_another_image(
+    world: World, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store has forgotten the question, and so has the process, but not what it composed."""
+    monkeypatch.setattr("image_service.assisted.snapshots.MAX_PINNED", 1)
+    first = client.range()
+    Client(world, ref=OTHER_REF).range()
+    pass_ttl(world, "changed")
+    world.clock.advance(10 * WINDOW_SECONDS)
+    await world.store.sweep(world.clock.seconds())
+    second = client.range()
+    assert second.version.snapshot is not None
+    assert first.version.snapshot is not None
+    assert second.version.snapshot.generation == first.version.snapshot.generation == 1
+    assert b"changed" in bytes_of(second)
 
 
 @given(st.lists(st.integers(0, 4), max_size=20), st.integers(0, 40_000))
