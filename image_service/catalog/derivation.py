@@ -148,9 +148,9 @@ def _write_files(boot: BootConfigs, directory: Path) -> dict[str, Path]:
 
 
 def _remastering(base: BaseImage, iso: Iso9660, added: Mapping[str, Path]) -> Remastering:
-    replaced = [file.path for file in _find_files(iso, [ROOTFS_FILE, MINISO_FILE, *added])]
-    if ROOTFS_FILE not in replaced:
+    if base.layout.files.rootfs is None:
         raise BaseImageError(f"there is no {ROOTFS_FILE} that a minimal ISO could do without")
+    replaced = [file.path for file in _find_files(iso, [ROOTFS_FILE, MINISO_FILE, *added])]
     return Remastering(
         removed=tuple(f"/{path}" for path in replaced),
         added={f"/{path}": file for path, file in added.items()},

@@ -196,7 +196,7 @@ def _add_initrds(config: BootConfig, size: int, initrds: Sequence[str]) -> BootC
     if not ends:
         raise BaseImageError(f"{config.path} names no initrd")
     for area in config.areas:
-        if bisect_right(ends, area.offset) != bisect_right(ends, area.offset + size - 1):
+        if bisect_right(ends, area.offset) != bisect_right(ends, area.offset + size):
             raise BaseImageError(f"{config.path} names an initrd inside the area at offset {area.offset}")
     addition = b"".join(grammar.separator + initrd.encode() for initrd in initrds)
     pieces = (config.content[start:end] for start, end in pairwise([0, *ends, len(config.content)]))

@@ -196,6 +196,15 @@ async def test_what_no_image_needs_is_not_prepared(bench: Bench, tmp_path: Path)
 
 
 @ensure_deferred
+async def test_a_recipe_does_not_help_where_nmstatectl_must_be_added(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "miniso.iso"
+    path.write_bytes(fixture("embed-areas-2022-02.iso"))
+    bench.start().prepare(bench.open(path, openshift="4.19"))
+    for sort in ("the initrd with nmstatectl of", "the minimal ISO of"):  # its rootfs is a line of text
+        await bench.told.until(f"{sort} the base image {VERSION} (x86_64) could not be made")
+
+
+@ensure_deferred
 async def test_what_was_made_is_found_at_the_next_start(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

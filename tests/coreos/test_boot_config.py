@@ -172,6 +172,13 @@ def test_refuses_what_would_not_boot(default: str, behind: str, reason: str) -> 
         derive_configs(BootConfigs(default, 200, (config,)), FURTHER)
 
 
+def test_refuses_an_initrd_whose_name_the_fill_of_an_area_goes_on_with() -> None:
+    content = b"a\ninitrd /a".ljust(30, b"\0") + b"\n"
+    config = BootConfig("grub.cfg", content, (KargsArea(0, b"\0", b"\0"),))
+    with pytest.raises(BaseImageError, match="inside the area at offset 0"):
+        derive_configs(BootConfigs("a\ninitrd /a", 30, (config,)), FURTHER)
+
+
 def test_refuses_arguments_that_leave_no_room_for_the_end_of_the_line() -> None:
     config = BootConfig("grub.cfg", MINIMAL.encode() + b"\ninitrd /a\n", (KargsArea(0, b"#", b"\n"),))
     with pytest.raises(KernelArgumentsTooLarge):
