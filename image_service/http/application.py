@@ -47,7 +47,7 @@ _log = Logger()
 
 MAX_KNOWN = 4096
 _WITH_CONTENT = frozenset({200, 206})
-_ETAG = re.compile(r'"[^"]*"')
+_STRONG_ETAG = re.compile(r'(?<!W/)"[^"]*"')  # RFC 9110 section 8.8.3.2: a weak one names no bytes
 _VALIDATORS = frozenset({"if-match", "if-range", "if-none-match", "if-modified-since", "if-unmodified-since"})
 _Asker: TypeAlias = tuple[str, str | None, str]
 """Target, Authorization and the client's address: all that a request's meaning depends on."""
@@ -217,8 +217,9 @@ class Application:
         return {name: value for name, value in headers.items() if name != "range"}
 
     async def _answer_digest(self, request: Request, want: Want, subject: Subject) -> Answer:
+        until = self._digests.until()
         image = (await self._images.get(want)).representation.image
-        digest = await self._digests.get(image)
+        digest = await self._digests.get(image, until)
         line = checksum_line(digest, image.file_name)
         return _text(request, subject, line, ("Image-ETag", image.etag))
 
@@ -262,7 +263,7 @@ def _want(request: Request, reader: Reader) -> Want:
     if _VALIDATORS.isdisjoint(headers):
         return Want(reader, Reading.CONTINUING)
     named = f"{headers.get('if-match', '')}, {headers.get('if-range', '')}"
-    return Want(reader, Reading.NAMED, tuple(_ETAG.findall(named)), _date(headers))
+    return Want(reader, Reading.NAMED, tuple(_STRONG_ETAG.findall(named)), _date(headers))
 
 
 def _date(headers: Mapping[str, str]) -> str | None:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 3
-"""How long a request waits for its digest: firmware gives up after 5 s, and must be told before that."""
+PATIENCE_SECONDS = 2.5
+"""How long a request waits for its digest, its image included: who asks is to be told within 3 s."""
 MAX_WAITING = 8
 """Images that may wait for the one being hashed; each keeps its own bytes in memory meanwhile."""
 MAX_KEPT = 4096
@@ -86,11 +86,16 @@ class Digests:
             self._kept.move_to_end(etag)
         return digest
 
-    def get(self, image: BootImage) -> Deferred[bytes]:
+    def until(self) -> float:
+        """Tell until when a request that comes now waits, by the clock."""
+        return self._clock.seconds() + self._patience_seconds
+
+    def get(self, image: BootImage, until: float | None = None) -> Deferred[bytes]:
         """Find or take the digest of an image.
 
         Args:
             image: which; its files must stay open until ``stop`` is done.
+            until: what ``until`` said when the request came; None: it comes now.
 
         Returns:
             fires with 32 bytes, at once where they are known. Fails with Unavailable where they are not there
@@ -101,7 +106,9 @@ class Digests:
         if digest is not None:
             return succeed(digest)
         taken = self._taking.join(image.etag, lambda: self._take(image))
-        return taken.addTimeout(self._patience_seconds, self._clock, _too_slow)
+        due = self.until() if until is None else until
+        seconds = max(0.0, due - self._clock.seconds())
+        return taken.addTimeout(seconds, self._clock, self._too_slow)
 
     async def stop(self) -> None:
         """End what is going on and refuse what comes; behind it no file is read any more."""
@@ -122,17 +129,16 @@ class Digests:
         if self._stopping.is_set():
             raise Unavailable("the service stops", retry_after_seconds=RETRY_AFTER_SECONDS)
 
+    def _too_slow(self, *_: object) -> NoReturn:
+        raise Unavailable(
+            f"the digest could not be taken within {self._patience_seconds:g} s; it is still being taken",
+            retry_after_seconds=RETRY_AFTER_SECONDS,
+        )
+
     def _keep(self, etag: str, digest: bytes) -> None:
         self._kept[etag] = digest
         while len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)
-
-
-def _too_slow(_: object, seconds: float) -> NoReturn:
-    raise Unavailable(
-        f"the digest could not be taken within {seconds:g} s; it is still being taken",
-        retry_after_seconds=RETRY_AFTER_SECONDS,
-    )
 
 
 def in_background(work: Callable[[], T]) -> T:

@@ -332,3 +332,14 @@ def test_the_line_of_an_unforeseen_error_names_the_infra_env_and_no_credential(
 
 def test_an_answer_is_about_nothing_unless_told(service: Service) -> None:
     assert service.get("/").subject == NOTHING == Subject("", "", "")
+
+
+def test_a_weak_tag_names_nothing_that_was_superseded(service: Service) -> None:
+    etag = fields_of(service.get().response)["etag"]
+    service.world.assisted.config = b'{"ignition": {"version": "3.3.0"}}'
+    service.world.clock.advance(TTL_SECONDS)
+    part = service.get(range="bytes=0-1", if_range=etag)
+    assert (part.response.status, fields_of(part.response)["etag"]) == (206, etag)
+    whole = service.get(range="bytes=0-1", if_range=f"W/{etag}")
+    assert whole.response.status == 200
+    assert fields_of(whole.response)["etag"] != etag

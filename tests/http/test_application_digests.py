@@ -163,6 +163,19 @@ def test_what_takes_too_long_is_said_and_found_later(world: World) -> None:
     assert service.get(DIGEST).response.status == 200
 
 
+def test_the_wait_for_the_image_is_part_of_the_wait_for_its_digest(world: World) -> None:
+    service = Service(world, hashes=HeldHashes())
+    world.assisted.held = []
+    waiting = answers_of(service.ask(DIGEST))
+    world.clock.advance(PATIENCE_SECONDS - 0.5)
+    world.assisted.let_go()
+    world.clock.advance(0.4)
+    assert waiting == []
+    world.clock.advance(0.1)
+    (answer,) = waiting
+    assert answer.response.status == 503
+
+
 def test_of_an_image_that_there_is_not_there_is_no_digest(service: Service) -> None:
     for target, status in (
         (DIGEST.replace("4.20", "9.99"), 404),
