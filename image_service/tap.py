@@ -8,11 +8,11 @@ import secrets
 import signal
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import attrs
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.error import ReactorNotRunning
 from twisted.internet.task import LoopingCall
 from twisted.internet.threads import deferToThreadPool
@@ -66,7 +66,7 @@ from image_service.standalone.service import Standalone
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from twisted.internet.epollreactor import EPollReactor
@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
     from image_service.assisted.archive import InThread
+    from image_service.images.base import BaseImage
 
 _log = Logger()
 
@@ -85,6 +86,8 @@ STORE_THREADS = 2
 """So that reading does not wait for a large write."""
 SAVE_SECONDS = 10
 """How often it is noted who is reading what: less than any mount's window."""
+COLLECT_SECONDS = 600
+"""How often it is said which base images are wanted, and what nobody wants is removed."""
 SWEEP_SECONDS = 600
 UNUSED_SECONDS = 6 * 3600
 """How long a snapshot is kept that nobody uses."""
@@ -143,6 +146,7 @@ class ImageService(Service):
         self._data_dir = DataDir(settings.data_dir, settings.retention, settings.data_dir_max_bytes)
         self._sockets: list[socket.socket] = []
         self._following: Following | None = None
+        self._images: BootImages | None = None
         self._listeners = Listeners(reactor)
         self._told_to_end = False
         self._drain_delay = 0.0
@@ -238,7 +242,9 @@ class ImageService(Service):
         )
         self._metrics.watch("snapshot_held_bytes", lambda: images.held_bytes)
         self._metrics.watch("snapshot_grace_active", lambda: snapshots.in_grace)
+        self._images = images
         self._every(SAVE_SECONDS, images.save_mounts)
+        self._every(SAVE_SECONDS, images.forget_superseded)
         self._every(SWEEP_SECONDS, lambda: archive.sweep(self._reactor.seconds() - UNUSED_SECONDS))
         self._running.push_async_callback(images.save_mounts)
         return images
@@ -256,11 +262,11 @@ class ImageService(Service):
             secret = secrets.token_bytes(SECRET_BYTES)
         return Archive(store, Vault(secret), in_thread)
 
-    def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def _every(self, seconds: float, work: Callable[[], Awaitable[object] | None]) -> None:
         """Do something again and again until the end; a failure is logged and ends nothing."""
 
-        def attempt() -> Deferred[None]:
-            done = Deferred.fromCoroutine(work())
+        def attempt() -> Deferred[object]:
+            done = maybeDeferred(work)
             return done.addErrback(lambda failure: _log.failure("a regular task failed", failure=failure))
 
         loop = LoopingCall(attempt)
@@ -293,8 +299,11 @@ class ImageService(Service):
             backoff=Backoff(settings.download_retry_min, settings.download_retry_max),
             any_is_enough=settings.ready_when == "any",
             changed=self._images_changed,
+            superseded=self._superseded,
         )
         catalog.start()
+        in_thread = self._in_pool(1, "data directory")
+        self._every(COLLECT_SECONDS, lambda: in_thread(partial(self._data_dir.collect, catalog.kept)))
         self._metrics.watch_each("base_images", lambda: [status.state.value for status in catalog.states()])
         self._running.push_async_callback(catalog.stop)
         self._running.push_async_callback(templates.stop)  # before the files that it reads are closed
@@ -321,6 +330,10 @@ class ImageService(Service):
         """What ends now changes images for the last time."""
         self._following = None
 
+    def _superseded(self, base: BaseImage) -> None:
+        if self._images is not None:
+            self._images.supersede(base)
+
     def _images_changed(self) -> None:
         if self._following is not None:
             self._following.images_changed()
@@ -338,10 +351,7 @@ class ImageService(Service):
             base_url,
         )
 
-        async def update() -> None:
-            mirror.update()
-
-        self._every(self._settings.stream_refresh, update)
+        self._every(self._settings.stream_refresh, mirror.update)
         self._running.push_async_callback(mirror.settled)
         self._running.callback(interruption.interrupt)
         return mirror

@@ -14,6 +14,7 @@ from twisted.python.threadpool import ThreadPool
 
 from image_service.catalog.arrival import Arrival, Means
 from image_service.catalog.backoff import Backoff
+from image_service.catalog.derived_files import derived_names
 from image_service.catalog.keeper import Keeper
 from image_service.catalog.open_files import OpenFiles
 from image_service.catalog.status import ImageStatus, State
@@ -185,6 +186,13 @@ class Catalog:
     def states(self) -> tuple[ImageStatus, ...]:
         """Tell how far each image has come, in the order of the configuration."""
         return tuple(arrival.status for arrival in self._arrivals)
+
+    @property
+    def kept(self) -> set[str]:
+        """What must stay in ``DATA_DIR``, by name: the images, and what is derived from them."""
+        entries = [arrival.entry for arrival in self._arrivals]
+        derived = [derived_names(entry.version, entry.cpu_architecture) for entry in entries]
+        return {entry.file_name for entry in entries}.union(*derived)
 
     def _arrival(self, before: dict[OsImage, Arrival], entry: OsImage) -> Arrival:
         arrival = before.pop(_source(entry), None)

@@ -30,6 +30,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 
+def derived_names(version: str, architecture: str) -> tuple[str, str]:
+    """Give the names in ``DATA_DIR`` of a base image's minimal ISO, and of its initrd with nmstatectl."""
+    return (
+        f"rhcos-derived-minimal-iso-{version}-{architecture}.iso",
+        f"rhcos-nmstate-{version}-{architecture}.img",
+    )
+
+
 @attrs.frozen
 class DerivedFiles:
     """Finds or makes derived files, one at a time.
@@ -59,7 +67,8 @@ class DerivedFiles:
             OSError: a file cannot be read or written.
             Interrupted: the service stops.
         """
-        path = self.data_dir.path / f"rhcos-derived-minimal-iso-{base.version}-{base.architecture}.iso"
+        name, _ = derived_names(base.version, base.architecture)
+        path = self.data_dir.path / name
         archive, digests = None, [base.sha256]
         if base.needs_nmstate:
             with self._nmstate(base) as (nmstate, digest):
@@ -89,7 +98,8 @@ class DerivedFiles:
             return NmstateImage(_kept(file), digest)
 
     def _nmstate(self, base: BaseImage) -> AbstractContextManager[tuple[BaseFile, str]]:
-        path = self.data_dir.path / f"rhcos-nmstate-{base.version}-{base.architecture}.img"
+        _, name = derived_names(base.version, base.architecture)
+        path = self.data_dir.path / name
         return self._obtained(path, _origin([base.sha256]), partial(self._extract_nmstate, base, path))
 
     @contextmanager

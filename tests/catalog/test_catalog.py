@@ -642,6 +642,28 @@ async def test_goes_on_with_images_that_stay_and_begins_with_new_ones(
 
 
 @ensure_deferred
+async def test_keeps_what_it_has_and_what_is_derived_from_it(
+    bench: Bench, lines: Lines, origin: Origin
+) -> None:
+    old, new = (entry(origin.serve(f"/{name}", Answer(ISO)), name) for name in ("1", "2"))
+    catalog = bench.start(old, new)
+    for image in (old, new):
+        await lines.until(image.file_name, State.READY)
+    names = bench.names()
+    data_dir = DataDir(bench.data_dir, retention_seconds=-1)
+    assert data_dir.collect(catalog.kept) == []
+    assert bench.names() == names
+    catalog.replace([new])
+    assert data_dir.collect(catalog.kept) == [old.file_name]
+    assert bench.names() == {new.file_name, f"{new.file_name}.json"}
+    assert catalog.kept == {
+        new.file_name,
+        "rhcos-derived-minimal-iso-2-x86_64.iso",
+        "rhcos-nmstate-2-x86_64.img",
+    }
+
+
+@ensure_deferred
 async def test_a_superseded_image_is_open_for_as_long_as_somebody_refers_to_it(
     bench: Bench, lines: Lines, tmp_path: Path
 ) -> None:
