@@ -47,7 +47,7 @@ _log = Logger()
 
 MAX_KNOWN = 4096
 _WITH_CONTENT = frozenset({200, 206})
-_STRONG_ETAG = re.compile(r'(?<!W/)"[^"]*"')  # RFC 9110 section 8.8.3.2: a weak one names no bytes
+_ETAG = re.compile(r'(?:W/)?"[^"]*"')  # a weak one equals none of ours (RFC 9110 section 8.8.3.2)
 _VALIDATORS = frozenset({"if-match", "if-range", "if-none-match", "if-modified-since", "if-unmodified-since"})
 _Asker: TypeAlias = tuple[str, str | None, str]
 """Target, Authorization and the client's address: all that a request's meaning depends on."""
@@ -263,7 +263,7 @@ def _want(request: Request, reader: Reader) -> Want:
     if _VALIDATORS.isdisjoint(headers):
         return Want(reader, Reading.CONTINUING)
     named = f"{headers.get('if-match', '')}, {headers.get('if-range', '')}"
-    return Want(reader, Reading.NAMED, tuple(_STRONG_ETAG.findall(named)), _date(headers))
+    return Want(reader, Reading.NAMED, tuple(_ETAG.findall(named)), _date(headers))
 
 
 def _date(headers: Mapping[str, str]) -> str | None:
