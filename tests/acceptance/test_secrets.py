@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import attrs
 import pytest
 
+from image_service.standalone.sample import SAMPLE_OPENSHIFT_VERSION
 from tests.acceptance.service import INFRA_ENVS, SERVE, Answer, Service, fetch, run_service
 from tests.catalog import origin
 from tests.coreos.iso_builder import build_live_iso
@@ -124,8 +125,8 @@ def test_standing_alone_tells_nothing_that_it_was_confided(tmp_path: Path) -> No
     environment = {**TALKATIVE, "STANDALONE_TOKEN": secret("token")}
     command = (*SERVE, "--standalone")
     with run_service(tmp_path, [], command=command, environment=environment) as service:
-        infra_env_id = service.register("4.20", CONFIG)
-        for place, path, headers in _requests(infra_env_id, "4.20"):
+        infra_env_id = service.register(SAMPLE_OPENSHIFT_VERSION, CONFIG)
+        for place, path, headers in _requests(infra_env_id, SAMPLE_OPENSHIFT_VERSION):
             evidence.add(f"image with {place}", service.get(path, headers))
         _ask_api_wrongly(service, infra_env_id, evidence)
         _ask_badly(service.api_url, evidence)
