@@ -1,0 +1,113 @@
+"""Base images as they come: what the process serves, refuses and tells while some are there and some not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.acceptance.service import run_service
+from tests.catalog.origin import Answer, Origin, running
+from tests.coreos.reading import fixture
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.acceptance.service import Service
+
+pytestmark = pytest.mark.acceptance
+
+ISO = fixture("embed-areas-2022-02.iso")  # from which nothing has to be derived
+SHA256 = hashlib.sha256(ISO).hexdigest()
+PATIENCE_SECONDS = 60
+OUTCOMES = {"ready", "failed", "refused"}
+
+
+@pytest.fixture
+def origin() -> Iterator[Origin]:
+    with running() as server:
+        yield server
+
+
+def entry(url: str, version: str) -> dict[str, str]:
+    return {"version": version, "openshift_version": "4.17", "cpu_architecture": "x86_64", "url": url}
+
+
+def images_of(service: Service) -> dict[str, dict[str, Any]]:
+    """What the service tells of its base images, by version."""
+    answer = service.get("/images")
+    assert answer.status == 200
+    assert answer.headers["Content-Type"] == "application/json"
+    assert answer.headers["Cache-Control"] == "no-store"
+    return {image["version"]: image for image in json.loads(answer.body)["images"]}
+
+
+def until(service: Service, version: str, state: str) -> dict[str, Any]:
+    """Wait until an image comes to a state."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while (image := images_of(service)[version])["state"] != state:
+        assert image["state"] not in OUTCOMES, image
+        assert time.monotonic() < deadline, image
+        time.sleep(0.02)
+    return image
+
+
+def test_one_bad_url_among_three_harms_no_other(tmp_path: Path, origin: Origin) -> None:
+    good = {name: origin.serve(f"/{name}.iso", Answer(ISO)) for name in ("a", "b")}
+    bad = origin.serve("/bad.iso", Answer(status=404)) + "?token=top-secret"
+    entries = [entry(bad, "bad"), *(entry(url, name) for name, url in good.items())]
+    with run_service(tmp_path, entries, environment={"DOWNLOAD_RETRY_MIN": "3600"}) as service:
+        for name in good:
+            image = until(service, name, "ready")
+            assert (image["size"], image["bytes_done"], image["sha256"]) == (len(ISO), len(ISO), SHA256)
+            infra_env = service.register(name, {"ignition": {"version": "3.2.0"}})
+            assert service.get(f"/byid/{infra_env}/{name}/x86_64/full.iso").status == 200
+        failed = until(service, "bad", "failed")
+        assert failed["url"] == bad.partition("?")[0]
+        assert "answered 404" in failed["reason"]
+        assert failed["retry_at"].endswith("Z")
+        infra_env = service.register("bad", {"ignition": {"version": "3.2.0"}})
+        refused = service.get(f"/byid/{infra_env}/bad/x86_64/full.iso")
+        assert refused.status == 503
+        assert int(refused.headers["Retry-After"]) > 60
+        assert "is failed: " in refused.json()["detail"]
+        head = service.get("/images", method="HEAD")
+        assert (head.status, head.body) == (200, b"")
+        assert b"top-secret" not in service.get("/images").body + service.output
+
+
+def test_what_is_on_its_way_is_told_of_and_another_image_is_enough(tmp_path: Path, origin: Origin) -> None:
+    held = origin.serve("/slow.iso", Answer(ISO[:8192], promised=len(ISO), hold=True))
+    quick = origin.serve("/quick.iso", Answer(ISO))
+    with run_service(
+        tmp_path,
+        [entry(held, "slow"), entry(quick, "quick")],
+        environment={"READY_WHEN": "any"},
+    ) as service:
+        slow = until(service, "slow", "downloading")
+        assert slow["bytes_total"] in {None, len(ISO)}
+        assert service.get("/health").status == 200
+        answer = service.get("/boot-artifacts/slow/x86_64/rootfs.img")
+        assert answer.status == 503
+        assert "slow-x86_64.iso is downloading" in answer.json()["detail"]
+        assert service.get("/boot-artifacts/quick/x86_64/rootfs.img").status == 200
+        origin.go_on.set()
+
+
+def test_a_start_on_a_full_directory_fetches_nothing(tmp_path: Path, origin: Origin) -> None:
+    entries = [entry(origin.serve(f"/{name}.iso", Answer(ISO)), name) for name in "abc"]
+    told = []
+    for start in ("first", "second"):
+        (tmp_path / start).mkdir()
+        with run_service(
+            tmp_path / start, entries, environment={"DATA_DIR": str(tmp_path / "data")}
+        ) as service:
+            for name in "abc":
+                until(service, name, "ready")
+            told.append(images_of(service))
+    assert told[0] == told[1]
+    assert len(origin.asked) == 3
