@@ -16,7 +16,7 @@
       of 32       links (2), size (4), unused (4), first block (4), …
       of 64       unused (2), size (8), first block (4), …
                   behind it the extended attributes: 12 bytes, and 4 for each word but the first
-    layout        0 the content is in blocks, 2 but for its last block, which is behind the inode;
+    layout        0 the content is in blocks, 2 what is left over of whole blocks is behind the inode;
                   1 and 3 it is compressed, see `erofs_index`
     directory     blocks, each of which begins with entries: number (8), offset of the name in the block (2),
                   type (2). The first name is behind the last entry, each ends where the next begins, the
@@ -153,7 +153,7 @@ class ErofsNode:
     def _as_it_is(self, start: int, stop: int) -> Iterator[bytes]:
         bits, end = self._volume.block_bits, self.size
         if self._layout == _END_BEHIND_INODE:
-            end = max(self.size - 1, 0) >> bits << bits
+            end = self.size >> bits << bits
         if start < end:
             yield self._volume.read_at((self._block << bits) + start, min(stop, end) - start)
         if stop > end:
@@ -217,7 +217,7 @@ class _Volume:
 
     def _stored(self, extent: Extent, where: str) -> bytes:
         # What does not save a block is not compressed: never is much more read than comes out.
-        if not 0 < extent.blocks <= -(-extent.length >> self.block_bits):
+        if extent.blocks > -(-extent.length >> self.block_bits):
             raise BaseImageError(f"{where} is damaged: {extent.length} bytes are in {extent.blocks} blocks")
         return self.read_at(extent.block << self.block_bits, extent.blocks << self.block_bits)
 

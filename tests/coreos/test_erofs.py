@@ -23,6 +23,7 @@ from tests.coreos.file_systems import (
     erofs_fixture,
     label,
     make_erofs,
+    noise,
     patched,
     read_all,
     window,
@@ -221,6 +222,29 @@ def test_a_file_that_cannot_be_is_refused(offset: int, value: bytes, message: st
     damaged = patched(image, inode_of(image, f"{DEPLOYMENT}/usr/bin", "nmstatectl") + offset, value)
     with pytest.raises(BaseImageError, match=message):
         program(damaged).read()
+
+
+def test_inodes_may_begin_in_any_block() -> None:
+    image = erofs_fixture("fragments")
+    there = patched(image, SUPERBLOCK + 40, struct.pack("<I", len(image) // 4096))
+    settings = SUPERBLOCK + 128 + 16
+    assert program(patched(there, settings, bytes(4096 - settings)) + image).read() == PROGRAM
+
+
+def test_a_compressed_file_may_be_empty() -> None:
+    image = erofs_fixture("fragments")
+    inode = inode_of(image, f"{DEPLOYMENT}/usr/bin", "nmstatectl")
+    assert program(patched(image, inode + 8, bytes(4))).read() == b""
+
+
+def test_no_more_is_read_than_what_comes_out_is_worth(tmp_path: Path) -> None:
+    words = b"".join(b"%07d " % value for value in noise(30_000))
+    tree = write_tree(tmp_path / "tree", {"usr/words": words})
+    image = make_erofs(tree, "-zlz4 -C65536 -Eforce-inode-compact")
+    assert find(read_erofs(window(image)), "usr/words").read() == words
+    shorter = patched(image, inode_of(image, "usr", "words") + 8, struct.pack("<I", 5000))
+    with pytest.raises(BaseImageError, match="5000 bytes are in 16 blocks"):
+        find(read_erofs(window(shorter)), "usr/words").read()
 
 
 def test_the_packed_node_cannot_refer_to_itself() -> None:
