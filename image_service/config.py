@@ -114,7 +114,7 @@ class Settings:
             "HTTPS_CA_FILE",
             parse=parsers.ca_file,
             meaning="PEM file of certificate authorities that assisted-service is trusted by, beside those of"
-            " the system.",
+            " the system. What it holds when a connection is made counts.",
         ),
     )
     upstream_timeout: float = attrs.field(
@@ -218,7 +218,8 @@ class Settings:
             "HTTPS_KEY_FILE",
             parse=parsers.readable_file,
             meaning="PEM file of the private key, without passphrase. Given together with `HTTPS_CERT_FILE`, "
-            "or not.",
+            "or not. Once the two files have changed, new connections are shown the new certificate, without "
+            "a restart; as long as they are no pair, the one before.",
         ),
     )
     https_cert_file: Path | None = attrs.field(

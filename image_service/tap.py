@@ -427,7 +427,7 @@ class ImageService(Service):
         key_file, certificate_file = self._settings.https_key_file, self._settings.https_cert_file
         if key_file is None or certificate_file is None:
             return connections
-        certificate = ServerCertificate(key_file, certificate_file)
+        certificate = ServerCertificate(key_file, certificate_file, self._reactor)
         return TlsFactory(certificate, isClient=False, wrappedFactory=connections)
 
     def _in_pool(self, threads: int, name: str) -> Callable[[Callable[[], T]], Deferred[T]]:

@@ -23,7 +23,7 @@ ROOMS = (
     ("config",),
     ("coreos",),
     ("images",),
-    ("absences", "single_flight"),
+    ("absences", "reloaded", "single_flight"),
     ("http", "assisted", "catalog", "observe"),
     ("standalone", "cli"),
     ("tap",),

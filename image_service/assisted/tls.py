@@ -1,8 +1,8 @@
 """Whom to trust: the system's certificate authorities, and those of a file beside them.
 
 Twisted offers either the platform's trust or a list of certificates, not a sum of the two. The sum is
-made here of public parts: the system's certificates are read, once, from where OpenSSL would look.
-A connection then costs no file access, which the platform's trust costs each time.
+made here of public parts: the system's certificates are read, once, from where OpenSSL would look; the
+file again when it has changed. A connection then costs one look at it, the platform's trust all files.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import ssl
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import attrs
@@ -22,9 +23,10 @@ from twisted.web.iweb import IPolicyForHTTPS
 from zope.interface import implementer
 
 from image_service.errors import ConfigurationError
+from image_service.reloaded import Reloaded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from twisted.protocols.tls import TLSMemoryBIOProtocol
 
@@ -32,12 +34,15 @@ _PEM = re.compile(b"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re
 _HASH_LINK = "[0-9a-f]" * 8 + ".[0-9]*"  # what c_rehash makes and OpenSSL looks up
 
 
-def https_policy(ca_file: Path | None = None, *, insecure: bool = False) -> IPolicyForHTTPS:
+def https_policy(
+    ca_file: Path | None = None, *, insecure: bool = False, seconds: Callable[[], float] = monotonic
+) -> IPolicyForHTTPS:
     """Decide how the certificate of a server is verified.
 
     Args:
         ca_file: PEM certificates that are trusted beside the system's.
         insecure: verify nothing; ``ca_file`` is not read then.
+        seconds: the clock that says when to look whether ``ca_file`` has changed.
 
     Returns:
         the policy for a ``twisted.web.client.Agent``; unless insecure, the name or the address in the
@@ -48,17 +53,16 @@ def https_policy(ca_file: Path | None = None, *, insecure: bool = False) -> IPol
     """
     if insecure:
         return _UnverifiedPolicy()
-    return BrowserLikePolicyForHTTPS(_trust_roots(ca_file))
+    system = list(_system_certificates())
+    if ca_file is None:
+        return _trusting(system)
+    return _RenewedPolicy(Reloaded([ca_file], lambda: _trusting(system + _certificates_of(ca_file)), seconds))
 
 
-def _trust_roots(ca_file: Path | None) -> object:
-    """The system's authorities and those of the file, as Twisted's trust root, whose type is private."""
-    certificates = list(_system_certificates())
-    if ca_file is not None:
-        certificates += _certificates_of(ca_file)
+def _trusting(authorities: Iterable[Certificate]) -> IPolicyForHTTPS:
     # The same authority often stands in a bundle and behind a hash link.
-    distinct = {certificate.dumpPEM(): certificate for certificate in certificates}
-    return trustRootFromCertificates(distinct.values())
+    distinct = {certificate.dumpPEM(): certificate for certificate in authorities}
+    return BrowserLikePolicyForHTTPS(trustRootFromCertificates(distinct.values()))
 
 
 def _certificates_of(ca_file: Path) -> list[Certificate]:
@@ -92,6 +96,17 @@ def _system_files() -> Iterator[Path]:
 
 def _load(pem: bytes) -> Certificate:
     return Certificate.loadPEM(pem)
+
+
+@implementer(IPolicyForHTTPS)
+@attrs.frozen
+class _RenewedPolicy:
+    """Trust whom the file names when a connection is made."""
+
+    _policy: Reloaded[IPolicyForHTTPS]
+
+    def creatorForNetloc(self, hostname: bytes, port: int) -> IOpenSSLClientConnectionCreator:
+        return self._policy.get().creatorForNetloc(hostname, port)
 
 
 @implementer(IPolicyForHTTPS)

@@ -105,6 +105,11 @@ class Service:
         """What it has written to stdout and stderr until now."""
         return self.stdout + (self.directory / "stderr").read_bytes()
 
+    @property
+    def descriptors(self) -> int:
+        """How many files and sockets it has open."""
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
+
     def wait_for(self, pattern: str) -> str:
         """Wait until something is printed; the first group of the pattern is what comes back."""
         deadline = time.monotonic() + _PATIENCE_SECONDS

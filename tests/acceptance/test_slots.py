@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
@@ -17,6 +16,7 @@ from tests.coreos.iso_builder import live_files, write_sparse_iso
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.acceptance
 
@@ -71,7 +71,7 @@ def check_ranges(served: Served) -> None:
 
 
 def test_slow_readers_keep_their_slots_and_nobody_from_a_mount(served: Served) -> None:
-    before = descriptors(served.service)
+    before = served.service.descriptors
     with ExitStack() as stack:
         readers = [hold(stack, served.urls[number % 2]) for number in range(SLOTS)]
         for _ in range(3):
@@ -86,10 +86,5 @@ def test_slow_readers_keep_their_slots_and_nobody_from_a_mount(served: Served) -
         assert readers[0].read_to_the_end() == served.content
         assert fetch(served.urls[1]).body == served.content  # by the slot that came back
     assert fetch(served.urls[0]).body == served.content
-    while descriptors(served.service) > before:
+    while served.service.descriptors > before:
         time.sleep(_POLL_SECONDS)
-
-
-def descriptors(service: Service) -> int:
-    """How many files and sockets the service has open."""
-    return len(list(Path(f"/proc/{service.process.pid}/fd").iterdir()))

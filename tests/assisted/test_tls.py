@@ -83,6 +83,46 @@ async def test_a_certificate_for_another_host_is_refused(
     assert caught.value.retry_after_seconds
 
 
+def replace(file: Path, content: bytes) -> None:
+    new = file.with_suffix(".new")
+    new.write_bytes(content)
+    new.rename(file)
+
+
+@ensure_deferred
+async def test_a_file_that_changes_counts_from_the_next_connection(
+    reactor: EPollReactor,
+    authority: trustme.CA,
+    ca_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("image_service.reloaded.LOOK_SECONDS", 0)
+    others = trustme.CA()
+    async with upstream(reactor, certificate=issue(others, tmp_path, "127.0.0.1")) as server:
+        server.close = True  # each question has a connection of its own
+        async with client(reactor, f"https://127.0.0.1:{server.port}", ca_file) as assisted:
+            with pytest.raises(UpstreamError, match="certificate verify failed"):
+                await assisted.ignition(ID, None, None)
+            replace(ca_file, authority.cert_pem.bytes() + others.cert_pem.bytes())
+            assert (await assisted.ignition(ID, None, None)).config == IGNITION
+            replace(ca_file, b"no certificate")
+            assert (await assisted.ignition(ID, None, None)).config == IGNITION
+            replace(ca_file, authority.cert_pem.bytes())
+            with pytest.raises(UpstreamError, match="certificate verify failed"):
+                await assisted.ignition(ID, None, None)
+
+
+def test_a_file_that_does_not_change_is_not_read_again(
+    ca_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("image_service.reloaded.LOOK_SECONDS", 0)
+    policy = https_policy(ca_file)
+    monkeypatch.setattr("image_service.assisted.tls._PEM", None)  # who reads now fails
+    for _ in range(3):
+        policy.creatorForNetloc(b"localhost", 443)
+
+
 @ensure_deferred
 async def test_an_authority_that_is_not_trusted_is_refused(
     reactor: EPollReactor, ca_file: Path, tmp_path: Path

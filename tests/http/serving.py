@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from image_service.http.connection import Connection
     from image_service.http.exchange import Application
+    from image_service.http.tls import ServerCertificate
 
 DEFAULTS = Limits()
 SMALL_BUFFER = 4096
@@ -103,16 +104,28 @@ class Server:
         client = self.connect(receive_buffer=receive_buffer)
         await self.connection_of(client)
         if self.factory.secure:
-            context, _ = _certificate()
-            client.socket = context.wrap_socket(
-                client.socket,
-                do_handshake_on_connect=False,
-                suppress_ragged_eofs=False,
-                server_hostname="localhost",
-            )
-            await client.shake_hands()
-            await turns(self.reactor)
+            await self.secure(client, _certificate()[0])
         return client
+
+    async def secure(
+        self, client: Client, context: ssl.SSLContext, session: ssl.SSLSession | None = None
+    ) -> None:
+        """Put TLS over a connection.
+
+        Args:
+            client: connected.
+            context: the client's.
+            session: to be resumed.
+        """
+        client.socket = context.wrap_socket(
+            client.socket,
+            do_handshake_on_connect=False,
+            suppress_ragged_eofs=False,
+            server_hostname="localhost",
+            session=session,
+        )
+        await client.shake_hands()
+        await turns(self.reactor)
 
     async def connection_of(self, client: Client) -> Connection:
         """The server's end of a client's connection."""
@@ -178,6 +191,7 @@ async def serving(  # noqa: PLR0913 - each has its default
     downloads: int = 400,
     page_cache: PageCache | None = None,
     listener: socket.socket | None = None,
+    certificate: ServerCertificate | None = None,
 ) -> AsyncIterator[Server]:
     """Serve for a while, and see that it leaves no descriptor, timer or connection behind."""
     pool = ThreadPool(0, 2, "disk")
@@ -198,8 +212,8 @@ async def serving(  # noqa: PLR0913 - each has its default
     )
     listener = listener or socket.create_server(("127.0.0.1", 0), backlog=1024)
     listener.setblocking(False)  # noqa: FBT003 - its signature
-    _, certificate = _certificate()
-    top = TlsFactory(certificate, isClient=False, wrappedFactory=factory) if secure else factory
+    shown = certificate or _certificate()[1]
+    top = TlsFactory(shown, isClient=False, wrappedFactory=factory) if secure else factory
     port = reactor.adoptStreamPort(listener.fileno(), listener.family, top)
     listener.close()
     before = open_descriptors() - 1  # the port's own
