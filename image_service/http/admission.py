@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 SMALL_BYTES = 1024 * 1024
 """Content up to here takes no slot."""
 PATIENCE_SECONDS = 2
-ANSWER_SECONDS = 3
-"""Firmware gives up after 5 s: within this it has its answer, whatever the wait was for."""
+ANSWER_SECONDS = 2.8
+"""Firmware gives up after 5 s, and is to be told before 3, whatever its requests waited for."""
 RETRY_AFTER_SECONDS = 5
 
 
