@@ -215,8 +215,10 @@ class Snapshots:
 
     @property
     def in_grace(self) -> int:
-        """How many infra-envs are served although they could not be validated."""
-        return sum(pin.failing_since is not None for pin in self._pins.values())
+        """How many snapshots are served although they could not be validated; no longer than the grace."""
+        began_after = self._clock.seconds() - self._lifetimes.grace
+        since = (pin.failing_since for pin in self._pins.values())
+        return sum(failing_since is not None and failing_since > began_after for failing_since in since)
 
     async def _rejoin(self, snapshot: Snapshot, pin: Pin) -> None:
         """Give a snapshot whose pin had to make room the tenure of the one that came after it."""

@@ -394,7 +394,9 @@ def test_the_grace_ends_when_it_ends(pinning: Pinning, logged_failures: LoggedFa
     failing_at(pinning, UpstreamError("no"), logged_failures)
     pinning.clock.advance(GRACE - MOMENT)
     pinning.newest()
+    assert pinning.snapshots.in_grace == 1
     pinning.clock.advance(MOMENT)
+    assert pinning.snapshots.in_grace == 0, "even if nobody asks any more"
     with pytest.raises(UpstreamError):
         pinning.newest()
 
