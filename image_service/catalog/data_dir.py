@@ -7,6 +7,7 @@ its midst, loses nothing and serves nothing wrong.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -213,6 +214,19 @@ class DataDir:
         entries = read_manifest(self.path / MANIFEST)
         due = [image for image, entry in entries.items() if image not in kept and entry.referred <= old]
         return [image for image in due if self._remove(image, old)]
+
+    def remove(self, image: str) -> bool:
+        """Remove what was made here of an image, whoever has it configured.
+
+        Args:
+            image: the name of its file.
+
+        Returns:
+            whether nothing of it is there any more; False: it is somebody else's, or somebody is at work on
+            it.
+        """
+        self._remove(image, math.inf)
+        return not (self.path / image).exists()
 
     def reserved(self, image: str) -> AbstractContextManager[Callable[[int, int | None], None]]:
         """Keep room for an image while it is fetched; see ``Room.reserved``."""

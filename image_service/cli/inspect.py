@@ -10,6 +10,7 @@ import attrs
 from image_service.cli.base import UNKNOWN, open_base
 from image_service.cli.command import add_base
 from image_service.cli.description import describe
+from image_service.cli.table import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -56,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         told = json.dumps(attrs.asdict(description), indent=2)
     else:
-        told = "\n".join(f"{name:18}{_printable(value)}" for name, value in _lines(description))
+        told = "\n".join(f"{name:18}{printable(value)}" for name, value in _lines(description))
     print(told)  # noqa: T201
     return 0
 
@@ -111,8 +112,3 @@ def _bytes(count: int) -> str:
         if count >= unit:
             return f"{count} bytes ({count / unit:.1f} {name})"
     return f"{count} bytes"
-
-
-def _printable(text: str) -> str:
-    """Without what a terminal would obey."""
-    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
