@@ -89,6 +89,8 @@ SAVE_SECONDS = 10
 COLLECT_SECONDS = 600
 """How often it is said which base images are wanted, and what nobody wants is removed."""
 SWEEP_SECONDS = 600
+HASTE_SECONDS = 2
+"""What is left, at the second signal, to what cannot be interrupted, such as the look-up of a name."""
 UNUSED_SECONDS = 6 * 3600
 """How long a snapshot is kept that nobody uses."""
 
@@ -443,7 +445,13 @@ class ImageService(Service):
     def _end_well_on_signals(self) -> None:
         """Let SIGTERM and SIGINT end the process with status 0; twistd would send itself the signal again."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda number, _: self._reactor.callFromThread(self._end, number))
+            signal.signal(number, self._signalled)
+
+    def _signalled(self, number: int, _frame: object) -> None:
+        if self._told_to_end:
+            signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
+            signal.alarm(HASTE_SECONDS)
+        self._reactor.callFromThread(self._end, number)
 
     def _end(self, number: int) -> None:
         """Begin to end, or, when told a second time, end at once."""

@@ -27,7 +27,7 @@ TWISTD = (str(Path(sys.executable).with_name("twistd")), "--nodaemon", "--pidfil
 SERVE = (sys.executable, "-m", "image_service.cli", "serve")
 INFRA_ENVS = "/api/assisted-install/v2/infra-envs"
 
-_CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[2]
 _PATIENCE_SECONDS = 100
 _POLL_SECONDS = 0.05
 
@@ -203,7 +203,7 @@ def run_service(  # noqa: PLR0913 - all but two have defaults
         "LISTEN_PORT": str(port),
         "OS_IMAGES": json.dumps(os_images) if os_images else "",
         "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(_CHECKOUT),
+        "PYTHONPATH": str(CHECKOUT),
         "STANDALONE_LISTEN": f"127.0.0.1:{api_port}",
         **_tls_variables(certificate),
         **({"IMAGE_SERVICE_BASE_URL": f"http://{reached_by}:{port}"} if reached_by else {}),

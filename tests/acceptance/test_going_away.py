@@ -13,6 +13,7 @@ import pytest
 
 from tests.acceptance.readers import Reader, reading
 from tests.acceptance.service import (
+    CHECKOUT,
     INFRA_ENVS,
     SERVE,
     TWISTD,
@@ -37,6 +38,16 @@ DOWNLOADS = 20
 FOR_EVER = "100000"
 INFRA_ENV_ID = "5a3b1e00-0000-4000-8000-000000000009"
 HANGING = origin.Answer(b"{", promised=2**20, hold=True)
+HANGING_LOOKUP = """
+import socket, time
+look_up = socket.getaddrinfo
+def hang(host, *arguments, **options):
+    if host == "hanging.test":
+        print("looking up", host, flush=True)
+        time.sleep(100000)
+    return look_up(host, *arguments, **options)
+socket.getaddrinfo = hang
+"""
 COMMANDS = {"twistd": (*TWISTD, "--standalone"), "image-service": (*SERVE, "--standalone")}
 _POLL_SECONDS = 0.02
 _PATIENCE_SECONDS = 100
@@ -199,3 +210,16 @@ def test_what_is_being_made_ends_too(tmp_path: Path) -> None:
         asking.read_head()
         assert (asking.status, asking.fields()["connection"]) == (504, "close")
         assert service.process.wait(_PATIENCE_SECONDS) == 0, service.output.decode()
+
+
+def test_what_hangs_is_left_behind_at_the_second_signal(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(HANGING_LOOKUP)
+    images = [{**os_image(tmp_path / "x.iso", "hanging"), "url": "http://hanging.test/x.iso"}]
+    environment = {"PYTHONPATH": f"{tmp_path}:{CHECKOUT}"}
+    command = COMMANDS["image-service"]
+    with run_service(tmp_path, images, command=command, environment=environment, probe="/live") as service:
+        service.wait_for(r"looking up (hanging\.test)")
+        service.process.terminate()
+        service.wait_for("(going away)")
+        service.process.terminate()
+        assert service.process.wait(_PATIENCE_SECONDS) == 0
