@@ -184,19 +184,23 @@ def run_service(  # noqa: PLR0913 - all but two have defaults
     environment: Mapping[str, str] | None = None,
     reached_by: str | None = None,
     probe: str = "/health",
+    port: int | None = None,
+    ends_with: int = 0,
 ) -> Iterator[Service]:
     """Run the service until the block ends; then SIGTERM must end it with status 0.
 
     Args:
-        directory: a new one, for everything that it writes.
+        directory: for everything that it writes; a new one, or that of a service that it comes after.
         os_images: ``OS_IMAGES``; empty: the variable is not set.
         command: what starts it.
         certificate: for HTTPS.
         environment: more variables.
         reached_by: the host by which clients reach it, where it is not this one's name.
         probe: what must answer 200 before the block begins.
+        port: where it serves images; None: any.
+        ends_with: another status, where the block itself ends it.
     """
-    port, api_port = free_port(), free_port()
+    port, api_port = port or free_port(), free_port()
     variables = {
         "DATA_DIR": str(directory / "data"),
         "DRAIN_DELAY": "0",  # nobody balances load
@@ -210,8 +214,8 @@ def run_service(  # noqa: PLR0913 - all but two have defaults
         **(environment or {}),
     }
     with (
-        (directory / "stdout").open("wb") as stdout,
-        (directory / "stderr").open("wb") as stderr,
+        (directory / "stdout").open("ab") as stdout,
+        (directory / "stderr").open("ab") as stderr,
         subprocess.Popen(command, cwd=directory, env=variables, stdout=stdout, stderr=stderr) as process,
     ):
         service = Service(
@@ -226,7 +230,7 @@ def run_service(  # noqa: PLR0913 - all but two have defaults
             _wait_until_up(service, probe)
             yield service
             process.terminate()
-            assert process.wait(_PATIENCE_SECONDS) == 0, service.output.decode()
+            assert process.wait(_PATIENCE_SECONDS) == ends_with, service.output.decode()
         finally:
             process.kill()
 

@@ -1,0 +1,264 @@
+"""A BMC reads an ISO in thousands of ranges: all of them are of one image, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import random
+import signal
+import sys
+import threading
+import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import urlsplit
+
+import attrs
+import pytest
+
+from image_service.standalone.tokens import TokenSigner
+from tests.acceptance.assisted import Assisted, run_assisted
+from tests.acceptance.service import SERVE, Service, fetch, free_port, os_image, run_service
+from tests.coreos.iso_builder import IGNITION_LENGTH, build_live_iso
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+pytestmark = pytest.mark.acceptance
+
+VERSION = "4.20"
+TTL_SECONDS = 1
+RANGES, CONNECTIONS = 3000, 8
+# Behind the token there is enough that the checksum of both is in another range than it is.
+CONFIG = {
+    "ignition": {"version": "3.2.0"},
+    "storage": {"files": [{"path": "/etc/x", "contents": {"source": f"data:,{'x' * 20_000}"}}]},
+}
+OTHER_CONFIG = {**CONFIG, "passwd": {"users": [{"name": "core"}]}}
+_PATIENCE_SECONDS = 60
+_POLL_SECONDS = 0.02
+_OK, _PARTIAL_CONTENT, _UNAVAILABLE = 200, 206, 503
+
+
+@attrs.define(eq=False)
+class Reader:
+    """Reads an image as a BMC does: in ranges, by several connections, in any order, and again if need be.
+
+    Args:
+        url: of the image.
+        read: how many ranges it has read.
+        etags: all that it was told.
+    """
+
+    url: str
+    read: int = 0
+    etags: set[str | None] = attrs.field(factory=set)
+    _lock: threading.Lock = attrs.field(factory=threading.Lock)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the image, as the service tells it."""
+        answer = fetch(self.url.replace("full.iso", "full.iso.sha256"))
+        assert answer.status == _OK, answer
+        return answer.body.decode().split()[0]
+
+    def read_all(self) -> str:
+        """Read it in ranges, and give the SHA-256 of what they make."""
+        size = int(fetch(self.url, "HEAD").headers["Content-Length"])
+        step = -(-size // RANGES)
+        parts = [(start, min(start + step, size)) for start in range(0, size, step)]
+        random.Random(self.url).shuffle(parts)  # noqa: S311 - any order does
+        image = bytearray(size)
+        with ThreadPoolExecutor(CONNECTIONS) as pool:
+            for done in [pool.submit(self._read, parts[n::CONNECTIONS], image) for n in range(CONNECTIONS)]:
+                done.result()
+        return hashlib.sha256(image).hexdigest()
+
+    def _read(self, parts: list[tuple[int, int]], image: bytearray) -> None:
+        """Read parts by one connection."""
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=_PATIENCE_SECONDS)
+        for start, stop in parts:
+            etag, image[start:stop] = self._read_one(connection, start, stop)
+            with self._lock:
+                self.read += 1
+                self.etags.add(etag)
+        connection.close()
+
+    def _read_one(
+        self, connection: http.client.HTTPConnection, start: int, stop: int
+    ) -> tuple[str | None, bytes]:
+        """Read a range; for as long as there is no service, again."""
+        target = "/" + self.url.split("/", 3)[3]
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                connection.request("GET", target, headers={"Range": f"bytes={start}-{stop - 1}"})
+                answer = connection.getresponse()
+                content = answer.read()
+            except (OSError, http.client.HTTPException):
+                connection.close()
+            else:
+                if answer.status == _PARTIAL_CONTENT:
+                    assert len(content) == stop - start
+                    return answer.getheader("ETag"), content
+                assert answer.status == _UNAVAILABLE, (answer.status, content)
+            time.sleep(_POLL_SECONDS)
+        raise AssertionError("the service does not come back")
+
+
+@pytest.fixture(scope="module")
+def assisted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Assisted]:
+    with run_assisted(tmp_path_factory.mktemp("assisted")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("base") / "live.iso"
+    path.write_bytes(build_live_iso())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("credentials", "changed"),
+    [(("",), CONFIG), (("?api_key=one", "?api_key=two"), OTHER_CONFIG)],
+    ids=["one", "two whose infra-env changes"],
+)
+def test_thousands_of_ranges_are_of_one_image_across_ttls_and_a_kill(
+    assisted: Assisted,
+    base: Path,
+    tmp_path: Path,
+    credentials: tuple[str, ...],
+    changed: Mapping[str, object],
+) -> None:
+    infra_env_id = assisted.register(VERSION, CONFIG)
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/byid/{infra_env_id}/{VERSION}/x86_64/full.iso"
+    readers = [Reader(url + query) for query in credentials]
+
+    def run(ends_with: int = 0) -> Service:
+        environment = {**assisted.environment, "SNAPSHOT_TTL": str(TTL_SECONDS)}
+        service = run_service(
+            tmp_path,
+            [os_image(base, VERSION)],
+            command=SERVE,
+            environment=environment,
+            port=port,
+            ends_with=ends_with,
+        )
+        return running.enter_context(service)
+
+    with ExitStack() as running, ThreadPoolExecutor(len(readers)) as pool:
+        began, rounds_before = time.monotonic(), assisted.rounds
+        service = run(ends_with=-signal.SIGKILL)
+        expected = [reader.digest for reader in readers]
+        reading = [pool.submit(reader.read_all) for reader in readers]
+        _wait_until(lambda: all(reader.read > RANGES // 2 for reader in readers))
+        service.process.kill()
+        service.process.wait()
+        assisted.change(infra_env_id, changed)
+        run()
+        assert [done.result() for done in reading] == expected
+        while assisted.rounds - rounds_before < 4 * len(readers):
+            assert [reader.read_all() for reader in readers] == expected
+        elapsed_seconds = time.monotonic() - began
+        newest = [reader.digest for reader in readers]
+    assert newest == expected if changed is CONFIG else not set(newest) & set(expected)
+    assert [len(reader.etags) for reader in readers] == [1] * len(readers)
+    assert len(set(expected)) == len(readers)
+    # One more for the first, and one more for what the process that was killed had no time to note.
+    most = (elapsed_seconds / TTL_SECONDS + 2) * len(readers)
+    assert assisted.rounds - rounds_before <= most
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(_POLL_SECONDS)
+
+
+def test_the_reader_finds_a_service_out_that_asks_for_every_range() -> None:
+    with refetching() as (url, made):
+        reader = Reader(url)
+        digest = reader.read_all()
+    assert len(made) == reader.read + 1, "one for each range, and one for its size"
+    assert digest not in made
+
+
+class _Refetching(BaseHTTPRequestHandler):
+    """Makes an image for each request, with a token of its own."""
+
+    protocol_version = "HTTP/1.1"
+    wbufsize = 65536  # or the content waits for the client to acknowledge the head
+    signer = TokenSigner()
+    made: ClassVar[set[str]]
+
+    def do_HEAD(self) -> None:
+        self._answer(200, len(self._image()), b"")
+
+    def do_GET(self) -> None:
+        image = self._image()
+        start, stop = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+        self._answer(206, stop + 1 - start, image[start : stop + 1])
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _image(self) -> bytes:
+        config = json.dumps({**CONFIG, "token": self.signer.sign("x")}).encode()
+        image = bytes(8192) + zlib.compress(config).ljust(8192, b"\0") + bytes(32768)
+        self.made.add(hashlib.sha256(image).hexdigest())
+        return image
+
+    def _answer(self, status: int, length: int, content: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+@contextmanager
+def refetching() -> Iterator[tuple[str, set[str]]]:
+    """Serve as a service does that keeps nothing; tell the SHA-256 of each image that it has made."""
+
+    class Handler(_Refetching):
+        made: ClassVar[set[str]] = set()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/full.iso", Handler.made
+        finally:
+            server.shutdown()
+            serving.join()
+
+
+def test_a_further_range_asks_opens_and_compresses_nothing(
+    assisted: Assisted, base: Path, tmp_path: Path
+) -> None:
+    events = tmp_path / "events"
+    text = "y" * IGNITION_LENGTH  # compressed, or it does not fit
+    infra_env_id = assisted.register(
+        VERSION, {**CONFIG, "passwd": {"users": [{"name": "core", "gecos": text}]}}
+    )
+    command = (sys.executable, "-m", "tests.acceptance.audited", str(events), "serve")
+    images = [os_image(base, VERSION)]
+    with run_service(tmp_path, images, command=command, environment=assisted.environment) as service:
+        reader = Reader(f"{service.url}/byid/{infra_env_id}/{VERSION}/x86_64/full.iso")
+        at_first, rounds = events.read_text().split(), assisted.rounds
+        expected = reader.read_all()
+        first = events.read_text().split()[len(at_first) :]
+        assert {"socket.connect", "compression"} <= set(first)
+        assert assisted.rounds == rounds + 1
+        before = len(events.read_text())
+        assert reader.read_all() == expected
+        assert reader.read > 2 * RANGES * 0.9
+        assert events.read_text()[before:].split() == []
+        assert assisted.rounds == rounds + 1
