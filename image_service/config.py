@@ -400,7 +400,7 @@ class Settings:
             "OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE",
             parse=parsers.ca_file,
             meaning="PEM file of certificate authorities that the sources of base images are trusted by, "
-            "beside those of the system.",
+            "beside those of the system. What it holds when a connection is made counts.",
         ),
     )
     os_images_request_headers: Mapping[str, str] = attrs.field(

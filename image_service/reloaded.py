@@ -24,7 +24,8 @@ class Reloaded(Generic[T]):
     """Keeps what the files make, and looks after them when it is asked for, at most once a second.
 
     Files that make nothing, because somebody is in the middle of replacing them or has made a mistake, leave
-    what was made before in force. They are tried again each time, and complained of once.
+    what was made before in force. They are tried again each time, and complained of once. Several threads may
+    ask for it: at worst two of them make the same.
 
     Args:
         files: what it is made of. Links are followed, so that a change of a link counts.

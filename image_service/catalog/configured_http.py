@@ -36,7 +36,7 @@ class ConfiguredHttp(HttpGet):
         ]
         plain = HttpGet.from_settings(settings)
         return cls(
-            plain.context,
+            plain.trust,
             plain.headers,
             plain.parameters,
             plain.stall_seconds,

@@ -20,10 +20,13 @@ import attrs
 from twisted.logger import Logger
 
 from image_service.catalog.transfer import CONNECT_SECONDS, Transfer, Unusable, origin_of
+from image_service.errors import ConfigurationError
+from image_service.reloaded import Reloaded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from email.message import Message
+    from pathlib import Path
 
     from image_service.catalog.interruption import Interruption
     from image_service.config import Settings
@@ -44,13 +47,13 @@ class HttpGet:
     """Asks origins.
 
     Args:
-        context: whom to trust.
+        trust: whom to trust, each time.
         headers: fields for the configured origin.
         parameters: query parameters for the configured origin.
         stall_seconds: after these without progress a transfer is cut; at the latest after twice these.
     """
 
-    context: ssl.SSLContext = attrs.field(repr=False)
+    trust: Reloaded[ssl.SSLContext] = attrs.field(repr=False)
     headers: Mapping[str, str] = attrs.field(repr=False)
     parameters: Mapping[str, str] = attrs.field(repr=False)
     stall_seconds: float
@@ -58,18 +61,13 @@ class HttpGet:
     @classmethod
     def from_settings(cls, settings: Settings) -> HttpGet:
         """Make one that trusts the system's authorities and the configured ones."""
-        context = ssl.create_default_context()
-        context.set_alpn_protocols(["http/1.1"])
-        if settings.os_image_download_ca_file:
-            context.load_verify_locations(settings.os_image_download_ca_file)
-        if settings.insecure_skip_verify:
+        insecure = settings.insecure_skip_verify
+        if insecure:
             Logger().warn(
                 "INSECURE_SKIP_VERIFY is set: anyone can be assisted-service, or put in a base image"
             )
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
         return cls(
-            context,
+            trusting(settings.os_image_download_ca_file, insecure=insecure),
             settings.os_images_request_headers,
             settings.os_images_request_query_params,
             settings.download_stall_timeout,
@@ -105,7 +103,7 @@ class HttpGet:
         for handler in (
             _Proxies(),
             _Http(transfer),
-            _Https(transfer, self.context),
+            _Https(transfer, self.trust.get()),
             _Statuses(),
             urllib.request.HTTPDefaultErrorHandler(),
             redirects,
@@ -113,6 +111,35 @@ class HttpGet:
             opener.add_handler(handler)
         response = opener.open(redirects.first(url), timeout=CONNECT_SECONDS)
         return cast("http.client.HTTPResponse", response)
+
+
+def trusting(ca_file: Path | None = None, *, insecure: bool = False) -> Reloaded[ssl.SSLContext]:
+    """Decide whom to trust.
+
+    Args:
+        ca_file: PEM certificates of authorities beside the system's; looked after as long as it is used.
+        insecure: everybody.
+
+    Raises:
+        ConfigurationError: ``ca_file`` cannot be read.
+    """
+    files = [] if ca_file is None else [ca_file]
+    return Reloaded(files, partial(_make_context, ca_file, insecure=insecure))
+
+
+def _make_context(ca_file: Path | None, *, insecure: bool) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    if ca_file is not None:
+        try:
+            context.load_verify_locations(ca_file)
+        except OSError as error:  # SSLError is one
+            reason = getattr(error, "reason", None) or error.strerror
+            raise ConfigurationError(f"the CA file {ca_file} cannot be read: {reason}") from None
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 class Answer:

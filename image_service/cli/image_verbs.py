@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import ssl
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +17,7 @@ from image_service.catalog.data_dir import DataDir
 from image_service.catalog.derived_files import derived_names
 from image_service.catalog.download import Downloader
 from image_service.catalog.holdings import list_holdings
-from image_service.catalog.http_get import HttpGet
+from image_service.catalog.http_get import HttpGet, trusting
 from image_service.catalog.interruption import Interruption
 from image_service.catalog.keeper import Keeper
 from image_service.catalog.opening import open_base_image
@@ -196,10 +195,7 @@ class _Transfer:
 
 def _ask(url: str, ca_file: Path | None) -> bytes:
     """Ask a running service."""
-    context = ssl.create_default_context()
-    if ca_file:
-        context.load_verify_locations(ca_file)
-    http = HttpGet(context, {}, {}, STALL_SECONDS)
+    http = HttpGet(trusting(ca_file), {}, {}, STALL_SECONDS)
     with http.ask(f"{url.rstrip('/')}/images", {}, Interruption()) as answer:
         return read_body(answer, MAX_ANSWER_BYTES)
 

@@ -221,6 +221,27 @@ def test_adds_a_ca_to_those_of_the_system(tmp_path: Path, monkeypatch: pytest.Mo
             assert fetch(url, OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE=str(own.ca_file)) == BODY
 
 
+def test_a_ca_file_that_changes_counts_from_the_next_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("image_service.reloaded.LOOK_SECONDS", 0)
+    first, second = (authority(tmp_path / name) for name in _made(tmp_path, "first", "second"))
+    asking = http(OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE=str(first.ca_file))
+    with running(second.context) as origin:
+        url = origin.serve("/a.iso", Answer(BODY))
+
+        def ask() -> bytes:
+            with asking.ask(url, {}, Interruption()) as answer:
+                return b"".join(answer.blocks())
+
+        with pytest.raises(Unavailable, match="certificate: "):
+            ask()
+        second.ca_file.rename(first.ca_file)
+        assert ask() == BODY
+        first.ca_file.write_bytes(b"no certificate")
+        assert ask() == BODY
+
+
 def test_refuses_a_stranger_unless_told_not_to(tmp_path: Path, lines: Lines) -> None:
     with running(authority(tmp_path).context) as origin:
         url = origin.serve("/a.iso", Answer(BODY))
