@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 import attrs
@@ -76,7 +76,7 @@ class Templates:
         for shelf in self._shelves(base):
             shelf.begin(base)
 
-    def derive(self, base: BaseImage) -> Coroutine[None, None, None] | None:
+    def derive(self, base: BaseImage) -> Coroutine[Any, Any, None] | None:
         """Begin with what images of this base will need, and wait for it.
 
         Args:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import gzip
 import hashlib
 import os
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pytest
-from twisted.internet.defer import DeferredQueue
+from twisted.internet.defer import Deferred, DeferredQueue
 from twisted.internet.task import Clock, deferLater
 from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
 from zope.interface import implementer
@@ -18,6 +19,7 @@ from image_service.catalog import derived_files
 from image_service.catalog.data_dir import LOCKS, MANIFEST, DataDir
 from image_service.catalog.derivation import DERIVATION_VERSION
 from image_service.catalog.files import scratch_directory
+from image_service.catalog.interruption import Interrupted
 from image_service.catalog.templates import RETRY_SECONDS, Templates
 from image_service.errors import Unavailable
 from tests.acceptance.clients import needs_client
@@ -331,6 +333,79 @@ async def test_scratch_files_of_a_process_that_was_killed_are_removed(bench: Ben
         bench.start()
         assert bench.names() == set()
         directory.mkdir()
+
+
+# Waiting for it.
+
+
+@ensure_deferred
+async def test_who_waits_is_told_when_all_is_there(bench: Bench) -> None:
+    base, templates = bench.open(), bench.start()
+    derived = templates.derive(base)
+    assert derived is not None
+    await derived
+    assert templates.nmstate(base).sha256
+    assert templates.minimal_iso(base).layout.ramdisk
+    assert templates.derive(base) is None
+
+
+@ensure_deferred
+async def test_nobody_waits_for_what_no_image_needs(bench: Bench) -> None:
+    assert bench.start().derive(attrs.evolve(bench.open(), disconnected=True)) is None
+
+
+@ensure_deferred
+async def test_who_waits_is_told_what_could_not_be_made(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, templates = bench.open(openshift="4.17"), bench.start()
+    monkeypatch.setenv("PATH", "/nowhere")
+    derived = templates.derive(base)
+    assert derived is not None
+    with pytest.raises(Unavailable, match="xorriso is not installed") as refusal:
+        await derived
+    assert refusal.value.retry_after_seconds == RETRY_SECONDS
+
+
+@ensure_deferred
+async def test_who_waits_at_the_end_is_interrupted(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, templates = bench.open(openshift="4.17"), bench.start()
+    os.mkfifo(tmp_path / "started")
+    fake_xorriso(tmp_path, monkeypatch, f"echo $$ >{tmp_path}/started; exec sleep 1000")
+    derived = templates.derive(base)
+    assert derived is not None
+    waiting: Deferred[None] = Deferred.fromCoroutine(derived)
+    (tmp_path / "started").read_text()
+    await templates.stop()
+    with pytest.raises(Interrupted):
+        await waiting
+
+
+@ensure_deferred
+async def test_what_is_derived_is_closed_with_the_last_reference_to_it_and_its_base(bench: Bench) -> None:
+    templates = bench.start()
+    bases = [attrs.evolve(base := bench.open(), file=attrs.evolve(base.file))]  # ours alone
+    derived = templates.derive(bases[0])
+    assert derived is not None
+    await derived
+    del derived
+    reader = [templates.minimal_iso(bases[0])]
+    descriptors = [reader[0].file.descriptor, templates.nmstate(bases[0]).file.descriptor]
+    bases.clear()
+    while is_open(descriptors[1]):  # until the thread that made it has let go of it, too
+        await deferLater(bench.reactor, 0.001)
+        gc.collect()
+    assert is_open(descriptors[0])
+    reader.clear()
+    while is_open(descriptors[0]):
+        await deferLater(bench.reactor, 0.001)
+        gc.collect()
+
+
+def is_open(descriptor: int) -> bool:
+    return Path(f"/proc/self/fd/{descriptor}").exists()
 
 
 # The end.
