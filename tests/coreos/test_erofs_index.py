@@ -141,7 +141,7 @@ def test_extents_are_found_far_behind_the_start(is_compact: bool) -> None:  # no
     file = File(extents, 12, is_compact, SHORT * is_compact, before=0, is_ended=False)
     index = read_index(window(file.write()), 0, file.size, 12, is_compact=is_compact)
     for first in (0, 2000, 3998):
-        start, stop = extents[first].start + 1, extents[first + 1].start + 1
+        start, stop = extents[first].start + 9000, extents[first + 1].start + 1
         assert list(index.extents(start, stop)) == extents[first : first + 2]
 
 
@@ -193,6 +193,13 @@ def test_a_file_may_lie_in_the_packed_node_as_a_whole() -> None:
 def test_entries_that_are_not_read_are_refused(entries: bytes, message: str) -> None:
     with pytest.raises(BaseImageError, match=message):
         one(is_compact=False, size=4096, entries=entries)
+
+
+@pytest.mark.parametrize(("block_bits", "flags"), [(13, SHORT), (15, 0)])
+def test_packs_have_no_room_for_offsets_in_larger_blocks(block_bits: int, flags: int) -> None:
+    header = struct.pack("<IHBB", 0, flags, 1, 0)
+    with pytest.raises(BaseImageError, match=f"with blocks of {1 << block_bits} bytes"):
+        read_index(window(header), 0, 10**6, block_bits, is_compact=True)
 
 
 def test_an_extent_may_leave_its_blocks_open() -> None:
