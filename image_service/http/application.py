@@ -250,7 +250,8 @@ class Application:
         if probe is Probe.IMAGES:
             return _text(request, subject, self._base_images(), content_type="application/json")
         if probe is Probe.HEALTH and not self._ready():
-            error = Unavailable("no base image is ready yet", retry_after_seconds=1)
+            detail = "base images are not ready yet, or this service is going away"
+            error = Unavailable(detail, retry_after_seconds=1)
             return _refusal(request, error, subject)
         return _text(request, subject, b"ok\n")
 

@@ -46,6 +46,7 @@ def test_codes_are_stable() -> None:
     """Whoever reads them relies on them: a new one is added here, none is ever changed."""
     assert {error.code for error in ERRORS} == {
         "base-image-refused",
+        "base-image-unknown",
         "configuration-invalid",
         "conflict",
         "content-not-accepted",
@@ -66,9 +67,13 @@ def test_codes_are_stable() -> None:
         "not-implemented",
         "parameter-invalid",
         "precondition-failed",
+        "ramdisk-too-large",
         "range-not-satisfiable",
         "request-invalid",
         "request-timeout",
+        "snapshot-unreadable",
+        "store-failed",
+        "stream-metadata-invalid",
         "target-too-long",
         "unauthorized",
         "unavailable",
