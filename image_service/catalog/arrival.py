@@ -174,7 +174,7 @@ class Arrival:
         except Interrupted:
             self._change(State.STOPPED)
         except BaseImageError as error:
-            self._change(State.REFUSED, error.detail)
+            self._refuse(error.detail)
         except Unavailable as error:
             self._fail(error.detail, error.retry_after_seconds)
         except OSError as error:
@@ -243,11 +243,15 @@ class Arrival:
             )
         except BaseImageError as error:
             self._let_go()
-            if self._keeper.is_there(self.entry):  # not ours to fetch again
-                self._change(State.REFUSED, error.detail)
-            else:
-                self._fail(error.detail)
+            self._refuse(error.detail, retry_after=None)
             self._means.changed()
+
+    def _refuse(self, reason: str, retry_after: int | None = REFUSED_RETRY_AFTER_SECONDS) -> None:
+        """What was fetched is fetched again, though not at once: its origin has to be mended first."""
+        if self._keeper.is_there(self.entry):  # not ours to fetch again
+            self._change(State.REFUSED, reason)
+        else:
+            self._fail(reason, retry_after)
 
     def _let_go(self) -> None:
         if self.base is not None:

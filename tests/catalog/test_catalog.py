@@ -13,7 +13,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock, deferLater
 
-from image_service.catalog.arrival import RECHECK_AFTER_SECONDS
+from image_service.catalog.arrival import RECHECK_AFTER_SECONDS, REFUSED_RETRY_AFTER_SECONDS
 from image_service.catalog.backoff import Backoff
 from image_service.catalog.catalog import DOWNLOADS, Catalog
 from image_service.catalog.data_dir import LOCKS, MANIFEST, DataDir
@@ -247,9 +247,22 @@ async def test_refuses_what_is_no_file(bench: Bench, lines: Lines, tmp_path: Pat
 async def test_sets_aside_what_it_fetched_and_refused(bench: Bench, lines: Lines, origin: Origin) -> None:
     image = entry(origin.serve("/base.iso", Answer(b"please log in")))
     bench.start(image)
-    await lines.until(image.file_name, State.REFUSED)
+    await lines.until(image.file_name, State.FAILED)
 
     assert bench.names() == {f"{image.file_name}.refused"}
+
+
+@ensure_deferred
+async def test_fetches_what_it_refused_again_when_its_origin_had_time_to_be_mended(
+    bench: Bench, lines: Lines, origin: Origin
+) -> None:
+    image = entry(origin.serve("/base.iso", Answer(b"please log in"), Answer(ISO)))
+    catalog = bench.start(image)
+    await lines.until(image.file_name, State.FAILED)
+    (status,) = catalog.states()
+    assert status.retry_at == pytest.approx(bench.clock.seconds() + REFUSED_RETRY_AFTER_SECONDS)
+    bench.clock.advance(REFUSED_RETRY_AFTER_SECONDS)
+    await lines.until(image.file_name, State.READY)
 
 
 @ensure_deferred
