@@ -25,14 +25,15 @@ from image_service.http.head import MAX_HEAD_BYTES, HeadParser, find_head
 from image_service.http.observer import Abort
 from image_service.http.problem import problem
 from image_service.http.progress import Progress
-from image_service.http.sender import SendfileSender, TlsSender
+from image_service.http.sendfile_sender import SendfileSender
+from image_service.http.tls_sender import TlsSender
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
     from image_service.http.factory import ConnectionFactory
     from image_service.http.head import Request
-    from image_service.http.sender import Sender
+    from image_service.http.producer import Sender
 
 _log = Logger()
 

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.threadpool import ThreadPool
 
 from image_service.http.page_cache import PageCache
-from image_service.http.sender import TURN_BYTES
+from image_service.http.sendfile_sender import TURN_BYTES
 from tests.http.client import request
 from tests.http.image import MIB
 from tests.http.serving import SMALL_BUFFER

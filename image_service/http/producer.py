@@ -1,0 +1,180 @@
+"""Sends an answer: a push producer over extents. What sending on plain TCP and on TLS have in common.
+
+Both send what they can in the call itself and register with the transport only when something is in the
+way, so an answer that fits the socket's buffer costs no turn of the reactor.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from image_service.http.observer import Abort
+from image_service.images.extents import Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twisted.python.failure import Failure
+
+    from image_service.http.observer import Observer
+    from image_service.http.page_cache import PageCache
+    from image_service.images.extents import Extent, FileExtent, Zeros
+
+_ZEROS = memoryview(bytes(256 * 1024))
+
+
+def data_of(extent: Literal | Zeros) -> bytes | memoryview:
+    """Give the bytes of an extent, of zeros no more than there are in one piece."""
+    return extent.data if isinstance(extent, Literal) else _ZEROS[: extent.length]
+
+
+class Outcomes(Protocol):
+    """Who sends: told of an answer's end unless it came within ``send`` itself."""
+
+    def sent(self) -> None:
+        """Everything is on its way."""
+
+    def failed(self, reason: Abort, detail: str) -> None:
+        """The answer cannot be finished; the connection is to be aborted."""
+
+
+class Sender(Protocol):
+    """Sends one answer at a time."""
+
+    body_bytes: int
+    """Bytes of the present answer's body that the transport took."""
+
+    def begin_turn(self) -> None:
+        """Renew what may be sent before the reactor turns."""
+
+    def send(self, head: bytes, body: Sequence[Extent]) -> bool:
+        """Send an answer.
+
+        Args:
+            head: status line and fields.
+            body: what follows.
+
+        Returns:
+            True when it went out whole; else the outcome is told later.
+        """
+
+    def stop(self) -> None:
+        """Send nothing more and tell nothing more."""
+
+
+class ShortReadError(Exception):
+    """A file is shorter than it was."""
+
+
+class NeedsDisk(Exception):
+    """What comes next is not in the page cache."""
+
+    def __init__(self, extent: FileExtent) -> None:
+        super().__init__()
+        self.extent = extent
+
+
+class Queue:
+    """The rest of an answer: extents, and how much of the first is done."""
+
+    def __init__(self) -> None:
+        self._extents: deque[Extent] = deque()
+        self._done = 0
+
+    def fill(self, head: bytes, body: Sequence[Extent]) -> None:
+        """Take an answer."""
+        self._extents = deque((Literal(head), *body))
+        self._done = 0
+
+    def clear(self) -> None:
+        """Drop what is left."""
+        self._extents.clear()
+
+    def __bool__(self) -> bool:
+        return bool(self._extents)
+
+    def next(self, limit: int) -> tuple[Extent, bool]:
+        """At most ``limit`` bytes of the first extent, and whether anything follows them."""
+        first = self._extents[0]
+        stop = min(first.length, self._done + limit)
+        more = stop < first.length or len(self._extents) > 1
+        return (first if stop - self._done == first.length else first.cut(self._done, stop)), more
+
+    def advance(self, count: int) -> None:
+        """Note that so many bytes of what ``next`` gave are done."""
+        self._done += count
+        if self._done == self._extents[0].length:
+            self._extents.popleft()
+            self._done = 0
+
+
+class Producer(ABC):
+    """What both senders share: the queue, the disk, the life cycle."""
+
+    def __init__(self, page_cache: PageCache, outcomes: Outcomes, observer: Observer) -> None:
+        self.body_bytes = 0
+        self._observer = observer
+        self._page_cache = page_cache
+        self._outcomes = outcomes
+        self._queue = Queue()
+        self._sending = False
+        self._on_disk = False
+
+    def stop(self) -> None:
+        """Send nothing more and tell nothing more."""
+        self._sending = False
+        self._queue.clear()
+
+    def stopProducing(self) -> None:
+        """The transport is gone."""
+        self.stop()
+
+    def resumeProducing(self) -> None:
+        """The transport takes more; go on, and tell the outcome."""
+        if self._sending and not self._on_disk:
+            self.begin_turn()
+            if self._pump():
+                self._outcomes.sent()
+
+    @abstractmethod
+    def begin_turn(self) -> None:
+        """Renew what may be sent before the reactor turns."""
+
+    @abstractmethod
+    def _send_on(self) -> bool:
+        """Send what the transport takes; True when that was all, else ``resumeProducing`` follows."""
+
+    def _pump(self) -> bool:
+        """Send what goes; True when that was all, else ``resumeProducing`` or ``_fail`` follows."""
+        try:
+            return self._send_on()
+        except NeedsDisk as needs:
+            self._await_disk(needs.extent)
+        except ShortReadError:
+            self._fail(Abort.FILE_SHORTER, "the file is shorter than it was")
+        except ConnectionError:
+            self._fail(Abort.CLIENT_GONE, "the client is gone")
+        except OSError as error:
+            self._fail(Abort.DISK_FAILED, f"the disk failed: {os.strerror(error.errno or 0)}")
+        return False
+
+    def _await_disk(self, extent: FileExtent) -> None:
+        self._on_disk = True
+        loading = self._page_cache.load(extent.file, extent.offset, extent.length)
+        loading.addCallbacks(self._disk_done, self._disk_failed)
+
+    def _disk_done(self, _: None) -> None:
+        self._on_disk = False
+        self.resumeProducing()
+
+    def _disk_failed(self, failure: Failure) -> None:
+        self._on_disk = False
+        if self._sending:
+            self._fail(Abort.DISK_FAILED, f"the disk failed: {failure.getErrorMessage()}")
+
+    def _fail(self, reason: Abort, detail: str) -> None:
+        self.stop()
+        self._outcomes.failed(reason, detail)
