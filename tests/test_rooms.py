@@ -23,7 +23,7 @@ ROOMS = (
     ("config",),
     ("coreos",),
     ("images",),
-    ("absences", "reloaded", "single_flight"),
+    ("absences", "reloaded", "single_flight", "stamps"),
     ("http", "assisted", "catalog", "observe"),
     ("standalone", "cli"),
     ("tap",),
