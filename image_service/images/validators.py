@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from image_service.images.extents import Overlay
 
-COMPOSER_VERSION = 1
+COMPOSER_VERSION = 2
 """Part of every ETag. It grows whenever the same inputs come to make other bytes."""
 
 

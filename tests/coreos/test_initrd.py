@@ -58,11 +58,19 @@ def test_stored_blocks_of_any_length(length: int) -> None:
     assert gzip.decompress(initrd) == data
 
 
-def test_what_does_not_fit_stored_is_deflated() -> None:
+def test_what_does_not_fit_stored_is_deflated_fast() -> None:
     initrd = encoded(ARCHIVE, len(ARCHIVE) + 22)
-    assert initrd[:10] == bytes.fromhex("1f8b08000000000002ff")
+    assert initrd[:10] == bytes.fromhex("1f8b08000000000004ff")
     assert len(initrd) < len(ARCHIVE)
     assert gzip.decompress(initrd) == ARCHIVE
+
+
+def test_what_does_not_fit_deflated_fast_is_deflated_well() -> None:
+    archive = write_archive([Member("config.ign", bytes(range(200)) * 9 + b"abcabd" * 40)])
+    fast = encoded(archive, len(archive))
+    initrd = encoded(archive, len(fast) - 1)
+    assert initrd[:10] == bytes.fromhex("1f8b08000000000002ff")
+    assert gzip.decompress(initrd) == archive
 
 
 def test_what_does_not_fit_deflated_is_xz_with_the_check_that_the_kernel_knows() -> None:
@@ -75,7 +83,7 @@ def test_what_does_not_fit_deflated_is_xz_with_the_check_that_the_kernel_knows()
 def test_what_fits_in_no_form_comes_in_the_smallest() -> None:
     assert encode(TEXT_ARCHIVE, 1000) == encoded(TEXT_ARCHIVE, AREA)
     tiny = write_archive([])
-    deflated = encoded(tiny, len(tiny))
+    deflated = encoded(tiny, 48)
     assert len(deflated) < len(lzma.compress(tiny, check=lzma.CHECK_CRC32))
     assert encode(tiny, 0) == deflated
 

@@ -274,19 +274,19 @@ GOLDEN_IMAGES = [
     (
         (),
         None,
-        '"f2739950b2059fcb96e85d4b5df12a1a827373ba"',
+        '"21dda4ec50f083029163a56b7c3eb9a9648a19d6"',
         "2ebe6037aad290dd9289c688116808de7e8bc91770135fdfb144562a9eeda735",
     ),
     (
         (append("quiet"),),
         None,
-        '"0b9d2bd4aea80c9905ee5307a25e30e59bc35072"',
+        '"3eb0726788bdbe835fb404d0a281caefcac4eb3c"',
         "ec549c3d9c8052918bd2da47281bc270aa69f73a7fc8175e8a3d3051f78b59be",
     ),
     (
         OPERATIONS,
         b"\x1f\x8bramdisk",
-        '"5d8c1a00a267dfccda342b1c0fd59cf743f12751"',
+        '"7e5b564c90ef365527b0c77557a35f73cc3f5768"',
         "5d8efaa6487a6453e1dbf1cebf6c930feabdddd52c1fb64bef4b34fc4eb7c63b",
     ),
 ]

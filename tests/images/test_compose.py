@@ -86,17 +86,17 @@ GOLDEN_BASE = "1b90593e9f14c5b408c548adad927e4db9e81259afa093dc503e36d5410d4216"
 GOLDEN = [
     (
         (),
-        '"5c366f27f93956b0cbe87e0dd4218c5e0ef35fcb"',
+        '"975f712a386aa8998e68b59ccec404741d9a5ea3"',
         "25a4b1ee11cd01dcfd43867a48065f252ac6e364ebdde704f2f16fbfcac6e24b",
     ),
     (
         ("quiet",),
-        '"c1b64ac0bf7a2560930edda95aef7fe492c72c3d"',
+        '"ee08163766757d250c5a6cb54fb6744e4e805906"',
         "c2a2de93a62fb6f179fb409de371e7e167972a73f47c7c507030c9a47bec6390",
     ),
     (
         ("rd.debug", "console=ttyS0,115200n8"),
-        '"bf4c991963d09ff55e63c66981edee5ceb97ff68"',
+        '"d7e2665324009c86fd2dfa5fcc64fef7d7f45fd6"',
         "36faf30d2c5c2b22b1d22110f561e8897f1edefa915e178acbb3b83d3d49829a",
     ),
 ]

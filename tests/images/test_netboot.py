@@ -235,12 +235,12 @@ def test_a_base_without_an_initrd_has_none_to_append_to() -> None:
 GOLDEN = [
     (
         None,
-        '"b65947533cf38ce7acb13a0399b7f720e4f103c4"',
+        '"c1d42e18164cee99c24e025f3b055a49d430a39c"',
         "a9870c23c716cee6fc5b7f0bf8c50bb48c99fd4ed09add979b2d9635e43a5be6",
     ),
     (
         b"\x1f\x8bramdisk",
-        '"b2f4102d7ef3ddcc318b3e5956f0296851313bed"',
+        '"e32e7f657f571a27b4540994b851743fce82d69a"',
         "38c32166c194b0036c476f5b0777d865072229ad4280b88f4c033a1b43931e0b",
     ),
 ]
