@@ -26,6 +26,7 @@ ROOMS = (
     ("absences", "reloaded", "single_flight", "stamps"),
     ("http", "assisted", "catalog", "observe"),
     ("standalone", "cli"),
+    ("composition",),
     ("tap",),
 )
 POSITIONS = {room: position for position, rooms in enumerate(ROOMS) for room in rooms}

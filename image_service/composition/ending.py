@@ -1,0 +1,73 @@
+"""The end of the process, as signals ask for it: well, and at the second one at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from twisted.internet.error import ReactorNotRunning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twisted.internet.epollreactor import EPollReactor
+
+HASTE_SECONDS = 2
+"""What is left, at the second signal, to what cannot be interrupted, such as the look-up of a name."""
+
+
+class Ending:
+    """Ends the process with status 0 on SIGTERM and SIGINT; twistd would send itself the signal again.
+
+    Args:
+        reactor: the one that runs.
+        drain_delay: seconds between SIGTERM and the end of listening.
+        hasten: is called at the second signal, when the end has begun.
+    """
+
+    def __init__(self, reactor: EPollReactor, drain_delay: float, hasten: Callable[[], None]) -> None:
+        self._reactor = reactor
+        self._sigterm_delay = drain_delay
+        self._hasten = hasten
+        self._told = False
+        self.drain_delay = 0.0
+        """Seconds for whoever balances load."""
+
+    def on_signals(self) -> None:
+        """Let signals end the process from now on."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._signalled)
+
+    def _signalled(self, number: int, _frame: object) -> None:
+        if self._told:
+            signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
+            signal.alarm(HASTE_SECONDS)
+        self._reactor.callFromThread(self.end, number)
+
+    def end(self, number: int) -> None:
+        """Begin to end, or, when told a second time, end at once.
+
+        Args:
+            number: the signal's.
+        """
+        if self._told:
+            self._hasten()
+            return
+        self._told = True
+        if number == signal.SIGTERM:  # else nobody balances load, and a person waits
+            self.drain_delay = self._sigterm_delay
+        with suppress(ReactorNotRunning):
+            self._reactor.stop()
+
+
+def end_with_failure(reactor: EPollReactor) -> None:
+    """End the process with status 1, in order.
+
+    Args:
+        reactor: the one that runs, or is about to.
+    """
+    # twistd knows no exit status of its own; this comes behind everything that stops in order.
+    reactor.addSystemEventTrigger("after", "shutdown", os._exit, 1)
+    reactor.callWhenRunning(reactor.stop)

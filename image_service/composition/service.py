@@ -1,0 +1,312 @@
+"""The service: what serves images, made of all rooms."""
+
+from __future__ import annotations
+
+import resource
+import secrets
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+
+from image_service.assisted.archive import Archive
+from image_service.assisted.client import AssistedService
+from image_service.assisted.customizations import Customizations
+from image_service.assisted.instance_secret import load_or_create_secret
+from image_service.assisted.sealing import SECRET_BYTES, Vault
+from image_service.assisted.snapshots import Lifetimes, Snapshots
+from image_service.assisted.sqlite_store import SqliteStore
+from image_service.catalog.status import render_statuses
+from image_service.composition.base_images import BaseImages, configured_images
+from image_service.composition.ending import Ending, end_with_failure
+from image_service.composition.running import Running
+from image_service.errors import StoreFailed
+from image_service.http.access_log import AccessLog
+from image_service.http.admission import PATIENCE_SECONDS, Slots
+from image_service.http.application import Application
+from image_service.http.boot_images import BootImages
+from image_service.http.composer import Composer
+from image_service.http.cors import Cors
+from image_service.http.digests import Digests, in_background
+from image_service.http.factory import ConnectionFactory, Limits
+from image_service.http.listeners import Listeners, bind
+from image_service.http.page_cache import PageCache
+from image_service.http.resolver import Resolver
+from image_service.http.tls import ServerCertificate, TlsFactory
+from image_service.observe.metrics import Metrics
+from image_service.os_images import FULL_ISO
+from image_service.standalone.service import Standalone
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from twisted.internet.epollreactor import EPollReactor
+    from twisted.internet.interfaces import IProtocolFactory
+    from twisted.python.failure import Failure
+
+    from image_service.assisted.archive import InThread
+    from image_service.config import Settings
+    from image_service.images.base import BaseImage
+
+_log = Logger()
+
+COMPOSING_THREADS = 2
+DISK_THREADS = 8
+STORE_THREADS = 2
+"""So that reading does not wait for a large write."""
+SAVE_SECONDS = 10
+"""How often it is noted who is reading what: less than any mount's window."""
+SWEEP_SECONDS = 600
+UNUSED_SECONDS = 6 * 3600
+"""How long a snapshot is kept that nobody uses."""
+
+
+class ImageService(Service):
+    """The whole service.
+
+    Args:
+        reactor: the one that runs.
+        settings: what the environment says.
+        standalone: with the embedded stand-in.
+    """
+
+    def __init__(self, reactor: EPollReactor, settings: Settings, *, standalone: bool) -> None:
+        self._reactor = reactor
+        self._settings = settings
+        self._standalone = standalone
+        self._metrics = Metrics()
+        self._sockets: list[socket.socket] = []
+        self._images: BootImages | None = None
+        self._listeners = Listeners(reactor)
+        self._ending = Ending(reactor, settings.drain_delay, self._listeners.hasten)
+        self._running = Running(reactor)
+        self._started: Deferred[None] = succeed(None)
+
+    def privilegedStartService(self) -> None:
+        """Take the port, so that one in use ends the start at once.
+
+        Raises:
+            SystemExit: it cannot be had.
+        """
+        Service.privilegedStartService(self)
+        self._reactor.callWhenRunning(self._ending.on_signals)
+        _raise_descriptor_limit()
+        for port in (self._settings.listen_port, self._settings.http_listen_port):
+            if port is not None:
+                self._take(port)
+
+    def _take(self, port: int) -> None:
+        try:
+            self._sockets.append(bind(port))
+        except OSError as error:
+            _log.critical("port {port}: {reason}", port=port, reason=error.strerror)
+            raise SystemExit(1) from None
+
+    def startService(self) -> None:
+        """Start all parts."""
+        Service.startService(self)
+        self._started = Deferred.fromCoroutine(self._start())
+        self._started.addErrback(self._give_up)
+
+    def stopService(self) -> Deferred[None]:
+        """Stop all parts, the last one started first."""
+        Service.stopService(self)
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _start(self) -> None:
+        settings = self._settings
+        main, *beside = self._sockets
+        base_url = attrs.evolve(settings, listen_port=main.getsockname()[1]).base_url
+        base_images = self._start_base_images()
+        catalog = base_images.catalog
+        mirror = await base_images.start_streams(base_url)
+        standalone = await self._start_standalone(base_url) if self._standalone else None
+        assisted = self._start_assisted(standalone)
+        images = await self._start_images(base_images, assisted, base_url)
+        application = partial(
+            Application,
+            images,
+            self._start_digests(),
+            lambda: catalog.ready and not self._listeners.leaving,
+            settings.base_path,
+            cors=Cors(settings.allowed_domains) if settings.allowed_domains else None,
+            proxies=settings.trusted_proxies,
+            metrics=self._metrics.render,
+            base_images=lambda: render_statuses(catalog.states()),
+            mirror=mirror.find,
+        )
+        connections = self._connections()
+        self._listen(main, connections(application=application(), secure=settings.https))
+        for listener in beside:
+            plain = application(serves_isos=settings.http_serves_images)
+            self._listen(listener, connections(application=plain))
+        self._running.push_async_callback(self._close_listeners)
+        _log.info("serving at {url}", url=base_url)
+        if standalone is not None:
+            # On its own: it waits for the base image, and stopping must not wait for that.
+            announcing = Deferred.fromCoroutine(self._announce_sample(standalone, base_images, base_url))
+            announcing.addErrback(lambda failure: _log.failure("no sample", failure=failure))
+
+    def _start_base_images(self) -> BaseImages:
+        entries = configured_images(self._settings, standalone=self._standalone)
+        base_images = BaseImages(self._reactor, self._settings, self._running, entries, self._superseded)
+        base_images.start()
+        catalog = base_images.catalog
+        self._metrics.watch_each("base_images", lambda: [status.state.value for status in catalog.states()])
+        return base_images
+
+    def _superseded(self, base: BaseImage) -> None:
+        if self._images is not None:
+            self._images.supersede(base)
+
+    async def _start_standalone(self, base_url: str) -> Standalone:
+        settings = self._settings
+        standalone = Standalone(
+            self._reactor, settings.data_dir, settings.standalone_listen, settings.standalone_token, base_url
+        )
+        await standalone.start()
+        self._running.push_async_callback(standalone.stop)
+        return standalone
+
+    def _start_assisted(self, standalone: Standalone | None) -> AssistedService:
+        settings = self._settings
+        assisted = AssistedService(
+            self._reactor,
+            standalone.base_url if standalone else settings.assisted_service_url,
+            ca_file=standalone.ca_file if standalone else settings.assisted_service_ca_file,
+            insecure=settings.insecure_skip_verify,
+            upstream_timeout_seconds=settings.upstream_timeout,
+            concurrency=settings.upstream_concurrency,
+            count=self._metrics.upstream,
+        )
+        self._running.push_async_callback(assisted.close)
+        return assisted
+
+    async def _start_images(
+        self, base_images: BaseImages, assisted: AssistedService, base_url: str
+    ) -> BootImages:
+        settings = self._settings
+        in_thread = self._running.in_pool(COMPOSING_THREADS, "compose")
+        customizations = Customizations(assisted)
+        archive = await self._start_archive(in_thread)
+        lifetimes = Lifetimes(settings.snapshot_ttl, settings.snapshot_grace, settings.snapshot_max_age)
+        snapshots = Snapshots(
+            customizations.get, archive, self._reactor, lifetimes=lifetimes, count=self._metrics.snapshot
+        )
+        images = BootImages(
+            Composer(base_images.catalog, base_images.templates, in_thread, base_url),
+            Resolver(customizations, self._reactor, settings.snapshot_ttl, settings.snapshot_grace),
+            snapshots,
+            archive,
+            self._reactor,
+            window_seconds=settings.mount_window,
+            held_bytes=settings.snapshot_cache_bytes,
+            count=self._metrics.snapshot,
+        )
+        self._metrics.watch("snapshot_held_bytes", lambda: images.held_bytes)
+        self._metrics.watch("snapshot_grace_active", lambda: snapshots.in_grace)
+        self._images = images
+        self._running.every(SAVE_SECONDS, images.save_mounts)
+        self._running.every(SAVE_SECONDS, images.forget_superseded)
+        self._running.every(SWEEP_SECONDS, lambda: archive.sweep(self._reactor.seconds() - UNUSED_SECONDS))
+        self._running.push_async_callback(images.save_mounts)
+        return images
+
+    async def _start_archive(self, in_thread: InThread) -> Archive:
+        """Open what outlives the process."""
+        data_dir = self._settings.data_dir
+        in_store = self._running.in_pool(STORE_THREADS, "store")
+        store = SqliteStore(data_dir / "snapshots.sqlite", in_store)
+        self._running.push_async_callback(store.close)
+        try:
+            secret = await in_store(partial(load_or_create_secret, data_dir))
+        except StoreFailed as error:
+            _log.error("snapshots will not outlive this process: {reason}", reason=error.detail)
+            secret = secrets.token_bytes(SECRET_BYTES)
+        return Archive(store, Vault(secret), in_thread)
+
+    def _start_digests(self) -> Digests:
+        in_thread = self._running.in_pool(1, "digest")
+        digests = Digests(self._reactor, lambda work: in_thread(partial(in_background, work)))
+        self._running.push_async_callback(digests.stop)
+        return digests
+
+    async def _announce_sample(self, standalone: Standalone, base_images: BaseImages, base_url: str) -> None:
+        """Register an infra-env where there is none, and tell a URL that can be fetched at once."""
+        image = next((image for image in base_images.entries if image.image_type == FULL_ISO), None)
+        if image is None:
+            return
+        infra_env = await standalone.ensure_sample(image.openshift_versions[0], image.cpu_architecture)
+        await base_images.catalog.settled()
+        if infra_env is not None and base_images.catalog.ready:
+            path = f"byid/{infra_env}/{image.version}/{image.cpu_architecture}/full.iso"
+            _log.info("try it: curl -fo full.iso {url}", url=f"{base_url}/{path}")
+
+    def _connections(self) -> Callable[..., ConnectionFactory]:
+        """Give what makes factories of connections that share everything but their application."""
+        settings, metrics = self._settings, self._metrics
+        downloads = settings.max_concurrent_requests
+        slots = Slots(downloads, downloads, PATIENCE_SECONDS, self._reactor, metrics)
+        metrics.watch("slots_limit", lambda: slots.limit)
+        metrics.watch("slots_taken", lambda: slots.taken)
+        metrics.watch("slots_queue_length", lambda: slots.waiting)
+        metrics.watch("connections", lambda: self._listeners.connections)
+        metrics.watch_each("http_requests_inflight", self._listeners.handlers)
+        return partial(
+            ConnectionFactory,
+            clock=self._reactor,
+            page_cache=PageCache(self._reactor, self._running.pool(DISK_THREADS, "disk")),
+            access_log=AccessLog(self._reactor, each_range=settings.log_ranges == "each"),
+            limits=_limits(settings),
+            slots=slots,
+            observer=metrics,
+        )
+
+    def _listen(self, listener: socket.socket, connections: ConnectionFactory) -> None:
+        """Accept on a port that was taken at the start."""
+        factory = self._with_tls(connections) if connections.secure else connections
+        port = self._reactor.adoptStreamPort(listener.fileno(), listener.family, factory)
+        listener.close()  # the reactor has a duplicate; with both, stopping to listen would stop nothing
+        self._listeners.add(port, connections)
+
+    def _with_tls(self, connections: ConnectionFactory) -> IProtocolFactory:
+        key_file, certificate_file = self._settings.https_key_file, self._settings.https_cert_file
+        if key_file is None or certificate_file is None:
+            return connections
+        certificate = ServerCertificate(key_file, certificate_file, self._reactor)
+        return TlsFactory(certificate, isClient=False, wrappedFactory=connections)
+
+    async def _close_listeners(self) -> None:
+        _log.info("going away")
+        await self._listeners.close(self._ending.drain_delay, self._settings.drain_timeout)
+
+    async def _stop(self) -> None:
+        await self._started
+        await self._running.aclose()
+        for listener in self._sockets:
+            listener.close()
+        _log.info("stopped")
+
+    def _give_up(self, failure: Failure) -> None:
+        _log.failure("the service cannot start", failure=failure)
+        end_with_failure(self._reactor)
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        handshake_seconds=settings.handshake_timeout,
+        head_seconds=settings.head_timeout,
+        idle_seconds=settings.idle_timeout,
+        stall_seconds=settings.stall_timeout,
+        connections=settings.max_connections,
+    )
+
+
+def _raise_descriptor_limit() -> None:
+    """Every connection is a descriptor: take as many as the system lets this process have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
