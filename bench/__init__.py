@@ -1,1 +1,1 @@
-"""Measurements that anyone can run."""
+"""Measurements that anyone can run: this service beside nginx, and beside any other server."""

@@ -1,0 +1,231 @@
+"""The servers of a run: each on plain HTTP and on HTTPS, with one certificate, and the same base image."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import attrs
+
+from bench import processes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import ExitStack
+
+SERVICE = "image-service"
+NGINX = "nginx"
+OPEN_FILES = 19_000
+"""What a server may have open: 10,000 readers and some."""
+INFRA_ENV = "5a3b1e00-0000-4000-8000-000000000001"
+"""Of the stand-in for assisted-service, from its first start on."""
+
+_CONFIGURATION = Path(__file__).with_name("nginx.conf")
+_START_SECONDS = 180
+_STOP_SECONDS = 20
+
+
+@attrs.frozen
+class Server:
+    """A running server.
+
+    Args:
+        name: in tables.
+        urls: of the image, by scheme.
+        pid: of the process that counts, with its children; None: it is not known, or not on this machine.
+    """
+
+    name: str
+    urls: Mapping[str, str]
+    pid: int | None
+
+    def cpu_seconds(self) -> float | None:
+        """CPU time spent so far; None: that is not known."""
+        return None if self.pid is None else processes.cpu_seconds(self.pid)
+
+    def size_bytes(self, scheme: str) -> int:
+        """Size of the image."""
+        return int(head(self.urls[scheme])["content-length"])
+
+
+def start_nginx(stack: ExitStack, directory: Path, image: Path, certificate: Path) -> Server:
+    """Start nginx on the plain file.
+
+    Args:
+        stack: ends it.
+        directory: for its configuration and its log.
+        image: the file.
+        certificate: PEM, with the key.
+
+    Returns:
+        nginx, which answers.
+    """
+    http_port, https_port = free_port(), free_port()
+    prefix = directory / "nginx"
+    prefix.mkdir(exist_ok=True)
+    (prefix / "nginx.conf").write_text(
+        _filled_in(
+            FILES=OPEN_FILES,
+            HTTP_PORT=http_port,
+            HTTPS_PORT=https_port,
+            CERTIFICATE=certificate,
+            ROOT=image.parent,
+        )
+    )
+    image.parent.chmod(0o755)  # its worker is another user
+    command = [program("nginx"), "-p", str(prefix), "-c", "nginx.conf", "-e", "error.log"]
+    process = _start(stack, command, prefix / "output.log")
+    urls = {
+        "http": f"http://127.0.0.1:{http_port}/{image.name}",
+        "https": f"https://127.0.0.1:{https_port}/{image.name}",
+    }
+    return _answering(Server(NGINX, urls, process.pid), process)
+
+
+def start_service(
+    stack: ExitStack,
+    directory: Path,
+    images: Sequence[Path],
+    certificate: Path,
+    environment: Mapping[str, str] | None = None,
+) -> Server:
+    """Start this service; it stands alone, unless the environment names assisted-service.
+
+    Args:
+        stack: ends it.
+        directory: for its data and its log.
+        images: the base images, whose versions are the names of the files; the first is what is measured.
+        certificate: PEM, with the key.
+        environment: more variables.
+
+    Returns:
+        the service, which answers.
+    """
+    http_port, https_port = free_port(), free_port()
+    own = {
+        "DATA_DIR": str(directory / "data"),
+        "DRAIN_DELAY": "0",
+        "DRAIN_TIMEOUT": "0",
+        "HTTPS_CERT_FILE": str(certificate),
+        "HTTPS_KEY_FILE": str(certificate),
+        "HTTP_LISTEN_PORT": str(http_port),
+        "HTTP_SERVES_IMAGES": "true",
+        "LISTEN_PORT": str(https_port),
+        "OS_IMAGES": json.dumps([_os_image(image) for image in images]),
+        "STANDALONE_LISTEN": f"127.0.0.1:{free_port()}",
+        **(environment or {}),
+    }
+    command = [sys.executable, "-m", "image_service.cli", "serve"]
+    if "ASSISTED_SERVICE_HOST" not in own:
+        command.append("--standalone")
+    process = _start(stack, command, directory / "service.log", own)
+    urls = {
+        "http": f"http://127.0.0.1:{http_port}/{image_path(images[0])}",
+        "https": f"https://127.0.0.1:{https_port}/{image_path(images[0])}",
+    }
+    return _answering(Server(SERVICE, urls, process.pid), process)
+
+
+def image_path(image: Path, infra_env_id: str = INFRA_ENV) -> str:
+    """Where the service serves the image of an infra-env made from a base image."""
+    return f"byid/{infra_env_id}/{image.stem}/x86_64/full.iso"
+
+
+def program(name: str) -> str:
+    """Find a program, root's included; it is an error that there is none."""
+    found = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+    if found is None:
+        raise SystemExit(f"{name} is not installed; `make deps` does that")
+    return found
+
+
+def head(url: str) -> dict[str, str]:
+    """Ask for the head of an answer that must be 200; its fields, by lower-case name, come back."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=60)
+    if parts.scheme == "https":
+        connection = http.client.HTTPSConnection(parts.netloc, timeout=60, context=trusting())
+    try:
+        connection.request("HEAD", url.partition(parts.netloc)[2])
+        answer = connection.getresponse()
+    finally:
+        connection.close()
+    if answer.status != http.HTTPStatus.OK:
+        raise ConnectionError(f"{url}: {answer.status}")
+    return {name.lower(): value for name, value in answer.getheaders()}
+
+
+def trusting() -> ssl.SSLContext:
+    """TLS towards servers of the bench, whose certificates nobody has signed; as wrk does it."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _filled_in(**values: object) -> str:
+    text = _CONFIGURATION.read_text()
+    for name, value in values.items():
+        text = text.replace(f"@{name}@", str(value))
+    return text
+
+
+def _os_image(image: Path) -> dict[str, str]:
+    version = image.stem
+    return {
+        "openshift_version": version,
+        "version": version,
+        "cpu_architecture": "x86_64",
+        "url": image.as_uri(),
+    }
+
+
+def _start(
+    stack: ExitStack, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command, env={**os.environ, **(environment or {})}, stdout=output, stderr=output
+        )
+    stack.callback(_stop, process)
+    return process
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _answering(server: Server, process: subprocess.Popen[bytes]) -> Server:
+    """Wait until a server answers 200."""
+    deadline = time.monotonic() + _START_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            for url in server.urls.values():
+                head(url)
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return server
+    raise SystemExit(f"{server.name} does not answer at {server.urls}")
