@@ -6,7 +6,6 @@ alphabet that needs no escape in either. An architecture has no ``-``: so no two
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,13 +81,7 @@ def parse_os_images(value: str) -> tuple[OsImage, ...]:
     Raises:
         ValueError: one argument per fault, each naming entry and member, none repeating a URL.
     """
-    try:
-        document: object = json.loads(value)
-    except ValueError as error:
-        raise ValueError(f"must be JSON: {error}") from None
-    if not isinstance(document, list) or not document:
-        raise ValueError("must be a JSON list with at least one entry")
-    faults = [f"entry {index}: {fault}" for index, entry in enumerate(document) for fault in _faults(entry)]
+    document, faults = parsers.json_entries(value, _faults)
     images = [] if faults else _merge(document)
     faults += [] if faults else _conflicts(images, document)
     if faults:

@@ -14,13 +14,13 @@ import re
 import ssl
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 T = TypeVar("T")
 
@@ -259,6 +259,18 @@ def bearer_token(value: str) -> str:
     if not _BEARER_TOKEN.fullmatch(value):
         raise ValueError("must be made of letters, digits and . _ ~ + / -, with = at its end only")
     return value
+
+
+def json_entries(value: str, faults_of: Callable[[object], Iterable[str]]) -> tuple[list[Any], list[str]]:
+    """The entries of a JSON list, and everything that is wrong with one of them, each with its index."""
+    try:
+        document: object = json.loads(value)
+    except ValueError as error:
+        raise ValueError(f"must be JSON: {error}") from None
+    if not isinstance(document, list) or not document:
+        raise ValueError("must be a JSON list with at least one entry")
+    faults = [f"entry {index}: {fault}" for index, entry in enumerate(document) for fault in faults_of(entry)]
+    return document, faults
 
 
 def string_map(value: str) -> Mapping[str, str]:

@@ -6,11 +6,11 @@ version; so it is made like one.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service import parsers
 from image_service.os_images import ARCHITECTURE, ARCHITECTURE_FAULT, VERSION, VERSION_FAULT, is_url
 
 if TYPE_CHECKING:
@@ -49,13 +49,7 @@ def parse_coreos_streams(value: str) -> tuple[StreamSource, ...]:
     Raises:
         ValueError: one argument per fault, each naming entry and member, none repeating a URL.
     """
-    try:
-        document: object = json.loads(value)
-    except ValueError as error:
-        raise ValueError(f"must be JSON: {error}") from None
-    if not isinstance(document, list) or not document:
-        raise ValueError("must be a JSON list with at least one entry")
-    faults = [f"entry {index}: {fault}" for index, entry in enumerate(document) for fault in _faults(entry)]
+    document, faults = parsers.json_entries(value, _faults)
     names = [entry["stream"] for entry in document] if not faults else []
     faults += [f"{names.count(name)} entries have the stream {name}" for name in _repeated(names)]
     if faults:

@@ -14,8 +14,9 @@ import attrs
 from image_service.coreos.kernel import read_architecture
 from image_service.coreos.live_iso import read_live_iso
 from image_service.coreos.minimal_iso import verify
-from image_service.errors import BaseImageError
+from image_service.errors import BaseImageError, Unprocessable
 from image_service.images.base import BaseImage
+from image_service.images.canvas import virtual_minimal_canvas
 from image_service.images.extents import BaseFile
 
 if TYPE_CHECKING:
@@ -56,20 +57,21 @@ def reader(file: BaseFile) -> ReadAt:
 
 
 def with_true_minimal(base: BaseImage) -> BaseImage:
-    """Make the minimal ISO once, to see whether its recipe is right.
+    """Make the minimal ISO once, to see whether its recipe is right and what it makes can be customized.
 
     Args:
         base: with or without a recipe.
 
     Returns:
-        the same; where the recipe is wrong, without it and with the reason.
+        the same; where the recipe is of no use, without it and with the reason.
     """
     layout = base.layout
     if layout.minimal is None:
         return base
     try:
+        virtual_minimal_canvas(base, rootfs_url="")
         verify(layout.minimal, reader(base.file), lambda: None)
-    except BaseImageError as error:
+    except (BaseImageError, Unprocessable) as error:
         return attrs.evolve(base, layout=attrs.evolve(layout, minimal=None, no_minimal=error.detail))
     return base
 

@@ -25,6 +25,7 @@ from image_service.os_images import OsImage
 from tests.acceptance.clients import run_client
 from tests.catalog import full_isos
 from tests.coreos.iso_builder import IGNITION_LENGTH, KERNEL_ARGUMENTS, build_live_iso, live_files
+from tests.coreos.miniso_builder import add_minimal_iso
 from tests.coreos.reading import FIXTURES, fixture
 from tests.images.building import read
 
@@ -219,6 +220,11 @@ def rootfs_with_nmstatectl(directory: Path) -> bytes:
     squashfs = directory / "root.squashfs"
     run_client("mksquashfs", directory / "tree", squashfs, "-quiet", "-no-progress")
     return write_archive([Member("root.squashfs", squashfs.read_bytes())])
+
+
+def test_a_recipe_of_what_cannot_be_customized_is_not_used(run: Run, base: Path) -> None:
+    base.write_bytes(add_minimal_iso(live_files(kernel_arguments="quiet")))
+    assert json.loads(run("inspect", base, "--json").output)["minimal_iso"] is None
 
 
 def test_a_recipe_that_makes_something_else_is_not_used(
