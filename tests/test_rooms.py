@@ -23,7 +23,7 @@ ROOMS = (
     ("config",),
     ("coreos",),
     ("images",),
-    ("absences", "reloaded", "single_flight", "stamps"),
+    ("absences", "range_locks", "reloaded", "single_flight", "stamps"),
     ("http", "assisted", "catalog", "observe"),
     ("standalone", "cli"),
     ("composition",),

@@ -19,8 +19,8 @@ from image_service.catalog.files import publish, remove_leftovers
 from image_service.catalog.interruption import Interruption
 from image_service.catalog.manifest import Entry, Identity, read_manifest, write_manifest
 from image_service.catalog.partial_file import state_path
-from image_service.catalog.range_locks import RangeLocks
 from image_service.catalog.room import Room
+from image_service.range_locks import RangeLocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

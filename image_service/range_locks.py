@@ -12,17 +12,22 @@ import hashlib
 import os
 import struct
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from image_service.catalog.interruption import Interruption
-
 _POLL_SECONDS = 0.1  # there is no waiting for a lock that another thread could end
 _FLOCK = "hhqqi4x"  # struct flock: l_type, l_whence, l_start, l_len, l_pid
 _PRESENCE = 0  # the byte that every process holds while it is there; names have the others
+
+
+class Interruption(Protocol):
+    """Ends waits."""
+
+    def wait(self, seconds: float, /) -> None:
+        """Let a thread go on after a while, or raise."""
 
 
 class RangeLocks:
@@ -48,7 +53,7 @@ class RangeLocks:
 
         Raises:
             OSError: the file cannot be opened.
-            Interrupted: the service stops.
+            Exception: what the interruption raises.
         """
         descriptor = self._open()
         try:

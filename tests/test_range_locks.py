@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from image_service.catalog.interruption import Interrupted, Interruption
-from image_service.catalog.range_locks import RangeLocks
+from image_service.range_locks import RangeLocks
 
 HOLDER = """
 import sys
 from pathlib import Path
 from image_service.catalog.interruption import Interruption
-from image_service.catalog.range_locks import RangeLocks
+from image_service.range_locks import RangeLocks
 locks = RangeLocks(Path(sys.argv[1]))
 presence = locks.present(locks.alone(), Interruption())
 with locks.held("a", Interruption()):
