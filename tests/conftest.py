@@ -58,8 +58,13 @@ class LoggedFailures:
         return expected
 
 
-def pytest_collection_finish() -> None:
-    """Let the guard's garbage collections look only at what the tests made, not at every module."""
+@pytest.fixture(scope="module", autouse=True)
+def _heap_of_this_module() -> None:
+    """Let the guard's garbage collections look only at what the tests of this module made.
+
+    What earlier modules left alive (modules, caches, pytest's reports) grows with every test. To look at it
+    again after each cost more than the tests did.
+    """
     gc.collect()
     gc.freeze()
 
