@@ -12,7 +12,7 @@ export PYTHONPATH := $(CURDIR)
 # Where cargo puts coreos-installer, and Debian the tools of root.
 export PATH := $(abspath $(bin)):$(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 
-.PHONY: help run test lint format docs deps clean
+.PHONY: help run test lint format docs bench deps clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -38,7 +38,10 @@ docs: $(VENV)/installed ## docs/configuration.md and docs/metrics.md, from the c
 	$(bin)/python -m image_service.config >docs/configuration.md
 	$(bin)/python -m image_service.observe.metrics >docs/metrics.md
 
-deps: ## the clients that the acceptance tests drive (apt or dnf, cargo; asks for root)
+bench: $(VENV)/tools ## this service beside nginx; ARGS=--help goes to it
+	$(bin)/python -m bench $(ARGS)
+
+deps: ## the clients that acceptance tests and bench drive (apt or dnf, cargo; asks for root)
 	.ci/deps
 
 clean: ## what make made; not the data

@@ -1,4 +1,4 @@
-"""Tables for people, as docs/performance.md has them; ``python -m bench.report FILE…``: of what --json wrote."""
+"""Tables as docs/performance.md has them, of what ``--json FILE`` wrote: ``python -m bench.report FILE…``."""
 
 from __future__ import annotations
 
