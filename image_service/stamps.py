@@ -43,10 +43,14 @@ class Stamps:
         """Give the stamp at a place; 0: it was never renewed."""
         return self._table[slot]
 
-    def renew(self, slot: int) -> None:
+    def renew(self, slot: int) -> int:
         """Write another stamp: a random one, so that two processes never write the same.
 
         Args:
             slot: its place.
+
+        Returns:
+            the stamp. What stands there may be another process's by now.
         """
-        self._table[slot] = 1 + secrets.randbelow((1 << 64) - 1)
+        stamp = self._table[slot] = 1 + secrets.randbelow((1 << 64) - 1)
+        return stamp

@@ -19,8 +19,9 @@ def test_a_renewed_stamp_is_another_one_and_the_rest_stay() -> None:
     stamps = Stamps()
     seen = set()
     for _ in range(100):
-        stamps.renew(7)
-        seen.add(stamps[7])
+        renewed = stamps.renew(7)
+        assert stamps[7] == renewed
+        seen.add(renewed)
     assert len(seen) == 100
     assert 0 not in seen
     assert stamps[6] == stamps[8] == 0

@@ -49,6 +49,7 @@ class Mount:
         generation: of its snapshot.
         base_sha256: of its base image, lower-case hex.
         read_at: when it last read.
+        since: what the reader has read before then gives way to it, where that was another image. Not kept.
     """
 
     reader: bytes
@@ -56,6 +57,11 @@ class Mount:
     generation: int
     base_sha256: str
     read_at: float
+    since: float = attrs.field(eq=False)
+
+    @since.default
+    def _since(self) -> float:
+        return self.read_at
 
 
 class SnapshotStore(Protocol):
@@ -120,9 +126,11 @@ class SnapshotStore(Protocol):
     async def save_mounts(self, mounts: Sequence[Mount]) -> None:
         """Keep mounts, all or none, each in the place of what its reader had before.
 
+        Another process may have moved the same reader on: what it has read ``since``, of another image,
+        stays, and so does what is later of the same one.
+
         Args:
-            mounts: their snapshots are in use as of ``read_at``. Where that is earlier than what is known of
-                the same reader, the later one stays.
+            mounts: their snapshots are in use as of ``read_at``.
         """
 
     async def mount(self, reader: bytes) -> Mount | None:

@@ -21,6 +21,7 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    and_,
     bindparam,
     case,
     delete,
@@ -28,6 +29,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    or_,
     select,
     update,
 )
@@ -199,10 +201,12 @@ def _end(key: bytes, at: float, connection: Connection) -> None:
 
 def _save_mounts(mounts: list[dict[str, Any]], connection: Connection) -> None:
     upsert = sqlite.insert(_MOUNTS)
+    known, new = _MOUNTS.c, upsert.excluded
+    is_same = and_(*(known[name] == new[name] for name in ("key", "generation", "base_sha256")))
     upsert = upsert.on_conflict_do_update(
-        index_elements=[_MOUNTS.c.reader],
-        set_={column.name: column for column in upsert.excluded if column.name != "reader"},
-        where=_MOUNTS.c.read_at <= upsert.excluded.read_at,
+        index_elements=[known.reader],
+        set_={column.name: column for column in new if column.name != "reader"},
+        where=or_(known.read_at < bindparam("since", type_=Float), is_same & (known.read_at <= new.read_at)),
     )
     connection.execute(upsert, mounts)
     read_at = bindparam("read", type_=Float)

@@ -60,7 +60,7 @@ class MemoryStore:
     async def save_mounts(self, mounts: Sequence[Mount]) -> None:
         for mount in mounts:
             before = self._mounts.get(mount.reader)
-            if before is None or before.read_at <= mount.read_at:
+            if before is None or before.read_at < mount.since or _is_later_of_same(before, mount):
                 self._mounts[mount.reader] = mount
             row = self._rows.get((mount.key, mount.generation))
             if row:
@@ -89,3 +89,7 @@ class MemoryStore:
 
     def _newest(self, key: bytes) -> int:
         return max(self._generations(key), default=0)
+
+
+def _is_later_of_same(before: Mount, mount: Mount) -> bool:
+    return attrs.evolve(before, read_at=mount.read_at) == mount and before.read_at <= mount.read_at

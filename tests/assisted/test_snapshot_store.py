@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from math import inf
+from typing import TYPE_CHECKING, Any
 
+import attrs
 import pytest
 from twisted.internet.defer import Deferred, gatherResults
 
@@ -43,14 +45,8 @@ async def store(reactor: EPollReactor, tmp_path: Path, implementation: str) -> A
     threads.stop()
 
 
-def mount(
-    reader: bytes = READER,
-    key: bytes = KEY,
-    generation: int = 1,
-    base_sha256: str = BASE,
-    read_at: float = T,
-) -> Mount:
-    return Mount(reader, key, generation, base_sha256, read_at)
+def mount(reader: bytes = READER, key: bytes = KEY, generation: int = 1, **other: Any) -> Mount:
+    return Mount(reader, key, generation, **{"base_sha256": BASE, "read_at": T, **other})
 
 
 @ensure_deferred
@@ -192,6 +188,22 @@ async def test_a_reader_s_latest_mount_is_remembered(store: SnapshotStore) -> No
 async def test_one_reader_twice_in_a_batch(store: SnapshotStore) -> None:
     await store.save_mounts([mount(read_at=T + 2, generation=2), mount(read_at=T + 1, generation=1)])
     assert await store.mount(READER) == mount(read_at=T + 2, generation=2)
+
+
+@pytest.mark.parametrize("other", [{"key": OTHER_KEY}, {"generation": 2}, {"base_sha256": "00" * 32}])
+@ensure_deferred
+async def test_what_a_reader_has_read_of_another_image_in_the_meantime_stays(
+    store: SnapshotStore, other: dict[str, Any]
+) -> None:
+    moved_on = mount(**other, read_at=T + 10)
+    await store.save_mounts([moved_on])
+    for since in (T, T + 10):
+        await store.save_mounts([mount(read_at=T + 20, since=since)])
+        assert await store.mount(READER) == moved_on
+    await store.save_mounts([attrs.evolve(moved_on, read_at=T + 15, since=T)])
+    assert (await store.mount(READER) or mount()).read_at == T + 15
+    await store.save_mounts([mount(read_at=T + 12, since=inf)])
+    assert await store.mount(READER) == mount(read_at=T + 12)
 
 
 @ensure_deferred
