@@ -25,23 +25,23 @@ import tempfile
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from bench import machine, report
 from bench.race import Race, run_race
 from bench.results import Document
-from bench.scenarios import races
+from bench.scenarios import scenarios
 from bench.servers import Server
 from bench.stage import QUICK, Effort, Stage
+
+if TYPE_CHECKING:
+    from bench.study import Study
 
 
 def main() -> None:
     """Measure, and print the tables."""
     options = parse(sys.argv[1:])
-    chosen = choose(options.scenario)
-    if options.list:
-        print("\n".join(race.name for race in chosen))
-        return
     with ExitStack() as stack:
         directory = options.directory or Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))
@@ -49,6 +49,10 @@ def main() -> None:
         directory.mkdir(parents=True, exist_ok=True)
         servers = frozenset(options.server)
         stage = Stage(effort(options), directory, stack, peers(options.peer, options.peer_pid), servers)
+        chosen = choose(stage, options.scenario)
+        if options.list:
+            print("\n".join(scenario.name for scenario in chosen))
+            return
         document = measure(stage, chosen)
     print("\n".join(report.lines(document)))
     if options.json:
@@ -90,18 +94,19 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def effort(options: argparse.Namespace) -> Effort:
     """How much is measured."""
-    return QUICK if options.quick else Effort(options.rounds, options.seconds, options.megabytes)
+    if options.quick:
+        return QUICK
+    return Effort(rounds=options.rounds, seconds=options.seconds, megabytes=options.megabytes)
 
 
-def choose(patterns: list[str]) -> list[Race]:
+def choose(stage: Stage, patterns: list[str]) -> list[Race | Study]:
     """The scenarios whose names fit one of the patterns; without patterns all.
 
     Raises:
         SystemExit: there is none.
     """
-    chosen = [
-        race for race in races() if not patterns or any(fnmatchcase(race.name, each) for each in patterns)
-    ]
+    every = list(scenarios(stage))
+    chosen = [each for each in every if any(fnmatchcase(each.name, pattern) for pattern in patterns or "*")]
     if not chosen:
         raise SystemExit(f"no scenario is like {' or '.join(patterns)}; see --list")
     return chosen
@@ -116,13 +121,18 @@ def peers(urls: list[tuple[str, str]], pids: list[tuple[str, str]]) -> tuple[Ser
     return tuple(Server(name, by_scheme, known.get(name)) for name, by_scheme in by_name.items())
 
 
-def measure(stage: Stage, chosen: list[Race]) -> Document:
+def measure(stage: Stage, chosen: list[Race | Study]) -> Document:
     """Run the scenarios, and tell on standard error which is under way."""
     document = Document(machine=machine.describe(stage.directory), races=[], findings=[])
-    for race in chosen:
-        print(race.name, file=sys.stderr, flush=True)
-        document["races"].append(run_race(race, stage.servers, stage.effort.rounds, stage.effort.seconds))
-    document["machine"]["TLS"] = machine.negotiated(stage.servers)
+    for scenario in chosen:
+        print(scenario.name, file=sys.stderr, flush=True)
+        if isinstance(scenario, Race):
+            effort = stage.effort
+            document["races"].append(run_race(scenario, stage.servers, effort.rounds, effort.seconds))
+        else:
+            document["findings"] += [figure.of(scenario.name) for figure in scenario.run(stage)]
+    if document["races"]:
+        document["machine"]["TLS"] = machine.negotiated(stage.servers)
     return document
 
 

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 _GIGABYTE = 1e9
 
 
+def _nothing() -> None:
+    pass
+
+
 @attrs.frozen
 class Race:
     """What servers are compared by.
@@ -27,6 +31,7 @@ class Race:
         scheme: ``http`` or ``https``.
         drive: sends requests to a URL of an image of a size, for some seconds.
         counts_bytes: throughput is bytes, and CPU time is for a GB; else requests.
+        prepare: is called before each turn, and not measured.
         throughput_target: as a ratio to nginx.
         cpu_target: same.
     """
@@ -35,6 +40,7 @@ class Race:
     scheme: str
     drive: Callable[[str, int, int], Traffic]
     counts_bytes: bool = False
+    prepare: Callable[[], None] = _nothing
     throughput_target: Target = attrs.field(factory=Target)
     cpu_target: Target = attrs.field(factory=Target)
 
@@ -99,6 +105,7 @@ def run_race(race: Race, servers: Sequence[Server], rounds: int, seconds: int) -
 
 def _run_lap(race: Race, server: Server, seconds: int) -> _Lap:
     url, size_bytes = server.urls[race.scheme], server.size_bytes(race.scheme)
+    race.prepare()
     before = server.cpu_seconds()
     traffic = race.drive(url, size_bytes, seconds)
     after = server.cpu_seconds()

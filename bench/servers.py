@@ -53,6 +53,10 @@ class Server:
         """CPU time spent so far; None: that is not known."""
         return None if self.pid is None else processes.cpu_seconds(self.pid)
 
+    def memory_bytes(self) -> int | None:
+        """Memory that it takes now; None: that is not known."""
+        return None if self.pid is None else processes.memory_bytes(self.pid)
+
     def size_bytes(self, scheme: str) -> int:
         """Size of the image."""
         return int(head(self.urls[scheme])["content-length"])
@@ -84,7 +88,7 @@ def start_nginx(stack: ExitStack, directory: Path, image: Path, certificate: Pat
     )
     image.parent.chmod(0o755)  # its worker is another user
     command = [program("nginx"), "-p", str(prefix), "-c", "nginx.conf", "-e", "error.log"]
-    process = _start(stack, command, prefix / "output.log")
+    process = start(stack, command, prefix / "output.log")
     urls = {
         "http": f"http://127.0.0.1:{http_port}/{image.name}",
         "https": f"https://127.0.0.1:{https_port}/{image.name}",
@@ -112,6 +116,7 @@ def start_service(
         the service, which answers.
     """
     http_port, https_port = free_port(), free_port()
+    directory.mkdir(exist_ok=True)
     own = {
         "DATA_DIR": str(directory / "data"),
         "DRAIN_DELAY": "0",
@@ -128,12 +133,34 @@ def start_service(
     command = [sys.executable, "-m", "image_service.cli", "serve"]
     if "ASSISTED_SERVICE_HOST" not in own:
         command.append("--standalone")
-    process = _start(stack, command, directory / "service.log", own)
+    process = start(stack, command, directory / "service.log", own)
     urls = {
         "http": f"http://127.0.0.1:{http_port}/{image_path(images[0])}",
         "https": f"https://127.0.0.1:{https_port}/{image_path(images[0])}",
     }
     return _answering(Server(SERVICE, urls, process.pid), process)
+
+
+def start(
+    stack: ExitStack, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a process.
+
+    Args:
+        stack: ends it.
+        command: its arguments, the program first.
+        log: takes what it prints.
+        environment: more variables.
+
+    Returns:
+        the process.
+    """
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command, env={**os.environ, **(environment or {})}, stdout=output, stderr=output
+        )
+    stack.callback(_stop, process)
+    return process
 
 
 def image_path(image: Path, infra_env_id: str = INFRA_ENV) -> str:
@@ -195,17 +222,6 @@ def _os_image(image: Path) -> dict[str, str]:
         "cpu_architecture": "x86_64",
         "url": image.as_uri(),
     }
-
-
-def _start(
-    stack: ExitStack, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
-) -> subprocess.Popen[bytes]:
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command, env={**os.environ, **(environment or {})}, stdout=output, stderr=output
-        )
-    stack.callback(_stop, process)
-    return process
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

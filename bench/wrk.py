@@ -30,8 +30,14 @@ class Traffic:
     seconds: float
 
 
-def run_wrk(
-    url: str, connections: int, seconds: int, *, range_bytes: int | None = None, file_bytes: int = 0
+def run_wrk(  # noqa: PLR0913 - what a range is has defaults
+    url: str,
+    connections: int,
+    seconds: int,
+    *,
+    range_bytes: int | None = None,
+    file_bytes: int = 0,
+    first_byte: int = 0,
 ) -> Traffic:
     """Send requests on kept-alive connections, the next as soon as one is answered.
 
@@ -41,6 +47,7 @@ def run_wrk(
         seconds: how long.
         range_bytes: of each range, at random multiples of it; None: the whole image.
         file_bytes: size of the image; only ranges need it.
+        first_byte: of the part of the image that ranges are of.
 
     Returns:
         what was answered.
@@ -49,7 +56,7 @@ def run_wrk(
         SystemExit: a connection failed, or an answer was none of 2xx.
     """
     command = [program("wrk"), "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "60s"]
-    environment = {**os.environ, "FILE_BYTES": str(file_bytes)}
+    environment = {**os.environ, "FILE_BYTES": str(file_bytes), "FIRST_BYTE": str(first_byte)}
     if range_bytes is not None:
         environment["RANGE_BYTES"] = str(range_bytes)
     command += ["-s", str(_SCRIPT), url]

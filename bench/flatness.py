@@ -1,0 +1,79 @@
+"""What must not make a request dearer: more connections, or a larger base image."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from bench.base_images import sparse_image
+from bench.results import Target
+from bench.servers import SERVICE, head, image_path
+from bench.study import Figure
+from bench.wrk import run_wrk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bench.servers import Server
+    from bench.stage import Effort, Stage
+
+_FLAT = Target(at_most=1.1)
+_RANGE_BYTES = 64 * 1024
+_LAST_BYTES = 64 * 1024 * 1024
+"""Of a sparse image ranges are taken from here alone: a hole, too, takes room in the page cache."""
+
+
+def study_connections(stage: Stage) -> Iterator[Figure]:
+    """CPU time of a 64 KiB range with 256 connections, divided by that with 16."""
+    for server in stage.servers:
+        if server.pid is not None and "http" in server.urls:
+            url, size_bytes = server.urls["http"], server.size_bytes("http")
+            few, many = (_spender(server, url, size_bytes, connections) for connections in (16, 256))
+            target = _FLAT if server.name == SERVICE else Target()
+            yield Figure(
+                server.name, "CPU of a request, 256 ÷ 16", "", _ratios(stage.effort, few, many), target
+            )
+
+
+def study_base_size(stage: Stage) -> Iterator[Figure]:
+    """CPU time of a 64 KiB range of a large sparse base, divided by that of a small one."""
+    images = [sparse_image(stage.directory, size) for size in stage.effort.sparse_gibibytes]
+    with ExitStack() as stack:
+        service = stage.start_service(stack, images=images)
+        root = service.urls["http"].removesuffix(image_path(images[0]))
+        urls = [root + image_path(image) for image in images]
+        small, large = (
+            _spender(service, url, image.stat().st_size, 16) for url, image in zip(urls, images, strict=True)
+        )
+        for url in urls:
+            head(url)
+        label = " ÷ ".join(f"{size} GiB" for size in reversed(stage.effort.sparse_gibibytes))
+        yield Figure(SERVICE, f"CPU of a request, {label}", "", _ratios(stage.effort, small, large), _FLAT)
+
+
+def _spender(server: Server, url: str, size_bytes: int, connections: int) -> Callable[[int], float]:
+    """Make what measures the CPU time of a request, given the seconds to measure for."""
+
+    def spend(seconds: int) -> float:
+        before = server.cpu_seconds() or 0.0
+        first_byte = max(size_bytes - _LAST_BYTES, 0)
+        traffic = run_wrk(
+            url, connections, seconds, range_bytes=_RANGE_BYTES, file_bytes=size_bytes, first_byte=first_byte
+        )
+        return ((server.cpu_seconds() or 0.0) - before) / traffic.requests
+
+    return spend
+
+
+def _ratios(effort: Effort, one: Callable[[int], float], other: Callable[[int], float]) -> list[float]:
+    """The other divided by the one, round by round, after a second of each that does not count."""
+    one(1)
+    other(1)
+    ratios = []
+    for number in range(effort.rounds):
+        if number % 2:
+            divisor, dividend = one(effort.seconds), other(effort.seconds)
+        else:
+            dividend, divisor = other(effort.seconds), one(effort.seconds)
+        ratios.append(dividend / divisor)
+    return ratios
