@@ -9,14 +9,14 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from image_service.cli import customize, extract, images, inspect, serve
+from image_service.cli import customize, extract, images, inspect, loadtest, serve
 from image_service.cli.command import STATUS_OF_SIGNALS
 from image_service.errors import ImageServiceError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS = (serve, images, inspect, customize, extract)
+COMMANDS = (serve, images, inspect, customize, extract, loadtest)
 EXIT_FAILURE = 1
 
 

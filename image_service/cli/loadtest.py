@@ -1,0 +1,130 @@
+"""``image-service loadtest``: many clients that read images, verify them, and measure."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from image_service.errors import ConfigurationError
+from image_service.loadtest.profiles import Profile
+
+if TYPE_CHECKING:
+    from image_service.cli.command import AddParser
+
+EXIT_USAGE = 2
+_EXAMPLES = """\
+examples:
+  image-service loadtest URL --clients 64 --duration 1m --slo 'p99<200ms' --slo 'errors<0.1%'
+  image-service loadtest --urls urls.txt --profile download --rate 10KiB/s --report out
+  image-service loadtest 'http://localhost:8080/byid/{infra_env}/sample/x86_64/full.iso' \\
+      --infra-envs 100 --api http://localhost:8090
+
+It makes as much load as it can: aim it only at servers that are yours.
+"""
+
+
+def add(add_parser: AddParser) -> None:
+    """Declare the command.
+
+    Args:
+        add_parser: makes its parser.
+    """
+    parser = add_parser(
+        "loadtest",
+        help="load a server with clients that verify what they read",
+        description="Read images as many machines do at once, verify every byte, and report how it went.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_targets(parser)
+    _add_load(parser)
+    parser.add_argument(
+        "--slo",
+        action="append",
+        default=[],
+        metavar="OBJECTIVE",
+        help="what has to hold, such as p99<200ms, first-byte.max<=3s, errors<0.1%%, throughput>1GB/s;"
+        " repeatable",
+    )
+    parser.add_argument("--report", metavar="DIR", help="write report.json and report.html there")
+    parser.set_defaults(run=run)
+
+
+def _add_targets(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("urls", nargs="*", metavar="URL", help="of an image; {infra_env} in it is filled in")
+    parser.add_argument("--urls", dest="urls_file", metavar="FILE", help="more URLs, one a line; - is stdin")
+    parser.add_argument(
+        "--infra-envs",
+        metavar="N|FILE",
+        help="for {infra_env}: identifiers, one a line; or how many to register with --api for the test",
+    )
+    parser.add_argument(
+        "--api", metavar="URL", help="where to register them; $STANDALONE_TOKEN is its token, if it has one"
+    )
+    parser.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'|@FILE",
+        help="field for each request; shown nowhere; repeatable",
+    )
+    trust = parser.add_mutually_exclusive_group()
+    trust.add_argument(
+        "--cacert", metavar="FILE", help="PEM file of authorities to trust beside the system's"
+    )
+    trust.add_argument("--insecure", action="store_true", help="trust any certificate")
+
+
+def _add_load(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--profile",
+        choices=[*Profile],
+        default=Profile.MOUNT,
+        help="ranges as a BMC reads them, the first of them only, or whole images (default: mount)",
+    )
+    parser.add_argument("--clients", default="16", metavar="N", help="that read at once (default: 16)")
+    parser.add_argument("--duration", default="30s", metavar="TIME", help="such as 30s or 5m (default: 30s)")
+    parser.add_argument(
+        "--rate",
+        metavar="RATE",
+        help="of each client: requests a second (20/s), or bytes of a download (10KiB/s)",
+    )
+    parser.add_argument(
+        "--timeout",
+        default="10s",
+        metavar="TIME",
+        help="without progress an answer is given up (default: 10s)",
+    )
+    parser.add_argument(
+        "--check",
+        default="1",
+        metavar="N",
+        help="images to read whole in the end, against .sha256 (default: 1)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run a load test.
+
+    Args:
+        options: as declared.
+
+    Returns:
+        exit status: 0; 1, objectives missed or verification failed; 2, the command line makes no sense.
+
+    Raises:
+        ImageServiceError: it cannot begin.
+        OSError: the report cannot be written.
+    """
+    # Imported late: other commands need none of what comes with it.
+    from image_service.cli.loadtest_run import run_stated  # noqa: PLC0415
+    from image_service.loadtest.options import read_options  # noqa: PLC0415
+
+    try:
+        return run_stated(read_options(options), os.environ.get("STANDALONE_TOKEN"))
+    except ConfigurationError as error:
+        for fault in error.detail.splitlines():
+            print(f"image-service: {fault}", file=sys.stderr)  # noqa: T201
+        return EXIT_USAGE

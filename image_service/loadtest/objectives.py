@@ -1,0 +1,169 @@
+"""Objectives as they are stated on the command line: ``p99<200ms``, ``errors<0.1%``, ``throughput>1GB/s``."""
+
+from __future__ import annotations
+
+import operator
+import re
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+class Timing(StrEnum):
+    """What is timed. All of it is counted by the client, from when a request was due."""
+
+    REQUEST = "request"
+    HEAD = "head"
+    RANGE = "range"
+    FIRST_BYTE = "first-byte"
+    CONNECT = "connect"
+    FIRST_REQUEST = "first-request"
+
+
+class Dimension(StrEnum):
+    """What a value is a number of."""
+
+    SECONDS = "s"
+    SHARE = ""
+    BYTES_PER_SECOND = "B/s"
+    PER_SECOND = "/s"
+
+
+_PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
+_UNITS: Mapping[Dimension, Mapping[str, float]] = {
+    Dimension.SECONDS: {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0},
+    Dimension.SHARE: {"": 1.0, "%": 0.01},
+    Dimension.BYTES_PER_SECOND: {f"{prefix}B/s": factor for prefix, factor in _PREFIXES.items()},
+    Dimension.PER_SECOND: {"/s": 1.0},
+}
+_RATES = {
+    "errors": Dimension.SHARE,
+    "refusals": Dimension.SHARE,
+    "throughput": Dimension.BYTES_PER_SECOND,
+    "requests": Dimension.PER_SECOND,
+}
+_OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_STATED = re.compile(r"([a-z-]+\.)?([a-z]+[0-9]*(?:\.[0-9]+)?)\s*(<=|>=|<|>)\s*([0-9]+(?:\.[0-9]+)?)\s*(\S*)")
+_PERCENTILE = re.compile(r"p([0-9]{1,2}(?:\.[0-9]+)?|100)")
+_STATISTICS = ("max", "mean")
+
+
+@attrs.frozen
+class Objective:
+    """What a load test is to show.
+
+    Args:
+        text: as it was stated.
+        statistic: ``max``, ``mean`` or a percentile (``p99.9``) of a timing; or ``errors``, ``refusals``,
+            ``throughput``, ``requests``.
+        timing: of what; None: of nothing, it is a rate.
+        comparison: ``<``, ``<=``, ``>`` or ``>=``.
+        bound: in the dimension's own unit.
+        dimension: of the bound and of what is measured.
+    """
+
+    text: str
+    statistic: str
+    timing: Timing | None
+    comparison: str
+    bound: float
+    dimension: Dimension
+
+    def is_met_by(self, measured: float | None) -> bool:
+        """Judge a measurement; of what was not measured nothing is known, so nothing is met."""
+        return measured is not None and _OPERATORS[self.comparison](measured, self.bound)
+
+    @property
+    def percent(self) -> float | None:
+        """The percentile that it is about; None: it is about none."""
+        found = _PERCENTILE.fullmatch(self.statistic)
+        return float(found[1]) if found else None
+
+
+def parse_objective(text: str) -> Objective:
+    """Read an objective.
+
+    Args:
+        text: ``[TIMING.]STATISTIC`` or a rate, a comparison, a number with its unit.
+
+    Returns:
+        the objective; a statistic without a timing is that of whole requests.
+
+    Raises:
+        ValueError: what is wrong and what would be right.
+    """
+    stated = _STATED.fullmatch(text.strip())
+    if stated is None:
+        raise ValueError("must be as p99<200ms, first-byte.max<=3s, errors<0.1% or throughput>1GB/s")
+    of, statistic, comparison, number, unit = stated.groups()
+    timing = None if statistic in _RATES and not of else _timing(of, statistic)
+    dimension = _RATES[statistic] if timing is None else Dimension.SECONDS
+    return Objective(
+        text.strip(), statistic, timing, comparison, float(number) * _factor(unit, dimension), dimension
+    )
+
+
+def _timing(of: str | None, statistic: str) -> Timing:
+    name = (of or f"{Timing.REQUEST}.").removesuffix(".")
+    if name not in set(Timing):
+        raise ValueError(f"{name} is not timed; {', '.join(Timing)} are")
+    found = _PERCENTILE.fullmatch(statistic)
+    if not (statistic in _STATISTICS or (found and float(found[1]) > 0)):
+        raise ValueError(f"{statistic} is none of p50, p99, p99.9, …, max, mean, {', '.join(_RATES)}")
+    return Timing(name)
+
+
+def _factor(unit: str, dimension: Dimension) -> float:
+    units = _UNITS[dimension]
+    if unit not in units:
+        known = ", ".join(name or "none" for name in units)
+        raise ValueError(f"has the unit {unit or 'none'}; here it is one of {known}")
+    return units[unit]
+
+
+def parse_bytes_per_second(text: str) -> float | None:
+    """Read ``10KiB/s`` or its like; None: it is nothing of the kind."""
+    return _rate(text, Dimension.BYTES_PER_SECOND)
+
+
+def parse_per_second(text: str) -> float | None:
+    """Read ``20/s``; None: it is nothing of the kind."""
+    return _rate(text, Dimension.PER_SECOND)
+
+
+def _rate(text: str, dimension: Dimension) -> float | None:
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(\S+)", text)
+    if not found or found[2] not in _UNITS[dimension]:
+        return None
+    return float(found[1]) * _UNITS[dimension][found[2]] or None
+
+
+def tell(value: float, dimension: Dimension) -> str:
+    """Write a value in the unit in which it is read most easily.
+
+    Args:
+        value: in the dimension's own unit.
+        dimension: what it is a number of.
+
+    Returns:
+        three digits or more, and the unit.
+    """
+    if dimension is Dimension.SHARE:
+        return f"{value * 100:.3g} %"
+    units = {unit: factor for unit, factor in _UNITS[dimension].items() if unit != "m" and "i" not in unit}
+    fitting = [unit for unit in units if value >= units[unit]] or [min(units, key=units.__getitem__)]
+    unit = max(fitting, key=units.__getitem__)
+    return f"{_digits(value / units[unit])} {unit}" if unit != "/s" else f"{_digits(value)}/s"
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits either way

@@ -1,0 +1,247 @@
+"""The report as one page that needs nothing from elsewhere."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.loadtest.objectives import Dimension, Timing, tell
+from image_service.loadtest.plot import Line, chart, linear_axis, log_axis
+from image_service.loadtest.report import PERCENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from image_service.loadtest.plot import Axis
+    from image_service.loadtest.report import Report
+    from image_service.loadtest.tally import Interval
+
+MAX_POINTS = 300
+"""Of a line; a longer course is drawn in longer intervals."""
+_NINES = 5  # the distribution is shown to 99.999 %
+_SHORTEST_SECONDS = 1e-5
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1c2126; --quiet: #5b6570; --paper: #fff; --rule: #dde2e7;
+  --good: #0b7a3b; --bad: #b3261e; --line0: #0062a3; --line1: #c26a00; --line2: #a3357f; --line3: #3d7a2a; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e8ebee; --quiet: #9aa4ae; --paper: #14181c;
+  --rule: #333a42; --good: #5fd08a; --bad: #ff8a80; --line0: #63b3ed; --line1: #f0a34a; --line2: #e58bc8;
+  --line3: #8fce79; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+  max-width: 800px; margin: 2em auto; padding: 0 1em; }
+h1 { font-size: 1.5em; margin-bottom: 0; } h2 { font-size: 1.1em; margin: 2em 0 .4em; }
+p { margin: .3em 0; }
+.quiet { color: var(--quiet); } .good { color: var(--good); } .bad { color: var(--bad); }
+.scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; }
+th, td { text-align: right; padding: .25em .6em; border-bottom: 1px solid var(--rule); white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; padding-left: 0; } th { color: var(--quiet); }
+td { font-variant-numeric: tabular-nums; } svg { width: 100%; height: auto; margin-top: 1.2em; }
+svg text { fill: var(--quiet); font-size: 12px; } svg .heading { fill: var(--ink); font-size: 14px; }
+svg .right { text-anchor: end; } svg .middle { text-anchor: middle; }
+svg path { fill: none; stroke-width: 1.8; stroke-linejoin: round;
+  stroke-linecap: round; }
+svg .grid { stroke: var(--rule); stroke-width: 1; }
+svg .line0 { stroke: var(--line0); } svg .line1 { stroke: var(--line1); }
+svg .line2 { stroke: var(--line2); } svg .line3 { stroke: var(--line3); }
+"""
+
+
+def render_page(report: Report) -> str:
+    """Write a report.
+
+    Args:
+        report: what is told.
+
+    Returns:
+        an HTML document.
+    """
+    body = "".join((*_verdict(report), *_charts(report), *_numbers(report), *_verification(report)))
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Load test of {escape(_servers(report))}</title><style>{_STYLE}</style></head>"
+        f"<body>{body}</body></html>\n"
+    )
+
+
+def _servers(report: Report) -> str:
+    return ", ".join(sorted({str(target.origin) for target in report.plan.targets}))
+
+
+def _verdict(report: Report) -> Iterator[str]:
+    plan, missed = report.plan, report.missed()
+    yield f"<h1>Load test of {escape(_servers(report))}</h1>"
+    yield _paragraph(
+        f"{plan.profile} · {plan.clients} clients · images: {len(plan.targets)} · {report.seconds:.1f} s"
+        f" from {report.begun_at} · client used {report.cpu_share:.0%} of a processor",
+        "quiet",
+    )
+    yield _paragraph("Failed" if missed else "Passed", "bad" if missed else "good")
+    for reason in missed:
+        yield _paragraph(reason, "bad")
+    for remark in report.remarks():
+        yield _paragraph(remark, "quiet")
+    if report.objectives:
+        yield "<h2>Objectives</h2>"
+        yield _table(
+            ("objective", "measured", ""),
+            (
+                (
+                    each.text,
+                    report.tell_measured(each),
+                    "met" if each.is_met_by(report.measured(each)) else "missed",
+                )
+                for each in report.objectives
+            ),
+        )
+
+
+def _charts(report: Report) -> Iterator[str]:
+    rows = thin(report.intervals)
+    if rows:
+        time = linear_axis(rows[-1].at_seconds, lambda seconds: f"{seconds:g} s", tight=True)
+        yield "<h2>Course</h2>"
+        yield _latency_chart(report.plotted, time, rows)
+        yield _rate_chart(
+            "Content read", time, rows, Dimension.BYTES_PER_SECOND, {"content": lambda row: row.byte_count}
+        )
+        yield _rate_chart(
+            "Requests answered", time, rows, Dimension.PER_SECOND, {"requests": lambda row: row.requests}
+        )
+        yield _rate_chart(
+            "Errors and refusals",
+            time,
+            rows,
+            Dimension.PER_SECOND,
+            {"errors": lambda row: row.errors, "refusals": lambda row: row.refusals},
+        )
+    yield "<h2>Distribution</h2>"
+    yield _distribution_chart(report)
+
+
+def _latency_chart(timing: Timing, time: Axis, rows: Sequence[Interval]) -> str:
+    lines = [
+        Line("p50", [(row.at_seconds, row.p50_seconds) for row in rows]),
+        Line("p99", [(row.at_seconds, row.p99_seconds) for row in rows]),
+        Line("max", [(row.at_seconds, row.max_seconds) for row in rows]),
+    ]
+    return chart(f"Time of a {timing}", time, _durations(lines), lines)
+
+
+def _rate_chart(
+    title: str,
+    time: Axis,
+    rows: Sequence[Interval],
+    dimension: Dimension,
+    counts: dict[str, Callable[[Interval], int]],
+) -> str:
+    lines = [
+        Line(name, [(row.at_seconds, count(row) / row.seconds) for row in rows])
+        for name, count in counts.items()
+    ]
+    largest = max(value for line in lines for _, value in line.points)
+    return chart(title, time, linear_axis(largest, lambda value: tell(value, dimension)), lines)
+
+
+def _distribution_chart(report: Report) -> str:
+    """Shares as nines, so that the last thousandth has as much room as the first nine tenths."""
+    shown = (Timing.REQUEST, Timing.FIRST_BYTE, Timing.CONNECT, Timing.FIRST_REQUEST)
+    lines = [
+        Line(timing, [(_nines(share), seconds) for seconds, share in report.timings[timing].shares()])
+        for timing in shown
+        if report.timings[timing].count
+    ]
+    nines = linear_axis(_NINES, lambda value: f"{100 - 100 / 10**value:g} %")
+    return chart("How long what share took at most", nines, _durations(lines), lines)
+
+
+def _nines(share: float) -> float:
+    return _NINES if share >= 1 else min(-math.log10(1 - share), _NINES)
+
+
+def _durations(lines: Sequence[Line]) -> Axis:
+    values = [max(value, _SHORTEST_SECONDS) for line in lines for _, value in line.points if value]
+    smallest, largest = min(values, default=_SHORTEST_SECONDS), max(values, default=1.0)
+    return log_axis(smallest, largest, lambda value: tell(value, Dimension.SECONDS))
+
+
+def thin(intervals: Sequence[Interval]) -> list[Interval]:
+    """Join neighbours until there are few enough to be drawn.
+
+    Args:
+        intervals: in their order.
+
+    Returns:
+        at most ``MAX_POINTS``; counts are sums, medians are means of medians, and of the others the worst.
+    """
+    size = math.ceil(len(intervals) / MAX_POINTS) or 1
+    return [_join(intervals[first : first + size]) for first in range(0, len(intervals), size)]
+
+
+def _join(rows: Sequence[Interval]) -> Interval:
+    return attrs.evolve(
+        rows[-1],
+        seconds=sum(row.seconds for row in rows),
+        requests=sum(row.requests for row in rows),
+        byte_count=sum(row.byte_count for row in rows),
+        errors=sum(row.errors for row in rows),
+        refusals=sum(row.refusals for row in rows),
+        p50_seconds=sum(row.p50_seconds for row in rows) / len(rows),
+        p99_seconds=max(row.p99_seconds for row in rows),
+        max_seconds=max(row.max_seconds for row in rows),
+    )
+
+
+def _numbers(report: Report) -> Iterator[str]:
+    yield "<h2>Numbers</h2>"
+    heads = ("time of", "count", "mean", *(f"p{percent:g}" for percent in PERCENTS), "max")
+    yield _table(
+        heads,
+        (
+            (
+                timing,
+                f"{histogram.count:,}",
+                *(
+                    tell(value, Dimension.SECONDS)
+                    for value in (
+                        histogram.mean,
+                        *map(histogram.percentile, PERCENTS),
+                        histogram.largest,
+                    )
+                ),
+            )
+            for timing, histogram in report.timings.items()
+            if histogram.count
+        ),
+    )
+    rates = report.rates()
+    counts = [
+        ("requests answered", f"{report.requests:,}", tell(rates["requests"], Dimension.PER_SECOND)),
+        ("bytes of content", f"{report.byte_count:,}", tell(rates["throughput"], Dimension.BYTES_PER_SECOND)),
+        ("refusals", f"{report.refusals:,}", tell(rates["refusals"], Dimension.SHARE)),
+        ("errors", f"{sum(report.errors.values()):,}", tell(rates["errors"], Dimension.SHARE)),
+        *((f"error {kind}", f"{count:,}", "") for kind, count in sorted(report.errors.items())),
+        ("reconnects", f"{report.reconnects:,}", ""),
+    ]
+    yield _table(("", "", ""), counts)
+
+
+def _verification(report: Report) -> Iterator[str]:
+    yield "<h2>Verification</h2>"
+    yield _paragraph(f"{report.blocks_compared:,} blocks of 4 KiB were read before, and compared.")
+    for check in report.checks:
+        yield _paragraph(f"Read whole: {check.image}: SHA-256 {check.outcome}")
+    for example in report.examples:
+        yield _paragraph(example, "bad")
+
+
+def _paragraph(text: str, style: str = "") -> str:
+    return f'<p class="{style}">{escape(text)}</p>'
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(text)}</th>" for text in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
+    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'

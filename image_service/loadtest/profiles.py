@@ -1,0 +1,84 @@
+"""Which ranges are read of an image, as machines read it. Offsets and lengths are in bytes."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from random import Random
+
+BLOCK = 4096
+"""Ranges begin at multiples of this, and end there or with the image."""
+SHORTEST_BLOCKS, LONGEST_BLOCKS = 1, 32  # 4 to 128 KiB
+MOUNT_RANGES = 3000
+BOOT_RANGES = 100
+DIRECTORY_BYTES = 1024 * 1024
+"""Where volume descriptors, path tables and directories are: ISO 9660 has them in front."""
+BOOT_BYTES = 16 * 1024 * 1024
+"""What follows them: boot loaders, their configuration, the EFI system partition."""
+_DIRECTORY_FIRST = 16
+_JUMP_ONE_IN = 32
+
+
+class Profile(StrEnum):
+    """How a client reads."""
+
+    MOUNT = "mount"
+    BOOT = "boot"
+    DOWNLOAD = "download"
+
+    @property
+    def is_mount(self) -> bool:
+        """Whether it reads ranges; else the whole image."""
+        return self is not Profile.DOWNLOAD
+
+
+def ranges(profile: Profile, size: int, random: Random) -> Iterator[tuple[int, int]]:
+    """Make the ranges of one mount.
+
+    Args:
+        profile: one that ``is_mount``.
+        size: of the image.
+        random: where chance comes from.
+
+    Returns:
+        the first offset of each range and the one behind its last; none where the image is empty.
+    """
+    if size == 0:
+        return iter(())
+    return _mount(size, random) if profile is Profile.MOUNT else _boot(size, random)
+
+
+def _mount(size: int, random: Random) -> Iterator[tuple[int, int]]:
+    """What a BMC passes on while a machine boots and installs: mostly sequential, with looks back."""
+    position = _aligned(random.randrange(size))
+    for number in range(MOUNT_RANGES):
+        if number < _DIRECTORY_FIRST or random.randrange(_JUMP_ONE_IN) == 0:
+            area = random.choice((DIRECTORY_BYTES, BOOT_BYTES))
+            yield _read(_aligned(random.randrange(min(area, size))), size, random)
+            continue
+        start, position = _read(position, size, random)
+        yield start, position
+        position %= size
+
+
+def _boot(size: int, random: Random) -> Iterator[tuple[int, int]]:
+    """The first seconds: directories here and there, then what is behind them from the beginning."""
+    for _ in range(_DIRECTORY_FIRST):
+        yield _read(_aligned(random.randrange(min(DIRECTORY_BYTES, size))), size, random)
+    position = 0
+    for _ in range(BOOT_RANGES - _DIRECTORY_FIRST):
+        start, position = _read(position, size, random)
+        yield start, position
+        position %= size
+
+
+def _read(start: int, size: int, random: Random) -> tuple[int, int]:
+    blocks = random.randint(SHORTEST_BLOCKS, LONGEST_BLOCKS)
+    return start, min(start + blocks * BLOCK, size)
+
+
+def _aligned(offset: int) -> int:
+    return offset - offset % BLOCK

@@ -1,0 +1,100 @@
+"""The report for a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from image_service.loadtest.objectives import Dimension, tell
+from image_service.loadtest.report import PERCENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from image_service.loadtest.report import Report
+    from image_service.loadtest.tally import Interval
+
+_HEAD = ("", "count", *(f"p{percent:g}" for percent in PERCENTS), "max")
+_MEGABYTE = 1e6
+
+
+def render_text(report: Report) -> str:
+    """Write a report.
+
+    Args:
+        report: what is told.
+
+    Returns:
+        lines of at most 100 characters, each with its end, unless an example is longer.
+    """
+    parts = (_plan(report), _counts(report), _timings(report), _verification(report), _verdict(report))
+    return "\n".join("".join(f"{line}\n" for line in part) for part in parts)
+
+
+def render_interval(interval: Interval, seconds: float) -> str:
+    """Write what a second brought.
+
+    Args:
+        interval: the second.
+        seconds: how long the run will be.
+
+    Returns:
+        one line, without its end.
+    """
+    rate = interval.requests / interval.seconds
+    throughput = interval.byte_count / interval.seconds
+    return (
+        f"{interval.at_seconds:.0f}/{seconds:.0f} s  {tell(rate, Dimension.PER_SECOND)}  "
+        f"{tell(throughput, Dimension.BYTES_PER_SECOND)}  "
+        f"p99 {tell(interval.p99_seconds, Dimension.SECONDS)}  "
+        f"{interval.errors} errors  {interval.refusals} refusals"
+    )
+
+
+def _plan(report: Report) -> Iterator[str]:
+    plan = report.plan
+    servers = ", ".join(sorted({str(target.origin) for target in plan.targets}))
+    yield f"{plan.profile}, {plan.clients} clients, images: {len(plan.targets)} of {servers}"
+    yield f"for {report.seconds:.1f} s; this client used {report.cpu_share:.0%} of a processor"
+
+
+def _counts(report: Report) -> Iterator[str]:
+    rates = report.rates()
+    yield f"requests    {report.requests:,} answered, {tell(rates['requests'], Dimension.PER_SECOND)}"
+    throughput = tell(rates["throughput"], Dimension.BYTES_PER_SECOND)
+    yield f"content     {report.byte_count / _MEGABYTE:,.1f} MB, {throughput}"
+    yield f"refusals    {report.refusals:,}, {tell(rates['refusals'], Dimension.SHARE)}"
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(report.errors.items()))
+    yield f"errors      {kinds or 'none'}, {tell(rates['errors'], Dimension.SHARE)}"
+    if report.reconnects:
+        yield f"reconnects  {report.reconnects:,}: kept-alive connections that the server was just closing"
+
+
+def _timings(report: Report) -> Iterator[str]:
+    yield _row(_HEAD)
+    for timing, histogram in report.timings.items():
+        if histogram.count:
+            values = [*map(histogram.percentile, PERCENTS), histogram.largest]
+            told = [tell(value, Dimension.SECONDS) for value in values]
+            yield _row((timing, f"{histogram.count:,}", *told))
+    yield from report.remarks()
+
+
+def _row(cells: Sequence[str]) -> str:
+    first, *others = cells
+    return f"{first:<14}" + "".join(f"{cell:>12}" for cell in others)
+
+
+def _verification(report: Report) -> Iterator[str]:
+    yield f"{report.blocks_compared:,} blocks of 4 KiB were read before, and compared"
+    for check in report.checks:
+        yield f"read whole: {check.image}: SHA-256 {check.outcome}"
+    yield from report.examples
+
+
+def _verdict(report: Report) -> Iterator[str]:
+    for objective in report.objectives:
+        met = "met" if objective.is_met_by(report.measured(objective)) else "missed"
+        yield f"{objective.text}: {met}, {report.tell_measured(objective)}"
+    missed = report.missed()
+    yield from (reason for reason in missed if "is missed" not in reason)
+    yield "FAILED" if missed else "passed"

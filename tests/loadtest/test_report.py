@@ -1,0 +1,179 @@
+"""The report: whether it is a success, and how it is told to people and to programs."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from image_service.loadtest.page import MAX_POINTS, render_page, thin
+from image_service.loadtest.profiles import Profile
+from image_service.loadtest.tally import Interval
+from image_service.loadtest.text import render_interval, render_text
+from image_service.loadtest.verification import Fault
+from tests.loadtest.reports import PLAN, SECRET, report
+
+if TYPE_CHECKING:
+    from image_service.loadtest.report import Report
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "loadtest.md"
+
+
+@pytest.mark.parametrize(
+    ("objective", "measured"),
+    [
+        ("p50<1s", 0.02),
+        ("max<1s", 0.03),
+        ("mean<1s", 0.02),
+        ("errors<50%", 1 / 6),
+        ("refusals<50%", 2 / 6),
+        ("throughput>1B/s", 2_000_000),
+        ("requests>1/s", 1.5),
+    ],
+)
+def test_objectives_are_measured(objective: str, measured: float) -> None:
+    made = report(objective, errors={"reset": 1}, refusals=2)
+    assert made.measured(made.objectives[0]) == pytest.approx(measured, rel=0.01)
+    assert made.missed() == []
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (report("p99<10ms"), "p99<10ms is missed: 30 ms"),
+        (report("errors<0.1%", errors={"reset": 1}), "errors<0.1% is missed: 25 %"),
+        (report("head.p99<1s"), "head.p99<1s is missed: not measured"),
+        (report(faults={Fault.BYTES_DIFFER: 2}), "verification failed: bytes-differ, 2 times"),
+        (report(durations=()), "no request was answered"),
+    ],
+)
+def test_what_was_not_shown_is_told_with_what_was_measured(made: Report, reason: str) -> None:
+    assert made.missed() == [reason]
+    assert made.to_json()["passed"] is False
+    text = render_text(made)
+    assert text.endswith("FAILED\n")
+    assert reason.replace(" is missed:", ": missed,") in text
+    assert reason in render_page(made).replace("&lt;", "<")
+
+
+def test_a_success_is_told() -> None:
+    made = report("p99<1s")
+    text = render_text(made)
+    assert "p99<1s: met, 30 ms\n" in text
+    assert text.endswith("passed\n")
+    assert re.search(r"^request +3 +20\.?\d* ms +30 ms +30 ms", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "remark"),
+    [
+        ({}, "while the server stalls, less is asked"),
+        ({"plan": attrs.evolve(PLAN, requests_per_second=5.0)}, "count from when a request was due"),
+        ({"cpu_share": 0.95}, "used 95% of a processor: it was at its own limit"),
+        ({"was_interrupted": True}, "It was ended early"),
+        (
+            {"plan": attrs.evolve(PLAN, profile=Profile.DOWNLOAD), "durations": ()},
+            "No download came to its end",
+        ),
+    ],
+)
+def test_what_has_to_be_known_is_remarked(changes: dict[str, object], remark: str) -> None:
+    made = report(**changes)  # type: ignore[arg-type]
+    assert remark in render_text(made)
+    assert remark in render_page(made)
+
+
+def test_credentials_are_nowhere() -> None:
+    made = report("p99<1s", examples=("bytes-differ: image 1",))
+    assert SECRET not in f"{made!r} {json.dumps(made.to_json())} {render_text(made)} {render_page(made)}"
+
+
+def names(value: object) -> set[str]:
+    """All names of members that are not names of things."""
+    if isinstance(value, list):
+        return set().union(*map(names, value))
+    if not isinstance(value, dict):
+        return set()
+    return set(value).union(*(names(member) for name, member in value.items()))
+
+
+def test_members_of_the_json_are_documented() -> None:
+    made = report("p99<1s", errors={"reset": 1}, faults={Fault.LENGTH: 1})
+    document = json.loads(json.dumps(made.to_json()))
+    documented = set(re.findall(r"`([^`\s]+)`", DOCUMENT.read_text()))
+    assert names(document) <= documented
+
+
+class Outside(HTMLParser):
+    """Collects whatever a page fetches or runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        fetching = {"src", "href", "srcset", "data", "action"}
+        if tag in {"script", "link", "iframe", "img", "object"} or fetching & {
+            name for name, _ in attributes
+        }:
+            self.found.append(tag)
+
+
+def test_the_page_needs_nothing_from_elsewhere() -> None:
+    page = render_page(report("p99<1s"))
+    outside = Outside()
+    outside.feed(page)
+    assert outside.found == []
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+def test_the_page_shows_text_as_text() -> None:
+    page = render_page(report(examples=("<script>alert(1)</script>",)))
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+
+
+COUNTS = st.integers(0, 10**7)
+SECONDS = st.floats(0, 1000)
+
+
+@given(st.lists(st.tuples(COUNTS, COUNTS, SECONDS), max_size=4))
+def test_charts_are_xml_with_all_points_within(rows: list[tuple[int, int, float]]) -> None:
+    intervals = [
+        Interval(float(number), 1.0, count, count, errors, 0, seconds / 3, seconds / 2, seconds)
+        for number, (count, errors, seconds) in enumerate(rows, 1)
+    ]
+    page = render_page(report(intervals=intervals))
+    charts = re.findall("<svg.*?</svg>", page)
+    assert len(charts) == (5 if rows else 1)
+    for chart in charts:
+        root = ET.fromstring(chart)  # noqa: S314 - our own
+        _, _, width, height = map(float, root.attrib["viewBox"].split())
+        for path in root.iter("path"):
+            for across, up in re.findall(r"([-\d.]+) ([-\d.]+)", path.attrib["d"]):
+                assert 0 <= float(across) <= width
+                assert 0 <= float(up) <= height
+
+
+@given(st.integers(0, 4 * MAX_POINTS))
+def test_a_long_course_is_thinned_and_loses_nothing(count: int) -> None:
+    rows = [Interval(n + 1.0, 1.0, n, 2 * n, n % 2, n % 3, 1.0, float(n), float(n)) for n in range(count)]
+    thinned = thin(rows)
+    assert len(thinned) <= MAX_POINTS
+    for name in ("seconds", "requests", "byte_count", "errors", "refusals"):
+        assert sum(getattr(row, name) for row in thinned) == sum(getattr(row, name) for row in rows)
+    assert max((row.max_seconds for row in thinned), default=0) == max(count - 1, 0)
+
+
+def test_a_second_is_told_in_a_line() -> None:
+    interval = Interval(12.0, 1.0, 1234, 10**9, 1, 2, 0.001, 0.0123, 0.1)
+    assert render_interval(interval, 30) == "12/30 s  1,234/s  1 GB/s  p99 12.3 ms  1 errors  2 refusals"

@@ -1,0 +1,81 @@
+"""URLs of images: read, filled in, and told without what could be a credential."""
+
+from __future__ import annotations
+
+import pytest
+
+from image_service.loadtest.targets import (
+    Origin,
+    build_of,
+    check_identifiers,
+    fill,
+    parse_lines,
+    parse_target,
+)
+
+
+def test_a_url_is_taken_apart() -> None:
+    target = parse_target("https://images.example.com/bytoken/top.secret/4.17/x86_64/full.iso?x=1")
+    assert target.origin == Origin("https", "images.example.com", 443, "images.example.com")
+    assert target.path == "/bytoken/top.secret/4.17/x86_64/full.iso?x=1"
+    assert target.digest_path == "/bytoken/top.secret/4.17/x86_64/full.iso.sha256?x=1"
+    assert target.label == "https://images.example.com/…/full.iso"
+    assert "secret" not in f"{target!r} {target.label}"
+
+
+def test_an_ipv6_address_keeps_its_brackets_in_the_host_field_only() -> None:
+    origin = parse_target("http://[::1]:8080/x.iso").origin
+    assert (origin.host, origin.port, str(origin)) == ("::1", 8080, "http://[::1]:8080")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "full.iso",
+        "ftp://h/x",
+        "http:///x",
+        "http://h",
+        "http://h?x",
+        "http://h:99999/x",
+        "http://user:secret@h/x",
+        "http://h/secret\u00e9",
+        "http://h/secret x",
+    ],
+)
+def test_what_is_no_url_of_an_image_is_refused_without_being_told(url: str) -> None:
+    with pytest.raises(ValueError, match=r"^(must|has)") as refused:
+        parse_target(url)
+    assert "secret" not in str(refused.value)
+
+
+def test_infra_envs_are_filled_in() -> None:
+    assert fill("http://h/byid/{infra_env}/4/x", ["a", "b"]) == ["http://h/byid/a/4/x", "http://h/byid/b/4/x"]
+    assert fill("http://h/x", ["a", "b"]) == ["http://h/x"]
+
+
+@pytest.mark.parametrize(
+    ("template", "build"),
+    [
+        ("http://h/byid/{infra_env}/4.17/aarch64/full.iso", ("4.17", "aarch64")),
+        ("http://h/images/{infra_env}?type=full-iso&version=4.17", ("4.17", "x86_64")),
+        ("http://h/images/{infra_env}?version=4.17&arch=s390x", ("4.17", "s390x")),
+    ],
+)
+def test_a_template_tells_what_its_images_are_made_of(template: str, build: tuple[str, str]) -> None:
+    assert build_of(template) == build
+
+
+def test_a_template_may_tell_nothing() -> None:
+    with pytest.raises(ValueError, match="names no version"):
+        build_of("http://h/images/{infra_env}")
+
+
+def test_lists_have_one_entry_a_line() -> None:
+    assert parse_lines("# comment\n\n a \r\nb\n") == ["a", "b"]
+
+
+def test_identifiers_change_nothing_else_of_a_url() -> None:
+    check_identifiers(["5a3b1e00-0000-4000-8000-000000000001"])
+    with pytest.raises(ValueError, match="entry 2"):
+        check_identifiers(["a", "b/../c"])
