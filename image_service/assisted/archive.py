@@ -67,13 +67,21 @@ class Archive:
 
     async def latest(self, question: Question) -> tuple[Snapshot, float] | None:
         """Give the newest snapshot and when it was last validated, in seconds since the epoch."""
-        key = self._key(question)
+        key = self.key_of(question)
         stored = await self._reading(self._store.latest(key))
         return None if stored is None else await self._restore(question, key, stored)
 
+    async def state(self, question: Question) -> Stored | None:
+        """Give what is known of the newest snapshot, which may have ended, without opening it."""
+        return await self._reading(self._store.latest(self.key_of(question)))
+
+    async def holds(self, snapshot: Snapshot) -> bool:
+        """Tell whether the store has a snapshot: neither has it ended, nor are there too many newer ones."""
+        return await self._reading(self._store.load(snapshot.key, snapshot.generation)) is not None
+
     async def find(self, question: Question, generation: int) -> Snapshot | None:
         """Give a snapshot that is not the newest any more."""
-        key = self._key(question)
+        key = self.key_of(question)
         customization = await self._load(question, key, generation)
         if customization is None:
             return None
@@ -97,7 +105,7 @@ class Archive:
         Returns:
             what is served from now on: this answer, or that which the other process keeps.
         """
-        key, print_of_it = self._key(question), await self.fingerprint(customization)
+        key, print_of_it = self.key_of(question), await self.fingerprint(customization)
         snapshot = Snapshot(question, key, max(0, after) + 1, at, print_of_it)
         kept = await self._put(snapshot, customization)
         if kept is False:
@@ -120,9 +128,13 @@ class Archive:
 
     async def end(self, snapshot: Snapshot, at: float) -> None:
         """Drop all generations: whoever asked may not see them any more."""
+        self.forget(snapshot)
+        await self._writing(self._store.end(snapshot.key, at))
+
+    def forget(self, snapshot: Snapshot) -> None:
+        """Let go of all generations that are in memory: another process has dropped them."""
         for recent in [recent for recent in self._recent if recent[0] == snapshot.key]:
             self._forget(recent)
-        await self._writing(self._store.end(snapshot.key, at))
 
     async def fingerprint(self, customization: Customization) -> bytes:
         """Tell whether another answer is the same; in a thread where that takes a while."""
@@ -131,18 +143,23 @@ class Archive:
             return await self._in_thread(work)
         return await self._run(_size(customization), work)
 
-    async def save_mounts(self, mounts: Iterable[tuple[Reader, Snapshot, str, float]]) -> None:
-        """Keep what is being read: who reads, which snapshot, the base's SHA-256, when it last did."""
+    async def save_mounts(self, mounts: Iterable[tuple[Reader, Snapshot, str, float, float]]) -> None:
+        """Keep what is being read.
+
+        Args:
+            mounts: who reads, which snapshot, the base's SHA-256, when it last did, and since when whatever
+                else it has read stays.
+        """
         rows = [
-            Mount(self._reader(reader), snapshot.key, snapshot.generation, base_sha256, read_at)
-            for reader, snapshot, base_sha256, read_at in mounts
+            Mount(self.reader_of(reader), snapshot.key, snapshot.generation, base_sha256, read_at, since)
+            for reader, snapshot, base_sha256, read_at, since in mounts
         ]
         if rows:
             await self._writing(self._store.save_mounts(rows))
 
     async def recall(self, reader: Reader) -> Mount | None:
         """Give what a client was reading."""
-        return await self._reading(self._store.mount(self._reader(reader)))
+        return await self._reading(self._store.mount(self.reader_of(reader)))
 
     async def sweep(self, unused_since: float) -> None:
         """Drop what nobody has used since then, in seconds since the epoch."""
@@ -150,10 +167,12 @@ class Archive:
         if swept:
             self._log.info("{count} snapshots that nobody used were dropped", count=swept)
 
-    def _key(self, question: Question) -> bytes:
+    def key_of(self, question: Question) -> bytes:
+        """Give what stands for a question in the store."""
         return self._vault.key_of(question.infra_env_id, question.kind.value, question.credentials)
 
-    def _reader(self, reader: Reader) -> bytes:
+    def reader_of(self, reader: Reader) -> bytes:
+        """Give what stands for a reader in the store."""
         return self._vault.reader_of(reader.address, reader.credentials, _text(reader.ref))
 
     async def _restore(self, question: Question, key: bytes, stored: Stored) -> tuple[Snapshot, float] | None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import attrs
 
 from image_service.errors import ImageServiceError  # noqa: TC001 - attrs resolves annotations
 from image_service.images.snapshot import Snapshot  # noqa: TC001 - same
+
+if TYPE_CHECKING:
+    from image_service.assisted.snapshot_store import Stored
 
 RETRY_SECONDS = 5.0
 """Between two attempts to revalidate where the first did not succeed."""
@@ -20,6 +25,8 @@ class Pin:
     Args:
         snapshot: the newest.
         validated_at: when assisted-service last said the same.
+        stamp: of the question, as it was when this was learned: another process has renewed it since, if it
+            is another now.
         asked_at: since when it is being asked again; None: it is not.
         retry_at: when it is worth asking again.
         failing_since: when it first failed to say anything; None: it has not since it last did.
@@ -30,6 +37,7 @@ class Pin:
 
     snapshot: Snapshot
     validated_at: float
+    stamp: int = 0
     asked_at: float | None = None
     retry_at: float = 0.0
     failing_since: float | None = None
@@ -47,6 +55,21 @@ class Pin:
         for snapshot in snapshots:
             snapshot.tenure = self.snapshot.tenure
         self.older = [*snapshots, *self.older][:MAX_OLDER]
+
+    def is_superseded_by(self, stored: Stored) -> bool:
+        """Tell whether what another process has kept takes the place of this.
+
+        Nobody else knows of a snapshot that the store did not take: it gives way to one that it did.
+        """
+        if self.snapshot.generation < 0:
+            return not stored.ended
+        return stored.ended or stored.taken_at > self.snapshot.taken_at
+
+    def confirm(self, at: float) -> None:
+        """Note that another process was told the same."""
+        if at > self.validated_at:
+            self.clear()
+            self.validated_at = at
 
     def fail(self, error: ImageServiceError, now: float) -> None:
         """Note that assisted-service could not be asked."""

@@ -11,11 +11,16 @@ an answer is kept and served until another one differs in more than that:
       failed                                  the pinned bytes, for a grace
 
 What is pinned is in the store before anyone is served from it, so a restart goes on with it.
+
+Processes that share the store take turns at asking, and look there before they do: what one has been told
+goes for all of them. A new generation, and an end, is seen by the others at once, by the question's stamp.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from contextlib import nullcontext
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
@@ -34,9 +39,11 @@ from image_service.errors import (
     UpstreamTimeout,
 )
 from image_service.single_flight import SingleFlight
+from image_service.stamps import Stamps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
 
     from twisted.internet.defer import Deferred
     from twisted.internet.interfaces import IReactorTime
@@ -94,9 +101,11 @@ class Snapshots:
         clock: tells the time, in seconds since the epoch.
         lifetimes: how long what is good.
         count: is told what happened, by a word, for metrics.
+        stamps: of questions; shared with the processes that share the store.
+        turn: waits, by a question's key, until none of those asks it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each a part that tests put another in the place of
         self,
         ask: Ask,
         archive: Archive,
@@ -104,16 +113,21 @@ class Snapshots:
         *,
         lifetimes: Lifetimes = Lifetimes(),
         count: Callable[[str], None] = lambda _: None,
+        stamps: Stamps | None = None,
+        turn: Callable[[bytes], AbstractAsyncContextManager[None]] = lambda _: nullcontext(),
     ) -> None:
         self._ask = ask
         self._archive = archive
         self._clock = clock
         self._lifetimes = lifetimes
         self._count = count
+        self._stamps = stamps or Stamps()
+        self._turn = turn
         self._pins: OrderedDict[Question, Pin] = OrderedDict()
         self._absences: Absences[Question] = Absences(clock)
         self._first: SingleFlight[Question, Pin] = SingleFlight(MAX_ASKING)
         self._revalidations: SingleFlight[Question, None] = SingleFlight()
+        self._catching_up: SingleFlight[Question, Pin | None] = SingleFlight()
 
     def fresh(self, question: Question) -> Snapshot | None:
         """Give the newest snapshot where no question need be asked and nothing be waited for.
@@ -167,8 +181,8 @@ class Snapshots:
             await self._rejoin(snapshot, pin)
         if not self._is_fresh(pin):
             await self._validate(pin)
+            await self._pinned(snapshot.question)  # tells why, where that was the end
         if snapshot.tenure.ended:
-            await self._pinned(snapshot.question)  # tells why
             raise NotFound("the image that was being read is not there any more")
 
     def may_go_on(self, snapshot: Snapshot) -> bool:
@@ -231,10 +245,20 @@ class Snapshots:
 
     def _is_good(self, pin: Pin) -> bool:
         """Whether it needs no validation to be given to a new mount."""
-        return pin.refusal is None and self._is_fresh(pin) and not self._is_old(pin.snapshot)
+        return pin.refusal is None and not self._is_to_be_asked(pin)
+
+    def _is_to_be_asked(self, pin: Pin) -> bool:
+        return not self._is_fresh(pin) or self._is_old(pin.snapshot)
 
     def _is_fresh(self, pin: Pin) -> bool:
-        return self._clock.seconds() < pin.validated_at + self._lifetimes.ttl
+        return self._clock.seconds() < pin.validated_at + self._lifetimes.ttl and self._is_current(pin)
+
+    def _is_current(self, pin: Pin) -> bool:
+        """Whether no other process has changed what is pinned."""
+        return not self._stamps.are_shared or pin.stamp == self._stamps[self._slot(pin.snapshot)]
+
+    def _slot(self, snapshot: Snapshot) -> int:
+        return self._stamps.slot(snapshot.key)
 
     def _is_old(self, snapshot: Snapshot) -> bool:
         return self._clock.seconds() >= snapshot.taken_at + self._lifetimes.max_age
@@ -262,8 +286,17 @@ class Snapshots:
         self._count("grace")
 
     async def _revalidate(self, pin: Pin) -> None:
-        question = pin.snapshot.question
         pin.asked_at = self._clock.seconds()
+        try:
+            async with self._turn(pin.snapshot.key):
+                current = await self._catch_up(pin) if self._stamps.are_shared else pin
+                if current is not None and self._is_to_be_asked(current):
+                    await self._ask_again(current)
+        finally:
+            pin.asked_at = None
+
+    async def _ask_again(self, pin: Pin) -> None:
+        question = pin.snapshot.question
         try:
             await self._take(pin, await self._asked(question))
         except _ENDING:
@@ -273,11 +306,10 @@ class Snapshots:
             self._fail(pin, error)
         except ImageServiceError as error:
             pin.refuse(error, self._clock.seconds())
+            pin.stamp = self._renew(pin.snapshot)
         except Exception:  # noqa: BLE001 - whatever it is, it is no reason to cut mounts off
             _log.failure("infra-env {infra_env} cannot be validated", infra_env=question.infra_env_id)
             self._fail(pin, ImageServiceError("what assisted-service said could not be taken in"))
-        finally:
-            pin.asked_at = None
 
     async def _take(self, pin: Pin, customization: Customization) -> None:
         snapshot = pin.snapshot
@@ -297,7 +329,9 @@ class Snapshots:
         self._count("ended")
         known = self._pins.pop(pin.snapshot.question, pin)  # another, where this one has made room
         known.snapshot.tenure.ended = pin.snapshot.tenure.ended = True
+        self._renew(pin.snapshot)
         await self._archive.end(pin.snapshot, self._clock.seconds())
+        self._renew(pin.snapshot)  # for processes that have looked too early
 
     def _fail(self, pin: Pin, error: ImageServiceError) -> None:
         if pin.failing_since is None:
@@ -309,24 +343,83 @@ class Snapshots:
         self._count("failed")
         pin.fail(error, self._clock.seconds())
 
+    # What other processes do.
+
+    def _renew(self, snapshot: Snapshot) -> int:
+        return self._stamps.renew(self._slot(snapshot))
+
+    async def _catch_up(self, pin: Pin) -> Pin | None:
+        """Take over what another process knows by now; give what is pinned then, or None: it has ended."""
+        snapshot, stamp = pin.snapshot, self._stamps[self._slot(pin.snapshot)]
+        stored = await self._archive.state(snapshot.question)
+        if stored is not None and pin.is_superseded_by(stored):
+            if not stored.ended:
+                return await self._move_on(pin, stamp)
+            self._drop(pin)
+            return None
+        if stored is not None and stored.generation == snapshot.generation:
+            pin.confirm(min(stored.validated_at, self._clock.seconds()))
+        pin.stamp = stamp
+        return pin
+
+    async def _move_on(self, pin: Pin, stamp: int) -> Pin:
+        """Pin the generation that another process has pinned."""
+        older = pin.snapshot
+        is_held = older.generation < 0 or await self._archive.holds(older)
+        found = await self._archive.latest(older.question)
+        known = self._pins.get(older.question, pin)
+        pin.stamp = stamp
+        if found is None or known is not pin:
+            return known
+        snapshot, validated_at = found
+        renewed = self._remember(Pin(snapshot, min(validated_at, self._clock.seconds()), stamp))
+        if is_held:
+            snapshot.tenure = older.tenure
+            renewed.keep_older(older, *pin.older)
+        else:  # there has been an end in between
+            older.tenure.ended = True
+        return renewed
+
+    def _drop(self, pin: Pin) -> None:
+        """Let go of what another process has seen the end of."""
+        pin.snapshot.tenure.ended = True
+        self._archive.forget(pin.snapshot)
+        if self._pins.get(pin.snapshot.question) is pin:
+            del self._pins[pin.snapshot.question]
+
     # Pinning.
 
     async def _pinned(self, question: Question) -> Pin:
         pin = self._pins.get(question)
-        if pin is not None:
+        if pin is not None and not self._is_current(pin):
+            pin = await self._catching_up.join(question, partial(self._catch_up, pin))
+        if pin is None:
+            self._absences.check(question)
+            return await self._first.join(question, lambda: self._obtain(question))
+        if question in self._pins:
             self._pins.move_to_end(question)
-            return pin
-        self._absences.check(question)
-        return await self._first.join(question, lambda: self._obtain(question))
+        return pin
 
     async def _obtain(self, question: Question) -> Pin:
         """From the archive, else from assisted-service."""
+        pin = await self._restored(question)
+        if pin is not None:
+            return pin
+        async with self._turn(self._archive.key_of(question)):
+            pin = await self._restored(question) if self._stamps.are_shared else None
+            if pin is not None:
+                return pin
+            self._count("miss")
+            return await self._pin(question, await self._asked(question), after=0)
+
+    async def _restored(self, question: Question) -> Pin | None:
+        """From the archive."""
+        stamp = self._stamps[self._stamps.slot(self._archive.key_of(question))]
         found = await self._archive.latest(question)
-        if found is not None:
-            snapshot, validated_at = found
-            return self._remember(Pin(snapshot, min(validated_at, self._clock.seconds())))
-        self._count("miss")
-        return await self._pin(question, await self._asked(question), after=0)
+        if found is None:
+            return None
+        snapshot, validated_at = found
+        return self._remember(Pin(snapshot, min(validated_at, self._clock.seconds()), stamp))
 
     async def _pin(self, question: Question, customization: Customization, *, after: int) -> Pin:
         now = self._clock.seconds()
@@ -334,7 +427,7 @@ class Snapshots:
         if self._is_old(snapshot):  # another process's, which said the same long ago
             after = snapshot.generation
             snapshot = await self._archive.add(question, customization, after=after, at=now)
-        return self._remember(Pin(snapshot, now))
+        return self._remember(Pin(snapshot, now, self._renew(snapshot)))
 
     def _remember(self, pin: Pin) -> Pin:
         self._pins[pin.snapshot.question] = pin

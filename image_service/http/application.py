@@ -29,6 +29,7 @@ from image_service.http.routes import ImageRoute, MirrorRoute, Probe, parse_rout
 from image_service.http.versions import Reading, Want
 from image_service.images.extents import Literal
 from image_service.images.reference import ArtifactRef, ImageRef, Reader
+from image_service.single_flight import detached
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -181,7 +182,8 @@ class Application:
             composed = await self._images.get(want)
             subject = attrs.evolve(subject, kind=_kind(composed.version.ref))
             self._remember(asker, _Known(want.reader, subject))
-            return self._answer(request, want, composed, subject)
+            answer = self._answer(request, want, composed, subject)
+            return answer if isinstance(answer, Answer) else await answer
         except UnknownBaseImage as error:
             failure = InvalidParameter(error.detail) if route.version_is_parameter else error
         except ImageServiceError as error:
@@ -191,7 +193,9 @@ class Application:
             failure = _unforeseen()
         return _refusal(request, failure, subject)
 
-    def _answer(self, request: Request, want: Want, composed: Composed, subject: Subject) -> Answer:
+    def _answer(
+        self, request: Request, want: Want, composed: Composed, subject: Subject
+    ) -> Answer | Deferred[Answer]:
         representation = composed.representation
         digest = self._digests.known(representation.image.etag)
         more = b"" if digest is None else render_fields(("Repr-Digest", repr_digest(digest)))
@@ -202,7 +206,8 @@ class Application:
             self._images.shows(want, composed)
             return Answer(response, subject)
         mount = self._images.reads(want, composed)
-        return Answer(response, subject, partial(self._images.mounts.end, mount))
+        answer = Answer(response, subject, partial(self._images.mounts.end, mount))
+        return answer if mount.noting is None else detached(mount.noting).addCallback(lambda _: answer)
 
     def _headers(self, request: Request, want: Want, composed: Composed) -> Mapping[str, str]:
         """The request's fields, without a range that goes with a date which proves nothing.

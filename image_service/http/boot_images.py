@@ -4,6 +4,9 @@
     If-Match, If-Range           the version that they name, if it is retained
     everything else              the newest version
 
+Processes that share ``Stamps`` may serve one reader by turns. What it begins to read is in the store before
+it gets any of it, and its stamp tells the other processes to look there.
+
 A version is one snapshot laid over one base. A mount whose version is lost, or has ended, is refused for as
 long as it is in progress: it must not get the bytes of another in the midst of one.
 """
@@ -11,7 +14,8 @@ long as it is in progress: it must not get the bytes of another in the midst of 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeAlias
+from math import inf
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -25,7 +29,7 @@ from image_service.images.snapshot import Question, Snapshot
 from image_service.single_flight import detached
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Coroutine, Iterable
 
     from twisted.internet.interfaces import IReactorTime
 
@@ -34,11 +38,15 @@ if TYPE_CHECKING:
     from image_service.images.base import BaseImage
     from image_service.images.customization import Customization
     from image_service.images.reference import Credentials
+    from image_service.stamps import Stamps
 
 _log = Logger()
 
 PATIENCE_SECONDS = 2.5
 """How long a request waits for its image: firmware gives up after 5 s, and is to be told before 3."""
+SAVE_SECONDS = 10.0
+"""How often it is noted who is reading what, where mounts last for long."""
+MIN_SAVE_SECONDS = 0.1
 MAX_RETAINED = 4096
 """Versions that can be found by their entity tags."""
 _LOST = "the image that was being read is not there any more"
@@ -94,8 +102,11 @@ class Memory(Protocol):
     async def recall(self, reader: Reader) -> Remembered | None:
         """What a reader was reading."""
 
-    async def save_mounts(self, mounts: Iterable[tuple[Reader, Snapshot, str, float]]) -> None:
-        """Keep what is being read: snapshot, the base's SHA-256, when."""
+    async def save_mounts(self, mounts: Iterable[tuple[Reader, Snapshot, str, float, float]]) -> None:
+        """Keep what is being read: snapshot, the base's SHA-256, when, and since when all else stays."""
+
+    def reader_of(self, reader: Reader) -> bytes:
+        """A digest that stands for a reader."""
 
 
 class BootImages:
@@ -110,6 +121,7 @@ class BootImages:
         window_seconds: how long after its last read a mount is in progress.
         held_bytes: what all composed images may hold in memory.
         count: is told what happened, by a word, for metrics.
+        stamps: of readers and of questions; shared with the processes that may serve the same ones.
     """
 
     def __init__(  # noqa: PLR0913 - each a part that tests put another in the place of
@@ -123,14 +135,17 @@ class BootImages:
         window_seconds: float,
         held_bytes: int,
         count: Callable[[str], None] = lambda _: None,
+        stamps: Stamps | None = None,
     ) -> None:
+        self._are_others = stamps is not None and stamps.are_shared
         self._composer = composer
         self._resolver = resolver
         self._memory = memory
         self._snapshots = snapshots
         self._clock = clock
         self._window_seconds = window_seconds
-        self.mounts: Mounts[Version] = Mounts(clock, window_seconds)
+        self.save_seconds = save_seconds(window_seconds)
+        self.mounts: Mounts[Version] = Mounts(clock, window_seconds, memory.reader_of, stamps)
         self._composed = ComposedImages(composer, snapshots, held_bytes, count)
         self._retained: OrderedDict[_Tag, Version] = OrderedDict()
         self._superseded: list[tuple[float, BaseImage]] = []
@@ -177,15 +192,17 @@ class BootImages:
             composed: what is served.
 
         Returns:
-            the reader's mount, to be given to ``mounts.end`` when the answer is over.
+            the reader's mount, to be given to ``mounts.end`` when the answer is over. Nothing is to be sent
+            before its ``noting`` is over.
         """
-        mount = self.mounts.begin(want.reader, composed.version)
+        reader, version = want.reader, composed.version
+        mount = self.mounts.begin(reader, version)
         mount.answers += 1
         self.shows(want, composed)
         if mount.saved_at is None:  # at once, for who knows how this process ends
-            mount.saved_at = mount.read_at
-            saved = Deferred.fromCoroutine(self._save([(want.reader, mount)]))
-            saved.addErrback(lambda failure: _log.failure("a mount was not saved", failure=failure))
+            self._note(mount, self._begin(reader, version, inf))
+        elif mount.read_at > mount.saved_at + self.save_seconds:
+            self._note(mount, self._save([(reader, mount)]))
         return mount
 
     def shows(self, want: Want, composed: Composed) -> None:
@@ -225,19 +242,48 @@ class BootImages:
         """Keep the mounts that have read since the last time, for a process that may follow this one."""
         await self._save(self.mounts.to_save())
 
+    def _note(self, mount: Mount[Version], saving: Coroutine[Any, Any, object]) -> None:
+        """Have other processes know of a mount; while there may be any, its answers wait for that."""
+        mount.saved_at = mount.read_at
+        noting = Deferred.fromCoroutine(saving)
+        noting.addErrback(lambda failure: _log.failure("a mount was not saved", failure=failure))
+        if self._are_others and not noting.called:
+            mount.noting = noting.addCallback(lambda _: setattr(mount, "noting", None))
+
     async def _save(self, mounts: Iterable[tuple[Reader, Mount[Version]]]) -> None:
         await self._memory.save_mounts(
-            (reader, mount.version.snapshot, mount.version.base.sha256, mount.read_at)
+            (reader, mount.version.snapshot, mount.version.base.sha256, mount.read_at, mount.began_at)
             for reader, mount in mounts
             if mount.version.snapshot is not None
         )
 
+    async def _begin(self, reader: Reader, version: Version, since: float) -> bool:
+        """Have a reader go on with a version wherever it comes, unless it has read another one since then."""
+        if version.snapshot is None:
+            return True
+        now = self._clock.seconds()
+        await self._memory.save_mounts([(reader, version.snapshot, version.base.sha256, now, since)])
+        if not self._are_others:
+            return True
+        stamp = self.mounts.renew(reader)
+        kept = await self._memory.recall(reader)  # as of after that: who writes later renews the stamp later
+        if kept is not None and not _is_of(kept, version):
+            return False
+        self.mounts.learn(reader, version, stamp, now)
+        return True
+
     async def _find(self, want: Want) -> Composed:
         composed = await self._find_one(want)
-        begun = self._being_read(want) if want.reading is Reading.CONTINUING else None
-        if begun is None or begun == composed.version:
+        if want.reading is not Reading.CONTINUING or await self._goes_on_with(want, composed.version):
             return composed
         return await self._find(want)  # another range of the same mount was faster, and had another version
+
+    async def _goes_on_with(self, want: Want, version: Version) -> bool:
+        """Whether a mount reads this version, as of now if it read none."""
+        begun = self._being_read(want)
+        if begun is None and self._are_others:
+            return await self._begin(want.reader, version, self._clock.seconds() - self._window_seconds)
+        return begun is None or begun == version
 
     async def _find_one(self, want: Want) -> Composed:
         version = self._being_read(want) or await self._recalled(want)
@@ -267,7 +313,8 @@ class BootImages:
         """The version that the reader has a part of, if the request is for more of it."""
         if want.reading is Reading.NEWEST:
             return None
-        version = self.mounts.find(want.reader)
+        reader = want.reader
+        version = self.mounts.find(reader) if isinstance(reader.ref, ImageRef) else self.mounts.last(reader)
         return version if want.reading is Reading.CONTINUING else self._named(version, want)
 
     def _named(self, being_read: Version | None, want: Want) -> Version | None:
@@ -292,23 +339,31 @@ class BootImages:
 
     async def _recalled(self, want: Want) -> Version | None:
         """The version that the reader was in the midst of, by what another process has saved."""
-        reader = want.reader
-        remembered = await self._memory.recall(reader) if self._may_be_remembered(want) else None
-        if remembered is None or self._clock.seconds() > remembered.read_at + self._window_seconds:
+        if not self._may_be_remembered(want):
             return None
+        reader, stamp = want.reader, self.mounts.stamp(want.reader)
+        remembered = await self._memory.recall(reader)
+        if remembered is not None and self._clock.seconds() > remembered.read_at + self._window_seconds:
+            remembered = None
         try:
             version = await self._restore(reader, remembered)
-            if want.reading is Reading.NAMED and not (await self._go_on(version)).is_named(want):
+            if version is None or (
+                want.reading is Reading.NAMED and not (await self._go_on(version)).is_named(want)
+            ):
                 return None
         except Lost:
             if want.reading is Reading.NAMED:
                 return None
             raise
         if self.mounts.find(reader) is None:
-            self.mounts.begin(reader, version, remembered.read_at)
+            self.mounts.learn(reader, version, stamp, remembered.read_at if remembered else 0.0)
         return version
 
-    async def _restore(self, reader: Reader, remembered: Remembered) -> Version:
+    async def _restore(self, reader: Reader, remembered: Remembered | None) -> Version | None:
+        """The version that is remembered; what is known here does where none is, or none can be looked up."""
+        known = self.mounts.last(reader)
+        if remembered is None or (known is not None and _is_of(remembered, known)):
+            return known
         ref = await self._resolver.resolve(reader.ref, reader.credentials)
         base = self._composer.find_base(ref)
         question = _question(ref, reader.credentials)
@@ -338,6 +393,27 @@ class BootImages:
             return Version(ref, self._composer.find_base(ref), snapshot)
         except ImageServiceError:
             return None  # ``get`` says why
+
+
+def save_seconds(window_seconds: float) -> float:
+    """Tell how often mounts are to be noted, so that none is taken for over that another process serves.
+
+    Args:
+        window_seconds: how long after its last read a mount is in progress.
+
+    Returns:
+        at most half of that, but never much work for a tiny one.
+    """
+    return min(SAVE_SECONDS, max(window_seconds / 4, MIN_SAVE_SECONDS))
+
+
+def _is_of(remembered: Remembered, version: Version) -> bool:
+    snapshot = version.snapshot
+    return (
+        snapshot is not None
+        and (remembered.key, remembered.generation) == (snapshot.key, snapshot.generation)
+        and remembered.base_sha256 == version.base.sha256
+    )
 
 
 def _question(ref: Ref, credentials: Credentials | None) -> Question:

@@ -145,7 +145,7 @@ def test_nobody_who_reads_the_store_finds_a_secret_in_it(pinning: Pinning) -> No
     secret = Credentials(CredentialScheme.API_KEY, "s3cr3t-key")
     question = Question(ID, Kind.FULL_ISO, secret)
     kept = add(pinning, customization("s3cr3t-text"), question=question)
-    outcome(pinning.archive.save_mounts([(attrs.evolve(READER, credentials=secret), kept, BASE, NOW)]))
+    outcome(pinning.archive.save_mounts([(attrs.evolve(READER, credentials=secret), kept, BASE, NOW, NOW)]))
     store = cast("MemoryStore", pinning.store.store)
     written = f"{store._rows} {store._mounts}"
     for told in ("s3cr3t", ID, "192.0.2.1", "ignition", "4.20"):
@@ -200,7 +200,7 @@ def test_whatever_fails_the_answer_is_kept_in_memory(pinning: Pinning, broken: t
     kept = add(pinning, answer)
     assert loaded(pinning, kept) == answer
     outcome(archive.validated(kept, NOW + 1))
-    outcome(archive.save_mounts([(READER, kept, BASE, NOW)]))
+    outcome(archive.save_mounts([(READER, kept, BASE, NOW, NOW)]))
     outcome(archive.recall(READER))
     outcome(archive.sweep(NOW))
     outcome(archive.end(kept, NOW))
@@ -271,7 +271,7 @@ def test_a_failure_after_a_recovery_is_told_again(pinning: Pinning) -> None:
 
 def test_a_mount_is_recalled_by_the_next_process_for_the_same_reader_alone(pinning: Pinning) -> None:
     kept = add(pinning, customization())
-    outcome(pinning.archive.save_mounts([(READER, kept, BASE, NOW)]))
+    outcome(pinning.archive.save_mounts([(READER, kept, BASE, NOW, NOW)]))
     archive = pinning.restarted().archive
     mount = outcome(archive.recall(READER))
     assert mount is not None
@@ -298,7 +298,7 @@ REFS: list[Ref] = [
 
 def test_a_mount_goes_with_the_end_of_what_it_reads(pinning: Pinning) -> None:
     kept = add(pinning, customization())
-    outcome(pinning.archive.save_mounts([(READER, kept, BASE, NOW)]))
+    outcome(pinning.archive.save_mounts([(READER, kept, BASE, NOW, NOW)]))
     outcome(pinning.archive.end(kept, NOW))
     assert outcome(pinning.restarted().archive.recall(READER)) is None
 

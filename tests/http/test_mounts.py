@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,10 @@ OTHERS = [
 ]
 
 
+def digest(reader: Reader) -> bytes:
+    return hashlib.sha256(f"{reader} {reader.credentials and reader.credentials.secret}".encode()).digest()
+
+
 @pytest.fixture
 def clock() -> Clock:
     clock = Clock()
@@ -37,7 +42,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def mounts(clock: Clock) -> Mounts[str]:
-    return Mounts(clock, WINDOW)
+    return Mounts(clock, WINDOW, digest)
 
 
 def test_a_mount_is_in_progress_for_its_window_after_its_last_read(mounts: Mounts[str], clock: Clock) -> None:
@@ -84,18 +89,18 @@ def test_who_reads_another_version_reads_that_from_now_on(mounts: Mounts[str], c
 
 
 def test_an_equal_version_is_the_same_mount(clock: Clock) -> None:
-    mounts: Mounts[list[int]] = Mounts(clock, WINDOW)
+    mounts: Mounts[list[int]] = Mounts(clock, WINDOW, digest)
     first = mounts.begin(READER, [1])
     assert mounts.begin(READER, [1]) is first
 
 
 def test_what_is_recalled_was_read_when_it_was(mounts: Mounts[str], clock: Clock) -> None:
-    mounts.begin(READER, "one", clock.seconds() - WINDOW)
+    mounts.learn(READER, "one", 0, clock.seconds() - WINDOW)
     assert mounts.find(READER) == "one"
     clock.advance(MOMENT)
     assert mounts.find(READER) is None
     mounts.begin(READER, "one")
-    mounts.begin(READER, "one", clock.seconds() - WINDOW)
+    mounts.learn(READER, "one", 0, clock.seconds() - WINDOW)
     clock.advance(WINDOW)
     assert mounts.find(READER) == "one", "it has been read since"
 
@@ -184,7 +189,7 @@ class Told:
 )
 def test_it_does_as_a_naive_account_of_all_answers_would(steps: list[tuple[str, int, str]]) -> None:
     clock = Clock()
-    mounts: Mounts[str] = Mounts(clock, WINDOW)
+    mounts: Mounts[str] = Mounts(clock, WINDOW, digest)
     answers: list[Told] = []
     for step, number, version in steps:
         if step == "begin":
