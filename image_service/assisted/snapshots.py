@@ -19,7 +19,6 @@ goes for all of them. A new generation, and an end, is seen by the others at onc
 from __future__ import annotations
 
 from collections import OrderedDict
-from contextlib import nullcontext
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Protocol
@@ -29,6 +28,7 @@ from twisted.logger import Logger
 
 from image_service.absences import Absences
 from image_service.assisted.pin import Pin
+from image_service.assisted.turns import no_turn
 from image_service.errors import (
     Forbidden,
     ImageServiceError,
@@ -43,12 +43,12 @@ from image_service.stamps import Stamps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractAsyncContextManager
 
     from twisted.internet.defer import Deferred
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.assisted.archive import Archive
+    from image_service.assisted.turns import Turn
     from image_service.images.customization import Customization
     from image_service.images.reference import Credentials, Kind
     from image_service.images.snapshot import Question, Snapshot
@@ -102,7 +102,7 @@ class Snapshots:
         lifetimes: how long what is good.
         count: is told what happened, by a word, for metrics.
         stamps: of questions; shared with the processes that share the store.
-        turn: waits, by a question's key, until none of those asks it.
+        turn: waits until none of those asks the same.
     """
 
     def __init__(  # noqa: PLR0913 - each a part that tests put another in the place of
@@ -114,7 +114,7 @@ class Snapshots:
         lifetimes: Lifetimes = Lifetimes(),
         count: Callable[[str], None] = lambda _: None,
         stamps: Stamps | None = None,
-        turn: Callable[[bytes], AbstractAsyncContextManager[None]] = lambda _: nullcontext(),
+        turn: Turn = no_turn,
     ) -> None:
         self._ask = ask
         self._archive = archive

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING, TypeAlias
 
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
@@ -17,9 +18,16 @@ if TYPE_CHECKING:
 
 _log = Logger()
 
+Turn: TypeAlias = Callable[[bytes], AbstractAsyncContextManager[None]]
+"""Waits, by a question's key, until it is this process that may ask it."""
 TURNS_FILE = "snapshots.locks"
 POLL_SECONDS = 0.02
 MAX_POLL_SECONDS = 0.16
+
+
+def no_turn(_: bytes) -> AbstractAsyncContextManager[None]:
+    """Ask at once: nobody else does."""
+    return nullcontext()
 
 
 class Turns:
