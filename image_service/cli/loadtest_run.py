@@ -88,8 +88,8 @@ def _run(stated: Stated, plan: Plan) -> Report:
     for origin in sorted({target.origin for target in plan.targets}):
         try:
             addresses[origin] = find_addresses(origin)
-        except OSError as error:
-            raise ConfigurationError(f"{origin} is not known: {error.strerror}") from None
+        except (OSError, UnicodeError) as error:
+            raise ConfigurationError(f"{origin} is not known: {error}") from None
     policy = https_policy(stated.ca_file, insecure=stated.insecure)
     dialer = Dialer(reactor, addresses, policy, clock=time.monotonic, timeout_seconds=plan.timeout_seconds)
     begun_at = datetime.now(UTC).isoformat(timespec="seconds")

@@ -211,7 +211,7 @@ class Connection(Protocol):
 
     def _finish(self, outcome: Answer | BaseException) -> None:
         waiting, self._waiting = self._waiting, None
-        if waiting is None:
+        if waiting is None or waiting.called:  # it was cancelled
             return
         if not self._usable:
             self._abort()

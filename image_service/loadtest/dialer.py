@@ -37,6 +37,7 @@ def find_addresses(origin: Origin) -> list[str]:
 
     Raises:
         OSError: its name is not known.
+        UnicodeError: it is no name.
     """
     found = socket.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))

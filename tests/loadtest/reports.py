@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import attrs
 
@@ -14,9 +14,6 @@ from image_service.loadtest.report import Report
 from image_service.loadtest.tally import Tally
 from image_service.loadtest.targets import parse_target
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 SECRET = "top-secret"
 PLAN = Plan(
     targets=(parse_target(f"http://h/bytoken/{SECRET}/4.17/x86_64/full.iso"),),
@@ -27,7 +24,7 @@ PLAN = Plan(
 )
 
 
-def report(*objectives: str, durations: tuple[float, ...] = (0.01, 0.02, 0.03), **changes: object) -> Report:
+def report(*objectives: str, durations: tuple[float, ...] = (0.01, 0.02, 0.03), **changes: Any) -> Report:
     """Make a report of requests that took so long, in two intervals."""
     tally = Tally(Timing.REQUEST)
     for seconds in durations:
@@ -55,5 +52,4 @@ def report(*objectives: str, durations: tuple[float, ...] = (0.01, 0.02, 0.03), 
         intervals=tally.intervals,
         checks=(DigestCheck("http://h/…/full.iso", "equal", "ab" * 32),),
     )
-    evolved: Mapping[str, object] = changes
-    return attrs.evolve(made, **evolved)
+    return attrs.evolve(made, **changes)

@@ -1,0 +1,312 @@
+"""The load test as users start it: against the real service, and against servers wrong on purpose."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+
+from tests.acceptance.service import INFRA_ENVS, Service, os_image, run_service
+from tests.coreos.miniso_builder import live_iso_with_minimal
+from tests.loadtest.wrong_server import Reply, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.acceptance.service import Certificate
+    from tests.loadtest.wrong_server import Mistake
+
+pytestmark = pytest.mark.acceptance
+
+VERSION = "4.17"
+TOKEN = "top-secret-of-the-api"
+TEMPLATE = f"/byid/{{infra_env}}/{VERSION}/x86_64/full.iso"
+COMMAND = (sys.executable, "-m", "image_service.cli", "loadtest")
+
+
+@attrs.frozen
+class Ran:
+    """What a load test left behind."""
+
+    status: int
+    output: str
+    report: dict[str, Any]
+
+
+@attrs.frozen
+class LoadTest:
+    """Runs load tests that report to a directory."""
+
+    directory: Path
+
+    def run(self, *arguments: str) -> Ran:
+        """Run one to its end; it reads for half a second unless told otherwise."""
+        options = ("--clients=4", "--duration=0.5s", f"--report={self.directory}")
+        command = (*COMMAND, *options, *arguments)
+        environment = os.environ | {"STANDALONE_TOKEN": TOKEN}
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        return self.ran(ran.returncode, ran.stdout, ran.stderr)
+
+    def ran(self, status: int, output: str, errors: str) -> Ran:
+        """Read what it wrote."""
+        assert errors == ""
+        assert (self.directory / "report.html").read_text().startswith("<!doctype html>")
+        return Ran(status, output, json.loads((self.directory / "report.json").read_text()))
+
+
+@pytest.fixture
+def load_test(tmp_path: Path) -> LoadTest:
+    return LoadTest(tmp_path / "report")
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, certificate: Certificate) -> Iterator[Service]:
+    directory: Path = tmp_path_factory.mktemp("service")
+    base = directory / "base.iso"
+    base.write_bytes(live_iso_with_minimal())
+    environment = {"STANDALONE_TOKEN": TOKEN}
+    images = [os_image(base, VERSION)]
+    with run_service(directory, images, certificate=certificate, environment=environment) as running:
+        yield running
+
+
+@pytest.mark.parametrize("profile", ["mount", "boot", "download"])
+def test_the_service_passes(load_test: LoadTest, service: Service, profile: str) -> None:
+    ran = load_test.run(
+        f"{service.url}{TEMPLATE}",
+        *("--infra-envs=3", f"--api={service.api_url}", f"--cacert={service.ca}", f"--profile={profile}"),
+        *("--slo=errors<=0", "--slo=first-request.max<=3s", "--check=2", "--header=X-Key: top-secret-field"),
+    )
+    assert ran.status == 0, ran.output
+    assert ran.report["passed"]
+    assert ran.report["counts"]["requests"] > 10
+    assert ran.report["timings"]["first-request"]["count"] == 3
+    checks = ran.report["verification"]["whole_images"]
+    assert [check["outcome"] for check in checks] == ["equal", "equal"]
+    assert ran.report["verification"]["blocks_compared"] > 0
+    left = service.ask_api(INFRA_ENVS).body
+    assert b"loadtest" not in left
+    html = (load_test.directory / "report.html").read_text()
+    assert "top-secret" not in f"{ran.output}{ran.report}{html}"
+
+
+def test_without_trust_nothing_is_read(load_test: LoadTest, service: Service) -> None:
+    ran = load_test.run(service.url + TEMPLATE.format(infra_env="x"))
+    assert ran.status == 1
+    assert set(ran.report["counts"]["errors"]) == {"tls"}
+
+
+def test_an_api_that_registers_nothing_is_told(service: Service) -> None:
+    template = f"http://127.0.0.1:1{TEMPLATE}"
+    command = (*COMMAND, template, "--infra-envs=1", f"--api={service.api_url}")
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("image-service: the API registers no infra-env; it answers 401")
+
+
+def sound(reply: Reply) -> Reply:
+    return reply
+
+
+def wrong_bytes(reply: Reply) -> Reply:
+    return attrs.evolve(reply, body=b"?" + reply.body[1:]) if reply.number % 20 == 19 else reply
+
+
+def other_etag(reply: Reply) -> Reply:
+    return reply if reply.number < 50 else with_fields(reply, ETag='"other"')
+
+
+def other_range(reply: Reply) -> Reply:
+    return with_fields(reply, **{"Content-Range": "bytes 0-4095/300000"}) if reply.status == 206 else reply
+
+
+def whole_image(reply: Reply) -> Reply:
+    return attrs.evolve(reply, status=200)
+
+
+def other_digest(reply: Reply) -> Reply:
+    return attrs.evolve(reply, body=b"0" + reply.body[1:]) if reply.is_digest else reply
+
+
+def with_fields(reply: Reply, **fields: str) -> Reply:
+    return attrs.evolve(reply, fields={**reply.fields, **fields})
+
+
+@pytest.mark.parametrize(
+    ("mistake", "profile", "fault"),
+    [
+        (wrong_bytes, "mount", "bytes-differ"),
+        (wrong_bytes, "download", "bytes-differ"),
+        (other_etag, "mount", "etag-changed"),
+        (other_range, "mount", "content-range"),
+        (whole_image, "mount", "range-ignored"),
+        (other_digest, "download", "digest-differs"),
+    ],
+)
+def test_what_is_wrong_fails_whatever_the_objectives(
+    load_test: LoadTest, mistake: Mistake, profile: str, fault: str
+) -> None:
+    with serving(mistake) as server:
+        ran = load_test.run(server.url, f"--profile={profile}")
+    assert ran.status == 1
+    assert set(ran.report["verification"]["faults"]) == {fault}
+    assert f"verification failed: {fault}" in ran.output
+
+
+def bytes_of_the_connection(reply: Reply) -> Reply:
+    """What a server without ETags may do: each mount gets bytes of its own."""
+    fields = {name: value for name, value in reply.fields.items() if name != "ETag"}
+    status = 404 if reply.is_digest else reply.status
+    other = bytes(byte ^ reply.connection % 256 for byte in reply.body)
+    return attrs.evolve(reply, status=status, fields=fields, body=other)
+
+
+def test_without_etags_each_mount_is_verified_by_itself(load_test: LoadTest) -> None:
+    with serving(bytes_of_the_connection) as server:
+        ran = load_test.run(server.url, "--profile=boot")
+        assert len({reply.connection for reply in server.replies}) > 2
+    assert (ran.status, ran.report["verification"]["faults"]) == (0, {})
+    assert ran.report["verification"]["whole_images"][0]["outcome"] == "not-offered"
+
+
+def resets(reply: Reply) -> Reply:
+    return attrs.evolve(reply, cut="reset") if reply.number % 10 == 5 else reply
+
+
+def closes(reply: Reply) -> Reply:
+    return attrs.evolve(reply, cut="close") if reply.number % 10 == 5 else reply
+
+
+def garbage(reply: Reply) -> Reply:
+    return attrs.evolve(reply, garbage=b"220 mail\r\n\r\n") if reply.number % 10 == 5 else reply
+
+
+def missing(reply: Reply) -> Reply:
+    return attrs.evolve(reply, status=404) if reply.number % 10 == 5 else reply
+
+
+def late(reply: Reply) -> Reply:
+    return attrs.evolve(reply, waits_seconds=0.3)
+
+
+def silent(reply: Reply) -> Reply:
+    return attrs.evolve(reply, waits_seconds=100)
+
+
+def busy(reply: Reply) -> Reply:
+    return with_fields(attrs.evolve(reply, status=503), **{"Retry-After": "100"})
+
+
+@pytest.mark.parametrize(
+    ("mistake", "objective", "errors"),
+    [
+        (sound, "throughput>9999GB/s", set()),
+        (sound, "requests>9999999/s", set()),
+        (resets, "errors<0.1%", {"reset"}),
+        (closes, "errors<0.1%", {"closed"}),
+        (garbage, "errors<0.1%", {"malformed"}),
+        (missing, "errors<0.1%", {"status-404"}),
+        (late, "first-byte.p50<200ms", set()),
+        (late, "p99.9<=200ms", set()),
+    ],
+)
+def test_each_objective_can_be_missed(
+    load_test: LoadTest, mistake: Mistake, objective: str, errors: set[str]
+) -> None:
+    with serving(mistake) as server:
+        ran = load_test.run(server.url, f"--slo={objective}", "--slo=max<1m", "--check=0")
+    assert ran.status == 1
+    assert [told["met"] for told in ran.report["objectives"]] == [False, True]
+    assert f"{objective}: missed, " in ran.output
+    assert set(ran.report["counts"]["errors"]) == errors
+    assert ran.report["verification"]["faults"] == {}
+
+
+@pytest.mark.parametrize(("timeout", "kind"), [("0.1s", "timeout"), ("60s", "unanswered")])
+def test_nobody_waits_for_ever(load_test: LoadTest, timeout: str, kind: str) -> None:
+    with serving(silent) as server:
+        ran = load_test.run(server.url, f"--timeout={timeout}", "--check=0", "--duration=1s")
+    assert ran.status == 1
+    assert ran.report["counts"]["errors"][kind] >= 4
+    assert ran.report["missed"] == ["no request was answered"]
+
+
+def test_refusals_are_obeyed_and_are_no_errors(load_test: LoadTest) -> None:
+    with serving(busy) as server:
+        ran = load_test.run(server.url, "--slo=refusals<10%", "--check=0")
+        assert len(server.replies) == 4  # one of each client, which waits for the end then
+    assert ran.status == 1
+    assert ran.report["counts"]["refusals"] == 4
+    assert ran.report["counts"]["errors"] == {}
+    assert "refusals<10%: missed, 100 %" in ran.output
+
+
+def closes_between_requests(reply: Reply) -> Reply:
+    return with_fields(reply, Connection="close") if reply.number % 5 == 0 else reply
+
+
+def test_a_connection_that_is_closed_between_requests_is_opened_again(load_test: LoadTest) -> None:
+    with serving(closes_between_requests) as server:
+        ran = load_test.run(server.url)
+    assert (ran.status, ran.report["counts"]["errors"]) == (0, {})
+
+
+def test_a_schedule_counts_the_waits_behind_a_slow_answer(load_test: LoadTest) -> None:
+    ranges = count()
+
+    def stalls_once(reply: Reply) -> Reply:
+        return attrs.evolve(reply, waits_seconds=1.0 if next(ranges) == 5 else 0)
+
+    with serving(stalls_once) as server:
+        ran = load_test.run(server.url, "--rate=20/s", "--clients=1", "--duration=1.6s")
+    # One answer in about thirty was slow; the twenty that were due meanwhile were late.
+    assert ran.report["timings"]["range"]["p50_seconds"] > 0.1
+    assert ran.report["counts"]["requests"] <= 34
+
+
+def test_slow_readers_take_their_time(load_test: LoadTest) -> None:
+    with serving() as server:
+        ran = load_test.run(server.url, "--profile=download", "--rate=200kB/s", "--clients=1")
+    assert ran.status == 0
+    assert ran.report["timings"]["request"]["p50_seconds"] > 0.5
+
+
+def test_an_interrupt_ends_it_with_the_report_of_what_there_is(load_test: LoadTest) -> None:
+    command = (*COMMAND, "--duration=1h", f"--report={load_test.directory}")
+    pipe = subprocess.PIPE
+    with (
+        serving() as server,
+        subprocess.Popen((*command, server.url), stdout=pipe, stderr=pipe, text=True) as process,
+    ):
+        while len(server.replies) < 20:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    ran = load_test.ran(process.returncode, output, errors)
+    assert ran.status == 0
+    assert ran.report["was_interrupted"]
+    assert "It was ended early" in ran.output
+
+
+def test_a_terminal_shows_each_second() -> None:
+    ours, theirs = os.openpty()
+    try:
+        with serving() as server:
+            command = (*COMMAND, "--duration=1.5s", server.url)
+            subprocess.run(command, check=True, stderr=theirs, stdout=subprocess.DEVNULL)
+        shown = os.read(ours, 65536).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert "\r\x1b[K1/2 s  " in shown
+    assert shown.endswith("\r\x1b[K")
