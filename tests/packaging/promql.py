@@ -1,0 +1,133 @@
+"""Queries of PromQL, taken apart and compared with the page that the service shows."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+from prometheus_client.parser import text_string_to_metric_families
+
+from image_service.observe.metrics import Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    Series: TypeAlias = list[tuple[str, Mapping[str, str]]]
+
+OPERATORS = {"and", "or", "unless", "bool", "offset"}
+GROUPINGS = {"by", "without", "on", "ignoring", "group_left", "group_right"}
+OF_TARGETS = {"job", "instance"}
+"""Labels that Prometheus adds to whatever it reads."""
+
+TOKEN = re.compile(
+    r"""\s*(?:
+        (?P<string>"[^"]*") | (?P<number>[0-9.]+(?:e[0-9]+|[smhdwy])?) | (?P<name>[a-zA-Z_:][\w:]*)
+        | (?P<symbol>=~|!~|!=|==|>=|<=|[-+*/%^<>=(){}\[\],])
+    )""",
+    re.VERBOSE,
+)
+MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"([^"]*)"')
+
+
+@attrs.frozen
+class Query:
+    """What a query of PromQL names.
+
+    Args:
+        selectors: each metric with its matchers: label, operator, value.
+        labels: what it groups by.
+    """
+
+    selectors: list[tuple[str, list[tuple[str, ...]]]]
+    labels: set[str]
+
+
+def tokens(text: str) -> list[str]:
+    found, position = [], 0
+    while text[position:].strip():
+        match = TOKEN.match(text, position)
+        assert match, f"no PromQL at {text[position:]!r}"
+        found.append(match.group().strip())
+        position = match.end()
+    return found
+
+
+def parse(text: str) -> Query:
+    """Find metrics and labels; whether all of it is PromQL is Prometheus's to say."""
+    found, rest = Query([], set()), iter([*tokens(text), ""])
+    token = next(rest)
+    while token:
+        following = next(rest)
+        if token in GROUPINGS and following == "(":
+            found.labels.update(set(until(rest, ")")) - {","})
+            following = next(rest)
+        elif is_name(token) and token not in OPERATORS and following not in {"(", *GROUPINGS}:
+            matchers = MATCHER.findall("".join(until(rest, "}"))) if following == "{" else []
+            found.selectors.append((token, matchers))
+            following = next(rest) if following == "{" else following
+        token = following
+    return found
+
+
+def is_name(token: str) -> bool:
+    return re.fullmatch(r"[a-zA-Z_:][\w:]*", token) is not None
+
+
+def until(rest: Iterator[str], end: str) -> list[str]:
+    return list(iter(lambda: next(rest), end))
+
+
+def all_series() -> Series:
+    """Give every series of a service that has answered, well and badly."""
+    metrics = Metrics()
+    for status in (206, 503):
+        metrics.request_ended("/byid/:token", "GET", status, 0.1, 10)
+    metrics.answer_began("/byid/:token", 0.1)
+    metrics.upstream("ignition", "ok", 0.1)
+    metrics.watch_each("base_images", lambda: ["ready"])
+    metrics.watch_each("http_requests_inflight", lambda: ["/byid/:token"])
+    for name in ("slots_taken", "slots_limit", "slots_queue_length", "connections"):
+        metrics.watch(name, lambda: 1)
+    for name in ("snapshot_grace_active", "snapshot_held_bytes"):
+        metrics.watch(name, lambda: 1)
+    families = text_string_to_metric_families(metrics.render()[0].decode())
+    return [(sample.name, sample.labels) for family in families for sample in family.samples]
+
+
+def matches(labels: Mapping[str, str], matcher: tuple[str, ...]) -> bool:
+    label, operator, value = matcher
+    pattern = value if "~" in operator else re.escape(value)
+    return (re.fullmatch(pattern, labels.get(label, "")) is not None) is not operator.startswith("!")
+
+
+def check_query(text: str, series: Series, recorded: Collection[str]) -> None:
+    """Show that a query finds series, and names no label that they do not have.
+
+    Args:
+        text: PromQL.
+        series: of the service.
+        recorded: names that Prometheus has of rules.
+    """
+    query = parse(text)
+    assert query.selectors
+    labels = set(OF_TARGETS)
+    for name, matchers in query.selectors:
+        if name in recorded:
+            continue
+        found = [have for shown, have in series if shown == name]
+        assert found, f"there is no metric {name}"
+        labels |= {label for have in found for label in have}
+        assert any(all(matches(have, one) for one in matchers) for have in found), f"no {name} has {matchers}"
+        assert {label for label, _, _ in matchers} <= labels
+    assert query.labels <= labels
+
+
+def check_alternatives(text: str, series: Series) -> None:
+    """Show that each one of ``a|b`` exists: a misspelt one would be noticed by nobody."""
+    for name, matchers in parse(text).selectors:
+        for label, operator, value in matchers:
+            have = {labels.get(label, "") for shown, labels in series if shown == name}
+            one_by_one = value.split("|") if "~" in operator else [value]
+            missing = [one for one in one_by_one if not any(re.fullmatch(one, known) for known in have)]
+            assert set(missing) <= {"3.0"}  # the bound 3, as Prometheus 3 keeps it
