@@ -1,25 +1,38 @@
-"""Disk reads kept out of the reactor: what is in the page cache is read at once, the rest in a thread."""
+"""The presence of local files: what the kernel holds is sent at once, the rest is read in a thread first."""
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
+from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
+from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.threads import deferToThreadPool
 
+from image_service.http.cachestat import is_cached
+
 if TYPE_CHECKING:
-    from twisted.internet.defer import Deferred
     from twisted.internet.interfaces import IReactorFromThreads
     from twisted.python.threadpool import ThreadPool
 
-    from image_service.images.extents import BaseFile
+    from image_service.images.extents import BaseFile, FileExtent
 
 READ_AHEAD_BYTES = 8 * 1024 * 1024
+PROBE_BYTES = 64 * 1024
+"""How far apart the kernel is asked where it has no cachestat."""
 _PIECE_BYTES = 256 * 1024
+_IN_MEMORY = frozenset({0x01021994, 0x858458F6})  # the types of tmpfs and ramfs in linux/magic.h
 
 
 class PageCache:
     """Tells whether the kernel holds a part of a file, and brings it there.
+
+    Everybody who waits has one read in the queue, and its turn after those who came before. No file
+    system gets more than half of the threads: one that hangs keeps the others from nothing.
 
     Args:
         reactor: receives the results of the pool.
@@ -29,32 +42,42 @@ class PageCache:
     def __init__(self, reactor: IReactorFromThreads, pool: ThreadPool) -> None:
         self._reactor = reactor
         self._pool = pool
-        self._probe = bytearray(1)
+        self._turns: dict[int, DeferredSemaphore] = defaultdict(
+            partial(DeferredSemaphore, (pool.max + 1) // 2)
+        )
+        self._probe = [bytearray(1)]
+        self._in_memory: WeakKeyDictionary[BaseFile, bool] = WeakKeyDictionary()
 
-    def holds(self, file: BaseFile, offset: int, length: int) -> bool:
-        """Whether sending these bytes would not wait for the disk.
+    def present(self, extent: FileExtent) -> int:
+        """Count the bytes that can be sent without waiting for the disk (see ``Presence``)."""
+        return extent.length if self._holds(extent) or self._is_in_memory(extent.file) else 0
 
-        Looks at both ends only: the kernel reads ahead and evicts in runs. A file system that cannot
-        tell (EOPNOTSUPP) is taken at its word: everything would be cold there.
+    def _holds(self, extent: FileExtent) -> bool:
+        """Whether every page is there, and the last one has been read.
 
-        Args:
-            file: an open file.
-            offset: of the first byte.
-            length: bytes, at least 1.
-
-        Returns:
-            True also behind the end of the file, where there is nothing to wait for.
+        The kernel reads in ascending order, and what is not there is never asked for here: to ask would
+        make the kernel begin to read, for which it may have to wait.
         """
-        return self._holds_byte(file, offset) and self._holds_byte(file, offset + length - 1)
-
-    def _holds_byte(self, file: BaseFile, offset: int) -> bool:
+        descriptor, last = extent.file.descriptor, extent.offset + extent.length - 1
+        cached = is_cached(descriptor, extent.offset, extent.length)
+        if cached is False:
+            return False
+        probes = (last,) if cached else (*range(extent.offset, last, PROBE_BYTES), last)
         try:
-            os.preadv(file.descriptor, [self._probe], offset, os.RWF_NOWAIT)
+            for offset in probes:
+                os.preadv(descriptor, self._probe, offset, os.RWF_NOWAIT)
         except BlockingIOError:
             return False
-        except OSError:
-            return True
+        except OSError as error:  # a real fault shows again
+            return error.errno != errno.EOPNOTSUPP
         return True
+
+    def _is_in_memory(self, file: BaseFile) -> bool:
+        """Whether there is no disk below; those file systems cannot tell what they hold, which is all."""
+        found = self._in_memory.get(file)
+        if found is None:
+            found = self._in_memory[file] = _file_system_type(file.descriptor) in _IN_MEMORY
+        return found
 
     def read(self, file: BaseFile, offset: int, length: int) -> bytes | None:
         """Read without waiting for the disk.
@@ -66,7 +89,7 @@ class PageCache:
 
         Returns:
             what the page cache holds, possibly less than ``length``; empty behind the end of the file;
-            None: the first byte is not there.
+            None: the first byte is not there, or nobody can tell.
 
         Raises:
             OSError: the disk failed.
@@ -76,27 +99,50 @@ class PageCache:
             count = os.preadv(file.descriptor, [buffer], offset, os.RWF_NOWAIT)
         except BlockingIOError:
             return None
-        except OSError:  # no RWF_NOWAIT here; a real fault shows again
+        except OSError as error:  # a real fault shows again
+            if error.errno == errno.EOPNOTSUPP and not self._is_in_memory(file):
+                return None
             return os.pread(file.descriptor, length, offset)
         return bytes(memoryview(buffer)[:count])
 
-    def load(self, file: BaseFile, offset: int, length: int) -> Deferred[None]:
-        """Bring a part of a file into the page cache, and let the kernel begin with what follows it.
+    async def bring(self, extent: FileExtent) -> None:
+        """Bring bytes into the page cache, and let the kernel begin with what follows them.
 
         Args:
-            file: an open file.
-            offset: of the first byte.
-            length: bytes.
+            extent: of an open file.
 
-        Returns:
-            fires when it is there; fails with OSError where the disk does.
+        Raises:
+            OSError: the disk failed.
         """
-        return deferToThreadPool(self._reactor, self._pool, _read_through, file, offset, length)
+        turns = self._turns[os.fstat(extent.file.descriptor).st_dev]
+        await turns.acquire()
+        await self._read_in_thread(extent, turns)
+
+    def _read_in_thread(self, extent: FileExtent, turns: DeferredSemaphore) -> Deferred[None]:
+        """What is returned may be cancelled, the thread may not: it keeps its turn until it is done."""
+        reading = deferToThreadPool(self._reactor, self._pool, _read_through, extent)
+        reading.addBoth(_give_back, turns)
+        told: Deferred[None] = Deferred()
+        reading.chainDeferred(told)
+        return told
 
 
-def _read_through(file: BaseFile, offset: int, length: int) -> None:
+def _give_back(result: object, turns: DeferredSemaphore) -> object:
+    turns.release()
+    return result
+
+
+def _read_through(extent: FileExtent) -> None:
     """The file comes with it, which is closed when nothing refers to it."""
-    os.posix_fadvise(file.descriptor, offset, max(length, READ_AHEAD_BYTES), os.POSIX_FADV_WILLNEED)
+    descriptor, offset, length = extent.file.descriptor, extent.offset, extent.length
+    os.posix_fadvise(descriptor, offset, max(length, READ_AHEAD_BYTES), os.POSIX_FADV_WILLNEED)
     scratch = bytearray(min(length, _PIECE_BYTES))
     for position in range(offset, offset + length, len(scratch)):
-        os.preadv(file.descriptor, [scratch], position)
+        os.preadv(descriptor, [scratch], position)
+
+
+def _file_system_type(descriptor: int) -> int:
+    """The type in what fstatfs(2) gives, whose first field it is; 0 where it gives nothing."""
+    found = (ctypes.c_ulong * 32)()
+    ctypes.CDLL(None).fstatfs(descriptor, found)
+    return found[0]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections import deque
 from typing import TYPE_CHECKING, Protocol
+
+from twisted.internet.defer import Deferred
 
 from image_service.http.observer import Abort
 from image_service.images.extents import Literal
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
 
     from image_service.http.observer import Observer
     from image_service.http.page_cache import PageCache
-    from image_service.images.extents import Extent, FileExtent, Zeros
+    from image_service.images.extents import Extent, FileExtent, Presence, Zeros
 
+BRING_BYTES = 1024 * 1024
+"""What is waited for at once: the rest of an answer comes while this is on its way."""
 _ZEROS = memoryview(bytes(256 * 1024))
 
 
@@ -70,7 +73,7 @@ class ShortReadError(Exception):
 
 
 class NeedsDisk(Exception):
-    """What comes next is not in the page cache."""
+    """What comes next is not present."""
 
     def __init__(self, extent: FileExtent) -> None:
         super().__init__()
@@ -80,13 +83,15 @@ class NeedsDisk(Exception):
 class Queue:
     """The rest of an answer: extents, and how much of the first is done."""
 
+    __slots__ = ("_done", "_extents")
+
     def __init__(self) -> None:
-        self._extents: deque[Extent] = deque()
+        self._extents: list[Extent] = []  # the first one comes last
         self._done = 0
 
     def fill(self, head: bytes, body: Sequence[Extent]) -> None:
         """Take an answer."""
-        self._extents = deque((Literal(head), *body))
+        self._extents = [*reversed(body), Literal(head)]
         self._done = 0
 
     def clear(self) -> None:
@@ -98,7 +103,7 @@ class Queue:
 
     def next(self, limit: int) -> tuple[Extent, bool]:
         """At most ``limit`` bytes of the first extent, and whether anything follows them."""
-        first = self._extents[0]
+        first = self._extents[-1]
         stop = min(first.length, self._done + limit)
         more = stop < first.length or len(self._extents) > 1
         return (first if stop - self._done == first.length else first.cut(self._done, stop)), more
@@ -106,13 +111,24 @@ class Queue:
     def advance(self, count: int) -> None:
         """Note that so many bytes of what ``next`` gave are done."""
         self._done += count
-        if self._done == self._extents[0].length:
-            self._extents.popleft()
+        if self._done == self._extents[-1].length:
+            self._extents.pop()
             self._done = 0
 
 
 class Producer(ABC):
-    """What both senders share: the queue, the disk, the life cycle."""
+    """What both senders share: the queue, the wait for what is not present, the life cycle."""
+
+    __slots__ = (
+        "_bringing",
+        "_brought",
+        "_observer",
+        "_outcomes",
+        "_page_cache",
+        "_queue",
+        "_sending",
+        "body_bytes",
+    )
 
     def __init__(self, page_cache: PageCache, outcomes: Outcomes, observer: Observer) -> None:
         self.body_bytes = 0
@@ -121,12 +137,15 @@ class Producer(ABC):
         self._outcomes = outcomes
         self._queue = Queue()
         self._sending = False
-        self._on_disk = False
+        self._bringing: Deferred[None] | None = None
+        self._brought = 0  # bytes that are present, whoever may not know it
 
     def stop(self) -> None:
         """Send nothing more and tell nothing more."""
         self._sending = False
         self._queue.clear()
+        if self._bringing is not None:
+            self._bringing.cancel()
 
     def stopProducing(self) -> None:
         """The transport is gone."""
@@ -134,7 +153,7 @@ class Producer(ABC):
 
     def resumeProducing(self) -> None:
         """The transport takes more; go on, and tell the outcome."""
-        if self._sending and not self._on_disk:
+        if self._sending and self._bringing is None:
             self.begin_turn()
             if self._pump():
                 self._outcomes.sent()
@@ -152,7 +171,7 @@ class Producer(ABC):
         try:
             return self._send_on()
         except NeedsDisk as needs:
-            self._await_disk(needs.extent)
+            self._bring(needs.extent)
         except ShortReadError:
             self._fail(Abort.FILE_SHORTER, "the file is shorter than it was")
         except ConnectionError:
@@ -161,17 +180,47 @@ class Producer(ABC):
             self._fail(Abort.DISK_FAILED, f"the disk failed: {os.strerror(error.errno or 0)}")
         return False
 
-    def _await_disk(self, extent: FileExtent) -> None:
-        self._on_disk = True
-        loading = self._page_cache.load(extent.file, extent.offset, extent.length)
-        loading.addCallbacks(self._disk_done, self._disk_failed)
+    def _present(self, extent: FileExtent) -> int:
+        """Count the bytes that can be sent without waiting, or raise ``NeedsDisk``.
 
-    def _disk_done(self, _: None) -> None:
-        self._on_disk = False
+        What was brought for this answer is sent without asking again: not everybody can tell, and what
+        comes and is gone again would be waited for for ever.
+        """
+        count, self._brought = min(self._brought, extent.length), 0
+        if not count:
+            count = self._presence_of(extent).present(extent)
+        if not count:
+            raise NeedsDisk(extent)
+        return count
+
+    def _read(self, extent: FileExtent) -> bytes:
+        """Read what is present of an extent, or raise ``NeedsDisk``, ``ShortReadError`` or ``OSError``."""
+        file, offset = extent.file, extent.offset
+        if self._brought or file.presence is not None:
+            data: bytes | None = os.pread(file.descriptor, self._present(extent), offset)
+        else:
+            data = self._page_cache.read(file, offset, extent.length)
+        if data is None:
+            raise NeedsDisk(extent)
+        if not data:
+            raise ShortReadError
+        return data
+
+    def _presence_of(self, extent: FileExtent) -> Presence:
+        return extent.file.presence or self._page_cache
+
+    def _bring(self, extent: FileExtent) -> None:
+        extent = extent.cut(0, min(extent.length, BRING_BYTES))
+        self._bringing = Deferred.fromCoroutine(self._presence_of(extent).bring(extent))
+        self._bringing.addCallbacks(self._bring_done, self._bring_failed, callbackArgs=(extent.length,))
+
+    def _bring_done(self, _: None, count: int) -> None:
+        self._bringing = None
+        self._brought = count
         self.resumeProducing()
 
-    def _disk_failed(self, failure: Failure) -> None:
-        self._on_disk = False
+    def _bring_failed(self, failure: Failure) -> None:
+        self._bringing = None
         if self._sending:
             self._fail(Abort.DISK_FAILED, f"the disk failed: {failure.getErrorMessage()}")
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
 
+from image_service.http.listeners import UNSENT_BYTES
 from image_service.http.producer import NeedsDisk, Producer, ShortReadError, data_of
 from image_service.images.extents import FileExtent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from twisted.internet.interfaces import IReactorTime
     from twisted.internet.tcp import Server
 
     from image_service.http.observer import Observer
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 
 TURN_BYTES = 4 * 1024 * 1024
 """What one connection may send before the others have their turn."""
-SENDFILE_BYTES = 1024 * 1024
-"""What one sendfile is asked for: above it there is nothing to gain, below it system calls cost."""
+QUICK_SECONDS = 1 / 8
+"""Who takes half of ``UNSENT_BYTES`` in this time is quick: it reads a MiB a second, or more."""
 COPY_BYTES = 16 * 1024
 """Up to here one copy and one system call cost less than a probe and two system calls."""
 _SMALLEST_CHARGE = 16 * 1024  # so that a pipeline of small answers ends its turn too
@@ -39,6 +41,9 @@ class SendfileSender(Producer):
     Nothing is ever written through the transport, whose own buffer thus stays empty; the transport only
     tells when the socket is writable again.
 
+    A client that is quick gets whatever the kernel's buffer takes, a few MiB, and the reactor hears of it
+    again when nearly all of that is gone. One that is slow, or not known yet, holds ``UNSENT_BYTES``.
+
     Args:
         transport: connected, without data of its own to send.
         page_cache: keeps the disk out of the reactor.
@@ -46,14 +51,19 @@ class SendfileSender(Producer):
         observer: counts the bytes.
     """
 
+    __slots__ = ("_budget", "_clock", "_paused_at", "_registered", "_roomy", "_socket", "_transport")
+
     def __init__(
         self, transport: Server, page_cache: PageCache, outcomes: Outcomes, observer: Observer
     ) -> None:
         super().__init__(page_cache, outcomes, observer)
         self._transport = transport
+        self._clock = cast("IReactorTime", transport.reactor)
         self._socket: socket.socket = transport.getHandle()
         self._budget = 0
         self._registered = False
+        self._roomy = False
+        self._paused_at = 0.0
 
     def begin_turn(self) -> None:
         """Renew what may be sent before the reactor turns."""
@@ -73,52 +83,68 @@ class SendfileSender(Producer):
         """A small extent's bytes, unless the disk has to be waited for or something is wrong with them."""
         if not isinstance(extent, FileExtent):
             return bytes(data_of(extent))
-        with suppress(OSError):
-            data = self._page_cache.read(extent.file, extent.offset, extent.length)
-            return data if data is not None and len(data) == extent.length else None
+        with suppress(OSError, NeedsDisk, ShortReadError):
+            data = self._read(extent)
+            return data if len(data) == extent.length else None
         return None
 
     def pauseProducing(self) -> None:
         """The transport never says so: nothing is written through it."""
 
+    def resumeProducing(self) -> None:
+        """The socket takes more."""
+        if not self._roomy and self._clock.seconds() - self._paused_at < QUICK_SECONDS:
+            self._roomy = True
+            self._limit_unsent(TURN_BYTES)
+        super().resumeProducing()
+
     def _send_on(self) -> bool:
         with suppress(BlockingIOError):
-            while self._queue and self._budget > 0:
-                self._send_some()
+            while self._queue and self._budget > 0 and self._send_some():
+                pass
         if self._queue:
             self._await_writable()
             return False
         self._finish()
         return True
 
-    def _send_some(self) -> None:
-        extent, more = self._queue.next(min(self._budget, SENDFILE_BYTES))
+    def _send_some(self) -> bool:
+        """Send what comes next; False: the socket had no room for all of it."""
+        extent, more = self._queue.next(self._budget)
         if isinstance(extent, FileExtent):
-            count = self._send_file(extent)
+            wanted = self._present(extent)
+            count = self._send_file(extent, wanted)
             self._observer.bytes_sent("sendfile", count)
         else:
+            wanted = extent.length
             count = self._socket.send(data_of(extent), socket.MSG_MORE if more else 0)
             self._observer.bytes_sent("copy", count)
         self._queue.advance(count)
         self.body_bytes += count
         self._budget -= max(count, _SMALLEST_CHARGE)
+        return count == wanted
 
-    def _send_file(self, extent: FileExtent) -> int:
-        if not self._page_cache.holds(extent.file, extent.offset, extent.length):
-            raise NeedsDisk(extent)
-        descriptor = self._socket.fileno()
-        count = os.sendfile(descriptor, extent.file.descriptor, extent.offset, extent.length)
+    def _send_file(self, extent: FileExtent, count: int) -> int:
+        count = os.sendfile(self._socket.fileno(), extent.file.descriptor, extent.offset, count)
         if count == 0:
             raise ShortReadError
         return count
 
     def _await_writable(self) -> None:
+        self._paused_at = self._clock.seconds()
+        if self._roomy:
+            self._roomy = False
+            self._limit_unsent(UNSENT_BYTES)  # which is also when the kernel tells that there is room again
         if not self._registered:
             self._registered = True
             self._transport.registerProducer(self, True)  # noqa: FBT003 - Twisted's signature
         # What the transport itself does after a write that filled its buffer: resume once writable.
         self._transport.producerPaused = True
         self._transport.startWriting()
+
+    def _limit_unsent(self, count: int) -> None:
+        with suppress(OSError):  # the connection may be gone, which sending finds out
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, count)
 
     def _finish(self) -> None:
         self._sending = False

@@ -13,7 +13,7 @@ from image_service.http.page_cache import PageCache
 if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
 
-    from image_service.images.extents import BaseFile
+    from image_service.images.extents import BaseFile, FileExtent
 
 
 @attrs.frozen
@@ -38,11 +38,10 @@ class SlowDisk(PageCache):
         self.asked = 0
         self._warm_bytes = 0
 
-    def holds(self, file: BaseFile, offset: int, length: int) -> bool:
-        """Whether the disk has answered so far."""
-        del file
+    def present(self, extent: FileExtent) -> int:
+        """As far as the disk has answered."""
         self.asked += 1
-        return offset + length <= self._warm_bytes
+        return max(0, min(extent.length, self._warm_bytes - extent.offset))
 
     def read(self, file: BaseFile, offset: int, length: int) -> bytes | None:
         """Read as far as the disk has answered."""
@@ -50,14 +49,14 @@ class SlowDisk(PageCache):
         length = min(length, self._warm_bytes - offset)
         return super().read(file, offset, length) if length > 0 else None
 
-    def load(self, file: BaseFile, offset: int, length: int) -> Deferred[None]:
+    async def bring(self, extent: FileExtent) -> None:
         """Ask the disk."""
-        del file
-        self.loads.append(Load(offset, length, Deferred()))
-        return self.loads[-1].done
+        self.loads.append(Load(extent.offset, extent.length, Deferred()))
+        await self.loads[-1].done
 
-    def answer(self) -> None:
-        """Let the disk answer what it was asked first."""
+    def answer(self) -> int:
+        """Let the disk answer what it was asked first, and tell how far it has answered."""
         load = self.loads.pop(0)
         self._warm_bytes = load.offset + load.length
         load.done.callback(None)
+        return self._warm_bytes

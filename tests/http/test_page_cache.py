@@ -5,15 +5,18 @@ import errno
 import mmap
 import os
 import threading
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
-from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
-from image_service.http.page_cache import READ_AHEAD_BYTES, PageCache
-from image_service.images.extents import BaseFile
+from image_service.http.cachestat import is_cached
+from image_service.http.page_cache import PROBE_BYTES, READ_AHEAD_BYTES, PageCache
+from image_service.images.extents import BaseFile, FileExtent
+from tests.http.turns import turns, until
 from tests.images.building import base_file
 from tests.pytwisted import ensure_deferred
 
@@ -56,6 +59,18 @@ def file(tmp_path: Path) -> Iterator[BaseFile]:
         os.close(descriptor)
 
 
+@pytest.fixture
+def cachestat(file: BaseFile) -> None:
+    """Only where the kernel has it."""
+    if is_cached(file.descriptor, 0, 1) is None:
+        pytest.skip("this kernel has no cachestat(2)")
+
+
+def holds(page_cache: PageCache, file: BaseFile, offset: int, length: int) -> bool:
+    """Whether all of it is present."""
+    return page_cache.present(FileExtent(file, offset, length)) == length
+
+
 def _skip_without_nowait(descriptor: int) -> None:
     """Asked behind the end of the file, so that nothing is brought in."""
     try:
@@ -66,36 +81,95 @@ def _skip_without_nowait(descriptor: int) -> None:
         pytest.skip("this file system cannot tell what the page cache holds (EOPNOTSUPP)")
 
 
+@pytest.mark.usefixtures("cachestat")
 @pytest.mark.parametrize("offset", [0, 1, PAGE, SIZE // 2, SIZE - PAGE])
 def test_a_cold_part_is_told_cold(page_cache: PageCache, file: BaseFile, offset: int) -> None:
-    assert not page_cache.holds(file, offset, PAGE)
+    assert not holds(page_cache, file, offset, PAGE)
 
 
-@pytest.mark.parametrize("offset", [0, 1, PAGE, SIZE // 2, SIZE - PAGE])
-def test_a_cold_part_is_not_waited_for(page_cache: PageCache, file: BaseFile, offset: int) -> None:
-    assert page_cache.read(file, offset, PAGE) is None
+def test_a_cold_part_is_not_waited_for(
+    page_cache: PageCache, file: BaseFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel begins to read what it is asked for, and may be done before it has answered."""
+    monkeypatch.setattr(os, "preadv", busy)
+    assert page_cache.read(file, 0, PAGE) is None
 
 
+def busy(descriptor: int, buffers: list[bytearray], offset: int, flags: int) -> int:
+    """What the kernel says of what it would have to wait for."""
+    del descriptor, buffers, offset
+    assert flags & os.RWF_NOWAIT
+    raise BlockingIOError
+
+
+@pytest.mark.usefixtures("cachestat")
 @pytest.mark.parametrize(("offset", "length"), [(0, 1), (100, PAGE), (SIZE // 2 - 7, 2**20), (SIZE - 3, 3)])
 @ensure_deferred
 async def test_what_was_loaded_is_held(
     page_cache: PageCache, file: BaseFile, offset: int, length: int
 ) -> None:
-    assert not page_cache.holds(file, offset, length)
-    await page_cache.load(file, offset, length)
-    assert page_cache.holds(file, offset, length)
+    assert not holds(page_cache, file, offset, length)
+    await page_cache.bring(FileExtent(file, offset, length))
+    assert holds(page_cache, file, offset, length)
     assert page_cache.read(file, offset, length) == CONTENT[offset : offset + length]
 
 
-@ensure_deferred
-async def test_both_ends_must_be_held(page_cache: PageCache, file: BaseFile) -> None:
+@pytest.mark.usefixtures("cachestat")
+def test_what_is_between_must_be_held_too(page_cache: PageCache, file: BaseFile) -> None:
     os.posix_fadvise(file.descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # nothing but what is read comes in
     assert os.pread(file.descriptor, 1, 0)
-    assert page_cache.holds(file, 0, PAGE)
-    assert not page_cache.holds(file, 0, PAGE + 1)
-    assert not page_cache.holds(file, 0, SIZE)
+    assert holds(page_cache, file, 0, PAGE)
+    assert not holds(page_cache, file, 0, PAGE + 1)
     assert os.pread(file.descriptor, 1, SIZE - 1)
-    assert page_cache.holds(file, 0, SIZE), "what is between comes and goes with its ends"
+    assert not holds(page_cache, file, 0, SIZE)
+    assert os.pread(file.descriptor, SIZE, 0)
+    assert holds(page_cache, file, 0, SIZE)
+
+
+@pytest.mark.usefixtures("cachestat")
+def test_a_single_page_between_must_be_held_too(page_cache: PageCache, file: BaseFile) -> None:
+    os.posix_fadvise(file.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+    for offset in (0, PAGE, 3 * PAGE, 4 * PAGE):
+        assert os.pread(file.descriptor, 1, offset)
+    assert holds(page_cache, file, PAGE + 1, PAGE - 1)
+    assert holds(page_cache, file, 3 * PAGE, 2 * PAGE)
+    assert not holds(page_cache, file, PAGE, 2 * PAGE + 1)
+
+
+@pytest.mark.parametrize("length", [1, PAGE, 300_000])
+def test_an_older_kernel_is_asked_every_so_many_bytes(
+    page_cache: PageCache, file: BaseFile, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    """There is no other way there, and to ask for every page would cost more than to send them."""
+    asked: list[int] = []
+
+    def held(descriptor: int, buffers: list[bytearray], offset: int, flags: int) -> int:
+        del descriptor, buffers
+        assert flags == os.RWF_NOWAIT
+        asked.append(offset)
+        return 1
+
+    monkeypatch.setattr("image_service.http.page_cache.is_cached", lambda *_: None)
+    monkeypatch.setattr(os, "preadv", held)
+    assert holds(page_cache, file, 5, length)
+    assert asked[-1] == 4 + length
+    assert all(later - earlier <= PROBE_BYTES for earlier, later in pairwise([5, *asked]))
+    assert len(asked) <= length // PROBE_BYTES + 2
+
+
+def test_what_is_still_being_read_is_not_held(
+    page_cache: PageCache, file: BaseFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.pread(file.descriptor, SIZE, 0)
+    monkeypatch.setattr(os, "preadv", busy)
+    assert not holds(page_cache, file, 0, PAGE)
+
+
+@pytest.mark.usefixtures("cachestat")
+def test_to_ask_brings_nothing_in(page_cache: PageCache, file: BaseFile) -> None:
+    """The kernel would begin to read, and the reactor might have to wait for its turn at the disk."""
+    assert not holds(page_cache, file, 0, SIZE)
+    assert resident(file) == 0
 
 
 def test_what_is_partly_held_is_read_in_part(page_cache: PageCache, file: BaseFile) -> None:
@@ -112,7 +186,7 @@ async def test_loading_lets_the_kernel_begin_with_what_follows(
     reactor: EPollReactor, page_cache: PageCache, file: BaseFile
 ) -> None:
     assert resident(file) == 0
-    await page_cache.load(file, 0, PAGE)
+    await page_cache.bring(FileExtent(file, 0, PAGE))
     while resident(file) * PAGE < READ_AHEAD_BYTES // 2:  # far more than it begins with by itself
         await deferLater(reactor, 0.001)
     assert READ_AHEAD_BYTES == 8 * 2**20
@@ -132,51 +206,49 @@ def resident(file: BaseFile) -> int:
 
 @pytest.mark.parametrize("offset", [SIZE, SIZE + 1, SIZE + 10 * PAGE])
 @ensure_deferred
-async def test_behind_the_end_there_is_nothing_to_wait_for(
-    page_cache: PageCache, file: BaseFile, offset: int
-) -> None:
-    assert page_cache.holds(file, offset, PAGE)
+async def test_behind_the_end_there_is_nothing(page_cache: PageCache, file: BaseFile, offset: int) -> None:
+    await page_cache.bring(FileExtent(file, offset, PAGE))
     assert page_cache.read(file, offset, PAGE) == b""
-    await page_cache.load(file, offset, PAGE)
 
 
 @ensure_deferred
 async def test_a_file_that_has_shrunk_is_read_short(page_cache: PageCache, file: BaseFile) -> None:
     os.truncate(file.path, 100)
-    await page_cache.load(file, 0, 3 * 2**20)
-    assert page_cache.holds(file, 0, 3 * 2**20)
+    await page_cache.bring(FileExtent(file, 0, 3 * 2**20))
     assert page_cache.read(file, 90, 1000) == CONTENT[90:100]
 
 
+# A file system that cannot tell is cold, but for those that are memory.
+
+
 @ensure_deferred
-async def test_the_reactor_does_not_wait_for_the_disk(
-    reactor: EPollReactor, pool: ThreadPool, page_cache: PageCache, file: BaseFile
+async def test_where_the_kernel_cannot_tell_everything_is_cold(
+    page_cache: PageCache, file: BaseFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While every thread of the pool is taken, loading waits and the reactor does not."""
-    release = threading.Event()
-    taken = [deferToThreadPool(reactor, pool, release.wait) for _ in range(2)]
-    loading = page_cache.load(file, 0, PAGE)
-    assert not page_cache.holds(file, SIZE // 2, PAGE)
-    assert not loading.called
-    release.set()
-    await loading
-    for deferred in taken:
-        await deferred
+    """As FUSE and NFS, which do not know RWF_NOWAIT."""
+    preadv = os.preadv
+
+    def refuse(descriptor: int, buffers: list[bytearray], offset: int, flags: int = 0) -> int:
+        if flags & os.RWF_NOWAIT:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return preadv(descriptor, buffers, offset, flags)
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    await page_cache.bring(FileExtent(file, 0, SIZE))
+    assert resident(file) == SIZE // PAGE
+    assert not holds(page_cache, file, 0, PAGE)
+    assert page_cache.read(file, 0, PAGE) is None
 
 
-# A file system that cannot tell (tmpfs; here memory itself) is taken at its word: everything is held.
-
-
-@ensure_deferred
-async def test_where_the_kernel_cannot_tell_everything_is_read_at_once(page_cache: PageCache) -> None:
+def test_what_lies_in_memory_is_present(page_cache: PageCache) -> None:
     with base_file(CONTENT[:100_000]) as file:
+        os.truncate(file.descriptor, 200_000)  # a hole, of which the page cache has nothing
         with pytest.raises(OSError, match="not supported"):
             os.preadv(file.descriptor, [bytearray(1)], 0, os.RWF_NOWAIT)
-        assert page_cache.holds(file, 0, 100_000)
+        assert holds(page_cache, file, 0, 200_000)
         assert page_cache.read(file, 5, 50_000) == CONTENT[5:50_005]
-        assert page_cache.read(file, 99_990, 50_000) == CONTENT[99_990:100_000]
-        assert page_cache.read(file, 100_000, 1) == b""
-        await page_cache.load(file, 0, 100_000)
+        assert page_cache.read(file, 99_990, 50_000) == CONTENT[99_990:100_000] + bytes(49_990)
+        assert page_cache.read(file, 200_000, 1) == b""
 
 
 @ensure_deferred
@@ -185,10 +257,92 @@ async def test_a_fault_is_told_where_the_bytes_are_wanted(page_cache: PageCache,
     descriptor = os.open(tmp_path, os.O_RDONLY)
     broken = BaseFile(descriptor, 100, "broken")
     try:
-        assert page_cache.holds(broken, 0, 100), "nothing to wait for: the error comes at once"
         with pytest.raises(IsADirectoryError):
-            page_cache.read(broken, 0, 100)
-        with pytest.raises(IsADirectoryError):
-            await page_cache.load(broken, 0, 100)
+            await page_cache.bring(FileExtent(broken, 0, 100))
     finally:
         os.close(descriptor)
+
+
+# Whose turn it is.
+
+
+class Reads:
+    """Reads in the pool, each of which waits until the test lets it go on."""
+
+    def __init__(self, file: BaseFile, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun: list[int] = []
+        self.go_on = threading.Semaphore(0)
+        self._descriptor = file.descriptor
+        monkeypatch.setattr("image_service.http.page_cache._read_through", self._wait)
+
+    def _wait(self, extent: FileExtent) -> None:
+        if extent.file.descriptor == self._descriptor:
+            self.begun.append(extent.offset)
+            self.go_on.acquire()
+
+
+@pytest.fixture
+def reads(file: BaseFile, monkeypatch: pytest.MonkeyPatch) -> Reads:
+    return Reads(file, monkeypatch)
+
+
+def asked(page_cache: PageCache, file: BaseFile, count: int) -> list[Deferred[None]]:
+    """So many reads that are waited for, of bytes 0, 1 and so on."""
+    return [Deferred.fromCoroutine(page_cache.bring(FileExtent(file, offset, 1))) for offset in range(count)]
+
+
+@ensure_deferred
+async def test_who_came_first_is_served_first(
+    reactor: EPollReactor, page_cache: PageCache, file: BaseFile, reads: Reads
+) -> None:
+    waiting = asked(page_cache, file, 4)
+    for number, deferred in enumerate(waiting):
+        await until(reactor, lambda: reads.begun[-1:] == [number])  # noqa: B023 - called before the next one
+        reads.go_on.release()
+        await deferred
+    assert reads.begun == [0, 1, 2, 3]
+
+
+@ensure_deferred
+async def test_a_file_system_that_hangs_keeps_others_from_nothing(
+    reactor: EPollReactor, page_cache: PageCache, file: BaseFile, reads: Reads
+) -> None:
+    waiting = asked(page_cache, file, 10)
+    await until(reactor, lambda: reads.begun)
+    with base_file(b"elsewhere") as other:
+        await page_cache.bring(FileExtent(other, 0, 9))
+    assert reads.begun == [0]
+    assert not any(deferred.called for deferred in waiting)
+    for deferred in waiting:
+        reads.go_on.release()
+        await deferred
+
+
+@ensure_deferred
+async def test_what_nobody_waits_for_any_more_is_not_read(
+    reactor: EPollReactor, page_cache: PageCache, file: BaseFile, reads: Reads
+) -> None:
+    first, dropped, last = asked(page_cache, file, 3)
+    await until(reactor, lambda: reads.begun)
+    dropped.addErrback(lambda failure: failure.trap(CancelledError))
+    dropped.cancel()
+    for deferred in (first, last):
+        reads.go_on.release()
+        await deferred
+    assert reads.begun == [0, 2]
+
+
+@ensure_deferred
+async def test_a_read_that_hangs_keeps_its_turn_when_nobody_waits_for_it(
+    reactor: EPollReactor, page_cache: PageCache, file: BaseFile, reads: Reads
+) -> None:
+    """Else everyone who gives up, and is followed by others, would take one more thread."""
+    hanging, following = asked(page_cache, file, 2)
+    await until(reactor, lambda: reads.begun)
+    hanging.addErrback(lambda failure: failure.trap(CancelledError))
+    hanging.cancel()
+    await turns(reactor)
+    assert reads.begun == [0]
+    for _ in range(2):
+        reads.go_on.release()
+    await following

@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 from twisted.internet.defer import Deferred
-from twisted.python.threadpool import ThreadPool
 
-from image_service.http.page_cache import PageCache
+from image_service.http.cachestat import is_cached
 from image_service.images.extents import BaseFile, ExtentMap, FileExtent
 from tests.http.client import request
 from tests.http.image import FILE_BYTES, MIB, Image, ImageApplication, make_image
 from tests.http.serving import SMALL_BUFFER
 from tests.http.slow_disk import SlowDisk
-from tests.http.turns import until
-from tests.pytwisted import async_fixture, ensure_deferred
+from tests.http.turns import turns, until
+from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from twisted.internet.epollreactor import EPollReactor
@@ -53,28 +52,11 @@ def cold_file(path: Path, content: bytes) -> BaseFile:
 @pytest.fixture
 def cold(tmp_path: Path) -> Iterator[Image]:
     content = random.Random(5).randbytes(3 * MIB)  # noqa: S311 - any bytes will do
-    other, file = cold_file(tmp_path / "other", content), cold_file(tmp_path / "cold", content)
-    if _is_in_memory(other):  # to ask makes the kernel read ahead, so another one is asked
-        pytest.skip("this file system keeps everything in memory")
+    file = cold_file(tmp_path / "cold", content)
+    if is_cached(file.descriptor, 0, MIB) is not False:
+        pytest.skip("this file system keeps everything in memory, or the kernel cannot tell")
     yield Image(ExtentMap((FileExtent(file, 0, file.size),)), content, file)
-    os.close(other.descriptor)
     os.close(file.descriptor)
-
-
-def _is_in_memory(file: BaseFile) -> bool:
-    """Also where the file system cannot tell, as an old tmpfs."""
-    try:
-        return os.preadv(file.descriptor, [bytearray(1)], 0, os.RWF_NOWAIT) > 0
-    except OSError as error:
-        return error.errno == errno.EOPNOTSUPP
-
-
-@async_fixture
-async def pool() -> AsyncIterator[ThreadPool]:
-    pool = ThreadPool(0, 1, "disk")
-    pool.start()
-    yield pool
-    pool.stop()
 
 
 # Files that hold less than they did.
@@ -170,6 +152,53 @@ def _part(target: str) -> tuple[int | None, int | None]:
 
 
 @ensure_deferred
+async def test_who_wants_what_is_there_waits_for_nobody(
+    serve_both: Serve, reactor: EPollReactor, image: Image
+) -> None:
+    """The disk has answered once, and does not answer again until others have read what it gave."""
+    disk = SlowDisk(reactor)
+    server = await serve_both(page_cache=disk)
+    waiting, other = await server.client(), await server.client()
+    await waiting.send(request("/image", "Connection: close"))
+    answers = Deferred.fromCoroutine(waiting.answers())
+    await until(reactor, lambda: disk.loads)
+    present = disk.answer()
+    await until(reactor, lambda: disk.loads)
+    for start in range(0, present - 40_000, 40_000):
+        answer = await other.ask(f"/image/{start}-{start + 40_000}")
+        assert answer.body == image.content[start : start + 40_000]
+    assert len(disk.loads) == 1
+    while not answers.called:
+        if disk.loads:
+            disk.answer()
+        await turns(reactor, 1)
+    (received,) = await answers
+    assert received.body == image.content
+
+
+@ensure_deferred
+async def test_where_the_kernel_cannot_tell_all_is_read_in_threads(
+    serve_both: Serve, application: ImageApplication, cold: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on FUSE and NFS: everything is cold, again and again, and what was brought is sent all the same."""
+    here, preadv = threading.get_ident(), os.preadv
+
+    def refuse(descriptor: int, buffers: list[bytearray], offset: int, flags: int = 0) -> int:
+        if flags & os.RWF_NOWAIT:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        assert threading.get_ident() != here
+        return preadv(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    application.image = cold
+    server = await serve_both()
+    client = await server.client()
+    assert (await client.ask("/image")).body == cold.content
+    assert (await client.ask("/image/1000-3000")).body == cold.content[1000:3000]
+    assert (await client.ask("/image/1000-300000")).body == cold.content[1000:300_000]
+
+
+@ensure_deferred
 async def test_a_cold_file_is_never_waited_for_by_the_reactor(
     serve_both: Serve, application: ImageApplication, cold: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,63 +210,16 @@ async def test_a_cold_file_is_never_waited_for_by_the_reactor(
         reads.append((threading.get_ident() == here, flags))
         return preadv(descriptor, buffers, offset, flags)
 
+    def send(out: int, descriptor: int, offset: int, count: int) -> int:
+        assert is_cached(descriptor, offset, count)
+        return sendfile(out, descriptor, offset, count)
+
+    sendfile = os.sendfile
     monkeypatch.setattr(os, "preadv", spy)
-    monkeypatch.delattr(os, "pread")  # it knows no flags
+    monkeypatch.setattr(os, "sendfile", send)
     application.image = cold
     server = await serve_both()
     client = await server.client()
     assert (await client.ask("/image")).body == cold.content
     assert (True, os.RWF_NOWAIT) in reads
     assert (True, 0) not in reads
-
-
-# The page cache by itself.
-
-
-@ensure_deferred
-async def test_what_is_cold_is_not_read_until_it_is_loaded(
-    reactor: EPollReactor, cold: Image, pool: ThreadPool
-) -> None:
-    cache = PageCache(reactor, pool)
-    file = cold.file
-    assert cache.read(file, MIB, 10) is None
-    await cache.load(file, MIB, MIB)
-    assert cache.holds(file, MIB, MIB)
-    assert cache.read(file, MIB + 5, 1000) == cold.content[MIB + 5 : MIB + 1005]
-
-
-def test_what_is_held_in_part_is_not_held(reactor: EPollReactor, cold: Image) -> None:
-    descriptor = cold.file.descriptor
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # no reading ahead
-    os.pread(descriptor, 1, 0)
-    cache = PageCache(reactor, ThreadPool(0, 1))
-    assert cache.holds(cold.file, 0, 1)
-    assert not cache.holds(cold.file, 0, MIB)
-
-
-def test_behind_the_end_of_a_file_there_is_nothing_to_wait_for(reactor: EPollReactor, image: Image) -> None:
-    cache = PageCache(reactor, ThreadPool(0, 1))
-    assert cache.holds(image.file, FILE_BYTES, 1000)
-    assert cache.read(image.file, FILE_BYTES, 1000) == b""
-    assert cache.read(image.file, FILE_BYTES - 3, 1000) == image.content[-3:]
-
-
-def test_a_file_system_that_cannot_tell_is_read_at_once(reactor: EPollReactor) -> None:
-    """As procfs, which does not know RWF_NOWAIT."""
-    path = "/proc/self/maps"
-    descriptor = os.open(path, os.O_RDONLY)
-    with pytest.raises(OSError, match="not supported"):
-        os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT)
-    cache = PageCache(reactor, ThreadPool(0, 1))
-    file = BaseFile(descriptor, 0, path)
-    assert cache.holds(file, 0, 10)
-    assert cache.read(file, 0, 10) == os.pread(descriptor, 10, 0)
-    os.close(descriptor)
-
-
-@ensure_deferred
-async def test_a_load_that_fails_says_so(reactor: EPollReactor, tmp_path: Path, pool: ThreadPool) -> None:
-    directory = BaseFile(os.open(tmp_path, os.O_RDONLY), 10, str(tmp_path))
-    with pytest.raises(OSError, match="Is a directory"):
-        await PageCache(reactor, pool).load(directory, 0, 10)
-    os.close(directory.descriptor)

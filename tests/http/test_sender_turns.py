@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
-    from image_service.images.extents import BaseFile
+    from image_service.images.extents import BaseFile, FileExtent
     from tests.http.client import Client
     from tests.http.conftest import Serve
     from tests.http.image import Image, ImageApplication
@@ -60,10 +60,10 @@ class GreedyPageCache(PageCache):
         super().__init__(reactor, ThreadPool(0, 1))
         self.greed = greed
 
-    def holds(self, file: BaseFile, offset: int, length: int) -> bool:
+    def present(self, extent: FileExtent) -> int:
         """Let the client read first."""
         self.greed.read()
-        return super().holds(file, offset, length)
+        return super().present(extent)
 
     def read(self, file: BaseFile, offset: int, length: int) -> bytes | None:
         """Let the client read first."""
