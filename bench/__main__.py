@@ -32,7 +32,7 @@ from bench import machine, report
 from bench.race import Race, run_race
 from bench.results import Document
 from bench.scenarios import scenarios
-from bench.servers import Server
+from bench.servers import Server, end_on_sigterm
 from bench.stage import QUICK, Effort, Stage
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 def main() -> None:
     """Measure, and print the tables."""
     options = parse(sys.argv[1:])
+    end_on_sigterm()
     with ExitStack() as stack:
         directory = options.directory or Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bench.base_images import sparse_image
 from bench.results import Target
-from bench.servers import SERVICE, head, image_path
+from bench.servers import SERVICE, image_path
 from bench.study import Figure
 from bench.wrk import run_wrk
 
@@ -45,8 +45,6 @@ def study_base_size(stage: Stage) -> Iterator[Figure]:
         small, large = (
             _spender(service, url, image.stat().st_size, 16) for url, image in zip(urls, images, strict=True)
         )
-        for url in urls:
-            head(url)
         label = " ÷ ".join(f"{size} GiB" for size in reversed(stage.effort.sparse_gibibytes))
         yield Figure(SERVICE, f"CPU of a request, {label}", "", _ratios(stage.effort, small, large), _FLAT)
 

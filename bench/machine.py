@@ -41,6 +41,7 @@ def describe(directory: Path) -> dict[str, str]:
         "OpenSSL": f"{backend.openssl_version_text()} (image-service)",
         "nginx": _version("nginx", "-V", r"nginx/(\S+)[^$]*?with (OpenSSL \S+)"),
         "wrk": _version("wrk", "-v", r"^wrk (\S+)"),
+        "TCP congestion control": Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip(),
         "file system of the data": file_system(directory),
         "load average at the start": " ".join(f"{load:.2f}" for load in os.getloadavg()),
     }

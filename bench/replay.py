@@ -7,12 +7,13 @@ without copying them. Plain HTTP only.
 
 from __future__ import annotations
 
+import math
 import re
 import selectors
 import socket
 import time
 from contextlib import ExitStack, closing
-from itertools import cycle
+from itertools import cycle, repeat
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -27,6 +28,7 @@ _WASTE = bytearray(16 * 1024 * 1024)
 """Room for what is never written."""
 _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)\r\n", re.IGNORECASE)
 _PATIENCE_SECONDS = 60
+_RECEIVE_BUFFER_BYTES = 1024 * 1024
 
 
 @attrs.frozen
@@ -83,10 +85,10 @@ def pipelined(exchanges: Sequence[Exchange]) -> Exchange:
 def replay(
     url: str,
     scripts: Sequence[Sequence[Exchange]],
-    seconds: float,
+    seconds: float = math.inf,
     *,
     ahead: int = 1,
-    most: int | None = None,
+    most: float = math.inf,
 ) -> Traffic:
     """Have clients go through their scripts, again and again, and wait for the last answers.
 
@@ -95,7 +97,7 @@ def replay(
         scripts: what each client asks, one connection each.
         seconds: after which nothing more is asked.
         ahead: exchanges that are under way at a time on a connection.
-        most: requests after which nothing more is asked; None: there is no such limit.
+        most: requests after which nothing more is asked.
 
     Returns:
         what was answered.
@@ -104,24 +106,30 @@ def replay(
         ConnectionError: an answer was longer or shorter than it had been, or none.
     """
     with ExitStack() as stack:
-        selector = stack.enter_context(selectors.DefaultSelector())
         clients = [_Client(stack.enter_context(closing(_connect(url))), script) for script in scripts]
         began = time.monotonic()
+        asked = sum(client.send_next() for client in clients for _ in range(ahead))
+        for client in _ended(clients):
+            if time.monotonic() - began < seconds and asked < most:
+                asked += client.send_next()
+        took = time.monotonic() - began
+        return Traffic(asked, sum(client.received for client in clients), took)
+
+
+def _ended(clients: Sequence[_Client]) -> Iterator[_Client]:
+    """Throw away what arrives; each client comes up when an exchange of its has ended, until none is left."""
+    with selectors.DefaultSelector() as selector:
         for client in clients:
             selector.register(client.socket, selectors.EVENT_READ, client)
-            for _ in range(ahead):
-                client.send_next()
         while selector.get_map():
-            for key, _ in selector.select(_PATIENCE_SECONDS):
+            ready = selector.select(_PATIENCE_SECONDS)
+            if not ready:
+                raise ConnectionError(f"nothing came for {_PATIENCE_SECONDS} s")
+            for key, _ in ready:
                 client = key.data
-                wanted = client.receive()
-                done = sum(each.requests for each in clients) if most is not None else 0
-                if wanted and time.monotonic() - began < seconds and (most is None or done < most):
-                    client.send_next()
-                elif client.is_done:
+                yield from repeat(client, client.receive())
+                if client.is_done:
                     selector.unregister(client.socket)
-        took = time.monotonic() - began
-        return Traffic(sum(each.requests for each in clients), sum(each.received for each in clients), took)
 
 
 def download(url: str) -> Traffic:
@@ -161,7 +169,6 @@ class _Client:
 
     def __init__(self, connection: socket.socket, script: Sequence[Exchange]) -> None:
         self.socket = connection
-        self.requests = 0
         self.received = 0
         self._script: Iterator[Exchange] = cycle(script)
         self._ends: list[int] = []
@@ -170,26 +177,31 @@ class _Client:
     def is_done(self) -> bool:
         return not self._ends
 
-    def send_next(self) -> None:
+    def send_next(self) -> int:
+        """Ask for what comes next in the script; how many requests that are comes back."""
         exchange = next(self._script)
         self._ends.append((self._ends[-1] if self._ends else self.received) + exchange.answer_bytes)
-        self.requests += exchange.requests
         self.socket.sendall(exchange.sent)
+        return exchange.requests
 
-    def receive(self) -> bool:
-        """Throw away what has arrived; whether an exchange has come to its end."""
+    def receive(self) -> int:
+        """Throw away what has arrived; how many exchanges have ended with it comes back."""
         self.received += drop(self.socket, len(_WASTE))
         if self.received > self._ends[-1]:
             raise ConnectionError("more was answered than before")
-        ended = self.received >= self._ends[0]
-        while self._ends and self.received >= self._ends[0]:
-            self._ends.pop(0)
+        ended = sum(end <= self.received for end in self._ends)
+        del self._ends[:ended]
         return ended
 
 
 def _connect(url: str) -> socket.socket:
+    """Connect, with room for some segments of loopback, of 64 KiB each, so that none waits for an ACK."""
     parts = urlsplit(url)
-    return socket.create_connection((parts.hostname or "", parts.port or 80), _PATIENCE_SECONDS)
+    connection = socket.socket()
+    connection.settimeout(_PATIENCE_SECONDS)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+    connection.connect((parts.hostname, parts.port or 80))
+    return connection
 
 
 def _content_length(head: bytes) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import grp
 import http.client
 import json
 import os
+import pwd
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -18,9 +21,10 @@ from urllib.parse import urlsplit
 import attrs
 
 from bench import processes
+from image_service.standalone.sample import SAMPLE_OPENSHIFT_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from contextlib import ExitStack
 
 SERVICE = "image-service"
@@ -33,6 +37,7 @@ INFRA_ENV = "5a3b1e00-0000-4000-8000-000000000001"
 _CONFIGURATION = Path(__file__).with_name("nginx.conf")
 _START_SECONDS = 180
 _STOP_SECONDS = 20
+_TOLD = 2000
 
 
 @attrs.frozen
@@ -79,6 +84,8 @@ def start_nginx(stack: ExitStack, directory: Path, image: Path, certificate: Pat
     prefix.mkdir(exist_ok=True)
     (prefix / "nginx.conf").write_text(
         _filled_in(
+            USER=pwd.getpwuid(os.getuid()).pw_name,
+            GROUP=grp.getgrgid(os.getgid()).gr_name,
             FILES=OPEN_FILES,
             HTTP_PORT=http_port,
             HTTPS_PORT=https_port,
@@ -86,14 +93,14 @@ def start_nginx(stack: ExitStack, directory: Path, image: Path, certificate: Pat
             ROOT=image.parent,
         )
     )
-    image.parent.chmod(0o755)  # its worker is another user
     command = [program("nginx"), "-p", str(prefix), "-c", "nginx.conf", "-e", "error.log"]
     process = start(stack, command, prefix / "output.log")
     urls = {
         "http": f"http://127.0.0.1:{http_port}/{image.name}",
         "https": f"https://127.0.0.1:{https_port}/{image.name}",
     }
-    return _answering(Server(NGINX, urls, process.pid), process)
+    _await(process, urls.values(), prefix / "output.log")
+    return Server(NGINX, urls, process.pid)
 
 
 def start_service(
@@ -134,11 +141,12 @@ def start_service(
     if "ASSISTED_SERVICE_HOST" not in own:
         command.append("--standalone")
     process = start(stack, command, directory / "service.log", own)
-    urls = {
-        "http": f"http://127.0.0.1:{http_port}/{image_path(images[0])}",
-        "https": f"https://127.0.0.1:{https_port}/{image_path(images[0])}",
-    }
-    return _answering(Server(SERVICE, urls, process.pid), process)
+    root = f"http://127.0.0.1:{http_port}"
+    _await(process, [f"{root}/{image_path(image)}" for image in images], directory / "service.log")
+    path = image_path(images[0])
+    return Server(
+        SERVICE, {"http": f"{root}/{path}", "https": f"https://127.0.0.1:{https_port}/{path}"}, process.pid
+    )
 
 
 def start(
@@ -161,6 +169,11 @@ def start(
         )
     stack.callback(_stop, process)
     return process
+
+
+def end_on_sigterm() -> None:
+    """Have SIGTERM end this process as an exception does, so that what it has started ends too."""
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
 
 
 def image_path(image: Path, infra_env_id: str = INFRA_ENV) -> str:
@@ -215,10 +228,9 @@ def _filled_in(**values: object) -> str:
 
 
 def _os_image(image: Path) -> dict[str, str]:
-    version = image.stem
     return {
-        "openshift_version": version,
-        "version": version,
+        "openshift_version": SAMPLE_OPENSHIFT_VERSION,  # nothing is derived for it beside the measurements
+        "version": image.stem,
         "cpu_architecture": "x86_64",
         "url": image.as_uri(),
     }
@@ -233,15 +245,15 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _answering(server: Server, process: subprocess.Popen[bytes]) -> Server:
-    """Wait until a server answers 200."""
+def _await(process: subprocess.Popen[bytes], urls: Iterable[str], log: Path) -> None:
+    """Wait until all URLs are answered with 200."""
     deadline = time.monotonic() + _START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         try:
-            for url in server.urls.values():
+            for url in urls:
                 head(url)
         except OSError:
             time.sleep(0.1)
         else:
-            return server
-    raise SystemExit(f"{server.name} does not answer at {server.urls}")
+            return
+    raise SystemExit(f"{' '.join(urls)}: no answer; {log.name} ends:\n{log.read_text()[-_TOLD:]}")

@@ -1,0 +1,138 @@
+"""Whether memory grows: an hour's worth of requests, ``python -m bench.soak``.
+
+Ranges at random, and infra-envs that nobody has asked for, in equal parts of both; after each part the memory
+of the process is read. The verdict is the slope of a line through what was read after the warm-up, in which
+caches fill.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import tempfile
+import uuid
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+from bench import machine
+from bench.first_requests import ask, connect, start_with_upstream
+from bench.replay import learn, pipelined, replay, request
+from bench.report import lines
+from bench.results import Document, Target
+from bench.servers import SERVICE, end_on_sigterm, image_path
+from bench.stage import Effort, Stage
+from bench.study import Figure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bench.replay import Exchange
+    from bench.servers import Server
+
+_MIB = 1024 * 1024
+_RANGE_BYTES = 64 * 1024
+_CONNECTIONS = 16
+_WARM_UP = 3
+"""Every how many parts one is of the warm-up."""
+
+
+class Reading(TypedDict):
+    """What had been asked for, and the memory then."""
+
+    ranges: int
+    infra_envs: int
+    memory_mib: float
+
+
+def main() -> None:
+    """Run it, and print what was read and the verdict."""
+    parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
+    add = parser.add_argument
+    add("--ranges", type=int, default=1_000_000, help="of 64 KiB (%(default)s)")
+    add("--infra-envs", type=int, default=20_000, help="(%(default)s)")
+    add("--config-kib", type=int, default=16, help="Ignition config of each, in KiB (%(default)s)")
+    add("--parts", type=int, default=50, help="after each of which memory is read (%(default)s)")
+    add("--megabytes", type=int, default=970, help="size of the base image, in MiB (%(default)s)")
+    add("--json", type=Path, metavar="FILE", help="write everything that was read")
+    options = parser.parse_args()
+    end_on_sigterm()
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-soak-")))
+        stage = Stage(Effort(megabytes=options.megabytes), directory, stack)
+        described = machine.describe(directory)
+        readings = []
+        for reading in soak(stage, options.ranges, options.infra_envs, options.config_kib, options.parts):
+            print(json.dumps(reading), flush=True)
+            readings.append(reading)
+    findings = [figure.of("soak") for figure in verdict(readings)]
+    print("\n".join(lines(Document(machine=described, races=[], findings=findings))))
+    if options.json:
+        options.json.write_text(
+            json.dumps({"machine": described, "readings": readings, "findings": findings})
+        )
+
+
+def soak(stage: Stage, ranges: int, infra_envs: int, config_kib: int, parts: int) -> Iterator[Reading]:
+    """Ask for ranges and infra-envs in equal parts.
+
+    Args:
+        stage: where.
+        ranges: in all.
+        infra_envs: same.
+        config_kib: size of each Ignition config.
+        parts: after each of which memory is read.
+    """
+    with ExitStack() as stack:
+        service, _ = start_with_upstream(stack, stage, config_kib)
+        script = _script(service)
+        asked = {"ranges": 0, "infra_envs": 0}
+        for part in range(1, parts + 1):
+            wanted = ranges * part // parts - asked["ranges"]
+            if wanted > 0:
+                asked["ranges"] += replay(service.urls["http"], [script] * _CONNECTIONS, most=wanted).requests
+            asked["infra_envs"] += _new_infra_envs(service, stage.image, infra_envs // parts)
+            memory = service.memory_bytes() or 0
+            yield Reading(ranges=asked["ranges"], infra_envs=asked["infra_envs"], memory_mib=memory / _MIB)
+
+
+def verdict(readings: Sequence[Reading]) -> Iterator[Figure]:
+    """Say what memory did after the warm-up.
+
+    Args:
+        readings: in order.
+
+    Returns:
+        memory, its growth from the first to the last reading that counts, and the slope between them.
+    """
+    counted = readings[len(readings) // _WARM_UP :]
+    memory = [reading["memory_mib"] for reading in counted]
+    hundredth = [reading["ranges"] / 100_000 for reading in counted]
+    slope = statistics.linear_regression(hundredth, memory).slope
+    yield Figure(SERVICE, "memory (PSS) after the warm-up", "MiB", memory)
+    yield Figure(SERVICE, "from first to last of that", "MiB", [memory[-1] - memory[0]])
+    yield Figure(
+        SERVICE, "slope, for 100,000 ranges and their share of infra-envs", "MiB", [slope], Target(at_most=1)
+    )
+
+
+def _script(service: Server) -> Sequence[Exchange]:
+    """Ranges all over the image, eight together."""
+    url, size_bytes = service.urls["http"], service.size_bytes("http")
+    chance = random.Random(1)  # noqa: S311 - no secret
+    firsts = [chance.randrange(size_bytes // _RANGE_BYTES) * _RANGE_BYTES for _ in range(512)]
+    learnt = learn(url, [request(url, first=first, length=_RANGE_BYTES) for first in firsts])
+    return [pipelined(learnt[number : number + 8]) for number in range(0, len(learnt), 8)]
+
+
+def _new_infra_envs(service: Server, image: Path, count: int) -> int:
+    with closing(connect(service.urls["http"])) as client:
+        for _ in range(count):
+            ask(client, f"/{image_path(image, str(uuid.uuid4()))}", {"Range": "bytes=0-65535"})
+    return count
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""That the bench runs and that its output is well-formed; never how fast anything is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import ExitStack
+from itertools import pairwise
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from bench import report, soak
+from bench.mount import recorded
+from bench.results import Document, Finding, Target, meets, spread
+from bench.scenarios import scenarios
+from bench.servers import NGINX, SERVICE
+from bench.stage import QUICK, Stage
+from tests.acceptance.clients import needs_client
+from tests.acceptance.service import CHECKOUT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MIB = 1024 * 1024
+
+
+def run(*arguments: str | Path) -> str:
+    result = subprocess.run(
+        [sys.executable, "-m", *map(str, arguments)],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def rows(output: str) -> dict[str, list[str]]:
+    """The cells of each line of the tables, by the first of them."""
+    cells = [line.strip("| ").split(" | ") for line in output.splitlines() if line.startswith("| ")]
+    return {first: rest for first, *rest in cells}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Keep the images from one run to the next."""
+    path: Path = tmp_path_factory.mktemp("bench")
+    return path
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "*whole image, 4 clients",
+        "*cold page cache",
+        "HTTP*, 64 KiB ranges, 16 connections",
+        "*mount",
+        "*HEAD*",
+    ],
+)
+def test_a_race_compares_the_service_with_nginx(directory: Path, pattern: str) -> None:
+    needs_client("wrk")
+    needs_client("nginx")
+    written = directory / "race.json"
+    output = run("bench", "--quick", "--directory", directory, "--scenario", pattern, "--json", written)
+    document = cast("Document", json.loads(written.read_text()))
+    assert document["races"]
+    assert document["machine"]["CPU"]
+    for race in document["races"]:
+        assert set(race["servers"]) == {SERVICE, NGINX}
+        assert race["servers"][SERVICE]["gigabytes_per_second"]["least"] > 0
+        assert race["ratios"][SERVICE]["throughput"]["median"] > 0
+        assert race["ratios"][SERVICE]["cpu"]
+        assert len(rows(output)[race["scenario"]]) == 5
+    assert run("bench.report", written) == output
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize(
+    ("pattern", "figures"),
+    [
+        ("first request*", {"CPU time of the server for it", "time of it beyond upstream's own"}),
+        ("*, 50 readers*", {"refused or broken", "without progress", "memory above idle (PSS)"}),
+        ("*more connections", {"CPU of a request, 256 ÷ 16"}),
+        ("*larger base image", {"CPU of a request, 2 GiB ÷ 1 GiB"}),
+    ],
+)
+def test_a_study_finds_its_figures(directory: Path, pattern: str, figures: set[str]) -> None:
+    needs_client("wrk")
+    needs_client("nginx")
+    written = directory / "study.json"
+    run("bench", "--quick", "--directory", directory, "--scenario", pattern, "--json", written)
+    findings = [each for each in json.loads(written.read_text())["findings"] if each["server"] == SERVICE]
+    assert figures <= {finding["figure"] for finding in findings}
+    for finding in findings:
+        assert finding["value"]["least"] <= finding["value"]["median"] <= finding["value"]["greatest"]
+        if finding["figure"] in {"refused or broken", "without progress"}:
+            assert finding["value"]["greatest"] == 0
+
+
+@pytest.mark.acceptance
+def test_a_soak_reads_memory_and_judges_its_slope(tmp_path: Path) -> None:
+    written = tmp_path / "soak.json"
+    few = ("--ranges", "2000", "--infra-envs", "20", "--parts", "4", "--megabytes", "16")
+    run("bench.soak", *few, "--json", written)
+    document = json.loads(written.read_text())
+    assert [reading["infra_envs"] for reading in document["readings"]] == [5, 10, 15, 20]
+    assert document["readings"][-1]["ranges"] >= 2000
+    assert all(reading["memory_mib"] > 0 for reading in document["readings"])
+    assert {finding["unit"] for finding in document["findings"]} == {"MiB"}
+
+
+def test_growth_is_told_as_a_slope_without_the_warm_up() -> None:
+    memory = [50.0, 90.0, 100.0, 102.0, 104.0, 106.0]
+    readings = [
+        soak.Reading(ranges=number * 100_000, infra_envs=number, memory_mib=value)
+        for number, value in enumerate(memory, 1)
+    ]
+    figures = list(soak.verdict(readings))
+    assert [list(figure.values) for figure in figures] == [[100.0, 102.0, 104.0, 106.0], [6.0], [2.0]]
+    assert not meets(spread(figures[-1].values), figures[-1].target)
+
+
+def test_a_target_is_met_or_missed() -> None:
+    assert meets(spread([1.0, 2.0, 9.0]), Target(at_least=2.0))
+    assert not meets(spread([1.0, 2.0, 9.0]), Target(at_least=2.1))
+    assert meets(spread([1.0, 2.0, 9.0]), Target(at_most=2.0))
+    assert not meets(spread([1.0, 2.0, 9.0]), Target(at_most=1.9))
+
+
+def test_findings_of_several_runs_are_one_table() -> None:
+    finding = Finding(
+        scenario="a", server="b", figure="c", unit="ms", value=spread([1, 2, 30]), target=Target(at_most=1)
+    )
+    documents = [Document(machine={"CPU": "x"}, races=[], findings=[finding]) for _ in range(2)]
+    lines = list(report.lines(report.merged(documents)))
+    assert lines[0] == "- CPU: x"
+    assert lines[-2:] == ["| a | b | c | 2.00 (1.00 to 30.0) ms | at most 1: missed |"] * 2
+
+
+def test_the_recording_is_of_3000_ranges_most_of_them_sequential() -> None:
+    ranges = list(recorded(960 * _MIB))
+    assert len(ranges) == 3000
+    assert all(4096 <= length <= 131072 for _, length in ranges)
+    following = sum(one[0] + one[1] == other[0] for one, other in pairwise(ranges))
+    assert following > 2700
+    assert all(offset + length <= 16 * _MIB for offset, length in recorded(16 * _MIB))
+
+
+def test_scenarios_have_names_of_their_own(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        names = [scenario.name for scenario in scenarios(Stage(QUICK, tmp_path, stack))]
+    assert len(set(names)) == len(names)
+
+
+def test_a_pattern_that_fits_nothing_is_told() -> None:
+    command = [sys.executable, "-m", "bench", "--scenario", "nothing"]
+    result = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "no scenario is like nothing" in result.stderr
