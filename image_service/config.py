@@ -156,8 +156,8 @@ class Settings:
             "SNAPSHOT_CACHE_BYTES",
             parse=parsers.whole_number(0, None),
             default="268435456",
-            meaning="Memory for what is laid over base images. What gives way is made again, to the same "
-            "bytes.",
+            meaning="Memory for what is laid over base images, an equal part of it in each of `WORKERS`. What"
+            " gives way is made again, to the same bytes.",
         ),
     )
     mount_window: float = attrs.field(
@@ -174,7 +174,8 @@ class Settings:
             "UPSTREAM_CONCURRENCY",
             parse=parsers.whole_number(1, None),
             default="32",
-            meaning="Calls to assisted-service at a time.",
+            meaning="Calls to assisted-service at a time; each of `WORKERS` makes an equal part of them, and"
+            " one at the least.",
         ),
     )
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = attrs.field(
@@ -244,6 +245,16 @@ class Settings:
             absent=(),
             meaning="Origins whose pages may read what is served (CORS), separated by commas. When not set: "
             "none.",
+        ),
+    )
+    workers: int = attrs.field(
+        metadata=_variable(
+            "WORKERS",
+            parse=parsers.whole_number(1, 64),
+            default="1",
+            meaning="Processes that serve together, on the same ports and in the same `DATA_DIR`: as many as"
+            " there are processors for them. What is limited here is limited for all of them together. With"
+            " more than 1, another process supervises them, and replaces one that has died.",
         ),
     )
     max_connections: int = attrs.field(

@@ -10,6 +10,7 @@ from twisted.python import usage
 from image_service.composition.service import ImageService
 from image_service.config import Settings
 from image_service.errors import ConfigurationError
+from image_service.workers.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from twisted.application.service import Service
@@ -47,6 +48,5 @@ def makeService(options: Options) -> Service:
     """
     from twisted.internet import reactor  # noqa: PLC0415, TID251 - here and nowhere else
 
-    return ImageService(
-        cast("EPollReactor", reactor), options.settings, standalone=bool(options["standalone"])
-    )
+    kind = Supervisor if options.settings.workers > 1 else ImageService
+    return kind(cast("EPollReactor", reactor), options.settings, standalone=bool(options["standalone"]))

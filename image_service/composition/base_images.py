@@ -49,16 +49,20 @@ class BaseImages:
         running: where the parts end.
         entries: the base images that are configured.
         superseded: is told of each base image that will not be found any more.
+        leads: whether it does what only one of several processes is to do.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one more than are usual
         self,
         reactor: EPollReactor,
         settings: Settings,
         running: Running,
         entries: tuple[OsImage, ...],
         superseded: Callable[[BaseImage], None],
+        *,
+        leads: bool = True,
     ) -> None:
+        self._leads = leads
         self._reactor = reactor
         self._settings = settings
         self._running = running
@@ -94,11 +98,15 @@ class BaseImages:
             OSError: ``DATA_DIR`` cannot be made or read.
         """
         self.catalog.start()
+        if self._leads:
+            self._collect()
+        self._running.push_async_callback(self.catalog.stop)
+        self._running.push_async_callback(self.templates.stop)  # before the files that it reads are closed
+
+    def _collect(self) -> None:
         in_thread = self._running.in_pool(1, "data directory")
         collect = self._data_dir.collect
         self._running.every(COLLECT_SECONDS, lambda: in_thread(partial(collect, self.catalog.kept)))
-        self._running.push_async_callback(self.catalog.stop)
-        self._running.push_async_callback(self.templates.stop)  # before the files that it reads are closed
 
     async def start_streams(self, base_url: str) -> Mirror:
         """Begin with those of streams.

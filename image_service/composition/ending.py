@@ -23,17 +23,15 @@ class Ending:
 
     Args:
         reactor: the one that runs.
-        drain_delay: seconds between SIGTERM and the end of listening.
         hasten: is called at the second signal, when the end has begun.
     """
 
-    def __init__(self, reactor: EPollReactor, drain_delay: float, hasten: Callable[[], None]) -> None:
+    def __init__(self, reactor: EPollReactor, hasten: Callable[[], None]) -> None:
         self._reactor = reactor
-        self._sigterm_delay = drain_delay
         self._hasten = hasten
         self._told = False
-        self.drain_delay = 0.0
-        """Seconds for whoever balances load."""
+        self.number: int | None = None
+        """The signal that the end began with; None: it was no signal."""
 
     def on_signals(self) -> None:
         """Let signals end the process from now on."""
@@ -46,7 +44,7 @@ class Ending:
             signal.alarm(HASTE_SECONDS)
         self._reactor.callFromThread(self.end, number)
 
-    def end(self, number: int) -> None:
+    def end(self, number: int | None) -> None:
         """Begin to end, or, when told a second time, end at once.
 
         Args:
@@ -56,8 +54,7 @@ class Ending:
             self._hasten()
             return
         self._told = True
-        if number == signal.SIGTERM:  # else nobody balances load, and a person waits
-            self.drain_delay = self._sigterm_delay
+        self.number = number
         with suppress(ReactorNotRunning):
             self._reactor.stop()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import secrets
+import signal
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,10 +20,13 @@ from image_service.assisted.instance_secret import load_or_create_secret
 from image_service.assisted.sealing import SECRET_BYTES, Vault
 from image_service.assisted.snapshots import Lifetimes, Snapshots
 from image_service.assisted.sqlite_store import SqliteStore
+from image_service.assisted.turns import TURNS_FILE, Turn, Turns, no_turn
 from image_service.catalog.status import render_statuses
 from image_service.composition.base_images import BaseImages, configured_images
 from image_service.composition.ending import Ending, end_with_failure
 from image_service.composition.running import Running
+from image_service.composition.share import Share
+from image_service.composition.stand_in import StandIn, start_stand_in
 from image_service.errors import StoreFailed
 from image_service.http.access_log import AccessLog
 from image_service.http.admission import PATIENCE_SECONDS, Slots
@@ -32,23 +36,23 @@ from image_service.http.composer import Composer
 from image_service.http.cors import Cors
 from image_service.http.digests import Digests, in_background
 from image_service.http.factory import ConnectionFactory, Limits
-from image_service.http.listeners import Listeners, bind
+from image_service.http.listeners import Listeners, bind_together
 from image_service.http.page_cache import PageCache
 from image_service.http.resolver import Resolver
 from image_service.http.tls import ServerCertificate, TlsFactory
 from image_service.observe.metrics import Metrics
-from image_service.os_images import FULL_ISO
-from image_service.standalone.service import Standalone
+from image_service.range_locks import RangeLocks
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from twisted.internet.epollreactor import EPollReactor
     from twisted.internet.interfaces import IProtocolFactory
     from twisted.python.failure import Failure
 
     from image_service.assisted.archive import InThread
+    from image_service.catalog.catalog import Catalog
     from image_service.config import Settings
     from image_service.images.base import BaseImage
 
@@ -58,8 +62,6 @@ COMPOSING_THREADS = 2
 DISK_THREADS = 8
 STORE_THREADS = 2
 """So that reading does not wait for a large write."""
-SAVE_SECONDS = 10
-"""How often it is noted who is reading what: less than any mount's window."""
 SWEEP_SECONDS = 600
 UNUSED_SECONDS = 6 * 3600
 """How long a snapshot is kept that nobody uses."""
@@ -72,17 +74,28 @@ class ImageService(Service):
         reactor: the one that runs.
         settings: what the environment says.
         standalone: with the embedded stand-in.
+        sockets: which listen already, that of ``LISTEN_PORT`` first; none: the ports are to be taken.
+        share: of what several processes share.
     """
 
-    def __init__(self, reactor: EPollReactor, settings: Settings, *, standalone: bool) -> None:
+    def __init__(
+        self,
+        reactor: EPollReactor,
+        settings: Settings,
+        *,
+        standalone: bool,
+        sockets: Iterable[socket.socket] = (),
+        share: Share | None = None,
+    ) -> None:
         self._reactor = reactor
         self._settings = settings
         self._standalone = standalone
-        self._metrics = Metrics()
-        self._sockets: list[socket.socket] = []
+        self._share = share or Share()
+        self.metrics = Metrics()
+        self._sockets = list(sockets)
         self._images: BootImages | None = None
         self._listeners = Listeners(reactor)
-        self._ending = Ending(reactor, settings.drain_delay, self._listeners.hasten)
+        self.ending = Ending(reactor, self._listeners.hasten)
         self._running = Running(reactor)
         self._started: Deferred[None] = succeed(None)
 
@@ -93,18 +106,9 @@ class ImageService(Service):
             SystemExit: it cannot be had.
         """
         Service.privilegedStartService(self)
-        self._reactor.callWhenRunning(self._ending.on_signals)
-        _raise_descriptor_limit()
-        for port in (self._settings.listen_port, self._settings.http_listen_port):
-            if port is not None:
-                self._take(port)
-
-    def _take(self, port: int) -> None:
-        try:
-            self._sockets.append(bind(port))
-        except OSError as error:
-            _log.critical("port {port}: {reason}", port=port, reason=error.strerror)
-            raise SystemExit(1) from None
+        self._reactor.callWhenRunning(self.ending.on_signals)
+        raise_descriptor_limit()
+        self._sockets = [listener for (listener,) in take_ports(self._settings, 1)]
 
     def startService(self) -> None:
         """Start all parts."""
@@ -124,8 +128,8 @@ class ImageService(Service):
         base_images = self._start_base_images()
         catalog = base_images.catalog
         mirror = await base_images.start_streams(base_url)
-        standalone = await self._start_standalone(base_url) if self._standalone else None
-        assisted = self._start_assisted(standalone)
+        stand_in = await self._stand_in(base_images, base_url)
+        assisted = self._start_assisted(stand_in)
         images = await self._start_images(base_images, assisted, base_url)
         application = partial(
             Application,
@@ -135,7 +139,7 @@ class ImageService(Service):
             settings.base_path,
             cors=Cors(settings.allowed_domains) if settings.allowed_domains else None,
             proxies=settings.trusted_proxies,
-            metrics=self._metrics.render,
+            metrics=partial(self._share.page, self.metrics),
             base_images=lambda: render_statuses(catalog.states()),
             mirror=mirror.find,
         )
@@ -146,42 +150,48 @@ class ImageService(Service):
             self._listen(listener, connections(application=plain))
         self._running.push_async_callback(self._close_listeners)
         _log.info("serving at {url}", url=base_url)
-        if standalone is not None:
+        self._share.serving()
+        if stand_in is not None and stand_in.sample is not None and self._share.leads:
             # On its own: it waits for the base image, and stopping must not wait for that.
-            announcing = Deferred.fromCoroutine(self._announce_sample(standalone, base_images, base_url))
-            announcing.addErrback(lambda failure: _log.failure("no sample", failure=failure))
+            announcing = self._announce_sample(base_images.catalog, f"{base_url}/{stand_in.sample}")
+            Deferred.fromCoroutine(announcing).addErrback(_tell_of_no_sample)
 
     def _start_base_images(self) -> BaseImages:
         entries = configured_images(self._settings, standalone=self._standalone)
-        base_images = BaseImages(self._reactor, self._settings, self._running, entries, self._superseded)
+        base_images = BaseImages(
+            self._reactor,
+            self._settings,
+            self._running,
+            entries,
+            self._superseded,
+            leads=self._share.leads,
+        )
         base_images.start()
         catalog = base_images.catalog
-        self._metrics.watch_each("base_images", lambda: [status.state.value for status in catalog.states()])
+        self.metrics.watch_each("base_images", lambda: [status.state.value for status in catalog.states()])
         return base_images
 
     def _superseded(self, base: BaseImage) -> None:
         if self._images is not None:
             self._images.supersede(base)
 
-    async def _start_standalone(self, base_url: str) -> Standalone:
-        settings = self._settings
-        standalone = Standalone(
-            self._reactor, settings.data_dir, settings.standalone_listen, settings.standalone_token, base_url
+    async def _stand_in(self, base_images: BaseImages, base_url: str) -> StandIn | None:
+        if not self._standalone or self._share.stand_in is not None:
+            return self._share.stand_in
+        return await start_stand_in(
+            self._reactor, self._settings, self._running, base_images.entries, base_url
         )
-        await standalone.start()
-        self._running.push_async_callback(standalone.stop)
-        return standalone
 
-    def _start_assisted(self, standalone: Standalone | None) -> AssistedService:
+    def _start_assisted(self, stand_in: StandIn | None) -> AssistedService:
         settings = self._settings
         assisted = AssistedService(
             self._reactor,
-            standalone.base_url if standalone else settings.assisted_service_url,
-            ca_file=standalone.ca_file if standalone else settings.assisted_service_ca_file,
+            stand_in.base_url if stand_in else settings.assisted_service_url,
+            ca_file=stand_in.ca_file if stand_in else settings.assisted_service_ca_file,
             insecure=settings.insecure_skip_verify,
             upstream_timeout_seconds=settings.upstream_timeout,
             concurrency=settings.upstream_concurrency,
-            count=self._metrics.upstream,
+            count=self.metrics.upstream,
         )
         self._running.push_async_callback(assisted.close)
         return assisted
@@ -195,7 +205,13 @@ class ImageService(Service):
         archive = await self._start_archive(in_thread)
         lifetimes = Lifetimes(settings.snapshot_ttl, settings.snapshot_grace, settings.snapshot_max_age)
         snapshots = Snapshots(
-            customizations.get, archive, self._reactor, lifetimes=lifetimes, count=self._metrics.snapshot
+            customizations.get,
+            archive,
+            self._reactor,
+            lifetimes=lifetimes,
+            count=self.metrics.snapshot,
+            stamps=self._share.stamps,
+            turn=self._turn(),
         )
         images = BootImages(
             Composer(base_images.catalog, base_images.templates, in_thread, base_url),
@@ -205,16 +221,26 @@ class ImageService(Service):
             self._reactor,
             window_seconds=settings.mount_window,
             held_bytes=settings.snapshot_cache_bytes,
-            count=self._metrics.snapshot,
+            count=self.metrics.snapshot,
+            stamps=self._share.stamps,
         )
-        self._metrics.watch("snapshot_held_bytes", lambda: images.held_bytes)
-        self._metrics.watch("snapshot_grace_active", lambda: snapshots.in_grace)
+        self.metrics.watch("snapshot_held_bytes", lambda: images.held_bytes)
+        self.metrics.watch("snapshot_grace_active", lambda: snapshots.in_grace)
         self._images = images
-        self._running.every(SAVE_SECONDS, images.save_mounts)
-        self._running.every(SAVE_SECONDS, images.forget_superseded)
-        self._running.every(SWEEP_SECONDS, lambda: archive.sweep(self._reactor.seconds() - UNUSED_SECONDS))
+        self._running.every(images.save_seconds, images.save_mounts)
+        self._running.every(images.save_seconds, images.forget_superseded)
+        if self._share.leads:
+            self._running.every(
+                SWEEP_SECONDS, lambda: archive.sweep(self._reactor.seconds() - UNUSED_SECONDS)
+            )
         self._running.push_async_callback(images.save_mounts)
         return images
+
+    def _turn(self) -> Turn:
+        """Who shares the store with others takes turns at asking."""
+        if not self._share.stamps.are_shared:
+            return no_turn
+        return Turns(RangeLocks(self._settings.data_dir / TURNS_FILE), self._reactor).of
 
     async def _start_archive(self, in_thread: InThread) -> Archive:
         """Open what outlives the process."""
@@ -235,22 +261,18 @@ class ImageService(Service):
         self._running.push_async_callback(digests.stop)
         return digests
 
-    async def _announce_sample(self, standalone: Standalone, base_images: BaseImages, base_url: str) -> None:
-        """Register an infra-env where there is none, and tell a URL that can be fetched at once."""
-        image = next((image for image in base_images.entries if image.image_type == FULL_ISO), None)
-        if image is None:
-            return
-        infra_env = await standalone.ensure_sample(image.openshift_versions[0], image.cpu_architecture)
-        await base_images.catalog.settled()
-        if infra_env is not None and base_images.catalog.ready:
-            path = f"byid/{infra_env}/{image.version}/{image.cpu_architecture}/full.iso"
-            _log.info("try it: curl -fo full.iso {url}", url=f"{base_url}/{path}")
+    @staticmethod
+    async def _announce_sample(catalog: Catalog, url: str) -> None:
+        """Tell a URL that can be fetched at once."""
+        await catalog.settled()
+        if catalog.ready:
+            _log.info("try it: curl -fo full.iso {url}", url=url)
 
     def _connections(self) -> Callable[..., ConnectionFactory]:
         """Give what makes factories of connections that share everything but their application."""
-        settings, metrics = self._settings, self._metrics
+        settings, metrics = self._settings, self.metrics
         downloads = settings.max_concurrent_requests
-        slots = Slots(downloads, downloads, PATIENCE_SECONDS, self._reactor, metrics)
+        slots = Slots(self._share.supply(downloads), downloads, PATIENCE_SECONDS, self._reactor, metrics)
         metrics.watch("slots_limit", lambda: slots.limit)
         metrics.watch("slots_taken", lambda: slots.taken)
         metrics.watch("slots_queue_length", lambda: slots.waiting)
@@ -264,6 +286,7 @@ class ImageService(Service):
             limits=_limits(settings),
             slots=slots,
             observer=metrics,
+            headcount=self._share.headcount,
         )
 
     def _listen(self, listener: socket.socket, connections: ConnectionFactory) -> None:
@@ -282,7 +305,9 @@ class ImageService(Service):
 
     async def _close_listeners(self) -> None:
         _log.info("going away")
-        await self._listeners.close(self._ending.drain_delay, self._settings.drain_timeout)
+        sigterm = self.ending.number == signal.SIGTERM  # else nobody balances load, and a person waits
+        delay_seconds = self._settings.drain_delay if sigterm else 0
+        await self._listeners.close(delay_seconds, self._settings.drain_timeout)
 
     async def _stop(self) -> None:
         await self._started
@@ -306,7 +331,36 @@ def _limits(settings: Settings) -> Limits:
     )
 
 
-def _raise_descriptor_limit() -> None:
+def _tell_of_no_sample(failure: Failure) -> None:
+    _log.failure("no sample", failure=failure)
+
+
+def take_ports(settings: Settings, processes: int) -> list[list[socket.socket]]:
+    """Take the ports, so that one in use ends the start at once.
+
+    Args:
+        settings: name them.
+        processes: how many share them.
+
+    Returns:
+        of each port, ``LISTEN_PORT`` first, a socket for each process.
+
+    Raises:
+        SystemExit: it cannot be had.
+    """
+    ports = (settings.listen_port, settings.http_listen_port)
+    return [_take(port, processes) for port in ports if port is not None]
+
+
+def _take(port: int, processes: int) -> list[socket.socket]:
+    try:
+        return bind_together(port, processes)
+    except OSError as error:
+        _log.critical("port {port}: {reason}", port=port, reason=error.strerror)
+        raise SystemExit(1) from None
+
+
+def raise_descriptor_limit() -> None:
     """Every connection is a descriptor: take as many as the system lets this process have."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -7,7 +7,7 @@ hold every slot.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -16,6 +16,8 @@ from image_service.errors import Unavailable
 from image_service.http.observer import NOBODY
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
     from image_service.http.observer import Observer
@@ -49,11 +51,74 @@ class Slot:
     granted: Deferred[bool] = attrs.field(factory=Deferred, init=False)
 
 
-class Slots:
-    """The slots of all listeners, given in the order in which they are asked for.
+class Supply(Protocol):
+    """Where slots come from: those of one process, or of all that serve together.
+
+    Attributes:
+        limit: how many there are.
+    """
+
+    limit: int
+
+    def take(self) -> bool:
+        """Take one; False: there is none."""
+
+    def give_back(self) -> None:
+        """Give one back."""
+
+    def notify(self, freed: Callable[[], None] | None) -> None:
+        """Call ``freed`` whenever another process may have given one back; None: nobody waits for that."""
+
+
+class OwnSupply:
+    """The slots of one process, which nobody else takes.
 
     Args:
         limit: how many there are.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._taken = 0
+
+    def take(self) -> bool:
+        """As ``Supply``'s."""
+        there_is_one = self._taken < self.limit
+        self._taken += there_is_one
+        return there_is_one
+
+    def give_back(self) -> None:
+        """As ``Supply``'s."""
+        self._taken -= 1
+
+    def notify(self, freed: Callable[[], None] | None) -> None:
+        """Do nothing: there is no other process."""
+
+
+class Headcount:
+    """How many clients are connected to all listeners, of one process."""
+
+    def __init__(self) -> None:
+        self.own = 0
+        """To this process."""
+
+    @property
+    def total(self) -> int:
+        """To all processes that serve together."""
+        return self.own
+
+    def change(self, by: int) -> None:
+        """Count clients that have come, or, below 0, have gone."""
+        self.own += by
+
+
+class Slots:
+    """The slots of all listeners, given in the order in which they are asked for.
+
+    Between processes there is no order: who waits in one may see another's client come first.
+
+    Args:
+        supply: where they come from.
         queue_length: how many downloads may wait.
         patience_seconds: how long one waits.
         clock: the reactor's.
@@ -62,13 +127,13 @@ class Slots:
 
     def __init__(
         self,
-        limit: int,
+        supply: Supply,
         queue_length: int,
         patience_seconds: float,
         clock: IReactorTime,
         observer: Observer = NOBODY,
     ) -> None:
-        self.limit = limit
+        self._supply = supply
         self._queue_length = queue_length
         self._patience_seconds = patience_seconds
         self._clock = clock
@@ -78,8 +143,13 @@ class Slots:
         self._observer = observer
 
     @property
+    def limit(self) -> int:
+        """How many there are."""
+        return self._supply.limit
+
+    @property
     def taken(self) -> int:
-        """How many slots downloads have."""
+        """How many slots downloads of this process have."""
         return len(self._taken)
 
     @property
@@ -98,7 +168,7 @@ class Slots:
         """
         slot = Slot()
         seconds = min(self._patience_seconds, began + ANSWER_SECONDS - self._clock.seconds())
-        if not self._queue and len(self._taken) < self.limit:
+        if not self._queue and self._supply.take():
             self._grant(slot)
         elif len(self._queue) >= self._queue_length:
             self._refuse(slot, "queue-full")
@@ -106,6 +176,7 @@ class Slots:
             self._refuse(slot, "queue-wait")
         else:
             self._queue[slot] = self._clock.callLater(seconds, self._give_up, slot)
+            self._supply.notify(self._grant_next)
         return slot
 
     def refusal(self) -> Unavailable:
@@ -121,6 +192,7 @@ class Slots:
             slot.granted.callback(False)  # noqa: FBT003 - the word before it says what it means
         if slot in self._taken:
             self._taken.remove(slot)
+            self._supply.give_back()
             self._grant_next()
 
     def _grant_next(self) -> None:
@@ -128,11 +200,13 @@ class Slots:
         if self._granting:
             return
         self._granting = True
-        while self._queue and len(self._taken) < self.limit:
+        while self._queue and self._supply.take():
             slot, timer = self._queue.popitem(last=False)
             timer.cancel()
             self._grant(slot)
         self._granting = False
+        if not self._queue:
+            self._supply.notify(None)
 
     def _grant(self, slot: Slot) -> None:
         self._taken.add(slot)

@@ -50,6 +50,8 @@ MAX_KNOWN = 4096
 _WITH_CONTENT = frozenset({200, 206})
 _ETAG = re.compile(r'(?:W/)?"[^"]*"')  # a weak one equals none of ours (RFC 9110 section 8.8.3.2)
 _VALIDATORS = frozenset({"if-match", "if-range", "if-none-match", "if-modified-since", "if-unmodified-since"})
+Page: TypeAlias = tuple[bytes, str]
+"""Content and its type."""
 _Asker: TypeAlias = tuple[str, str | None, str]
 """Target, Authorization and the client's address: all that a request's meaning depends on."""
 
@@ -77,7 +79,7 @@ class Application:
         serves_isos: else they are said to be elsewhere.
         cors: which pages of other origins may read the answers; None: none.
         proxies: networks of the proxies whose word on a client's address is taken.
-        metrics: renders them, with their content type.
+        metrics: renders them, with their content type, at once or later.
         base_images: tells of them, in JSON.
         mirror: gives what is published of streams, by the path behind ``/streams/``.
     """
@@ -92,7 +94,7 @@ class Application:
         serves_isos: bool = True,
         cors: Cors | None = None,
         proxies: Collection[Network] = (),
-        metrics: Callable[[], tuple[bytes, str]] = lambda: (b"", "text/plain"),
+        metrics: Callable[[], Page | Deferred[Page]] = lambda: (b"", "text/plain"),
         base_images: Callable[[], bytes] = lambda: b"{}",
         mirror: Callable[[tuple[str, ...]], BootImage] = _no_streams,
     ) -> None:
@@ -247,11 +249,12 @@ class Application:
         response = Representation(image).respond(request.method, request.headers)
         return Answer(response, _subject(route))
 
-    def _answer_probe(self, request: Request, probe: Probe) -> Answer:
+    def _answer_probe(self, request: Request, probe: Probe) -> Answer | Deferred[Answer]:
         subject = Subject(probe.value)
         if probe is Probe.METRICS:
-            body, content_type = self._metrics()
-            return _text(request, subject, body, content_type=content_type)
+            page = self._metrics()
+            answer = partial(_page, request, subject)
+            return page.addCallback(answer) if isinstance(page, Deferred) else answer(page)
         if probe is Probe.IMAGES:
             return _text(request, subject, self._base_images(), content_type="application/json")
         if probe is Probe.HEALTH and not self._ready():
@@ -259,6 +262,11 @@ class Application:
             error = Unavailable(detail, retry_after_seconds=1)
             return _refusal(request, error, subject)
         return _text(request, subject, b"ok\n")
+
+
+def _page(request: Request, subject: Subject, page: Page) -> Answer:
+    body, content_type = page
+    return _text(request, subject, body, content_type=content_type)
 
 
 def _want(request: Request, reader: Reader) -> Want:

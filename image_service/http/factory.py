@@ -9,6 +9,7 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Factory
 
+from image_service.http.admission import Headcount
 from image_service.http.connection import Connection
 from image_service.http.observer import NOBODY, Abort
 from image_service.http_dates import format_http_date
@@ -60,6 +61,7 @@ class ConnectionFactory(Factory):
         slots: for downloads; those of the other listeners too.
         observer: counts.
         secure: whether TLS lies below.
+        headcount: of all listeners' connections, which the limit is for.
     """
 
     clock: IReactorTime
@@ -70,6 +72,7 @@ class ConnectionFactory(Factory):
     slots: Slots
     observer: Observer = NOBODY
     secure: bool = False
+    headcount: Headcount = attrs.field(factory=Headcount)
     leaving: bool = attrs.field(default=False, init=False)
     draining: bool = attrs.field(default=False, init=False)
     connections: set[Connection] = attrs.field(factory=set, init=False)
@@ -81,17 +84,19 @@ class ConnectionFactory(Factory):
 
     def buildProtocol(self, addr: object) -> Connection | None:  # noqa: ARG002 - Twisted's signature
         """Take a connection, or close it at once when even the reserve is used up."""
-        count = len(self.connections)
+        count = self.headcount.total
         if count >= self.limits.connections + CROWD_RESERVE:
             self.observer.refused("connections")
             return None
         connection = Connection(self, secure=self.secure, crowded=count >= self.limits.connections)
         self.connections.add(connection)
+        self.headcount.change(1)
         return connection
 
     def lost(self, connection: Connection) -> None:
         """Forget a connection."""
-        self.connections.discard(connection)
+        self.connections.remove(connection)
+        self.headcount.change(-1)
         if self._drained is not None and not self.connections:
             self._drained.callback(None)
 

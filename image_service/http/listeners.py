@@ -22,11 +22,34 @@ UNSENT_BYTES = 256 * 1024
 """What the kernel keeps of an answer beyond what is on its way to the client."""
 
 
-def bind(port: int) -> socket.socket:
+def bind_together(port: int, processes: int) -> list[socket.socket]:
+    """Take a port for several processes: the kernel spreads connections over the sockets evenly.
+
+    Args:
+        port: 0: any that is free.
+        processes: how many.
+
+    Returns:
+        sockets that listen, one for each.
+
+    Raises:
+        OSError: the port cannot be had.
+    """
+    first = bind(port)
+    if processes == 1:
+        return [first]
+    # Only now: bound with it, it would be shared with another service that has the port already.
+    first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    number = first.getsockname()[1]
+    return [first, *(bind(number, shared=True) for _ in range(1, processes))]
+
+
+def bind(port: int, *, shared: bool = False) -> socket.socket:
     """Take a port on IPv6 and IPv4 at once, or on IPv4 where there is no IPv6.
 
     Args:
         port: 0: any that is free.
+        shared: with other sockets that are.
 
     Returns:
         a socket that listens.
@@ -34,19 +57,23 @@ def bind(port: int) -> socket.socket:
     Raises:
         OSError: the port cannot be had.
     """
-    listener = _bind_dual_stack(port) or socket.create_server(("0.0.0.0", port), backlog=BACKLOG)  # noqa: S104
+    listener = _bind_dual_stack(port, shared=shared) or socket.create_server(
+        ("0.0.0.0", port),  # noqa: S104 - as it says
+        backlog=BACKLOG,
+        reuse_port=shared,
+    )
     # Accepted sockets inherit it. Without it the kernel takes up to 4 MiB for each client that does not read.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
     listener.setblocking(False)  # noqa: FBT003 - its signature
     return listener
 
 
-def _bind_dual_stack(port: int) -> socket.socket | None:
+def _bind_dual_stack(port: int, *, shared: bool) -> socket.socket | None:
     if not socket.has_dualstack_ipv6():
         return None
     try:
         return socket.create_server(
-            ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG
+            ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG, reuse_port=shared
         )
     except OSError as error:
         if error.errno == errno.EADDRINUSE:

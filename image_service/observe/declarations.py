@@ -160,6 +160,11 @@ class Declarations:
             state=BASE_IMAGE_STATES,
         )
 
+        self.workers = Gauge("workers", "Processes that serve, where there are several: `WORKERS`.")
+        self.worker_restarts = Counters(
+            "worker_restarts_total", "Workers that took the place of one that died."
+        )
+
     def __iter__(self) -> Iterator[Family]:
         """Give them all."""
         return iter(vars(self).values())

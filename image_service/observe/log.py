@@ -75,6 +75,25 @@ class ReadableLines:
             self._out.flush()
 
 
+@implementer(ILogObserver)
+class OfWorker:
+    """Has every line tell which worker it is of.
+
+    Args:
+        lines: writes them.
+        number: the worker's.
+    """
+
+    def __init__(self, lines: ILogObserver, number: int) -> None:
+        self._lines = lines
+        self._number = number
+
+    def __call__(self, event: LogEvent) -> None:
+        """Write one event."""
+        system = f"worker {self._number}: {event.get('log_namespace', '')}"
+        self._lines({**event, "worker": self._number, "log_system": system})
+
+
 def describe(event: LogEvent) -> dict[str, object]:
     """Turn an event into what a JSON line holds.
 

@@ -24,6 +24,8 @@ from image_service.observe.process import Process
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from prometheus_client import Metric
+
 F = TypeVar("F", bound=Family)
 
 PROBES = frozenset({"/health", "/live", "/metrics", "/images"})
@@ -134,6 +136,10 @@ class Metrics:
         """
         self._snapshot_events[event]()
 
+    def worker_restarted(self) -> None:
+        """A worker took the place of one that died."""
+        self._all.worker_restarts.add()
+
     # What is.
 
     def watch(self, name: str, read: Callable[[], float]) -> None:
@@ -165,6 +171,10 @@ class Metrics:
         return found[PREFIX + name]
 
     # The page.
+
+    def collect(self) -> Iterable[Metric]:
+        """Give the samples of this moment."""
+        return self._registry.collect()
 
     def render(self) -> tuple[bytes, str]:
         """Make the page.

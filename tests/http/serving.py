@@ -20,7 +20,7 @@ from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 
 from image_service.http.access_log import AccessLog
-from image_service.http.admission import PATIENCE_SECONDS, Slots
+from image_service.http.admission import PATIENCE_SECONDS, OwnSupply, Slots
 from image_service.http.factory import ConnectionFactory, Limits
 from image_service.http.page_cache import PageCache
 from image_service.http.tls import TlsFactory
@@ -206,7 +206,7 @@ async def serving(  # noqa: PLR0913 - each has its default
         page_cache=page_cache or PageCache(reactor, pool),
         access_log=log,
         limits=limits,
-        slots=Slots(downloads, 400, PATIENCE_SECONDS, clock, counted),
+        slots=Slots(OwnSupply(downloads), 400, PATIENCE_SECONDS, clock, counted),
         observer=counted,
         secure=secure,
     )

@@ -13,6 +13,7 @@ from image_service.http.admission import (
     PATIENCE_SECONDS,
     RETRY_AFTER_SECONDS,
     SMALL_BYTES,
+    OwnSupply,
     Slot,
     Slots,
     is_download,
@@ -82,7 +83,7 @@ def listen(slot: Slot, number: int, told: list[tuple[int, bool]]) -> None:
 def test_slots_go_to_whom_a_naive_list_would_give_them(steps: list[tuple[str, float]]) -> None:
     clock = Clock()
     naive, counted = Naive(), Counting()
-    slots = Slots(LIMIT, QUEUE_LENGTH, PATIENCE_SECONDS, clock, counted)
+    slots = Slots(OwnSupply(LIMIT), QUEUE_LENGTH, PATIENCE_SECONDS, clock, counted)
     asked: list[Slot] = []
     told: list[tuple[int, bool]] = []
     for what, value in steps:
@@ -111,7 +112,7 @@ def test_slots_go_to_whom_a_naive_list_would_give_them(steps: list[tuple[str, fl
 
 def test_downloads_that_end_at_once_do_not_end_within_one_another() -> None:
     """Else a long queue would be as many calls deep."""
-    slots = Slots(1, 5000, PATIENCE_SECONDS, Clock())
+    slots = Slots(OwnSupply(1), 5000, PATIENCE_SECONDS, Clock())
     first = slots.ask(0)
     order: list[int] = []
 
@@ -128,7 +129,7 @@ def test_downloads_that_end_at_once_do_not_end_within_one_another() -> None:
 
 
 def test_who_asks_again_at_once_does_not_overtake_the_queue() -> None:
-    slots = Slots(1, 5, PATIENCE_SECONDS, Clock())
+    slots = Slots(OwnSupply(1), 5, PATIENCE_SECONDS, Clock())
     first, second, third = slots.ask(0), slots.ask(0), slots.ask(0)
     again: list[Slot] = []
 
@@ -145,7 +146,7 @@ def test_who_asks_again_at_once_does_not_overtake_the_queue() -> None:
 
 
 def test_a_refusal_says_why_and_when_to_come_again() -> None:
-    refusal = Slots(17, 0, PATIENCE_SECONDS, Clock()).refusal()
+    refusal = Slots(OwnSupply(17), 0, PATIENCE_SECONDS, Clock()).refusal()
     assert (refusal.status, refusal.retry_after_seconds) == (503, RETRY_AFTER_SECONDS)
     assert "17 downloads" in refusal.detail
 

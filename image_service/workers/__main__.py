@@ -1,0 +1,120 @@
+"""``python -m image_service.workers``: one worker; the supervisor starts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, Any, cast
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.stdio import StandardIO
+from twisted.logger import globalLogBeginner
+
+from image_service.composition.service import ImageService
+from image_service.composition.share import Share
+from image_service.config import Settings
+from image_service.observe.log import OfWorker, observer
+from image_service.observe.merging import export
+from image_service.stamps import Stamps
+from image_service.workers.assignment import FIRST_LISTENER, HEARS, MEMORY, SAYS, SLOTS, Assignment
+from image_service.workers.channel import Channel
+from image_service.workers.holdings import SharedHeadcount, SharedSupply
+from image_service.workers.memory import SharedMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twisted.internet.epollreactor import EPollReactor
+
+    from image_service.http.application import Page
+    from image_service.observe.metrics import Metrics
+
+
+class Worker:
+    """A service among others.
+
+    Args:
+        reactor: the one that runs.
+        settings: what the environment says.
+        assignment: what the supervisor says.
+    """
+
+    def __init__(self, reactor: EPollReactor, settings: Settings, assignment: Assignment) -> None:
+        self._asking: list[Deferred[Page]] = []
+        hears: dict[str, Callable[[Any], None]] = {
+            "count": self._count,
+            "page": self._take_page,
+            "end": self._end,
+        }
+        self._channel = Channel(hears, lambda: self._end(None))
+        self._assignment = assignment
+        self.service = ImageService(
+            reactor,
+            _part(settings, assignment.workers),
+            standalone=assignment.stand_in is not None,
+            sockets=[socket.socket(fileno=FIRST_LISTENER + index) for index in range(assignment.listeners)],
+            share=self._share(reactor),
+        )
+        StandardIO(self._channel, HEARS, SAYS, reactor)  # type: ignore[call-arg]  # mypy reads that of Windows
+
+    def _share(self, reactor: EPollReactor) -> Share:
+        memory, assignment = SharedMemory(MEMORY), self._assignment
+        row = memory.row(assignment.worker)
+        rows = [memory.row(worker) for worker in range(assignment.workers)]
+        return Share(
+            leads=assignment.worker == 0,
+            supply=lambda limit: SharedSupply(reactor, SLOTS, limit, row),
+            headcount=SharedHeadcount(row, rows),
+            stamps=Stamps(memory.stamps),
+            stand_in=assignment.stand_in,
+            page=self._ask_for_page,
+            serving=lambda: self._channel.say("serving"),
+        )
+
+    def _count(self, _: None) -> None:
+        self._channel.say("counted", export(self.service.metrics.collect()))
+
+    def _ask_for_page(self, _: Metrics) -> Deferred[Page]:
+        """Have the supervisor make it, which knows all workers."""
+        page: Deferred[Page] = Deferred()
+        self._asking.append(page)
+        self._channel.say("page")
+        return page
+
+    def _take_page(self, page: Any) -> None:  # noqa: ANN401 - JSON
+        body, content_type = page
+        self._asking.pop(0).callback((body.encode(), content_type))
+
+    def _end(self, number: int | None) -> None:
+        self.service.ending.end(number)
+
+
+def _part(settings: Settings, workers: int) -> Settings:
+    """What one of several may take of what all may take together."""
+    return attrs.evolve(
+        settings,
+        upstream_concurrency=max(1, settings.upstream_concurrency // workers),
+        snapshot_cache_bytes=settings.snapshot_cache_bytes // workers,
+    )
+
+
+def main() -> None:
+    """Run until the supervisor says that this is the end, or is gone."""
+    from twisted.internet import reactor as installed  # noqa: PLC0415, TID251 - an entry point
+
+    reactor = cast("EPollReactor", installed)
+    for number in (signal.SIGTERM, signal.SIGINT):  # a terminal sends it to all: the supervisor tells us
+        signal.signal(number, signal.SIG_IGN)
+    assignment = Assignment.loads(sys.argv[1])
+    globalLogBeginner.beginLoggingTo([OfWorker(observer(), assignment.worker)])
+    settings = Settings.from_environment(os.environ, standalone=assignment.stand_in is not None)
+    service = Worker(reactor, settings, assignment).service
+    reactor.callWhenRunning(service.startService)
+    reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
+    reactor.run(installSignalHandlers=False)
+
+
+main()
