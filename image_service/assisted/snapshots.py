@@ -365,8 +365,8 @@ class Snapshots:
     async def _move_on(self, pin: Pin, stamp: int) -> Pin:
         """Pin the generation that another process has pinned."""
         older = pin.snapshot
-        is_held = older.generation < 0 or await self._archive.holds(older)
         found = await self._archive.latest(older.question)
+        is_held = older.generation < 0 or await self._archive.holds(older)
         known = self._pins.get(older.question, pin)
         pin.stamp = stamp
         if found is None or known is not pin:
@@ -378,6 +378,7 @@ class Snapshots:
             renewed.keep_older(older, *pin.older)
         else:  # there has been an end in between
             older.tenure.ended = True
+            self._archive.forget(older)
         return renewed
 
     def _drop(self, pin: Pin) -> None:

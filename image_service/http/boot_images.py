@@ -201,9 +201,31 @@ class BootImages:
         self.shows(want, composed)
         if mount.saved_at is None:  # at once, for who knows how this process ends
             self._note(mount, self._begin(reader, version, inf))
-        elif mount.read_at > mount.saved_at + self.save_seconds:
+        elif self._is_to_be_noted(mount):
             self._note(mount, self._save([(reader, mount)]))
         return mount
+
+    def reads_on(self, reader: Reader, mount: Mount[Version]) -> Composed | None:
+        """Note that an answer with a further range of a mount begins, if nothing need be waited for.
+
+        Args:
+            reader: who wants it, without a validator.
+            mount: from ``reads``, for the same reader.
+
+        Returns:
+            what is read, as ``at_once`` says too; the mount is to be given to ``mounts.end`` when the answer is
+            over. None: the mount is over, or there is something to wait for.
+        """
+        version = mount.version
+        if version.snapshot is not None and not self._snapshots.may_go_on(version.snapshot):
+            return None
+        composed = self._composed.known(version)
+        if composed is None or not self.mounts.go_on(reader, mount):
+            return None
+        if mount.noting is not None or self._is_to_be_noted(mount):
+            return None
+        mount.answers += 1
+        return composed
 
     def shows(self, want: Want, composed: Composed) -> None:
         """Note that a client gets to know an entity tag, which it may ask for parts by.
@@ -242,6 +264,9 @@ class BootImages:
         """Keep the mounts that have read since the last time, for a process that may follow this one."""
         await self._save(self.mounts.to_save())
 
+    def _is_to_be_noted(self, mount: Mount[Version]) -> bool:
+        return mount.saved_at is None or mount.read_at > mount.saved_at + self.save_seconds
+
     def _note(self, mount: Mount[Version], saving: Coroutine[Any, Any, object]) -> None:
         """Have other processes know of a mount; while there may be any, its answers wait for that."""
         mount.saved_at = mount.read_at
@@ -254,7 +279,7 @@ class BootImages:
         await self._memory.save_mounts(
             (reader, mount.version.snapshot, mount.version.base.sha256, mount.read_at, mount.began_at)
             for reader, mount in mounts
-            if mount.version.snapshot is not None
+            if mount.version.snapshot is not None and not mount.version.snapshot.tenure.ended
         )
 
     async def _begin(self, reader: Reader, version: Version, since: float) -> bool:

@@ -14,10 +14,12 @@ from twisted.python.failure import Failure
 from image_service.assisted.archive import Archive
 from image_service.assisted.sealing import Vault
 from image_service.assisted.snapshots import Lifetimes, Snapshots
+from image_service.assisted.turns import Turn, no_turn
 from image_service.errors import StoreFailed
 from image_service.images.customization import Customization
 from image_service.images.reference import Kind
 from image_service.images.snapshot import Question
+from image_service.stamps import Stamps
 from image_service.standalone.tokens import TokenSigner
 from tests.assisted.memory_store import MemoryStore
 
@@ -164,6 +166,8 @@ class Pinning:
         clock: may be too.
         secret: of the instance.
         lifetimes: how long what is good.
+        stamps: may be shared with others, too.
+        turn: of asking.
     """
 
     store: FaultyStore = attrs.field(factory=FaultyStore)
@@ -171,6 +175,8 @@ class Pinning:
     clock: Clock = attrs.field(factory=_make_clock)
     secret: bytes = SECRET
     lifetimes: Lifetimes = LIFETIMES
+    stamps: Stamps = attrs.field(factory=Stamps)
+    turn: Turn = no_turn
     counted: Counter[str] = attrs.field(factory=Counter)
     archive: Archive = attrs.field(init=False)
     snapshots: Snapshots = attrs.field(init=False)
@@ -183,6 +189,8 @@ class Pinning:
             self.clock,
             lifetimes=self.lifetimes,
             count=lambda word: self.counted.update([word]),
+            stamps=self.stamps,
+            turn=self.turn,
         )
 
     def restarted(self) -> Pinning:
