@@ -231,7 +231,7 @@ class Snapshots:
     def in_grace(self) -> int:
         """How many snapshots are served although they could not be validated; no longer than the grace."""
         began_after = self._clock.seconds() - self._lifetimes.grace
-        since = (pin.failing_since for pin in self._pins.values())
+        since = (pin.failing_since for pin in self._pins.values() if self._is_current(pin))
         return sum(failing_since is not None and failing_since > began_after for failing_since in since)
 
     async def _rejoin(self, snapshot: Snapshot, pin: Pin) -> None:

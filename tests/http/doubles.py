@@ -15,6 +15,7 @@ from image_service.assisted.archive import Archive
 from image_service.assisted.customizations import Customizations
 from image_service.assisted.sealing import Vault
 from image_service.assisted.snapshots import Lifetimes, Snapshots
+from image_service.assisted.turns import Turn, no_turn
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import Unavailable, UnknownBaseImage
 from image_service.http.boot_images import BootImages
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from image_service.images.base import BaseImage, NmstateImage
     from image_service.images.boot_image import BootImage
     from image_service.images.reference import Credentials
+    from image_service.stamps import Stamps
 
     InThread = Callable[[Callable[[], BootImage]], Awaitable[BootImage]]
 
@@ -218,7 +220,9 @@ class World:
     def __attrs_post_init__(self) -> None:
         self.images = self.make_images()
 
-    def make_images(self, in_thread: InThread | None = None) -> BootImages:
+    def make_images(
+        self, in_thread: InThread | None = None, stamps: Stamps | None = None, turn: Turn = no_turn
+    ) -> BootImages:
         """Boot images of this world that nobody has asked for yet."""
         customizations = Customizations(self.assisted)
         archive = Archive(self.store, Vault(bytes(32)), at_once)
@@ -226,11 +230,12 @@ class World:
         return BootImages(
             Composer(self.catalog, self.templates, in_thread or self.threads.run, BASE_URL),
             Resolver(customizations, self.clock, TTL_SECONDS, GRACE_SECONDS),
-            Snapshots(customizations.get, archive, self.clock, lifetimes=lifetimes),
+            Snapshots(customizations.get, archive, self.clock, lifetimes=lifetimes, stamps=stamps, turn=turn),
             archive,
             self.clock,
             window_seconds=WINDOW_SECONDS,
             held_bytes=HELD_BYTES,
+            stamps=stamps,
         )
 
 
