@@ -50,7 +50,7 @@ QUICK = Effort(
     megabytes=16,
     infra_envs=5,
     readers=(10, 50),
-    reader_seconds=1,
+    reader_seconds=2,
     sparse_gibibytes=(1, 2),
 )
 """Shows that everything runs, and nothing else."""

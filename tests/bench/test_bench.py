@@ -40,7 +40,7 @@ def run(*arguments: str | Path) -> str:
 
 def rows(output: str) -> dict[str, list[str]]:
     """The cells of each line of the tables, by the first of them."""
-    cells = [line.strip("| ").split(" | ") for line in output.splitlines() if line.startswith("| ")]
+    cells = [line[2:-2].split(" | ") for line in output.splitlines() if line.startswith("| ")]
     return {first: rest for first, *rest in cells}
 
 
