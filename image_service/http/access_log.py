@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 from twisted.logger import Logger
@@ -41,33 +41,36 @@ class AccessLog:
         return self.each_range or status != _PARTIAL_CONTENT
 
 
-@attrs.frozen
-class Entry:
-    """One request and how it went.
+class Told(Protocol):
+    """A request that is over, as far as the log tells of it."""
 
-    Args:
-        request_id: empty: the line gets a new one.
-        method: as sent; empty where the head could not be read.
-        user_agent: as sent.
-        range: the Range field as sent.
-        subject: what it was about.
-        status: of the answer; 0: there was none.
-        code: the error's code, if it was an error.
-        body_bytes: bytes of content that the transport took.
-        seconds: from the head's arrival to the end.
-        ended: ``complete``, or why not.
-    """
+    @property
+    def request_id(self) -> str:
+        """Empty: the line gets a new one."""
 
-    request_id: str
-    method: str
-    user_agent: str
-    range: str
-    subject: Subject
-    status: int
-    code: str
-    body_bytes: int
-    seconds: float
-    ended: str
+    @property
+    def method(self) -> str:
+        """As sent; empty where the head could not be read."""
+
+    @property
+    def user_agent(self) -> str:
+        """As sent."""
+
+    @property
+    def range(self) -> str:
+        """The Range field."""
+
+    @property
+    def subject(self) -> Subject:
+        """What it was about."""
+
+    @property
+    def status(self) -> int:
+        """Of the answer; 0: there was none."""
+
+    @property
+    def code(self) -> str:
+        """The error's code, if it was an error."""
 
 
 @attrs.define
@@ -88,18 +91,27 @@ class ConnectionLog:
         client: the peer's address.
     """
 
+    __slots__ = ("_client", "_log", "_summary", "_timer")
+
     def __init__(self, log: AccessLog, client: str) -> None:
         self._log = log
         self._client = client
         self._summary: _Summary | None = None
         self._timer: IDelayedCall | None = None
 
-    def add(self, entry: Entry) -> None:
-        """Log a request, or count it among the ranges that the next summary tells of."""
-        if entry.ended == COMPLETE and not self._log.has_own_line(entry.status):
-            self._count(entry)
+    def add(self, told: Told, body_bytes: int, seconds: float, ended: str) -> None:
+        """Log a request, or count it among the ranges that the next summary tells of.
+
+        Args:
+            told: the request.
+            body_bytes: bytes of content that the transport took.
+            seconds: from the head's arrival to the end.
+            ended: ``complete``, or why not.
+        """
+        if ended == COMPLETE and not self._log.has_own_line(told.status):
+            self._count(told, body_bytes, seconds)
         else:
-            self._write(entry)
+            self._write(told, body_bytes, seconds, ended)
 
     def close(self) -> None:
         """The connection has ended: write what has been counted."""
@@ -108,17 +120,20 @@ class ConnectionLog:
             self._timer = None
         self._flush()
 
-    def _count(self, entry: Entry) -> None:
+    def _count(self, told: Told, body_bytes: int, seconds: float) -> None:
         summary = self._summary
-        if summary is None or (summary.subject, summary.user_agent) != (entry.subject, entry.user_agent):
-            self._flush()
-            began = self._log.clock.seconds() - entry.seconds
-            summary = _Summary(entry.subject, entry.user_agent, entry.request_id, began)
-            self._summary = summary
-            if self._timer is None:
-                self._timer = self._log.clock.callLater(SUMMARY_SECONDS, self._expire)
+        if summary is None or (summary.subject, summary.user_agent) != (told.subject, told.user_agent):
+            summary = self._begin_summary(told, seconds)
         summary.ranges += 1
-        summary.body_bytes += entry.body_bytes
+        summary.body_bytes += body_bytes
+
+    def _begin_summary(self, told: Told, seconds: float) -> _Summary:
+        self._flush()
+        began = self._log.clock.seconds() - seconds
+        self._summary = summary = _Summary(told.subject, told.user_agent, told.request_id, began)
+        if self._timer is None:
+            self._timer = self._log.clock.callLater(SUMMARY_SECONDS, self._expire)
+        return summary
 
     def _expire(self) -> None:
         self._timer = None
@@ -143,22 +158,22 @@ class ConnectionLog:
                 ended=COMPLETE,
             )
 
-    def _write(self, entry: Entry) -> None:
+    def _write(self, told: Told, body_bytes: int, seconds: float, ended: str) -> None:
         self._log.logger.info(
             "{method} {handler} {infra_env} {kind} to {client}: {status}, {bytes} bytes, {ended}",
-            id=entry.request_id or new_request_id(),
+            id=told.request_id or new_request_id(),
             client=self._client,
-            method=entry.method,
-            user_agent=entry.user_agent[:_TEXT_CHARACTERS],
-            handler=entry.subject.handler,
-            infra_env=entry.subject.infra_env,
-            kind=entry.subject.kind,
-            range=entry.range if _RANGE.fullmatch(entry.range) else "",
-            status=entry.status,
-            code=entry.code,
-            bytes=entry.body_bytes,
-            seconds=round(entry.seconds, 6),
-            ended=entry.ended,
+            method=told.method,
+            user_agent=told.user_agent[:_TEXT_CHARACTERS],
+            handler=told.subject.handler,
+            infra_env=told.subject.infra_env,
+            kind=told.subject.kind,
+            range=told.range if _RANGE.fullmatch(told.range) else "",
+            status=told.status,
+            code=told.code,
+            bytes=body_bytes,
+            seconds=round(seconds, 6),
+            ended=ended,
         )
 
 

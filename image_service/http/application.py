@@ -22,6 +22,7 @@ from image_service.http.digests import checksum_line, repr_digest
 from image_service.http.exchange import NOTHING, Answer, Subject
 from image_service.http.forwarded import client_address
 from image_service.http.head import ALLOWED_METHODS
+from image_service.http.lease import ImageLease
 from image_service.http.problem import problem
 from image_service.http.respond import Representation
 from image_service.http.response import Response, render_fields
@@ -208,7 +209,13 @@ class Application:
             self._images.shows(want, composed)
             return Answer(response, subject)
         mount = self._images.reads(want, composed)
-        answer = Answer(response, subject, partial(self._images.mounts.end, mount))
+        ended = partial(self._images.mounts.end, mount)
+        lease = None
+        if want.reading is Reading.CONTINUING:
+            fields = representation.part_fields(request.headers, more)
+            size = representation.image.size
+            lease = ImageLease(self._images, want.reader, mount, size, fields, subject, ended)
+        answer = Answer(response, subject, ended, lease)
         return answer if mount.noting is None else detached(mount.noting).addCallback(lambda _: answer)
 
     def _headers(self, request: Request, want: Want, composed: Composed) -> Mapping[str, str]:
@@ -311,8 +318,11 @@ def _text(
 
 
 def _with(fields: bytes, answer: Answer) -> Answer:
+    response, lease = answer.response, answer.lease
     return attrs.evolve(
-        answer, response=attrs.evolve(answer.response, fields=answer.response.fields + fields)
+        answer,
+        response=attrs.evolve(response, fields=response.fields + fields),
+        lease=None if lease is None else lease.with_fields(fields),
     )
 
 

@@ -31,6 +31,7 @@ from image_service.http.tls_sender import TlsSender
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
+    from image_service.http.exchange import Lease
     from image_service.http.factory import ConnectionFactory
     from image_service.http.head import Request
     from image_service.http.producer import Sender
@@ -66,6 +67,7 @@ class Connection(Protocol):
         self._crowded = crowded
         self._buffer = b""
         self._parser = HeadParser()
+        self._lease: Lease | None = None  # of the request that was parsed last
         self.exchange: Exchange | None = None
         self._taking = False  # within _take_requests
         self._head_begun = True  # the deadline is the head's, not the idle one
@@ -143,7 +145,7 @@ class Connection(Protocol):
         if self._taking:
             return
         self._taking = True
-        while self.exchange is None and not self._closing and self._take_request():
+        while self._buffer and self.exchange is None and not self._closing and self._take_request():
             pass
         self._taking = False
         if self._reading_paused and len(self._buffer) <= MAX_BUFFERED_BYTES:
@@ -161,11 +163,25 @@ class Connection(Protocol):
                 self._await_head()
                 return False
             head, self._buffer = head[:length], head[length:]
-            request = self._parser.parse(head)
+            if self._lease is None or not self._go_on(self._lease, head):
+                self._begin(self._parser.parse(head))
         except ImageServiceError as error:
             self._refuse(error, head)
             return False
-        self._begin(request)
+        return True
+
+    def _go_on(self, lease: Lease, head: bytes) -> bool:
+        """Answer a request that is the latest one but for its range; False: it has to be begun."""
+        further = self._parser.further(head)
+        if further is None:
+            return False
+        request, first, last = further
+        began = self._server.clock.seconds()
+        answer = lease.answer(first, last)
+        if answer is None:
+            return False
+        self.exchange = exchange = Exchange(request.method, request, began, (first, last))
+        self._answer(exchange, answer)
         return True
 
     def _await_head(self) -> None:
@@ -176,10 +192,14 @@ class Connection(Protocol):
             self._deadline.set(self._server.limits.head_seconds)
 
     def _begin(self, request: Request) -> None:
-        self._deadline.clear()
+        self._lease = None
         exchange = Exchange(request.method, request, self._server.clock.seconds())
         self.exchange = exchange
-        answer = self._server.application.handle(request, self._address, crowded=self._crowded)
+        self._answer(exchange, self._server.application.handle(request, self._address, crowded=self._crowded))
+
+    def _answer(self, exchange: Exchange, answer: Answer | Deferred[Answer]) -> None:
+        """Send an answer once it is there and has the slot that it needs."""
+        self._deadline.clear()
         if isinstance(answer, Answer) and not is_download(answer.response):
             self._send(exchange, answer)
             return
@@ -224,14 +244,13 @@ class Connection(Protocol):
 
     def _send(self, exchange: Exchange, answer: Answer) -> None:
         exchange.answer = answer
-        request = exchange.request
+        self._lease = answer.lease
+        server, request, response = self._server, exchange.request, answer.response
         wanted = request is not None and request.keep_alive
-        exchange.keep_alive = wanted and self._may_go_on() and not self._server.leaving
-        response = answer.response
-        has_own_line = self._server.access_log.has_own_line(response.status)
-        head = exchange.head(response, self._server.date_line(), needs_id=has_own_line)
-        seconds = self._server.clock.seconds() - exchange.began
-        self._server.observer.answer_began(answer.subject.handler, seconds)
+        exchange.keep_alive = wanted and self._may_go_on() and not server.leaving
+        has_own_line = server.access_log.has_own_line(response.status)
+        head = exchange.head(response, server.date_line(), needs_id=has_own_line)
+        server.observer.answer_began(answer.subject.handler, server.clock.seconds() - exchange.began)
         if self._sender.send(head, response.body):
             self._finish(exchange)
         elif self.exchange is exchange:
@@ -264,13 +283,14 @@ class Connection(Protocol):
         """The one end that every exchange comes to."""
         self.exchange = None
         seconds = self._server.clock.seconds() - exchange.began
-        entry = exchange.entry(self._sender.body_bytes, seconds, ended)
-        self._log.add(entry)
+        answer = exchange.answer
+        body_bytes = 0 if answer is None else max(0, self._sender.body_bytes)
+        self._log.add(exchange, body_bytes, seconds, ended)
         self._server.observer.request_ended(
-            entry.subject.handler, entry.method, entry.status, entry.seconds, entry.body_bytes
+            exchange.handler, exchange.method, exchange.status, seconds, body_bytes
         )
-        if exchange.answer is not None:
-            exchange.answer.ended()
+        if answer is not None:
+            answer.ended()
         if exchange.slot is not None:
             self._server.slots.release(exchange.slot)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
-from image_service.http.access_log import Entry, known_request_id, new_request_id
+from image_service.http.access_log import known_request_id, new_request_id
 from image_service.http.response import STATUS_LINES, Response
 
 if TYPE_CHECKING:
@@ -41,19 +41,43 @@ def _nothing() -> None:
     """For answers whose end is of no interest."""
 
 
-@attrs.frozen(eq=False)
+class Lease(Protocol):
+    """What a request for a range was found to mean, for those that differ from it in their range alone."""
+
+    def answer(self, first: int, last: int) -> Answer | None:
+        """Answer a further range.
+
+        Args:
+            first: offset of the first byte.
+            last: offset of the last one.
+
+        Returns:
+            the answer; None: the lease is over, or there is no such range: the application is to be asked.
+        """
+
+    def with_fields(self, more: bytes) -> Lease:
+        """Give one whose answers have more fields.
+
+        Args:
+            more: rendered field lines.
+        """
+
+
+@attrs.define(eq=False)  # not frozen: freezing one costs more than making it, for each range
 class Answer:
-    """A response and what it is about.
+    """A response and what it is about; nobody changes it.
 
     Args:
         response: what is sent.
         subject: for the log.
         ended: called once when the answer is over, whether all of it was sent, some or nothing.
+        lease: answers further ranges; None: they are to be asked for as this one was.
     """
 
     response: Response
     subject: Subject = NOTHING
     ended: Callable[[], None] = _nothing
+    lease: Lease | None = None
 
 
 @attrs.define(eq=False)
@@ -64,6 +88,7 @@ class Exchange:
         method: as sent; empty where the head could not be read.
         request: None: it was no sound one.
         began: the clock's seconds.
+        part: the first and the last byte that are asked for, where the request is one of another range.
         answer: None: not yet.
         request_id: empty: none was needed.
         keep_alive: whether the answer says that another request may follow.
@@ -73,15 +98,41 @@ class Exchange:
     method: str
     request: Request | None
     began: float
+    part: tuple[int, int] | None = None
     answer: Answer | None = None
     request_id: str = ""
     keep_alive: bool = False
     slot: Slot | None = None
 
     @property
+    def subject(self) -> Subject:
+        """What it is about, as far as is known."""
+        return self.answer.subject if self.answer is not None else NOTHING
+
+    @property
     def handler(self) -> str:
         """Of the subject; empty until there is an answer."""
-        return self.answer.subject.handler if self.answer is not None else ""
+        return self.subject.handler
+
+    @property
+    def status(self) -> int:
+        """Of the answer; 0: there is none."""
+        return self.answer.response.status if self.answer is not None else 0
+
+    @property
+    def code(self) -> str:
+        """The error's, if the answer is one."""
+        return self.answer.response.what if self.answer is not None else ""
+
+    @property
+    def user_agent(self) -> str:
+        """As sent."""
+        return self._headers.get("user-agent", "")
+
+    @property
+    def range(self) -> str:
+        """The Range field."""
+        return self._headers.get("range", "") if self.part is None else "bytes={}-{}".format(*self.part)
 
     @property
     def _headers(self) -> Mapping[str, str]:
@@ -103,35 +154,13 @@ class Exchange:
             lines.append(b"Connection: close\r\n")
         elif self.request is not None and self.request.http_1_0:
             lines.append(b"Connection: keep-alive\r\n")
-        self.request_id = known_request_id(self._headers.get("x-request-id"))
-        if not self.request_id and needs_id:
-            self.request_id = new_request_id()
+        wanted_id = self._headers.get("x-request-id")
+        if wanted_id is not None or needs_id:
+            self.request_id = known_request_id(wanted_id) or (new_request_id() if needs_id else "")
         if self.request_id:
             lines.append(b"X-Request-ID: %b\r\n" % self.request_id.encode("ascii"))
         lines.append(b"\r\n")
         return b"".join(lines)
-
-    def entry(self, body_bytes: int, seconds: float, ended: str) -> Entry:
-        """Tell how it went.
-
-        Args:
-            body_bytes: what the sender says that the transport took.
-            seconds: how long it took.
-            ended: ``complete``, or why not.
-        """
-        answer = self.answer
-        return Entry(
-            request_id=self.request_id,
-            method=self.method,
-            user_agent=self._headers.get("user-agent", ""),
-            range=self._headers.get("range", ""),
-            subject=answer.subject if answer is not None else NOTHING,
-            status=answer.response.status if answer is not None else 0,
-            code=answer.response.what if answer is not None else "",
-            body_bytes=max(0, body_bytes) if answer is not None else 0,
-            seconds=seconds,
-            ended=ended,
-        )
 
 
 class Application(Protocol):

@@ -38,7 +38,8 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTION
 _ABSOLUTE_FORM = re.compile(r"https?://[^/?]+", re.IGNORECASE | re.ASCII)
 # RFC 9110 7.2:  Host = uri-host [ ":" port ]
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(?::[0-9]*)?", re.ASCII)
-_RANGE_FIELD = re.compile(rb"\r\nRange: (bytes=[0-9]{1,18}-[0-9]{1,18})\r\n", re.IGNORECASE)
+_RANGE_FIELD = re.compile(rb"\r\n(?i:Range): bytes=([0-9]{1,18}-[0-9]{1,18})\r\n")
+_NUMBERS = re.compile(rb"([0-9]{1,18})-([0-9]{1,18})")
 _REMEMBERED_BYTES = 2048
 _END = b"\r\n\r\n"
 
@@ -134,26 +135,56 @@ class HeadParser:
     one before it but for these, it means what that one meant but for these, and is not parsed again.
     """
 
+    __slots__ = ("_before", "_behind", "_request")
+
     def __init__(self) -> None:
-        self._around = (b"", b"")
-        self._request: Request | None = None
+        self._before = self._behind = b""
+        self._request: Request | None = None  # the latest, if another may differ from it in its range alone
+
+    def further(self, head: bytes) -> tuple[Request, int, int] | None:
+        """Read a head that is the latest one but for its range.
+
+        Args:
+            head: one complete request head.
+
+        Returns:
+            the request whose head was parsed, and the first and the last byte that this one asks for, by
+            their offsets; None: it has to be parsed.
+        """
+        numbers = self._numbers(head)
+        if numbers is None or self._request is None:
+            return None
+        return self._request, int(numbers[1]), int(numbers[2])
 
     def parse(self, head: bytes) -> Request:
         """Parse one complete request head, as ``parse_head`` does."""
-        match = _RANGE_FIELD.search(head)
-        if match is None:
-            return parse_head(head)
-        around = head[: match.start(1)], head[match.end(1) :]
-        wanted = match[1].decode("ascii")
-        known = self._request
-        if known is not None and around == self._around:
-            headers = known.headers | {"range": wanted}
-            return Request(known.method, known.target, headers, known.keep_alive, known.http_1_0)
+        numbers = self._numbers(head)
+        if numbers is None or self._request is None:
+            return self._parse(head)
+        headers = self._request.headers | {"range": _value(numbers[0])}
+        return attrs.evolve(self._request, headers=headers)
+
+    def _numbers(self, head: bytes) -> re.Match[bytes] | None:
+        """What stands in the place of the latest head's range, if the rest is the same."""
+        before, behind = self._before, self._behind
+        if not before or not (head.startswith(before) and head.endswith(behind)):
+            return None
+        return _NUMBERS.fullmatch(head, len(before), len(head) - len(behind))
+
+    def _parse(self, head: bytes) -> Request:
+        self._before, self._request = b"", None
         request = parse_head(head)
+        match = _RANGE_FIELD.search(head)
         # Two Range fields would make another value; a long head is not worth its memory while idle.
-        if request.headers["range"] == wanted and len(head) <= _REMEMBERED_BYTES:
-            self._around, self._request = around, request
+        if match is None or len(head) > _REMEMBERED_BYTES or request.headers["range"] != _value(match[1]):
+            return request
+        self._before, self._behind = head[: match.start(1)], head[match.end(1) :]
+        self._request = request
         return request
+
+
+def _value(numbers: bytes) -> str:
+    return f"bytes={numbers.decode('ascii')}"
 
 
 class _Fields:

@@ -97,6 +97,22 @@ class Mounts(Generic[_Version]):
         self._mounts.move_to_end(reader)
         return mount
 
+    def go_on(self, reader: Reader, mount: Mount[_Version]) -> bool:
+        """Note that a reader reads on.
+
+        Args:
+            reader: who.
+            mount: its own, from ``begin``.
+
+        Returns:
+            False: that is not, or not any more, what it is known to be in the midst of; nothing is noted.
+        """
+        if self._mounts.get(reader) is not mount or not self._goes_on(mount):
+            return False
+        mount.read_at = self._clock.seconds()
+        self._mounts.move_to_end(reader)
+        return True
+
     def learn(self, reader: Reader, version: _Version, stamp: int, read_at: float) -> Mount[_Version]:
         """Note what a reader reads, as it is known beyond this process.
 

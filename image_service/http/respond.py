@@ -29,6 +29,23 @@ _PRIVATE, _PUBLIC = "private, no-cache", "public, no-cache"
 _CONDITIONS = frozenset({"if-match", "if-none-match", "if-modified-since", "if-unmodified-since"})
 
 
+@attrs.frozen
+class PartFields:
+    """The fields of answers with one range each (RFC 9110 15.3.7.1), rendered but for the range's numbers.
+
+    Args:
+        before: all lines up to the offset of the first byte, in Content-Range.
+        between: what stands between Content-Range's numbers and that of Content-Length.
+    """
+
+    before: bytes
+    between: bytes
+
+    def render(self, start: int, stop: int) -> bytes:
+        """Render them for the bytes from ``start`` up to ``stop``."""
+        return b"%b%d-%d%b%d\r\n" % (self.before, start, stop - 1, self.between, stop - start)
+
+
 @attrs.frozen(eq=False)
 class Representation:
     """A boot image with its header fields rendered once.
@@ -88,6 +105,29 @@ class Representation:
             return self._whole(fields, content_type, head_only=head_only)
         return self._ranges(fields, content_type, wanted)
 
+    def part_fields(self, headers: Mapping[str, str], more: bytes = b"") -> PartFields:
+        """Render what all answers with one range have in common.
+
+        Args:
+            headers: of the request, which may differ in Range alone: field values by lower-case name.
+            more: rendered field lines.
+        """
+        return self._part_fields(self._fields + more, self._content_type(headers))
+
+    def part(self, fields: PartFields, start: int, stop: int) -> Response:
+        """Answer with one range.
+
+        Args:
+            fields: from ``part_fields``.
+            start: offset of the first byte, 0 <= start < stop.
+            stop: offset behind the last byte, at most the image's size.
+
+        Returns:
+            206.
+        """
+        body = self.image.extents.slice(start, stop)
+        return Response(206, fields.render(start, stop), body, stop - start)
+
     def _ranges(self, fields: bytes, content_type: bytes, wanted: str) -> Response:
         ranges = parse_range(wanted, self.image.size)
         if ranges is None:
@@ -95,7 +135,7 @@ class Representation:
         if not ranges:
             return self._unsatisfiable()
         if len(ranges) == 1:
-            return self._part(fields, content_type, *ranges[0])
+            return self.part(self._part_fields(fields, content_type), *ranges[0])
         return self._parts(fields, content_type, ranges)
 
     def _content_type(self, headers: Mapping[str, str]) -> bytes:
@@ -113,16 +153,9 @@ class Representation:
             return Response(200, fields)
         return Response(200, fields, self.image.extents.extents, size)
 
-    def _part(self, fields: bytes, content_type: bytes, start: int, stop: int) -> Response:
-        fields = b"%bContent-Type: %b\r\nContent-Range: bytes %d-%d/%d\r\nContent-Length: %d\r\n" % (
-            fields,
-            content_type,
-            start,
-            stop - 1,
-            self.image.size,
-            stop - start,
-        )
-        return Response(206, fields, self.image.extents.slice(start, stop), stop - start)
+    def _part_fields(self, fields: bytes, content_type: bytes) -> PartFields:
+        before = b"%bContent-Type: %b\r\nContent-Range: bytes " % (fields, content_type)
+        return PartFields(before, b"/%d\r\nContent-Length: " % self.image.size)
 
     def _parts(self, fields: bytes, content_type: bytes, ranges: Sequence[ByteRange]) -> Response:
         """RFC 9110 14.6: multipart/byteranges; Content-Range stands in the parts only."""

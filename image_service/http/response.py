@@ -9,9 +9,11 @@ import attrs
 from image_service.images.extents import Extent  # noqa: TC001 - attrs resolves annotations at run time
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)  # not frozen: freezing one costs more than making it, for each range
 class Response:
     """An answer, but for the fields that belong to the connection (Date, Connection, X-Request-ID).
+
+    Nobody changes one.
 
     Args:
         status: HTTP status code.

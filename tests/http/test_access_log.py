@@ -17,7 +17,6 @@ from image_service.http.access_log import (
     SUMMARY_SECONDS,
     AccessLog,
     ConnectionLog,
-    Entry,
     known_request_id,
     new_request_id,
 )
@@ -26,7 +25,25 @@ from image_service.observe.log import JsonLines
 
 IMAGE = Subject("/byid/:token", "a6c0ff12-3456-4789-8abc-def012345678", "full-iso")
 OTHER = attrs.evolve(IMAGE, infra_env="b7d1ff12-3456-4789-8abc-def012345678")
-RANGE = Entry(
+
+
+@attrs.frozen
+class Over:
+    """A request that is over, and how it went."""
+
+    request_id: str
+    method: str
+    user_agent: str
+    range: str
+    subject: Subject
+    status: int
+    code: str
+    body_bytes: int
+    seconds: float
+    ended: str
+
+
+RANGE = Over(
     request_id="",
     method="GET",
     user_agent="httpfs2",
@@ -41,6 +58,10 @@ RANGE = Entry(
 HEAD = attrs.evolve(RANGE, method="HEAD", status=200, body_bytes=0, range="")
 
 
+def add(log: ConnectionLog, request: Over) -> None:
+    log.add(request, request.body_bytes, request.seconds, request.ended)
+
+
 class Kept:
     """A connection's log, and the lines that it wrote."""
 
@@ -52,9 +73,9 @@ class Kept:
         self.log = AccessLog(self.clock, each_range, logger)
         self.connection = ConnectionLog(self.log, "192.0.2.1")
 
-    def add(self, *entries: Entry) -> None:
-        for entry in entries:
-            self.connection.add(entry)
+    def add(self, *requests: Over) -> None:
+        for request in requests:
+            add(self.connection, request)
 
     def told(self, name: str) -> list[object]:
         return [event[name] for event in self.events]
@@ -155,7 +176,7 @@ def test_closing_writes_what_was_counted_and_stops_the_timer(kept: Kept) -> None
         attrs.evolve(RANGE, user_agent="curl/8"),
     ],
 )
-def test_another_image_or_agent_has_a_line_of_its_own(kept: Kept, other: Entry) -> None:
+def test_another_image_or_agent_has_a_line_of_its_own(kept: Kept, other: Over) -> None:
     kept.add(RANGE, RANGE)
     kept.clock.advance(4)
     kept.add(other)
@@ -170,7 +191,7 @@ def test_another_image_or_agent_has_a_line_of_its_own(kept: Kept, other: Entry) 
 
 
 @pytest.mark.parametrize(
-    "entry",
+    "over",
     [
         attrs.evolve(RANGE, ended="the client is gone"),
         attrs.evolve(RANGE, status=200),
@@ -180,11 +201,11 @@ def test_another_image_or_agent_has_a_line_of_its_own(kept: Kept, other: Entry) 
         attrs.evolve(RANGE, status=0, ended="the client is gone"),
     ],
 )
-def test_everything_but_a_whole_range_is_told_at_once(kept: Kept, entry: Entry) -> None:
-    kept.add(RANGE, entry, RANGE)
-    assert kept.told("status") == [entry.status]
-    assert kept.told("ended") == [entry.ended]
-    assert kept.told("code") == [entry.code]
+def test_everything_but_a_whole_range_is_told_at_once(kept: Kept, over: Over) -> None:
+    kept.add(RANGE, over, RANGE)
+    assert kept.told("status") == [over.status]
+    assert kept.told("ended") == [over.ended]
+    assert kept.told("code") == [over.code]
     kept.connection.close()
     assert kept.events[-1]["ranges"] == 2
 
@@ -227,7 +248,7 @@ def test_by_itself_it_sums_up_under_the_name_of_access() -> None:
 def test_connections_do_not_share_summaries(kept: Kept) -> None:
     other = ConnectionLog(kept.log, "192.0.2.2")
     kept.add(RANGE)
-    other.add(RANGE)
+    add(other, RANGE)
     kept.connection.close()
     other.close()
     assert kept.told("client") == ["192.0.2.1", "192.0.2.2"]
@@ -262,7 +283,7 @@ def test_a_user_agent_has_an_end(kept: Kept) -> None:
 
 
 def test_what_was_no_request_is_told_too(kept: Kept) -> None:
-    kept.add(Entry("", "", "", "", NOTHING, 400, "request-invalid", 120, 0.0, COMPLETE))
+    kept.add(Over("", "", "", "", NOTHING, 400, "request-invalid", 120, 0.0, COMPLETE))
     (event,) = kept.events
     assert (event["status"], event["code"], event["method"], event["handler"]) == (
         400,
@@ -276,7 +297,7 @@ def test_what_was_no_request_is_told_too(kept: Kept) -> None:
 def test_any_text_makes_one_line_of_json(user_agent: str, field: str, status: int) -> None:
     out = io.StringIO()
     log = AccessLog(Clock(), each_range=True, logger=Logger(namespace="access", observer=JsonLines(out)))
-    ConnectionLog(log, "::1").add(attrs.evolve(RANGE, user_agent=user_agent, range=field, status=status))
+    add(ConnectionLog(log, "::1"), attrs.evolve(RANGE, user_agent=user_agent, range=field, status=status))
     (line,) = out.getvalue().splitlines()
     assert json.loads(line)["user_agent"] == user_agent
     assert "{" not in json.loads(line)["message"]
