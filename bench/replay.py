@@ -28,7 +28,6 @@ _WASTE = bytearray(16 * 1024 * 1024)
 """Room for what is never written."""
 _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)\r\n", re.IGNORECASE)
 _PATIENCE_SECONDS = 60
-_RECEIVE_BUFFER_BYTES = 1024 * 1024
 
 
 @attrs.frozen
@@ -195,13 +194,8 @@ class _Client:
 
 
 def _connect(url: str) -> socket.socket:
-    """Connect, with room for some segments of loopback, of 64 KiB each, so that none waits for an ACK."""
     parts = urlsplit(url)
-    connection = socket.socket()
-    connection.settimeout(_PATIENCE_SECONDS)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
-    connection.connect((parts.hostname, parts.port or 80))
-    return connection
+    return socket.create_connection((parts.hostname or "", parts.port or 80), _PATIENCE_SECONDS)
 
 
 def _content_length(head: bytes) -> int:
