@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=Receiver)
 
 ATTEMPTS = 5
+LONGEST_WAIT_SECONDS = 10.0
 _LONGEST_LINE = 1024
 
 
@@ -135,7 +136,7 @@ class Checker:
             try:
                 receiver.end(await connection.ask(request, receiver))
             except Refused as refused:
-                await deferLater(self._reactor, refused.args[0])
+                await deferLater(self._reactor, min(refused.args[0], LONGEST_WAIT_SECONDS))
             else:
                 return receiver
             finally:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 BACKOFF_SECONDS = 0.5
 """After a failure: who tries again at once makes a fault of the server an attack."""
-MAX_REFUSED_SECONDS = 60.0
+REFUSED_SECONDS = 5.0
+"""Where a date says when to come again: assisted-image-service sends none."""
 _RETRIED = {429, 503}
 
 
@@ -239,6 +240,5 @@ class Client:
 
 
 def _retry_after(answer: Answer) -> float:
-    """Seconds; of a date, which assisted-image-service never sends, a while."""
-    text = answer.fields["retry-after"].strip()
-    return min(float(text), MAX_REFUSED_SECONDS) if text.isdecimal() else MAX_REFUSED_SECONDS / 10
+    text = answer.fields["retry-after"]
+    return float(text) if text.isdecimal() else REFUSED_SECONDS

@@ -250,14 +250,22 @@ def test_refusals_are_obeyed_and_are_no_errors(load_test: LoadTest) -> None:
     assert "refusals<10%: missed, 100 %" in ran.output
 
 
-def closes_between_requests(reply: Reply) -> Reply:
-    return with_fields(reply, Connection="close") if reply.number % 5 == 0 else reply
+def says_that_it_leaves(reply: Reply) -> Reply:
+    return with_fields(leaves(reply), Connection="close") if reply.number % 5 == 0 else reply
 
 
-def test_a_connection_that_is_closed_between_requests_is_opened_again(load_test: LoadTest) -> None:
-    with serving(closes_between_requests) as server:
+def leaves(reply: Reply) -> Reply:
+    return attrs.evolve(reply, leaves=reply.number % 5 == 0)
+
+
+@pytest.mark.parametrize(("mistake", "is_told"), [(says_that_it_leaves, True), (leaves, False)])
+def test_a_connection_that_is_closed_between_requests_is_opened_again(
+    load_test: LoadTest, mistake: Mistake, is_told: object
+) -> None:
+    with serving(mistake) as server:
         ran = load_test.run(server.url)
     assert (ran.status, ran.report["counts"]["errors"]) == (0, {})
+    assert (ran.report["counts"]["reconnects"] == 0) is is_told
 
 
 def test_a_schedule_counts_the_waits_behind_a_slow_answer(load_test: LoadTest) -> None:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from image_service.loadtest.profiles import (
@@ -28,6 +28,7 @@ def reads(profile: Profile, size: int, seed: int) -> list[tuple[int, int]]:
     return list(ranges(profile, size, Random(seed)))  # noqa: S311 - nothing is secret
 
 
+@settings(max_examples=40)  # same
 @given(st.sampled_from((Profile.MOUNT, Profile.BOOT)), SIZES, st.integers(0, 9))
 def test_ranges_are_aligned_within_the_image_and_of_4_to_128_kib(
     profile: Profile, size: int, seed: int
@@ -40,6 +41,7 @@ def test_ranges_are_aligned_within_the_image_and_of_4_to_128_kib(
         assert stop == size or (4 * KIB <= stop - start <= 128 * KIB and stop % BLOCK == 0)
 
 
+@settings(max_examples=20)  # of 3000 ranges each
 @given(st.integers(0, 1000))
 def test_a_mount_is_mostly_sequential_with_looks_back(seed: int) -> None:
     made = reads(Profile.MOUNT, GIB, seed)

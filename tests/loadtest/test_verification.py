@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 IMAGE = bytes(index * 7 % 251 for index in range(5 * BLOCK + 100))
 SIZE = len(IMAGE)
 OFFSETS = st.integers(0, SIZE)
+SLOTS = 97  # more than there are blocks
 
 
 def read(blocks: Blocks, version: int, image: bytes, span: Sequence[int], cuts: list[int]) -> int | None:
@@ -47,7 +48,7 @@ def whole_blocks(start: int, stop: int) -> set[int]:
 def test_a_wrong_byte_is_found_where_its_block_was_read_before(
     spans: list[list[int]], cuts: list[int], wrong: int
 ) -> None:
-    blocks = Blocks()
+    blocks = Blocks(SLOTS)
     version = blocks.version(0, '"a"')
     *earlier, (start, stop) = spans
     for first, last in earlier:
@@ -63,10 +64,18 @@ def test_a_wrong_byte_is_found_where_its_block_was_read_before(
 
 @given(st.tuples(OFFSETS, OFFSETS).map(sorted), st.lists(OFFSETS, max_size=6))
 def test_equal_bytes_are_compared_and_never_differ(span: list[int], cuts: list[int]) -> None:
-    blocks = Blocks()
+    blocks = Blocks(SLOTS)
     for _ in range(2):
         assert read(blocks, 1, IMAGE, span, cuts) is None
     assert blocks.compared == len(whole_blocks(*span))
+
+
+@pytest.mark.parametrize("cuts", [[], [3 * BLOCK]])
+def test_of_several_wrong_blocks_the_first_is_told(cuts: list[int]) -> None:
+    blocks = Blocks(SLOTS)
+    assert read(blocks, 1, IMAGE, (0, SIZE), cuts) is None
+    other = IMAGE[:BLOCK] + bytes(4 * BLOCK) + IMAGE[5 * BLOCK :]
+    assert read(blocks, 1, other, (0, SIZE), cuts) == BLOCK
 
 
 def test_only_the_same_version_is_compared() -> None:

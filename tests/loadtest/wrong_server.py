@@ -34,6 +34,7 @@ class Reply:
         fields: header fields.
         body: content; of a HEAD request none is sent.
         cut: how the connection ends in the midst of the body: ``close`` or ``reset``; empty: it does not.
+        leaves: whether it ends behind the body, unannounced.
         garbage: is sent instead of all that.
         waits_seconds: before anything is sent; the end of the server ends it too.
     """
@@ -46,6 +47,7 @@ class Reply:
     fields: dict[str, str]
     body: bytes
     cut: str = ""
+    leaves: bool = False
     garbage: bytes = b""
     waits_seconds: float = 0
 
@@ -102,8 +104,10 @@ def _handler(server: WrongServer) -> type[http.server.BaseHTTPRequestHandler]:
             self.wfile.write(reply.garbage or self._head(reply))
             if reply.cut:
                 self._cut(reply)
-            elif self.command != "HEAD":
+                return
+            if self.command != "HEAD":
                 self.wfile.write(reply.body)
+            self.close_connection = reply.leaves
 
         do_HEAD = do_GET
 
@@ -112,7 +116,8 @@ def _handler(server: WrongServer) -> type[http.server.BaseHTTPRequestHandler]:
             return f"HTTP/1.1 {reply.status} X\r\n{''.join(lines)}\r\n".encode()
 
         def _cut(self, reply: Reply) -> None:
-            self.wfile.write(reply.body[: len(reply.body) // 2])
+            if reply.method != "HEAD":
+                self.wfile.write(reply.body[: len(reply.body) // 2])
             if reply.cut == "reset":
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 self.connection.close()
