@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-import resource
+import shutil
 import subprocess
 import time
 from pathlib import PurePosixPath
@@ -31,6 +31,8 @@ MAX_CPU_SECONDS = 60  # a directory that contains itself would be read for ever
 MAX_MEMORY_BYTES = 1024 * 1024 * 1024  # of address space, of which some 200 MiB are used
 _POLL_SECONDS = 0.5
 _TOLD_CHARACTERS = 500
+# Limits that were set from here would come after the first milliseconds, in which small ISOs are done.
+_LIMITED = 'ulimit -f "$1" && ulimit -t "$2" && ulimit -v "$3" && shift 3 && exec "$@"'
 
 
 @attrs.frozen
@@ -100,34 +102,26 @@ def _run(command: list[str], source: int, told: int, max_bytes: int, interruptio
     """Run xorriso to its end, within bounds, and give its status."""
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
     interruption.check()
-    try:
-        process = subprocess.Popen(  # noqa: S603 - no shell, and the arguments are ours
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=told,
-            env=environment,
-            pass_fds=[source],
-            start_new_session=True,  # a terminal's Ctrl-C is for us alone
-        )
-    except FileNotFoundError:
-        raise Unavailable("xorriso is not installed; install the package xorriso") from None
-    with process:
+    if not shutil.which("xorriso"):
+        raise Unavailable("xorriso is not installed; install the package xorriso")
+    with subprocess.Popen(  # noqa: S603 - the shell's script is a constant, and the arguments are ours
+        ["/bin/sh", "-c", _LIMITED, "sh", *_limits(max_bytes), *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=told,
+        env=environment,
+        pass_fds=[source],
+        start_new_session=True,  # a terminal's Ctrl-C is for us alone
+    ) as process:
         try:
-            for limit, value in _limits(max_bytes).items():
-                resource.prlimit(process.pid, limit, (value, value))
             return _wait(process, interruption)
         finally:
             process.kill()  # does nothing to one that has ended
 
 
-def _limits(max_bytes: int) -> Mapping[int, int]:
-    """What an ISO may cost that was made to cost much."""
-    return {
-        resource.RLIMIT_FSIZE: max_bytes,
-        resource.RLIMIT_CPU: MAX_CPU_SECONDS,
-        resource.RLIMIT_AS: MAX_MEMORY_BYTES,
-    }
+def _limits(max_bytes: int) -> tuple[str, str, str]:
+    """What an ISO may cost that was made to cost much: of its file 512 bytes each, seconds, memory in KiB."""
+    return str(max_bytes // 512), str(MAX_CPU_SECONDS), str(MAX_MEMORY_BYTES // 1024)
 
 
 def _wait(process: subprocess.Popen[bytes], interruption: Interruption) -> int:
