@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     AddParser: TypeAlias = Callable[..., argparse.ArgumentParser]
 
@@ -33,6 +34,35 @@ def end_in_order() -> None:
     for number in (signal.SIGHUP, signal.SIGTERM):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup has it ignored
             signal.signal(number, _end)
+
+
+@contextmanager
+def signals_interrupt(interrupt: Callable[[], None]) -> Iterator[None]:
+    """Let signals end a block by its own means, and then the command as ever.
+
+    An exception out of a signal could come when a program is started, and nobody could end it any more.
+
+    Args:
+        interrupt: makes the block end.
+    """
+    came: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        came.append(number)
+        interrupt()
+
+    before = {
+        number: signal.signal(number, note)
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came[:1]:
+            signal.raise_signal(signal.Signals(number))
 
 
 def _end(number: int, _frame: object) -> None:

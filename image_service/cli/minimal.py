@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.cli.base import with_true_minimal
+from image_service.cli.command import signals_interrupt
 from image_service.cli.progress import Progress
 from image_service.errors import RamdiskTooLarge
 from image_service.images.canvas import derived_minimal_canvas, virtual_minimal_canvas
@@ -71,7 +72,9 @@ def _derived(base: BaseImage, scratch: Path) -> Iterator[BaseImage]:
 
     base = attrs.evolve(base, sha256=_take_digest(base.file))
     with TemporaryDirectory(dir=scratch, prefix=".image-service-") as name:
-        template = DerivedFiles(DataDir(Path(name)), Path(name), Interruption()).minimal_iso(base)
+        interruption = Interruption()
+        with signals_interrupt(interruption.interrupt):
+            template = DerivedFiles(DataDir(Path(name)), Path(name), interruption).minimal_iso(base)
         try:
             yield template
         finally:
