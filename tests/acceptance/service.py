@@ -30,6 +30,8 @@ INFRA_ENVS = "/api/assisted-install/v2/infra-envs"
 CHECKOUT = Path(__file__).parents[2]
 _PATIENCE_SECONDS = 100
 _POLL_SECONDS = 0.05
+_KEEPERS: list[socket.socket] = []
+"""What keeps the ports that were given out; until the end, for a service may be started again on its own."""
 
 
 @attrs.frozen
@@ -252,10 +254,17 @@ def _tls_variables(certificate: Certificate | None) -> Mapping[str, str]:
 
 
 def free_port() -> int:
-    """Find a port that nobody has, for a moment at least."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+    """Find a port that nobody has, and keep it for whoever listens there by its number.
+
+    The kernel gives it to nobody else as long as a socket has it, and lets a server have it beside that
+    socket, because both say SO_REUSEADDR and this one does not listen.
+    """
+    keeper = socket.socket()
+    keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    keeper.bind(("127.0.0.1", 0))
+    _KEEPERS.append(keeper)
+    port: int = keeper.getsockname()[1]
+    return port
 
 
 def _wait_until_up(service: Service, probe: str) -> None:
