@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 from twisted.internet.defer import Deferred
 
-from image_service.assisted.turns import Turns
+from image_service.assisted.turns import Turns, no_turn
 from image_service.errors import Forbidden, NotFound
 from image_service.http.boot_images import SAVE_SECONDS, save_seconds
+from image_service.http.composer import THREAD_BYTES
 from image_service.http.versions import Reading, Want
 from image_service.range_locks import RangeLocks
 from image_service.stamps import COUNT, SIZE_BYTES, Stamps
 from tests.assisted.pinning import FaultyStore
 from tests.assisted.stores import store_in
-from tests.http.doubles import TTL_SECONDS, WINDOW_SECONDS, World
+from tests.http.doubles import TTL_SECONDS, WINDOW_SECONDS, HeldThreads, World
 from tests.http.doubles import world as make_world
 from tests.http.mounting import Asked, Client, bytes_of, etag_of, say
 
@@ -155,6 +156,43 @@ def test_of_two_that_begin_at_once_the_first_in_the_store_counts(
     world.clock.advance(1)
     assert len({bytes_of(one.composed) for one in asked} | {bytes_of(part(third))}) == 1
     assert store.called["save_mounts"]
+
+
+def test_who_was_slow_to_make_an_older_version_gives_what_another_has_begun(
+    world: World, processes: list[BootImages]
+) -> None:
+    threads = HeldThreads()
+    stamps, turn = processes[0].mounts._stamps, no_turn
+    slow, other = world.make_images(threads.run, stamps=stamps, turn=turn), processes[1]
+    say(world, "x" * THREAD_BYTES)
+    ask(processes[2], Reading.NEWEST, reader=attrs.evolve(READER, address="192.0.2.2"))
+    world.clock.advance(TTL_SECONDS - 1)
+    asked = ask(slow, Reading.CONTINUING)
+    world.clock.advance(1)
+    say(world, "changed")
+    begun = bytes_of(part(other))
+    assert threads.waiting
+    threads.work()
+    assert bytes_of(asked.composed) == begun
+    assert {bytes_of(part(images)) for images in (slow, *processes)} == {begun}
+
+
+def test_who_looks_while_a_mount_is_being_written_looks_again(
+    world: World, processes: list[BootImages], store: FaultyStore
+) -> None:
+    world.store = cast("MemoryStore", FaultyStore(store.store))
+    slow = world.make_images(stamps=processes[0].mounts._stamps)
+    old = bytes_of(part(processes[0]))
+    change(world, processes)
+    new = bytes_of(ask(slow, Reading.NEWEST, reader=attrs.evolve(READER, address="192.0.2.2")).composed)
+    gate: Deferred[None] = Deferred()
+    cast("FaultyStore", world.store).gate = gate
+    assert bytes_of(whole(slow)) == new
+    for images in processes:
+        assert bytes_of(part(images)) == old
+    gate.callback(None)
+    for images in (*processes, slow):
+        assert bytes_of(part(images)) == new
 
 
 def test_nothing_is_sent_before_others_can_know(processes: list[BootImages], store: FaultyStore) -> None:
