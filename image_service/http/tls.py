@@ -13,14 +13,17 @@ from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 from zope.interface import implementer
 
 from image_service.errors import ConfigurationError
+from image_service.http.tls_outlet import Outlet
 from image_service.reloaded import Reloaded
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from twisted.internet.interfaces import IAddress, IReactorTime
+    from twisted.internet.tcp import Server
 
 _HTTP_1_1 = b"http/1.1"
+_MODE_ENABLE_PARTIAL_WRITE = 1  # openssl/ssl.h; pyOpenSSL sets it and has no name for it
 
 
 @implementer(IOpenSSLServerConnectionCreator)
@@ -50,6 +53,9 @@ def _make_context(key_file: Path, certificate_file: Path) -> SSL.Context:
     context = SSL.Context(SSL.TLS_SERVER_METHOD)
     context.set_min_proto_version(SSL.TLS1_2_VERSION)
     context.set_options(SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION)
+    context.clear_mode(_MODE_ENABLE_PARTIAL_WRITE)  # it would end each write after one record
+    context.set_mode(SSL.MODE_RELEASE_BUFFERS)  # else each connection keeps them
+    context.set_session_cache_mode(SSL.SESS_CACHE_OFF)  # clients keep their sessions, as tickets
     context.set_alpn_select_callback(_choose_protocol)
     try:
         context.use_certificate_chain_file(str(certificate_file))
@@ -75,14 +81,18 @@ def _choose_protocol(
     return _HTTP_1_1 if _HTTP_1_1 in offered else SSL.NO_OVERLAPPING_PROTOCOLS
 
 
-class TlsFactory(TLSMemoryBIOFactory):
-    """Puts TLS below the connections that another factory makes.
+class _Protocol(TLSMemoryBIOProtocol):
+    """Twisted's, with an outlet of ours below it."""
 
-    Twisted's own default gathers small writes for a turn of the reactor. That would hide a full buffer
-    from the sender: answers would pile up in memory before a client that asks and does not read.
-    """
+    def makeConnection(self, transport: Server) -> None:
+        """Begin the handshake."""
+        super().makeConnection(Outlet(transport))  # type: ignore[no-untyped-call]
+
+
+class TlsFactory(TLSMemoryBIOFactory):
+    """Puts TLS below the connections that another factory makes."""
 
     def buildProtocol(self, addr: IAddress | None) -> TLSMemoryBIOProtocol | None:  # type: ignore[override]
         """Take a connection, or close it at once where the other factory does not want it."""
         connection = self.wrappedFactory.buildProtocol(addr)
-        return None if connection is None else TLSMemoryBIOProtocol(self, connection)
+        return None if connection is None else _Protocol(self, connection)  # type: ignore[no-untyped-call]

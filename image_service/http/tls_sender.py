@@ -1,33 +1,48 @@
-"""Sends an answer on TLS: by writes, as many as the transport takes before it asks to pause."""
+"""Sends an answer on TLS: in pieces, each encrypted when the kernel has room for it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from OpenSSL import SSL
 from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
 
-from image_service.http.producer import NeedsDisk, Producer, ShortReadError, data_of
+from image_service.http.producer import NeedsDisk, Producer, data_of
 from image_service.images.extents import FileExtent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twisted.internet.tcp import Server
     from twisted.protocols.tls import TLSMemoryBIOProtocol
 
     from image_service.http.observer import Observer
     from image_service.http.page_cache import PageCache
     from image_service.http.producer import Outcomes
+    from image_service.http.tls_outlet import Outlet
     from image_service.images.extents import Extent
 
-WRITE_BYTES = 256 * 1024
-"""What one write to TLS holds."""
+_RECORD_BYTES = 16 * 1024
+PIECE_BYTES = 5 * _RECORD_BYTES
+"""What is encrypted at once: whole records, and a range of 64 KiB with its head."""
+CROWD = 512
+"""With more connections than this, each has pieces of one record: OpenSSL keeps, for as long as a connection
+lasts, the room that the largest piece took."""
+TURN_BYTES = 1024 * 1024
+"""What one connection may send before the others have their turn."""
+_SMALLEST_CHARGE = _RECORD_BYTES  # so that a pipeline of small answers ends its turn too
+_OVERHEAD_BYTES = 4096  # more than the records' own, and what TLS may have to say before them
+
+# One for all connections: what is put there is encrypted before anyone else has a turn.
+_CLEARTEXT = memoryview(bytearray(PIECE_BYTES))
 
 
 @implementer(IPushProducer)
 class TlsSender(Producer):
-    """TLS: writes of ``WRITE_BYTES``, as many as the transport takes before it asks to pause.
+    """TLS: what an answer consists of is gathered, encrypted and sent piece by piece.
+
+    Twisted's protocol does everything else: handshake, input, alerts, the end. Its ``write`` is not used,
+    because it encrypts a record at a time and keeps in memory what the socket does not take.
 
     Args:
         transport: connected.
@@ -45,65 +60,72 @@ class TlsSender(Producer):
     ) -> None:
         super().__init__(page_cache, outcomes, observer)
         self._transport = transport
-        self._tcp = cast("Server", transport.transport)
-        self._paused = False
+        self._outlet = cast("Outlet", transport.transport)
+        self._outlet.sender = self
+        self._budget = 0
 
     def begin_turn(self) -> None:
-        """Nothing to renew: the transport asks to pause after every write."""
+        """Renew what may be sent before the reactor turns."""
+        self._budget = TURN_BYTES
 
     def send(self, head: bytes, body: Sequence[Extent]) -> bool:
         """Send an answer (see ``Sender``)."""
         self._queue.fill(head, body)
         self.body_bytes = -len(head)
         self._sending = True
-        self._paused = False
-        self._transport.registerProducer(self, True)  # noqa: FBT003 - Twisted's signature
         return self._pump()
 
     def pauseProducing(self) -> None:
-        """The transport's buffer is full."""
-        self._paused = True
+        """The transport's buffer is full, which the outlet knows."""
 
     def resumeProducing(self) -> None:
-        """The transport's buffer has drained."""
-        self._paused = False
+        """The transport's buffer is empty, and the socket takes more."""
+        self._outlet.unblock()
         super().resumeProducing()
 
     def _send_on(self) -> bool:
-        while self._queue and not self._paused and self._sending:
-            self._write_some()
-        if self._queue or self._paused or not self._sending:
+        if self._outlet.disconnecting:  # the client has ended TLS, which then encrypts nothing any more
+            raise ConnectionError
+        # What the kernel has no room for would be kept in memory, for each connection.
+        while self._queue and self._budget > 0 and self._outlet.has_room(PIECE_BYTES):
+            self._send_piece()
+        if self._queue or self._outlet.blocked:
+            self._outlet.await_room()
             return False
         self._sending = False
-        self._transport.unregisterProducer()
         return True
 
-    def _write_some(self) -> None:
-        """One write: as many extents as fill it, or as the page cache holds."""
-        if self._tcp.disconnecting:  # the client has ended TLS, which then throws writes away
-            raise ConnectionError
-        pieces: list[bytes | memoryview] = []
-        room = WRITE_BYTES
+    def _send_piece(self) -> None:
+        crowded = len(self._transport.factory.protocols) > CROWD
+        count = self._gather(_RECORD_BYTES if crowded else PIECE_BYTES)
+        tls = self._transport.getHandle()
         try:
-            while room and self._queue:
-                data = self._bytes_of(self._queue.next(room)[0])
-                pieces.append(data)
-                self._queue.advance(len(data))
-                room -= len(data)
+            tls.sendall(_CLEARTEXT[:count])
+        except SSL.Error:
+            raise ConnectionError from None
+        self._outlet.write(tls.bio_read(count + _OVERHEAD_BYTES))
+        self.body_bytes += count
+        self._budget -= max(count, _SMALLEST_CHARGE)
+        self._observer.bytes_sent("tls", count)
+
+    def _gather(self, limit: int) -> int:
+        """Put together what comes next: as many extents as fill it, or as the page cache holds."""
+        count = 0
+        try:
+            while self._queue and count < limit:
+                count += self._copy_next(count, limit)
         except NeedsDisk:
-            if not pieces:
+            if not count:
                 raise
-        written = b"".join(pieces)
-        self.body_bytes += len(written)
-        self._transport.write(written)
-        self._observer.bytes_sent("tls", len(written))
+        return count
+
+    def _copy_next(self, start: int, limit: int) -> int:
+        data = self._bytes_of(self._queue.next(limit - start)[0])
+        _CLEARTEXT[start : start + len(data)] = data
+        self._queue.advance(len(data))
+        return len(data)
 
     def _bytes_of(self, extent: Extent) -> bytes | memoryview:
         if isinstance(extent, FileExtent):
-            data = self._page_cache.read(extent.file, extent.offset, extent.length)
-            if data is None:
-                raise NeedsDisk(extent)
-            if not data:
-                raise ShortReadError
-            return data
+            return self._read(extent)
         return data_of(extent)

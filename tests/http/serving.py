@@ -8,13 +8,13 @@ import ssl
 from contextlib import asynccontextmanager
 from fcntl import ioctl
 from functools import cache
+from pathlib import Path
 from termios import TIOCOUTQ
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import trustme
 from twisted.internet.defer import maybeDeferred
-from twisted.internet.ssl import DefaultOpenSSLContextFactory
 from twisted.internet.task import Clock
 from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
@@ -23,7 +23,7 @@ from image_service.http.access_log import AccessLog
 from image_service.http.admission import PATIENCE_SECONDS, OwnSupply, Slots
 from image_service.http.factory import ConnectionFactory, Limits
 from image_service.http.page_cache import PageCache
-from image_service.http.tls import TlsFactory
+from image_service.http.tls import ServerCertificate, TlsFactory
 from tests.http.client import Client
 from tests.http.counting import Counting
 from tests.http.turns import turns, until
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from image_service.http.connection import Connection
     from image_service.http.exchange import Application
-    from image_service.http.tls import ServerCertificate
 
 DEFAULTS = Limits()
 SMALL_BUFFER = 4096
@@ -44,13 +43,13 @@ SMALL_BUFFER = 4096
 
 
 @cache
-def _certificate() -> tuple[ssl.SSLContext, DefaultOpenSSLContextFactory]:
+def _certificate() -> tuple[ssl.SSLContext, ServerCertificate]:
     """What the clients trust, and what the servers show."""
     authority = trustme.CA()
     context = ssl.create_default_context()
     authority.configure_trust(context)
     with authority.issue_cert("localhost").private_key_and_cert_chain_pem.tempfile() as path:
-        return context, DefaultOpenSSLContextFactory(path, path)
+        return context, ServerCertificate(Path(path), Path(path), Clock())
 
 
 @attrs.define(eq=False)
