@@ -65,7 +65,9 @@ def learn(url: str, requests: Sequence[bytes]) -> tuple[Exchange, ...]:
         found = []
         for each in requests:
             connection.sendall(each)
-            head = b"".join(iter(answers.readline, b"\r\n")) + b"\r\n"
+            head = b""
+            while not head.endswith(b"\r\n\r\n"):
+                head += _some(answers.readline())
             length = 0 if each.startswith(b"HEAD ") else _content_length(head)
             answers.read(length)
             found.append(Exchange(each, 1, len(head) + length))

@@ -126,6 +126,7 @@ def start_service(
     directory.mkdir(exist_ok=True)
     own = {
         "DATA_DIR": str(directory / "data"),
+        "DOWNLOAD_RETRY_MIN": "300",  # no minimal ISO can be made of such a base: not tried while measuring
         "DRAIN_DELAY": "0",
         "DRAIN_TIMEOUT": "0",
         "HTTPS_CERT_FILE": str(certificate),
@@ -229,7 +230,7 @@ def _filled_in(**values: object) -> str:
 
 def _os_image(image: Path) -> dict[str, str]:
     return {
-        "openshift_version": SAMPLE_OPENSHIFT_VERSION,  # nothing is derived for it beside the measurements
+        "openshift_version": SAMPLE_OPENSHIFT_VERSION,  # for later ones an initrd would be derived
         "version": image.stem,
         "cpu_architecture": "x86_64",
         "url": image.as_uri(),
