@@ -79,31 +79,29 @@ class PageCache:
             found = self._in_memory[file] = _file_system_type(file.descriptor) in _IN_MEMORY
         return found
 
-    def read(self, file: BaseFile, offset: int, length: int) -> bytes | None:
+    def read_into(self, buffer: memoryview, file: BaseFile, offset: int) -> int | None:
         """Read without waiting for the disk.
 
         Args:
+            buffer: for the bytes.
             file: an open file.
             offset: of the first byte.
-            length: bytes at most.
 
         Returns:
-            what the page cache holds, possibly less than ``length``; empty behind the end of the file;
+            how many the page cache holds, possibly less than fit; 0 behind the end of the file;
             None: the first byte is not there, or nobody can tell.
 
         Raises:
             OSError: the disk failed.
         """
-        buffer = bytearray(length)
         try:
-            count = os.preadv(file.descriptor, [buffer], offset, os.RWF_NOWAIT)
+            return os.preadv(file.descriptor, [buffer], offset, os.RWF_NOWAIT)
         except BlockingIOError:
             return None
         except OSError as error:  # a real fault shows again
             if error.errno == errno.EOPNOTSUPP and not self._is_in_memory(file):
                 return None
-            return os.pread(file.descriptor, length, offset)
-        return bytes(memoryview(buffer)[:count])
+            return os.preadv(file.descriptor, [buffer], offset)
 
     async def bring(self, extent: FileExtent) -> None:
         """Bring bytes into the page cache, and let the kernel begin with what follows them.

@@ -193,18 +193,20 @@ class Producer(ABC):
             raise NeedsDisk(extent)
         return count
 
-    def _read(self, extent: FileExtent) -> bytes:
+    def _read_into(self, buffer: memoryview, extent: FileExtent) -> int:
         """Read what is present of an extent, or raise ``NeedsDisk``, ``ShortReadError`` or ``OSError``."""
         file, offset = extent.file, extent.offset
         if self._brought or file.presence is not None:
-            data: bytes | None = os.pread(file.descriptor, self._present(extent), offset)
+            data = os.pread(file.descriptor, self._present(extent), offset)
+            count: int | None = len(data)
+            buffer[:count] = data
         else:
-            data = self._page_cache.read(file, offset, extent.length)
-        if data is None:
+            count = self._page_cache.read_into(buffer, file, offset)
+        if count is None:
             raise NeedsDisk(extent)
-        if not data:
+        if not count:
             raise ShortReadError
-        return data
+        return count
 
     def _presence_of(self, extent: FileExtent) -> Presence:
         return extent.file.presence or self._page_cache

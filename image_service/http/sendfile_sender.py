@@ -79,13 +79,13 @@ class SendfileSender(Producer):
         self._sending = True
         return self._pump()
 
-    def _copy(self, extent: Extent) -> bytes | None:
+    def _copy(self, extent: Extent) -> bytes | bytearray | None:
         """A small extent's bytes, unless the disk has to be waited for or something is wrong with them."""
         if not isinstance(extent, FileExtent):
             return bytes(data_of(extent))
         with suppress(OSError, NeedsDisk, ShortReadError):
-            data = self._read(extent)
-            return data if len(data) == extent.length else None
+            data = bytearray(extent.length)
+            return data if self._read_into(memoryview(data), extent) == extent.length else None
         return None
 
     def pauseProducing(self) -> None:

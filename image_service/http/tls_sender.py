@@ -120,12 +120,12 @@ class TlsSender(Producer):
         return count
 
     def _copy_next(self, start: int, limit: int) -> int:
-        data = self._bytes_of(self._queue.next(limit - start)[0])
-        _CLEARTEXT[start : start + len(data)] = data
-        self._queue.advance(len(data))
-        return len(data)
-
-    def _bytes_of(self, extent: Extent) -> bytes | memoryview:
+        extent, _ = self._queue.next(limit - start)
+        room = _CLEARTEXT[start : start + extent.length]
         if isinstance(extent, FileExtent):
-            return self._read(extent)
-        return data_of(extent)
+            count = self._read_into(room, extent)
+        else:
+            room[:] = data_of(extent)
+            count = extent.length
+        self._queue.advance(count)
+        return count

@@ -43,11 +43,11 @@ class SlowDisk(PageCache):
         self.asked += 1
         return max(0, min(extent.length, self._warm_bytes - extent.offset))
 
-    def read(self, file: BaseFile, offset: int, length: int) -> bytes | None:
+    def read_into(self, buffer: memoryview, file: BaseFile, offset: int) -> int | None:
         """Read as far as the disk has answered."""
         self.asked += 1
-        length = min(length, self._warm_bytes - offset)
-        return super().read(file, offset, length) if length > 0 else None
+        length = min(len(buffer), self._warm_bytes - offset)
+        return super().read_into(buffer[:length], file, offset) if length > 0 else None
 
     async def bring(self, extent: FileExtent) -> None:
         """Ask the disk."""

@@ -65,10 +65,10 @@ class GreedyPageCache(PageCache):
         self.greed.read()
         return super().present(extent)
 
-    def read(self, file: BaseFile, offset: int, length: int) -> bytes | None:
+    def read_into(self, buffer: memoryview, file: BaseFile, offset: int) -> int | None:
         """Let the client read first."""
         self.greed.read()
-        return super().read(file, offset, length)
+        return super().read_into(buffer, file, offset)
 
 
 @pytest.fixture
