@@ -31,6 +31,7 @@ class Race:
         scheme: ``http`` or ``https``.
         drive: sends requests to a URL of an image of a size, for some seconds.
         counts_bytes: throughput is bytes, and CPU time is for a GB; else requests.
+        better: which of a server's URLs is taken, where it has that one, instead of the scheme's.
         prepare: is called before each turn, and not measured.
         throughput_target: as a ratio to nginx.
         cpu_target: same.
@@ -40,6 +41,7 @@ class Race:
     scheme: str
     drive: Callable[[str, int, int], Traffic]
     counts_bytes: bool = False
+    better: str = ""
     prepare: Callable[[], None] = _nothing
     throughput_target: Target = attrs.field(factory=Target)
     cpu_target: Target = attrs.field(factory=Target)
@@ -104,7 +106,8 @@ def run_race(race: Race, servers: Sequence[Server], rounds: int, seconds: int) -
 
 
 def _run_lap(race: Race, server: Server, seconds: int) -> _Lap:
-    url, size_bytes = server.urls[race.scheme], server.size_bytes(race.scheme)
+    url = server.urls.get(race.better, server.urls[race.scheme])
+    size_bytes = server.size_bytes(race.scheme)
     race.prepare()
     before = server.cpu_seconds()
     traffic = race.drive(url, size_bytes, seconds)

@@ -12,6 +12,7 @@ from bench.mount import drive_mount
 from bench.race import Race
 from bench.replay import download, learn, replay, request
 from bench.results import Target
+from bench.servers import MOUNT
 from bench.slow_readers import study_slow_readers
 from bench.study import Study
 from bench.workers import study_workers
@@ -44,7 +45,7 @@ def _races(stage: Stage) -> Iterator[Race]:
         for connections in (1, 16, 256):
             yield _ranges("http", kibibytes, connections, _RANGE_TARGETS.get((kibibytes, connections)))
     yield _ranges("https", 64, 16, 0.6)
-    yield Race("HTTP, a BMC's mount", "http", drive_mount)
+    yield Race("HTTP, a BMC's mount", "http", drive_mount, better=MOUNT)
     yield Race("HTTP, HEAD, 16 connections", "http", _drive_heads)
 
 

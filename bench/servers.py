@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 SERVICE = "image-service"
 NGINX = "nginx"
+MOUNT = "mount"
+"""The URL that suits a mount best, where a server has one."""
 OPEN_FILES = 19_000
 """What a server may have open: 10,000 readers and some."""
 INFRA_ENV = "5a3b1e00-0000-4000-8000-000000000001"
@@ -46,7 +48,7 @@ class Server:
 
     Args:
         name: in tables.
-        urls: of the image, by scheme.
+        urls: of the image, by scheme, and perhaps ``MOUNT``.
         pid: of the process that counts, with its children; None: it is not known, or not on this machine.
     """
 
@@ -79,7 +81,7 @@ def start_nginx(stack: ExitStack, directory: Path, image: Path, certificate: Pat
     Returns:
         nginx, which answers.
     """
-    http_port, https_port = free_port(), free_port()
+    http_port, https_port, mount_port = free_port(), free_port(), free_port()
     prefix = directory / "nginx"
     prefix.mkdir(exist_ok=True)
     (prefix / "nginx.conf").write_text(
@@ -89,6 +91,7 @@ def start_nginx(stack: ExitStack, directory: Path, image: Path, certificate: Pat
             FILES=OPEN_FILES,
             HTTP_PORT=http_port,
             HTTPS_PORT=https_port,
+            MOUNT_PORT=mount_port,
             CERTIFICATE=certificate,
             ROOT=image.parent,
         )
@@ -98,6 +101,7 @@ def start_nginx(stack: ExitStack, directory: Path, image: Path, certificate: Pat
     urls = {
         "http": f"http://127.0.0.1:{http_port}/{image.name}",
         "https": f"https://127.0.0.1:{https_port}/{image.name}",
+        MOUNT: f"http://127.0.0.1:{mount_port}/{image.name}",
     }
     _await(process, urls.values(), prefix / "output.log")
     return Server(NGINX, urls, process.pid)
