@@ -22,8 +22,9 @@ run: $(VENV)/installed ## a sample image, served with the embedded stand-in for 
 	mkdir -p '$(DATA_DIR)'
 	DATA_DIR='$(DATA_DIR)' exec $(bin)/image-service serve --standalone
 
-test: $(VENV)/tools ## every test; ARGS="-k ranges -x" goes to pytest
-	$(bin)/python -m pytest $(ARGS)
+# In two processes, module by module: what one sets up is set up once. The longest are in acceptance, the first.
+test: $(VENV)/tools ## every test; ARGS="-k ranges -x" goes to pytest; -n0: in one process
+	$(bin)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/tools ## what has to be clean: ruff, its formatter, mypy
 	$(bin)/ruff check .

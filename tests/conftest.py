@@ -3,11 +3,15 @@
 pytest-twisted, unlike trial, lets logged Failures, unhandled errors of Deferreds, pending delayed calls
 and open sockets pass in silence. The guard here fails the test that leaves them. A test without a
 reactor pays a few microseconds and one small garbage collection.
+
+What was left out for want of a client is summed up here too: of the processes that share out the tests, the
+one that reports reads no other ``conftest.py``.
 """
 
 from __future__ import annotations
 
 import gc
+from collections import defaultdict
 from typing import TYPE_CHECKING, cast
 
 import attrs
@@ -17,6 +21,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import ILogObserver, globalLogPublisher
 from zope.interface import implementer
 
+from tests.acceptance.clients import MISSING
 from tests.pytwisted import blockon
 
 if TYPE_CHECKING:
@@ -107,3 +112,18 @@ def _left_behind(reactor: EPollReactor, before: set[object]) -> set[object]:
         blockon(deferLater(reactor, _TURN_SECONDS))
         waited_seconds += _TURN_SECONDS
     return left
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name each client that was not found, and the tests that were left out for that."""
+    left_out: dict[str, set[str]] = defaultdict(set)
+    for report in terminalreporter.stats.get("skipped", []):
+        _path, _line, reason = report.longrepr
+        _, found, client = reason.partition(MISSING)
+        if found:
+            left_out[client].add(report.nodeid.partition("[")[0])
+    if left_out:
+        terminalreporter.section("missing clients")
+    for client, tests in sorted(left_out.items()):
+        terminalreporter.line(f"{client}; left out for that:")
+        terminalreporter.line("".join(f"    {test}\n" for test in sorted(tests)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,15 +13,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 LEAVING = {
-    "delayed call": "reactor.callLater(60, print)",
+    "delayed_call": "reactor.callLater(60, print)",
     "socket": "reactor.listenTCP(0, Factory(), interface='127.0.0.1')",
-    "logged failure": "Logger().failure('x', Failure(ValueError()))",
-    "unhandled error": "fail(ValueError())",
-    "unhandled error in a cycle": "d = fail(ValueError()); d.me = d",
+    "logged_failure": "Logger().failure('x', Failure(ValueError()))",
+    "unhandled_error": "fail(ValueError())",
+    "unhandled_error_in_a_cycle": "d = fail(ValueError()); d.me = d",
 }
 TIDY = {
     "nothing": "pass",
-    "a call that comes soon": "reactor.callLater(0.01, print)",
+    "a_call_that_comes_soon": "reactor.callLater(0.01, print)",
     "flushed": "Logger().failure('x', Failure(ValueError())); assert logged_failures.flush(ValueError)",
 }
 HEAD = """
@@ -31,27 +32,32 @@ from twisted.python.failure import Failure
 """
 
 
-def run(tmp_path: Path, statement: str) -> subprocess.CompletedProcess[str]:
-    test = tmp_path / "test_it.py"
-    test.write_text(f"{HEAD}\ndef test_it(reactor, logged_failures):\n    {statement}\n")
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-p", "no:cacheprovider", str(test)],
-        cwd=tmp_path,
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What is told of each at its end, by one of the processes that all tests are shared out to."""
+    directory = tmp_path_factory.mktemp("guarded")
+    bodies = {**LEAVING, **TIDY}.items()
+    tests = (f"\ndef test_{name}(reactor, logged_failures):\n    {body}\n" for name, body in bodies)
+    (directory / "test_it.py").write_text(HEAD + "".join(tests))
+    plugins = ("-p", "tests.conftest", "-p", "no:cacheprovider")
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n1", "-rpE", *plugins, "test_it.py"],
+        cwd=directory,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
     )
+    return result.stdout
 
 
-@pytest.mark.parametrize("statement", LEAVING.values(), ids=LEAVING)
-def test_what_is_left_behind_fails_the_test(tmp_path: Path, statement: str) -> None:
-    result = run(tmp_path, statement)
-    assert result.returncode == 1, result.stdout
-    assert "left in the reactor" in result.stdout or "logged failure" in result.stdout
+@pytest.mark.parametrize("name", LEAVING)
+def test_what_is_left_behind_fails_the_test(told: str, name: str) -> None:
+    assert re.search(
+        rf"^ERROR \S+::test_{name} - Failed: (left in the reactor|logged failure)", told, re.MULTILINE
+    )
 
 
-@pytest.mark.parametrize("statement", TIDY.values(), ids=TIDY)
-def test_what_goes_away_by_itself_or_is_expected_does_not(tmp_path: Path, statement: str) -> None:
-    result = run(tmp_path, statement)
-    assert result.returncode == 0, result.stdout
+@pytest.mark.parametrize("name", TIDY)
+def test_what_goes_away_by_itself_or_is_expected_does_not(told: str, name: str) -> None:
+    assert re.findall(rf"^(\w+) \S+::test_{name}\b", told, re.MULTILINE) == ["PASSED"]
