@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import os
 import random
 import signal
 import sys
@@ -14,6 +15,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import urlsplit
 
@@ -22,12 +24,11 @@ import pytest
 
 from image_service.standalone.tokens import TokenSigner
 from tests.acceptance.assisted import Assisted, run_assisted
-from tests.acceptance.service import SERVE, Service, fetch, free_port, os_image, run_service
+from tests.acceptance.service import SERVE, Answer, Service, fetch, free_port, os_image, run_service
 from tests.coreos.iso_builder import IGNITION_LENGTH, build_live_iso
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
 pytestmark = pytest.mark.acceptance
 
@@ -63,13 +64,13 @@ class Reader:
     @property
     def digest(self) -> str:
         """SHA-256 of the image, as the service tells it."""
-        answer = fetch(self.url.replace("full.iso", "full.iso.sha256"))
+        answer = _fetch(self.url.replace("full.iso", "full.iso.sha256"))
         assert answer.status == _OK, answer
         return answer.body.decode().split()[0]
 
     def read_all(self) -> str:
         """Read it in ranges, and give the SHA-256 of what they make."""
-        size = int(fetch(self.url, "HEAD").headers["Content-Length"])
+        size = int(_fetch(self.url, "HEAD").headers["Content-Length"])
         step = -(-size // RANGES)
         parts = [(start, min(start + step, size)) for start in range(0, size, step)]
         random.Random(self.url).shuffle(parts)  # noqa: S311 - any order does
@@ -111,6 +112,13 @@ class Reader:
         raise AssertionError("the service does not come back")
 
 
+def _fetch(url: str, method: str = "GET") -> Answer:
+    """Send a request, and again where it comes to a worker that has only just begun."""
+    answers: list[Answer] = []
+    _wait_until(lambda: answers.append(fetch(url, method)) or answers[-1].status != _UNAVAILABLE)
+    return answers[-1]
+
+
 @pytest.fixture(scope="module")
 def assisted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Assisted]:
     with run_assisted(tmp_path_factory.mktemp("assisted")) as running:
@@ -124,59 +132,113 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("credentials", "changed"),
-    [(("",), CONFIG), (("?api_key=one", "?api_key=two"), OTHER_CONFIG)],
-    ids=["one", "two whose infra-env changes"],
-)
-def test_thousands_of_ranges_are_of_one_image_across_ttls_and_a_kill(
-    assisted: Assisted,
-    base: Path,
-    tmp_path: Path,
-    credentials: tuple[str, ...],
-    changed: Mapping[str, object],
-) -> None:
-    infra_env_id = assisted.register(VERSION, CONFIG)
-    port = free_port()
-    url = f"http://127.0.0.1:{port}/byid/{infra_env_id}/{VERSION}/x86_64/full.iso"
-    readers = [Reader(url + query) for query in credentials]
+@attrs.frozen
+class Site:
+    """The service, wherever it is in its lifetimes, and what it asks.
 
-    def run(ends_with: int = 0) -> Service:
-        environment = {**assisted.environment, "SNAPSHOT_TTL": str(TTL_SECONDS)}
+    Args:
+        directory: of the service.
+        base: its base image.
+        assisted: what it asks.
+        workers: how many it has.
+        port: its port.
+        running: services that are to end.
+    """
+
+    directory: Path
+    base: Path
+    assisted: Assisted
+    workers: int
+    running: ExitStack
+    port: int = attrs.field(factory=free_port)
+
+    def run(self, ends_with: int = 0) -> Service:
+        """Begin a lifetime."""
+        environment = {"SNAPSHOT_TTL": str(TTL_SECONDS), "LOG_RANGES": "each", "WORKERS": str(self.workers)}
         service = run_service(
-            tmp_path,
-            [os_image(base, VERSION)],
+            self.directory,
+            [os_image(self.base, VERSION)],
             command=SERVE,
-            environment=environment,
-            port=port,
+            environment={**self.assisted.environment, **environment},
+            port=self.port,
             ends_with=ends_with,
         )
-        return running.enter_context(service)
+        return self.running.enter_context(service)
 
-    with ExitStack() as running, ThreadPoolExecutor(len(readers)) as pool:
+    def served(self, infra_env_id: str) -> set[int]:
+        """The workers that have served ranges of it."""
+        lines = map(json.loads, (self.directory / "stdout").read_text().splitlines())
+        wanted = (infra_env_id, _PARTIAL_CONTENT)
+        return {
+            line.get("worker", 0) for line in lines if (line.get("infra_env"), line.get("status")) == wanted
+        }
+
+
+def kill(service: Service) -> None:
+    """End the process that serves, or where there are several, one of them; without a warning."""
+    if workers := children(service):
+        os.kill(workers[0], signal.SIGKILL)
+    else:
+        service.process.kill()
+        service.process.wait()
+
+
+def children(service: Service) -> list[int]:
+    """The processes that it has started."""
+    pid = service.process.pid
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@attrs.frozen
+class Readers:
+    """Who reads, while what happens: all of them one infra-env, by credentials of their own."""
+
+    credentials: tuple[str, ...]
+    changed: Mapping[str, object]
+    workers: int = 1
+
+
+TWO = Readers(("?api_key=one", "?api_key=two"), OTHER_CONFIG)
+CASES = {
+    "one": Readers(("",), CONFIG),
+    "two whose infra-env changes": TWO,
+    "two whose infra-env changes, of two workers": attrs.evolve(TWO, workers=2),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_thousands_of_ranges_are_of_one_image_across_ttls_and_a_kill(
+    assisted: Assisted, base: Path, tmp_path: Path, case: Readers
+) -> None:
+    infra_env_id = assisted.register(VERSION, CONFIG)
+    with ExitStack() as running, ThreadPoolExecutor(len(case.credentials)) as pool:
+        site = Site(tmp_path, base, assisted, case.workers, running)
+        url = f"http://127.0.0.1:{site.port}/byid/{infra_env_id}/{VERSION}/x86_64/full.iso"
+        readers = [Reader(url + query) for query in case.credentials]
         began, rounds_before = time.monotonic(), assisted.rounds
-        service = run(ends_with=-signal.SIGKILL)
+        service = site.run(ends_with=-signal.SIGKILL if case.workers == 1 else 0)
         expected = [reader.digest for reader in readers]
         reading = [pool.submit(reader.read_all) for reader in readers]
         _wait_until(lambda: all(reader.read > RANGES // 2 for reader in readers))
-        service.process.kill()
-        service.process.wait()
-        assisted.change(infra_env_id, changed)
-        run()
+        kill(service)
+        assisted.change(infra_env_id, case.changed)
+        if case.workers == 1:
+            site.run()
         assert [done.result() for done in reading] == expected
         while assisted.rounds - rounds_before < 4 * len(readers):
             assert [reader.read_all() for reader in readers] == expected
         elapsed_seconds = time.monotonic() - began
         newest = [reader.digest for reader in readers]
-    assert newest == expected if changed is CONFIG else not set(newest) & set(expected)
+    assert newest == expected if case.changed is CONFIG else not set(newest) & set(expected)
     assert [len(reader.etags) for reader in readers] == [1] * len(readers)
     assert len(set(expected)) == len(readers)
+    assert site.served(infra_env_id) == set(range(case.workers))
     # One more for the first, and one more for what the process that was killed had no time to note.
     most = (elapsed_seconds / TTL_SECONDS + 2) * len(readers)
     assert assisted.rounds - rounds_before <= most
 
 
-def _wait_until(condition: Callable[[], bool]) -> None:
+def _wait_until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < deadline
