@@ -95,19 +95,40 @@ class Site:
             return list(pool.map(lambda request: self.client.ask_again(*request), asked))
 
 
-@pytest.fixture(scope="module")
-def site(certificate: Certificate, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    directory = tmp_path_factory.mktemp("upstream")
+@contextmanager
+def serving(directory: Path, certificate: Certificate, workers: int = 1) -> Iterator[Site]:
     iso = directory / "base.iso"
     iso.write_bytes(build_live_iso())
     with running(certificate) as upstream:
-        environment = {**ENVIRONMENT, **upstream.environment}
+        environment = {**ENVIRONMENT, **upstream.environment, "WORKERS": str(workers)}
         images = [os_image(iso, VERSION)]
         with (
             run_service(directory, images, command=TWISTD, environment=environment) as service,
             Client(urlsplit(service.url).netloc).measuring() as client,
         ):
             yield Site(service, upstream, client)
+
+
+@pytest.fixture(scope="module")
+def site(certificate: Certificate, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with serving(tmp_path_factory.mktemp("upstream"), certificate) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def site_of_two(certificate: Certificate, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Two workers serve it, whichever a connection comes to."""
+    with serving(tmp_path_factory.mktemp("upstream"), certificate, workers=2) as served:
+        yield served
+        output = served.service.stdout.decode()
+        assert set(re.findall(r' ranges of .*"worker": (\d)', output)) == {"0", "1"}
+
+
+@pytest.fixture(params=["site", "site_of_two"])
+def each_site(request: pytest.FixtureRequest) -> Site:
+    """With one worker and with two."""
+    site: Site = request.getfixturevalue(request.param)
+    return site
 
 
 def iso_of(infra_env_id: str) -> str:
@@ -188,7 +209,8 @@ def test_every_request_is_refused_in_time(storm: Storm, fault: str) -> None:
         told.check_refusal()
 
 
-def test_who_comes_again_gets_what_was_slow(site: Site) -> None:
+def test_who_comes_again_gets_what_was_slow(each_site: Site) -> None:
+    site = each_site
     infra_env_id = site.register(Reply(_BODY, after_seconds=4))
     for told in site.ask_for_all([infra_env_id]):
         assert told[-1].status in SUCCESSES
@@ -220,7 +242,8 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def test_all_who_ask_at_once_make_one_round_even_if_half_of_them_leave(site: Site) -> None:
+def test_all_who_ask_at_once_make_one_round_even_if_half_of_them_leave(each_site: Site) -> None:
+    site = each_site
     go_on = threading.Event()
     infra_env_id = site.register(lambda _: Reply(CONFIG if go_on.wait(PATIENCE_SECONDS) else b""))
     before = total(site.service, IN_FLIGHT)
@@ -250,8 +273,9 @@ def asking(site: Site, infra_env_id: str, number: int) -> Iterator[HTTPConnectio
 
 
 def test_a_known_image_is_served_while_assisted_service_fails_and_no_longer_once_it_refuses(
-    site: Site,
+    each_site: Site,
 ) -> None:
+    site = each_site
     infra_envs = {status: site.register() for status in (401, 403, 404)}
     known = {status: site.ask(iso_of(infra_env_id)) for status, infra_env_id in infra_envs.items()}
     graces = total(site.service, "snapshot_grace_requests_total")
