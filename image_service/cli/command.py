@@ -61,8 +61,8 @@ def signals_interrupt(interrupt: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for number in came[:1]:
-            signal.raise_signal(signal.Signals(number))
+        if came:
+            signal.raise_signal(signal.Signals(came[0]))
 
 
 def _end(number: int, _frame: object) -> None:
