@@ -114,9 +114,11 @@ class Reader:
 
 def _fetch(url: str, method: str = "GET") -> Answer:
     """Send a request, and again where it comes to a worker that has only just begun."""
-    answers: list[Answer] = []
-    _wait_until(lambda: answers.append(fetch(url, method)) or answers[-1].status != _UNAVAILABLE)
-    return answers[-1]
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while (answer := fetch(url, method)).status == _UNAVAILABLE:
+        assert time.monotonic() < deadline
+        time.sleep(_POLL_SECONDS)
+    return answer
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +240,7 @@ def test_thousands_of_ranges_are_of_one_image_across_ttls_and_a_kill(
     assert assisted.rounds - rounds_before <= most
 
 
-def _wait_until(condition: Callable[[], object]) -> None:
+def _wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < deadline

@@ -15,6 +15,7 @@ from image_service.range_locks import RangeLocks
 from tests.assisted.pinning import Outcome, outcome
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from image_service.assisted.turns import Turn
@@ -68,7 +69,12 @@ def test_the_turn_is_soon_noticed_and_seldom_looked_for(
 ) -> None:
     tried = []
     lock = RangeLocks.tried
-    monkeypatch.setattr(RangeLocks, "tried", lambda *args: (tried.append(args), lock(*args))[1])
+
+    def counted(locks: RangeLocks, name: str) -> AbstractContextManager[bool]:
+        tried.append(name)
+        return lock(locks, name)
+
+    monkeypatch.setattr(RangeLocks, "tried", counted)
     one, other = (Asker(process.of) for process in processes[:2])
     for _ in range(100):
         clock.advance(POLL_SECONDS)
@@ -98,9 +104,11 @@ def test_who_dies_has_given_its_turn_away(tmp_path: Path, clock: Clock) -> None:
             signal.pause()
     os.read(told, 6)
     asker = Asker(turns.of)
-    assert not asker.has_turn
+    assert [asker.has_turn] == [False]
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
+    os.close(told)
+    os.close(tell)
     clock.advance(MAX_POLL_SECONDS)
     assert asker.has_turn
     asker.done.callback(None)
