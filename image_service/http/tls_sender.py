@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 _RECORD_BYTES = 16 * 1024
 PIECE_BYTES = 5 * _RECORD_BYTES
 """What is encrypted at once: whole records, and a range of 64 KiB with its head."""
-CROWD = 512
-"""With more connections than this, each has pieces of one record: OpenSSL keeps, for as long as a connection
-lasts, the room that the largest piece took."""
+CROWD = 256
+"""With more connections than this, each has small pieces: OpenSSL keeps, for as long as a connection lasts,
+the room that its largest piece took."""
+CROWD_PIECE_BYTES = _RECORD_BYTES // 2
 TURN_BYTES = 1024 * 1024
 """What one connection may send before the others have their turn."""
 _SMALLEST_CHARGE = _RECORD_BYTES  # so that a pipeline of small answers ends its turn too
@@ -97,7 +98,7 @@ class TlsSender(Producer):
 
     def _send_piece(self) -> None:
         crowded = len(self._transport.factory.protocols) > CROWD
-        count = self._gather(_RECORD_BYTES if crowded else PIECE_BYTES)
+        count = self._gather(CROWD_PIECE_BYTES if crowded else PIECE_BYTES)
         tls = self._transport.getHandle()
         try:
             tls.sendall(_CLEARTEXT[:count])
