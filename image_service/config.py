@@ -273,9 +273,9 @@ class Settings:
             "MAX_CONCURRENT_REQUESTS",
             parse=parsers.whole_number(1),
             default="400",
-            meaning="Downloads of more than 1 MiB at a time. As many again wait for 2 seconds, then they are "
-            "refused with `Retry-After`. Smaller answers, such as the ranges of a mounted image, are not "
-            "counted.",
+            meaning="Downloads of more than 1 MiB at a time. As many again wait, in each of `WORKERS`, for 2 "
+            "seconds, then they are refused with `Retry-After`. Smaller answers, such as the ranges of a "
+            "mounted image, are not counted.",
         ),
     )
     handshake_timeout: float = attrs.field(

@@ -96,6 +96,21 @@ def load_state(path: Path, source: StreamSource) -> StreamState:
         return StreamState()
 
 
+def recall(path: Path, source: StreamSource, known: StreamState) -> StreamState:
+    """Give what another process has remembered meanwhile.
+
+    Args:
+        path: where.
+        source: as ``load_state``'s.
+        known: what is known here. Names point to what is ready here, whatever is elsewhere.
+
+    Returns:
+        what is known then.
+    """
+    told = load_state(path, source)
+    return attrs.evolve(told, aliases=known.aliases) if told.documents else known
+
+
 def save_state(path: Path, state: StreamState) -> None:
     """Remember it.
 

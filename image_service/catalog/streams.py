@@ -15,7 +15,7 @@ from twisted.logger import Logger, LogLevel
 
 from image_service.catalog.interruption import Interrupted, Interruption
 from image_service.catalog.stream_refresh import refresh
-from image_service.catalog.stream_state import StreamState, load_state, move_alias, save_state
+from image_service.catalog.stream_state import StreamState, load_state, move_alias, recall, save_state
 from image_service.errors import StreamMetadataInvalid, Unavailable
 from image_service.os_images import FULL_ISO, OsImage
 
@@ -104,6 +104,7 @@ class Streams:
         sources: the streams.
         data_dir: where what they told is remembered.
         refresh_seconds: between two refreshes of one stream.
+        asks: whether origins are asked; else another process does, and what it remembers is read.
         jitter: gives a number between two others.
     """
 
@@ -118,12 +119,14 @@ class Streams:
         data_dir: Path,
         *,
         refresh_seconds: float,
+        asks: bool = True,
         jitter: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self._clock = clock
         self._in_thread = in_thread
         self._http = http
         self._refresh_seconds = refresh_seconds
+        self._asks = asks
         self._jitter = jitter
         self._streams = [
             _Stream(source, data_dir / f"rhcos-stream-{source.stream}.json") for source in sources
@@ -220,9 +223,11 @@ class Streams:
     async def _refresh(self, stream: _Stream) -> None:
         """Ask once, and see that it is asked again. Raises nothing."""
         before = stream.state
-        work = partial(refresh, stream.source, before, self._http, self._interruption)
+        ask = partial(refresh, stream.source, before, self._http, self._interruption)
         try:
-            told = await self._in_thread(work)
+            told = await self._in_thread(
+                ask if self._asks else partial(recall, stream.path, stream.source, before)
+            )
         except Interrupted:
             return
         except (Unavailable, StreamMetadataInvalid) as error:
@@ -262,6 +267,8 @@ class Streams:
 
     async def _save(self, stream: _Stream) -> None:
         """Remember it; without, a restart asks for all of it again. Raises nothing."""
+        if not self._asks:
+            return
         try:
             await self._in_thread(partial(save_state, stream.path, stream.state))
         except OSError as error:

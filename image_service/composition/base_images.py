@@ -32,12 +32,17 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
+    from image_service.catalog.mirrored import MirroredRelease
+    from image_service.catalog.streams import StreamRelease
     from image_service.composition.running import Running
     from image_service.config import Settings
     from image_service.images.base import BaseImage
 
 COLLECT_SECONDS = 600
 """How often it is said which base images are wanted, and what nobody wants is removed."""
+
+FOLLOW_SECONDS = 10.0
+"""How often it is read what the process has been told that asks the streams."""
 
 
 class BaseImages:
@@ -124,7 +129,8 @@ class BaseImages:
             self._http,
             settings.coreos_streams,
             settings.data_dir,
-            refresh_seconds=settings.stream_refresh,
+            refresh_seconds=settings.stream_refresh if self._leads else _follow_seconds(settings),
+            asks=self._leads,
         )
         mirror = self._start_mirror(streams, base_url)
         self._following = following = Following(self.entries, self.catalog, streams, mirror)
@@ -140,13 +146,20 @@ class BaseImages:
             streams,
             self.catalog.find,
             lambda work: in_thread(partial(in_background, work)),
-            preparation.prepare,
+            partial(self._prepare, preparation, interruption),
             base_url,
         )
         self._running.every(self._settings.stream_refresh, mirror.update)
         self._running.push_async_callback(mirror.settled)
         self._running.callback(interruption.interrupt)
         return mirror
+
+    def _prepare(
+        self, preparation: Preparation, interruption: Interruption, wanted: StreamRelease, base: BaseImage
+    ) -> MirroredRelease:
+        """Take turns with other processes: who comes second finds what the first has hashed and fetched."""
+        with self._data_dir.lock(f"mirror of {wanted.entry.file_name}", interruption):
+            return preparation.prepare(wanted, base)
 
     def _stop_following(self) -> None:
         """What ends now changes images for the last time."""
@@ -155,6 +168,10 @@ class BaseImages:
     def _images_changed(self) -> None:
         if self._following is not None:
             self._following.images_changed()
+
+
+def _follow_seconds(settings: Settings) -> float:
+    return min(FOLLOW_SECONDS, settings.stream_refresh)
 
 
 def configured_images(settings: Settings, *, standalone: bool) -> tuple[OsImage, ...]:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from twisted.internet.epollreactor import EPollReactor
-    from twisted.internet.interfaces import IProtocolFactory
+    from twisted.internet.interfaces import IListeningPort, IProtocolFactory
     from twisted.python.failure import Failure
 
     from image_service.assisted.archive import InThread
@@ -94,6 +94,7 @@ class ImageService(Service):
         self.metrics = Metrics()
         self._sockets = list(sockets)
         self._images: BootImages | None = None
+        self._factories: list[ConnectionFactory] = []
         self._listeners = Listeners(reactor)
         self.ending = Ending(reactor, self._listeners.hasten)
         self._running = Running(reactor)
@@ -144,10 +145,12 @@ class ImageService(Service):
             mirror=mirror.find,
         )
         connections = self._connections()
-        self._listen(main, connections(application=application(), secure=settings.https))
-        for listener in beside:
-            plain = application(serves_isos=settings.http_serves_images)
-            self._listen(listener, connections(application=plain))
+        plain = application(serves_isos=settings.http_serves_images)
+        self._factories = [
+            connections(application=application(), secure=settings.https),
+            *(connections(application=plain) for _ in beside),
+        ]
+        self.listen(self._sockets)
         self._running.push_async_callback(self._close_listeners)
         _log.info("serving at {url}", url=base_url)
         self._share.serving()
@@ -289,12 +292,32 @@ class ImageService(Service):
             headcount=self._share.headcount,
         )
 
-    def _listen(self, listener: socket.socket, connections: ConnectionFactory) -> None:
-        """Accept on a port that was taken at the start."""
+    def listen(self, sockets: Iterable[socket.socket]) -> list[IListeningPort]:
+        """Accept on ports that were taken at the start.
+
+        Args:
+            sockets: which listen, of each port one, in their order; are closed.
+
+        Returns:
+            what accepts, for ``ignore``.
+        """
+        return list(map(self._listen, sockets, self._factories))
+
+    def ignore(self, ports: Iterable[IListeningPort]) -> None:
+        """Accept no more.
+
+        Args:
+            ports: what ``listen`` gave.
+        """
+        for port in ports:
+            self._listeners.remove(port)
+
+    def _listen(self, listener: socket.socket, connections: ConnectionFactory) -> IListeningPort:
         factory = self._with_tls(connections) if connections.secure else connections
-        port = self._reactor.adoptStreamPort(listener.fileno(), listener.family, factory)
+        port: IListeningPort = self._reactor.adoptStreamPort(listener.fileno(), listener.family, factory)
         listener.close()  # the reactor has a duplicate; with both, stopping to listen would stop nothing
         self._listeners.add(port, connections)
+        return port
 
     def _with_tls(self, connections: ConnectionFactory) -> IProtocolFactory:
         key_file, certificate_file = self._settings.https_key_file, self._settings.https_cert_file

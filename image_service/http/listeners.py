@@ -90,7 +90,8 @@ class Listeners:
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
-        self._all: list[tuple[IListeningPort, ConnectionFactory]] = []
+        self._ports: list[IListeningPort] = []
+        self._factories: list[ConnectionFactory] = []
         self._pause: Deferred[None] | None = None
         self._in_haste = False
         self.leaving = False
@@ -101,18 +102,30 @@ class Listeners:
 
         Args:
             port: which listens.
-            factory: makes its connections.
+            factory: makes its connections; those of other ports too, perhaps.
         """
-        self._all.append((port, factory))
+        self._ports.append(port)
+        if factory not in self._factories:
+            self._factories.append(factory)
+
+    def remove(self, port: IListeningPort) -> None:
+        """Let a port go; whoever has connected to it stays.
+
+        Args:
+            port: one that was added; does nothing for one that is gone already.
+        """
+        if port in self._ports:
+            self._ports.remove(port)
+            port.stopListening()
 
     @property
     def connections(self) -> int:
         """How many clients are connected."""
-        return sum(len(factory.connections) for _, factory in self._all)
+        return sum(len(factory.connections) for factory in self._factories)
 
     def handlers(self) -> Iterator[str]:
         """The handler of each request that is being answered; empty where no answer is there yet."""
-        return chain.from_iterable(factory.handlers() for _, factory in self._all)
+        return chain.from_iterable(factory.handlers() for factory in self._factories)
 
     async def close(self, delay_seconds: float, timeout_seconds: float) -> None:
         """Go away.
@@ -122,20 +135,20 @@ class Listeners:
             timeout_seconds: how long answers that are under way may then go on.
         """
         self.leaving = True
-        for _, factory in self._all:
+        for factory in self._factories:
             factory.announce_end()
-        if self._all and not self._in_haste:
+        if self._ports and not self._in_haste:
             await self._wait(delay_seconds)
-        await gatherResults([maybeDeferred(port.stopListening) for port, _ in self._all])
+        await gatherResults([maybeDeferred(port.stopListening) for port in self._ports])
         seconds = 0 if self._in_haste else timeout_seconds
-        await gatherResults([Deferred.fromCoroutine(factory.drain(seconds)) for _, factory in self._all])
+        await gatherResults([Deferred.fromCoroutine(factory.drain(seconds)) for factory in self._factories])
 
     def hasten(self) -> None:
         """Wait for nothing any more: neither for the delay nor for answers."""
         self._in_haste = True
         if self._pause is not None:
             self._pause.cancel()
-        for _, factory in self._all:
+        for factory in self._factories:
             if factory.draining:
                 factory.cut()
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twisted.internet.epollreactor import EPollReactor
+    from twisted.internet.interfaces import IListeningPort
 
     from image_service.http.application import Page
     from image_service.observe.metrics import Metrics
@@ -45,17 +46,21 @@ class Worker:
     def __init__(self, reactor: EPollReactor, settings: Settings, assignment: Assignment) -> None:
         self._asking: list[Deferred[Page]] = []
         hears: dict[str, Callable[[Any], None]] = {
+            "cover": self._cover,
+            "leave": self._leave,
             "count": self._count,
             "page": self._take_page,
             "end": self._end,
         }
         self._channel = Channel(hears, lambda: self._end(None))
         self._assignment = assignment
+        self._sockets = [_sockets(assignment, place) for place in range(assignment.workers)]
+        self._covered: dict[int, list[IListeningPort]] = {}
         self.service = ImageService(
             reactor,
             _part(settings, assignment.workers),
             standalone=assignment.stand_in is not None,
-            sockets=[socket.socket(fileno=FIRST_LISTENER + index) for index in range(assignment.listeners)],
+            sockets=self._sockets[assignment.worker],
             share=self._share(reactor),
         )
         StandardIO(self._channel, HEARS, SAYS, reactor)  # type: ignore[call-arg]  # mypy reads that of Windows
@@ -74,6 +79,12 @@ class Worker:
             serving=lambda: self._channel.say("serving"),
         )
 
+    def _cover(self, place: int) -> None:
+        self._covered[place] = self.service.listen(each.dup() for each in self._sockets[place])
+
+    def _leave(self, place: int) -> None:
+        self.service.ignore(self._covered.pop(place))
+
     def _count(self, _: None) -> None:
         self._channel.say("counted", export(self.service.metrics.collect()))
 
@@ -89,7 +100,17 @@ class Worker:
         self._asking.pop(0).callback((body.encode(), content_type))
 
     def _end(self, number: int | None) -> None:
+        for each in (each for sockets in self._sockets for each in sockets):
+            each.close()  # else those who have stopped to listen would still be connected to
         self.service.ending.end(number)
+
+
+def _sockets(assignment: Assignment, place: int) -> list[socket.socket]:
+    first = FIRST_LISTENER + place * assignment.ports
+    sockets = [socket.socket(fileno=first + port) for port in range(assignment.ports)]
+    for each in sockets:
+        each.setblocking(False)  # noqa: FBT003 - its signature. It is so already, but a copy would undo that
+    return sockets
 
 
 def _part(settings: Settings, workers: int) -> Settings:

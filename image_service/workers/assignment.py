@@ -24,13 +24,13 @@ class Assignment:
     Args:
         worker: its number, from 0 on.
         workers: how many there are.
-        listeners: how many sockets it listens on, which are its last descriptors.
+        ports: how many it listens on; its last descriptors are a socket for each, place by place.
         stand_in: to be asked in assisted-service's place; None: assisted-service.
     """
 
     worker: int
     workers: int
-    listeners: int
+    ports: int
     stand_in: StandIn | None
 
     def dumps(self) -> str:

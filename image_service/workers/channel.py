@@ -1,6 +1,8 @@
 """The channel between the supervisor and a worker: a word and a value at a time, as JSON.
 
-to the worker    ``count``   tell what you have counted
+to the worker    ``cover``   accept the clients of the place with this number too
+                 ``leave``   do so no more
+                 ``count``   tell what you have counted
                  ``page``    the page of metrics that was asked for
                  ``end``     the number of the signal that ends the service
 from it          ``serving`` clients are accepted

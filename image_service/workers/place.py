@@ -63,6 +63,8 @@ class Place:
         self.counts = Counts(reactor)
         self.serving = False
         """Whether clients are accepted here."""
+        self.starts = 0
+        """How many have worked here."""
         self._reactor = reactor
         self._assignment = assignment
         self._descriptors = descriptors
@@ -76,6 +78,7 @@ class Place:
 
     def start(self) -> None:
         """Have somebody work here."""
+        self.starts += 1
         self._restart = None
         self._began = self._reactor.seconds()
         hears: dict[str, Callable[[Any], None]] = {

@@ -56,6 +56,8 @@ class Supervisor(Service):
         self._running = Running(reactor)
         self._ports: list[list[socket.socket]] = []
         self._places: list[Place] = []
+        self._covers: dict[int, Place] = {}
+        """Who accepts the clients of a place that nobody works in, by its number."""
         self._metrics = Metrics()
         self._departed: Exported = []
         self._pages: SingleFlight[str, Page] = SingleFlight()
@@ -100,20 +102,41 @@ class Supervisor(Service):
         return await start_stand_in(self._reactor, settings, self._running, entries, base_url)
 
     def _place(self, number: int, stand_in: StandIn | None) -> Place:
-        listeners = [port[number].fileno() for port in self._ports]
-        assignment = Assignment(number, self._settings.workers, len(listeners), stand_in)
+        listeners = [listener.fileno() for place in zip(*self._ports, strict=True) for listener in place]
+        assignment = Assignment(number, self._settings.workers, len(self._ports), stand_in)
         descriptors = assignment.descriptors(self._memory, self._slots, listeners)
         return Place(self._reactor, assignment, descriptors, self)
 
     # What happens in places.
 
     def serves(self, place: Place) -> None:
-        """As ``Watch``'s."""
+        """Let its worker have its clients to itself."""
+        if place.starts > 1:
+            self._metrics.worker_restarted()
+        self._arrange_covers()
 
     def left(self, place: Place) -> None:
-        """Give back what its worker had, and keep what it had counted."""
+        """Give back what its worker had, keep what it had counted, and have another accept its clients."""
         return_holdings(self._shared.row(place.number), self._slots)
         self._departed = add_up([self._departed, place.counts.part()])
+        self._covers = {number: cover for number, cover in self._covers.items() if cover is not place}
+        self._arrange_covers()
+
+    def _arrange_covers(self) -> None:
+        """Have somebody accept the clients of each place, who would else wait until it is taken again."""
+        for place in self._places if self.running else ():
+            covered = place.number in self._covers
+            if place.serving and covered:
+                self._covers.pop(place.number).say("leave", place.number)
+            elif not (place.serving or covered):
+                self._cover(place)
+
+    def _cover(self, place: Place) -> None:
+        for other in (*self._places[place.number :], *self._places[: place.number]):
+            if other.serving:
+                self._covers[place.number] = other
+                other.say("cover", place.number)
+                return
 
     def asks_for_page(self, place: Place) -> None:
         """Give the page to its worker."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import signal
+import subprocess
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +17,19 @@ import attrs
 import pytest
 
 from tests.acceptance.readers import Reader, reading
-from tests.acceptance.service import SERVE, TWISTD, Certificate, Service, os_image, run_service
-from tests.coreos.iso_builder import live_files, write_sparse_iso
+from tests.acceptance.service import (
+    CHECKOUT,
+    SERVE,
+    TWISTD,
+    Certificate,
+    Service,
+    fetch,
+    free_port,
+    os_image,
+    run_service,
+)
+from tests.catalog import origin
+from tests.coreos.iso_builder import build_live_iso, live_files, write_sparse_iso
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -55,13 +69,42 @@ class Served:
         reader.read_head()
         return reader
 
+    def read_of_each(self, stack: ExitStack, at_most: int = 50) -> dict[int, Reader]:
+        """Begin to read the image from each worker: by process identifier.
+
+        Args:
+            stack: ends it.
+            at_most: readers at a time; those that are not needed leave.
+        """
+        readers: dict[int, Reader] = {}
+        for _ in range(at_most * 50):
+            with ExitStack() as mine:
+                reader = self.read(mine)
+                owner = self.owner(reader)
+                if reader.status == 200 and owner is not None and owner not in readers:
+                    readers[owner] = reader
+                    stack.push(mine.pop_all())
+            if len(readers) == 2:
+                return readers
+        raise AssertionError(f"of two workers only {readers} answer")
+
+    def owner(self, reader: Reader) -> int | None:
+        """The worker that has accepted a client: its process identifier."""
+        port = reader.socket.getsockname()[1]
+        inode = next(filter(None, (_inode(line, port) for line in _connections())), None)
+        return next((pid for pid in self.workers() if f"socket:[{inode}]" in _descriptors(pid)), None)
+
+    def refuses(self) -> bool:
+        """Whether nobody listens."""
+        try:
+            self.service.get("/live")
+        except ConnectionError:
+            return True
+        return False
+
     def metrics(self) -> dict[str, float]:
         """What the page of metrics says: values by name and labels."""
-        lines = self.service.get("/metrics").body.decode().splitlines()
-        return {
-            name: float(value)
-            for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-        }
+        return _values(self.service.get("/metrics").body.decode())
 
     def metric(self, name: str) -> float:
         """One value of that page."""
@@ -70,6 +113,7 @@ class Served:
     def check_ended_well(self, status: int = 0) -> None:
         """Wait for the end, of workers too."""
         assert self.service.process.wait(_PATIENCE_SECONDS) == status, self.service.output.decode()
+        assert b"Traceback" not in self.service.output
 
 
 def _worker(pid: int) -> tuple[int, int] | None:
@@ -78,6 +122,27 @@ def _worker(pid: int) -> tuple[int, int] | None:
         return pid, json.loads(argument)["worker"]
     except (OSError, ValueError, KeyError):  # gone, or not yet what it is to become
         return None
+
+
+def _values(page: str) -> dict[str, float]:
+    lines = [line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in lines}
+
+
+def _connections() -> list[str]:
+    return [line for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()]
+
+
+def _inode(line: str, client_port: int) -> str | None:
+    """The socket that is connected to a client's port, if this line of the kernel's tells of it."""
+    fields = line.split()
+    return fields[9] if fields[2].endswith(f":{client_port:04X}") else None
+
+
+def _descriptors(pid: int) -> set[str]:
+    with suppress(FileNotFoundError):
+        return {str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    return set()
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -92,6 +157,7 @@ def serving(
     directory: Path,
     command: Sequence[str] = COMMANDS["image-service"],
     certificate: Certificate | None = None,
+    ends_with: int = 0,
     **environment: str,
 ) -> Iterator[Served]:
     iso = directory / "base.iso"
@@ -102,6 +168,7 @@ def serving(
         command=command,
         certificate=certificate,
         environment={"WORKERS": "2", **environment},
+        ends_with=ends_with,
     ) as service:
         infra_env_id = service.register(VERSION, {"ignition": {"version": "3.2.0"}})
         path = f"/byid/{infra_env_id}/{VERSION}/x86_64/full.iso"
@@ -119,3 +186,217 @@ def test_all_workers_serve_and_say_which_they_are(command: str, tmp_path: Path) 
             return set(re.findall(r'"GET .*"worker": (\d)', served.service.stdout.decode()))
 
         until(lambda: have_served() == {"0", "1"})
+
+
+def test_one_that_dies_takes_nobody_with_it_and_is_replaced(tmp_path: Path) -> None:
+    with serving(tmp_path) as served, ExitStack() as stack:
+        readers = served.read_of_each(stack)
+        victim, survivor = readers
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: victim not in served.workers())
+        for _ in range(40):  # half of them come to the dead one's socket
+            assert served.service.get("/live").status == 200
+        assert readers[survivor].read_to_the_end() == served.content
+        with pytest.raises((ConnectionResetError, AssertionError)):  # the kernel ends what it has closed
+            readers[victim].read_to_the_end()
+        until(lambda: served.metric("worker_restarts_total") == 1)
+        assert sorted(served.workers().values()) == [0, 1]
+        assert survivor in served.workers()
+        served.read_of_each(stack)
+
+
+def test_one_whose_start_fails_is_tried_again_while_the_other_serves_for_both(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        lock = tmp_path / "data" / "image-service.lock"
+        lock.rename(tmp_path / "lock")
+        lock.mkdir()  # which no worker can be without
+        os.kill(next(iter(served.workers())), signal.SIGKILL)
+        for _ in range(3):
+            seen = len(served.workers())
+            until(lambda before=seen: len(served.workers()) != before)  # type: ignore[misc]
+            for _ in range(20):
+                assert served.service.get("/live").status == 200
+        lock.rmdir()
+        (tmp_path / "lock").rename(lock)
+        until(lambda: served.metric("workers") == 2)
+
+
+def test_slots_are_those_of_all_workers_and_come_back_from_the_dead(tmp_path: Path) -> None:
+    with serving(tmp_path, MAX_CONCURRENT_REQUESTS="3") as served, ExitStack() as stack:
+        readers = served.read_of_each(stack, at_most=3)
+        while served.metric("slots_taken") < 3:
+            served.read(stack)
+        assert served.metric("slots_limit") == 3
+        for _ in range(4):  # whichever worker is asked
+            assert served.service.get(served.path).status == 503
+        os.kill(next(iter(readers)), signal.SIGKILL)
+        until(lambda: served.service.get(served.path).status == 200)
+        until(lambda: served.metric("workers") == 2)
+        while served.metric("slots_taken") < 3:
+            assert served.read(stack).status == 200
+        assert served.service.get(served.path).status == 503
+
+
+def test_who_waits_gets_the_slot_that_another_worker_gives_back(tmp_path: Path) -> None:
+    with serving(tmp_path, MAX_CONCURRENT_REQUESTS="1") as served, ExitStack() as stack:
+        for _ in range(6):
+            reader = served.read(stack)
+            assert reader.status == 200
+            waiting = [stack.enter_context(reading(served.service.url + served.path)) for _ in range(1)]
+            until(lambda: served.metric("slots_queue_length") == 1)
+            assert reader.read_to_the_end() == served.content
+            (waiter,) = waiting
+            waiter.read_head()
+            assert (waiter.status, waiter.read_to_the_end()) == (200, served.content)
+
+
+def test_the_limit_on_connections_is_that_of_all_workers(tmp_path: Path) -> None:
+    with serving(tmp_path, MAX_CONNECTIONS="4") as served, ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(reading(served.service.url + "/live")).read_head()
+        assert served.metric("connections") == 5  # one of them asks that
+        for _ in range(8):
+            assert served.service.get(served.path).status == 503
+
+
+def test_the_page_of_metrics_is_one_and_never_goes_back(tmp_path: Path) -> None:
+    count = 'http_request_duration_seconds_count{code="200",handler="/byid/:token",method="GET",service=""}'
+    with serving(tmp_path) as served:
+        before = served.metric(count)
+        for _ in range(20):
+            served.service.get(served.path)
+        assert served.metric(count) == before + 20
+        earlier = served.metrics()
+        assert earlier['assisted_image_service_base_images{state="failed"}'] == 1
+        os.kill(next(iter(served.workers())), signal.SIGKILL)
+        until(lambda: served.metric("workers") == 1)
+        until(lambda: served.metric("workers") == 2)
+        later = served.metrics()
+        lasting = [name for name in earlier if re.search("_(total|count|sum|bucket)($|{)", name)]
+        assert len(lasting) > 50
+        assert [name for name in lasting if later[name] < earlier[name]] == []
+        assert later[f"assisted_image_service_{count}"] == before + 20
+
+
+def test_a_worker_that_is_stuck_is_not_waited_for(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        earlier = served.metrics()
+        stuck, other = served.workers()
+        os.kill(stuck, signal.SIGSTOP)
+        try:
+            with ExitStack() as stack:  # one of these is answered by the other
+                url = served.service.url + "/metrics"
+                readers = [stack.enter_context(reading(url)) for _ in range(16)]
+                answered = next(reader for reader in readers if served.owner(reader) == other)
+                answered.read_head()
+                later = _values(answered.read_to_the_end().decode())
+        finally:
+            os.kill(stuck, signal.SIGCONT)
+        name = "process_cpu_seconds_total"
+        assert later[name] >= earlier[name]
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_downloads_under_way_are_finished_in_all_workers(
+    command: str, secure: object, certificate: Certificate, tmp_path: Path
+) -> None:
+    given = certificate if secure else None
+    with serving(tmp_path, COMMANDS[command], given, DRAIN_TIMEOUT=FOR_EVER) as served, ExitStack() as stack:
+        readers = served.read_of_each(stack)
+        served.service.process.terminate()
+        until(served.refuses)
+        for reader in readers.values():
+            assert reader.read_to_the_end() == served.content
+        served.check_ended_well()
+
+
+def test_a_terminal_that_sends_its_signal_to_all_processes_cuts_nobody_short(tmp_path: Path) -> None:
+    with serving(tmp_path, DRAIN_DELAY=FOR_EVER, DRAIN_TIMEOUT=FOR_EVER) as served, ExitStack() as stack:
+        readers = served.read_of_each(stack)
+        for pid in (*readers, served.supervisor):
+            os.kill(pid, signal.SIGINT)
+        until(served.refuses)
+        for reader in readers.values():
+            assert reader.read_to_the_end() == served.content
+        served.check_ended_well()
+
+
+def test_the_second_signal_ends_all_at_once(tmp_path: Path) -> None:
+    with serving(tmp_path, DRAIN_DELAY=FOR_EVER, DRAIN_TIMEOUT=FOR_EVER) as served, ExitStack() as stack:
+        readers = served.read_of_each(stack)
+        served.service.process.terminate()
+        until(lambda: served.service.get("/health").status == 503)
+        served.service.process.terminate()
+        served.check_ended_well()
+        for reader in readers.values():
+            with pytest.raises(ConnectionResetError):
+                reader.read_to_the_end()
+
+
+def test_a_worker_that_is_stuck_is_left_behind_at_the_second_signal(tmp_path: Path) -> None:
+    with serving(tmp_path, DRAIN_TIMEOUT=FOR_EVER) as served:
+        os.kill(next(iter(served.workers())), signal.SIGSTOP)
+        served.service.process.terminate()
+        served.service.wait_for("(going away)")
+        served.service.process.terminate()
+        served.check_ended_well()
+
+
+def test_without_a_supervisor_workers_finish_and_end(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        served = stack.enter_context(
+            serving(tmp_path, ends_with=-signal.SIGKILL, DRAIN_DELAY=FOR_EVER, DRAIN_TIMEOUT=FOR_EVER)
+        )
+        readers = served.read_of_each(stack)
+        served.service.process.kill()
+        until(served.refuses)
+        for reader in readers.values():
+            assert reader.read_to_the_end() == served.content
+        until(lambda: not any(map(_worker, readers)))
+
+
+def test_both_listeners_are_those_of_all_workers(certificate: Certificate, tmp_path: Path) -> None:
+    beside = free_port()
+    with serving(tmp_path, certificate=certificate, HTTP_LISTEN_PORT=str(beside)) as served:
+        assert served.service.url.startswith("https:")
+        for _ in range(10):
+            assert served.service.get("/health").status == 200
+            assert fetch(f"http://127.0.0.1:{beside}/health").status == 200
+            assert fetch(f"http://127.0.0.1:{beside}{served.path}").status == 404
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_port_that_another_service_has_is_not_shared_with_it(workers: int, tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        port = served.service.url.rpartition(":")[2]
+        variables = {"LISTEN_PORT": port, "WORKERS": str(workers), "DATA_DIR": str(tmp_path / "other")}
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT), **variables}
+        command = COMMANDS["image-service"]
+        other = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS
+        )
+        assert other.returncode == 1
+        assert f"port {port}: Address already in use" in other.stdout
+
+
+def test_what_keeps_workers_from_starting_ends_the_service(tmp_path: Path) -> None:
+    (tmp_path / "image-service.lock").mkdir()
+    variables = {"LISTEN_PORT": "0", "WORKERS": "2", "DATA_DIR": str(tmp_path)}
+    variables |= {"ASSISTED_SERVICE_HOST": "127.0.0.1:1", "OS_IMAGES": json.dumps([os_image(tmp_path, "x")])}
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT), **variables}
+    ended = subprocess.run(
+        SERVE, env=environment, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS
+    )
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert "a worker cannot start" in ended.stdout
+
+
+def test_a_base_image_is_fetched_once_for_all_workers(tmp_path: Path) -> None:
+    iso = build_live_iso()
+    with origin.running() as server:
+        entry = {**os_image(tmp_path / "x", "fetched"), "url": server.serve("/x.iso", origin.Answer(iso))}
+        with run_service(tmp_path, [entry], environment={"WORKERS": "2"}) as service:
+            both = r'base image .* is (?:ready|failed).*"worker": (\d)'
+            until(lambda: {"0", "1"} <= set(re.findall(both, service.stdout.decode())))
+        assert [asked.target for asked in server.asked].count("/x.iso") == 1

@@ -44,7 +44,7 @@ class Bench:
     changes: int = 0
     made: list[Streams] = attrs.field(factory=list)
 
-    def make(self, *sources: StreamSource) -> Streams:
+    def make(self, *sources: StreamSource, asks: bool = True) -> Streams:
         settings = Settings.from_environment({"DATA_DIR": str(self.directory)}, standalone=True)
         streams = Streams(
             self.clock,
@@ -53,6 +53,7 @@ class Bench:
             sources or [self.source()],
             self.directory,
             refresh_seconds=HOUR,
+            asks=asks,
             jitter=lambda low, high: (low + high) / 2,
         )
         self.made.append(streams)
@@ -184,6 +185,27 @@ async def test_names_move_when_a_release_is_ready_and_are_remembered(bench: Benc
     remembered = json.loads((bench.directory / "rhcos-stream-stable.json").read_text())
     assert remembered["aliases"] == {"x86_64": "2"}
     assert lines.text.count("stream stable for x86_64 is 2 now") == 1
+
+
+@ensure_deferred
+async def test_a_process_that_does_not_ask_follows_one_that_does(bench: Bench) -> None:
+    bench.serve(stream("1"), stream("2"))
+    asking = await bench.started()
+    following = bench.make(asks=False)
+    await following.start(bench.changed)
+    await following.settled()
+    assert (versions(following), len(bench.origin.asked)) == (["1"], 1)
+    assert moved(asking, among("1")) == {("stable", "x86_64"): "1"}
+    await bench.later(asking)
+    remembered = (bench.directory / "rhcos-stream-stable.json").read_bytes()
+    await bench.later(following)
+    assert (versions(following), len(bench.origin.asked)) == (["2", "1"], 2)
+    assert moved(following, among("2")) == {("stable", "x86_64"): "2"}  # ready there, not elsewhere
+    await following.settled()
+    assert (bench.directory / "rhcos-stream-stable.json").read_bytes() == remembered
+    (bench.directory / "rhcos-stream-stable.json").unlink()
+    await bench.later(following)
+    assert versions(following) == ["2", "1"]
 
 
 @ensure_deferred

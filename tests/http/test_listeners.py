@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from image_service.http.listeners import Listeners
+from image_service.http.listeners import Listeners, bind_together
 from tests.http.client import request
 from tests.http.image import SUBJECT
 from tests.http.serving import SMALL_BUFFER
-from tests.http.turns import until
+from tests.http.turns import turns, until
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
@@ -59,6 +61,56 @@ async def test_what_all_listeners_do_can_be_asked(serve: Serve) -> None:
     for client in clients:
         client.reset()
     await until(plain.reactor, lambda: not listeners.connections)
+
+
+@ensure_deferred
+async def test_who_has_connected_to_a_port_that_is_let_go_stays(server: Server) -> None:
+    listeners = listeners_of(server)
+    client = await server.client()
+    await client.ask("/image/0-9")
+    listeners.remove(server.port)
+    listeners.remove(server.port)
+    await turns(server.reactor)
+    check_refuses(server)
+    assert (await client.ask("/image/0-9")).status == 200
+    assert listeners.connections == 1
+    client.close()
+    await until(server.reactor, lambda: not listeners.connections)
+
+
+@ensure_deferred
+async def test_two_ports_of_one_factory_are_counted_once(server: Server) -> None:
+    listeners = listeners_of(server, server)
+    client = await server.client()
+    await client.ask("/image/0-9")
+    assert listeners.connections == 1
+    client.close()
+    await until(server.reactor, lambda: not listeners.connections)
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_the_kernel_spreads_connections_over_processes_and_another_service_is_told(processes: int) -> None:
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(listener) for listener in bind_together(0, processes)]
+        number = listeners[0].getsockname()[1]
+        for others in (1, processes):
+            with pytest.raises(OSError, match="Address already in use"):
+                bind_together(number, others)
+        clients = 60
+        for _ in range(clients):
+            stack.enter_context(socket.create_connection(("127.0.0.1", number)))
+        accepted = [_accept_all(stack, listener) for listener in listeners]
+    assert sum(accepted) == clients
+    assert all(accepted)
+
+
+def _accept_all(stack: ExitStack, listener: socket.socket) -> int:
+    for count in itertools.count():
+        try:
+            stack.enter_context(listener.accept()[0])
+        except BlockingIOError:
+            return count
+    raise AssertionError
 
 
 @ensure_deferred

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from twisted.logger import Logger, LogLevel, globalLogPublisher
 from twisted.python import log as legacy_log
 
-from image_service.observe.log import JsonLines, ReadableLines, describe, observer
+from image_service.observe.log import JsonLines, OfWorker, ReadableLines, describe, observer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +44,16 @@ def _refuse(constant: str) -> None:
 
 def event(**fields: object) -> LogEvent:
     return {"log_level": LogLevel.info, "log_namespace": "x", "log_format": "", "log_time": 0.0, **fields}
+
+
+def test_each_line_of_a_worker_says_which_in_one_piece() -> None:
+    out = Written()
+    OfWorker(JsonLines(out), 3)(event(log_format="hello"))
+    (line,) = out.lines()
+    assert (line["message"], line["worker"], len(out.pieces)) == ("hello", 3, 1)
+    readable = Written()
+    OfWorker(ReadableLines(readable), 3)(event(log_format="hello"))
+    assert "[worker 3: x] hello" in readable.getvalue()
 
 
 def test_an_event_is_a_line_of_json() -> None:
