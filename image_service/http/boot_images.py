@@ -213,8 +213,8 @@ class BootImages:
             mount: from ``reads``, for the same reader.
 
         Returns:
-            what is read, as ``at_once`` says too; the mount is to be given to ``mounts.end`` when the answer is
-            over. None: the mount is over, or there is something to wait for.
+            what is read, as ``at_once`` says too; the mount is to be given to ``mounts.end`` when the answer
+            is over. None: the mount is over, or there is something to wait for.
         """
         version = mount.version
         if version.snapshot is not None and not self._snapshots.may_go_on(version.snapshot):
