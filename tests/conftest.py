@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import gc
 from collections import defaultdict
+from functools import partial
+from threading import Thread
 from typing import TYPE_CHECKING, cast
 
 import attrs
@@ -81,7 +83,10 @@ def the_reactor(twisted_greenlet: object) -> EPollReactor:
     from twisted.internet import reactor  # noqa: PLC0415, TID251 - pytest-twisted installs it first
 
     blockon(deferLater(reactor, 0.0))
-    return cast("EPollReactor", reactor)
+    installed = cast("EPollReactor", reactor)
+    # So that a process ends whose run of tests was killed: nobody stops the reactor then.
+    installed.getThreadPool().threadFactory = cast("type[Thread]", partial(Thread, daemon=True))
+    return installed
 
 
 @pytest.fixture(autouse=True)
