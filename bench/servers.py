@@ -14,6 +14,7 @@ import ssl
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -210,8 +211,12 @@ def head(url: str) -> dict[str, str]:
     return {name.lower(): value for name, value in answer.getheaders()}
 
 
+@cache
 def trusting() -> ssl.SSLContext:
-    """TLS towards servers of the bench, whose certificates nobody has signed; as wrk does it."""
+    """TLS towards servers of the bench, whose certificates nobody has signed; as wrk does it.
+
+    Made once: that takes longer than a handshake.
+    """
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

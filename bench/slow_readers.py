@@ -22,7 +22,6 @@ from bench.servers import OPEN_FILES, SERVICE, trusting
 from bench.study import Figure
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Iterator, Sequence
 
     from bench.servers import Server
@@ -32,7 +31,10 @@ READ_BYTES = 10 * 1024
 _MEMORY_TARGETS_MIB = {"http": 128, "https": 512}
 _JUDGED_READERS = 10_000
 _SLICES_PER_SECOND = 10
-_RECEIVE_BUFFER_BYTES = 8 * 1024
+_RECEIVE_BUFFER_BYTES = (
+    32 * 1024
+)  # of which the kernel counts half as its own: room for what is read at a time
+_CONNECTED_AT_ONCE = 500
 _NEW_CLIENT_BYTES = 64 * 1024
 _PATIENCE_SECONDS = 60
 _KIB = 1024
@@ -79,7 +81,7 @@ def _study(server: Server, scheme: str, count: int, seconds: int) -> Iterator[Fi
     _new_client_ms(url)  # what the first request makes is not what readers cost
     idle, idle_sockets = server.memory_bytes(), processes.socket_bytes()
     with ExitStack() as stack:
-        readers = list(_connected(stack, url, count))
+        readers = _connect(stack, url, count)
         _read_on(readers, seconds / 2, url)
         halfway = [reader.taken for reader in readers]
         latencies = _read_on(readers, seconds / 2, url)
@@ -99,13 +101,23 @@ def _study(server: Server, scheme: str, count: int, seconds: int) -> Iterator[Fi
     yield Figure(server.name, "a new client's 64 KiB range", "ms", latencies, _at_most(20, applies=strict))
 
 
+def _connect(stack: ExitStack, url: str, count: int) -> list[_Reader]:
+    """Give readers; those who are there already go on reading meanwhile."""
+    readers: list[_Reader] = []
+    for reader in _connected(stack, url, count):
+        readers.append(reader)
+        if len(readers) % _CONNECTED_AT_ONCE == 0:
+            for other in readers:
+                other.take()
+    return readers
+
+
 def _connected(stack: ExitStack, url: str, count: int) -> Iterator[_Reader]:
     """Connect, ask for the whole image, and read the head of the answer; who is refused is left out."""
-    context = trusting()
     asked = request(url)
     for _ in range(count):
         try:
-            connection = _open(url, context, _RECEIVE_BUFFER_BYTES)
+            connection = _open(url, _RECEIVE_BUFFER_BYTES)
             stack.callback(connection.close)
             connection.sendall(asked)
             if connection.recv(1024)[9:10] != b"2":
@@ -137,7 +149,7 @@ def _read_on(readers: Sequence[_Reader], seconds: float, url: str) -> list[float
 def _new_client_ms(url: str) -> float:
     """Time from the connect to the last byte of a range."""
     began = time.perf_counter()
-    with closing(_open(url, trusting(), None)) as connection:
+    with closing(_open(url, None)) as connection:
         connection.sendall(request(url, first=0, length=_NEW_CLIENT_BYTES))
         with connection.makefile("rb") as answer:
             while answer.readline().strip():
@@ -147,14 +159,14 @@ def _new_client_ms(url: str) -> float:
     return (time.perf_counter() - began) * 1000
 
 
-def _open(url: str, context: ssl.SSLContext, buffer_bytes: int | None) -> socket.socket:
+def _open(url: str, buffer_bytes: int | None) -> socket.socket:
     parts = urlsplit(url)
     plain = socket.socket()
     if buffer_bytes is not None:
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
     plain.settimeout(_PATIENCE_SECONDS)
     plain.connect((parts.hostname, parts.port))
-    return context.wrap_socket(plain) if parts.scheme == "https" else plain
+    return trusting().wrap_socket(plain) if parts.scheme == "https" else plain
 
 
 def _at_most(limit: float, *, applies: bool) -> Target:
