@@ -18,6 +18,21 @@ MAX_OLDER = 8
 """Generations of one question that mounts may read beside the newest."""
 
 
+@attrs.frozen
+class Lifetimes:
+    """How long what is good for what, in seconds.
+
+    Args:
+        ttl: an answer is not asked for again.
+        grace: what is pinned is served while assisted-service fails.
+        max_age: a snapshot is given to new mounts: tokens in it expire.
+    """
+
+    ttl: float = 60
+    grace: float = 600
+    max_age: float = 3600
+
+
 @attrs.define(eq=False)
 class Pin:
     """The newest snapshot of a question. All instants are seconds since the epoch.

@@ -18,16 +18,14 @@ goes for all of them. A new generation, and an end, is seen by the others at onc
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
-import attrs
 from twisted.logger import Logger
 
 from image_service.absences import Absences
-from image_service.assisted.pin import Pin
+from image_service.assisted.pin import Lifetimes
+from image_service.assisted.shared_pins import SharedPins
 from image_service.assisted.turns import no_turn
 from image_service.errors import (
     Forbidden,
@@ -48,16 +46,15 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.assisted.archive import Archive
+    from image_service.assisted.pin import Pin
     from image_service.assisted.turns import Turn
     from image_service.images.customization import Customization
     from image_service.images.reference import Credentials, Kind
     from image_service.images.snapshot import Question, Snapshot
 
 _log = Logger()
+_DEFAULTS = Lifetimes()
 
-
-MAX_PINNED = 16384
-"""Questions whose state is kept in memory; beyond that the store is asked again."""
 MAX_ASKING = 4096
 """Questions that are asked for the first time at once; beyond that is more than can be answered in time."""
 REVALIDATION_PATIENCE_SECONDS = 1.0
@@ -75,21 +72,6 @@ class Ask(Protocol):
         self, infra_env_id: str, kind: Kind, credentials: Credentials | None, /
     ) -> Customization:
         """All that makes an image of one kind."""
-
-
-@attrs.frozen
-class Lifetimes:
-    """How long what is good for what, in seconds.
-
-    Args:
-        ttl: an answer is not asked for again.
-        grace: what is pinned is served while assisted-service fails.
-        max_age: a snapshot is given to new mounts: tokens in it expire.
-    """
-
-    ttl: float = 60
-    grace: float = 600
-    max_age: float = 3600
 
 
 class Snapshots:
@@ -111,7 +93,7 @@ class Snapshots:
         archive: Archive,
         clock: IReactorTime,
         *,
-        lifetimes: Lifetimes = Lifetimes(),
+        lifetimes: Lifetimes = _DEFAULTS,
         count: Callable[[str], None] = lambda _: None,
         stamps: Stamps | None = None,
         turn: Turn = no_turn,
@@ -121,13 +103,11 @@ class Snapshots:
         self._clock = clock
         self._lifetimes = lifetimes
         self._count = count
-        self._stamps = stamps or Stamps()
         self._turn = turn
-        self._pins: OrderedDict[Question, Pin] = OrderedDict()
+        self._pins = SharedPins(archive, clock, stamps or Stamps())
         self._absences: Absences[Question] = Absences(clock)
         self._first: SingleFlight[Question, Pin] = SingleFlight(MAX_ASKING)
         self._revalidations: SingleFlight[Question, None] = SingleFlight()
-        self._catching_up: SingleFlight[Question, Pin | None] = SingleFlight()
 
     def fresh(self, question: Question) -> Snapshot | None:
         """Give the newest snapshot where no question need be asked and nothing be waited for.
@@ -138,10 +118,10 @@ class Snapshots:
         Returns:
             the snapshot, good for any mount; None: ``newest`` has to be waited for.
         """
-        pin = self._pins.get(question)
+        pin = self._pins.known(question)
         if pin is None or not self._is_good(pin):
             return None
-        self._pins.move_to_end(question)
+        self._pins.used(pin)
         self._count("hit")
         return pin.snapshot
 
@@ -178,7 +158,7 @@ class Snapshots:
         """
         pin = await self._pinned(snapshot.question)
         if snapshot.tenure is not pin.snapshot.tenure and not snapshot.tenure.ended:
-            await self._rejoin(snapshot, pin)
+            await self._pins.rejoin(pin, snapshot)
         if not self._is_fresh(pin):
             await self._validate(pin)
             await self._pinned(snapshot.question)  # tells why, where that was the end
@@ -187,7 +167,7 @@ class Snapshots:
 
     def may_go_on(self, snapshot: Snapshot) -> bool:
         """Tell whether ``keep`` would return at once."""
-        pin = self._pins.get(snapshot.question)
+        pin = self._pins.known(snapshot.question)
         return pin is not None and snapshot.tenure is pin.snapshot.tenure and self._is_fresh(pin)
 
     async def customization(self, snapshot: Snapshot) -> Customization | None:
@@ -217,29 +197,14 @@ class Snapshots:
         Raises:
             ImageServiceError: the question has no answer any more.
         """
-        pin = await self._pinned(question)
-        if known := pin.generation(generation):
-            return known
-        found = await self._archive.find(question, generation)
-        if known := pin.generation(generation):  # another reader of it was faster
-            return known
-        if found is not None:
-            pin.keep_older(found)
-        return found
+        return await self._pins.generation(await self._pinned(question), generation)
 
     @property
     def in_grace(self) -> int:
         """How many snapshots are served although they could not be validated; no longer than the grace."""
         began_after = self._clock.seconds() - self._lifetimes.grace
-        since = (pin.failing_since for pin in self._pins.values() if self._is_current(pin))
+        since = (pin.failing_since for pin in self._pins)
         return sum(failing_since is not None and failing_since > began_after for failing_since in since)
-
-    async def _rejoin(self, snapshot: Snapshot, pin: Pin) -> None:
-        """Give a snapshot whose pin had to make room the tenure of the one that came after it."""
-        if await self.retained(snapshot.question, snapshot.generation) is None:
-            snapshot.tenure.ended = True  # in the meantime
-        else:
-            snapshot.tenure = pin.snapshot.tenure
 
     # Validation.
 
@@ -251,14 +216,7 @@ class Snapshots:
         return not self._is_fresh(pin) or self._is_old(pin.snapshot)
 
     def _is_fresh(self, pin: Pin) -> bool:
-        return self._clock.seconds() < pin.validated_at + self._lifetimes.ttl and self._is_current(pin)
-
-    def _is_current(self, pin: Pin) -> bool:
-        """Whether no other process has changed what is pinned."""
-        return not self._stamps.are_shared or pin.stamp == self._stamps[self._slot(pin.snapshot)]
-
-    def _slot(self, snapshot: Snapshot) -> int:
-        return self._stamps.slot(snapshot.key)
+        return self._clock.seconds() < pin.validated_at + self._lifetimes.ttl and self._pins.is_current(pin)
 
     def _is_old(self, snapshot: Snapshot) -> bool:
         return self._clock.seconds() >= snapshot.taken_at + self._lifetimes.max_age
@@ -289,7 +247,7 @@ class Snapshots:
         pin.asked_at = self._clock.seconds()
         try:
             async with self._turn(pin.snapshot.key):
-                current = await self._catch_up(pin) if self._stamps.are_shared else pin
+                current = await self._pins.catch_up(pin)
                 if current is not None and self._is_to_be_asked(current):
                     await self._ask_again(current)
         finally:
@@ -300,13 +258,14 @@ class Snapshots:
         try:
             await self._take(pin, await self._asked(question))
         except _ENDING:
-            await self._end(pin)
+            self._count("ended")
+            await self._pins.end(pin)
             raise
         except _FAILING as error:
             self._fail(pin, error)
         except ImageServiceError as error:
             pin.refuse(error, self._clock.seconds())
-            pin.stamp = self._renew(pin.snapshot)
+            self._pins.renew(pin)
         except Exception:  # noqa: BLE001 - whatever it is, it is no reason to cut mounts off
             _log.failure("infra-env {infra_env} cannot be validated", infra_env=question.infra_env_id)
             self._fail(pin, ImageServiceError("what assisted-service said could not be taken in"))
@@ -325,14 +284,6 @@ class Snapshots:
         renewed.snapshot.tenure = snapshot.tenure
         renewed.keep_older(snapshot, *pin.older)
 
-    async def _end(self, pin: Pin) -> None:
-        self._count("ended")
-        known = self._pins.pop(pin.snapshot.question, pin)  # another, where this one has made room
-        known.snapshot.tenure.ended = pin.snapshot.tenure.ended = True
-        self._renew(pin.snapshot)
-        await self._archive.end(pin.snapshot, self._clock.seconds())
-        self._renew(pin.snapshot)  # for processes that have looked too early
-
     def _fail(self, pin: Pin, error: ImageServiceError) -> None:
         if pin.failing_since is None:
             _log.warn(
@@ -343,84 +294,26 @@ class Snapshots:
         self._count("failed")
         pin.fail(error, self._clock.seconds())
 
-    # What other processes do.
-
-    def _renew(self, snapshot: Snapshot) -> int:
-        return self._stamps.renew(self._slot(snapshot))
-
-    async def _catch_up(self, pin: Pin) -> Pin | None:
-        """Take over what another process knows by now; give what is pinned then, or None: it has ended."""
-        snapshot, stamp = pin.snapshot, self._stamps[self._slot(pin.snapshot)]
-        stored = await self._archive.state(snapshot.question)
-        if stored is not None and pin.is_superseded_by(stored):
-            if not stored.ended:
-                return await self._move_on(pin, stamp)
-            self._drop(pin)
-            return None
-        if stored is not None and stored.generation == snapshot.generation:
-            pin.confirm(min(stored.validated_at, self._clock.seconds()))
-        pin.stamp = stamp
-        return pin
-
-    async def _move_on(self, pin: Pin, stamp: int) -> Pin:
-        """Pin the generation that another process has pinned."""
-        older = pin.snapshot
-        found = await self._archive.latest(older.question)
-        is_held = older.generation < 0 or await self._archive.holds(older)
-        known = self._pins.get(older.question, pin)
-        pin.stamp = stamp
-        if found is None or known is not pin:
-            return known
-        snapshot, validated_at = found
-        renewed = self._remember(Pin(snapshot, min(validated_at, self._clock.seconds()), stamp))
-        if is_held:
-            snapshot.tenure = older.tenure
-            renewed.keep_older(older, *pin.older)
-        else:  # there has been an end in between
-            older.tenure.ended = True
-            self._archive.forget(older)
-        return renewed
-
-    def _drop(self, pin: Pin) -> None:
-        """Let go of what another process has seen the end of."""
-        pin.snapshot.tenure.ended = True
-        self._archive.forget(pin.snapshot)
-        if self._pins.get(pin.snapshot.question) is pin:
-            del self._pins[pin.snapshot.question]
-
     # Pinning.
 
     async def _pinned(self, question: Question) -> Pin:
-        pin = self._pins.get(question)
-        if pin is not None and not self._is_current(pin):
-            pin = await self._catching_up.join(question, partial(self._catch_up, pin))
+        pin = await self._pins.current(question)
         if pin is None:
             self._absences.check(question)
             return await self._first.join(question, lambda: self._obtain(question))
-        if question in self._pins:
-            self._pins.move_to_end(question)
         return pin
 
     async def _obtain(self, question: Question) -> Pin:
         """From the archive, else from assisted-service."""
-        pin = await self._restored(question)
+        pin = await self._pins.restore(question)
         if pin is not None:
             return pin
         async with self._turn(self._archive.key_of(question)):
-            pin = await self._restored(question) if self._stamps.are_shared else None
+            pin = await self._pins.restore(question) if self._pins.are_shared else None
             if pin is not None:
                 return pin
             self._count("miss")
             return await self._pin(question, await self._asked(question), after=0)
-
-    async def _restored(self, question: Question) -> Pin | None:
-        """From the archive."""
-        stamp = self._stamps[self._stamps.slot(self._archive.key_of(question))]
-        found = await self._archive.latest(question)
-        if found is None:
-            return None
-        snapshot, validated_at = found
-        return self._remember(Pin(snapshot, min(validated_at, self._clock.seconds()), stamp))
 
     async def _pin(self, question: Question, customization: Customization, *, after: int) -> Pin:
         now = self._clock.seconds()
@@ -428,13 +321,7 @@ class Snapshots:
         if self._is_old(snapshot):  # another process's, which said the same long ago
             after = snapshot.generation
             snapshot = await self._archive.add(question, customization, after=after, at=now)
-        return self._remember(Pin(snapshot, now, self._renew(snapshot)))
-
-    def _remember(self, pin: Pin) -> Pin:
-        self._pins[pin.snapshot.question] = pin
-        while len(self._pins) > MAX_PINNED:
-            self._pins.popitem(last=False)
-        return pin
+        return self._pins.pin(snapshot, now)
 
     async def _asked(self, question: Question) -> Customization:
         """Ask; a 404 is remembered for a moment."""

@@ -17,8 +17,9 @@ from image_service.assisted.archive import Archive
 from image_service.assisted.client import AssistedService
 from image_service.assisted.customizations import Customizations
 from image_service.assisted.instance_secret import load_or_create_secret
+from image_service.assisted.pin import Lifetimes
 from image_service.assisted.sealing import SECRET_BYTES, Vault
-from image_service.assisted.snapshots import Lifetimes, Snapshots
+from image_service.assisted.snapshots import Snapshots
 from image_service.assisted.sqlite_store import SqliteStore
 from image_service.assisted.turns import TURNS_FILE, Turn, Turns, no_turn
 from image_service.catalog.status import render_statuses

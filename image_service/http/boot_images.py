@@ -14,54 +14,43 @@ long as it is in progress: it must not get the bytes of another in the midst of 
 from __future__ import annotations
 
 from collections import OrderedDict
-from math import inf
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeAlias
 
 from twisted.internet.defer import Deferred
-from twisted.logger import Logger
 
-from image_service.errors import ImageServiceError, UpstreamTimeout
+from image_service.errors import UpstreamTimeout
 from image_service.http.composed_images import ComposedImages, Lost
+from image_service.http.kept_mounts import KeptMounts, is_of
 from image_service.http.mounts import Mount, Mounts
+from image_service.http.version_finder import Pinned, VersionFinder
 from image_service.http.versions import Composed, Reading, Version, Want
-from image_service.images.reference import ArtifactRef, ImageRef, Reader, Ref
-from image_service.images.snapshot import Question, Snapshot
+from image_service.images.reference import ImageRef, Reader, Ref
 from image_service.single_flight import detached
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Callable
 
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.http.composer import Composer
+    from image_service.http.kept_mounts import Memory, Recalled
     from image_service.http.resolver import Resolver
     from image_service.images.base import BaseImage
     from image_service.images.customization import Customization
     from image_service.images.reference import Credentials
+    from image_service.images.snapshot import Snapshot
     from image_service.stamps import Stamps
-
-_log = Logger()
 
 PATIENCE_SECONDS = 2.5
 """How long a request waits for its image: firmware gives up after 5 s, and is to be told before 3."""
-SAVE_SECONDS = 10.0
-"""How often it is noted who is reading what, where mounts last for long."""
-MIN_SAVE_SECONDS = 0.1
 MAX_RETAINED = 4096
 """Versions that can be found by their entity tags."""
-_LOST = "the image that was being read is not there any more"
 
 _Tag: TypeAlias = "tuple[Ref, Credentials | None, str]"
 
 
-class Snapshots(Protocol):
+class Snapshots(Pinned, Protocol):
     """Where customizations are pinned."""
-
-    def fresh(self, question: Question) -> Snapshot | None:
-        """The newest, if nothing need be asked."""
-
-    async def newest(self, question: Question) -> Snapshot:
-        """The newest, for a new mount."""
 
     def may_go_on(self, snapshot: Snapshot) -> bool:
         """Whether ``keep`` has nothing to wait for."""
@@ -71,42 +60,6 @@ class Snapshots(Protocol):
 
     async def customization(self, snapshot: Snapshot) -> Customization | None:
         """What it holds; None: it is not kept any more."""
-
-    async def retained(self, question: Question, generation: int) -> Snapshot | None:
-        """The one that a mount read before this process began."""
-
-
-class Remembered(Protocol):
-    """What a reader was reading."""
-
-    @property
-    def key(self) -> bytes:
-        """Of the snapshot."""
-
-    @property
-    def generation(self) -> int:
-        """Of the snapshot."""
-
-    @property
-    def base_sha256(self) -> str:
-        """Of the base."""
-
-    @property
-    def read_at(self) -> float:
-        """When it last did, seconds since the epoch."""
-
-
-class Memory(Protocol):
-    """Where mounts outlive the process."""
-
-    async def recall(self, reader: Reader) -> Remembered | None:
-        """What a reader was reading."""
-
-    async def save_mounts(self, mounts: Iterable[tuple[Reader, Snapshot, str, float, float]]) -> None:
-        """Keep what is being read: snapshot, the base's SHA-256, when, and since when all else stays."""
-
-    def reader_of(self, reader: Reader) -> bytes:
-        """A digest that stands for a reader."""
 
 
 class BootImages:
@@ -137,15 +90,14 @@ class BootImages:
         count: Callable[[str], None] = lambda _: None,
         stamps: Stamps | None = None,
     ) -> None:
-        self._are_others = stamps is not None and stamps.are_shared
-        self._composer = composer
-        self._resolver = resolver
-        self._memory = memory
+        self._finder = VersionFinder(composer, resolver, snapshots)
         self._snapshots = snapshots
         self._clock = clock
         self._window_seconds = window_seconds
-        self.save_seconds = save_seconds(window_seconds)
         self.mounts: Mounts[Version] = Mounts(clock, window_seconds, memory.reader_of, stamps)
+        are_others = stamps is not None and stamps.are_shared
+        self._kept = KeptMounts(memory, self.mounts, clock, window_seconds, are_others=are_others)
+        self.save_seconds = self._kept.save_seconds
         self._composed = ComposedImages(composer, snapshots, held_bytes, count)
         self._retained: OrderedDict[_Tag, Version] = OrderedDict()
         self._superseded: list[tuple[float, BaseImage]] = []
@@ -166,7 +118,7 @@ class BootImages:
         """
         version = self._being_read(want)
         if version is None:
-            version = None if self._may_be_remembered(want) else self._newest_at_once(want.reader)
+            version = None if self._may_be_remembered(want) else self._finder.newest_at_once(want.reader)
         elif version.snapshot is not None and not self._snapshots.may_go_on(version.snapshot):
             return None
         return None if version is None else self._composed.known(version)
@@ -199,10 +151,7 @@ class BootImages:
         mount = self.mounts.begin(reader, version)
         mount.answers += 1
         self.shows(want, composed)
-        if mount.saved_at is None:  # at once, for who knows how this process ends
-            self._note(mount, self._begin(reader, version, inf))
-        elif self._is_to_be_noted(mount):
-            self._note(mount, self._save([(reader, mount)]))
+        self._kept.note(reader, mount)
         return mount
 
     def reads_on(self, reader: Reader, mount: Mount[Version]) -> Composed | None:
@@ -222,7 +171,7 @@ class BootImages:
         composed = self._composed.known(version)
         if composed is None or not self.mounts.go_on(reader, mount):
             return None
-        if mount.noting is not None or self._is_to_be_noted(mount):
+        if not self._kept.is_noted(mount):
             return None
         mount.answers += 1
         return composed
@@ -262,40 +211,7 @@ class BootImages:
 
     async def save_mounts(self) -> None:
         """Keep the mounts that have read since the last time, for a process that may follow this one."""
-        await self._save(self.mounts.to_save())
-
-    def _is_to_be_noted(self, mount: Mount[Version]) -> bool:
-        return mount.saved_at is None or mount.read_at > mount.saved_at + self.save_seconds
-
-    def _note(self, mount: Mount[Version], saving: Coroutine[Any, Any, object]) -> None:
-        """Have other processes know of a mount; while there may be any, its answers wait for that."""
-        mount.saved_at = mount.read_at
-        noting = Deferred.fromCoroutine(saving)
-        noting.addErrback(lambda failure: _log.failure("a mount was not saved", failure=failure))
-        if self._are_others and not noting.called:
-            mount.noting = noting.addCallback(lambda _: setattr(mount, "noting", None))
-
-    async def _save(self, mounts: Iterable[tuple[Reader, Mount[Version]]]) -> None:
-        await self._memory.save_mounts(
-            (reader, mount.version.snapshot, mount.version.base.sha256, mount.read_at, mount.began_at)
-            for reader, mount in mounts
-            if mount.version.snapshot is not None and not mount.version.snapshot.tenure.ended
-        )
-
-    async def _begin(self, reader: Reader, version: Version, since: float) -> bool:
-        """Have a reader go on with a version wherever it comes, unless it has read another one since then."""
-        if version.snapshot is None:
-            return True
-        now = self._clock.seconds()
-        await self._memory.save_mounts([(reader, version.snapshot, version.base.sha256, now, since)])
-        if not self._are_others:
-            return True
-        stamp = self.mounts.renew(reader)
-        kept = await self._memory.recall(reader)  # as of after that: who writes later renews the stamp later
-        if kept is not None and not _is_of(kept, version):
-            return False
-        self.mounts.learn(reader, version, stamp, now)
-        return True
+        await self._kept.save()
 
     async def _find(self, want: Want) -> Composed:
         composed = await self._find_one(want)
@@ -306,9 +222,7 @@ class BootImages:
     async def _goes_on_with(self, want: Want, version: Version) -> bool:
         """Whether a mount reads this version, as of now if it read none."""
         begun = self._being_read(want)
-        if begun is None and self._are_others:
-            return await self._begin(want.reader, version, self._clock.seconds() - self._window_seconds)
-        return begun is None or begun == version
+        return await self._kept.begins(want.reader, version) if begun is None else begun == version
 
     async def _find_one(self, want: Want) -> Composed:
         version = self._being_read(want) or await self._recalled(want)
@@ -323,9 +237,9 @@ class BootImages:
 
     async def _compose_newest(self, reader: Reader) -> Composed:
         try:
-            return await self._composed.get(await self._newest(reader))
+            return await self._composed.get(await self._finder.newest(reader))
         except Lost:  # by the store, which is known only now: it is asked for anew
-            return await self._composed.get(await self._newest(reader))
+            return await self._composed.get(await self._finder.newest(reader))
 
     async def _go_on(self, version: Version) -> Composed:
         if version.snapshot is not None:
@@ -366,12 +280,10 @@ class BootImages:
         """The version that the reader was in the midst of, by what another process has saved."""
         if not self._may_be_remembered(want):
             return None
-        reader, stamp = want.reader, self.mounts.stamp(want.reader)
-        remembered = await self._memory.recall(reader)
-        if remembered is not None and self._clock.seconds() > remembered.read_at + self._window_seconds:
-            remembered = None
+        reader = want.reader
+        recalled = await self._kept.recall(reader)
         try:
-            version = await self._restore(reader, remembered)
+            version = await self._restore(reader, recalled)
             if version is None or (
                 want.reading is Reading.NAMED and not (await self._go_on(version)).is_named(want)
             ):
@@ -381,71 +293,15 @@ class BootImages:
                 return None
             raise
         if self.mounts.find(reader) is None:
-            self.mounts.learn(reader, version, stamp, remembered.read_at if remembered else 0.0)
+            self._kept.learn(reader, version, recalled)
         return version
 
-    async def _restore(self, reader: Reader, remembered: Remembered | None) -> Version | None:
+    async def _restore(self, reader: Reader, recalled: Recalled) -> Version | None:
         """The version that is remembered; what is known here does where none is, or none can be looked up."""
-        known = self.mounts.last(reader)
-        if remembered is None or (known is not None and _is_of(remembered, known)):
+        known, remembered = self.mounts.last(reader), recalled.mount
+        if remembered is None or (known is not None and is_of(remembered, known)):
             return known
-        ref = await self._resolver.resolve(reader.ref, reader.credentials)
-        base = self._composer.find_base(ref)
-        question = _question(ref, reader.credentials)
-        snapshot = await self._snapshots.retained(question, remembered.generation)
-        # An alias may have moved on, and an infra-env may have become one for another kind of image.
-        if snapshot is None or snapshot.key != remembered.key or base.sha256 != remembered.base_sha256:
-            raise Lost(_LOST)
-        return Version(ref, base, snapshot)
-
-    async def _newest(self, reader: Reader) -> Version:
-        ref = await self._resolver.resolve(reader.ref, reader.credentials)
-        base = self._composer.find_base(ref)
-        if isinstance(ref, ArtifactRef):
-            return Version(ref, base, None)
-        return Version(ref, base, await self._snapshots.newest(_question(ref, reader.credentials)))
-
-    def _newest_at_once(self, reader: Reader) -> Version | None:
-        ref = self._resolver.at_once(reader.ref, reader.credentials)
-        if ref is None:
-            return None
-        snapshot = None
-        if isinstance(ref, ImageRef):
-            snapshot = self._snapshots.fresh(_question(ref, reader.credentials))
-            if snapshot is None:
-                return None
-        try:
-            return Version(ref, self._composer.find_base(ref), snapshot)
-        except ImageServiceError:
-            return None  # ``get`` says why
-
-
-def save_seconds(window_seconds: float) -> float:
-    """Tell how often mounts are to be noted, so that none is taken for over that another process serves.
-
-    Args:
-        window_seconds: how long after its last read a mount is in progress.
-
-    Returns:
-        at most half of that, but never much work for a tiny one.
-    """
-    return min(SAVE_SECONDS, max(window_seconds / 4, MIN_SAVE_SECONDS))
-
-
-def _is_of(remembered: Remembered, version: Version) -> bool:
-    snapshot = version.snapshot
-    return (
-        snapshot is not None
-        and (remembered.key, remembered.generation) == (snapshot.key, snapshot.generation)
-        and remembered.base_sha256 == version.base.sha256
-    )
-
-
-def _question(ref: Ref, credentials: Credentials | None) -> Question:
-    if isinstance(ref, ArtifactRef) or ref.kind is None:
-        msg = f"nobody is asked about {ref}"
-        raise TypeError(msg)
-    return Question(ref.infra_env_id, ref.kind.question, credentials)
+        return await self._finder.remembered(reader, remembered)
 
 
 def _too_slow(_: object, seconds: float) -> NoReturn:

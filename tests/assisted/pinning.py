@@ -12,8 +12,9 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from image_service.assisted.archive import Archive
+from image_service.assisted.pin import Lifetimes
 from image_service.assisted.sealing import Vault
-from image_service.assisted.snapshots import Lifetimes, Snapshots
+from image_service.assisted.snapshots import Snapshots
 from image_service.assisted.turns import Turn, no_turn
 from image_service.errors import StoreFailed
 from image_service.images.customization import Customization

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
+from image_service.assisted import shared_pins
 from image_service.assisted import snapshots as snapshots_module
 from image_service.assisted.pin import MAX_OLDER, RETRY_SECONDS
 from image_service.assisted.snapshots import REVALIDATION_PATIENCE_SECONDS
@@ -774,12 +775,12 @@ def test_what_is_lost_and_cannot_be_asked_for_is_told(pinning: Pinning) -> None:
 def test_pins_that_make_room_are_found_again_and_end_with_their_mounts(
     pinning: Pinning, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshots_module, "MAX_PINNED", 2)
+    monkeypatch.setattr(shared_pins, "MAX_PINNED", 2)
     first = pinning.newest()
     config = pinning.config(first)
     for question in OTHERS:
         pinning.newest(question)
-        assert len(pinning.snapshots._pins) <= 2
+        assert len(pinning.snapshots._pins._pins) <= 2
     assert not pinning.snapshots.may_go_on(first)
     again = pinning.newest()
     assert (again is not first, pinning.config(again)) == (True, config)
@@ -798,7 +799,7 @@ def test_pins_that_make_room_are_found_again_and_end_with_their_mounts(
 def test_a_mount_whose_pin_made_room_does_not_go_on_after_an_end_that_it_did_not_see(
     pinning: Pinning, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshots_module, "MAX_PINNED", 1)
+    monkeypatch.setattr(shared_pins, "MAX_PINNED", 1)
     first = pinning.newest()
     pinning.newest(OTHERS[0])
     pinning.clock.advance(TTL)
@@ -813,24 +814,24 @@ def test_a_mount_whose_pin_made_room_does_not_go_on_after_an_end_that_it_did_not
 
 
 def test_what_is_renewed_is_the_last_to_make_room(pinning: Pinning, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots_module, "MAX_PINNED", 2)
+    monkeypatch.setattr(shared_pins, "MAX_PINNED", 2)
     pinning.newest()
     pinning.newest(OTHERS[0])
     pinning.clock.advance(TTL)
     pinning.upstream.text = "changed"
     pinning.newest()
     pinning.newest(OTHERS[1])
-    assert list(pinning.snapshots._pins) == [QUESTION, OTHERS[1]]
+    assert list(pinning.snapshots._pins._pins) == [QUESTION, OTHERS[1]]
     assert pinning.snapshots.fresh(QUESTION)
     pinning.newest(OTHERS[2])
-    assert list(pinning.snapshots._pins) == [QUESTION, OTHERS[2]]
+    assert list(pinning.snapshots._pins._pins) == [QUESTION, OTHERS[2]]
 
 
 def test_the_end_reaches_who_came_while_it_was_being_asked_for(
     pinning: Pinning, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pin may make room, and be found again, in the midst of its own revalidation."""
-    monkeypatch.setattr(snapshots_module, "MAX_PINNED", 1)
+    monkeypatch.setattr(shared_pins, "MAX_PINNED", 1)
     first = pinning.newest()
     pinning.clock.advance(TTL)
     pinning.upstream.held, pinning.upstream.error = [], Forbidden("no longer")
@@ -855,13 +856,13 @@ def test_older_generations_are_bounded(pinning: Pinning) -> None:
         pinning.upstream.text = str(number)
         pinning.newest()
         pinning.clock.advance(TTL)
-    (pin,) = pinning.snapshots._pins.values()
+    (pin,) = pinning.snapshots._pins._pins.values()
     assert [snapshot.generation for snapshot in pin.older] == list(range(29, 29 - MAX_OLDER, -1))
     assert first.tenure is pin.snapshot.tenure, "a mount that reads the first one ends with all"
     after = pinning.restarted()
     for generation in range(30, 0, -1):
         outcome(after.snapshots.retained(QUESTION, generation))
-    (pin,) = after.snapshots._pins.values()
+    (pin,) = after.snapshots._pins._pins.values()
     assert len(pin.older) <= MAX_OLDER
 
 
@@ -892,7 +893,7 @@ def test_what_is_told_again_and_again_does_not_grow(
     pinning.clock.advance(seconds)
     pinning.upstream.error = error
     Outcome(pinning.snapshots.newest(QUESTION))
-    for pin in pinning.snapshots._pins.values():
+    for pin in pinning.snapshots._pins._pins.values():
         kept = pin.error or pin.refusal
         assert kept is not None
         assert kept.__traceback__ is None
@@ -918,10 +919,10 @@ def test_no_secret_is_in_what_is_logged_or_shown(pinning: Pinning, logged_failur
             Outcome(pinning.snapshots.newest(question))
     logged_failures.flush(KeyError)
     assert question.credentials is not None
-    for told in (repr(first), repr(question), repr(pinning.snapshots._pins), *map(formatEvent, events)):
+    for told in (repr(first), repr(question), repr(pinning.snapshots._pins._pins), *map(formatEvent, events)):
         assert "s3cr3t" not in told
         assert "'one'" not in told
-    assert not any(pinning.snapshots._pins)
+    assert not any(pinning.snapshots._pins._pins)
 
 
 def test_what_happens_is_counted(pinning: Pinning, logged_failures: LoggedFailures) -> None:

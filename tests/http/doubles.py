@@ -13,8 +13,9 @@ from twisted.internet.task import Clock
 from image_service.assisted.answers import Ignition, InfraEnv
 from image_service.assisted.archive import Archive
 from image_service.assisted.customizations import Customizations
+from image_service.assisted.pin import Lifetimes
 from image_service.assisted.sealing import Vault
-from image_service.assisted.snapshots import Lifetimes, Snapshots
+from image_service.assisted.snapshots import Snapshots
 from image_service.assisted.turns import Turn, no_turn
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import Unavailable, UnknownBaseImage

@@ -502,8 +502,8 @@ def forget_what_is_in_memory(world: World) -> None:
     """As when much else is read: composed images, and the answers that they are made of."""
     world.images._composed._composed.clear()
     world.images._composed.held_bytes = 0
-    world.images._memory._recent.clear()  # type: ignore[attr-defined]  # an Archive
-    world.images._memory._recent_bytes = 0  # type: ignore[attr-defined]  # same
+    world.images._kept._memory._recent.clear()  # type: ignore[attr-defined]  # an Archive
+    world.images._kept._memory._recent_bytes = 0  # type: ignore[attr-defined]  # same
 
 
 # The process that follows.
@@ -797,7 +797,7 @@ def test_a_mount_that_cannot_be_saved_is_logged_and_served(
     async def save_mounts(_: object) -> None:
         raise KeyError("odd")
 
-    world.images._memory.save_mounts = save_mounts  # type: ignore[assignment, method-assign]  # fails as nobody foresaw
+    world.images._kept._memory.save_mounts = save_mounts  # type: ignore[assignment, method-assign]  # fails as nobody foresaw
     assert client.range() is client.range()
     assert len(logged_failures.flush(KeyError)) == 1
 
@@ -979,7 +979,7 @@ async def test_a_number_that_is_given_again_after_hours_is_not_that_of_another_i
     world: World, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store has forgotten the question, and so has the process, but not what it composed."""
-    monkeypatch.setattr("image_service.assisted.snapshots.MAX_PINNED", 1)
+    monkeypatch.setattr("image_service.assisted.shared_pins.MAX_PINNED", 1)
     first = client.range()
     Client(world, ref=OTHER_REF).range()
     pass_ttl(world, "changed")

@@ -15,8 +15,8 @@ from twisted.internet.defer import Deferred
 
 from image_service.assisted.turns import Turns, no_turn
 from image_service.errors import Forbidden, NotFound
-from image_service.http.boot_images import SAVE_SECONDS, save_seconds
 from image_service.http.composer import THREAD_BYTES
+from image_service.http.kept_mounts import SAVE_SECONDS, save_seconds
 from image_service.http.versions import Reading, Want
 from image_service.range_locks import RangeLocks
 from image_service.stamps import COUNT, SIZE_BYTES, Stamps

@@ -1,0 +1,118 @@
+"""Which version a request is about: the newest of what it names, or the one that its reader is reading."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from image_service.errors import ImageServiceError
+from image_service.http.composed_images import Lost
+from image_service.http.versions import Version
+from image_service.images.reference import ArtifactRef, ImageRef
+from image_service.images.snapshot import Question
+
+if TYPE_CHECKING:
+    from image_service.http.composer import Composer
+    from image_service.http.kept_mounts import Remembered
+    from image_service.http.resolver import Resolver
+    from image_service.images.reference import Credentials, Reader, Ref
+    from image_service.images.snapshot import Snapshot
+
+_LOST = "the image that was being read is not there any more"
+
+
+class Pinned(Protocol):
+    """What is pinned."""
+
+    def fresh(self, question: Question) -> Snapshot | None:
+        """The newest, if nothing need be asked."""
+
+    async def newest(self, question: Question) -> Snapshot:
+        """The newest, for a new mount."""
+
+    async def retained(self, question: Question, generation: int) -> Snapshot | None:
+        """The one that a mount read before this process began."""
+
+
+class VersionFinder:
+    """Finds versions.
+
+    Args:
+        composer: finds base images.
+        resolver: completes references.
+        snapshots: what is laid over base images.
+    """
+
+    def __init__(self, composer: Composer, resolver: Resolver, snapshots: Pinned) -> None:
+        self._composer = composer
+        self._resolver = resolver
+        self._snapshots = snapshots
+
+    def newest_at_once(self, reader: Reader) -> Version | None:
+        """Find the newest version without asking.
+
+        Args:
+            reader: who wants what.
+
+        Returns:
+            the version; None: ask for the ``newest``.
+        """
+        ref = self._resolver.at_once(reader.ref, reader.credentials)
+        if ref is None:
+            return None
+        snapshot = None
+        if isinstance(ref, ImageRef):
+            snapshot = self._snapshots.fresh(_question(ref, reader.credentials))
+            if snapshot is None:
+                return None
+        try:
+            return Version(ref, self._composer.find_base(ref), snapshot)
+        except ImageServiceError:
+            return None  # ``newest`` says why
+
+    async def newest(self, reader: Reader) -> Version:
+        """Find the newest version.
+
+        Args:
+            reader: who wants what.
+
+        Returns:
+            the version.
+
+        Raises:
+            ImageServiceError: there is none.
+        """
+        ref = await self._resolver.resolve(reader.ref, reader.credentials)
+        base = self._composer.find_base(ref)
+        if isinstance(ref, ArtifactRef):
+            return Version(ref, base, None)
+        return Version(ref, base, await self._snapshots.newest(_question(ref, reader.credentials)))
+
+    async def remembered(self, reader: Reader, remembered: Remembered) -> Version:
+        """Find the version that a reader is in the midst of.
+
+        Args:
+            reader: who reads.
+            remembered: what.
+
+        Returns:
+            the version.
+
+        Raises:
+            Lost: it is not there any more.
+            ImageServiceError: it must not be seen any more.
+        """
+        ref = await self._resolver.resolve(reader.ref, reader.credentials)
+        base = self._composer.find_base(ref)
+        question = _question(ref, reader.credentials)
+        snapshot = await self._snapshots.retained(question, remembered.generation)
+        # An alias may have moved on, and an infra-env may have become one for another kind of image.
+        if snapshot is None or snapshot.key != remembered.key or base.sha256 != remembered.base_sha256:
+            raise Lost(_LOST)
+        return Version(ref, base, snapshot)
+
+
+def _question(ref: Ref, credentials: Credentials | None) -> Question:
+    if isinstance(ref, ArtifactRef) or ref.kind is None:
+        msg = f"nobody is asked about {ref}"
+        raise TypeError(msg)
+    return Question(ref.infra_env_id, ref.kind.question, credentials)
