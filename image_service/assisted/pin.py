@@ -74,10 +74,11 @@ class Pin:
     def is_superseded_by(self, stored: Stored) -> bool:
         """Tell whether what another process has kept takes the place of this.
 
-        Nobody else knows of a snapshot that the store did not take: it gives way to one that it did.
+        Nobody else knows of a snapshot that the store did not take: it gives way to one that it did, but for
+        those that it came after itself.
         """
         if self.snapshot.generation < 0:
-            return not stored.ended
+            return not stored.ended and self.generation(stored.generation) is None
         return stored.ended or stored.taken_at > self.snapshot.taken_at
 
     def confirm(self, at: float) -> None:

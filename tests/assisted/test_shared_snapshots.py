@@ -231,6 +231,18 @@ def test_a_question_that_shares_its_stamp_costs_a_look_into_the_store(processes:
     assert one.rounds == 1
 
 
+def test_a_change_that_the_store_does_not_take_costs_each_a_round_and_no_more(
+    processes: list[Pinning],
+) -> None:
+    one, before = processes[0], configs(processes)
+    one.clock.advance(TTL)
+    one.store.broken, one.upstream.text = {"add"}, "changed"
+    changed = [configs(processes) for _ in range(3)]
+    assert changed[0] == changed[1] == changed[2]
+    assert changed[0].isdisjoint(before)
+    assert one.rounds == 1 + len(processes)
+
+
 @pytest.mark.parametrize("broken", [{"latest"}, {"add", "validated", "end"}, {"load"}, METHODS])
 def test_a_store_that_fails_costs_rounds_and_nothing_else(processes: list[Pinning], broken: set[str]) -> None:
     one = processes[0]
