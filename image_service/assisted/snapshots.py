@@ -199,6 +199,10 @@ class Snapshots:
         """
         return await self._pins.generation(await self._pinned(question), generation)
 
+    def key_of(self, question: Question) -> bytes:
+        """Give what stands for a question in the store, and in what mounts are remembered by."""
+        return self._archive.key_of(question)
+
     @property
     def in_grace(self) -> int:
         """How many snapshots are served although they could not be validated; no longer than the grace."""

@@ -167,6 +167,20 @@ class Catalog:
             raise arrival.refusal()
         return arrival.base
 
+    def find_by_digest(self, sha256: str, kind: Kind) -> BaseImage | None:
+        """Give the base image that has certain bytes, whatever it is found by now.
+
+        Args:
+            sha256: of its file, lower-case hex.
+            kind: the kind of boot image.
+
+        Returns:
+            the image; None: there is none that is ready, or several are alike and only a name tells which.
+        """
+        bases = [arrival.base for arrival in self._arrivals if arrival.kind is kind.base]
+        alike = [base for base in bases if base is not None and base.sha256 == sha256]
+        return alike[0] if len(alike) == 1 else None
+
     @property
     def ready(self) -> bool:
         """Whether images can be served, and none but those that failed will be ready only later."""

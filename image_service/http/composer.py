@@ -34,6 +34,9 @@ class Catalog(Protocol):
     def find(self, version: str, architecture: str, kind: Kind) -> BaseImage:
         """The base image for a kind of boot image, ready to serve; raises where there is none."""
 
+    def find_by_digest(self, sha256: str, kind: Kind) -> BaseImage | None:
+        """The one of these bytes, if there is one alone."""
+
 
 class Templates(Protocol):
     """What is derived from base images: there, or being made, which raises Unavailable."""

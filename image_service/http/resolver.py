@@ -93,7 +93,7 @@ class Resolver:
         Returns:
             a reference that leaves nothing open; None: somebody has to be asked.
         """
-        if isinstance(ref, ArtifactRef) or _is_complete(ref):
+        if isinstance(ref, ArtifactRef) or is_complete(ref):
             return ref
         known = self._known.get((ref, credentials))
         if known is None or self._clock.seconds() >= max(known.asked_at + self._ttl_seconds, known.retry_at):
@@ -167,5 +167,10 @@ def _complete(ref: ImageRef, infra_env: InfraEnv) -> ImageRef:
     return ImageRef(ref.infra_env_id, version, architecture, ref.kind or infra_env.kind or Kind.FULL_ISO)
 
 
-def _is_complete(ref: ImageRef) -> bool:
+def is_complete(ref: ImageRef) -> bool:
+    """Tell whether a reference leaves nothing open.
+
+    Args:
+        ref: as requested.
+    """
     return ref.version is not None and ref.kind is not None and ref.architecture is not None

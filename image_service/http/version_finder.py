@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from image_service.errors import ImageServiceError
 from image_service.http.composed_images import Lost
+from image_service.http.resolver import is_complete
 from image_service.http.versions import Version
-from image_service.images.reference import ArtifactRef, ImageRef
+from image_service.images.reference import ISOS, ArtifactRef, ImageRef
 from image_service.images.snapshot import Question
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ _LOST = "the image that was being read is not there any more"
 
 class Pinned(Protocol):
     """What is pinned."""
+
+    def key_of(self, question: Question) -> bytes:
+        """What stands for a question in the store."""
 
     def fresh(self, question: Question) -> Snapshot | None:
         """The newest, if nothing need be asked."""
@@ -90,6 +94,9 @@ class VersionFinder:
     async def remembered(self, reader: Reader, remembered: Remembered) -> Version:
         """Find the version that a reader is in the midst of.
 
+        What its reference leaves open is what it was when the reader began: the infra-env may say otherwise
+        by now, and nobody asks it.
+
         Args:
             reader: who reads.
             remembered: what.
@@ -101,14 +108,26 @@ class VersionFinder:
             Lost: it is not there any more.
             ImageServiceError: it must not be seen any more.
         """
-        ref = await self._resolver.resolve(reader.ref, reader.credentials)
+        ref = self._completed(reader, remembered)
         base = self._composer.find_base(ref)
         question = _question(ref, reader.credentials)
         snapshot = await self._snapshots.retained(question, remembered.generation)
-        # An alias may have moved on, and an infra-env may have become one for another kind of image.
         if snapshot is None or snapshot.key != remembered.key or base.sha256 != remembered.base_sha256:
-            raise Lost(_LOST)
+            raise Lost(_LOST)  # an alias may have moved on
         return Version(ref, base, snapshot)
+
+    def _completed(self, reader: Reader, remembered: Remembered) -> Ref:
+        """What a reader's reference leaves open, told by what was made of it."""
+        ref = reader.ref
+        if isinstance(ref, ArtifactRef) or is_complete(ref):
+            return ref
+        for kind in (ref.kind,) if ref.kind else ISOS:
+            question = Question(ref.infra_env_id, kind.question, reader.credentials)
+            base = self._composer.catalog.find_by_digest(remembered.base_sha256, kind)
+            if base is not None and self._snapshots.key_of(question) == remembered.key:
+                version, architecture = ref.version or base.version, ref.architecture or base.architecture
+                return ImageRef(ref.infra_env_id, version, architecture, kind)
+        raise Lost(_LOST)
 
 
 def _question(ref: Ref, credentials: Credentials | None) -> Question:

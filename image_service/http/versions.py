@@ -8,7 +8,7 @@ import attrs
 
 from image_service.http.respond import Representation  # noqa: TC001 - attrs resolves annotations
 from image_service.images.base import BaseImage  # noqa: TC001 - same
-from image_service.images.reference import Reader, Ref  # noqa: TC001 - same
+from image_service.images.reference import ImageRef, Reader, Ref
 from image_service.images.snapshot import Snapshot  # noqa: TC001 - same
 
 OVERHEAD_BYTES = 4 * 1024
@@ -40,8 +40,13 @@ class Want:
     date: str | None = None
 
 
-def _identity_of_base(base: BaseImage) -> str:
-    return base.sha256
+def _identity_of_ref(ref: Ref) -> tuple[object, ...]:
+    """What of it an image is made of: not the name by which the base was found."""
+    return (ref.infra_env_id, ref.kind) if isinstance(ref, ImageRef) else (ref.artifact,)
+
+
+def _identity_of_base(base: BaseImage) -> tuple[str, ...]:
+    return base.sha256, base.version, base.architecture
 
 
 @attrs.frozen(cache_hash=True)
@@ -54,7 +59,7 @@ class Version:
         snapshot: what is laid over it; None: nothing.
     """
 
-    ref: Ref
+    ref: Ref = attrs.field(eq=_identity_of_ref)
     base: BaseImage = attrs.field(eq=_identity_of_base)
     snapshot: Snapshot | None
 

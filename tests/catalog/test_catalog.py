@@ -346,6 +346,23 @@ async def test_finds_by_build_before_openshift_version(bench: Bench, lines: Line
     assert found == {"4.18": "4.18", "b": "4.18", "4.17": "c", "d": "d"}
 
 
+@ensure_deferred
+async def test_finds_by_content_where_only_one_has_it(bench: Bench, lines: Lines, tmp_path: Path) -> None:
+    twins, other = write(tmp_path / "twins.iso").as_uri(), tmp_path / "other.iso"
+    other.write_bytes(build_live_iso({**live_files(), "coreos/other": b"other"}))
+    images = [entry(twins, "a"), entry(twins, "b"), entry(other.as_uri(), "c")]
+    catalog = bench.start(*images)
+    lone = hashlib.sha256(other.read_bytes()).hexdigest()
+    assert catalog.find_by_digest(lone, Kind.FULL_ISO) is None, "it is not ready"
+    for image in images:
+        await lines.until(image.file_name, State.READY)
+
+    alike = catalog.find("a", "x86_64", Kind.FULL_ISO).sha256
+    assert catalog.find_by_digest(alike, Kind.FULL_ISO) is None
+    assert catalog.find_by_digest(lone, Kind.MINIMAL_ISO) is catalog.find("c", "x86_64", Kind.FULL_ISO)
+    assert catalog.find_by_digest(lone, Kind.DISCONNECTED_ISO) is None
+
+
 @pytest.mark.parametrize(
     ("asked", "says"),
     [

@@ -24,7 +24,7 @@ from image_service.http.composer import Composer
 from image_service.http.resolver import Resolver
 from image_service.images.reference import ImageRef, Kind
 from tests.assisted.memory_store import MemoryStore
-from tests.coreos.iso_builder import CREATED, build_live_iso
+from tests.coreos.iso_builder import CREATED, build_live_iso, live_files
 from tests.images.building import base_image
 
 if TYPE_CHECKING:
@@ -69,9 +69,17 @@ class CountingCatalog:
     def find(self, version: str, architecture: str, kind: Kind) -> BaseImage:
         """As ``Catalog.find``."""
         self.asked[version, architecture, kind] += 1
-        if (version, architecture, kind.base) not in self.images:
-            raise UnknownBaseImage(f"there is no {version} for {architecture}")
-        return self.images[version, architecture, kind.base]
+        if (version, architecture, kind.base) in self.images:
+            return self.images[version, architecture, kind.base]
+        for (_, there, of), base in self.images.items():
+            if (base.version, there, of) == (version, architecture, kind.base):
+                return base
+        raise UnknownBaseImage(f"there is no {version} for {architecture}")
+
+    def find_by_digest(self, sha256: str, kind: Kind) -> BaseImage | None:
+        """As ``Catalog.find_by_digest``."""
+        bases = (base for (_, _, of), base in self.images.items() if of is kind.base)
+        return next((base for base in bases if base.sha256 == sha256), None)
 
 
 @attrs.define(eq=False)
@@ -246,7 +254,7 @@ def world() -> Iterator[World]:
     with ExitStack() as open_files:
 
         def base(architecture: str, *, disconnected: bool = False) -> BaseImage:
-            iso = build_live_iso()
+            iso = build_live_iso({**live_files(), "coreos/for": f"{architecture} {disconnected}".encode()})
             return open_files.enter_context(
                 base_image(iso, architecture=architecture, disconnected=disconnected)
             )

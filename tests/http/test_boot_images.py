@@ -661,16 +661,54 @@ def test_a_mount_whose_base_is_another_now_is_refused_while_it_is_in_progress(
         assert client.range().version.base is other
 
 
-def test_so_is_one_whose_infra_env_is_for_another_kind_now(world: World) -> None:
+@pytest.mark.parametrize(("then", "now"), [(FULL, DISCONNECTED), (DISCONNECTED, FULL)])
+def test_one_whose_infra_env_is_for_another_kind_now_goes_on(world: World, then: Kind, now: Kind) -> None:
     """Both kinds may be made of one base, and have snapshots of one number."""
     client = Client(world, ref=OPEN_REF)
-    world.assisted.told = infra_env_of((), VERSION, FULL)
-    client.range()
-    Client(world, ref=attrs.evolve(REF, kind=DISCONNECTED)).range()
+    world.assisted.told = infra_env_of((), VERSION, then)
     world.catalog.images[VERSION, "x86_64", DISCONNECTED] = world.catalog.images[VERSION, "x86_64", FULL]
-    world.assisted.told = infra_env_of((), VERSION, DISCONNECTED)
+    first = bytes_of(client.range())
+    say(world, "of the other kind")
+    other = Client(world, ref=attrs.evolve(REF, kind=now)).range()
+    world.assisted.told = infra_env_of((), VERSION, now)
     restart(world)
-    assert isinstance(client.ask().error, NotFound)
+    assert bytes_of(client.range()) == first
+    assert bytes_of(client.whole()) == bytes_of(other)
+
+
+def test_one_whose_short_url_stands_for_another_version_now_goes_on(world: World) -> None:
+    client = Client(world, ref=OPEN_REF)
+    world.assisted.told = infra_env_of((), VERSION)
+    first = bytes_of(client.range())
+    with base_image(build_live_iso({**live_files(), "coreos/other": b"other"}), version="4.21") as other:
+        world.catalog.images["4.21", "x86_64", FULL] = other
+        world.assisted.told = infra_env_of((), "4.21")
+        restart(world)
+        world.assisted.calls.clear()
+        assert bytes_of(client.range()) == first
+        assert world.assisted.asked == [], "nobody needs to be asked"
+        assert client.head().version.base is other
+        assert bytes_of(client.range()) == first
+        del world.catalog.images[VERSION, "x86_64", FULL]
+        restart(world)
+        assert isinstance(client.ask().error, NotFound)
+
+
+def test_it_is_not_made_again_for_who_asks_anew(world: World) -> None:
+    """It is found by its base's build then, and by the infra-env's version by who asks anew."""
+    client = Client(world, ref=OPEN_REF)
+    world.assisted.told = infra_env_of((), VERSION)
+    client.range()
+    restart(world)
+    assert client.range() is client.head()
+
+
+def test_bases_of_one_content_and_two_builds_make_two_images(world: World) -> None:
+    """A minimal ISO names the build that its rootfs is of."""
+    one, other = (Client(world, ref=attrs.evolve(REF, version=version)) for version in (VERSION, "4.21"))
+    base = world.catalog.images[VERSION, "x86_64", FULL]
+    world.catalog.images["4.21", "x86_64", FULL] = attrs.evolve(base, version="4.21")
+    assert one.head().version != other.head().version
 
 
 def test_two_processes_give_one_client_one_image(world: World, client: Client) -> None:

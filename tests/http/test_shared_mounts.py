@@ -18,11 +18,22 @@ from image_service.errors import Forbidden, NotFound
 from image_service.http.composer import THREAD_BYTES
 from image_service.http.kept_mounts import SAVE_SECONDS, save_seconds
 from image_service.http.versions import Reading, Want
+from image_service.images.reference import ImageRef
 from image_service.range_locks import RangeLocks
 from image_service.stamps import COUNT, SIZE_BYTES, Stamps
 from tests.assisted.pinning import FaultyStore
 from tests.assisted.stores import store_in
-from tests.http.doubles import TTL_SECONDS, WINDOW_SECONDS, HeldThreads, World
+from tests.http.doubles import (
+    DISCONNECTED,
+    FULL,
+    ID,
+    TTL_SECONDS,
+    VERSION,
+    WINDOW_SECONDS,
+    HeldThreads,
+    World,
+    infra_env_of,
+)
 from tests.http.doubles import world as make_world
 from tests.http.mounting import Asked, Client, bytes_of, etag_of, say
 
@@ -119,6 +130,16 @@ def test_a_whole_get_moves_a_mount_everywhere(world: World, processes: list[Boot
     new = bytes_of(whole(processes[1]))
     assert new != old
     assert {bytes_of(part(images)) for images in processes} == {new}
+
+
+def test_a_mount_of_a_short_url_is_the_same_everywhere(world: World, processes: list[BootImages]) -> None:
+    """Its infra-env is edited in the midst of it, and the others have never heard of what it was before."""
+    reader = attrs.evolve(READER, ref=ImageRef(ID, None, None, None))
+    world.assisted.told = infra_env_of((), VERSION, FULL)
+    first = bytes_of(ask(processes[0], Reading.CONTINUING, reader=reader).composed)
+    world.assisted.told = infra_env_of((), VERSION, DISCONNECTED)
+    for images in processes * 2:
+        assert bytes_of(ask(images, Reading.CONTINUING, reader=reader).composed) == first
 
 
 def test_so_does_a_range_that_names_another_version(world: World, processes: list[BootImages]) -> None:
