@@ -80,8 +80,8 @@ def _add_targets(parser: argparse.ArgumentParser) -> None:
 def _add_load(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile",
-        choices=[*Profile],
-        default=Profile.MOUNT,
+        choices=[profile.value for profile in Profile],
+        default=Profile.MOUNT.value,
         help="ranges as a BMC reads them, the first of them only, or whole images (default: mount)",
     )
     parser.add_argument("--clients", default="16", metavar="N", help="that read at once (default: 16)")

@@ -102,12 +102,16 @@ def _run(stated: Stated, plan: Plan) -> Report:
 def _drive(reactor: Any, run: Run) -> None:  # noqa: ANN401 - the reactor is a module
     failures: list[Failure] = []
 
+    def end(*_: object) -> None:
+        reactor.callFromThread(run.interrupt)
+
     def start() -> None:
+        signal.signal(signal.SIGTERM, end)  # now: the reactor has set its own, which would lose the verdict
         driving = Deferred.fromCoroutine(run.drive())
         driving.addErrback(failures.append)
         driving.addBoth(lambda _: reactor.stop())
 
-    signal.signal(signal.SIGINT, lambda *_: reactor.callFromThread(run.interrupt))
+    signal.signal(signal.SIGINT, end)
     reactor.callWhenRunning(start)
     reactor.run()
     for failure in failures:

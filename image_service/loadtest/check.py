@@ -45,6 +45,11 @@ class DigestCheck:
     outcome: str
     sha256: str = ""
 
+    @property
+    def told(self) -> str:
+        """What is shown of it: without a digest, only why the image could not be read."""
+        return f"SHA-256 {self.outcome}" if self.sha256 else self.outcome
+
 
 class _Hashed(Receiver):
     """Takes the digest of an image as well."""

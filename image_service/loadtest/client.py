@@ -95,6 +95,8 @@ class Client:
         self._visits = number
         self._connection: Connection | None = None
         self._due: float | None = None
+        self._begun = 0.0
+        self._is_first = False
 
     async def run(self) -> None:
         """Read until the course is over, or this is cancelled."""
@@ -103,8 +105,8 @@ class Client:
             while not self._course.is_over:
                 await self._visit()
         finally:
-            if self._connection is not None and self._connection.is_unanswered:
-                self._course.tell_unanswered()
+            if self._connection is not None and self._connection.is_under_way:
+                self._tell_under_way(self._connection.first_byte_at)
             self._leave()
 
     def expire(self) -> None:
@@ -176,29 +178,39 @@ class Client:
     ) -> None:
         due = await self._wait_for_turn()
         target = self._plan.targets[mount.image]
-        is_first = self._course.is_first(mount.image)
+        self._is_first = self._course.is_first(mount.image)
         request = self._course.request(target, method, fields)
-        connection, sent, answer = await self._ask(target, request, receiver, head=method == "HEAD")
+        connection, answer = await self._ask(target, request, receiver, due, head=method == "HEAD")
         receiver.end(answer)
-        begun, ended = due or sent, self._course.clock()
-        first_byte_at = connection.first_byte_at or ended
+        ended = self._course.clock()
         record = self._course.tally.record
-        record(Timing.REQUEST, ended - begun)
-        record(Timing.FIRST_BYTE, first_byte_at - begun)
+        record(Timing.REQUEST, ended - self._begun)
+        self._record_first_byte(connection.first_byte_at or ended)
         if timing is not None:
-            record(timing, ended - begun)
-        if is_first:
-            record(Timing.FIRST_REQUEST, first_byte_at - begun)
+            record(timing, ended - self._begun)
+
+    def _record_first_byte(self, at: float) -> None:
+        self._course.tally.record(Timing.FIRST_BYTE, at - self._begun)
+        if self._is_first:
+            self._course.tally.record(Timing.FIRST_REQUEST, at - self._begun)
+
+    def _tell_under_way(self, first_byte_at: float | None) -> None:
+        """Count a request whose answer nobody waits for any more: a slow download has begun all the same."""
+        if first_byte_at is None:
+            self._course.tell_unanswered()
+        else:
+            self._record_first_byte(first_byte_at)
 
     async def _ask(
-        self, target: Target, request: bytes, receiver: Receiver, *, head: bool
-    ) -> tuple[Connection, float, Answer]:
-        """Send a request, and again where a kept-alive connection was just being closed."""
+        self, target: Target, request: bytes, receiver: Receiver, due: float | None, *, head: bool
+    ) -> tuple[Connection, Answer]:
+        """Send a request, and again where a kept-alive connection ends unanswered; its time goes on."""
+        begun = due
         while True:
             connection = await self._connected(target)
-            sent = self._course.clock()
+            self._begun = begun = begun or self._course.clock()
             try:
-                return connection, sent, await connection.ask(request, receiver, head=head)
+                return connection, await connection.ask(request, receiver, head=head)
             except Failed as failed:
                 if not failed.stale:
                     raise

@@ -95,9 +95,9 @@ class Connection(Protocol):
         return self._usable
 
     @property
-    def is_unanswered(self) -> bool:
-        """Whether a request was sent of whose answer nothing has come."""
-        return self._waiting is not None and self.first_byte_at is None
+    def is_under_way(self) -> bool:
+        """Whether a request was sent whose answer has not ended."""
+        return self._waiting is not None
 
     def ask(self, request: bytes, receiver: Receiver, *, head: bool = False) -> Deferred[Answer]:
         """Send a request, when no other is under way.

@@ -39,7 +39,7 @@ class Report:
         requests: that were answered.
         byte_count: of content that was read.
         refusals: requests that were told to come again later.
-        reconnects: kept-alive connections that the server was just closing.
+        reconnects: kept-alive connections that ended before an answer began.
         errors: requests that failed, by what became of them.
         faults: failed verifications, by kind.
         examples: the first of them.
@@ -88,7 +88,7 @@ class Report:
             if not objective.is_met_by(self.measured(objective))
         ]
         missed += [f"verification failed: {fault}, {count} times" for fault, count in self.faults.items()]
-        if not self.requests:
+        if not self.timings[Timing.FIRST_BYTE].count:
             missed.append("no request was answered")
         return missed
 

@@ -66,7 +66,7 @@ def _counts(report: Report) -> Iterator[str]:
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(report.errors.items()))
     yield f"errors      {kinds or 'none'}, {tell(rates['errors'], Dimension.SHARE)}"
     if report.reconnects:
-        yield f"reconnects  {report.reconnects:,}: kept-alive connections that the server was just closing"
+        yield f"reconnects  {report.reconnects:,}: kept-alive connections that ended before an answer began"
 
 
 def _timings(report: Report) -> Iterator[str]:
@@ -87,7 +87,7 @@ def _row(cells: Sequence[str]) -> str:
 def _verification(report: Report) -> Iterator[str]:
     yield f"{report.blocks_compared:,} blocks of 4 KiB were read before, and compared"
     for check in report.checks:
-        yield f"read whole: {check.image}: SHA-256 {check.outcome}"
+        yield f"read whole: {check.image}: {check.told}"
     yield from report.examples
 
 

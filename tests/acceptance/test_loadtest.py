@@ -288,7 +288,35 @@ def test_slow_readers_take_their_time(load_test: LoadTest) -> None:
     assert ran.report["timings"]["request"]["p50_seconds"] > 0.5
 
 
-def test_an_interrupt_ends_it_with_the_report_of_what_there_is(load_test: LoadTest) -> None:
+def test_downloads_that_are_under_way_in_the_end_have_begun(load_test: LoadTest) -> None:
+    with serving() as server:
+        options = ("--profile=download", "--rate=1kB/s", "--check=0", "--slo=first-byte.max<1m")
+        ran = load_test.run(server.url, *options)
+    assert (ran.status, ran.report["counts"]["errors"]) == (0, {})
+    assert ran.report["timings"]["first-byte"]["count"] == 4
+    assert ran.report["timings"]["first-request"]["count"] == 1
+    assert ran.report["counts"]["requests"] == 0
+
+
+def test_the_time_of_a_request_goes_on_where_it_is_sent_again(load_test: LoadTest) -> None:
+    requests = count()
+
+    def dies_late(reply: Reply) -> Reply:
+        if next(requests) == 5:
+            server.ended.wait(0.3)
+            raise ConnectionResetError
+        return reply
+
+    with serving(dies_late) as server:
+        ran = load_test.run(server.url, "--clients=1")
+    assert ran.report["counts"]["reconnects"] == 1
+    assert ran.report["timings"]["first-byte"]["max_seconds"] >= 0.3
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_the_report_of_what_there_is(
+    load_test: LoadTest, number: signal.Signals
+) -> None:
     command = (*COMMAND, "--duration=1h", f"--report={load_test.directory}")
     pipe = subprocess.PIPE
     with (
@@ -298,7 +326,7 @@ def test_an_interrupt_ends_it_with_the_report_of_what_there_is(load_test: LoadTe
         while len(server.replies) < 20:
             assert process.poll() is None
             time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         output, errors = process.communicate(timeout=60)
     ran = load_test.ran(process.returncode, output, errors)
     assert ran.status == 0

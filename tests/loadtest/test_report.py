@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from image_service.loadtest.check import DigestCheck
 from image_service.loadtest.page import MAX_POINTS, render_page, thin
 from image_service.loadtest.profiles import Profile
 from image_service.loadtest.tally import Interval
@@ -89,6 +90,19 @@ def test_what_has_to_be_known_is_remarked(changes: dict[str, Any], remark: str) 
     made = report(**changes)
     assert remark in render_text(made)
     assert remark in render_page(made)
+
+
+@pytest.mark.parametrize(
+    ("check", "told"),
+    [
+        (DigestCheck("full.iso", "not-offered", "ab" * 32), "full.iso: SHA-256 not-offered"),
+        (DigestCheck("full.iso", "status-404"), "full.iso: status-404"),
+    ],
+)
+def test_only_what_was_read_has_a_digest(check: DigestCheck, told: str) -> None:
+    made = report(checks=(check,))
+    assert f"read whole: {told}\n" in render_text(made)
+    assert f"Read whole: {told}<" in render_page(made)
 
 
 def test_credentials_are_nowhere() -> None:
