@@ -32,7 +32,7 @@ from bench import machine, report
 from bench.race import Race, run_race
 from bench.results import Document
 from bench.scenarios import scenarios
-from bench.servers import Server, end_on_sigterm
+from bench.servers import NGINX, SERVICE, Server, end_on_sigterm
 from bench.stage import QUICK, Effort, Stage
 
 if TYPE_CHECKING:
@@ -90,7 +90,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--quick", action="store_true", help="see whether everything runs; the figures mean nothing")
     add("--directory", type=Path, metavar="DIR", help="for images and data, which stay there")
     add("--json", type=Path, metavar="FILE", help="write everything that was measured")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    unknown = set(options.server) - {SERVICE, NGINX, *(name for name, _ in options.peer)}
+    if unknown:
+        parser.error(f"no server is called {' or '.join(sorted(unknown))}")
+    return options
 
 
 def effort(options: argparse.Namespace) -> Effort:

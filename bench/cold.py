@@ -41,7 +41,8 @@ def study_cold_disk(stage: Stage) -> Iterator[Figure]:
     with ExitStack() as stack:
         shown = stage.directory / "slow"
         shown.mkdir(exist_ok=True)
-        source = dense_image(stage.directory, _COLD_MEGABYTES)
+        # By another name than the cached image has, which may be as large.
+        source = dense_image(stage.directory, _COLD_MEGABYTES).rename(stage.directory / "cold.iso")
         cold = shown / source.name
         command = [sys.executable, "-m", "bench.slow_disk", str(source), str(shown)]
         disk = start(stack, command, stage.directory / "slow_disk.log")

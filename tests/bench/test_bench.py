@@ -157,8 +157,12 @@ def test_scenarios_have_names_of_their_own(tmp_path: Path) -> None:
     assert len(set(names)) == len(names)
 
 
-def test_a_pattern_that_fits_nothing_is_told() -> None:
-    command = [sys.executable, "-m", "bench", "--scenario", "nothing"]
+@pytest.mark.parametrize(
+    ("option", "status", "told"),
+    [("--scenario", 1, "no scenario is like nothing"), ("--server", 2, "no server is called nothing")],
+)
+def test_a_name_that_fits_nothing_is_told(option: str, status: int, told: str) -> None:
+    command = [sys.executable, "-m", "bench", "--list", option, "nothing"]
     result = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
-    assert result.returncode == 1
-    assert "no scenario is like nothing" in result.stderr
+    assert result.returncode == status
+    assert told in result.stderr
