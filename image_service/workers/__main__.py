@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 import attrs
@@ -23,6 +24,7 @@ from image_service.workers.assignment import FIRST_LISTENER, HEARS, MEMORY, SAYS
 from image_service.workers.channel import Channel
 from image_service.workers.holdings import SharedHeadcount, SharedSupply
 from image_service.workers.memory import SharedMemory
+from image_service.workers.process import ENDING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,13 +56,14 @@ class Worker:
         }
         self._channel = Channel(hears, lambda: self._end(None))
         self._assignment = assignment
-        self._sockets = [_sockets(assignment, place) for place in range(assignment.workers)]
+        self._sockets = {place: _sockets(assignment, place) for place in range(assignment.workers)}
+        own = self._sockets.pop(assignment.worker)
         self._covered: dict[int, list[IListeningPort]] = {}
         self.service = ImageService(
             reactor,
             _part(settings, assignment.workers),
             standalone=assignment.stand_in is not None,
-            sockets=self._sockets[assignment.worker],
+            sockets=own,
             share=self._share(reactor),
         )
         StandardIO(self._channel, HEARS, SAYS, reactor)  # type: ignore[call-arg]  # mypy reads that of Windows
@@ -97,10 +100,12 @@ class Worker:
 
     def _take_page(self, page: Any) -> None:  # noqa: ANN401 - JSON
         body, content_type = page
-        self._asking.pop(0).callback((body.encode(), content_type))
+        asking, self._asking = self._asking, []  # nobody, if it was the one here before this one who asked
+        for each in asking:
+            each.callback((body.encode(), content_type))
 
     def _end(self, number: int | None) -> None:
-        for each in (each for sockets in self._sockets for each in sockets):
+        for each in chain.from_iterable(self._sockets.values()):
             each.close()  # else those who have stopped to listen would still be connected to
         self.service.ending.end(number)
 
@@ -127,8 +132,9 @@ def main() -> None:
     from twisted.internet import reactor as installed  # noqa: PLC0415, TID251 - an entry point
 
     reactor = cast("EPollReactor", installed)
-    for number in (signal.SIGTERM, signal.SIGINT):  # a terminal sends it to all: the supervisor tells us
+    for number in ENDING:  # a terminal sends it to all: the supervisor tells us
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)  # or what this process starts could not be ended
     assignment = Assignment.loads(sys.argv[1])
     globalLogBeginner.beginLoggingTo([OfWorker(observer(), assignment.worker)])
     settings = Settings.from_environment(os.environ, standalone=assignment.stand_in is not None)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.error import ProcessExitedAlready
@@ -14,10 +15,13 @@ from image_service.workers.assignment import HEARS, Assignment
 from image_service.workers.channel import Channel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from twisted.internet.interfaces import IProcessTransport, IReactorProcess
     from twisted.python.failure import Failure
+
+ENDING = (signal.SIGTERM, signal.SIGINT)
+"""Signals that a worker leaves to the supervisor."""
 
 
 class WorkerProcess(ProcessProtocol):
@@ -46,7 +50,8 @@ class WorkerProcess(ProcessProtocol):
         # It imports what this process does, wherever that was started.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         command = [sys.executable, "-P", "-m", "image_service.workers", assignment.dumps()]
-        reactor.spawnProcess(self, sys.executable, command, environment, childFDs=descriptors)
+        with _blocked():  # until it ignores them: a terminal sends its own to all
+            reactor.spawnProcess(self, sys.executable, command, environment, childFDs=descriptors)
 
     def say(self, word: str, value: object = None) -> None:
         """Send a word; to one that is dying, nothing.
@@ -79,3 +84,13 @@ class WorkerProcess(ProcessProtocol):
     def processEnded(self, reason: Failure) -> None:
         """It is gone."""
         self._ended(reason.getErrorMessage())
+
+
+@contextmanager
+def _blocked() -> Iterator[None]:
+    """Keep what ends processes from this one, and for longer from those that it starts meanwhile."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

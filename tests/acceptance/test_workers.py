@@ -296,6 +296,40 @@ def test_a_worker_that_is_stuck_is_not_waited_for(tmp_path: Path) -> None:
         assert later[name] >= earlier[name]
 
 
+def test_a_page_of_metrics_that_comes_too_late_harms_no_successor(tmp_path: Path) -> None:
+    with serving(tmp_path) as served, ExitStack() as stack:
+        one, other = served.workers()
+        url = served.service.url + "/metrics"
+        os.kill(other, signal.SIGSTOP)  # so that the page takes longer than it takes to start another worker
+        try:
+            readers = [stack.enter_context(reading(url)) for _ in range(16)]
+            assert any(served.owner(reader) == one for reader in readers)
+            os.kill(one, signal.SIGKILL)
+            served.service.wait_for("(Another takes its place)")
+            until(lambda: len(served.workers()) == 2)
+            served.service.wait_for(r"(?s)Another takes.*(serving at|cannot start|Traceback)")
+        finally:
+            os.kill(other, signal.SIGCONT)
+        assert b"Traceback" not in served.service.output
+
+
+@pytest.mark.parametrize("to_all", [False, True], ids=["supervisor", "all"])
+def test_the_end_may_come_while_a_worker_starts(to_all: object, tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        before = set(served.workers())
+        os.kill(min(before), signal.SIGKILL)
+        until(lambda: any(map(_heeds_signals, set(served.workers()) - before)))
+        for pid in (*(served.workers() if to_all else ()), served.supervisor):
+            os.kill(pid, signal.SIGINT)
+        served.check_ended_well()
+
+
+def _heeds_signals(pid: int) -> bool:
+    """Whether a process has come so far that SIGINT does anything but end it on the spot."""
+    caught = re.search("SigCgt:\t(.*)", Path(f"/proc/{pid}/status").read_text())
+    return caught is not None and bool(int(caught[1], 16) >> (signal.SIGINT - 1) & 1)
+
+
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_downloads_under_way_are_finished_in_all_workers(
