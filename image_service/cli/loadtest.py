@@ -17,7 +17,7 @@ EXIT_USAGE = 2
 _EXAMPLES = """\
 examples:
   image-service loadtest URL --clients 64 --duration 1m --slo 'p99<200ms' --slo 'errors<0.1%'
-  image-service loadtest --urls urls.txt --profile download --rate 10KiB/s --report out
+  image-service loadtest --urls urls.txt --profile download --clients 500 --rate 10KiB/s --report out
   image-service loadtest 'http://localhost:8080/byid/{infra_env}/sample/x86_64/full.iso' \\
       --infra-envs 100 --api http://localhost:8090
 

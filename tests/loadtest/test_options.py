@@ -129,3 +129,9 @@ def test_durations_are_read(value: float, unit: str) -> None:
     else:
         with pytest.raises(ValueError, match="at most a week"):
             parse_duration(f"{value:.3f}{unit}")
+
+
+def test_profiles_are_told_as_they_are_written(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read("http://h/x", "--profile=other")
+    assert "'mount', 'boot', 'download'" in capsys.readouterr().err
