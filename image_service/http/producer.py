@@ -109,11 +109,10 @@ class Queue:
         return (first if stop - self._done == first.length else first.cut(self._done, stop)), more
 
     def advance(self, count: int) -> None:
-        """Note that so many bytes of what ``next`` gave are done."""
+        """Note that so many bytes more are done."""
         self._done += count
-        if self._done == self._extents[-1].length:
-            self._extents.pop()
-            self._done = 0
+        while self._extents and self._done >= self._extents[-1].length:
+            self._done -= self._extents.pop().length
 
 
 class Producer(ABC):

@@ -32,6 +32,8 @@ QUICK_SECONDS = 1 / 8
 COPY_BYTES = 16 * 1024
 """Up to here one copy and one system call cost less than a probe and two system calls."""
 _SMALLEST_CHARGE = 16 * 1024  # so that a pipeline of small answers ends its turn too
+# One for all connections: what is put there is sent before anyone else has a turn.
+_COPIED = memoryview(bytearray(COPY_BYTES))
 
 
 @implementer(IPushProducer)
@@ -72,21 +74,34 @@ class SendfileSender(Producer):
     def send(self, head: bytes, body: Sequence[Extent]) -> bool:
         """Send an answer (see ``Sender``)."""
         self.body_bytes = -len(head)
-        if len(body) == 1 and body[0].length <= COPY_BYTES:
-            data = self._copy(body[0])
-            head, body = (head + data, ()) if data is not None else (head, body)
+        if len(body) == 1 and body[0].length <= self._budget and self._send_at_once(head, body[0]):
+            return True
         self._queue.fill(head, body)
+        self._queue.advance(len(head) + self.body_bytes)
         self._sending = True
         return self._pump()
 
-    def _copy(self, extent: Extent) -> bytes | bytearray | None:
-        """A small extent's bytes, unless the disk has to be waited for or something is wrong with them."""
+    def _send_at_once(self, head: bytes, extent: Extent) -> bool:
+        """Send an answer as ranges mostly are, of which the queue need not know.
+
+        Returns:
+            False: not all of it went out; whoever goes on with the rest finds out why.
+        """
+        try:
+            if extent.length <= COPY_BYTES:
+                self._send_bytes(head + self._copy(extent))
+            elif isinstance(extent, FileExtent) and self._send_bytes(head, socket.MSG_MORE) == len(head):
+                self._send_file(extent, self._present(extent))
+        except (OSError, NeedsDisk, ShortReadError):
+            return False
+        return self.body_bytes == extent.length
+
+    def _copy(self, extent: Extent) -> bytes | memoryview:
+        """Give a small extent's bytes, or as many as are present; good until the next one is copied."""
         if not isinstance(extent, FileExtent):
-            return bytes(data_of(extent))
-        with suppress(OSError, NeedsDisk, ShortReadError):
-            data = bytearray(extent.length)
-            return data if self._read_into(memoryview(data), extent) == extent.length else None
-        return None
+            return data_of(extent)
+        room = _COPIED[: extent.length]
+        return room[: self._read_into(room, extent)]
 
     def pauseProducing(self) -> None:
         """The transport never says so: nothing is written through it."""
@@ -114,21 +129,29 @@ class SendfileSender(Producer):
         if isinstance(extent, FileExtent):
             wanted = self._present(extent)
             count = self._send_file(extent, wanted)
-            self._observer.bytes_sent("sendfile", count)
         else:
             wanted = extent.length
-            count = self._socket.send(data_of(extent), socket.MSG_MORE if more else 0)
-            self._observer.bytes_sent("copy", count)
+            count = self._send_bytes(data_of(extent), socket.MSG_MORE if more else 0)
         self._queue.advance(count)
-        self.body_bytes += count
-        self._budget -= max(count, _SMALLEST_CHARGE)
         return count == wanted
+
+    def _send_bytes(self, data: bytes | memoryview, flags: int = 0) -> int:
+        count = self._socket.send(data, flags)
+        self._took("copy", count)
+        return count
 
     def _send_file(self, extent: FileExtent, count: int) -> int:
         count = os.sendfile(self._socket.fileno(), extent.file.descriptor, extent.offset, count)
         if count == 0:
             raise ShortReadError
+        self._took("sendfile", count)
         return count
+
+    def _took(self, path: str, count: int) -> None:
+        """Note what the socket took."""
+        self._observer.bytes_sent(path, count)
+        self.body_bytes += count
+        self._budget -= max(count, _SMALLEST_CHARGE)
 
     def _await_writable(self) -> None:
         self._paused_at = self._clock.seconds()
