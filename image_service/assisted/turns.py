@@ -23,6 +23,8 @@ Turn: TypeAlias = Callable[[bytes], AbstractAsyncContextManager[None]]
 TURNS_FILE = "snapshots.locks"
 POLL_SECONDS = 0.02
 MAX_POLL_SECONDS = 0.16
+PATIENCE_SECONDS = 60.0
+"""For a process that has its turn; one that hangs must not keep the others from asking for good."""
 
 
 def no_turn(_: bytes) -> AbstractAsyncContextManager[None]:
@@ -49,10 +51,11 @@ class Turns:
         Args:
             key: of the question.
         """
-        pause = POLL_SECONDS
+        pause, waited = POLL_SECONDS, 0.0
         with ExitStack() as held:
-            while not self._try(held, key):
+            while waited < PATIENCE_SECONDS and not self._try(held, key):
                 await deferLater(self._clock, pause)
+                waited += pause
                 pause = min(2 * pause, MAX_POLL_SECONDS)
             yield
 

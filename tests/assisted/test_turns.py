@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
-from image_service.assisted.turns import MAX_POLL_SECONDS, POLL_SECONDS, Turns, no_turn
+from image_service.assisted.turns import MAX_POLL_SECONDS, PATIENCE_SECONDS, POLL_SECONDS, Turns, no_turn
 from image_service.range_locks import RangeLocks
 from tests.assisted.pinning import Outcome, outcome
 
@@ -112,6 +112,17 @@ def test_who_dies_has_given_its_turn_away(tmp_path: Path, clock: Clock) -> None:
     clock.advance(MAX_POLL_SECONDS)
     assert asker.has_turn
     asker.done.callback(None)
+
+
+def test_one_that_hangs_is_not_waited_for_for_good(processes: list[Turns], clock: Clock) -> None:
+    hanging, other = (Asker(process.of) for process in processes[:2])
+    clock.pump([POLL_SECONDS] * int(PATIENCE_SECONDS / 2 / POLL_SECONDS))
+    assert not other.has_turn
+    clock.pump([POLL_SECONDS] * int(PATIENCE_SECONDS / POLL_SECONDS))
+    assert other.has_turn
+    for asker in (other, hanging):
+        asker.done.callback(None)
+        assert asker.outcome.is_there
 
 
 def test_where_no_lock_can_be_had_all_ask(processes: list[Turns], monkeypatch: pytest.MonkeyPatch) -> None:
