@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
 
     from tests.http.client import Client
-    from tests.http.image import ImageApplication
+    from tests.http.image import Image, ImageApplication
     from tests.http.serving import Server
 
 SIOCOUTQNSD = 0x894B  # linux/sockios.h
@@ -83,3 +83,15 @@ async def test_who_reads_quickly_is_sent_much_at_once_until_it_stops(server: Ser
     assert await unsent_to(server, client) > 2 * UNSENT_BYTES
     assert await limit_of(server, client) == UNSENT_BYTES, "for what is sent when that is gone"
     assert sum(sent) < 8 * MIB + 2 * TURN_BYTES
+
+
+@pytest.mark.parametrize("length", [9000, 40_000])
+@ensure_deferred
+async def test_what_the_socket_did_not_take_follows(server: Server, image: Image, length: int) -> None:
+    """Of answers that are copied, and of those by sendfile, to a client that does not read at first."""
+    starts = range(1000, MIB, length)
+    client = await server.client(receive_buffer=SMALL_BUFFER)
+    await client.send(b"".join(request(f"/image/{start}-{start + length}") for start in starts))
+    await turns(server.reactor)
+    for start in starts:
+        assert (await client.answer()).body == image.content[start : start + length]
