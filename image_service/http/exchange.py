@@ -112,7 +112,7 @@ class Exchange:
     @property
     def handler(self) -> str:
         """Of the subject; empty until there is an answer."""
-        return self.subject.handler
+        return self.answer.subject.handler if self.answer is not None else ""
 
     @property
     def status(self) -> int:
@@ -127,7 +127,7 @@ class Exchange:
     @property
     def user_agent(self) -> str:
         """As sent."""
-        return self._headers.get("user-agent", "")
+        return self.request.headers.get("user-agent", "") if self.request is not None else ""
 
     @property
     def range(self) -> str:

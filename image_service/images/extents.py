@@ -148,6 +148,9 @@ class ExtentMap:
         """
         starts = self._starts
         index = bisect_right(starts, start) - 1
+        if starts[index] < start < stop <= starts[index + 1]:  # as most ranges lie
+            begin = starts[index]
+            return (self.extents[index].cut(start - begin, stop - begin),)
         found: list[Extent] = []
         while start < stop:
             extent, begin, end = self.extents[index], starts[index], starts[index + 1]
