@@ -86,7 +86,12 @@ class Place:
             "counted": self.counts.take,
             "page": lambda _: self._watch.asks_for_page(self),
         }
-        self._process = WorkerProcess(self._reactor, self._assignment, self._descriptors, hears, self._ended)
+        try:
+            self._process = WorkerProcess(
+                self._reactor, self._assignment, self._descriptors, hears, self._ended
+            )
+        except OSError as error:  # such as EAGAIN or ENOMEM, which pass
+            self._replace(f"no process could be started: {error.strerror}.")
 
     def say(self, word: str, value: object = None) -> None:
         """Send a word to whoever works here; where nobody does, nothing happens."""
@@ -129,10 +134,14 @@ class Place:
         self._watch.left(self)
         if self._gone is not None:
             self._gone.callback(None)
-        elif not self._has_served:
-            self._watch.cannot_start()
         else:
+            self._replace(how)
+
+    def _replace(self, how: str) -> None:
+        if self._has_served:
             self._start_again(how)
+        else:
+            self._watch.cannot_start()
 
     def _start_again(self, how: str) -> None:
         steady = self._reactor.seconds() - self._began > STEADY_SECONDS

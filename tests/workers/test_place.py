@@ -1,0 +1,87 @@
+"""A worker's place: what it does when nobody can be started in it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from twisted.internet.task import Clock
+
+from image_service.workers import place as places
+from image_service.workers.assignment import Assignment
+from image_service.workers.place import Place
+
+if TYPE_CHECKING:
+    from twisted.internet.epollreactor import EPollReactor
+
+
+class Watch:
+    """Counts what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def serves(self, _: Place) -> None:
+        self.told.append("serves")
+
+    def left(self, _: Place) -> None:
+        self.told.append("left")
+
+    def asks_for_page(self, _: Place) -> None:
+        self.told.append("asks for page")
+
+    def cannot_start(self) -> None:
+        self.told.append("cannot start")
+
+
+class Processes:
+    """Stands for ``WorkerProcess``."""
+
+    def __init__(self) -> None:
+        self.hears: dict[str, Any] = {}
+        self.ended: Any = None
+        self.may_start = True
+
+    def __call__(self, _: object, __: object, ___: object, hears: dict[str, Any], ended: object) -> object:
+        if not self.may_start:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        self.hears, self.ended = hears, ended
+        return object()
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> Processes:
+    processes = Processes()
+    monkeypatch.setattr(places, "WorkerProcess", processes)
+    return processes
+
+
+def place(clock: Clock, watch: Watch) -> Place:
+    return Place(cast("EPollReactor", clock), Assignment(0, 2, 1, None), {}, watch)
+
+
+def test_who_cannot_be_started_again_now_is_later(processes: Processes) -> None:
+    clock, watch = Clock(), Watch()
+    of_worker = place(clock, watch)
+    of_worker.start()
+    processes.hears["serving"](None)
+    processes.may_start = False
+    processes.ended("killed")
+    clock.pump([40] * 3)
+    assert watch.told == ["serves", "left"]
+    assert of_worker.starts == 4
+    processes.may_start = True
+    clock.advance(40)
+    processes.hears["serving"](None)
+    assert watch.told == ["serves", "left", "serves"]
+    assert (of_worker.serving, clock.getDelayedCalls()) == (True, [])
+
+
+def test_who_cannot_be_started_at_first_is_told(processes: Processes) -> None:
+    clock, watch = Clock(), Watch()
+    processes.may_start = False
+    place(clock, watch).start()
+    assert watch.told == ["cannot start"]
+    assert clock.getDelayedCalls() == []
