@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from twisted.logger import Logger
 
 from image_service.assisted.customization_codec import decode_customization, encode_customization
+from image_service.assisted.infra_env_codec import decode_infra_env, encode_infra_env
 from image_service.assisted.snapshot_store import Mount
 from image_service.errors import SnapshotUnreadable, StoreFailed
 from image_service.images.fingerprint import fingerprint
@@ -23,10 +24,11 @@ from image_service.images.snapshot import Snapshot
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from image_service.assisted.answers import InfraEnv
     from image_service.assisted.sealing import Vault
     from image_service.assisted.snapshot_store import SnapshotStore, Stored
     from image_service.images.customization import Customization
-    from image_service.images.reference import Reader, Ref
+    from image_service.images.reference import Credentials, Reader, Ref
     from image_service.images.snapshot import Question
 
 T = TypeVar("T")
@@ -161,6 +163,36 @@ class Archive:
         """Give what a client was reading."""
         return await self._reading(self._store.mount(self.reader_of(reader)))
 
+    async def infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv | None:
+        """Give what an infra-env has said last of which image it is for, without its kernel arguments."""
+        key = self.key_of_infra_env(infra_env_id, credentials)
+        stored = await self._reading(self._store.latest(key))
+        if stored is None:
+            return None
+        sealed = await self._reading(self._store.load(key, stored.generation))
+        if sealed is None:
+            return None
+        try:
+            payload = self._vault.unseal(key, stored.generation, credentials, sealed)
+            return decode_infra_env(payload, stored.validated_at)
+        except SnapshotUnreadable as error:
+            self._log.warn("what an infra-env said cannot be read: {detail}", detail=error.detail)
+            return None
+
+    async def keep_infra_env(
+        self, infra_env_id: str, credentials: Credentials | None, said: InfraEnv, at: float
+    ) -> None:
+        """Keep what an infra-env says; a generation is what it said for a while."""
+        key, payload = self.key_of_infra_env(infra_env_id, credentials), encode_infra_env(said)
+        stored = await self._reading(self._store.latest(key))
+        kept = await self.infra_env(infra_env_id, credentials)
+        if stored and kept and encode_infra_env(kept) == payload:
+            await self._writing(self._store.validated(key, stored.generation, at))
+            return
+        generation = 1 + (stored.generation if stored else 0)
+        sealed = self._vault.seal(key, generation, credentials, payload)
+        await self._writing(self._store.add(key, generation, sealed, at))
+
     async def sweep(self, unused_since: float) -> None:
         """Drop what nobody has used since then, in seconds since the epoch."""
         swept = await self._writing(self._store.sweep(unused_since))
@@ -170,6 +202,10 @@ class Archive:
     def key_of(self, question: Question) -> bytes:
         """Give what stands for a question in the store."""
         return self._vault.key_of(question.infra_env_id, question.kind.value, question.credentials)
+
+    def key_of_infra_env(self, infra_env_id: str, credentials: Credentials | None) -> bytes:
+        """Give what stands for an infra-env, and for who asks it, in the store."""
+        return self._vault.key_of(infra_env_id, "infra-env", credentials)
 
     def reader_of(self, reader: Reader) -> bytes:
         """Give what stands for a reader in the store."""

@@ -19,6 +19,7 @@ from image_service.assisted.customizations import Customizations
 from image_service.assisted.instance_secret import load_or_create_secret
 from image_service.assisted.pin import Lifetimes
 from image_service.assisted.sealing import SECRET_BYTES, Vault
+from image_service.assisted.shared_infra_envs import SharedInfraEnvs
 from image_service.assisted.snapshots import Snapshots
 from image_service.assisted.sqlite_store import SqliteStore
 from image_service.assisted.turns import TURNS_FILE, Turn, Turns, no_turn
@@ -39,7 +40,7 @@ from image_service.http.digests import Digests, in_background
 from image_service.http.factory import ConnectionFactory, Limits
 from image_service.http.listeners import Listeners, bind_together
 from image_service.http.page_cache import PageCache
-from image_service.http.resolver import Resolver
+from image_service.http.resolver import InfraEnvs, Resolver
 from image_service.http.tls import ServerCertificate, TlsFactory
 from image_service.observe.metrics import Metrics
 from image_service.range_locks import RangeLocks
@@ -219,7 +220,12 @@ class ImageService(Service):
         )
         images = BootImages(
             Composer(base_images.catalog, base_images.templates, in_thread, base_url),
-            Resolver(customizations, self._reactor, settings.snapshot_ttl, settings.snapshot_grace),
+            Resolver(
+                self._infra_envs(customizations, archive),
+                self._reactor,
+                settings.snapshot_ttl,
+                settings.snapshot_grace,
+            ),
             snapshots,
             archive,
             self._reactor,
@@ -239,6 +245,13 @@ class ImageService(Service):
             )
         self._running.push_async_callback(images.save_mounts)
         return images
+
+    def _infra_envs(self, customizations: Customizations, archive: Archive) -> InfraEnvs:
+        """Who shares the store with others shares what infra-envs say about themselves."""
+        if not self._share.stamps.are_shared:
+            return customizations
+        ttl_seconds = self._settings.snapshot_ttl
+        return SharedInfraEnvs(customizations, archive, self._reactor, ttl_seconds, self._turn())
 
     def _turn(self) -> Turn:
         """Who shares the store with others takes turns at asking."""

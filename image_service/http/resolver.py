@@ -42,6 +42,10 @@ class InfraEnv(Protocol):
     def architecture(self) -> str | None:
         """RPM architecture name."""
 
+    @property
+    def said_at(self) -> float | None:
+        """When it said so, to another process; None: just now."""
+
 
 class InfraEnvs(Protocol):
     """Who knows infra-envs."""
@@ -149,10 +153,11 @@ class Resolver:
         except Exception:
             self._known.pop(asker, None)
             raise
-        return self._remember(asker, _complete(ref, infra_env))
+        said_at = self._clock.seconds() if infra_env.said_at is None else infra_env.said_at
+        return self._remember(asker, _complete(ref, infra_env), said_at)
 
-    def _remember(self, asker: _Asker, ref: ImageRef) -> ImageRef:
-        self._known[asker] = _Known(ref, self._clock.seconds())
+    def _remember(self, asker: _Asker, ref: ImageRef, said_at: float) -> ImageRef:
+        self._known[asker] = _Known(ref, said_at)
         self._known.move_to_end(asker)
         while len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)

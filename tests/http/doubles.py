@@ -15,13 +15,14 @@ from image_service.assisted.archive import Archive
 from image_service.assisted.customizations import Customizations
 from image_service.assisted.pin import Lifetimes
 from image_service.assisted.sealing import Vault
+from image_service.assisted.shared_infra_envs import SharedInfraEnvs
 from image_service.assisted.snapshots import Snapshots
 from image_service.assisted.turns import Turn, no_turn
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import Unavailable, UnknownBaseImage
 from image_service.http.boot_images import BootImages
 from image_service.http.composer import Composer
-from image_service.http.resolver import Resolver
+from image_service.http.resolver import InfraEnvs, Resolver
 from image_service.images.reference import ImageRef, Kind
 from tests.assisted.memory_store import MemoryStore
 from tests.coreos.iso_builder import CREATED, build_live_iso, live_files
@@ -236,9 +237,12 @@ class World:
         customizations = Customizations(self.assisted)
         archive = Archive(self.store, Vault(bytes(32)), at_once)
         lifetimes = Lifetimes(TTL_SECONDS, GRACE_SECONDS, MAX_AGE_SECONDS)
+        infra_envs: InfraEnvs = customizations
+        if stamps is not None:
+            infra_envs = SharedInfraEnvs(customizations, archive, self.clock, TTL_SECONDS, turn)
         return BootImages(
             Composer(self.catalog, self.templates, in_thread or self.threads.run, BASE_URL),
-            Resolver(customizations, self.clock, TTL_SECONDS, GRACE_SECONDS),
+            Resolver(infra_envs, self.clock, TTL_SECONDS, GRACE_SECONDS),
             Snapshots(customizations.get, archive, self.clock, lifetimes=lifetimes, stamps=stamps, turn=turn),
             archive,
             self.clock,

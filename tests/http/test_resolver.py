@@ -149,6 +149,16 @@ def test_an_answer_is_good_for_its_time(setting: Setting) -> None:
     assert setting.rounds == 2
 
 
+def test_one_that_another_process_was_given_is_good_for_as_long_as_it_is_there(setting: Setting) -> None:
+    setting.clock.advance(TTL)
+    setting.infra_envs.told = attrs.evolve(infra_env_of((), "4.20"), said_at=1.0)
+    setting.resolve()
+    setting.clock.advance(1 - MOMENT)
+    assert setting.resolver.at_once(OPEN, None) == COMPLETE
+    setting.clock.advance(MOMENT)
+    assert setting.resolver.at_once(OPEN, None) is None
+
+
 def test_credentials_and_references_share_nothing(setting: Setting) -> None:
     one, two = (Credentials(CredentialScheme.API_KEY, secret) for secret in ("one", "two"))
     for credentials in (None, one, two):

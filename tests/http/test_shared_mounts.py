@@ -18,7 +18,7 @@ from image_service.errors import Forbidden, NotFound
 from image_service.http.composer import THREAD_BYTES
 from image_service.http.kept_mounts import SAVE_SECONDS, save_seconds
 from image_service.http.versions import Reading, Want
-from image_service.images.reference import ImageRef
+from image_service.images.reference import ImageRef, Kind
 from image_service.range_locks import RangeLocks
 from image_service.stamps import COUNT, SIZE_BYTES, Stamps
 from tests.assisted.pinning import FaultyStore
@@ -140,6 +140,21 @@ def test_a_mount_of_a_short_url_is_the_same_everywhere(world: World, processes: 
     world.assisted.told = infra_env_of((), VERSION, DISCONNECTED)
     for images in processes * 2:
         assert bytes_of(ask(images, Reading.CONTINUING, reader=reader).composed) == first
+
+
+def test_what_a_short_url_leaves_open_is_asked_once_for_all(
+    world: World, processes: list[BootImages]
+) -> None:
+    reader = attrs.evolve(READER, ref=ImageRef(ID, None, None, Kind.PXE_INITRD))
+    for version, architecture in enumerate(("x86_64", "aarch64", "aarch64"), 1):
+        world.assisted.told = infra_env_of((), VERSION, None, architecture)
+        world.clock.advance(TTL_SECONDS / 2)
+        for images in processes * 2:
+            composed = ask(images, Reading.NEWEST, reader=reader).composed
+            assert composed.version.base.architecture == architecture
+            world.clock.advance(TTL_SECONDS / 12 - MOMENT)
+        world.clock.advance(1)
+        assert world.assisted.asked.count("infra-env") == version
 
 
 def test_so_does_a_range_that_names_another_version(world: World, processes: list[BootImages]) -> None:
