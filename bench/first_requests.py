@@ -15,7 +15,7 @@ from bench.servers import SERVICE, free_port, image_path, start
 from bench.study import Figure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from bench.servers import Server
@@ -46,13 +46,16 @@ def study_first_requests(stage: Stage) -> Iterator[Figure]:
     yield Figure("upstream", "the longer of its two answers", "ms", upstream_ms)
 
 
-def start_with_upstream(stack: ExitStack, stage: Stage, config_kib: int) -> tuple[Server, str]:
+def start_with_upstream(
+    stack: ExitStack, stage: Stage, config_kib: int, more: Mapping[str, str] | None = None
+) -> tuple[Server, str]:
     """Start an upstream that knows every infra-env, and a service that asks it.
 
     Args:
         stack: ends both.
         stage: where.
         config_kib: size of each Ignition config.
+        more: variables for the service.
 
     Returns:
         the service, and the URL of its upstream.
@@ -60,7 +63,11 @@ def start_with_upstream(stack: ExitStack, stage: Stage, config_kib: int) -> tupl
     port = free_port()
     command = [sys.executable, "-m", "bench.upstream", str(port), stage.image.stem, str(config_kib)]
     start(stack, command, stage.directory / "upstream.log")
-    environment = {"ASSISTED_SERVICE_SCHEME": "http", "ASSISTED_SERVICE_HOST": f"127.0.0.1:{port}"}
+    environment = {
+        "ASSISTED_SERVICE_SCHEME": "http",
+        "ASSISTED_SERVICE_HOST": f"127.0.0.1:{port}",
+        **(more or {}),
+    }
     directory = stage.directory / "upstream"
     return stage.start_service(stack, environment, directory), f"http://127.0.0.1:{port}"
 

@@ -1,8 +1,8 @@
 """Whether memory grows: an hour's worth of requests, ``python -m bench.soak``.
 
 Ranges at random, and infra-envs that nobody has asked for, in equal parts of both; after each part the memory
-of the process is read. The verdict is the slope of a line through what was read after the warm-up, in which
-caches fill.
+of the process is read. Before that, caches are filled: with more infra-envs than are remembered at once, and
+more bytes than ``SNAPSHOT_CACHE_BYTES`` allows. The verdict is the slope of a line through what was read.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 _MIB = 1024 * 1024
 _RANGE_BYTES = 64 * 1024
 _CONNECTIONS = 16
-_WARM_UP = 3
-"""Every how many parts one is of the warm-up."""
+_CACHE_BYTES = 32 * _MIB
 
 
 class Reading(TypedDict):
@@ -53,7 +52,8 @@ def main() -> None:
     add = parser.add_argument
     add("--ranges", type=int, default=1_000_000, help="of 64 KiB (%(default)s)")
     add("--infra-envs", type=int, default=20_000, help="(%(default)s)")
-    add("--config-kib", type=int, default=16, help="Ignition config of each, in KiB (%(default)s)")
+    add("--warm-up", type=int, default=17_000, help="infra-envs before that (%(default)s)")
+    add("--config-kib", type=int, default=4, help="Ignition config of each, in KiB (%(default)s)")
     add("--parts", type=int, default=50, help="after each of which memory is read (%(default)s)")
     add("--megabytes", type=int, default=970, help="size of the base image, in MiB (%(default)s)")
     add("--json", type=Path, metavar="FILE", help="write everything that was read")
@@ -64,7 +64,11 @@ def main() -> None:
         stage = Stage(Effort(megabytes=options.megabytes), directory, stack)
         described = machine.describe(directory)
         readings = []
-        for reading in soak(stage, options.ranges, options.infra_envs, options.config_kib, options.parts):
+        service, _ = start_with_upstream(
+            stack, stage, options.config_kib, {"SNAPSHOT_CACHE_BYTES": str(_CACHE_BYTES)}
+        )
+        new_infra_envs(service, stage.image, options.warm_up)
+        for reading in soak(service, stage.image, options.ranges, options.infra_envs, options.parts):
             print(json.dumps(reading), flush=True)
             readings.append(reading)
     findings = [figure.of("soak") for figure in verdict(readings)]
@@ -75,43 +79,40 @@ def main() -> None:
         )
 
 
-def soak(stage: Stage, ranges: int, infra_envs: int, config_kib: int, parts: int) -> Iterator[Reading]:
+def soak(service: Server, image: Path, ranges: int, infra_envs: int, parts: int) -> Iterator[Reading]:
     """Ask for ranges and infra-envs in equal parts.
 
     Args:
-        stage: where.
+        service: whom.
+        image: the base image.
         ranges: in all.
         infra_envs: same.
-        config_kib: size of each Ignition config.
         parts: after each of which memory is read.
     """
-    with ExitStack() as stack:
-        service, _ = start_with_upstream(stack, stage, config_kib)
-        script = _script(service)
-        asked = {"ranges": 0, "infra_envs": 0}
-        for part in range(1, parts + 1):
-            wanted = ranges * part // parts - asked["ranges"]
-            if wanted > 0:
-                asked["ranges"] += replay(service.urls["http"], [script] * _CONNECTIONS, most=wanted).requests
-            asked["infra_envs"] += _new_infra_envs(service, stage.image, infra_envs // parts)
-            memory = service.memory_bytes() or 0
-            yield Reading(ranges=asked["ranges"], infra_envs=asked["infra_envs"], memory_mib=memory / _MIB)
+    script = _script(service)
+    asked = {"ranges": 0, "infra_envs": 0}
+    for part in range(1, parts + 1):
+        wanted = ranges * part // parts - asked["ranges"]
+        if wanted > 0:
+            asked["ranges"] += replay(service.urls["http"], [script] * _CONNECTIONS, most=wanted).requests
+        asked["infra_envs"] += new_infra_envs(service, image, infra_envs // parts)
+        memory = service.memory_bytes() or 0
+        yield Reading(ranges=asked["ranges"], infra_envs=asked["infra_envs"], memory_mib=memory / _MIB)
 
 
 def verdict(readings: Sequence[Reading]) -> Iterator[Figure]:
-    """Say what memory did after the warm-up.
+    """Say what memory did.
 
     Args:
         readings: in order.
 
     Returns:
-        memory, its growth from the first to the last reading that counts, and the slope between them.
+        memory, its growth from the first to the last reading, and the slope between them.
     """
-    counted = readings[len(readings) // _WARM_UP :]
-    memory = [reading["memory_mib"] for reading in counted]
-    hundredth = [reading["ranges"] / 100_000 for reading in counted]
+    memory = [reading["memory_mib"] for reading in readings]
+    hundredth = [reading["ranges"] / 100_000 for reading in readings]
     slope = statistics.linear_regression(hundredth, memory).slope
-    yield Figure(SERVICE, "memory (PSS) after the warm-up", "MiB", memory)
+    yield Figure(SERVICE, "memory (PSS), caches full", "MiB", memory)
     yield Figure(SERVICE, "from first to last of that", "MiB", [memory[-1] - memory[0]])
     yield Figure(
         SERVICE, "slope, for 100,000 ranges and their share of infra-envs", "MiB", [slope], Target(at_most=1)
@@ -127,7 +128,8 @@ def _script(service: Server) -> Sequence[Exchange]:
     return [pipelined(learnt[number : number + 8]) for number in range(0, len(learnt), 8)]
 
 
-def _new_infra_envs(service: Server, image: Path, count: int) -> int:
+def new_infra_envs(service: Server, image: Path, count: int) -> int:
+    """Ask for images of infra-envs that nobody has asked for; so many come back."""
     with closing(connect(service.urls["http"])) as client:
         for _ in range(count):
             ask(client, f"/{image_path(image, str(uuid.uuid4()))}", {"Range": "bytes=0-65535"})
