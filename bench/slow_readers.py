@@ -82,6 +82,7 @@ def _study(server: Server, scheme: str, count: int, seconds: int) -> Iterator[Fi
     idle, idle_sockets = server.memory_bytes(), processes.socket_bytes()
     with ExitStack() as stack:
         readers = _connect(stack, url, count)
+        before = [reader.taken for reader in readers]
         _read_on(readers, seconds / 2, url)
         halfway = [reader.taken for reader in readers]
         latencies = _read_on(readers, seconds / 2, url)
@@ -90,7 +91,7 @@ def _study(server: Server, scheme: str, count: int, seconds: int) -> Iterator[Fi
     strict = judged and count >= _JUDGED_READERS
     broken = count - len(readers) + sum(reader.is_broken for reader in readers)
     stuck = sum(reader.taken == taken for reader, taken in zip(readers, halfway, strict=True))
-    rates = [reader.taken / seconds / _KIB for reader in readers]
+    rates = [(reader.taken - taken) / seconds / _KIB for reader, taken in zip(readers, before, strict=True)]
     yield Figure(server.name, "refused or broken", "", [broken], _at_most(0, applies=judged))
     yield Figure(server.name, "without progress", "", [stuck], _at_most(0, applies=judged))
     yield Figure(server.name, "taken by each reader", "KiB/s", rates)
