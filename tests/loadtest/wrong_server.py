@@ -120,7 +120,7 @@ def _handler(server: WrongServer) -> type[http.server.BaseHTTPRequestHandler]:
                 self.wfile.write(reply.body[: len(reply.body) // 2])
             if reply.cut == "reset":
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                self.connection.close()
+                socket.close(self.connection.detach())  # at once: later it would be shut down in order first
             self.close_connection = True
 
         def log_message(self, *_: object) -> None:
