@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import signal
+import ssl
 import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
@@ -105,7 +106,7 @@ def until_refused(served: Served) -> None:
     def refused() -> bool:
         try:
             served.service.get("/live")
-        except ConnectionError:
+        except (ConnectionError, ssl.SSLEOFError):  # the latter of one that was accepted, and closed unasked
             return True
         return False
 
