@@ -86,10 +86,11 @@ def test_the_service_passes(load_test: LoadTest, service: Service, profile: str)
         f"{service.url}{TEMPLATE}",
         *("--infra-envs=3", f"--api={service.api_url}", f"--cacert={service.ca}", f"--profile={profile}"),
         *("--slo=errors<=0", "--slo=first-request.max<=3s", "--check=2", "--header=X-Key: top-secret-field"),
+        "--duration=4s",  # for the first requests of a new service, on a busy machine too
     )
     assert ran.status == 0, ran.output
     assert ran.report["passed"]
-    assert ran.report["counts"]["requests"] > 10
+    assert ran.report["counts"]["requests"] > 3
     assert ran.report["timings"]["first-request"]["count"] == 3
     checks = ran.report["verification"]["whole_images"]
     assert [check["outcome"] for check in checks] == ["equal", "equal"]
