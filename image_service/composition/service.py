@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import secrets
 import signal
 from functools import partial
@@ -26,6 +25,7 @@ from image_service.assisted.turns import TURNS_FILE, Turn, Turns, no_turn
 from image_service.catalog.status import render_statuses
 from image_service.composition.base_images import BaseImages, configured_images
 from image_service.composition.ending import Ending, end_with_failure
+from image_service.composition.ports import raise_descriptor_limit, take_ports
 from image_service.composition.running import Running
 from image_service.composition.share import Share
 from image_service.composition.stand_in import StandIn, start_stand_in
@@ -38,7 +38,7 @@ from image_service.http.composer import Composer
 from image_service.http.cors import Cors
 from image_service.http.digests import Digests, in_background
 from image_service.http.factory import ConnectionFactory, Limits
-from image_service.http.listeners import Listeners, bind_together
+from image_service.http.listeners import Listeners
 from image_service.http.page_cache import PageCache
 from image_service.http.resolver import InfraEnvs, Resolver
 from image_service.http.tls import ServerCertificate, TlsFactory
@@ -370,34 +370,3 @@ def _limits(settings: Settings) -> Limits:
 
 def _tell_of_no_sample(failure: Failure) -> None:
     _log.failure("no sample", failure=failure)
-
-
-def take_ports(settings: Settings, processes: int) -> list[list[socket.socket]]:
-    """Take the ports, so that one in use ends the start at once.
-
-    Args:
-        settings: name them.
-        processes: how many share them.
-
-    Returns:
-        of each port, ``LISTEN_PORT`` first, a socket for each process.
-
-    Raises:
-        SystemExit: it cannot be had.
-    """
-    ports = (settings.listen_port, settings.http_listen_port)
-    return [_take(port, processes) for port in ports if port is not None]
-
-
-def _take(port: int, processes: int) -> list[socket.socket]:
-    try:
-        return bind_together(port, processes)
-    except OSError as error:
-        _log.critical("port {port}: {reason}", port=port, reason=error.strerror)
-        raise SystemExit(1) from None
-
-
-def raise_descriptor_limit() -> None:
-    """Every connection is a descriptor: take as many as the system lets this process have."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

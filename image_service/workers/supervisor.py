@@ -12,8 +12,8 @@ from twisted.logger import Logger
 
 from image_service.composition.base_images import configured_images
 from image_service.composition.ending import Ending, end_with_failure
+from image_service.composition.ports import raise_descriptor_limit, take_ports
 from image_service.composition.running import Running
-from image_service.composition.service import raise_descriptor_limit, take_ports
 from image_service.composition.stand_in import StandIn, start_stand_in
 from image_service.observe.merging import add_up, export, render
 from image_service.observe.metrics import Metrics
