@@ -54,3 +54,14 @@ class Stamps:
         """
         stamp = self._table[slot] = 1 + secrets.randbelow((1 << 64) - 1)
         return stamp
+
+    def note(self, *slots: int) -> tuple[tuple[int, int], ...]:
+        """Give stamps with their places, for ``are_as``; none where nobody else has any part in them."""
+        return tuple((slot, self._table[slot]) for slot in slots) if self.are_shared else ()
+
+    def are_as(self, noted: tuple[tuple[int, int], ...]) -> bool:
+        """Tell whether none of these stamps was renewed since they were noted."""
+        for slot, stamp in noted:  # noqa: SIM110 - a generator would take several times as long
+            if self._table[slot] != stamp:
+                return False
+        return True

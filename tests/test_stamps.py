@@ -59,3 +59,18 @@ def test_another_process_sees_what_is_renewed() -> None:
 def test_too_little_memory_is_refused() -> None:
     with pytest.raises(IndexError):
         Stamps(memoryview(bytearray(SIZE_BYTES - 8))).renew(COUNT - 1)
+
+
+def test_noted_stamps_are_as_they_were_until_one_is_renewed() -> None:
+    stamps = Stamps(memoryview(bytearray(SIZE_BYTES)))
+    stamps.renew(5)
+    noted = stamps.note(5, 6)
+    stamps.renew(7)
+    assert stamps.are_as(noted)
+    stamps.renew(6)
+    assert not stamps.are_as(noted)
+    assert stamps.are_as(stamps.note(5, 6))
+
+
+def test_stamps_that_nobody_shares_are_not_worth_noting() -> None:
+    assert Stamps().note(5, 6) == ()

@@ -165,10 +165,19 @@ class Snapshots:
         if snapshot.tenure.ended:
             raise NotFound("the image that was being read is not there any more")
 
-    def may_go_on(self, snapshot: Snapshot) -> bool:
-        """Tell whether ``keep`` would return at once."""
+    def goes_on_until(self, snapshot: Snapshot) -> float:
+        """Tell how long ``keep`` would return at once, unless its tenure ends or its stamp is renewed.
+
+        Args:
+            snapshot: what a mount reads.
+
+        Returns:
+            seconds since the epoch; what has passed: it would not.
+        """
         pin = self._pins.known(snapshot.question)
-        return pin is not None and snapshot.tenure is pin.snapshot.tenure and self._is_fresh(pin)
+        if pin is None or snapshot.tenure is not pin.snapshot.tenure or not self._pins.is_current(pin):
+            return -inf
+        return pin.validated_at + self._lifetimes.ttl
 
     async def customization(self, snapshot: Snapshot) -> Customization | None:
         """Give the answer itself.

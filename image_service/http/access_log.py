@@ -81,6 +81,8 @@ class _Summary:
     began: float
     ranges: int = 0
     body_bytes: int = 0
+    told: Told | None = None
+    """Of the latest range, if there are more for the same."""
 
 
 class ConnectionLog:
@@ -113,6 +115,20 @@ class ConnectionLog:
         else:
             self._write(told, body_bytes, seconds, ended)
 
+    def add_further(self, told: Told, body_bytes: int) -> None:
+        """Count a range among those that the next summary tells of.
+
+        Args:
+            told: a request, the same object for all that are alike.
+            body_bytes: bytes of content that the transport took.
+        """
+        summary = self._summary
+        if summary is None or summary.told is not told:
+            self._count(told, body_bytes, 0.0).told = told
+            return
+        summary.ranges += 1
+        summary.body_bytes += body_bytes
+
     def close(self) -> None:
         """The connection has ended: write what has been counted."""
         if self._timer is not None:
@@ -120,12 +136,13 @@ class ConnectionLog:
             self._timer = None
         self._flush()
 
-    def _count(self, told: Told, body_bytes: int, seconds: float) -> None:
+    def _count(self, told: Told, body_bytes: int, seconds: float) -> _Summary:
         summary = self._summary
         if summary is None or (summary.subject, summary.user_agent) != (told.subject, told.user_agent):
             summary = self._begin_summary(told, seconds)
         summary.ranges += 1
         summary.body_bytes += body_bytes
+        return summary
 
     def _begin_summary(self, told: Told, seconds: float) -> _Summary:
         self._flush()

@@ -214,7 +214,7 @@ class Application:
         if want.reading is Reading.CONTINUING:
             fields = representation.part_fields(request.headers, more)
             size = representation.image.size
-            lease = ImageLease(self._images, want.reader, mount, size, fields, subject, ended)
+            lease = ImageLease(self._images, want.reader, mount, size, fields, subject)
         answer = Answer(response, subject, ended, lease)
         return answer if mount.noting is None else detached(mount.noting).addCallback(lambda _: answer)
 

@@ -14,18 +14,22 @@ long as it is in progress: it must not get the bytes of another in the midst of 
 from __future__ import annotations
 
 from collections import OrderedDict
+from math import inf
 from typing import TYPE_CHECKING, NoReturn, Protocol, TypeAlias
+from weakref import ref
 
 from twisted.internet.defer import Deferred
 
 from image_service.errors import UpstreamTimeout
 from image_service.http.composed_images import ComposedImages, Lost
 from image_service.http.kept_mounts import KeptMounts, is_of
+from image_service.http.lease import Hold
 from image_service.http.mounts import Mount, Mounts
 from image_service.http.version_finder import Pinned, VersionFinder
 from image_service.http.versions import Composed, Reading, Version, Want
 from image_service.images.reference import ImageRef, Reader, Ref
 from image_service.single_flight import detached
+from image_service.stamps import Stamps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,12 +43,13 @@ if TYPE_CHECKING:
     from image_service.images.customization import Customization
     from image_service.images.reference import Credentials
     from image_service.images.snapshot import Snapshot
-    from image_service.stamps import Stamps
 
 PATIENCE_SECONDS = 2.5
 """How long a request waits for its image: firmware gives up after 5 s, and is to be told before 3."""
 MAX_RETAINED = 4096
 """Versions that can be found by their entity tags."""
+MAX_HOLD_SECONDS = 1.0
+"""How long a connection reads on without being counted among the latest readers of an image."""
 
 _Tag: TypeAlias = "tuple[Ref, Credentials | None, str]"
 
@@ -52,8 +57,8 @@ _Tag: TypeAlias = "tuple[Ref, Credentials | None, str]"
 class Snapshots(Pinned, Protocol):
     """Where customizations are pinned."""
 
-    def may_go_on(self, snapshot: Snapshot) -> bool:
-        """Whether ``keep`` has nothing to wait for."""
+    def goes_on_until(self, snapshot: Snapshot) -> float:
+        """How long ``keep`` has nothing to wait for, unless its tenure ends or its stamp is renewed."""
 
     async def keep(self, snapshot: Snapshot) -> None:
         """See that a mount may go on with it."""
@@ -94,8 +99,9 @@ class BootImages:
         self._snapshots = snapshots
         self._clock = clock
         self._window_seconds = window_seconds
-        self.mounts: Mounts[Version] = Mounts(clock, window_seconds, memory.reader_of, stamps)
-        are_others = stamps is not None and stamps.are_shared
+        self._stamps = stamps or Stamps()
+        self.mounts: Mounts[Version] = Mounts(clock, window_seconds, memory.reader_of, self._stamps)
+        are_others = self._stamps.are_shared
         self._kept = KeptMounts(memory, self.mounts, clock, window_seconds, are_others=are_others)
         self.save_seconds = self._kept.save_seconds
         self._composed = ComposedImages(composer, snapshots, held_bytes, count)
@@ -119,7 +125,7 @@ class BootImages:
         version = self._being_read(want)
         if version is None:
             version = None if self._may_be_remembered(want) else self._finder.newest_at_once(want.reader)
-        elif version.snapshot is not None and not self._snapshots.may_go_on(version.snapshot):
+        elif self._goes_on_until(version) <= self._clock.seconds():
             return None
         return None if version is None else self._composed.known(version)
 
@@ -154,27 +160,28 @@ class BootImages:
         self._kept.note(reader, mount)
         return mount
 
-    def reads_on(self, reader: Reader, mount: Mount[Version]) -> Composed | None:
-        """Note that an answer with a further range of a mount begins, if nothing need be waited for.
+    def hold(self, reader: Reader, mount: Mount[Version]) -> Hold | None:
+        """Note that a reader reads on, if nothing need be waited for.
 
         Args:
-            reader: who wants it, without a validator.
+            reader: who, without a validator.
             mount: from ``reads``, for the same reader.
 
         Returns:
-            what is read, as ``at_once`` says too; the mount is to be given to ``mounts.end`` when the answer
-            is over. None: the mount is over, or there is something to wait for.
+            what is read, as ``at_once`` says too, and how long nothing need be asked. None: the mount is
+            over, or there is something to wait for.
         """
-        version = mount.version
-        if version.snapshot is not None and not self._snapshots.may_go_on(version.snapshot):
-            return None
+        version, now = mount.version, self._clock.seconds()
+        stamps = self._stamps.note(*self._slots(mount))  # first: what is renewed from here on is seen
+        good_until = self._goes_on_until(version)
         composed = self._composed.known(version)
-        if composed is None or not self.mounts.go_on(reader, mount):
+        if now >= good_until or composed is None or not self.mounts.go_on(reader, mount):
             return None
         if not self._kept.is_noted(mount):
             return None
-        mount.answers += 1
-        return composed
+        longest = min(self._window_seconds, MAX_HOLD_SECONDS)
+        until = min(good_until, self._kept.noted_until(mount), now + longest)
+        return Hold(mount, ref(composed), until, self._stamps, stamps)
 
     def shows(self, want: Want, composed: Composed) -> None:
         """Note that a client gets to know an entity tag, which it may ask for parts by.
@@ -240,6 +247,13 @@ class BootImages:
             return await self._composed.get(await self._finder.newest(reader))
         except Lost:  # by the store, which is known only now: it is asked for anew
             return await self._composed.get(await self._finder.newest(reader))
+
+    def _slots(self, mount: Mount[Version]) -> tuple[int, ...]:
+        snapshot = mount.version.snapshot
+        return (mount.slot,) if snapshot is None else (mount.slot, self._stamps.slot(snapshot.key))
+
+    def _goes_on_until(self, version: Version) -> float:
+        return inf if version.snapshot is None else self._snapshots.goes_on_until(version.snapshot)
 
     async def _go_on(self, version: Version) -> Composed:
         if version.snapshot is not None:

@@ -21,6 +21,7 @@ from image_service.http.access_log import COMPLETE, ConnectionLog
 from image_service.http.admission import is_download
 from image_service.http.deadline import Deadline
 from image_service.http.exchange import Answer, Exchange
+from image_service.http.further_ranges import FurtherRanges
 from image_service.http.head import MAX_HEAD_BYTES, HeadParser, find_head
 from image_service.http.observer import Abort
 from image_service.http.problem import problem
@@ -31,7 +32,6 @@ from image_service.http.tls_sender import TlsSender
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
-    from image_service.http.exchange import Lease
     from image_service.http.factory import ConnectionFactory
     from image_service.http.head import Request
     from image_service.http.producer import Sender
@@ -67,7 +67,7 @@ class Connection(Protocol):
         self._crowded = crowded
         self._buffer = b""
         self._parser = HeadParser()
-        self._lease: Lease | None = None  # of the request that was parsed last
+        self._further: FurtherRanges | None = None  # of the request that was parsed last
         self.exchange: Exchange | None = None
         self._taking = False  # within _take_requests
         self._head_begun = True  # the deadline is the head's, not the idle one
@@ -109,9 +109,12 @@ class Connection(Protocol):
             if self._lingered > MAX_LINGER_BYTES:
                 self.transport.pauseProducing()  # not an abort, whose reset could destroy the answer
             return
-        self._buffer = self._buffer + data if self._buffer else data
         if self.exchange is None:
             self._sender.begin_turn()
+            if not self._buffer and self._answer_further(data):
+                return
+        self._buffer = self._buffer + data if self._buffer else data
+        if self.exchange is None:
             self._take_requests()
         if len(self._buffer) > MAX_BUFFERED_BYTES and not self._reading_paused:
             self._reading_paused = True
@@ -163,26 +166,34 @@ class Connection(Protocol):
                 self._await_head()
                 return False
             head, self._buffer = head[:length], head[length:]
-            if self._lease is None or not self._go_on(self._lease, head):
+            if not self._answer_further(head):
                 self._begin(self._parser.parse(head))
         except ImageServiceError as error:
             self._refuse(error, head)
             return False
         return True
 
-    def _go_on(self, lease: Lease, head: bytes) -> bool:
+    def _answer_further(self, data: bytes) -> bool:
         """Answer a request that is the latest one but for its range; False: it has to be begun."""
-        further = self._parser.further(head)
-        if further is None:
+        further = self._further
+        if further is None or self._server.leaving or self._client_done:
             return False
-        request, first, last = further
-        began = self._server.clock.seconds()
-        answer = lease.answer(first, last)
-        if answer is None:
+        message = further.take(data)
+        if message is None:
             return False
-        self.exchange = exchange = Exchange(request.method, request, began, (first, last))
-        self._answer(exchange, answer)
+        exchange = self.exchange = further.exchange
+        if self._sender.send(*message):
+            self.exchange = None
+            further.sent(self._sender.body_bytes)
+            self._await_request()
+        elif self.exchange is exchange:
+            further.keep_sending()
+            self._watch_for_stall()
         return True
+
+    def _await_request(self) -> None:
+        self._head_begun = False
+        self._deadline.set(self._server.limits.idle_seconds)
 
     def _await_head(self) -> None:
         if self._client_done:
@@ -192,7 +203,7 @@ class Connection(Protocol):
             self._deadline.set(self._server.limits.head_seconds)
 
     def _begin(self, request: Request) -> None:
-        self._lease = None
+        self._further = None
         exchange = Exchange(request.method, request, self._server.clock.seconds())
         self.exchange = exchange
         self._answer(exchange, self._server.application.handle(request, self._address, crowded=self._crowded))
@@ -244,12 +255,13 @@ class Connection(Protocol):
 
     def _send(self, exchange: Exchange, answer: Answer) -> None:
         exchange.answer = answer
-        self._lease = answer.lease
         server, request, response = self._server, exchange.request, answer.response
         wanted = request is not None and request.keep_alive
         exchange.keep_alive = wanted and self._may_go_on() and not server.leaving
         has_own_line = server.access_log.has_own_line(response.status)
         head = exchange.head(response, server.date_line(), needs_id=has_own_line)
+        if answer.lease is not None and exchange.keep_alive and not has_own_line:
+            self._further = FurtherRanges(server, self._parser, self._log, exchange, answer.lease)
         server.observer.answer_began(answer.subject.handler, server.clock.seconds() - exchange.began)
         if self._sender.send(head, response.body):
             self._finish(exchange)
@@ -274,8 +286,7 @@ class Connection(Protocol):
     def _finish(self, exchange: Exchange) -> None:
         self._end(exchange, COMPLETE)
         if exchange.keep_alive and self._may_go_on():
-            self._head_begun = False
-            self._deadline.set(self._server.limits.idle_seconds)
+            self._await_request()
         else:
             self._shut()
 

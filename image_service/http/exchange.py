@@ -44,16 +44,24 @@ def _nothing() -> None:
 class Lease(Protocol):
     """What a request for a range was found to mean, for those that differ from it in their range alone."""
 
-    def answer(self, first: int, last: int) -> Answer | None:
+    def answer(self, first: int, last: int, now: float) -> Answer | None:
         """Answer a further range.
 
         Args:
             first: offset of the first byte.
             last: offset of the last one.
+            now: the clock's seconds.
 
         Returns:
-            the answer; None: the lease is over, or there is no such range: the application is to be asked.
+            the answer, which is the same object each time: good until the next one is asked for. None: the
+            lease is over, or there is no such range: the application is to be asked.
         """
+
+    def keep_sending(self) -> None:
+        """Note that the answer takes more than the turn of its request."""
+
+    def end(self) -> None:
+        """Note that the answer is over, as its ``ended`` does."""
 
     def with_fields(self, more: bytes) -> Lease:
         """Give one whose answers have more fields.
@@ -63,9 +71,9 @@ class Lease(Protocol):
         """
 
 
-@attrs.define(eq=False)  # not frozen: freezing one costs more than making it, for each range
+@attrs.define(eq=False)
 class Answer:
-    """A response and what it is about; nobody changes it.
+    """A response and what it is about; nobody but a lease changes it.
 
     Args:
         response: what is sent.
@@ -149,18 +157,21 @@ class Exchange:
         Returns:
             the head, with the empty line behind it.
         """
-        lines = [STATUS_LINES[response.status], date_line, response.fields]
+        wanted_id = self._headers.get("x-request-id")
+        if wanted_id is not None or needs_id:
+            self.request_id = known_request_id(wanted_id) or (new_request_id() if needs_id else "")
+        return STATUS_LINES[response.status] + date_line + response.fields + self.last_lines()
+
+    def last_lines(self) -> bytes:
+        """Render the fields that belong to the connection and the request, and the empty line."""
+        lines = []
         if not self.keep_alive:
             lines.append(b"Connection: close\r\n")
         elif self.request is not None and self.request.http_1_0:
             lines.append(b"Connection: keep-alive\r\n")
-        wanted_id = self._headers.get("x-request-id")
-        if wanted_id is not None or needs_id:
-            self.request_id = known_request_id(wanted_id) or (new_request_id() if needs_id else "")
         if self.request_id:
             lines.append(b"X-Request-ID: %b\r\n" % self.request_id.encode("ascii"))
-        lines.append(b"\r\n")
-        return b"".join(lines)
+        return b"".join(lines) + b"\r\n"
 
 
 class Application(Protocol):

@@ -141,20 +141,17 @@ class HeadParser:
         self._before = self._behind = b""
         self._request: Request | None = None  # the latest, if another may differ from it in its range alone
 
-    def further(self, head: bytes) -> tuple[Request, int, int] | None:
+    def further(self, data: bytes) -> tuple[int, int] | None:
         """Read a head that is the latest one but for its range.
 
         Args:
-            head: one complete request head.
+            data: a request head, or what may be one: less than one is not taken for it, nor is more.
 
         Returns:
-            the request whose head was parsed, and the first and the last byte that this one asks for, by
-            their offsets; None: it has to be parsed.
+            the first and the last byte that it asks for, by their offsets; None: it has to be parsed.
         """
-        numbers = self._numbers(head)
-        if numbers is None or self._request is None:
-            return None
-        return self._request, int(numbers[1]), int(numbers[2])
+        numbers = self._numbers(data)
+        return None if numbers is None else (int(numbers[1]), int(numbers[2]))
 
     def parse(self, head: bytes) -> Request:
         """Parse one complete request head, as ``parse_head`` does."""

@@ -124,6 +124,14 @@ class KeptMounts:
         """
         return mount.noting is None and self._is_lately_saved(mount)
 
+    def noted_until(self, mount: Mount[Version]) -> float:
+        """Tell until when a mount that is noted need not be noted again.
+
+        Args:
+            mount: which.
+        """
+        return -inf if mount.saved_at is None else mount.saved_at + self.save_seconds
+
     async def begins(self, reader: Reader, version: Version) -> bool:
         """Have a reader that is in the midst of nothing begin a version.
 
@@ -169,7 +177,7 @@ class KeptMounts:
         self._mounts.learn(reader, version, recalled.stamp, mount.read_at if mount else 0.0)
 
     def _is_lately_saved(self, mount: Mount[Version]) -> bool:
-        return mount.saved_at is not None and mount.read_at <= mount.saved_at + self.save_seconds
+        return mount.read_at < self.noted_until(mount)
 
     def _note(self, mount: Mount[Version], saving: Coroutine[Any, Any, object]) -> None:
         """Have other processes know of a mount; while there may be any, its answers wait for that."""

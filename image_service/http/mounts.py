@@ -34,6 +34,7 @@ class Mount(Generic[_Version]):
         slot: of the reader's stamp.
         stamp: the reader's, as it was then: another process has moved the reader on if it is another now.
         noting: while it is being noted where other processes look; answers that begin it wait for that.
+        is_over: the reader is known to be in the midst of something else, or of nothing.
     """
 
     version: _Version
@@ -44,6 +45,7 @@ class Mount(Generic[_Version]):
     answers: int = 0
     saved_at: float | None = None
     noting: Deferred[None] | None = None
+    is_over: bool = False
 
 
 class Mounts(Generic[_Version]):
@@ -107,7 +109,7 @@ class Mounts(Generic[_Version]):
         Returns:
             False: that is not, or not any more, what it is known to be in the midst of; nothing is noted.
         """
-        if self._mounts.get(reader) is not mount or not self._goes_on(mount):
+        if mount.is_over or not self._goes_on(mount):
             return False
         mount.read_at = self._clock.seconds()
         self._mounts.move_to_end(reader)
@@ -127,12 +129,15 @@ class Mounts(Generic[_Version]):
         """
         mount = self._mounts.get(reader)
         if mount is None or not self._is_of(mount, version):
+            if mount is not None:
+                mount.is_over = True
             now, slot = self._clock.seconds(), self._slot(reader)
             mount = self._mounts[reader] = Mount(version, read_at, now, slot, stamp)
         mount.read_at, mount.stamp, mount.saved_at = max(mount.read_at, read_at), stamp, read_at
         self._mounts.move_to_end(reader)
         while len(self._mounts) > MAX_MOUNTS:
-            self._mounts.popitem(last=False)
+            _, oldest = self._mounts.popitem(last=False)
+            oldest.is_over = True
         return mount
 
     def stamp(self, reader: Reader) -> int:
@@ -158,6 +163,7 @@ class Mounts(Generic[_Version]):
         for reader, mount in list(self._mounts.items()):
             if not self._is_in_progress(mount):
                 del self._mounts[reader]
+                mount.is_over = True
                 continue
             if mount.answers > 0:
                 mount.read_at = now

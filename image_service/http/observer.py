@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Abort(enum.Enum):
@@ -39,6 +42,19 @@ class Observer(Protocol):
             body_bytes: bytes of content that the transport took.
         """
 
+    def counter(self, handler: str, method: str, status: int) -> Callable[[float, int], None]:
+        """Give what counts requests that are alike, whose answers begin and end at once.
+
+        Args:
+            handler: of the subject.
+            method: as sent.
+            status: of the answers.
+
+        Returns:
+            to be called with the seconds since the request's head had arrived, and the bytes of content
+            that the transport took.
+        """
+
     def aborted(self, reason: str) -> None:
         """A request's answer did not come to its end; it may not even have begun.
 
@@ -70,6 +86,10 @@ class Nobody:
 
     def request_ended(self, handler: str, method: str, status: int, seconds: float, body_bytes: int) -> None:
         """See ``Observer``."""
+
+    def counter(self, handler: str, method: str, status: int) -> Callable[[float, int], None]:  # noqa: ARG002 - counts nothing
+        """See ``Observer``."""
+        return lambda _seconds, _body_bytes: None
 
     def aborted(self, reason: str) -> None:
         """See ``Observer``."""

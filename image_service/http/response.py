@@ -9,11 +9,11 @@ import attrs
 from image_service.images.extents import Extent  # noqa: TC001 - attrs resolves annotations at run time
 
 
-@attrs.define(eq=False)  # not frozen: freezing one costs more than making it, for each range
+@attrs.define(eq=False)
 class Response:
     """An answer, but for the fields that belong to the connection (Date, Connection, X-Request-ID).
 
-    Nobody changes one.
+    Nobody but a lease changes one.
 
     Args:
         status: HTTP status code.

@@ -88,6 +88,27 @@ class Metrics:
             self._requests[handler, method, status] = series
         return series
 
+    def counter(self, handler: str, method: str, status: int) -> Callable[[float, int], None]:
+        """Give what counts requests that are alike, and whose answers begin and end at once.
+
+        Args:
+            handler: the route's name, of images.
+            method: as sent.
+            status: of the answers.
+
+        Returns:
+            to be called with the seconds since the request's head had arrived, and the bytes of content.
+        """
+        first_bytes = self._all.first_bytes.series(handler)
+        durations, sizes = self._request_series(handler, method, status)
+
+        def count(seconds: float, body_bytes: int) -> None:
+            first_bytes.observe(seconds)
+            durations.observe(seconds)
+            sizes.observe(body_bytes)
+
+        return count
+
     def bytes_sent(self, path: str, count: int) -> None:
         """The kernel took bytes.
 

@@ -198,6 +198,10 @@ class Pinning:
         """The process that follows."""
         return attrs.evolve(self, counted=Counter())
 
+    def may_go_on(self, snapshot: Snapshot) -> bool:
+        """Whether a mount may go on with it now, without anybody being asked."""
+        return self.clock.seconds() < self.snapshots.goes_on_until(snapshot)
+
     def newest(self, question: Question = QUESTION) -> Snapshot:
         """The newest snapshot, which must be there at once."""
         return outcome(self.snapshots.newest(question))

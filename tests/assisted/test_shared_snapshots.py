@@ -107,9 +107,9 @@ def test_a_change_is_seen_by_all_at_once_and_mounts_go_on(processes: list[Pinnin
     for process in others:
         assert process.snapshots.fresh(QUESTION) is None
         assert process.config(process.newest()) == changed
-        assert not process.snapshots.may_go_on(old[process]) or process.snapshots.fresh(QUESTION)
+        assert not process.may_go_on(old[process]) or process.snapshots.fresh(QUESTION)
         outcome(process.snapshots.keep(old[process]))
-        assert process.snapshots.may_go_on(old[process])
+        assert process.may_go_on(old[process])
         assert process.config(old[process]) in before
     assert one.rounds == 2
 
@@ -122,12 +122,12 @@ def test_after_an_end_nobody_serves(processes: list[Pinning], ending: Exception)
     for process in processes:
         outcome(process.snapshots.keep(old[process]))
     one.clock.advance(1)  # too old for new mounts, while those in progress have nothing to ask for long
-    assert all(process.snapshots.may_go_on(old[process]) for process in processes)
+    assert all(process.may_go_on(old[process]) for process in processes)
     one.upstream.error = ending
     with pytest.raises(type(ending)):
         one.newest()
     for process in others:
-        assert not process.snapshots.may_go_on(old[process])
+        assert not process.may_go_on(old[process])
         with pytest.raises(type(ending)):
             outcome(process.snapshots.keep(old[process]))
         with pytest.raises(type(ending)):
@@ -138,7 +138,7 @@ def test_after_an_end_nobody_serves(processes: list[Pinning], ending: Exception)
     for process in processes:
         with pytest.raises(NotFound):
             outcome(process.snapshots.keep(old[process]))
-        assert not process.snapshots.may_go_on(old[process])
+        assert not process.may_go_on(old[process])
 
 
 def test_an_end_that_a_process_has_slept_through_is_one(processes: list[Pinning]) -> None:
@@ -173,7 +173,7 @@ def test_who_looks_while_an_end_is_being_written_looks_again(processes: list[Pin
     one.upstream.error, one.store.gate = Forbidden("403"), Deferred()
     one.upstream.let_go()
     outcome(other.snapshots.keep(old))
-    assert other.snapshots.may_go_on(old)
+    assert other.may_go_on(old)
     one.store.gate.callback(None)
     assert isinstance(asked.error, Forbidden)
     with pytest.raises(Forbidden):
@@ -255,7 +255,7 @@ def test_a_store_that_fails_costs_rounds_and_nothing_else(processes: list[Pinnin
             process.newest()
             outcome(process.snapshots.keep(snapshot))
             process.config(snapshot)
-            assert process.snapshots.may_go_on(snapshot)
+            assert process.may_go_on(snapshot)
     store.broken = set()
     one.clock.advance(MAX_AGE)
     assert len(configs(processes)) == 1

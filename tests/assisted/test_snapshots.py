@@ -69,13 +69,13 @@ def test_an_answer_is_pinned_and_not_asked_for_again_within_the_ttl(pinning: Pin
     pinning.clock.advance(TTL - MOMENT)
     assert pinning.newest() is snapshot
     assert pinning.snapshots.fresh(QUESTION) is snapshot
-    assert pinning.snapshots.may_go_on(snapshot)
+    assert pinning.may_go_on(snapshot)
     outcome(pinning.snapshots.keep(snapshot))
     assert pinning.config(snapshot) == config
     assert pinning.upstream.asked == [QUESTION]
     pinning.clock.advance(MOMENT)
     assert pinning.snapshots.fresh(QUESTION) is None
-    assert not pinning.snapshots.may_go_on(snapshot)
+    assert not pinning.may_go_on(snapshot)
 
 
 def test_the_ttl_begins_with_the_answer(pinning: Pinning) -> None:
@@ -283,7 +283,7 @@ def test_a_refusal_of_who_asks_ends_all_generations_at_once(
             outcome(pinning.snapshots.retained(QUESTION, 1))
         assert first.tenure.ended
         assert second.tenure.ended
-        assert not pinning.snapshots.may_go_on(first)
+        assert not pinning.may_go_on(first)
         assert pinning.snapshots.fresh(QUESTION) is None
     for snapshot in (first, second):
         assert outcome(pinning.snapshots.customization(snapshot)) is None
@@ -325,7 +325,7 @@ def test_after_the_end_an_old_mount_does_not_go_on_even_if_the_infra_env_is_back
     assert second.generation == 2, "nobody may take it for the one that has ended"
     with pytest.raises(NotFound):
         outcome(pinning.snapshots.keep(first))
-    assert not pinning.snapshots.may_go_on(first)
+    assert not pinning.may_go_on(first)
     outcome(pinning.snapshots.keep(second))
 
 
@@ -497,7 +497,7 @@ def test_it_is_too_old_even_where_it_was_just_validated(pinning: Pinning) -> Non
     pinning.clock.advance(MAX_AGE - 1)
     assert pinning.newest() is first
     pinning.clock.advance(1)
-    assert pinning.snapshots.may_go_on(first)
+    assert pinning.may_go_on(first)
     assert pinning.snapshots.fresh(QUESTION) is None
     assert pinning.newest().generation == 2
 
@@ -617,7 +617,7 @@ def test_a_restart_finds_what_mounts_were_reading(pinning: Pinning) -> None:
     restored = outcome(after.snapshots.retained(QUESTION, 1))
     assert restored is not None
     assert after.config(restored) == config
-    assert after.snapshots.may_go_on(restored)
+    assert after.may_go_on(restored)
     assert outcome(after.snapshots.retained(QUESTION, 1)) is restored
     newest = outcome(after.snapshots.retained(QUESTION, 2))
     assert newest is after.newest()
@@ -781,17 +781,17 @@ def test_pins_that_make_room_are_found_again_and_end_with_their_mounts(
     for question in OTHERS:
         pinning.newest(question)
         assert len(pinning.snapshots._pins._pins) <= 2
-    assert not pinning.snapshots.may_go_on(first)
+    assert not pinning.may_go_on(first)
     again = pinning.newest()
     assert (again is not first, pinning.config(again)) == (True, config)
     outcome(pinning.snapshots.keep(first))
-    assert pinning.snapshots.may_go_on(first)
+    assert pinning.may_go_on(first)
     assert pinning.rounds == 1 + len(OTHERS)
     pinning.clock.advance(TTL)
     pinning.upstream.error = Forbidden("no longer")
     with pytest.raises(Forbidden):
         pinning.newest()
-    assert not pinning.snapshots.may_go_on(first)
+    assert not pinning.may_go_on(first)
     with pytest.raises(Forbidden):
         outcome(pinning.snapshots.keep(first))
 
@@ -808,7 +808,7 @@ def test_a_mount_whose_pin_made_room_does_not_go_on_after_an_end_that_it_did_not
         pinning.newest()
     pinning.upstream.error = None
     pinning.newest()
-    assert not pinning.snapshots.may_go_on(first)
+    assert not pinning.may_go_on(first)
     with pytest.raises(NotFound):
         outcome(pinning.snapshots.keep(first))
 
@@ -845,7 +845,7 @@ def test_the_end_reaches_who_came_while_it_was_being_asked_for(
     pinning.upstream.error = Forbidden("no longer")
     held[0].callback(None)
     for snapshot in (first, again.value):
-        assert not pinning.snapshots.may_go_on(snapshot)
+        assert not pinning.may_go_on(snapshot)
         assert snapshot.tenure.ended
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @attrs.define(eq=False)
@@ -32,6 +36,15 @@ class Counting:
     def request_ended(self, handler: str, method: str, status: int, seconds: float, body_bytes: int) -> None:
         """See ``Observer``."""
         self.requests.append((handler, method, status, seconds, body_bytes))
+
+    def counter(self, handler: str, method: str, status: int) -> Callable[[float, int], None]:
+        """See ``Observer``."""
+
+        def count(seconds: float, body_bytes: int) -> None:
+            self.answer_began(handler, seconds)
+            self.request_ended(handler, method, status, seconds, body_bytes)
+
+        return count
 
     def aborted(self, reason: str) -> None:
         """See ``Observer``."""

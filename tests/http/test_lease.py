@@ -15,7 +15,7 @@ from image_service.http.versions import Reading, Want
 from image_service.images.reference import Reader
 from image_service.stamps import SIZE_BYTES, Stamps
 from tests.http.asking import Service
-from tests.http.doubles import REF, TTL_SECONDS, WINDOW_SECONDS, World
+from tests.http.doubles import MAX_AGE_SECONDS, REF, TTL_SECONDS, WINDOW_SECONDS, World
 from tests.http.doubles import world as make_world
 from tests.http.mounting import Client, say
 from tests.http.reading import body_of, fields_of
@@ -55,8 +55,12 @@ def lease_of(answer: Answer) -> Lease:
     return answer.lease
 
 
-def is_good(lease: Lease) -> bool:
-    answer = lease.answer(0, 9)
+def further_of(service: Service, lease: Lease, first: int = 0, last: int = 9) -> Answer | None:
+    return lease.answer(first, last, service.world.clock.seconds())
+
+
+def is_good(service: Service, lease: Lease) -> bool:
+    answer = further_of(service, lease)
     if answer is not None:
         answer.ended()
     return answer is not None
@@ -77,7 +81,7 @@ def test_a_further_range_is_answered_as_the_application_would(service: Service) 
     size = int(fields_of(answer.response)["content-range"].partition("/")[2])
     for first, last in [(0, 0), (5, 99), (4096, 70_000), (size - 7, size + 100), (size - 1, size - 1)]:
         expected, lease = ask(service, first, last, user_agent="httpfs2"), lease_of(answer)
-        further = lease.answer(first, last)
+        further = further_of(service, lease, first, last)
         assert further is not None
         assert described(further) == described(expected)
         assert further.subject == expected.subject
@@ -91,7 +95,7 @@ def test_so_is_every_range_that_there_is(ranges: list[tuple[int, int]]) -> None:
         service = Service(world)
         lease = lease_of(ask(service))
         for first, last in ranges:
-            expected, further = ask(service, first, last), lease.answer(first, last)
+            expected, further = ask(service, first, last), further_of(service, lease, first, last)
             if further is None:
                 assert expected.response.status in {200, 416}, "it is no range of the image"
             else:
@@ -102,7 +106,7 @@ def test_so_is_every_range_that_there_is(ranges: list[tuple[int, int]]) -> None:
 def test_pages_of_other_origins_may_read_it_too(service: Service) -> None:
     service = attrs.evolve(service, cors=Cors(("https://console.test",)))
     answer = ask(service, origin="https://console.test")
-    further = lease_of(answer).answer(0, 9)
+    further = further_of(service, lease_of(answer))
     assert further is not None
     lines = further.response.fields.splitlines()
     assert b"Access-Control-Allow-Origin: https://console.test" in lines
@@ -122,14 +126,14 @@ def test_it_lasts_as_long_as_what_is_pinned(service: Service) -> None:
     lease = lease_of(ask(service))
     for _ in range(TTL_SECONDS - 1):
         pass_second(service)
-        assert is_good(lease)
+        assert is_good(service, lease)
     asked = service.upstream_calls
     service.world.clock.advance(1)
-    assert not is_good(lease)
+    assert not is_good(service, lease)
     assert service.upstream_calls == asked
     lease = lease_of(ask(service))
     assert service.upstream_calls > asked
-    assert is_good(lease)
+    assert is_good(service, lease)
 
 
 def _ttl_passes(service: Service) -> None:
@@ -167,9 +171,9 @@ def _other_images_take_the_room(service: Service) -> None:
 
 
 def _other_mounts_take_the_room(service: Service) -> None:
-    mounts = service.world.images.mounts
-    assert mounts.find(READER) is not None
-    mounts._mounts.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("image_service.http.mounts.MAX_MOUNTS", 1)
+        Client(service.world, "192.0.2.2").whole()
 
 
 def _another_process_moves_the_reader_on(service: Service) -> None:
@@ -204,12 +208,42 @@ def test_it_is_over_with_what_it_rests_on(cause: Callable[[Service], None]) -> N
         service = Service(world)
         before = ask(service)
         lease = lease_of(before)
-        assert is_good(lease)
+        assert is_good(service, lease)
         cause(service)
         at_once = world.images.at_once(WANT)
         etag = fields_of(before.response)["etag"]
         assert at_once is None or at_once.representation.image.etag != etag
-        assert not is_good(lease)
+        assert not is_good(service, lease)
+
+
+def test_it_is_over_at_once_where_assisted_service_refuses_before_the_ttl_has_passed(
+    service: Service,
+) -> None:
+    """Which it may, where it is asked for a new mount because the snapshot is old."""
+    ask(service)
+    rounds, rest = divmod(MAX_AGE_SECONDS, 7)  # so that nothing else is due just then
+    for _ in range(rounds):
+        service.world.clock.advance(7)
+        ask(service)
+    service.world.clock.advance(rest - 2 * MOMENT)
+    ask(service)
+    lease = lease_of(ask(service))
+    assert is_good(service, lease)
+    service.world.assisted.failures["ignition"] = Forbidden("403")
+    service.world.clock.advance(3 * MOMENT)
+    assert is_good(service, lease)
+    Client(service.world, "192.0.2.2").ask()
+    assert not is_good(service, lease)
+
+
+def test_it_keeps_nothing_of_the_image(service: Service) -> None:
+    """A slice of what was laid over it may be as large as a range."""
+    lease = lease_of(ask(service))
+    further = further_of(service, lease)
+    assert further is not None
+    assert further.response.body
+    further.ended()
+    assert not further.response.body
 
 
 def test_its_ranges_keep_the_mount_in_progress(service: Service) -> None:
@@ -218,12 +252,14 @@ def test_its_ranges_keep_the_mount_in_progress(service: Service) -> None:
     for _ in range(3 * WINDOW_SECONDS):
         pass_second(service)
         other.whole()  # which keeps what is pinned fresh
-        assert is_good(lease)
+        assert is_good(service, lease)
 
 
 def test_so_does_an_answer_that_is_on_its_way(service: Service) -> None:
-    further = lease_of(ask(service)).answer(0, 9)
+    lease = lease_of(ask(service))
+    further = further_of(service, lease)
     assert further is not None
+    lease.keep_sending()
     service.world.clock.advance(10 * WINDOW_SECONDS)
     assert service.world.images.mounts.find(READER) is not None
     further.ended()
@@ -236,17 +272,17 @@ def test_a_mount_is_saved_again_and_again(service: Service) -> None:
     lease = lease_of(ask(service))
     for _ in range(TTL_SECONDS - 1):
         service.world.clock.advance(1)
-        if not is_good(lease):
+        if not is_good(service, lease):
             break
     else:
         pytest.fail("it was never due")
     assert service.world.images.at_once(WANT) is not None
-    assert is_good(lease_of(ask(service)))
+    assert is_good(service, lease_of(ask(service)))
 
 
 def test_nothing_is_begun_where_there_is_no_such_range(service: Service) -> None:
     lease = lease_of(ask(service))
-    assert lease.answer(10**12, 10**12 + 1) is None
-    assert lease.answer(5, 4) is None
+    assert further_of(service, lease, 10**12, 10**12 + 1) is None
+    assert further_of(service, lease, 5, 4) is None
     service.world.clock.advance(WINDOW_SECONDS + MOMENT)
     assert service.world.images.mounts.find(READER) is None

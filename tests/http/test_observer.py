@@ -40,6 +40,7 @@ def test_who_does_not_count_takes_everything() -> None:
     nobody: Observer = NOBODY
     nobody.answer_began("", 0)
     nobody.request_ended("", "", 0, 0, 0)
+    nobody.counter("", "", 206)(0, 0)
     nobody.aborted("")
     nobody.bytes_sent("copy", 1)
     nobody.refused("")
