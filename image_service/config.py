@@ -253,8 +253,9 @@ class Settings:
             parse=parsers.whole_number(1, 64),
             default="1",
             meaning="Processes that serve together, on the same ports and in the same `DATA_DIR`: as many as"
-            " there are processors for them. What is limited here is limited for all of them together. With"
-            " more than 1, another process supervises them, and replaces one that has died.",
+            " there are processors for them, and at most 64. What is limited here is limited for all of them"
+            " together. With more than 1, another process supervises them, and replaces one that has died, or"
+            " has done nothing for half a minute.",
         ),
     )
     max_connections: int = attrs.field(

@@ -26,9 +26,9 @@ from sqlalchemy import (
     case,
     delete,
     exists,
+    false,
     func,
     insert,
-    literal,
     or_,
     select,
     update,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
-    from sqlalchemy import ColumnElement
+    from sqlalchemy import ColumnElement, Insert
 
 T = TypeVar("T")
 
@@ -78,6 +78,57 @@ _MOUNTS = Table(
     Column("base_sha256", String(64), nullable=False),
     Column("read_at", Float, nullable=False),
 )
+
+
+_OF, _NUMBER = bindparam("of", type_=LargeBinary), bindparam("number", type_=Integer)
+_AT, _SINCE = bindparam("at", type_=Float), bindparam("since", type_=Float)
+
+
+def _is(table: Table) -> ColumnElement[bool]:
+    return and_(table.c.key == _OF, table.c.generation == _NUMBER)
+
+
+def _later(column: Column[float]) -> ColumnElement[float]:
+    return case((column < _AT, _AT), else_=column)
+
+
+def _unless_there_is_a_later_one() -> Insert:
+    columns = _SNAPSHOTS.c
+    taken = exists().where(columns.key == _OF, columns.generation >= _NUMBER)
+    values = select(_OF, _NUMBER, _AT, _AT, _AT, false()).where(~taken)
+    return insert(_SNAPSHOTS).from_select(list(columns), values)
+
+
+def _unless_it_reads_another() -> Insert:
+    upsert = sqlite.insert(_MOUNTS)
+    known, new = _MOUNTS.c, upsert.excluded
+    is_same = and_(*(known[name] == new[name] for name in ("key", "generation", "base_sha256")))
+    return upsert.on_conflict_do_update(
+        index_elements=[known.reader],
+        set_={column.name: column for column in new if column.name != "reader"},
+        where=or_(known.read_at < _SINCE, is_same & (known.read_at <= new.read_at)),
+    )
+
+
+# The statements of requests are made once: SQLAlchemy takes longer to make one than SQLite to run it.
+_LATEST = (
+    select(_SNAPSHOTS.c.generation, _SNAPSHOTS.c.taken_at, _SNAPSHOTS.c.validated_at, _SNAPSHOTS.c.ended)
+    .where(_SNAPSHOTS.c.key == _OF)
+    .order_by(_SNAPSHOTS.c.generation.desc())
+    .limit(1)
+)
+_LOAD = select(_PAYLOADS.c.sealed).where(_is(_PAYLOADS))
+_ADD = _unless_there_is_a_later_one()
+_ADD_PAYLOAD = insert(_PAYLOADS)
+_DROP_SURPLUS = delete(_SNAPSHOTS).where(_SNAPSHOTS.c.key == _OF, _SNAPSHOTS.c.generation <= _NUMBER)
+_VALIDATE = (
+    update(_SNAPSHOTS)
+    .where(_is(_SNAPSHOTS), ~_SNAPSHOTS.c.ended)
+    .values(validated_at=_later(_SNAPSHOTS.c.validated_at), used_at=_later(_SNAPSHOTS.c.used_at))
+)
+_SAVE_MOUNTS = _unless_it_reads_another()
+_USE = update(_SNAPSHOTS).where(_is(_SNAPSHOTS)).values(used_at=_later(_SNAPSHOTS.c.used_at))
+_MOUNT = select(_MOUNTS).where(_MOUNTS.c.reader == _OF)
 
 
 class InThread(Protocol):
@@ -143,50 +194,26 @@ class SqliteStore:
 
 
 def _latest(key: bytes, connection: Connection) -> Stored | None:
-    columns = _SNAPSHOTS.c
-    found = connection.execute(
-        select(columns.generation, columns.taken_at, columns.validated_at, columns.ended)
-        .where(columns.key == key)
-        .order_by(columns.generation.desc())
-        .limit(1)
-    ).first()
+    found = connection.execute(_LATEST, {"of": key}).first()
     return None if found is None else Stored(*found)
 
 
 def _load(key: bytes, generation: int, connection: Connection) -> bytes | None:
-    sealed: bytes | None = connection.scalar(
-        select(_PAYLOADS.c.sealed).where(*_is(_PAYLOADS, key, generation))
-    )
+    sealed: bytes | None = connection.scalar(_LOAD, {"of": key, "number": generation})
     return sealed
 
 
 def _add(key: bytes, generation: int, sealed: bytes, taken_at: float, connection: Connection) -> bool:
-    snapshot = {
-        "key": key,
-        "generation": generation,
-        "taken_at": taken_at,
-        "validated_at": taken_at,
-        "used_at": taken_at,
-        "ended": False,
-    }
-    columns = _SNAPSHOTS.c
-    taken = exists().where(columns.key == key, columns.generation >= generation)
-    values = select(*(literal(value, columns[name].type) for name, value in snapshot.items())).where(~taken)
-    if not connection.execute(insert(_SNAPSHOTS).from_select(list(snapshot), values)).rowcount:
+    if not connection.execute(_ADD, {"of": key, "number": generation, "at": taken_at}).rowcount:
         return False
-    connection.execute(insert(_PAYLOADS).values(key=key, generation=generation, sealed=sealed))
-    surplus = columns.generation <= generation - KEPT_GENERATIONS
-    connection.execute(delete(_SNAPSHOTS).where(columns.key == key, surplus))
+    connection.execute(_ADD_PAYLOAD, {"key": key, "generation": generation, "sealed": sealed})
+    if generation > KEPT_GENERATIONS:
+        connection.execute(_DROP_SURPLUS, {"of": key, "number": generation - KEPT_GENERATIONS})
     return True
 
 
 def _validated(key: bytes, generation: int, at: float, connection: Connection) -> None:
-    columns = _SNAPSHOTS.c
-    connection.execute(
-        update(_SNAPSHOTS)
-        .where(*_is(_SNAPSHOTS, key, generation), ~columns.ended)
-        .values(validated_at=_later(columns.validated_at, at), used_at=_later(columns.used_at, at))
-    )
+    connection.execute(_VALIDATE, {"of": key, "number": generation, "at": at})
 
 
 def _end(key: bytes, at: float, connection: Connection) -> None:
@@ -200,29 +227,13 @@ def _end(key: bytes, at: float, connection: Connection) -> None:
 
 
 def _save_mounts(mounts: list[dict[str, Any]], connection: Connection) -> None:
-    upsert = sqlite.insert(_MOUNTS)
-    known, new = _MOUNTS.c, upsert.excluded
-    is_same = and_(*(known[name] == new[name] for name in ("key", "generation", "base_sha256")))
-    upsert = upsert.on_conflict_do_update(
-        index_elements=[known.reader],
-        set_={column.name: column for column in new if column.name != "reader"},
-        where=or_(known.read_at < bindparam("since", type_=Float), is_same & (known.read_at <= new.read_at)),
-    )
-    connection.execute(upsert, mounts)
-    read_at = bindparam("read", type_=Float)
-    used = (
-        update(_SNAPSHOTS)
-        .where(_SNAPSHOTS.c.key == bindparam("of"), _SNAPSHOTS.c.generation == bindparam("number"))
-        .values(used_at=_later(_SNAPSHOTS.c.used_at, read_at))
-    )
-    connection.execute(
-        used,
-        [{"of": mount["key"], "number": mount["generation"], "read": mount["read_at"]} for mount in mounts],
-    )
+    connection.execute(_SAVE_MOUNTS, mounts)
+    used = [{"of": mount["key"], "number": mount["generation"], "at": mount["read_at"]} for mount in mounts]
+    connection.execute(_USE, used)
 
 
 def _mount(reader: bytes, connection: Connection) -> Mount | None:
-    found = connection.execute(select(_MOUNTS).where(_MOUNTS.c.reader == reader)).first()
+    found = connection.execute(_MOUNT, {"of": reader}).first()
     return None if found is None else Mount(*found)
 
 
@@ -236,11 +247,3 @@ def _sweep(unused_since: float, connection: Connection) -> int:
     swept = connection.execute(delete(_SNAPSHOTS).where(~in_use)).rowcount
     connection.execute(delete(_MOUNTS).where(_MOUNTS.c.read_at < unused_since))
     return swept
-
-
-def _is(table: Table, key: bytes, generation: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    return table.c.key == key, table.c.generation == generation
-
-
-def _later(column: Column[float], at: float | ColumnElement[float]) -> ColumnElement[float]:
-    return case((column < at, at), else_=column)

@@ -55,8 +55,7 @@ class Ending:
             return
         self._told = True
         self.number = number
-        with suppress(ReactorNotRunning):
-            self._reactor.stop()
+        _stop(self._reactor)
 
 
 def end_with_failure(reactor: EPollReactor) -> None:
@@ -67,4 +66,10 @@ def end_with_failure(reactor: EPollReactor) -> None:
     """
     # twistd knows no exit status of its own; this comes behind everything that stops in order.
     reactor.addSystemEventTrigger("after", "shutdown", os._exit, 1)
-    reactor.callWhenRunning(reactor.stop)
+    reactor.callWhenRunning(_stop, reactor)
+
+
+def _stop(reactor: EPollReactor) -> None:
+    """Stop it, unless somebody else has."""
+    with suppress(ReactorNotRunning):
+        reactor.stop()

@@ -5,18 +5,22 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import sys
 from collections import defaultdict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from weakref import WeakKeyDictionary
 
 from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.threads import deferToThreadPool
 
 from image_service.http.cachestat import is_cached
+from image_service.http.regions import Regions
 
 if TYPE_CHECKING:
-    from twisted.internet.interfaces import IReactorFromThreads
+    from collections.abc import Iterable
+
+    from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
     from twisted.python.threadpool import ThreadPool
 
     from image_service.images.extents import BaseFile, FileExtent
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
 READ_AHEAD_BYTES = 8 * 1024 * 1024
 PROBE_BYTES = 64 * 1024
 """How far apart the kernel is asked where it has no cachestat."""
+READ_BYTES = 128 * 1024
+"""What the kernel reads at once as a rule."""
 _PIECE_BYTES = 256 * 1024
 _IN_MEMORY = frozenset({0x01021994, 0x858458F6})  # the types of tmpfs and ramfs in linux/magic.h
 
@@ -47,13 +53,24 @@ class PageCache:
         )
         self._probe = [bytearray(1)]
         self._in_memory: WeakKeyDictionary[BaseFile, bool] = WeakKeyDictionary()
+        self._regions = Regions(cast("IReactorTime", reactor), self._holds_region)
 
     def present(self, extent: FileExtent) -> int:
         """Count the bytes that can be sent without waiting for the disk (see ``Presence``)."""
-        return extent.length if self._holds(extent) or self._is_in_memory(extent.file) else 0
+        is_present = (
+            self._regions.are_present(extent) or self._holds(extent) or self._is_in_memory(extent.file)
+        )
+        return extent.length if is_present else 0
 
-    def _holds(self, extent: FileExtent) -> bool:
-        """Whether every page is there, and the last one has been read.
+    def _holds_region(self, extent: FileExtent) -> bool:
+        """Whether every page is there, and those that are looked at have been read.
+
+        Several readers may be waiting for parts of it, each of which is read in ascending order.
+        """
+        return self._holds(extent, READ_BYTES)
+
+    def _holds(self, extent: FileExtent, read_bytes: int = sys.maxsize) -> bool:
+        """Whether every page is there, and the last one has been read, as well as one in every so many bytes.
 
         The kernel reads in ascending order, and what is not there is never asked for here: to ask would
         make the kernel begin to read, for which it may have to wait.
@@ -62,7 +79,9 @@ class PageCache:
         cached = is_cached(descriptor, extent.offset, extent.length)
         if cached is False:
             return False
-        probes = (last,) if cached else (*range(extent.offset, last, PROBE_BYTES), last)
+        probes: Iterable[int] = range(last, extent.offset - 1, -read_bytes)
+        if cached is None:
+            probes = (*range(extent.offset, last, PROBE_BYTES), last)
         try:
             for offset in probes:
                 os.preadv(descriptor, self._probe, offset, os.RWF_NOWAIT)

@@ -17,6 +17,7 @@ from twisted.logger import globalLogBeginner
 from image_service.composition.service import ImageService
 from image_service.composition.share import Share
 from image_service.config import Settings
+from image_service.errors import Unavailable
 from image_service.observe.log import OfWorker, observer
 from image_service.observe.merging import export
 from image_service.stamps import Stamps
@@ -52,6 +53,7 @@ class Worker:
             "leave": self._leave,
             "count": self._count,
             "page": self._take_page,
+            "ping": lambda _: self._channel.say("pong"),
             "end": self._end,
         }
         self._channel = Channel(hears, lambda: self._end(None))
@@ -99,10 +101,13 @@ class Worker:
         return page
 
     def _take_page(self, page: Any) -> None:  # noqa: ANN401 - JSON
-        body, content_type = page
         asking, self._asking = self._asking, []  # nobody, if it was the one here before this one who asked
         for each in asking:
-            each.callback((body.encode(), content_type))
+            if page is None:
+                each.errback(Unavailable("the supervisor's log tells why"))
+            else:
+                body, content_type = page
+                each.callback((body.encode(), content_type))
 
     def _end(self, number: int | None) -> None:
         for each in chain.from_iterable(self._sockets.values()):

@@ -3,11 +3,13 @@
 to the worker    ``cover``   accept the clients of the place with this number too
                  ``leave``   do so no more
                  ``count``   tell what you have counted
-                 ``page``    the page of metrics that was asked for
+                 ``page``    the page of metrics that was asked for; null: it could not be made
+                 ``ping``    do you still live?
                  ``end``     the number of the signal that ends the service
 from it          ``serving`` clients are accepted
                  ``counted`` what was asked for by ``count``
                  ``page``    make the page of all workers' metrics
+                 ``pong``    yes, to ``ping``
 """
 
 from __future__ import annotations

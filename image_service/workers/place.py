@@ -10,6 +10,7 @@ from twisted.logger import Logger
 from image_service.catalog.backoff import Backoff
 from image_service.workers.counts import Counts
 from image_service.workers.process import WorkerProcess
+from image_service.workers.watchdog import MOST_UNANSWERED, Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -70,6 +71,7 @@ class Place:
         self._descriptors = descriptors
         self._watch = watch
         self._process: WorkerProcess | None = None
+        self._watchdog = Watchdog(reactor, lambda: self.say("ping"), self._stuck)
         self._began = 0.0
         self._has_served = False
         self._failures = 0
@@ -85,6 +87,7 @@ class Place:
             "serving": self._serves,
             "counted": self.counts.take,
             "page": lambda _: self._watch.asks_for_page(self),
+            "pong": lambda _: self._watchdog.heard(),
         }
         try:
             self._process = WorkerProcess(
@@ -103,7 +106,7 @@ class Place:
         return self.counts.ask(lambda: self.say("count")) if self.serving else succeed(None)
 
     def end(self, number: int | None) -> Deferred[None]:
-        """End who works here, for good.
+        """End who works here, for good: well, as long as it takes, unless it is stuck.
 
         Args:
             number: the signal's that ends the service; None: it was none.
@@ -117,6 +120,7 @@ class Place:
         if self._process is None:
             return succeed(None)
         self._gone = Deferred()
+        self._watchdog.start()
         self.say("end", number)
         return self._gone
 
@@ -127,10 +131,20 @@ class Place:
 
     def _serves(self, _: None) -> None:
         self.serving = self._has_served = True
+        self._watchdog.start()  # not before: it takes long to start many, and meanwhile nobody waits for this one
         self._watch.serves(self)
+
+    def _stuck(self) -> None:
+        _log.error(
+            "worker {number} has left {count} pings unanswered; it is killed",
+            number=self.number,
+            count=MOST_UNANSWERED,
+        )
+        self.kill()
 
     def _ended(self, how: str) -> None:
         self._process, self.serving = None, False
+        self._watchdog.stop()
         self._watch.left(self)
         if self._gone is not None:
             self._gone.callback(None)

@@ -139,9 +139,14 @@ class Supervisor(Service):
                 return
 
     def asks_for_page(self, place: Place) -> None:
-        """Give the page to its worker."""
+        """Give the page to its worker, or tell that there is none."""
+
+        def failed(failure: Failure) -> None:
+            _log.failure("the page of metrics could not be made", failure=failure)
+            place.say("page", None)
+
         page = self._pages.join("page", self._page)
-        page.addCallback(lambda page: place.say("page", (page[0].decode(), page[1])))
+        page.addCallbacks(lambda page: place.say("page", (page[0].decode(), page[1])), failed)
 
     def cannot_start(self) -> None:
         """End: what keeps a worker from starting keeps the others too."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import json
 import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -375,6 +377,44 @@ def test_a_worker_that_is_stuck_is_left_behind_at_the_second_signal(tmp_path: Pa
         served.service.wait_for("(going away)")
         served.service.process.terminate()
         served.check_ended_well()
+
+
+def test_a_worker_that_stays_stuck_is_replaced(tmp_path: Path) -> None:
+    with serving(tmp_path, _soon_stuck()) as served:
+        stuck = next(iter(served.workers()))
+        os.kill(stuck, signal.SIGSTOP)
+        served.service.wait_for("(pings unanswered)")
+        until(lambda: stuck not in served.workers())
+        until(lambda: served.metric("workers") == 2)
+        assert stuck not in served.workers()
+        assert served.service.get(served.path).body == served.content
+
+
+def test_the_end_does_not_wait_for_a_worker_that_is_stuck(tmp_path: Path) -> None:
+    with serving(tmp_path, _soon_stuck(), DRAIN_TIMEOUT=FOR_EVER) as served:
+        os.kill(next(iter(served.workers())), signal.SIGSTOP)
+        served.service.process.terminate()
+        served.check_ended_well()
+
+
+def _soon_stuck() -> Sequence[str]:
+    """Start a supervisor that has less patience; its workers are as ever."""
+    return _serve_after("from image_service.workers import watchdog", "watchdog.PING_SECONDS = 0.5")
+
+
+def _serve_after(*lines: str) -> Sequence[str]:
+    code = (*lines, "from image_service.cli.__main__ import main", "main()")
+    return sys.executable, "-c", "\n".join(code), "serve", "--standalone"
+
+
+def test_who_asks_for_metrics_that_cannot_be_had_does_not_wait_for_good(tmp_path: Path) -> None:
+    broken = "supervisor.render = lambda _: 1 / 0"
+    with serving(tmp_path, _serve_after("from image_service.workers import supervisor", broken)) as served:
+        for _ in range(2):
+            with pytest.raises((ConnectionError, http.client.HTTPException)):
+                served.service.get("/metrics")
+        served.service.wait_for("(the page of metrics could not be made)")
+        assert served.service.get(served.path).body == served.content
 
 
 def test_without_a_supervisor_workers_finish_and_end(tmp_path: Path) -> None:

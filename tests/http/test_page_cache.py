@@ -14,7 +14,8 @@ from twisted.internet.task import deferLater
 from twisted.python.threadpool import ThreadPool
 
 from image_service.http.cachestat import is_cached
-from image_service.http.page_cache import PROBE_BYTES, READ_AHEAD_BYTES, PageCache
+from image_service.http.page_cache import PROBE_BYTES, READ_AHEAD_BYTES, READ_BYTES, PageCache
+from image_service.http.regions import REGION_BYTES
 from image_service.images.extents import BaseFile, FileExtent
 from tests.http.turns import turns, until
 from tests.images.building import base_file
@@ -169,6 +170,30 @@ def test_what_is_still_being_read_is_not_held(
     os.pread(file.descriptor, SIZE, 0)
     monkeypatch.setattr(os, "preadv", busy)
     assert not holds(page_cache, file, 0, PAGE)
+
+
+@pytest.mark.usefixtures("cachestat")
+def test_a_region_that_is_read_again_and_again_is_looked_at_once(
+    page_cache: PageCache, file: BaseFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.pread(file.descriptor, SIZE, 0)
+    asked: list[int] = []
+    preadv = os.preadv
+
+    def probe(descriptor: int, buffers: list[bytearray], offset: int, flags: int) -> int:
+        asked.append(offset)
+        return preadv(descriptor, buffers, offset, flags)
+
+    monkeypatch.setattr(os, "preadv", probe)
+    assert holds(page_cache, file, 0, PAGE)
+    assert asked == [PAGE - 1]
+    assert holds(page_cache, file, PAGE, PAGE)
+    looks = sorted(asked[1:])
+    assert looks[-1] == REGION_BYTES - 1
+    assert all(later - earlier <= READ_BYTES for earlier, later in pairwise([0, *looks]))
+    for offset in range(0, REGION_BYTES, PAGE):
+        assert holds(page_cache, file, offset, PAGE)
+    assert len(asked) == 1 + len(looks)
 
 
 @pytest.mark.usefixtures("cachestat")

@@ -1,4 +1,4 @@
-"""A worker's place: what it does when nobody can be started in it."""
+"""A worker's place: what it does when nobody can be started in it, or who works there is stuck."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from twisted.internet.task import Clock
 from image_service.workers import place as places
 from image_service.workers.assignment import Assignment
 from image_service.workers.place import Place
+from image_service.workers.watchdog import MOST_UNANSWERED, PING_SECONDS
 
 if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
@@ -37,18 +38,26 @@ class Watch:
 
 
 class Processes:
-    """Stands for ``WorkerProcess``."""
+    """Stands for ``WorkerProcess``; each process is this as well."""
 
     def __init__(self) -> None:
         self.hears: dict[str, Any] = {}
         self.ended: Any = None
         self.may_start = True
+        self.answers = True
+
+    def say(self, word: str, _: object) -> None:
+        if word == "ping" and self.answers:
+            self.hears["pong"](None)
+
+    def kill(self) -> None:
+        self.ended("killed")
 
     def __call__(self, _: object, __: object, ___: object, hears: dict[str, Any], ended: object) -> object:
         if not self.may_start:
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         self.hears, self.ended = hears, ended
-        return object()
+        return self
 
 
 @pytest.fixture
@@ -76,7 +85,7 @@ def test_who_cannot_be_started_again_now_is_later(processes: Processes) -> None:
     clock.advance(40)
     processes.hears["serving"](None)
     assert watch.told == ["serves", "left", "serves"]
-    assert (of_worker.serving, clock.getDelayedCalls()) == (True, [])
+    assert of_worker.serving
 
 
 def test_who_cannot_be_started_at_first_is_told(processes: Processes) -> None:
@@ -85,3 +94,32 @@ def test_who_cannot_be_started_at_first_is_told(processes: Processes) -> None:
     place(clock, watch).start()
     assert watch.told == ["cannot start"]
     assert clock.getDelayedCalls() == []
+
+
+def test_who_is_stuck_is_replaced(processes: Processes) -> None:
+    clock, watch = Clock(), Watch()
+    of_worker = place(clock, watch)
+    of_worker.start()
+    clock.pump([PING_SECONDS] * 100)
+    assert clock.getDelayedCalls() == []  # who only starts is not waited for by anybody
+    processes.hears["serving"](None)
+    clock.pump([PING_SECONDS] * 100)
+    assert of_worker.starts == 1
+    processes.answers = False
+    clock.pump([PING_SECONDS] * (MOST_UNANSWERED + 1))
+    assert (of_worker.starts, watch.told) == (2, ["serves", "left"])
+
+
+@pytest.mark.parametrize("serving", [False, True])
+def test_the_end_waits_for_who_answers_and_for_nobody_else(processes: Processes, serving: object) -> None:
+    clock, watch = Clock(), Watch()
+    of_worker = place(clock, watch)
+    of_worker.start()
+    if serving:
+        processes.hears["serving"](None)
+    gone = of_worker.end(None)
+    clock.pump([PING_SECONDS] * 100)
+    assert not gone.called
+    processes.answers = False
+    clock.pump([PING_SECONDS] * (MOST_UNANSWERED + 1))
+    assert (gone.called, of_worker.starts, clock.getDelayedCalls()) == (True, 1, [])
