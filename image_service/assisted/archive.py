@@ -87,7 +87,7 @@ class Archive:
         customization = await self._load(question, key, generation)
         if customization is None:
             return None
-        return Snapshot(question, key, generation, 0.0, await self.fingerprint(customization))
+        return Snapshot(question, key, generation, 0.0)
 
     async def load(self, snapshot: Snapshot) -> Customization | None:
         """Give what a snapshot holds; None: it is not kept any more."""
@@ -107,20 +107,21 @@ class Archive:
         Returns:
             what is served from now on: this answer, or that which the other process keeps.
         """
-        key, print_of_it = self.key_of(question), await self.fingerprint(customization)
-        snapshot = Snapshot(question, key, max(0, after) + 1, at, print_of_it)
+        key = self.key_of(question)
+        snapshot = Snapshot(question, key, max(0, after) + 1, at)
         kept = await self._put(snapshot, customization)
         if kept is False:
             stored = await self._reading(self._store.latest(key))
             if stored is not None:
                 restored = await self._restore(question, key, stored)
-                if restored is not None and restored[0].fingerprint == print_of_it:
+                if restored is not None and await self.holds_same(restored[0], customization):
                     return restored[0]
                 after = max(stored.generation, snapshot.generation)
                 return await self.add(question, customization, after=after, at=at)
         if not kept:
             # No other has this number, not even one that the store may have by the one above.
             snapshot.generation = -1 - secrets.randbits(62)
+            snapshot.fingerprint = await self._fingerprint(customization)  # while the answer is here
         self._keep_recent((key, snapshot.generation), customization)
         return snapshot
 
@@ -138,12 +139,15 @@ class Archive:
         for recent in [recent for recent in self._recent if recent[0] == snapshot.key]:
             self._forget(recent)
 
-    async def fingerprint(self, customization: Customization) -> bytes:
-        """Tell whether another answer is the same; in a thread where that takes a while."""
-        work = partial(fingerprint, customization)
-        if customization.ramdisk is not None:  # of a few bytes, it may unpack to many
-            return await self._in_thread(work)
-        return await self._run(_size(customization), work)
+    async def holds_same(self, snapshot: Snapshot, customization: Customization) -> bool:
+        """Tell whether an answer is the same as a snapshot but for its tokens; it is not if that is not kept.
+
+        The fingerprint of a snapshot is made here and not before: most are never compared with anything.
+        """
+        if snapshot.fingerprint is None:
+            kept = await self.load(snapshot)
+            snapshot.fingerprint = None if kept is None else await self._fingerprint(kept)
+        return snapshot.fingerprint == await self._fingerprint(customization)
 
     async def save_mounts(self, mounts: Iterable[tuple[Reader, Snapshot, str, float, float]]) -> None:
         """Keep what is being read.
@@ -215,9 +219,7 @@ class Archive:
         customization = None if stored.ended else await self._load(question, key, stored.generation)
         if customization is None:
             return None
-        print_of_it = await self.fingerprint(customization)
-        snapshot = Snapshot(question, key, stored.generation, stored.taken_at, print_of_it)
-        return snapshot, stored.validated_at
+        return Snapshot(question, key, stored.generation, stored.taken_at), stored.validated_at
 
     async def _put(self, snapshot: Snapshot, customization: Customization) -> bool | None:
         """Whether it is kept; None: the store failed."""
@@ -249,6 +251,13 @@ class Archive:
             return None
         self._keep_recent((key, generation), customization)
         return customization
+
+    async def _fingerprint(self, customization: Customization) -> bytes:
+        """In a thread where that takes a while."""
+        work = partial(fingerprint, customization)
+        if customization.ramdisk is not None:  # of a few bytes, it may unpack to many
+            return await self._in_thread(work)
+        return await self._run(_size(customization), work)
 
     async def _run(self, size: int, work: Callable[[], T]) -> T:
         return await self._in_thread(work) if size > THREAD_BYTES else work()

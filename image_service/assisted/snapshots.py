@@ -285,9 +285,9 @@ class Snapshots:
 
     async def _take(self, pin: Pin, customization: Customization) -> None:
         snapshot = pin.snapshot
-        print_of_it = await self._archive.fingerprint(customization)
+        is_same = await self._archive.holds_same(snapshot, customization)
         pin.clear()
-        if print_of_it == snapshot.fingerprint and not self._is_old(snapshot):
+        if is_same and not self._is_old(snapshot):
             self._count("unchanged")
             pin.validated_at = self._clock.seconds()
             await self._archive.validated(snapshot, pin.validated_at)

@@ -38,7 +38,7 @@ class Snapshot:
         key: stands for it in the store.
         generation: counts from 1; below 0: the store did not take it.
         taken_at: when it was answered, seconds since the epoch.
-        fingerprint: tells whether a later answer is the same.
+        fingerprint: tells whether a later answer is the same; None: none has been compared with it yet.
         tenure: shared with the other generations.
     """
 
@@ -46,5 +46,5 @@ class Snapshot:
     key: bytes
     generation: int
     taken_at: float
-    fingerprint: bytes
+    fingerprint: bytes | None = None
     tenure: Tenure = attrs.field(factory=Tenure, repr=False)

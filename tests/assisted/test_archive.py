@@ -67,6 +67,10 @@ def add(
     return outcome(pinning.archive.add(question, answer, after=after, at=pinning.clock.seconds()))
 
 
+def same(pinning: Pinning, snapshot: Snapshot, answer: Customization) -> bool:
+    return outcome(pinning.archive.holds_same(snapshot, answer))
+
+
 def loaded(pinning: Pinning, snapshot: Snapshot) -> Customization | None:
     return outcome(pinning.archive.load(snapshot))
 
@@ -84,7 +88,8 @@ def test_a_snapshot_comes_back_as_it_was_in_the_next_process(pinning: Pinning) -
     assert found is not None
     snapshot, validated_at = found
     assert (snapshot.generation, snapshot.taken_at, validated_at) == (1, NOW, NOW + 60)
-    assert (snapshot.key, snapshot.fingerprint) == (kept.key, kept.fingerprint)
+    assert snapshot.key == kept.key
+    assert same(pinning.restarted(), snapshot, answer)
     assert loaded(pinning.restarted(), snapshot) == answer
 
 
@@ -350,6 +355,7 @@ def test_the_one_that_is_about_to_be_used_is_kept_however_large(
     answers = [customization("1"), customization("2")]
     first, second = (add(pinning, answer) for answer in answers)
     assert (loaded(pinning, first), loaded(pinning, second)) == (None, answers[1])
+    assert same(pinning, first, answers[0]), "which is known without it"
 
 
 def test_what_is_used_is_the_last_to_give_way(pinning: Pinning, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,22 +387,36 @@ class Threads:
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (Customization(b"i" * (THREAD_BYTES - 500), (), None), 0),
-        (Customization(b"i" * (THREAD_BYTES + 1), (), None), 3),
-        (Customization(b"i" * THREAD_BYTES, (KernelArgument(Operation.APPEND, "x"),), None), 3),
-        (Customization(b"i", (), None, os.urandom(THREAD_BYTES)), 3),
+        (Customization(b"i" * (THREAD_BYTES - 500), (), None), (0, 0)),
+        (Customization(b"i" * (THREAD_BYTES + 1), (), None), (1, 2)),
+        (Customization(b"i" * THREAD_BYTES, (KernelArgument(Operation.APPEND, "x"),), None), (1, 2)),
+        (Customization(b"i", (), None, os.urandom(THREAD_BYTES)), (1, 2)),
         # Of a few bytes, a ramdisk may unpack to many.
-        (Customization(b"i", (), None, b"070701"), 1),
+        (Customization(b"i", (), None, b"070701"), (0, 2)),
     ],
 )
-def test_what_takes_a_while_is_done_in_a_thread(answer: Customization, expected: int) -> None:
+def test_what_takes_a_while_is_done_in_a_thread(answer: Customization, expected: tuple[int, int]) -> None:
+    ciphering, fingerprinting = expected
     threads, store = Threads(), MemoryStore()
     archive = Archive(store, Vault(SECRET), threads)  # type: ignore[arg-type]  # one type for all
     kept = outcome(archive.add(QUESTION, answer, after=0, at=NOW))
-    assert threads.done == min(expected, 2), "fingerprint and seal"
+    assert threads.done == ciphering, "sealing, and no fingerprint"
     archive = Archive(store, Vault(SECRET), threads)  # type: ignore[arg-type]  # same
     outcome(archive.load(kept))
-    assert threads.done == expected, "and unsealing"
+    assert threads.done == 2 * ciphering, "and unsealing"
+    assert outcome(archive.holds_same(kept, answer))
+    assert threads.done == 2 * ciphering + fingerprinting, "of both"
+    outcome(archive.holds_same(kept, answer))
+    assert threads.done == 2 * ciphering + fingerprinting * 3 // 2, "of what is new"
+
+
+def test_nothing_is_the_same_as_what_is_not_kept_any_more(pinning: Pinning) -> None:
+    answer = customization("x")
+    kept = add(pinning, answer)
+    assert not same(pinning, kept, customization("y"))
+    kept.fingerprint = None
+    outcome(pinning.archive.end(kept, NOW))
+    assert not same(pinning, kept, answer)
 
 
 def test_a_store_that_takes_its_time_holds_nobody_else_up(pinning: Pinning) -> None:
