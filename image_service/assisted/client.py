@@ -9,20 +9,18 @@ stays behind. A deadline is such a cancellation, told as 504. Questions share no
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import attrs
 from hyperlink import EncodedURL
-from treq.client import HTTPClient
 from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.web.client import Agent, HTTPConnectionPool
 from twisted.web.http_headers import Headers
 
-from image_service.assisted.agent import PlainAgent
 from image_service.assisted.answers import Ignition, InfraEnv, read_infra_env
-from image_service.assisted.body import collect
+from image_service.assisted.body import collect, uncoded
 from image_service.assisted.failures import (
     CLIENT_ERRORS,
     RETRY_AFTER_SECONDS,
@@ -50,9 +48,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from treq.response import _Response
     from twisted.internet.posixbase import PosixReactorBase
     from twisted.python.failure import Failure
+    from twisted.web.iweb import IResponse
 
     from image_service.images.reference import Credentials, Kind
 
@@ -130,7 +128,7 @@ class AssistedService:
         count: Callable[[str, str, float], None] = lambda *_: None,
     ) -> None:
         self._reactor = reactor
-        self._infra_envs = _parse(base_url).child(*_API)
+        self._infra_envs = _parse(base_url).child(*_API).to_text()
         self._timeout_seconds = upstream_timeout_seconds
         self._silence_seconds = silence_timeout_seconds
         self._count = count
@@ -140,8 +138,7 @@ class AssistedService:
         self._pool.maxPersistentPerHost = _CACHED_CONNECTIONS
         self._pool.cachedConnectionTimeout = _CACHED_SECONDS
         policy = https_policy(ca_file, insecure=insecure)
-        agent = Agent(reactor, policy, connectTimeout=connect_timeout_seconds, pool=self._pool)
-        self._http = HTTPClient(PlainAgent(agent))
+        self._agent = Agent(reactor, policy, connectTimeout=connect_timeout_seconds, pool=self._pool)
 
     async def ignition(
         self, infra_env_id: str, discovery_iso_type: Kind | None, credentials: Credentials | None
@@ -260,32 +257,23 @@ class AssistedService:
             raise refusal(response.code, response.headers, what)
         return _Answer(response.headers, body)
 
-    def _request(self, question: _Question, credentials: Credentials | None) -> Deferred[_Response]:
-        parameters, headers = list(question.parameters), Headers({"User-Agent": ["image-service"]})
+    def _request(self, question: _Question, credentials: Credentials | None) -> Deferred[IResponse]:
+        parameters = list(question.parameters)
+        headers = Headers({"User-Agent": ["image-service"], "Accept-Encoding": ["identity"]})
         if credentials is not None:
             _pass_on(credentials, parameters, headers)
-        return self._http.get(
-            self._infra_envs.child(*(quote(segment, safe="") for segment in question.path)),
-            params=parameters,
-            headers=headers,
-            allow_redirects=False,
-            unbuffered=True,
-            reactor=self._reactor,  # type: ignore[arg-type]  # treq's own sum of interfaces
-        )
-
-
-class _Uri(EncodedURL):
-    """A URL of ASCII alone. treq has every URL made one, and there IPv6 addresses are taken for names."""
-
-    def to_uri(self) -> EncodedURL:
-        return self
+        path = "/".join(quote(segment, safe="") for segment in question.path)
+        query = f"?{urlencode(parameters, quote_via=quote)}" if parameters else ""
+        url = f"{self._infra_envs}/{path}{query}".encode("ascii")
+        asked: Deferred[IResponse] = self._agent.request(b"GET", url, headers)
+        return asked.addCallback(uncoded)
 
 
 def _parse(base_url: str) -> EncodedURL:
     try:
-        url = _Uri.from_text(base_url if base_url.isascii() else "")  # of the class that it is called on
+        url = EncodedURL.from_text(base_url if base_url.isascii() else "")
     except ValueError:
-        url = _Uri()
+        url = EncodedURL()
     if url.scheme not in {"http", "https"} or not url.host or url.query or url.fragment or url.userinfo:
         msg = "the URL of assisted-service must be http or https with a host, without user, query or fragment"
         raise ConfigurationError(msg)
