@@ -16,7 +16,7 @@ from hyperlink import EncodedURL
 from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
-from twisted.web.client import Agent, HTTPConnectionPool
+from twisted.web.client import URI, Agent, HTTPConnectionPool
 from twisted.web.http_headers import Headers
 
 from image_service.assisted.answers import Ignition, InfraEnv, read_infra_env
@@ -29,6 +29,7 @@ from image_service.assisted.failures import (
     upstream_error,
     upstream_timeout,
 )
+from image_service.assisted.server import Server
 from image_service.assisted.tls import https_policy
 from image_service.coreos.ignition import check_ignition
 from image_service.coreos.initrd import is_initrd
@@ -138,7 +139,9 @@ class AssistedService:
         self._pool.maxPersistentPerHost = _CACHED_CONNECTIONS
         self._pool.cachedConnectionTimeout = _CACHED_SECONDS
         policy = https_policy(ca_file, insecure=insecure)
-        self._agent = Agent(reactor, policy, connectTimeout=connect_timeout_seconds, pool=self._pool)
+        uri = URI.fromBytes(self._infra_envs.encode("ascii"))
+        server = Server(reactor, uri, policy, connect_timeout_seconds)
+        self._agent = Agent.usingEndpointFactory(reactor, server, self._pool)
 
     async def ignition(
         self, infra_env_id: str, discovery_iso_type: Kind | None, credentials: Credentials | None

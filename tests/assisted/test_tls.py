@@ -5,7 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trustme
+from twisted.web.iweb import IPolicyForHTTPS
+from zope.interface import implementer
 
+from image_service.assisted import client as client_module
 from image_service.assisted.client import AssistedService
 from image_service.assisted.tls import https_policy
 from image_service.errors import ConfigurationError, UpstreamError
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from twisted.internet.epollreactor import EPollReactor
+    from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 
     from image_service.standalone.service import Standalone
 
@@ -111,6 +115,29 @@ async def test_a_file_that_changes_counts_from_the_next_connection(
             replace(ca_file, authority.cert_pem.bytes())
             with pytest.raises(UpstreamError, match="certificate verify failed"):
                 await assisted.ignition(ID, None, None)
+
+
+@ensure_deferred
+async def test_only_who_connects_makes_a_context(
+    reactor: EPollReactor, authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests on a connection that was kept alive need none."""
+    asked_for: list[bytes] = []
+
+    @implementer(IPolicyForHTTPS)
+    class Counting:
+        def creatorForNetloc(self, hostname: bytes, port: int) -> IOpenSSLClientConnectionCreator:
+            asked_for.append(hostname)
+            return https_policy(insecure=True).creatorForNetloc(hostname, port)
+
+    monkeypatch.setattr(client_module, "https_policy", lambda *_, **__: Counting())
+    certificate = issue(authority, tmp_path, "localhost")
+    async with upstream(reactor, certificate=certificate) as server:
+        async with client(reactor, f"https://localhost:{server.port}") as assisted:
+            for _ in range(3):
+                await assisted.ignition(ID, None, None)
+        assert len(server.requests) == 3
+    assert asked_for == [b"localhost"]
 
 
 def test_a_file_that_does_not_change_is_not_read_again(
