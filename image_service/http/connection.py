@@ -86,7 +86,7 @@ class Connection(Protocol):
         transport.setTcpNoDelay(True)  # else every answer's last segment waits for Nagle
         sender_type = TlsSender if self._secure else SendfileSender
         server = self._server
-        self._sender: Sender = sender_type(transport, server.page_cache, self, server.observer)
+        self._sender: Sender = sender_type(transport, server.page_cache, self, server.observer.sent)
         self._progress = Progress(self._server.clock, self._tcp().getHandle())
         self._address = _plain_address(transport.getPeer().host)
         self._log = ConnectionLog(self._server.access_log, self._address)

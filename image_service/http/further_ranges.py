@@ -5,6 +5,7 @@ A mount consists of them, so what they have in common is prepared once.
 
 from __future__ import annotations
 
+from math import floor, inf
 from typing import TYPE_CHECKING
 
 from image_service.http.admission import SMALL_BYTES
@@ -35,12 +36,12 @@ class FurtherRanges:
     __slots__ = (
         "_clock",
         "_count",
-        "_date_line",
         "_last_lines",
         "_lease",
         "_log",
         "_opening",
         "_parser",
+        "_second",
         "_server",
         "exchange",
     )
@@ -56,7 +57,8 @@ class FurtherRanges:
         self.exchange = Exchange(
             first.method, first.request, 0.0, request_id=first.request_id, keep_alive=True
         )
-        self._opening = self._date_line = b""
+        self._opening = b""  # status line and Date
+        self._second: float = -inf  # of that Date
         self._last_lines = self.exchange.last_lines()
         self._count = server.observer.counter(first.handler, first.method, _PARTIAL_CONTENT)
 
@@ -77,16 +79,11 @@ class FurtherRanges:
         if answer is None:
             return None
         exchange.began, exchange.part, exchange.answer = now, numbers, answer
+        if not self._second <= now < self._second + 1:
+            self._opening = STATUS_LINES[_PARTIAL_CONTENT] + self._server.date_line()
+            self._second = floor(now)
         response = answer.response
-        return self._open() + response.fields + self._last_lines, response.body
-
-    def _open(self) -> bytes:
-        """The status line and this second's Date."""
-        date_line = self._server.date_line()
-        if date_line is not self._date_line:
-            self._date_line = date_line
-            self._opening = STATUS_LINES[_PARTIAL_CONTENT] + date_line
-        return self._opening
+        return self._opening + response.fields + self._last_lines, response.body
 
     def keep_sending(self) -> None:
         """Note that not all of the answer could be sent at once: its exchange ends as any other."""

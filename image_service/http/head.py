@@ -135,11 +135,11 @@ class HeadParser:
     one before it but for these, it means what that one meant but for these, and is not parsed again.
     """
 
-    __slots__ = ("_before", "_behind", "_request")
+    __slots__ = ("_before", "_behind")
 
     def __init__(self) -> None:
+        # What stands around the numbers of the latest head, if another one may differ in these alone.
         self._before = self._behind = b""
-        self._request: Request | None = None  # the latest, if another may differ from it in its range alone
 
     def further(self, data: bytes) -> tuple[int, int] | None:
         """Read a head that is the latest one but for its range.
@@ -150,38 +150,23 @@ class HeadParser:
         Returns:
             the first and the last byte that it asks for, by their offsets; None: it has to be parsed.
         """
-        numbers = self._numbers(data)
+        before, behind = self._before, self._behind
+        if not (before and data.startswith(before) and data.endswith(behind)):
+            return None
+        numbers = _NUMBERS.fullmatch(data, len(before), len(data) - len(behind))
         return None if numbers is None else (int(numbers[1]), int(numbers[2]))
 
     def parse(self, head: bytes) -> Request:
         """Parse one complete request head, as ``parse_head`` does."""
-        numbers = self._numbers(head)
-        if numbers is None or self._request is None:
-            return self._parse(head)
-        headers = self._request.headers | {"range": _value(numbers[0])}
-        return attrs.evolve(self._request, headers=headers)
-
-    def _numbers(self, head: bytes) -> re.Match[bytes] | None:
-        """What stands in the place of the latest head's range, if the rest is the same."""
-        before, behind = self._before, self._behind
-        if not before or not (head.startswith(before) and head.endswith(behind)):
-            return None
-        return _NUMBERS.fullmatch(head, len(before), len(head) - len(behind))
-
-    def _parse(self, head: bytes) -> Request:
-        self._before, self._request = b"", None
+        self._before = b""
         request = parse_head(head)
         match = _RANGE_FIELD.search(head)
         # Two Range fields would make another value; a long head is not worth its memory while idle.
-        if match is None or len(head) > _REMEMBERED_BYTES or request.headers["range"] != _value(match[1]):
+        if match is None or len(head) > _REMEMBERED_BYTES:
             return request
-        self._before, self._behind = head[: match.start(1)], head[match.end(1) :]
-        self._request = request
+        if request.headers["range"] == f"bytes={match[1].decode('ascii')}":
+            self._before, self._behind = head[: match.start(1)], head[match.end(1) :]
         return request
-
-
-def _value(numbers: bytes) -> str:
-    return f"bytes={numbers.decode('ascii')}"
 
 
 class _Fields:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Protocol
 
+import attrs
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -20,8 +22,20 @@ class Abort(enum.Enum):
     OWN_FAULT = "own-fault"
 
 
+class SentBytes(Protocol):
+    """Bytes that the transport took, those of heads included: senders add to them."""
+
+    sendfile: int
+    copy: int
+    tls: int
+
+
 class Observer(Protocol):
-    """Counts. It is called for every piece that is sent, in the reactor's thread, and has to be quick."""
+    """Counts. It is called for every request, in the reactor's thread, and has to be quick."""
+
+    @property
+    def sent(self) -> SentBytes:
+        """What was sent; the same object always."""
 
     def answer_began(self, handler: str, seconds: float) -> None:
         """An answer goes out.
@@ -62,14 +76,6 @@ class Observer(Protocol):
             reason: the value of an ``Abort``.
         """
 
-    def bytes_sent(self, path: str, count: int) -> None:
-        """The transport took a piece of an answer.
-
-        Args:
-            path: ``sendfile``, ``copy`` or ``tls``.
-            count: bytes, those of heads included.
-        """
-
     def refused(self, reason: str) -> None:
         """There was no room.
 
@@ -78,8 +84,19 @@ class Observer(Protocol):
         """
 
 
+@attrs.define
+class Unread:
+    """Bytes that nobody asks for."""
+
+    sendfile: int = 0
+    copy: int = 0
+    tls: int = 0
+
+
 class Nobody:
     """Counts nothing."""
+
+    sent = Unread()
 
     def answer_began(self, handler: str, seconds: float) -> None:
         """See ``Observer``."""
@@ -92,9 +109,6 @@ class Nobody:
         return lambda _seconds, _body_bytes: None
 
     def aborted(self, reason: str) -> None:
-        """See ``Observer``."""
-
-    def bytes_sent(self, path: str, count: int) -> None:
         """See ``Observer``."""
 
     def refused(self, reason: str) -> None:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from twisted.python.failure import Failure
 
-    from image_service.http.observer import Observer
+    from image_service.http.observer import SentBytes
     from image_service.http.page_cache import PageCache
-    from image_service.images.extents import Extent, FileExtent, Presence, Zeros
+    from image_service.images.extents import Extent, FileExtent, Zeros
 
 BRING_BYTES = 1024 * 1024
 """What is waited for at once: the rest of an answer comes while this is on its way."""
@@ -121,17 +121,17 @@ class Producer(ABC):
     __slots__ = (
         "_bringing",
         "_brought",
-        "_observer",
         "_outcomes",
         "_page_cache",
         "_queue",
         "_sending",
+        "_sent",
         "body_bytes",
     )
 
-    def __init__(self, page_cache: PageCache, outcomes: Outcomes, observer: Observer) -> None:
+    def __init__(self, page_cache: PageCache, outcomes: Outcomes, sent: SentBytes) -> None:
         self.body_bytes = 0
-        self._observer = observer
+        self._sent = sent
         self._page_cache = page_cache
         self._outcomes = outcomes
         self._queue = Queue()
@@ -185,9 +185,10 @@ class Producer(ABC):
         What was brought for this answer is sent without asking again: not everybody can tell, and what
         comes and is gone again would be waited for for ever.
         """
-        count, self._brought = min(self._brought, extent.length), 0
-        if not count:
-            count = self._presence_of(extent).present(extent)
+        if self._brought:
+            count, self._brought = min(self._brought, extent.length), 0
+            return count
+        count = (extent.file.presence or self._page_cache).present(extent)
         if not count:
             raise NeedsDisk(extent)
         return count
@@ -207,12 +208,10 @@ class Producer(ABC):
             raise ShortReadError
         return count
 
-    def _presence_of(self, extent: FileExtent) -> Presence:
-        return extent.file.presence or self._page_cache
-
     def _bring(self, extent: FileExtent) -> None:
         extent = extent.cut(0, min(extent.length, BRING_BYTES))
-        self._bringing = Deferred.fromCoroutine(self._presence_of(extent).bring(extent))
+        presence = extent.file.presence or self._page_cache
+        self._bringing = Deferred.fromCoroutine(presence.bring(extent))
         self._bringing.addCallbacks(self._bring_done, self._bring_failed, callbackArgs=(extent.length,))
 
     def _bring_done(self, _: None, count: int) -> None:

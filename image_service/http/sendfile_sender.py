@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
     from twisted.internet.tcp import Server
 
-    from image_service.http.observer import Observer
+    from image_service.http.observer import SentBytes
     from image_service.http.page_cache import PageCache
     from image_service.http.producer import Outcomes
     from image_service.images.extents import Extent
@@ -50,15 +50,13 @@ class SendfileSender(Producer):
         transport: connected, without data of its own to send.
         page_cache: keeps the disk out of the reactor.
         outcomes: told of the end.
-        observer: counts the bytes.
+        sent: counts the bytes.
     """
 
     __slots__ = ("_budget", "_clock", "_paused_at", "_registered", "_roomy", "_socket", "_transport")
 
-    def __init__(
-        self, transport: Server, page_cache: PageCache, outcomes: Outcomes, observer: Observer
-    ) -> None:
-        super().__init__(page_cache, outcomes, observer)
+    def __init__(self, transport: Server, page_cache: PageCache, outcomes: Outcomes, sent: SentBytes) -> None:
+        super().__init__(page_cache, outcomes, sent)
         self._transport = transport
         self._clock = cast("IReactorTime", transport.reactor)
         self._socket: socket.socket = transport.getHandle()
@@ -137,19 +135,20 @@ class SendfileSender(Producer):
 
     def _send_bytes(self, data: bytes | memoryview, flags: int = 0) -> int:
         count = self._socket.send(data, flags)
-        self._took("copy", count)
+        self._sent.copy += count
+        self._took(count)
         return count
 
     def _send_file(self, extent: FileExtent, count: int) -> int:
         count = os.sendfile(self._socket.fileno(), extent.file.descriptor, extent.offset, count)
         if count == 0:
             raise ShortReadError
-        self._took("sendfile", count)
+        self._sent.sendfile += count
+        self._took(count)
         return count
 
-    def _took(self, path: str, count: int) -> None:
+    def _took(self, count: int) -> None:
         """Note what the socket took."""
-        self._observer.bytes_sent(path, count)
         self.body_bytes += count
         self._budget -= max(count, _SMALLEST_CHARGE)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from twisted.protocols.tls import TLSMemoryBIOProtocol
 
-    from image_service.http.observer import Observer
+    from image_service.http.observer import SentBytes
     from image_service.http.page_cache import PageCache
     from image_service.http.producer import Outcomes
     from image_service.http.tls_outlet import Outlet
@@ -49,7 +49,7 @@ class TlsSender(Producer):
         transport: connected.
         page_cache: keeps the disk out of the reactor.
         outcomes: told of the end, which is when the transport's buffer has drained.
-        observer: counts the bytes.
+        sent: counts the bytes.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class TlsSender(Producer):
         transport: TLSMemoryBIOProtocol,
         page_cache: PageCache,
         outcomes: Outcomes,
-        observer: Observer,
+        sent: SentBytes,
     ) -> None:
-        super().__init__(page_cache, outcomes, observer)
+        super().__init__(page_cache, outcomes, sent)
         self._transport = transport
         self._outlet = cast("Outlet", transport.transport)
         self._outlet.sender = self
@@ -107,7 +107,7 @@ class TlsSender(Producer):
         self._outlet.write(tls.bio_read(count + _OVERHEAD_BYTES))
         self.body_bytes += count
         self._budget -= max(count, _SMALLEST_CHARGE)
-        self._observer.bytes_sent("tls", count)
+        self._sent.tls += count
 
     def _gather(self, limit: int) -> int:
         """Put together what comes next: as many extents as fill it, or as the page cache holds."""

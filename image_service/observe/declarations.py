@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from image_service.observe.families import Census, Counters, Family, Gauge, Histograms
+from image_service.observe.families import Census, Counters, Family, Gauge, Histograms, SentBytesCounter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,6 @@ UPSTREAM_KINDS = ("ignition", "infra-env", "ramdisk")
 UPSTREAM_OUTCOMES = ("ok", "unauthorized", "forbidden", "not-found", "refused", "failed", "timeout")
 REVALIDATION_RESULTS = ("unchanged", "changed", "ended", "failed")
 REFUSAL_REASONS = ("queue-full", "queue-wait", "connections")
-SENT_PATHS = ("sendfile", "copy", "tls")
 ABORT_REASONS = ("client-gone", "no-progress", "going-away", "disk-failed", "file-shorter", "own-fault")
 BASE_IMAGE_STATES = (
     "waiting",
@@ -92,10 +91,9 @@ class Declarations:
             FIRST_BYTE_BOUNDS_SECONDS,
             handler=HANDLERS,
         )
-        self.sent = Counters(
+        self.sent = SentBytesCounter(
             "sent_bytes_total",
             "Bytes that the kernel took: by `sendfile`, as a `copy`, or encrypted by us (`tls`).",
-            path=SENT_PATHS,
         )
         self.aborted = Counters(
             "aborted_responses_total",

@@ -15,6 +15,7 @@ from collections import Counter
 from itertools import accumulate, product
 from typing import TYPE_CHECKING, ClassVar
 
+import attrs
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
@@ -37,6 +38,8 @@ class Family(Collector):
     """
 
     kind: ClassVar[str]
+    others: ClassVar[tuple[str, ...]] = (OTHER,)
+    """Values of labels beside those that are declared."""
 
     def __init__(self, name: str, meaning: str, **labels: Sequence[str]) -> None:
         self.name = PREFIX + name
@@ -80,6 +83,33 @@ class Counters(Family):
         family = CounterMetricFamily(self.name, self.meaning, labels=tuple(self.labels))
         for values, count in self._counts.items():
             family.add_metric(values, count)
+        yield family
+
+
+@attrs.define
+class SentBytes:
+    """Bytes that the kernel took. Whoever sends adds to them: a call for each piece would cost too much."""
+
+    sendfile: int = 0
+    copy: int = 0
+    tls: int = 0
+
+
+class SentBytesCounter(Family):
+    """Shows what was sent, by the way it went."""
+
+    kind = "counter"
+    others = ()
+
+    def __init__(self, name: str, meaning: str) -> None:
+        self.bytes = SentBytes()
+        super().__init__(name, meaning, path=tuple(attrs.asdict(self.bytes)))
+
+    def collect(self) -> Iterable[Metric]:
+        """Give all counts."""
+        family = CounterMetricFamily(self.name, self.meaning, labels=tuple(self.labels))
+        for path, count in attrs.asdict(self.bytes).items():
+            family.add_metric((path,), count)
         yield family
 
 

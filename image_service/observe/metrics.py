@@ -18,13 +18,15 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Info,
 
 from image_service.images.validators import COMPOSER_VERSION
 from image_service.observe.declarations import REVALIDATION_RESULTS, Declarations
-from image_service.observe.families import OTHER, PREFIX, Census, Family, Gauge, Histogram, Histograms
+from image_service.observe.families import PREFIX, Census, Family, Gauge, Histogram, Histograms
 from image_service.observe.process import Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from prometheus_client import Metric
+
+    from image_service.observe.families import SentBytes
 
 F = TypeVar("F", bound=Family)
 
@@ -109,14 +111,10 @@ class Metrics:
 
         return count
 
-    def bytes_sent(self, path: str, count: int) -> None:
-        """The kernel took bytes.
-
-        Args:
-            path: ``sendfile``, ``copy`` or ``tls``.
-            count: how many.
-        """
-        self._all.sent.add(path, amount=count)
+    @property
+    def sent(self) -> SentBytes:
+        """What the kernel took, for senders to add to."""
+        return self._all.sent.bytes
 
     def aborted(self, reason: str) -> None:
         """An answer did not come to its end.
@@ -243,7 +241,7 @@ def _details(family: Family) -> Iterator[str]:
         elif label == "code":
             yield "Label `code`: the status."
         else:
-            yield f"Label `{label}`: {', '.join(f'`{value}`' for value in (*values, OTHER))}."
+            yield f"Label `{label}`: {', '.join(f'`{value}`' for value in (*values, *family.others))}."
     if isinstance(family, Histograms):
         yield f"Buckets: {', '.join(f'{bound:g}' for bound in family.bounds)}."
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import attrs
+
+from image_service.http.observer import Unread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,14 +20,14 @@ class Counting:
         answers: handlers of the answers that began, and after how many seconds.
         requests: handler, method, status, seconds and bytes of each request that is over.
         aborts: reasons.
-        sent: bytes by path.
+        sent: bytes by their way.
         refusals: reasons.
     """
 
     answers: list[tuple[str, float]] = attrs.field(factory=list)
     requests: list[tuple[str, str, int, float, int]] = attrs.field(factory=list)
     aborts: list[str] = attrs.field(factory=list)
-    sent: Counter[str] = attrs.field(factory=Counter)
+    sent: Unread = attrs.field(factory=Unread)
     refusals: list[str] = attrs.field(factory=list)
 
     def answer_began(self, handler: str, seconds: float) -> None:
@@ -49,10 +50,6 @@ class Counting:
     def aborted(self, reason: str) -> None:
         """See ``Observer``."""
         self.aborts.append(reason)
-
-    def bytes_sent(self, path: str, count: int) -> None:
-        """See ``Observer``."""
-        self.sent[path] += count
 
     def refused(self, reason: str) -> None:
         """See ``Observer``."""

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import attrs
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -458,9 +460,22 @@ def test_a_connections_parser_reads_each_head_as_if_it_were_the_only_one(
     heads: list[tuple[str, list[str]]],
 ) -> None:
     parser = HeadParser()
+    latest: Request | tuple[type[Exception], str] | None = None
     for line, fields in heads:
         head = "\r\n".join([line, "Host: here", *fields, "", ""]).encode()
-        assert outcome(parser.parse, head) == outcome(parse_head, head)
+        expected = outcome(parse_head, head)
+        numbers = parser.further(head)
+        if numbers is None:
+            latest = outcome(parser.parse, head)
+            assert latest == expected
+        else:
+            assert isinstance(latest, Request)
+            first, last = numbers
+            assert isinstance(expected, Request)
+            value = re.sub(r"\b0+(?=\d)", "", expected.headers["range"])
+            assert value == f"bytes={first}-{last}"
+            headers = {**latest.headers, "range": expected.headers["range"]}
+            assert attrs.evolve(latest, headers=headers) == expected
 
 
 def outcome(parse: Callable[[bytes], Request], head: bytes) -> Request | tuple[type[Exception], str]:
@@ -470,10 +485,23 @@ def outcome(parse: Callable[[bytes], Request], head: bytes) -> Request | tuple[t
         return type(error), error.detail
 
 
-def test_heads_that_differ_in_their_range_alone_are_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+_RANGE = b"GET /a HTTP/1.1\r\nHost: here\r\nRange: bytes=%d-%d\r\nAccept: */*\r\n\r\n"
+
+
+def test_of_heads_that_differ_in_their_range_alone_the_numbers_are_read() -> None:
     parser = HeadParser()
-    head = b"GET /a HTTP/1.1\r\nHost: here\r\nRange: bytes=%d-%d\r\nAccept: */*\r\n\r\n"
-    parser.parse(head % (0, 1))
-    monkeypatch.setattr("image_service.http.head.parse_head", lambda _: pytest.fail("parsed again"))
+    assert parser.further(_RANGE % (0, 1)) is None
+    parser.parse(_RANGE % (0, 1))
     for first in range(100):
-        assert parser.parse(head % (first, first + 9)).headers["range"] == f"bytes={first}-{first + 9}"
+        assert parser.further(_RANGE % (first, first + 9)) == (first, first + 9)
+    parser.parse(HOST + b"\r\n")
+    assert parser.further(_RANGE % (0, 1)) is None
+
+
+@given(st.integers(0, 2 * len(_RANGE)), st.integers(0, 2 * len(_RANGE)))
+def test_neither_a_part_of_a_head_nor_more_than_one_is_taken_for_one(start: int, stop: int) -> None:
+    parser = HeadParser()
+    head = _RANGE % (0, 1)
+    parser.parse(head)
+    data = (head + _RANGE % (2, 3) + head)[start:stop]
+    assert parser.further(data) == {head: (0, 1), _RANGE % (2, 3): (2, 3)}.get(data)

@@ -18,10 +18,9 @@ from OpenSSL import SSL
 from image_service.http import tls_sender
 from image_service.http.listeners import UNSENT_BYTES
 from image_service.http.tls_outlet import Outlet
-from image_service.http.tls_sender import CROWD_PIECE_BYTES, PIECE_BYTES, TURN_BYTES
+from image_service.http.tls_sender import CROWD_PIECE_BYTES, PIECE_BYTES, TURN_BYTES, TlsSender
 from tests.acceptance.clients import needs_client
 from tests.http.client import request, split_answers
-from tests.http.counting import Counting
 from tests.http.image import MIB
 from tests.http.serving import SMALL_BUFFER
 from tests.http.turns import turns, until
@@ -73,7 +72,7 @@ async def test_what_is_counted_is_what_was_sent(tls: Server) -> None:
     answer = await client.ask("/image/0-1000000")
     assert len(answer.body) == 1_000_000
     assert tls.lines[0]["bytes"] == 1_000_000
-    assert 1_000_000 < tls.counted.sent["tls"] < 1_001_000
+    assert 1_000_000 < tls.counted.sent.tls < 1_001_000
 
 
 # The socket's buffer.
@@ -103,7 +102,7 @@ async def test_nothing_is_kept_for_a_client_that_does_not_read(tls: Server) -> N
     assert kept_bytes(connection) == 0
     with pytest.raises(SSL.WantReadError):
         connection.transport.getHandle().bio_read(1)
-    assert tls.counted.sent["tls"] < UNSENT_BYTES + MIB
+    assert tls.counted.sent.tls < UNSENT_BYTES + MIB
 
 
 def kept_bytes(connection: Connection) -> int:
@@ -137,7 +136,13 @@ async def test_in_a_crowd_openssl_is_given_little_at_a_time(
     """It keeps, for each connection, the room that the largest piece took."""
     monkeypatch.setattr(tls_sender, "CROWD", 1)
     pieces: list[int] = []
-    monkeypatch.setattr(Counting, "bytes_sent", lambda _, _path, count: pieces.append(count))
+    gather = TlsSender._gather
+
+    def note(sender: TlsSender, limit: int) -> int:
+        pieces.append(gather(sender, limit))
+        return pieces[-1]
+
+    monkeypatch.setattr(TlsSender, "_gather", note)
     alone = await tls.client()
     assert (await alone.ask("/image/0-500000")).body == image.content[:500_000]
     assert max(pieces) == PIECE_BYTES

@@ -20,7 +20,6 @@ from image_service.observe.declarations import (
     METHODS,
     REFUSAL_REASONS,
     REVALIDATION_RESULTS,
-    SENT_PATHS,
     UPSTREAM_KINDS,
     UPSTREAM_OUTCOMES,
     Declarations,
@@ -143,7 +142,6 @@ def test_every_route_has_its_handler() -> None:
     [
         (lambda metrics, word: metrics.aborted(word), "aborted_responses", "reason", ABORT_REASONS),
         (lambda metrics, word: metrics.refused(word), "refusals", "reason", REFUSAL_REASONS),
-        (lambda metrics, word: metrics.bytes_sent(word, 1), "sent_bytes", "path", SENT_PATHS),
         (
             lambda metrics, word: metrics.snapshot(word),
             "snapshot_revalidations",
@@ -199,9 +197,10 @@ def test_an_event_that_there_is_not_is_a_fault() -> None:
 
 def test_bytes_add_up() -> None:
     metrics = Metrics()
-    metrics.bytes_sent("sendfile", 5 * 2**40)
-    metrics.bytes_sent("sendfile", 1)
-    assert samples(metrics, "assisted_image_service_sent_bytes") == {"sendfile": 5 * 2**40 + 1}
+    metrics.sent.sendfile += 5 * 2**40
+    metrics.sent.sendfile += 1
+    metrics.sent.tls += 7
+    assert samples(metrics, "assisted_image_service_sent_bytes") == {"sendfile": 5 * 2**40 + 1, "tls": 7}
 
 
 def test_calls_to_assisted_service_are_timed_by_kind() -> None:
@@ -285,7 +284,6 @@ def test_clients_do_not_decide_how_many_series_there_are(asked: list[tuple[str, 
         metrics.request_ended(handler, method, status, 0.1, 10)
         metrics.aborted(handler)
         metrics.refused(method)
-        metrics.bytes_sent(handler, 1)
         metrics.upstream(handler, method, 1)
     metrics.watch_each("http_requests_inflight", lambda: [handler for handler, _, _ in asked])
     declared = {family.name: family.labels for family in Declarations()}
@@ -304,7 +302,6 @@ def test_nothing_that_is_confided_is_shown() -> None:
         metrics.request_ended(word, word, 200, 0.1, 10)
         metrics.aborted(word)
         metrics.refused(word)
-        metrics.bytes_sent(word, 1)
         metrics.upstream(word, word, 1)
     metrics.watch_each("http_requests_inflight", lambda: [SECRET])
     metrics.watch_each("base_images", lambda: [SECRET])
