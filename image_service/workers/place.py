@@ -131,7 +131,7 @@ class Place:
 
     def _serves(self, _: None) -> None:
         self.serving = self._has_served = True
-        self._watchdog.start()  # not before: it takes long to start many, and meanwhile nobody waits for this one
+        self._watchdog.start()  # not before: to start many takes long, and others have its clients meanwhile
         self._watch.serves(self)
 
     def _stuck(self) -> None:

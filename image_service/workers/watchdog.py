@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 PING_SECONDS = 5.0
 """Between two pings."""
 MOST_UNANSWERED = 6
-"""Pings without an answer, 30 s: a busy worker answers in the reactor's next turn, which takes milliseconds."""
+"""Without an answer, 30 s: a busy worker answers in the next turn of its reactor, some milliseconds later."""
 
 
 class Watchdog:

@@ -403,7 +403,7 @@ def _soon_stuck() -> Sequence[str]:
 
 
 def _serve_after(*lines: str) -> Sequence[str]:
-    code = (*lines, "from image_service.cli.__main__ import main", "main()")
+    code = (*lines, "import sys; from image_service.cli import main", "sys.exit(main())")
     return sys.executable, "-c", "\n".join(code), "serve", "--standalone"
 
 
@@ -464,6 +464,25 @@ def test_what_keeps_workers_from_starting_ends_the_service(tmp_path: Path) -> No
     )
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "a worker cannot start" in ended.stdout
+    assert "ReactorNotRunning" not in ended.stdout  # the other one cannot either
+
+
+def test_no_process_for_any_worker_ends_the_service(tmp_path: Path) -> None:
+    none = "process.WorkerProcess.__init__ = lambda *_: os.close(-1)"  # an OSError, as of fork(2)
+    command = _serve_after("import os; from image_service.workers import process", none)
+    variables = {
+        "LISTEN_PORT": "0",
+        "WORKERS": "2",
+        "DATA_DIR": str(tmp_path),
+        "STANDALONE_LISTEN": "127.0.0.1:0",
+    }
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT), **variables}
+    ended = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS
+    )
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert ended.stdout.count("a worker cannot start") == 2
+    assert "Traceback" not in ended.stdout + ended.stderr
 
 
 def test_a_base_image_is_fetched_once_for_all_workers(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_who_is_stuck_is_replaced(processes: Processes) -> None:
     clock.pump([PING_SECONDS] * 100)
     assert of_worker.starts == 1
     processes.answers = False
-    clock.pump([PING_SECONDS] * (MOST_UNANSWERED + 1))
+    clock.pump([PING_SECONDS] * (MOST_UNANSWERED + 2))
     assert (of_worker.starts, watch.told) == (2, ["serves", "left"])
 
 
