@@ -1,1 +1,1 @@
-"""assisted-service as this service sees it: its client and what it answers."""
+"""assisted-service as this service sees it: the treq client and what it answers."""

@@ -1,11 +1,8 @@
-"""Reading a response's body: whole, not larger than a limit, without long silences; or not at all.
-
-It has no content coding, so it has one size, and the limit holds before anything is decoded.
-"""
+"""Reading a response's body: whole, not larger than a limit, without long silences; or not at all."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Protocol, connectionDone
@@ -107,26 +104,11 @@ class _Closer(Protocol):
         self.finished.callback(None)
 
 
-def uncoded(response: IResponse) -> IResponse | Deferred[IResponse]:
-    """See that content comes as it is.
-
-    Args:
-        response: nothing of its body has been read yet.
-
-    Returns:
-        the response; ``UpstreamError`` where its content is coded, once its connection is closed, whatever
-        is still to come on it.
-    """
-    codings = b",".join(response.headers.getRawHeaders(b"Content-Encoding", []))
-    if codings.strip().lower() in {b"", b"identity"}:
-        return response
+def discard(response: IResponse) -> Deferred[None]:
+    """Close a response's connection, whatever is still to come on it; done when it is gone."""
     closer = _Closer()
     response.deliverBody(closer)
-    return closer.finished.addCallback(_refuse)
-
-
-def _refuse(_: None) -> NoReturn:
-    raise upstream_error("the answer has a content coding, which was not asked for")
+    return closer.finished
 
 
 def _close(transport: ITransport | None) -> None:

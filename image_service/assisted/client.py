@@ -9,18 +9,20 @@ stays behind. A deadline is such a cancellation, told as 504. Questions share no
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import attrs
 from hyperlink import EncodedURL
+from treq.client import HTTPClient
 from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.web.client import URI, Agent, HTTPConnectionPool
 from twisted.web.http_headers import Headers
 
+from image_service.assisted.agent import PlainAgent
 from image_service.assisted.answers import Ignition, InfraEnv, read_infra_env
-from image_service.assisted.body import collect, uncoded
+from image_service.assisted.body import collect
 from image_service.assisted.failures import (
     CLIENT_ERRORS,
     RETRY_AFTER_SECONDS,
@@ -49,9 +51,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from treq.response import _Response
     from twisted.internet.posixbase import PosixReactorBase
     from twisted.python.failure import Failure
-    from twisted.web.iweb import IResponse
 
     from image_service.images.reference import Credentials, Kind
 
@@ -129,7 +131,7 @@ class AssistedService:
         count: Callable[[str, str, float], None] = lambda *_: None,
     ) -> None:
         self._reactor = reactor
-        self._infra_envs = _parse(base_url).child(*_API).to_text()
+        self._infra_envs = _parse(base_url).child(*_API)
         self._timeout_seconds = upstream_timeout_seconds
         self._silence_seconds = silence_timeout_seconds
         self._count = count
@@ -139,9 +141,9 @@ class AssistedService:
         self._pool.maxPersistentPerHost = _CACHED_CONNECTIONS
         self._pool.cachedConnectionTimeout = _CACHED_SECONDS
         policy = https_policy(ca_file, insecure=insecure)
-        uri = URI.fromBytes(self._infra_envs.encode("ascii"))
+        uri = URI.fromBytes(self._infra_envs.to_text().encode("ascii"))
         server = Server(reactor, uri, policy, connect_timeout_seconds)
-        self._agent = Agent.usingEndpointFactory(reactor, server, self._pool)
+        self._http = HTTPClient(PlainAgent(Agent.usingEndpointFactory(reactor, server, self._pool)))
 
     async def ignition(
         self, infra_env_id: str, discovery_iso_type: Kind | None, credentials: Credentials | None
@@ -260,23 +262,32 @@ class AssistedService:
             raise refusal(response.code, response.headers, what)
         return _Answer(response.headers, body)
 
-    def _request(self, question: _Question, credentials: Credentials | None) -> Deferred[IResponse]:
-        parameters = list(question.parameters)
-        headers = Headers({"User-Agent": ["image-service"], "Accept-Encoding": ["identity"]})
+    def _request(self, question: _Question, credentials: Credentials | None) -> Deferred[_Response]:
+        parameters, headers = list(question.parameters), Headers({"User-Agent": ["image-service"]})
         if credentials is not None:
             _pass_on(credentials, parameters, headers)
-        path = "/".join(quote(segment, safe="") for segment in question.path)
-        query = f"?{urlencode(parameters, quote_via=quote)}" if parameters else ""
-        url = f"{self._infra_envs}/{path}{query}".encode("ascii")
-        asked: Deferred[IResponse] = self._agent.request(b"GET", url, headers)
-        return asked.addCallback(uncoded)
+        return self._http.get(
+            self._infra_envs.child(*(quote(segment, safe="") for segment in question.path)),
+            params=parameters,
+            headers=headers,
+            allow_redirects=False,
+            unbuffered=True,
+            reactor=self._reactor,  # type: ignore[arg-type]  # treq's own sum of interfaces
+        )
+
+
+class _Uri(EncodedURL):
+    """A URL of ASCII alone. treq has every URL made one, and there IPv6 addresses are taken for names."""
+
+    def to_uri(self) -> EncodedURL:
+        return self
 
 
 def _parse(base_url: str) -> EncodedURL:
     try:
-        url = EncodedURL.from_text(base_url if base_url.isascii() else "")
+        url = _Uri.from_text(base_url if base_url.isascii() else "")  # of the class that it is called on
     except ValueError:
-        url = EncodedURL()
+        url = _Uri()
     if url.scheme not in {"http", "https"} or not url.host or url.query or url.fragment or url.userinfo:
         msg = "the URL of assisted-service must be http or https with a host, without user, query or fragment"
         raise ConfigurationError(msg)
