@@ -84,9 +84,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         type=_pair,
         help="whose CPU time counts",
     )
-    add("--rounds", type=int, default=5, help="of each comparison (%(default)s)")
-    add("--seconds", type=int, default=4, help="of a round and server (%(default)s)")
-    add("--megabytes", type=int, default=970, help="size of the base image, in MiB (%(default)s)")
+    add("--rounds", type=_positive, default=5, help="of each comparison (%(default)s)")
+    add("--seconds", type=_positive, default=4, help="of a round and server (%(default)s)")
+    add("--megabytes", type=_positive, default=970, help="size of the base image, in MiB (%(default)s)")
     add("--quick", action="store_true", help="see whether everything runs; the figures mean nothing")
     add("--directory", type=Path, metavar="DIR", help="for images and data, which stay there")
     add("--json", type=Path, metavar="FILE", help="write everything that was measured")
@@ -139,6 +139,12 @@ def measure(stage: Stage, chosen: list[Race | Study]) -> Document:
     if document["races"]:
         document["machine"]["TLS"] = machine.negotiated(stage.servers)
     return document
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text}: a whole number, at least 1, is needed")
+    return int(text)
 
 
 def _pair(text: str) -> tuple[str, str]:

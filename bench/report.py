@@ -22,7 +22,12 @@ def main() -> None:
     """Print the tables of some files."""
     parser = argparse.ArgumentParser(prog="python -m bench.report", description=__doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    for line in lines(merged([json.loads(file.read_text()) for file in parser.parse_args().files])):
+    files = parser.parse_args().files
+    try:
+        documents = [json.loads(file.read_text()) for file in files]
+    except (OSError, ValueError) as error:
+        parser.error(f"not what --json wrote: {error}")
+    for line in lines(merged(documents)):
         print(line)
 
 

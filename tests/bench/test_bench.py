@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from bench import report, soak
+from bench.__main__ import parse
 from bench.mount import recorded
 from bench.results import Document, Finding, Target, meets, spread
 from bench.scenarios import scenarios
@@ -166,3 +167,25 @@ def test_a_name_that_fits_nothing_is_told(option: str, status: int, told: str) -
     result = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     assert result.returncode == status
     assert told in result.stderr
+
+
+@pytest.mark.parametrize("effort", ["--rounds=0", "--seconds=-1", "--megabytes=x"])
+def test_nothing_is_measured_with_no_effort(effort: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse([effort])
+    assert caught.value.code == 2
+    assert "at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [None, "no JSON"])
+def test_a_file_that_was_not_measured_is_told(
+    content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.json"
+    if content is not None:
+        file.write_text(content)
+    monkeypatch.setattr(sys, "argv", ["report", str(file)])
+    with pytest.raises(SystemExit) as caught:
+        report.main()
+    assert caught.value.code == 2
+    assert "not what --json wrote" in capsys.readouterr().err
