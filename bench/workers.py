@@ -1,12 +1,21 @@
-"""What a second worker gains, with a load generator that leaves the cores to the server."""
+"""What a second worker gains, where the load generator leaves the cores to the workers.
+
+Where there are too few of them for two workers and for what drives them, each worker gets a part of a
+core, alone or beside the other: else it would be shown how they share the last one with the generator.
+"""
 
 from __future__ import annotations
 
+import os
 import random
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import attrs
+
+from bench.cores import bounding_group, confine, taken_seconds
 from bench.replay import learn, pipelined, replay, request
 from bench.results import Target
 from bench.servers import SERVICE
@@ -24,30 +33,77 @@ _PIPELINED = 16
 _AHEAD = 2
 _RANGE_BYTES = 64 * 1024
 _COUNTS = (1, 2)
+_MICROSECONDS = 1e6
+
+
+@attrs.frozen
+class _Lap:
+    """What was measured in one turn of one service.
+
+    Args:
+        rate: requests a second.
+        server: microseconds of CPU time that its processes took for a request.
+        generator: same, of this process.
+        others: cores that processes took which have nothing to do with it.
+    """
+
+    rate: float
+    server: float
+    generator: float
+    others: float
 
 
 def study_workers(stage: Stage) -> Iterator[Figure]:
     """Throughput of 64 KiB ranges with two workers, divided by that with one."""
+    share = min(1.0, len(os.sched_getaffinity(0)) / (2 * max(_COUNTS)))
     with ExitStack() as stack:
-        services = [_service(stack, stage, count) for count in _COUNTS]
+        bounded = bounding_group(stack, "try", share) is not None
+        services = [_service(stack, stage, count, share) for count in _COUNTS]
         scripts = [_scripts(service) for service in services]
-        rates: list[list[float]] = [[], []]
-        shares: list[float] = []
+        laps: list[list[_Lap]] = [[], []]
         for number in range(stage.effort.rounds + 1):
             for which in (0, 1) if number % 2 else (1, 0):
-                rate, share = _lap(services[which], scripts[which], stage.effort.seconds if number else 1)
-                if number:
-                    rates[which].append(rate)
-                    shares.append(share)
-    gains = [two / one for one, two in zip(*rates, strict=True)]
-    for count, values in zip(_COUNTS, rates, strict=True):
-        yield Figure(SERVICE, f"WORKERS={count}", "requests/s", values)
+                lap = _lap(services[which], scripts[which], stage.effort.seconds if number else 1)
+                laps[which] += [lap] if number else []
+    yield from _figures(*laps)
+    why = "" if bounded else ": not bounded, no control group can be made"
+    yield Figure(SERVICE, f"share of a core for each worker{why}", "", [share if bounded else 1.0])
+
+
+def _figures(one: Sequence[_Lap], two: Sequence[_Lap]) -> Iterator[Figure]:
+    both = list(zip(one, two, strict=True))
+    for count, laps in zip(_COUNTS, (one, two), strict=True):
+        yield Figure(SERVICE, f"WORKERS={count}", "requests/s", [lap.rate for lap in laps])
+        yield Figure(SERVICE, f"WORKERS={count}, CPU time", "us a request", [lap.server for lap in laps])
+    gains = [second.rate / first.rate for first, second in both]
     yield Figure(SERVICE, "WORKERS=2 ÷ WORKERS=1", "", gains, Target(at_least=1.6))
-    yield Figure("load generator", "its own CPU time", "us a request", shares)
+    costs = [second.server / first.server for first, second in both]
+    yield Figure(SERVICE, "WORKERS=2 ÷ WORKERS=1, CPU time of a request", "", costs)
+    laps = [*one, *two]
+    yield Figure("load generator", "its own CPU time", "us a request", [lap.generator for lap in laps])
+    yield Figure("everything else", "cores taken", "", [lap.others for lap in laps])
 
 
-def _service(stack: ExitStack, stage: Stage, count: int) -> Server:
-    return stage.start_service(stack, {"WORKERS": str(count)}, stage.directory / f"workers-{count}")
+def _service(stack: ExitStack, stage: Stage, count: int, share: float) -> Server:
+    """Start a service of which each worker gets a share of a core, where this process may see to that."""
+    groups = [bounding_group(stack, f"{count}-{number}", share) for number in range(count)]
+    service = stage.start_service(stack, {"WORKERS": str(count)}, stage.directory / f"workers-{count}")
+    for pid, group in zip(_serving(service.pid or 0), groups, strict=True):
+        if group is not None:
+            confine(pid, group)
+    return service
+
+
+def _serving(pid: int) -> Sequence[int]:
+    """The workers that a supervisor has started; a service without any serves itself."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in children if _is_worker(child)] or [pid]
+
+
+def _is_worker(child: str) -> bool:
+    with suppress(FileNotFoundError):  # some have a short life
+        return b"image_service.workers" in Path("/proc", child, "cmdline").read_bytes()
+    return False
 
 
 def _scripts(service: Server) -> Sequence[Sequence[Exchange]]:
@@ -62,9 +118,12 @@ def _scripts(service: Server) -> Sequence[Sequence[Exchange]]:
     return scripts
 
 
-def _lap(service: Server, scripts: Sequence[Sequence[Exchange]], seconds: int) -> tuple[float, float]:
-    """Requests a second, and microseconds of CPU time that this process took for each."""
-    before = time.process_time()
+def _lap(service: Server, scripts: Sequence[Sequence[Exchange]], seconds: int) -> _Lap:
+    server, own, everything = service.cpu_seconds() or 0.0, time.process_time(), taken_seconds()
     traffic = replay(service.urls["http"], scripts, seconds, ahead=_AHEAD)
-    own = time.process_time() - before
-    return traffic.requests / traffic.seconds, own * 1e6 / traffic.requests
+    server, own = (service.cpu_seconds() or 0.0) - server, time.process_time() - own
+    others = max(0.0, taken_seconds() - everything - server - own)
+    a_request = _MICROSECONDS / traffic.requests
+    return _Lap(
+        traffic.requests / traffic.seconds, server * a_request, own * a_request, others / traffic.seconds
+    )

@@ -88,6 +88,7 @@ def test_a_race_compares_the_service_with_nginx(directory: Path, pattern: str) -
         ("*, 50 readers*", {"refused or broken", "without progress", "memory above idle (PSS)"}),
         ("*more connections", {"CPU of a request, 256 ÷ 16"}),
         ("*larger base image", {"CPU of a request, 2 GiB ÷ 1 GiB"}),
+        ("*more workers", {"WORKERS=2 ÷ WORKERS=1", "WORKERS=2, CPU time"}),
     ],
 )
 def test_a_study_finds_its_figures(directory: Path, pattern: str, figures: set[str]) -> None:
