@@ -78,6 +78,7 @@ def test_who_cannot_be_started_again_now_is_later(processes: Processes) -> None:
     processes.hears["serving"](None)
     processes.may_start = False
     processes.ended("killed")
+    assert len(clock.getDelayedCalls()) == 1  # to start another; nobody is pinged
     clock.pump([40] * 3)
     assert watch.told == ["serves", "left"]
     assert of_worker.starts == 4
