@@ -181,7 +181,7 @@ class BootImages:
             return None
         longest = min(self._window_seconds, MAX_HOLD_SECONDS)
         until = min(good_until, self._kept.noted_until(mount), now + longest)
-        return Hold(mount, ref(composed), until, self._stamps, stamps)
+        return Hold(mount, ref(composed), now, until, self._stamps, stamps)
 
     def shows(self, want: Want, composed: Composed) -> None:
         """Note that a client gets to know an entity tag, which it may ask for parts by.

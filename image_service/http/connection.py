@@ -110,7 +110,8 @@ class Connection(Protocol):
                 self.transport.pauseProducing()  # not an abort, whose reset could destroy the answer
             return
         if self.exchange is None:
-            self._sender.begin_turn()
+            if not self._secure:  # else all records that came together have one turn (see tls)
+                self._sender.begin_turn()
             if not self._buffer and self._answer_further(data):
                 return
         self._buffer = self._buffer + data if self._buffer else data

@@ -25,6 +25,9 @@ _PARTIAL_CONTENT = 206
 class FurtherRanges:
     """Answers them one after another, by one exchange, which each of them renews.
 
+        take ── all of it went out at once ────────────────────────────────── sent
+          └──── some is left: keep_sending ── the connection ends the exchange, as any other
+
     Args:
         server: what all connections share.
         parser: has parsed the request that theirs are like.

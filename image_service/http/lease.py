@@ -32,13 +32,15 @@ class Hold:
     Args:
         mount: of the reader.
         composed: what it reads.
-        until: when to ask again at the latest, the clock's seconds.
+        since: when it began, the clock's seconds.
+        until: when to ask again at the latest.
         stamps: of readers and of questions.
         noted: those of the mount and of its snapshot.
     """
 
     mount: Mount[Version]
     _composed: ref[Composed]
+    _since: float
     _until: float
     _stamps: Stamps
     _noted: tuple[tuple[int, int], ...]
@@ -53,7 +55,7 @@ class Hold:
             None: something has changed, or it is time to ask.
         """
         mount, composed = self.mount, self._composed()
-        if now >= self._until or composed is None or mount.is_over:
+        if not self._since <= now < self._until or composed is None or mount.is_over:
             return None
         snapshot = mount.version.snapshot
         if snapshot is not None and snapshot.tenure.ended:

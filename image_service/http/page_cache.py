@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 from weakref import WeakKeyDictionary
 
-from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.defer import Deferred, DeferredSemaphore, maybeDeferred
 from twisted.internet.threads import deferToThreadPool
 
 from image_service.http.cachestat import is_cached
@@ -137,7 +137,7 @@ class PageCache:
 
     def _read_in_thread(self, extent: FileExtent, turns: DeferredSemaphore) -> Deferred[None]:
         """What is returned may be cancelled, the thread may not: it keeps its turn until it is done."""
-        reading = deferToThreadPool(self._reactor, self._pool, _read_through, extent)
+        reading = maybeDeferred(deferToThreadPool, self._reactor, self._pool, _read_through, extent)
         reading.addBoth(_give_back, turns)
         told: Deferred[None] = Deferred()
         reading.chainDeferred(told)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import ref
 
 import attrs
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twisted.internet.interfaces import IReactorTime
+
+    from image_service.images.extents import BaseFile
 
 REGION_BYTES = 4 * 1024 * 1024
 LASTING_SECONDS = 1.0
@@ -24,10 +27,12 @@ class _Region:
     """A region that somebody has read from.
 
     Args:
+        file: whose; its descriptor may be another's by now.
         until: when to look again, the clock's seconds.
         is_present: whether all of it was present.
     """
 
+    file: ref[BaseFile]
     until: float
     is_present: bool = False
 
@@ -63,8 +68,13 @@ class Regions:
             return False
         place, now = (file.descriptor, index), self._clock.seconds()
         region = self._regions.get(place)
-        if region is None or now >= region.until + LASTING_SECONDS:
-            self._begin(place, now)
+        # On both sides: the clock may be set back.
+        if (
+            region is None
+            or region.file() is not file
+            or not -LASTING_SECONDS <= now - region.until < LASTING_SECONDS
+        ):
+            self._begin(place, file, now)
             return False
         if now >= region.until:
             offset = extent.offset - start
@@ -72,8 +82,8 @@ class Regions:
             region.is_present, region.until = self._is_present(whole), now + LASTING_SECONDS
         return region.is_present
 
-    def _begin(self, place: tuple[int, int], now: float) -> None:
+    def _begin(self, place: tuple[int, int], file: BaseFile, now: float) -> None:
         """Look at a region when it is read from the next time, if that is soon."""
         if len(self._regions) >= MAX_REGIONS:
             self._regions.clear()
-        self._regions[place] = _Region(now)
+        self._regions[place] = _Region(ref(file), now)

@@ -128,8 +128,10 @@ class SendfileSender(Producer):
             wanted = self._present(extent)
             count = self._send_file(extent, wanted)
         else:
-            wanted = extent.length
-            count = self._send_bytes(data_of(extent), socket.MSG_MORE if more else 0)
+            data = data_of(extent)
+            wanted = len(data)
+            more = more or wanted < extent.length
+            count = self._send_bytes(data, socket.MSG_MORE if more else 0)
         self._queue.advance(count)
         return count == wanted
 

@@ -86,7 +86,13 @@ class _Protocol(TLSMemoryBIOProtocol):
 
     def makeConnection(self, transport: Server) -> None:
         """Begin the handshake."""
-        super().makeConnection(Outlet(transport))  # type: ignore[no-untyped-call]
+        self._outlet = Outlet(transport)
+        super().makeConnection(self._outlet)  # type: ignore[no-untyped-call]
+
+    def dataReceived(self, data: bytes) -> None:
+        """Take records, each of which the connection gets by itself: together they have one turn."""
+        self._outlet.sender.begin_turn()
+        super().dataReceived(data)  # type: ignore[no-untyped-call]
 
 
 class TlsFactory(TLSMemoryBIOFactory):

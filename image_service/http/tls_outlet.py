@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from image_service.http.listeners import UNSENT_BYTES
 
 if TYPE_CHECKING:
-    from twisted.internet.interfaces import IPushProducer
     from twisted.internet.tcp import Server
+
+    from image_service.http.tls_sender import TlsSender
 
 _SIOCOUTQNSD = 0x894B  # linux/sockios.h: bytes that TCP has not sent yet
 
@@ -27,7 +28,7 @@ class Outlet:
         tcp: connected.
     """
 
-    sender: IPushProducer
+    sender: TlsSender
     """Told to resume when all is sent and the socket takes more; it then has to ``unblock``."""
 
     def __init__(self, tcp: Server) -> None:

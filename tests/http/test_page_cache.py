@@ -377,3 +377,20 @@ async def test_a_read_that_hangs_keeps_its_turn_when_nobody_waits_for_it(
     for _ in range(2):
         reads.go_on.release()
     await following
+
+
+@ensure_deferred
+async def test_a_thread_that_cannot_be_started_takes_nobodys_turn(
+    page_cache: PageCache, file: BaseFile, pool: ThreadPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a container has too few processes."""
+
+    def no_thread(*_args: object, **_options: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pool, "threadFactory", no_thread)
+        for _ in range(3):
+            with pytest.raises(RuntimeError):
+                await page_cache.bring(FileExtent(file, 0, PAGE))
+    await page_cache.bring(FileExtent(file, 0, PAGE))

@@ -105,6 +105,24 @@ def test_files_are_not_mistaken_for_one_another(world: World) -> None:
     assert not world.regions.are_present(FileExtent(other, 0, 1))
 
 
+def test_another_file_of_the_same_number_is_looked_at_itself(world: World) -> None:
+    """A base that gives way to another may leave it its descriptor."""
+    world.knows(0)
+    assert world.knows(0)
+    world.file = BaseFile(7, SIZE, "other.iso")
+    assert not world.knows(0)
+
+
+def test_a_clock_that_is_set_back_makes_nothing_last(world: World) -> None:
+    world.clock.advance(10_000)
+    world.knows(0)
+    assert world.knows(0)
+    world.cold = 5
+    world.clock.rightNow -= 3600
+    assert not world.knows(0)
+    assert not world.knows(0)
+
+
 def test_not_more_than_so_many_are_remembered(world: World) -> None:
     world.file = attrs.evolve(world.file, size=(MAX_REGIONS + 10) * REGION_BYTES)
     for index in range(MAX_REGIONS + 5):

@@ -78,9 +78,12 @@ async def test_who_does_not_read_holds_little(server: Server, sent: list[int]) -
 async def test_who_reads_quickly_is_sent_much_at_once_until_it_stops(server: Server, sent: list[int]) -> None:
     client = await server.client(receive_buffer=65536)
     await client.send(request("/image") * 4)
-    await client.receive(8 * MIB)
-    await turns(server.reactor)
-    assert await unsent_to(server, client) > 2 * UNSENT_BYTES
+    most = 0
+    for _ in range(8):  # wherever it stops, but for a moment after each fill
+        await client.receive(MIB)
+        await turns(server.reactor)
+        most = max(most, await unsent_to(server, client))
+    assert most > 2 * UNSENT_BYTES
     assert await limit_of(server, client) == UNSENT_BYTES, "for what is sent when that is gone"
     assert sum(sent) < 8 * MIB + 2 * TURN_BYTES
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import socket
 import tracemalloc
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
+import attrs
 import pytest
+from twisted.internet import tcp
 from twisted.internet.defer import Deferred
 from twisted.python.threadpool import ThreadPool
 
+from image_service.http import tls_sender
+from image_service.http.observer import Unread
 from image_service.http.page_cache import PageCache
-from image_service.http.sendfile_sender import TURN_BYTES
+from image_service.http.sendfile_sender import TURN_BYTES, SendfileSender
+from image_service.images.extents import Literal, Zeros
 from tests.http.client import request
 from tests.http.image import MIB
 from tests.http.serving import SMALL_BUFFER
@@ -121,6 +128,65 @@ async def test_small_answers_end_a_turn_too(
         answered = len(application.targets)
     await asking
     assert most <= 512
+
+
+@async_fixture
+async def greedy_tls(reactor: EPollReactor, serve: Serve, greed: Greed) -> AsyncIterator[Server]:
+    yield await serve(secure=True, page_cache=GreedyPageCache(reactor, greed))
+
+
+@ensure_deferred
+async def test_requests_in_records_of_their_own_have_one_turn_together(
+    greedy_tls: Server, greed: Greed
+) -> None:
+    """Twisted hands each record over by itself."""
+    greed.client = client = await greedy_tls.client()
+    count, size = 150, 1_000_000
+    for _ in range(count):
+        client.socket.send(request(f"/image/0-{size}"))
+    await greed.read_all(count * size)
+    assert max(greed.by_turn) <= 2.25 * tls_sender.TURN_BYTES
+
+
+@ensure_deferred
+async def test_so_have_small_ones(greedy_tls: Server, greed: Greed, application: ImageApplication) -> None:
+    greed.client = client = await greedy_tls.client()
+    for _ in range(700):
+        client.socket.send(request("/image/0-9"))
+    most = answered = 0
+    while len(application.targets) < 700:
+        greed.read()
+        await turns(greedy_tls.reactor, 1)
+        most = max(most, len(application.targets) - answered)
+        answered = len(application.targets)
+    assert most <= 128
+
+
+@attrs.define(eq=False)
+class _RoomySocket:
+    """Takes everything.
+
+    Args:
+        taken: the length of each piece, and whether more was announced.
+    """
+
+    taken: list[tuple[int, bool]] = attrs.field(factory=list)
+
+    def send(self, data: bytes, flags: int) -> int:
+        """As a socket does."""
+        self.taken.append((len(data), bool(flags & socket.MSG_MORE)))
+        return len(data)
+
+
+def test_long_zeros_go_out_in_one_turn(reactor: EPollReactor) -> None:
+    """They are sent in pieces, of which none is taken for all that the socket had room for."""
+    roomy = _RoomySocket()
+    transport = Mock(spec=tcp.Server, reactor=reactor, getHandle=lambda: roomy)
+    sender = SendfileSender(transport, Mock(spec=PageCache), Mock(), Unread())
+    sender.begin_turn()
+    assert sender.send(b"head", (Zeros(MIB), Literal(b"end")))
+    assert sum(count for count, _ in roomy.taken) == len(b"head") + MIB + len(b"end")
+    assert [more for _, more in roomy.taken] == [True] * (len(roomy.taken) - 1) + [False]
 
 
 @ensure_deferred
