@@ -261,7 +261,8 @@ Labels have the values that are listed and no others, whatever clients send. No 
 credential is among them.
 
 [conf/prometheus-rules.yaml](../conf/prometheus-rules.yaml) has rules for alerts. On Kubernetes its `groups`
-are the `spec` of a `PrometheusRule`.
+are the `spec` of a `PrometheusRule`. [conf/grafana-dashboard.json](../conf/grafana-dashboard.json) shows the
+objectives of [slo.md](slo.md).
 
 This page is made from `image_service/observe/declarations.py`: `make docs`."""
 
