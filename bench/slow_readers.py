@@ -37,6 +37,8 @@ _RECEIVE_BUFFER_BYTES = (
 _CONNECTED_AT_ONCE = 500
 _NEW_CLIENT_BYTES = 64 * 1024
 _PATIENCE_SECONDS = 60
+_HOPELESS = 3
+"""Readers refused one after another."""
 _KIB = 1024
 _MIB = _KIB * _KIB
 
@@ -114,9 +116,15 @@ def _connect(stack: ExitStack, url: str, count: int) -> list[_Reader]:
 
 
 def _connected(stack: ExitStack, url: str, count: int) -> Iterator[_Reader]:
-    """Connect, ask for the whole image, and read the head of the answer; who is refused is left out."""
-    asked = request(url)
+    """Connect, ask for the whole image, and read the head of the answer; who is refused is left out.
+
+    So are all others once several in a row were: a server out of memory would be waited for again and again.
+    """
+    asked, refused = request(url), 0
     for _ in range(count):
+        if refused == _HOPELESS:
+            return
+        refused += 1
         try:
             connection = _open(url, _RECEIVE_BUFFER_BYTES)
             stack.callback(connection.close)
@@ -125,6 +133,7 @@ def _connected(stack: ExitStack, url: str, count: int) -> Iterator[_Reader]:
                 continue
         except OSError:
             continue
+        refused = 0
         plain = socket.socket(fileno=connection.detach())  # of TLS nothing is needed any more
         yield _Reader(stack.enter_context(closing(plain)))
 
