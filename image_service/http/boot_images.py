@@ -160,18 +160,19 @@ class BootImages:
         self._kept.note(reader, mount)
         return mount
 
-    def hold(self, reader: Reader, mount: Mount[Version]) -> Hold | None:
+    def hold(self, reader: Reader, mount: Mount[Version], now: float) -> Hold | None:
         """Note that a reader reads on, if nothing need be waited for.
 
         Args:
             reader: who, without a validator.
             mount: from ``reads``, for the same reader.
+            now: the clock's seconds.
 
         Returns:
             what is read, as ``at_once`` says too, and how long nothing need be asked. None: the mount is
             over, or there is something to wait for.
         """
-        version, now = mount.version, self._clock.seconds()
+        version = mount.version
         stamps = self._stamps.note(*self._slots(mount))  # first: what is renewed from here on is seen
         good_until = self._goes_on_until(version)
         composed = self._composed.known(version)

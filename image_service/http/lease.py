@@ -102,7 +102,7 @@ class ImageLease:
             return None
         image = None if self._hold is None else self._hold.image(now)
         if image is None:
-            self._hold = self._images.hold(self._reader, self._mount)
+            self._hold = self._images.hold(self._reader, self._mount, now)
             image = None if self._hold is None else self._hold.image(now)
             if image is None:
                 return None

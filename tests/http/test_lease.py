@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import attrs
 import pytest
@@ -234,6 +235,35 @@ def test_it_is_over_at_once_where_assisted_service_refuses_before_the_ttl_has_pa
     assert is_good(service, lease)
     Client(service.world, "192.0.2.2").ask()
     assert not is_good(service, lease)
+
+
+def test_time_passes_while_it_is_looked_at(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between any two looks at a real clock."""
+    clock = service.world.clock
+    stopped = clock.seconds
+
+    def seconds() -> float:
+        clock.rightNow += 1e-6
+        return stopped()
+
+    monkeypatch.setattr(clock, "seconds", seconds)
+    lease = lease_of(ask(service))
+    for _ in range(3):
+        assert is_good(service, lease)
+
+
+def test_a_clock_that_is_set_back_makes_it_look_again(service: Service) -> None:
+    service.world.clock.advance(10_000)
+    lease = lease_of(ask(service))
+    assert is_good(service, lease)
+    looked = Mock(wraps=service.world.images.hold)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(service.world.images, "hold", looked)
+        is_good(service, lease)
+        assert not looked.called
+        service.world.clock.rightNow -= 3600
+        is_good(service, lease)
+        assert looked.called
 
 
 def test_it_keeps_nothing_of_the_image(service: Service) -> None:
