@@ -21,6 +21,8 @@ class Deadline:
         expired: called when the deadline has passed; the deadline is then unset.
     """
 
+    __slots__ = ("_clock", "_due", "_expired", "_fires_at", "_timer")
+
     def __init__(self, clock: IReactorTime, expired: Callable[[], None]) -> None:
         self._clock = clock
         self._expired = expired

@@ -25,6 +25,8 @@ class Progress:
         handle: of the connection.
     """
 
+    __slots__ = ("_acked", "_acked_at", "_clock", "_handle")
+
     def __init__(self, clock: IReactorTime, handle: socket) -> None:
         self._clock = clock
         self._handle = handle
