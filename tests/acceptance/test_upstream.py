@@ -225,7 +225,9 @@ def test_the_log_names_each_cause_once(site: Site, storm: Storm, fault: str) -> 
     infra_env_id = storm.infra_envs[fault]
     lines = [line for line in site.service.output.decode().splitlines() if infra_env_id in line]
     told = [line for line in lines if "assisted-service" in line]
-    assert len(told) == site.upstream.count(infra_env_id)
+    # Twisted's pool asks once more by itself where a kept connection is reset before any answer.
+    asked_once_more = len(told) if fault == "resetting" else 0
+    assert len(told) <= site.upstream.count(infra_env_id) <= len(told) + asked_once_more
     assert all(cause in line for line in told)
 
 
