@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 import attrs
@@ -167,13 +167,23 @@ class Site:
         )
         return self.running.enter_context(service)
 
+    @property
+    def serving(self) -> int:
+        """How many processes have begun to serve."""
+        return sum(line["message"].startswith("serving at ") for line in self._log())
+
     def served(self, infra_env_id: str) -> set[int]:
         """The workers that have served ranges of it."""
-        lines = map(json.loads, (self.directory / "stdout").read_text().splitlines())
+        lines = self._log()
         wanted = (infra_env_id, _PARTIAL_CONTENT)
         return {
             line.get("worker", 0) for line in lines if (line.get("infra_env"), line.get("status")) == wanted
         }
+
+    def _log(self) -> Iterator[dict[str, Any]]:
+        """The lines so far; the last one may not be whole yet."""
+        text, _, _ = (self.directory / "stdout").read_text().rpartition("\n")
+        return map(json.loads, text.splitlines())
 
 
 def kill(service: Service) -> None:
@@ -219,6 +229,7 @@ def test_thousands_of_ranges_are_of_one_image_across_ttls_and_a_kill(
         readers = [Reader(url + query) for query in case.credentials]
         began, rounds_before = time.monotonic(), assisted.rounds
         service = site.run(ends_with=-signal.SIGKILL if case.workers == 1 else 0)
+        _wait_until(lambda: site.serving == case.workers)  # else the first one gets all connections
         expected = [reader.digest for reader in readers]
         reading = [pool.submit(reader.read_all) for reader in readers]
         _wait_until(lambda: all(reader.read > RANGES // 2 for reader in readers))
