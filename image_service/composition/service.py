@@ -38,6 +38,7 @@ from image_service.http.composer import Composer
 from image_service.http.cors import Cors
 from image_service.http.digests import Digests, in_background
 from image_service.http.factory import ConnectionFactory, Limits
+from image_service.http.lanes import LANES, Lanes
 from image_service.http.listeners import Listeners
 from image_service.http.page_cache import PageCache
 from image_service.http.resolver import InfraEnvs, Resolver
@@ -299,6 +300,7 @@ class ImageService(Service):
             ConnectionFactory,
             clock=self._reactor,
             page_cache=PageCache(self._reactor, self._running.pool(DISK_THREADS, "disk")),
+            lanes=Lanes(self._reactor, self._running.pool(LANES, "lane")),
             access_log=AccessLog(self._reactor, each_range=settings.log_ranges == "each"),
             limits=_limits(settings),
             slots=slots,

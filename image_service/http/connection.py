@@ -84,9 +84,13 @@ class Connection(Protocol):
         """Accepted; on TLS the handshake is still to come."""
         transport = self.transport
         transport.setTcpNoDelay(True)  # else every answer's last segment waits for Nagle
-        sender_type = TlsSender if self._secure else SendfileSender
         server = self._server
-        self._sender: Sender = sender_type(transport, server.page_cache, self, server.observer.sent)
+        page_cache, sent = server.page_cache, server.observer.sent
+        self._sender: Sender = (
+            TlsSender(transport, page_cache, self, sent)
+            if self._secure
+            else SendfileSender(transport, page_cache, self, sent, server.lanes)
+        )
         self._progress = Progress(self._server.clock, self._tcp().getHandle())
         self._address = _plain_address(transport.getPeer().host)
         self._log = ConnectionLog(self._server.access_log, self._address)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from image_service.http.access_log import AccessLog
     from image_service.http.admission import Slots
     from image_service.http.exchange import Application
+    from image_service.http.lanes import Lanes
     from image_service.http.observer import Observer
     from image_service.http.page_cache import PageCache
 
@@ -56,6 +57,7 @@ class ConnectionFactory(Factory):
         clock: the reactor's.
         application: answers requests.
         page_cache: keeps the disk out of the reactor.
+        lanes: for clients that read quickly.
         access_log: where requests are logged.
         limits: deadlines and the number of connections.
         slots: for downloads; those of the other listeners too.
@@ -67,6 +69,7 @@ class ConnectionFactory(Factory):
     clock: IReactorTime
     application: Application
     page_cache: PageCache
+    lanes: Lanes
     access_log: AccessLog
     limits: Limits
     slots: Slots

@@ -119,13 +119,13 @@ class Producer(ABC):
     """What both senders share: the queue, the wait for what is not present, the life cycle."""
 
     __slots__ = (
-        "_bringing",
         "_brought",
         "_outcomes",
         "_page_cache",
         "_queue",
         "_sending",
         "_sent",
+        "_waiting",
         "body_bytes",
     )
 
@@ -136,15 +136,15 @@ class Producer(ABC):
         self._outcomes = outcomes
         self._queue = Queue()
         self._sending = False
-        self._bringing: Deferred[None] | None = None
+        self._waiting: Deferred[None] | None = None  # for what a thread does
         self._brought = 0  # bytes that are present, whoever may not know it
 
     def stop(self) -> None:
         """Send nothing more and tell nothing more."""
         self._sending = False
         self._queue.clear()
-        if self._bringing is not None:
-            self._bringing.cancel()
+        if self._waiting is not None:
+            self._waiting.cancel()
 
     def stopProducing(self) -> None:
         """The transport is gone."""
@@ -152,7 +152,7 @@ class Producer(ABC):
 
     def resumeProducing(self) -> None:
         """The transport takes more; go on, and tell the outcome."""
-        if self._sending and self._bringing is None:
+        if self._sending and self._waiting is None:
             self.begin_turn()
             if self._pump():
                 self._outcomes.sent()
@@ -209,18 +209,26 @@ class Producer(ABC):
         return count
 
     def _bring(self, extent: FileExtent) -> None:
+        """Bring what is not present."""
         extent = extent.cut(0, min(extent.length, BRING_BYTES))
         presence = extent.file.presence or self._page_cache
-        self._bringing = Deferred.fromCoroutine(presence.bring(extent))
-        self._bringing.addCallbacks(self._bring_done, self._bring_failed, callbackArgs=(extent.length,))
+        bringing = Deferred.fromCoroutine(presence.bring(extent))
+        self._wait_for(bringing.addCallback(self._was_brought, extent.length))
 
-    def _bring_done(self, _: None, count: int) -> None:
-        self._bringing = None
+    def _was_brought(self, _: None, count: int) -> None:
         self._brought = count
+
+    def _wait_for(self, work: Deferred[None]) -> None:
+        """Go on when a thread has done its work."""
+        self._waiting = work
+        work.addCallbacks(self._work_done, self._work_failed)
+
+    def _work_done(self, _: None) -> None:
+        self._waiting = None
         self.resumeProducing()
 
-    def _bring_failed(self, failure: Failure) -> None:
-        self._bringing = None
+    def _work_failed(self, failure: Failure) -> None:
+        self._waiting = None
         if self._sending:
             self._fail(Abort.DISK_FAILED, f"the disk failed: {failure.getErrorMessage()}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from fcntl import ioctl
 from socket import IPPROTO_TCP, TCP_INFO
 from termios import TIOCOUTQ
@@ -15,6 +16,18 @@ if TYPE_CHECKING:
 
 _BYTES_ACKED = struct.Struct("=Q")
 _BYTES_ACKED_OFFSET = 120  # in struct tcp_info, Linux 4.1 and later
+
+
+def taken_bytes(handle: socket) -> int:
+    """Count what the kernel has taken to send.
+
+    Args:
+        handle: of a connection.
+
+    Returns:
+        bytes since the connection began; a few less while acknowledgements come in.
+    """
+    return _acknowledged_bytes(handle) + _held_bytes(handle)
 
 
 class Progress:
@@ -35,12 +48,12 @@ class Progress:
 
     def begin(self) -> None:
         """Count from now on."""
-        self._acked = self._acknowledged()
+        self._acked = _acknowledged_bytes(self._handle)
         self._acked_at = self._clock.seconds()
 
     def seconds_without(self) -> float:
         """How long nothing has been acknowledged, as far as this was asked; 0: something was, since then."""
-        now, acked = self._clock.seconds(), self._acknowledged()
+        now, acked = self._clock.seconds(), _acknowledged_bytes(self._handle)
         if acked != self._acked:
             self._acked, self._acked_at = acked, now
         return now - self._acked_at
@@ -48,10 +61,16 @@ class Progress:
     @property
     def outstanding(self) -> bool:
         """Whether the kernel still holds bytes that the client's has not acknowledged."""
-        return any(ioctl(self._handle, TIOCOUTQ, bytes(4)))
+        return _held_bytes(self._handle) > 0
 
-    def _acknowledged(self) -> int:
-        """Bytes since the connection began."""
-        info = self._handle.getsockopt(IPPROTO_TCP, TCP_INFO, _BYTES_ACKED_OFFSET + _BYTES_ACKED.size)
-        acked: int = _BYTES_ACKED.unpack_from(info, _BYTES_ACKED_OFFSET)[0]
-        return acked
+
+def _acknowledged_bytes(handle: socket) -> int:
+    """Since the connection began."""
+    info = handle.getsockopt(IPPROTO_TCP, TCP_INFO, _BYTES_ACKED_OFFSET + _BYTES_ACKED.size)
+    acked: int = _BYTES_ACKED.unpack_from(info, _BYTES_ACKED_OFFSET)[0]
+    return acked
+
+
+def _held_bytes(handle: socket) -> int:
+    """Sent or not, and not acknowledged."""
+    return int.from_bytes(ioctl(handle, TIOCOUTQ, bytes(4)), sys.byteorder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from contextlib import suppress
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
 
+from image_service.http.lanes import LANE_BYTES, WORTHWHILE_BYTES
 from image_service.http.listeners import UNSENT_BYTES
 from image_service.http.producer import NeedsDisk, Producer, ShortReadError, data_of
 from image_service.images.extents import FileExtent
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
     from twisted.internet.tcp import Server
 
+    from image_service.http.lanes import Lanes
     from image_service.http.observer import SentBytes
     from image_service.http.page_cache import PageCache
     from image_service.http.producer import Outcomes
@@ -31,6 +34,7 @@ QUICK_SECONDS = 1 / 8
 """Who takes half of ``UNSENT_BYTES`` in this time is quick: it reads a MiB a second, or more."""
 COPY_BYTES = 16 * 1024
 """Up to here one copy and one system call cost less than a probe and two system calls."""
+_LONG_AGO = -math.inf
 _SMALLEST_CHARGE = 16 * 1024  # so that a pipeline of small answers ends its turn too
 # One for all connections: what is put there is sent before anyone else has a turn.
 _COPIED = memoryview(bytearray(COPY_BYTES))
@@ -44,26 +48,42 @@ class SendfileSender(Producer):
     tells when the socket is writable again.
 
     A client that is quick gets whatever the kernel's buffer takes, a few MiB, and the reactor hears of it
-    again when nearly all of that is gone. One that is slow, or not known yet, holds ``UNSENT_BYTES``.
+    again when nearly all of that is gone. One that has taken all of it as quickly is sent the rest in a lane,
+    if there is one free. One that is slow, or not known yet, holds ``UNSENT_BYTES``.
 
     Args:
         transport: connected, without data of its own to send.
         page_cache: keeps the disk out of the reactor.
         outcomes: told of the end.
         sent: counts the bytes.
+        lanes: for quick clients.
     """
 
-    __slots__ = ("_budget", "_clock", "_paused_at", "_registered", "_roomy", "_socket", "_transport")
+    __slots__ = (
+        "_budget",
+        "_clock",
+        "_lanes",
+        "_paused_at",
+        "_registered",
+        "_roomy",
+        "_socket",
+        "_transport",
+        "_was_roomy",
+    )
 
-    def __init__(self, transport: Server, page_cache: PageCache, outcomes: Outcomes, sent: SentBytes) -> None:
+    def __init__(
+        self, transport: Server, page_cache: PageCache, outcomes: Outcomes, sent: SentBytes, lanes: Lanes
+    ) -> None:
         super().__init__(page_cache, outcomes, sent)
+        self._lanes = lanes
         self._transport = transport
         self._clock = cast("IReactorTime", transport.reactor)
         self._socket: socket.socket = transport.getHandle()
         self._budget = 0
         self._registered = False
         self._roomy = False
-        self._paused_at = 0.0
+        self._was_roomy = False
+        self._paused_at = _LONG_AGO
 
     def begin_turn(self) -> None:
         """Renew what may be sent before the reactor turns."""
@@ -106,10 +126,40 @@ class SendfileSender(Producer):
 
     def resumeProducing(self) -> None:
         """The socket takes more."""
-        if not self._roomy and self._clock.seconds() - self._paused_at < QUICK_SECONDS:
-            self._roomy = True
-            self._limit_unsent(TURN_BYTES)
+        if self._clock.seconds() - self._paused_at < QUICK_SECONDS:
+            if not self._roomy:
+                self._roomy = True
+                self._limit_unsent(TURN_BYTES)
+            if self._was_roomy and self._enter_lane():
+                return
         super().resumeProducing()
+
+    def _enter_lane(self) -> bool:
+        """Have what comes next sent in a lane; False: it is not worth it, or none is free."""
+        if self._waiting is not None or not self._queue:
+            return False
+        extent, _ = self._queue.next(LANE_BYTES)
+        if not isinstance(extent, FileExtent) or extent.file.presence or extent.length < WORTHWHILE_BYTES:
+            return False
+        sending = self._lanes.send(self._socket, extent)
+        if sending is not None:
+            self._wait_for(sending.addCallback(self._sent_in_lane, extent.length))
+        return sending is not None
+
+    def _sent_in_lane(self, count: int, wanted: int) -> None:
+        self._sent.sendfile += count
+        self.body_bytes += count
+        self._queue.advance(count)
+        if count == wanted:
+            self._paused_at = self._clock.seconds()
+        else:
+            self._paused_at = _LONG_AGO
+            self._hold_little()
+
+    def _bring(self, extent: FileExtent) -> None:
+        """Bring what is not present, or have it sent where that may be waited for."""
+        if not (self._roomy and self._enter_lane()):
+            super()._bring(extent)
 
     def _send_on(self) -> bool:
         with suppress(BlockingIOError):
@@ -156,15 +206,20 @@ class SendfileSender(Producer):
 
     def _await_writable(self) -> None:
         self._paused_at = self._clock.seconds()
-        if self._roomy:
-            self._roomy = False
-            self._limit_unsent(UNSENT_BYTES)  # which is also when the kernel tells that there is room again
+        self._was_roomy = self._roomy
+        self._hold_little()
         if not self._registered:
             self._registered = True
             self._transport.registerProducer(self, True)  # noqa: FBT003 - Twisted's signature
         # What the transport itself does after a write that filled its buffer: resume once writable.
         self._transport.producerPaused = True
         self._transport.startWriting()
+
+    def _hold_little(self) -> None:
+        """Also has the kernel tell that there is room again when little is left to send."""
+        if self._roomy:
+            self._roomy = False
+            self._limit_unsent(UNSENT_BYTES)
 
     def _limit_unsent(self, count: int) -> None:
         with suppress(OSError):  # the connection may be gone, which sending finds out

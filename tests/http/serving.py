@@ -22,6 +22,7 @@ from twisted.python.threadpool import ThreadPool
 from image_service.http.access_log import AccessLog
 from image_service.http.admission import PATIENCE_SECONDS, OwnSupply, Slots
 from image_service.http.factory import ConnectionFactory, Limits
+from image_service.http.lanes import Lanes
 from image_service.http.page_cache import PageCache
 from image_service.http.tls import ServerCertificate, TlsFactory
 from tests.http.client import Client
@@ -193,8 +194,9 @@ async def serving(  # noqa: PLR0913 - each has its default
     certificate: ServerCertificate | None = None,
 ) -> AsyncIterator[Server]:
     """Serve for a while, and see that it leaves no descriptor, timer or connection behind."""
-    pool = ThreadPool(0, 2, "disk")
+    pool, lane_pool = ThreadPool(0, 2, "disk"), ThreadPool(0, 2, "lane")
     pool.start()
+    lane_pool.start()
     clock = Clock()
     lines: list[dict[str, Any]] = []
     log = AccessLog(clock, logger=Logger("access", observer=lines.append))  # type: ignore[arg-type]
@@ -203,6 +205,7 @@ async def serving(  # noqa: PLR0913 - each has its default
         clock=clock,
         application=application,
         page_cache=page_cache or PageCache(reactor, pool),
+        lanes=Lanes(reactor, lane_pool),
         access_log=log,
         limits=limits,
         slots=Slots(OwnSupply(downloads), 400, PATIENCE_SECONDS, clock, counted),
@@ -223,3 +226,4 @@ async def serving(  # noqa: PLR0913 - each has its default
         await until(reactor, lambda: open_descriptors() <= before)
     finally:
         pool.stop()
+        lane_pool.stop()

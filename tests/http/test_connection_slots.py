@@ -136,6 +136,7 @@ async def test_slots_are_given_in_the_order_of_the_requests(narrow: Server) -> N
     others = [await waiter(narrow, request(LARGE, f"X-Request-ID: {name}")) for name in "bc"]
     for client in (greedy, *others, greedy):
         await client.answer()
+    await until(narrow.reactor, lambda: len(narrow.lines) == 4)
     assert [line["id"] for line in narrow.lines] == ["a1", "b", "c", "a2"]
 
 

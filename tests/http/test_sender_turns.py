@@ -14,6 +14,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.threadpool import ThreadPool
 
 from image_service.http import tls_sender
+from image_service.http.lanes import Lanes
 from image_service.http.observer import Unread
 from image_service.http.page_cache import PageCache
 from image_service.http.sendfile_sender import TURN_BYTES, SendfileSender
@@ -183,7 +184,7 @@ def test_long_zeros_go_out_in_one_turn(reactor: EPollReactor) -> None:
     """They are sent in pieces, of which none is taken for all that the socket had room for."""
     roomy = _RoomySocket()
     transport = Mock(spec=tcp.Server, reactor=reactor, getHandle=lambda: roomy)
-    sender = SendfileSender(transport, Mock(spec=PageCache), Mock(), Unread())
+    sender = SendfileSender(transport, Mock(spec=PageCache), Mock(), Unread(), Mock(spec=Lanes))
     sender.begin_turn()
     assert sender.send(b"head", (Zeros(MIB), Literal(b"end")))
     assert sum(count for count, _ in roomy.taken) == len(b"head") + MIB + len(b"end")
