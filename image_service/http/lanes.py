@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
     from image_service.images.extents import FileExtent
 
-LANES = 8
+LANES = 16
 LANE_BYTES = 128 * 1024 * 1024
 """What is sent in a lane at a time; it is counted when that has come to its end."""
 WORTHWHILE_BYTES = 4 * 1024 * 1024
 """To get into a lane and out again costs as much as a turn or two of the reactor."""
-PATIENCE_SECONDS = 1 / 4
+PATIENCE_SECONDS = 1 / 2
 """How long the kernel waits for a client to make room, which is told when a third of its few MiB has gone."""
 _NICENESS = 5  # the reactor, which all others wait for, goes first
 _PATIENCE = struct.pack("@ll", 0, int(PATIENCE_SECONDS * 1_000_000))  # a struct timeval
