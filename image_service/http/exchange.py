@@ -171,7 +171,7 @@ class Exchange:
             lines.append(b"Connection: keep-alive\r\n")
         if self.request_id:
             lines.append(b"X-Request-ID: %b\r\n" % self.request_id.encode("ascii"))
-        return b"".join(lines) + b"\r\n"
+        return b"".join([*lines, b"\r\n"])
 
 
 class Application(Protocol):

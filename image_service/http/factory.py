@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from math import floor
 from typing import TYPE_CHECKING
 
 import attrs
@@ -12,6 +13,7 @@ from twisted.internet.protocol import Factory
 from image_service.http.admission import Headcount
 from image_service.http.connection import Connection
 from image_service.http.observer import NOBODY, Abort
+from image_service.http.response import STATUS_LINES
 from image_service.http_dates import format_http_date
 
 if TYPE_CHECKING:
@@ -80,8 +82,9 @@ class ConnectionFactory(Factory):
     draining: bool = attrs.field(default=False, init=False)
     connections: set[Connection] = attrs.field(factory=set, init=False)
     _drained: Deferred[None] | None = attrs.field(default=None, init=False)
-    _date_second: int = attrs.field(default=-1, init=False)
+    _second: int = attrs.field(default=-1, init=False)  # of the Date below
     _date_line: bytes = attrs.field(default=b"", init=False)
+    _partial_content: bytes = attrs.field(default=b"", init=False)
 
     noisy = False
 
@@ -139,8 +142,22 @@ class ConnectionFactory(Factory):
 
     def date_line(self) -> bytes:
         """The Date field of this second."""
-        second = int(self.clock.seconds())
-        if second != self._date_second:
-            self._date_second = second
-            self._date_line = f"Date: {format_http_date(datetime.fromtimestamp(second, UTC))}\r\n".encode()
+        self._keep_date(self.clock.seconds())
         return self._date_line
+
+    def partial_content(self, now: float) -> bytes:
+        """The status line of a 206, and the Date field.
+
+        Args:
+            now: the clock's seconds.
+        """
+        if not self._second <= now < self._second + 1:
+            self._keep_date(now)
+        return self._partial_content
+
+    def _keep_date(self, now: float) -> None:
+        second = floor(now)
+        if second != self._second:
+            self._second = second
+            self._date_line = f"Date: {format_http_date(datetime.fromtimestamp(second, UTC))}\r\n".encode()
+            self._partial_content = STATUS_LINES[206] + self._date_line

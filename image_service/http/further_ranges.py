@@ -5,12 +5,10 @@ A mount consists of them, so what they have in common is prepared once.
 
 from __future__ import annotations
 
-from math import floor, inf
 from typing import TYPE_CHECKING
 
 from image_service.http.admission import SMALL_BYTES
 from image_service.http.exchange import Exchange
-from image_service.http.response import STATUS_LINES
 
 if TYPE_CHECKING:
     from image_service.http.access_log import ConnectionLog
@@ -42,9 +40,7 @@ class FurtherRanges:
         "_last_lines",
         "_lease",
         "_log",
-        "_opening",
         "_parser",
-        "_second",
         "_server",
         "exchange",
     )
@@ -60,8 +56,6 @@ class FurtherRanges:
         self.exchange = Exchange(
             first.method, first.request, 0.0, request_id=first.request_id, keep_alive=True
         )
-        self._opening = b""  # status line and Date
-        self._second: float = -inf  # of that Date
         self._last_lines = self.exchange.last_lines()
         self._count = server.observer.counter(first.handler, first.method, _PARTIAL_CONTENT)
 
@@ -82,11 +76,8 @@ class FurtherRanges:
         if answer is None:
             return None
         exchange.began, exchange.part, exchange.answer = now, numbers, answer
-        if not self._second <= now < self._second + 1:
-            self._opening = STATUS_LINES[_PARTIAL_CONTENT] + self._server.date_line()
-            self._second = floor(now)
         response = answer.response
-        return self._opening + response.fields + self._last_lines, response.body
+        return self._server.partial_content(now) + response.fields + self._last_lines, response.body
 
     def keep_sending(self) -> None:
         """Note that not all of the answer could be sent at once: its exchange ends as any other."""
