@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from bench.results import Target
-from bench.servers import SERVICE, free_port, image_path, start
+from bench.servers import SERVICE, image_path, start
 from bench.study import Figure
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,7 +7,6 @@ import http.client
 import json
 import os
 import re
-import socket
 import ssl
 import subprocess
 import sys
@@ -20,6 +19,8 @@ from urllib.parse import urlsplit
 import attrs
 import pytest
 
+from tests.ports import free_port
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -30,8 +31,6 @@ INFRA_ENVS = "/api/assisted-install/v2/infra-envs"
 CHECKOUT = Path(__file__).parents[2]
 _PATIENCE_SECONDS = 100
 _POLL_SECONDS = 0.05
-_KEEPERS: list[socket.socket] = []
-"""What keeps the ports that were given out; until the end, for a service may be started again on its own."""
 
 
 @attrs.frozen
@@ -251,20 +250,6 @@ def _tls_variables(certificate: Certificate | None) -> Mapping[str, str]:
     if certificate is None:
         return {}
     return {"HTTPS_KEY_FILE": str(certificate.key), "HTTPS_CERT_FILE": str(certificate.chain)}
-
-
-def free_port() -> int:
-    """Find a port that nobody has, and keep it for whoever listens there by its number.
-
-    The kernel gives it to nobody else as long as a socket has it, and lets a server have it beside that
-    socket, because both say SO_REUSEADDR and this one does not listen.
-    """
-    keeper = socket.socket()
-    keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    keeper.bind(("127.0.0.1", 0))
-    _KEEPERS.append(keeper)
-    port: int = keeper.getsockname()[1]
-    return port
 
 
 def _wait_until_up(service: Service, probe: str) -> None:

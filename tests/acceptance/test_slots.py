@@ -11,8 +11,9 @@ import attrs
 import pytest
 
 from tests.acceptance.readers import Reader, reading
-from tests.acceptance.service import Service, fetch, free_port, os_image, run_service
+from tests.acceptance.service import Service, fetch, os_image, run_service
 from tests.coreos.iso_builder import live_files, write_sparse_iso
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,12 +26,12 @@ from tests.acceptance.service import (
     Certificate,
     Service,
     fetch,
-    free_port,
     os_image,
     run_service,
 )
 from tests.catalog import origin
 from tests.coreos.iso_builder import build_live_iso, live_files, write_sparse_iso
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -17,6 +17,7 @@ from image_service.catalog.interruption import Interruption
 from image_service.config import Settings
 from image_service.errors import Unavailable
 from tests.acceptance.clients import needs_client
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -83,8 +84,7 @@ def nginx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nginx]:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
     program = needs_client("nginx")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     server = Nginx(port, tmp_path)
     server.file.parent.mkdir()
     server.file.write_bytes(CONTENT)
