@@ -45,9 +45,7 @@ def study_cold_disk(stage: Stage) -> Iterator[Figure]:
         source = dense_image(stage.directory, _COLD_MEGABYTES).rename(stage.directory / "cold.iso")
         cold = shown / source.name
         command = [sys.executable, "-m", "bench.slow_disk", str(source), str(shown)]
-        disk = start(stack, command, stage.directory / "slow_disk.log")
-        while not cold.exists():
-            time.sleep(0.1)
+        disk = start(stack, command, stage.directory / "slow_disk.log", cold.stat)
         server = stage.start_service(stack, images=(stage.image, cold))
         drop_from_page_cache(cold)
         disk.send_signal(signal.SIGUSR1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import socket
 import sys
 import time
 import uuid
@@ -63,7 +64,7 @@ def start_with_upstream(
     """
     port = free_port()
     command = [sys.executable, "-m", "bench.upstream", str(port), stage.image.stem, str(config_kib)]
-    start(stack, command, stage.directory / "upstream.log")
+    start(stack, command, stage.directory / "upstream.log", lambda: _reach(port))
     environment = {
         "ASSISTED_SERVICE_SCHEME": "http",
         "ASSISTED_SERVICE_HOST": f"127.0.0.1:{port}",
@@ -89,6 +90,11 @@ def ask(client: http.client.HTTPConnection, path: str, headers: dict[str, str]) 
     body = answer.read()
     if answer.status // 100 != 2:  # noqa: PLR2004 - the class of success
         raise ConnectionError(f"{path}: {answer.status} {body[:200]!r}")
+
+
+def _reach(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)):
+        pass
 
 
 def _ask(client: http.client.HTTPConnection, image: Path) -> None:

@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import pwd
+import shlex
 import shutil
 import signal
 import ssl
@@ -25,7 +26,7 @@ from image_service.standalone.sample import SAMPLE_OPENSHIFT_VERSION
 from tests.ports import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import ExitStack
 
 SERVICE = "image-service"
@@ -39,6 +40,7 @@ INFRA_ENV = "5a3b1e00-0000-4000-8000-000000000001"
 
 _CONFIGURATION = Path(__file__).with_name("nginx.conf")
 _START_SECONDS = 180
+_POLL_SECONDS = 0.1
 _STOP_SECONDS = 20
 _TOLD = 2000
 
@@ -97,14 +99,13 @@ def start_nginx(stack: ExitStack, directory: Path, image: Path, certificate: Pat
             ROOT=image.parent,
         )
     )
-    command = [program("nginx"), "-p", str(prefix), "-c", "nginx.conf", "-e", "error.log"]
-    process = start(stack, command, prefix / "output.log")
+    command = [program("nginx"), "-p", str(prefix), "-c", "nginx.conf", "-e", "stderr"]
     urls = {
         "http": f"http://127.0.0.1:{http_port}/{image.name}",
         "https": f"https://127.0.0.1:{https_port}/{image.name}",
         MOUNT: f"http://127.0.0.1:{mount_port}/{image.name}",
     }
-    _await(process, urls.values(), prefix / "output.log")
+    process = start(stack, command, prefix / "nginx.log", lambda: _head_each(urls.values()))
     return Server(NGINX, urls, process.pid)
 
 
@@ -146,9 +147,9 @@ def start_service(
     command = [sys.executable, "-m", "image_service.cli", "serve"]
     if "ASSISTED_SERVICE_HOST" not in own:
         command.append("--standalone")
-    process = start(stack, command, directory / "service.log", own)
     root = f"http://127.0.0.1:{http_port}"
-    _await(process, [f"{root}/{image_path(image)}" for image in images], directory / "service.log")
+    urls = [f"{root}/{image_path(image)}" for image in images]
+    process = start(stack, command, directory / "service.log", lambda: _head_each(urls), own)
     path = image_path(images[0])
     return Server(
         SERVICE, {"http": f"{root}/{path}", "https": f"https://127.0.0.1:{https_port}/{path}"}, process.pid
@@ -156,24 +157,37 @@ def start_service(
 
 
 def start(
-    stack: ExitStack, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    stack: ExitStack,
+    command: Sequence[str],
+    log: Path,
+    probe: Callable[[], object],
+    environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a process.
+    """Start a process, and wait until it is up.
 
     Args:
         stack: ends it.
         command: its arguments, the program first.
-        log: takes what it prints.
+        log: takes what it prints, behind what others have printed.
+        probe: raises OSError as long as it is not up.
         environment: more variables.
 
     Returns:
         the process.
+
+    Raises:
+        SystemExit: it has ended, or is not up after a long time; tells what it printed.
     """
     with log.open("ab") as output:
+        printed_before = output.tell()
         process = subprocess.Popen(
             command, env={**os.environ, **(environment or {})}, stdout=output, stderr=output
         )
     stack.callback(_stop, process)
+    fault = _await(process, probe)
+    if fault:
+        printed = log.read_bytes()[printed_before:].decode(errors="replace")
+        raise SystemExit(f"{shlex.join(command)}\n{fault}; {log.name} ends:\n{printed[-_TOLD:]}")
     return process
 
 
@@ -248,15 +262,23 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _await(process: subprocess.Popen[bytes], urls: Iterable[str], log: Path) -> None:
-    """Wait until all URLs are answered with 200."""
+def _await(process: subprocess.Popen[bytes], probe: Callable[[], object]) -> str | None:
+    """Wait until a process is up; what comes back says why it will not be, or None."""
     deadline = time.monotonic() + _START_SECONDS
-    while process.poll() is None and time.monotonic() < deadline:
+    while True:
         try:
-            for url in urls:
-                head(url)
-        except OSError:
-            time.sleep(0.1)
+            probe()
+        except OSError as error:
+            status = process.poll()
+            if status is not None:
+                return f"has ended with status {status} before it was up"
+            if time.monotonic() >= deadline:
+                return f"is not up after {_START_SECONDS} s: {error}"
+            time.sleep(_POLL_SECONDS)
         else:
-            return
-    raise SystemExit(f"{' '.join(urls)}: no answer; {log.name} ends:\n{log.read_text()[-_TOLD:]}")
+            return None
+
+
+def _head_each(urls: Iterable[str]) -> None:
+    for url in urls:
+        head(url)

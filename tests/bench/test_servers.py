@@ -1,0 +1,75 @@
+"""That whoever runs the bench is told why a server does not start."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bench import servers, wrk
+from bench.stage import QUICK, Stage
+from tests.acceptance.clients import needs_client
+from tests.ports import free_port
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FOR_EVER = "import signal; print('here', flush=True); signal.pause()"
+UNABLE = "import sys; print('no room'); sys.exit(3)"
+
+
+def never() -> None:
+    raise ConnectionRefusedError("nobody answers")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "one.log"
+    path.write_text("of another time\n")
+    return path
+
+
+def test_a_server_that_ends_is_told_with_what_it_printed(log: Path) -> None:
+    with ExitStack() as stack, pytest.raises(SystemExit) as caught:
+        servers.start(stack, [sys.executable, "-c", UNABLE], log, never)
+    assert str(caught.value).endswith("has ended with status 3 before it was up; one.log ends:\nno room\n")
+
+
+def test_a_server_that_never_answers_is_told_and_ended(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "_START_SECONDS", 0)
+    with ExitStack() as stack, pytest.raises(SystemExit) as caught:
+        servers.start(stack, [sys.executable, "-c", FOR_EVER], log, never)
+    assert "is not up after 0 s: nobody answers; one.log ends:" in str(caught.value)
+
+
+def test_a_server_is_waited_for_and_ends_with_the_stack(log: Path) -> None:
+    def probe() -> None:
+        if "here" not in log.read_text():
+            raise FileNotFoundError
+
+    with ExitStack() as stack:
+        process = servers.start(stack, [sys.executable, "-c", FOR_EVER], log, probe)
+        assert "here" in log.read_text()
+        assert process.poll() is None
+    assert process.poll() is not None
+
+
+def test_a_port_that_nginx_cannot_have_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_client("nginx")
+    with socket.socket() as other, ExitStack() as stack:
+        other.bind(("127.0.0.1", 0))  # and shares it with nobody
+        taken = other.getsockname()[1]
+        ports = iter([taken, free_port(), free_port()])
+        monkeypatch.setattr(servers, "free_port", lambda: next(ports))
+        certificate = Stage(QUICK, tmp_path, stack).certificate
+        with pytest.raises(SystemExit, match=rf"bind\(\) to 127.0.0.1:{taken} failed"):
+            servers.start_nginx(stack, tmp_path, tmp_path / "a.iso", certificate)
+
+
+def test_a_server_that_wrk_does_not_reach_is_told() -> None:
+    needs_client("wrk")
+    with pytest.raises(SystemExit, match="unable to connect"):
+        wrk.run_wrk(f"http://127.0.0.1:{free_port()}/", 1, 1)
