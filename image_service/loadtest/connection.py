@@ -6,23 +6,27 @@ from typing import TYPE_CHECKING, cast
 from typing import Protocol as Structure
 
 import httptools
-from OpenSSL import SSL
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IHandshakeListener
 from twisted.internet.protocol import Protocol, connectionDone
 from zope.interface import implementer
 
+from image_service.loadtest import certificates
 from image_service.loadtest.verification import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from OpenSSL import SSL
     from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime, ITCPTransport
     from twisted.python.failure import Failure
 
     class Transport(ITCPTransport, IPushProducer):
         """What TCP and TLS connections are."""
+
+        def getHandle() -> SSL.Connection:
+            """Give OpenSSL's part of one over TLS; another has nothing to give any more when it has ended."""
 
 
 class Failed(Exception):
@@ -165,7 +169,7 @@ class Connection(Protocol):
         self._usable = False
         if self._pause is not None and self._pause.active():
             self._pause.cancel()
-        failed = Failed(_kind_of(reason), stale=self._answers > 0 and self.first_byte_at is None)
+        failed = Failed(self._kind_of(reason), stale=self._answers > 0 and self.first_byte_at is None)
         if not self.ready.called:
             self.ready.errback(failed)
         self._finish(failed)
@@ -205,6 +209,13 @@ class Connection(Protocol):
         self.transport.pauseProducing()
         self._pause = self._reactor.callLater(seconds, self.transport.resumeProducing)
 
+    def _kind_of(self, reason: Failure) -> str:
+        """One word for the end of a connection in the midst of an answer."""
+        if reason.check(ConnectionDone):
+            return "closed"
+        of_tls = certificates.kind_of(reason.value, self.transport.getHandle()) if self._secure else None
+        return of_tls or "reset"
+
     def _end(self, failure: BaseException) -> None:
         self.close()
         self._finish(failure)
@@ -229,10 +240,3 @@ class Connection(Protocol):
 def _fault_of(error: Exception) -> BaseException:
     """What a callback raised, which the parser wraps; or that the parser made nothing of it."""
     return error.__context__ or Failed("malformed")
-
-
-def _kind_of(reason: Failure) -> str:
-    """One word for the end of a connection in the midst of an answer."""
-    if reason.check(ConnectionDone):
-        return "closed"
-    return "tls" if reason.check(SSL.Error) else "reset"

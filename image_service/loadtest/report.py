@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.loadtest.certificates import ADVICE
 from image_service.loadtest.objectives import Timing, tell
 from image_service.loadtest.profiles import Profile
 
@@ -116,7 +117,7 @@ class Report:
             remarks.append("It was ended early; no image was read whole in the end.")
         if self.plan.profile is Profile.DOWNLOAD and not self.timings[Timing.REQUEST].count:
             remarks.append("No download came to its end in this time.")
-        return remarks
+        return remarks + [f"{kind}: {ADVICE[kind]}." for kind in sorted(self.errors) if kind in ADVICE]
 
     def to_json(self) -> dict[str, object]:
         """Give all of it as a JSON object; docs/loadtest.md says what is in it."""

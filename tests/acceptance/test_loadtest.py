@@ -104,7 +104,8 @@ def test_the_service_passes(load_test: LoadTest, service: Service, profile: str)
 def test_without_trust_nothing_is_read(load_test: LoadTest, service: Service) -> None:
     ran = load_test.run(service.url + TEMPLATE.format(infra_env="x"))
     assert ran.status == 1
-    assert set(ran.report["counts"]["errors"]) == {"tls"}
+    assert set(ran.report["counts"]["errors"]) == {"tls-untrusted"}
+    assert "tls-untrusted: no trusted authority vouches for the certificate; --cacert FILE" in ran.output
 
 
 def test_an_api_that_registers_nothing_is_told(service: Service) -> None:

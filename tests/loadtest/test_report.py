@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from image_service.loadtest.certificates import ADVICE
 from image_service.loadtest.check import DigestCheck
 from image_service.loadtest.page import MAX_POINTS, render_page, thin
 from image_service.loadtest.profiles import Profile
@@ -80,6 +81,7 @@ def test_a_success_is_told() -> None:
         ({"plan": attrs.evolve(PLAN, requests_per_second=5.0)}, "count from when a request was due"),
         ({"cpu_share": 0.95}, "used 95% of a processor: it was at its own limit"),
         ({"was_interrupted": True}, "It was ended early"),
+        *(({"errors": {"reset": 1, kind: 1}}, f"{kind}: {advice}.") for kind, advice in ADVICE.items()),
         (
             {"plan": attrs.evolve(PLAN, profile=Profile.DOWNLOAD), "durations": ()},
             "No download came to its end",
@@ -120,7 +122,7 @@ def names(value: object) -> set[str]:
 
 
 def test_members_of_the_json_are_documented() -> None:
-    made = report("p99<1s", errors={"reset": 1}, faults={Fault.LENGTH: 1})
+    made = report("p99<1s", errors=dict.fromkeys(["reset", *ADVICE], 1), faults={Fault.LENGTH: 1})
     document = json.loads(json.dumps(made.to_json()))
     documented = set(re.findall(r"`([^`\s]+)`", DOCUMENT.read_text()))
     assert names(document) <= documented

@@ -1,0 +1,182 @@
+"""What becomes of connections to servers whose certificate is refused."""
+
+from __future__ import annotations
+
+import time
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from OpenSSL import SSL
+from twisted.internet.defer import maybeDeferred
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.ssl import ContextFactory
+
+from image_service.assisted.tls import https_policy
+from image_service.loadtest.connection import Failed
+from image_service.loadtest.dialer import Dialer
+from image_service.loadtest.targets import Origin
+from tests.pytwisted import ensure_deferred
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from twisted.internet.epollreactor import EPollReactor
+    from twisted.internet.interfaces import ITCPTransport
+
+HOST = "127.0.0.1"
+NOW = datetime.now(UTC)
+DAY = timedelta(days=1)
+
+
+@attrs.frozen
+class Contexts(ContextFactory):
+    """Makes the one that it is given."""
+
+    context: SSL.Context
+
+    def getContext(self) -> SSL.Context:
+        return self.context
+
+
+def context(certificate: trustme.LeafCert) -> SSL.Context:
+    """Make what a server shows a certificate with."""
+    made = SSL.Context(SSL.TLS_SERVER_METHOD)
+    certificate.configure_cert(made)
+    return made
+
+
+def asking_for_certificates(certificate: trustme.LeafCert) -> SSL.Context:
+    """Refuse clients without one, in TLS 1.2, where that ends the handshake on both sides."""
+    made = context(certificate)
+    made.set_max_proto_version(SSL.TLS1_2_VERSION)
+    made.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, lambda *_: True)
+    return made
+
+
+def self_signed() -> SSL.Context:
+    """Show a certificate that is its own authority."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, NOW - DAY, NOW + DAY)
+    host = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address(HOST))])
+    made = SSL.Context(SSL.TLS_SERVER_METHOD)
+    made.use_privatekey(key)
+    made.use_certificate(builder.add_extension(host, critical=True).sign(key, hashes.SHA256()))
+    return made
+
+
+@asynccontextmanager
+async def listening(reactor: EPollReactor, shown: SSL.Context | type[Protocol]) -> AsyncIterator[Origin]:
+    """Listen on a free port, with TLS or as a protocol that knows nothing of it."""
+    if isinstance(shown, SSL.Context):
+        port: Any = reactor.listenSSL(0, Factory.forProtocol(Protocol), Contexts(shown), interface=HOST)
+    else:
+        port = reactor.listenTCP(0, Factory.forProtocol(shown), interface=HOST)
+    number = port.getHost().port
+    try:
+        yield Origin("https", HOST, number, f"{HOST}:{number}")
+    finally:
+        await maybeDeferred(port.stopListening)
+
+
+class Chatty(Protocol):
+    """Greets."""
+
+    transport: ITCPTransport
+
+    def connectionMade(self) -> None:
+        self.transport.write(b"220 ready\r\n")
+        self.transport.loseConnection()
+
+
+class Aborting(Protocol):
+    """Resets the connection."""
+
+    transport: ITCPTransport
+
+    def dataReceived(self, _: bytes) -> None:
+        self.transport.abortConnection()
+
+
+async def connect(reactor: Any, origin: Origin, ca_file: Path | None, *, insecure: bool = False) -> str:
+    """Connect and leave; what failed is what comes back."""
+    policy = https_policy(ca_file, insecure=insecure)
+    dialer = Dialer(reactor, {origin: [HOST]}, policy, clock=time.monotonic, timeout_seconds=60)
+    try:
+        connection = await dialer.connect(origin, 0)
+    except Failed as failed:
+        return failed.kind
+    connection.close()
+    return ""
+
+
+AUTHORITY = trustme.CA()
+CERTIFICATES = {
+    "": AUTHORITY.issue_cert(HOST),
+    "tls-expired": AUTHORITY.create_child_ca().issue_cert(HOST, not_after=NOW - DAY),
+    "tls-not-yet-valid": AUTHORITY.issue_cert(HOST, not_before=NOW + DAY, not_after=NOW + 2 * DAY),
+    "tls-wrong-name": AUTHORITY.issue_cert("other.example"),
+}
+
+
+@pytest.fixture
+def ca_file(tmp_path: Path) -> Path:
+    AUTHORITY.cert_pem.write_to_path(tmp_path / "ca.pem")
+    return tmp_path / "ca.pem"
+
+
+@pytest.mark.parametrize("kind", CERTIFICATES)
+@ensure_deferred
+async def test_the_cause_of_a_refusal_is_told(reactor: EPollReactor, ca_file: Path, kind: str) -> None:
+    async with listening(reactor, context(CERTIFICATES[kind])) as origin:
+        assert await connect(reactor, origin, ca_file) == kind
+
+
+@ensure_deferred
+async def test_an_authority_that_nobody_trusts_is_told(reactor: EPollReactor, ca_file: Path) -> None:
+    root = trustme.CA()
+    between = root.create_child_ca()
+    with_root = context(between.issue_cert(HOST))
+    with_root.add_extra_chain_cert(x509.load_pem_x509_certificate(root.cert_pem.bytes()))
+    for shown in (context(root.issue_cert(HOST)), context(between.issue_cert(HOST)), with_root):
+        async with listening(reactor, shown) as origin:
+            assert await connect(reactor, origin, ca_file) == "tls-untrusted"
+
+
+@ensure_deferred
+async def test_an_authority_counts_only_with_those_above_it(reactor: EPollReactor, tmp_path: Path) -> None:
+    between = trustme.CA().create_child_ca()
+    between.cert_pem.write_to_path(tmp_path / "between.pem")
+    async with listening(reactor, context(between.issue_cert(HOST))) as origin:
+        assert await connect(reactor, origin, tmp_path / "between.pem") == "tls-untrusted"
+
+
+@ensure_deferred
+async def test_who_vouches_for_itself_is_told(reactor: EPollReactor, ca_file: Path) -> None:
+    async with listening(reactor, self_signed()) as origin:
+        assert await connect(reactor, origin, ca_file) == "tls-untrusted"
+
+
+@pytest.mark.parametrize(("other", "kind"), [(Chatty, "tls"), (Aborting, "reset")])
+@ensure_deferred
+async def test_what_has_nothing_to_do_with_a_certificate_is_told_apart(
+    reactor: EPollReactor, other: type[Protocol], kind: str
+) -> None:
+    async with listening(reactor, other) as origin:
+        assert await connect(reactor, origin, None) == kind
+
+
+@ensure_deferred
+async def test_where_any_is_taken_none_is_to_blame(reactor: EPollReactor) -> None:
+    """This one would not stand a verification, which is not what went wrong."""
+    shown = asking_for_certificates(trustme.CA().issue_cert(HOST))
+    async with listening(reactor, shown) as origin:
+        assert await connect(reactor, origin, None, insecure=True) == "tls"
