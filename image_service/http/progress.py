@@ -30,6 +30,19 @@ def taken_bytes(handle: socket) -> int:
     return _acknowledged_bytes(handle) + _held_bytes(handle)
 
 
+def is_connected(handle: socket) -> bool:
+    """Whether a connection goes on, as far as the kernel knows.
+
+    Args:
+        handle: of a connection that was made.
+    """
+    try:
+        handle.getpeername()
+    except OSError:
+        return False
+    return True
+
+
 class Progress:
     """What a client's TCP acknowledges.
 

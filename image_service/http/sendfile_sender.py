@@ -14,6 +14,7 @@ from zope.interface import implementer
 from image_service.http.lanes import LANE_BYTES, WORTHWHILE_BYTES
 from image_service.http.listeners import UNSENT_BYTES
 from image_service.http.producer import NeedsDisk, Producer, ShortReadError, data_of
+from image_service.http.progress import is_connected
 from image_service.images.extents import FileExtent
 
 if TYPE_CHECKING:
@@ -162,9 +163,15 @@ class SendfileSender(Producer):
             super()._bring(extent)
 
     def _send_on(self) -> bool:
-        with suppress(BlockingIOError):
+        try:
             while self._queue and self._budget > 0 and self._send_some():
                 pass
+        except BlockingIOError:
+            pass
+        except OSError:  # of the disk or of the network: ETIMEDOUT, say, may come of either
+            if not is_connected(self._socket):
+                raise ConnectionError from None
+            raise
         if self._queue:
             self._await_writable()
             return False

@@ -122,6 +122,26 @@ async def test_a_disk_that_fails_late_cuts_the_answer_too(serve_both: Serve, rea
     assert line["ended"] == "the disk failed: [Errno 5] Input/output error"
 
 
+@pytest.mark.parametrize("code", [errno.ETIMEDOUT, errno.EHOSTUNREACH])
+@pytest.mark.parametrize("gone", [True, False])
+@ensure_deferred
+async def test_errors_of_the_network_are_told_from_those_of_a_disk(
+    plain: Server, monkeypatch: pytest.MonkeyPatch, code: int, *, gone: bool
+) -> None:
+    """They may be the same; the connection has ended before the kernel tells of the first kind."""
+    client = await plain.client()
+
+    def fail(*_: int) -> int:
+        if gone:
+            client.reset()
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "sendfile", fail)
+    await client.send(request("/image"))
+    await until(plain.reactor, lambda: plain.lines)
+    assert plain.counted.aborts == ["client-gone" if gone else "disk-failed"]
+
+
 # Disks that are slow.
 
 
