@@ -38,6 +38,7 @@ class DataDir:
         path: the directory.
         retention_seconds: for which an image stays that no configuration has any more.
         max_bytes: that its files may take; None: as much as there is.
+        scratch: a directory for temporary files; None: this one.
         now: seconds since 1970.
     """
 
@@ -48,34 +49,38 @@ class DataDir:
         path: Path,
         retention_seconds: float = DAY_SECONDS,
         max_bytes: int | None = None,
+        *,
+        scratch: Path | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.path = path
+        self.scratch = scratch or path
         self._retention_seconds = retention_seconds
         self._now = now
         self._locks = RangeLocks(path / LOCKS)
-        self._presence: int | None = None
+        self._presences: list[int] = []
         self._room = Room(path, max_bytes, self._remove_refused)
 
     def open(self) -> None:
-        """Make the directory if need be, and remove what processes that were killed left half written.
+        """Make the directories if need be, and remove what processes that were killed left half written.
 
         Not while another process is there: what it is writing looks the same.
 
         Raises:
-            OSError: it cannot be made or written.
+            OSError: one of them cannot be made or written.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        alone = self._locks.alone()
-        if alone is not None:
-            remove_leftovers(self.path)
-        self._presence = self._locks.present(alone, Interruption())
+        for directory in {self.path, self.scratch}:
+            directory.mkdir(parents=True, exist_ok=True)
+            locks = RangeLocks(directory / LOCKS)
+            alone = locks.alone()
+            if alone is not None:
+                remove_leftovers(directory)
+            self._presences.append(locks.present(alone, Interruption()))
 
     def close(self) -> None:
         """Be gone; does nothing a second time."""
-        if self._presence is not None:
-            os.close(self._presence)
-            self._presence = None
+        while self._presences:
+            os.close(self._presences.pop())
 
     def lock(self, image: str, interruption: Interruption) -> AbstractContextManager[None]:
         """Have an image for oneself, also before other processes, for as long as the block lasts.

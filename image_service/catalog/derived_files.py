@@ -44,12 +44,10 @@ class DerivedFiles:
 
     Args:
         data_dir: where they are.
-        scratch: a directory for temporary files.
         interruption: ends it from another thread.
     """
 
     data_dir: DataDir
-    scratch: Path
     interruption: Interruption
 
     def minimal_iso(self, base: BaseImage) -> BaseImage:
@@ -74,7 +72,7 @@ class DerivedFiles:
             with self._nmstate(base) as (nmstate, digest):
                 archive = Path(nmstate.path)
                 digests.append(digest)
-        make = partial(derive, base, archive, path, self.scratch, self.interruption)
+        make = partial(derive, base, archive, path, self.data_dir.scratch, self.interruption)
         with self._obtained(path, _origin(digests), make) as (file, digest):
             layout = read_live_iso(partial(self._read_at, file), file.size)
             return attrs.evolve(base, file=_kept(file), layout=layout, sha256=digest)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -21,7 +20,6 @@ from twisted.python.threadpool import ThreadPool
 
 from image_service.catalog.derivation import WITHOUT_MINIMAL_ISO
 from image_service.catalog.derived_files import DerivedFiles
-from image_service.catalog.files import remove_leftovers
 from image_service.catalog.interruption import Interrupted, Interruption
 from image_service.catalog.open_files import OpenFiles
 from image_service.errors import ImageServiceError, Unavailable
@@ -29,7 +27,6 @@ from image_service.images.base import BaseImage, NmstateImage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
-    from pathlib import Path
 
     from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
 
@@ -51,18 +48,13 @@ class Templates:
         reactor: where results of threads arrive.
         clock: times the retries.
         data_dir: where the files are kept.
-        scratch: a directory for temporary files; those of a process that was killed are removed.
     """
 
-    def __init__(
-        self, reactor: IReactorFromThreads, clock: IReactorTime, data_dir: DataDir, scratch: Path
-    ) -> None:
-        with suppress(FileNotFoundError):  # DATA_DIR, which the catalog makes
-            remove_leftovers(scratch)
+    def __init__(self, reactor: IReactorFromThreads, clock: IReactorTime, data_dir: DataDir) -> None:
         self._interruption = Interruption()
         self._thread = ThreadPool(0, 1, "templates")
         self._thread.start()
-        files = DerivedFiles(data_dir, scratch, self._interruption)
+        files = DerivedFiles(data_dir, self._interruption)
         worker = _Worker(reactor, clock, self._thread, self._interruption)
         self._minimal_isos = _Shelf("the minimal ISO", files.minimal_iso, worker)
         self._nmstates = _Shelf("the initrd with nmstatectl", files.nmstate, worker)

@@ -73,10 +73,11 @@ class BaseImages:
         self._running = running
         self.entries = entries
         self._following: Following | None = None
-        self._data_dir = DataDir(settings.data_dir, settings.retention, settings.data_dir_max_bytes)
+        self._data_dir = DataDir(
+            settings.data_dir, settings.retention, settings.data_dir_max_bytes, scratch=settings.data_temp_dir
+        )
         self._http = ConfiguredHttp.from_settings(settings)
-        scratch = settings.data_temp_dir or settings.data_dir
-        self.templates = Templates(reactor, reactor, self._data_dir, scratch)
+        self.templates = Templates(reactor, reactor, self._data_dir)
         self.catalog = self._catalog(superseded)
 
     def _catalog(self, superseded: Callable[[BaseImage], None]) -> Catalog:

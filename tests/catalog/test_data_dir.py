@@ -280,6 +280,22 @@ def test_not_while_another_process_may_be_writing_it(bench: Bench) -> None:
     other.close()
 
 
+def test_the_same_holds_for_the_directory_for_scratch_files(bench: Bench) -> None:
+    """Which is that of several services perhaps, each with its own ``DATA_DIR``."""
+    scratch = bench.path / "scratch"
+    one, other = (DataDir(bench.path / name, scratch=scratch) for name in ("one", "other"))
+    one.open()
+    left = scratch / ".rhcos-scratch.0a1b2c3d.part"
+    left.mkdir()
+    other.open()
+    assert left.exists()
+    one.close()
+    other.close()
+    one.open()
+    assert not left.exists()
+    one.close()
+
+
 def test_who_is_killed_while_publishing_loses_nothing(bench: Bench) -> None:
     partial = bench.data_dir.partial(IMAGE)
     partial.write_bytes(b"fetched")

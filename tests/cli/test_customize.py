@@ -188,7 +188,7 @@ def test_a_ramdisk_for_which_the_spliced_one_has_no_room_has_a_derived_one(
 def derived(base: Path, customization: Customization, openshift: str = "4.17") -> bytes:
     """What the service would send of a minimal ISO that it has derived."""
     with tempfile.TemporaryDirectory() as directory, opened(base, openshift) as image:
-        files = DerivedFiles(DataDir(Path(directory)), Path(directory), Interruption())
+        files = DerivedFiles(DataDir(Path(directory)), Interruption())
         template = files.minimal_iso(image)
         image_sent = sent(derived_minimal_canvas(image, template, URL), customization)
         os.close(template.file.descriptor)
