@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 from contextlib import suppress
@@ -42,6 +43,8 @@ class Ending:
         if self._told:
             signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
             signal.alarm(HASTE_SECONDS)
+            # Later Python takes the handler away, and the alarm would be the end, with a status of its own.
+            atexit.register(signal.alarm, 0)
         self._reactor.callFromThread(self.end, number)
 
     def end(self, number: int | None) -> None:
