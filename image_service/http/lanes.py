@@ -7,8 +7,10 @@ socket's buffer holds. In a lane the kernel goes on by itself.
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -31,14 +33,16 @@ WORTHWHILE_BYTES = 4 * 1024 * 1024
 PATIENCE_SECONDS = 1 / 2
 """How long the kernel waits for a client to make room, which is told when a third of its few MiB has gone."""
 _NICENESS = 5  # the reactor, which all others wait for, goes first
-_PATIENCE = struct.pack("@ll", 0, int(PATIENCE_SECONDS * 1_000_000))  # a struct timeval
+# Each a struct timeval.
+_PATIENCE = struct.pack("@ll", 0, int(PATIENCE_SECONDS * 1_000_000))
+_NO_PATIENCE = struct.pack("@ll", 0, 1)  # where 0 would be endless
 
 
 class Lanes:
     """Sends parts of files to clients that read quickly, each in a thread.
 
-    While it does, the client's socket is a blocking one: the reactor may read from it when there is
-    something to read, and must not write.
+    While it does, the client's socket is a blocking one, and the reactor must not write to it. It may read:
+    where epoll told of something to read that is nothing, it waits a tick for it.
 
     Args:
         reactor: receives the results of the pool.
@@ -58,9 +62,9 @@ class Lanes:
             extent: of a local file.
 
         Returns:
-            how many bytes the kernel took: who goes on with the rest finds out why it was not all. When it
-            is cancelled, that comes at once, and the thread ends soon; until then the connection stays open.
-            None: all lanes are taken.
+            how many bytes the kernel took: who goes on with the rest finds out why it was not all. It is
+            cancelled when the connection is at its end: then that comes at once, and the thread follows when
+            the disk lets go of it. None: all lanes are taken.
         """
         if not self._free:
             return None
@@ -70,6 +74,7 @@ class Lanes:
             return None
         self._free -= 1
         lane.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _PATIENCE)
+        lane.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _NO_PATIENCE)
         lane.setblocking(True)  # noqa: FBT003 - its signature; it holds for the client's too
         before = taken_bytes(lane)
         sent: Deferred[int] = Deferred(lambda sent: _recall(sent, lane, before))
@@ -89,6 +94,11 @@ class Lanes:
 def _recall(sent: Deferred[int], lane: socket.socket, before: int) -> None:
     _wait_no_longer(lane)
     sent.callback(taken_bytes(lane) - before)
+    room = select.poll()
+    room.register(lane, select.POLLOUT)
+    if room.poll(0):  # so it is the disk that the thread waits for
+        with suppress(OSError):  # the client may have ended it
+            lane.shutdown(socket.SHUT_WR)
 
 
 def _wait_no_longer(lane: socket.socket) -> None:
@@ -98,8 +108,9 @@ def _wait_no_longer(lane: socket.socket) -> None:
 
 def _send(lane: socket.socket, extent: FileExtent) -> int:
     """The file comes with the extent, and is closed when nothing refers to it."""
-    try:
+    with suppress(PermissionError):  # the process may be nicer than that
         os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)  # of this thread alone, on Linux
+    try:
         return os.sendfile(lane.fileno(), extent.file.descriptor, extent.offset, extent.length)
     except OSError:
         return 0

@@ -25,9 +25,12 @@ def taken_bytes(handle: socket) -> int:
         handle: of a connection.
 
     Returns:
-        bytes since the connection began; a few less while acknowledgements come in.
+        bytes since the connection began.
     """
-    return _acknowledged_bytes(handle) + _held_bytes(handle)
+    acked, held = _acknowledged_bytes(handle), _held_bytes(handle)
+    while (now := _acknowledged_bytes(handle)) != acked:  # what came in between is in neither
+        acked, held = now, _held_bytes(handle)
+    return acked + held
 
 
 def is_connected(handle: socket) -> bool:

@@ -174,6 +174,8 @@ class Server:
         await self.all_gone()
         assert self.clock.getDelayedCalls() == []
         assert (self.factory.slots.taken, self.factory.slots.waiting) == (0, 0)
+        lanes = self.factory.lanes
+        await until(self.reactor, lambda: lanes._free == lanes._pool.max)
 
 
 def open_descriptors() -> int:

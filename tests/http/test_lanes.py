@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 import threading
 from array import array
 from functools import partial
@@ -13,7 +15,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from image_service.http import lanes, sendfile_sender
-from image_service.http.listeners import bind
+from image_service.http.listeners import UNSENT_BYTES, bind
 from image_service.http.progress import taken_bytes
 from image_service.images.extents import BaseFile, ExtentMap, FileExtent
 from tests.http.client import request
@@ -120,8 +122,10 @@ async def test_who_reads_quickly_gets_nearly_all_in_a_lane(
     await until(server.reactor, lambda: server.lines)
     assert sum(sent.elsewhere) > SIZE // 2
     assert max(sent.elsewhere) <= piece
+    assert len(sent.here) < 6, "nothing between one lane and the next"
     assert sum(sent.here) + sum(sent.elsewhere) == server.counted.sent.sendfile == SIZE
     assert server.lines[0]["bytes"] == SIZE
+    assert not os.get_blocking((await server.connection_of(client)).transport.getHandle().fileno())
 
 
 @ensure_deferred
@@ -130,6 +134,21 @@ async def test_small_answers_need_no_lane(server: Server, sent: Sent, image: Ima
     for _ in range(12):
         assert (await client.ask(f"/image/0-{4 * MIB - 1}")).body == image.content[: 4 * MIB - 1]
     assert sent.elsewhere == []
+
+
+@ensure_deferred
+async def test_who_was_quick_once_is_not_known_to_be(
+    reactor: EPollReactor, application: ImageApplication, sent: Sent
+) -> None:
+    """It has taken what little is sent to who is not known yet; next comes more, by the reactor."""
+    async with serving(reactor, application, listener=bind(0)) as server:
+        client = await server.client(receive_buffer=65536)
+        await client.send(request("/image"))
+        while len(sent.here) < 2 and not sent.waiting:
+            client.receive_some()
+            await turns(reactor, 1)
+        assert sent.here[1] > 2 * UNSENT_BYTES
+        assert not sent.waiting
 
 
 @ensure_deferred
@@ -229,6 +248,83 @@ async def test_without_threads_it_goes_on_in_the_reactor(
     assert sent.elsewhere == []
     assert (await client.ask("/image")).body == image.content
     assert sum(sent.elsewhere) > SIZE // 2
+
+
+@ensure_deferred
+async def test_without_descriptors_too(
+    server: Server, sent: Sent, image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_descriptor(_: socket.socket) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(socket.socket, "dup", no_descriptor)
+    client = await server.client()
+    assert (await client.ask("/image")).body == image.content
+    assert sent.elsewhere == []
+
+
+@ensure_deferred
+async def test_nicer_processes_have_lanes(
+    server: Server, sent: Sent, image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which may not be made less nice again."""
+
+    def refuse(*_: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "setpriority", refuse)
+    client = await server.client()
+    assert (await client.ask("/image")).body == image.content
+    assert sum(sent.elsewhere) > SIZE // 2
+
+
+@ensure_deferred
+async def test_who_knows_by_itself_what_is_present_needs_none(
+    server: Server, application: ImageApplication, sent: Sent, image: Image
+) -> None:
+    file = attrs.evolve(image.file, presence=server.factory.page_cache)
+    application.image = attrs.evolve(image, extents=ExtentMap((FileExtent(file, 0, SIZE),)))
+    client = await server.client()
+    assert (await client.ask("/image")).body == image.content
+    assert sent.elsewhere == []
+
+
+@ensure_deferred
+async def test_who_reads_from_a_socket_in_a_lane_never_waits(server: Server, sent: Sent) -> None:
+    """Where epoll speaks of input that is none, as it may where the kernel is short of memory."""
+    client = await in_lane(server, sent)
+    handle = (await server.connection_of(client)).transport.getHandle()
+    assert os.get_blocking(handle.fileno())
+    with pytest.raises(BlockingIOError):
+        handle.recv(1)
+
+
+@ensure_deferred
+async def test_who_is_cut_while_the_disk_is_waited_for_hears_of_it_at_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread comes back when the disk does."""
+    here, sendfile, disk = threading.get_ident(), os.sendfile, threading.Event()
+    waiting = threading.Event()
+
+    def send(out: int, descriptor: int, offset: int, count: int) -> int:
+        if threading.get_ident() != here:
+            waiting.set()
+            disk.wait()
+        return sendfile(out, descriptor, offset, count)
+
+    monkeypatch.setattr(os, "sendfile", send)
+    client = await server.client()
+    await client.send(request("/image"))
+    received = b""
+    while not waiting.is_set():
+        received += client.receive_some() or b""
+        await turns(server.reactor, 1)
+    server.factory.cut()
+    received += await client.until_end()
+    disk.set()
+    await server.all_gone()
+    assert len(received) < SIZE
 
 
 @ensure_deferred
