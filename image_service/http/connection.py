@@ -89,7 +89,7 @@ class Connection(Protocol):
         self._sender: Sender = (
             TlsSender(transport, page_cache, self, sent)
             if self._secure
-            else SendfileSender(transport, page_cache, self, sent, server.lanes)
+            else SendfileSender(transport, page_cache, self, sent, lanes=server.lanes, clock=server.clock)
         )
         self._progress = Progress(self._server.clock, self._tcp().getHandle())
         self._address = _plain_address(transport.getPeer().host)

@@ -6,7 +6,7 @@ import math
 import os
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
@@ -58,6 +58,7 @@ class SendfileSender(Producer):
         outcomes: told of the end.
         sent: counts the bytes.
         lanes: for quick clients.
+        clock: the reactor's.
     """
 
     __slots__ = (
@@ -72,13 +73,20 @@ class SendfileSender(Producer):
         "_was_roomy",
     )
 
-    def __init__(
-        self, transport: Server, page_cache: PageCache, outcomes: Outcomes, sent: SentBytes, lanes: Lanes
+    def __init__(  # noqa: PLR0913 - what it sends by, and whom it tells
+        self,
+        transport: Server,
+        page_cache: PageCache,
+        outcomes: Outcomes,
+        sent: SentBytes,
+        *,
+        lanes: Lanes,
+        clock: IReactorTime,
     ) -> None:
         super().__init__(page_cache, outcomes, sent)
         self._lanes = lanes
         self._transport = transport
-        self._clock = cast("IReactorTime", transport.reactor)
+        self._clock = clock
         self._socket: socket.socket = transport.getHandle()
         self._budget = 0
         self._registered = False

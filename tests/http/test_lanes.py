@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import struct
 import threading
 from array import array
 from functools import partial
@@ -129,6 +130,20 @@ async def test_who_reads_quickly_gets_nearly_all_in_a_lane(
 
 
 @ensure_deferred
+async def test_one_lane_follows_another(
+    server: Server, sent: Sent, image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long ago it is that the reactor had to wait for the client."""
+    monkeypatch.setattr(sendfile_sender, "LANE_BYTES", 20 * MIB)
+    monkeypatch.setattr(lanes, "_PATIENCE", struct.pack("@ll", 900, 0))
+    client = await in_lane(server, sent)
+    server.clock.advance(1)
+    assert (await client.answer()).body == image.content
+    await until(server.reactor, lambda: server.lines)
+    assert sent.elsewhere == [20 * MIB, 20 * MIB]
+
+
+@ensure_deferred
 async def test_small_answers_need_no_lane(server: Server, sent: Sent, image: Image) -> None:
     client = await server.client()
     for _ in range(12):
@@ -186,6 +201,25 @@ async def test_who_has_all_lanes_taken_is_served_without(server: Server, sent: S
         assert (await answer).body == image.content
     await turns(server.reactor)
     assert sum(sent.here) + sum(sent.elsewhere) == len(clients) * SIZE
+
+
+@ensure_deferred
+async def test_there_are_as_many_lanes_as_threads(
+    plain: Server, image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(os, "sendfile", lambda *_: go_on.wait() and 7)
+    handle = (await plain.connection_of(await plain.client())).transport.getHandle()
+    all_of_it = FileExtent(image.file, 0, SIZE)
+    one, other, none = (plain.factory.lanes.send(handle, all_of_it) for _ in range(3))
+    assert none is None
+    go_on.set()
+    assert one is not None
+    assert other is not None
+    assert await one == await other == 7
+    again = plain.factory.lanes.send(handle, all_of_it)
+    assert again is not None
+    assert await again == 7
 
 
 @ensure_deferred

@@ -183,8 +183,10 @@ class _RoomySocket:
 def test_long_zeros_go_out_in_one_turn(reactor: EPollReactor) -> None:
     """They are sent in pieces, of which none is taken for all that the socket had room for."""
     roomy = _RoomySocket()
-    transport = Mock(spec=tcp.Server, reactor=reactor, getHandle=lambda: roomy)
-    sender = SendfileSender(transport, Mock(spec=PageCache), Mock(), Unread(), Mock(spec=Lanes))
+    transport = Mock(spec=tcp.Server, getHandle=lambda: roomy)
+    sender = SendfileSender(
+        transport, Mock(spec=PageCache), Mock(), Unread(), lanes=Mock(spec=Lanes), clock=reactor
+    )
     sender.begin_turn()
     assert sender.send(b"head", (Zeros(MIB), Literal(b"end")))
     assert sum(count for count, _ in roomy.taken) == len(b"head") + MIB + len(b"end")
