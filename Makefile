@@ -36,8 +36,8 @@ format: $(VENV)/tools ## what ruff can put right by itself
 	$(bin)/ruff format .
 
 docs: $(VENV)/installed ## docs/configuration.md and docs/metrics.md, from the code
-	$(bin)/python -m image_service.config >docs/configuration.md
-	$(bin)/python -m image_service.observe.metrics >docs/metrics.md
+	$(bin)/python -m image_service.settings.settings >docs/configuration.md
+	$(bin)/python -m image_service.observability.metrics >docs/metrics.md
 
 bench: $(VENV)/tools ## this service beside nginx; ARGS=--help goes to it
 	$(bin)/python -m bench $(ARGS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from tests.coreos.iso_builder import SECTOR, live_files, write_sparse_iso
+from tests.formats.iso_builder import SECTOR, live_files, write_sparse_iso
 
 if TYPE_CHECKING:
     from pathlib import Path

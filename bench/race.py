@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _GIGABYTE = 1e9
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
@@ -42,7 +42,7 @@ class Race:
     drive: Callable[[str, int, int], Traffic]
     counts_bytes: bool = False
     better: str = ""
-    prepare: Callable[[], None] = _nothing
+    prepare: Callable[[], None] = _do_nothing
     throughput_target: Target = attrs.field(factory=Target)
     cpu_target: Target = attrs.field(factory=Target)
 

@@ -17,7 +17,7 @@ from bench.slow_readers import study_slow_readers
 from bench.study import Study
 from bench.workers import study_workers
 from bench.wrk import Traffic, run_wrk
-from image_service.config import variables
+from image_service.settings.settings import variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

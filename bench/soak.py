@@ -38,7 +38,7 @@ _CONNECTIONS = 16
 _CACHE_BYTES = 32 * _MIB
 
 
-class Reading(TypedDict):
+class ReadMode(TypedDict):
     """What had been asked for, and the memory then."""
 
     ranges: int
@@ -79,7 +79,7 @@ def main() -> None:
         )
 
 
-def soak(service: Server, image: Path, ranges: int, infra_envs: int, parts: int) -> Iterator[Reading]:
+def soak(service: Server, image: Path, ranges: int, infra_envs: int, parts: int) -> Iterator[ReadMode]:
     """Ask for ranges and infra-envs in equal parts.
 
     Args:
@@ -97,10 +97,10 @@ def soak(service: Server, image: Path, ranges: int, infra_envs: int, parts: int)
             asked["ranges"] += replay(service.urls["http"], [script] * _CONNECTIONS, most=wanted).requests
         asked["infra_envs"] += new_infra_envs(service, image, infra_envs // parts)
         memory = service.memory_bytes() or 0
-        yield Reading(ranges=asked["ranges"], infra_envs=asked["infra_envs"], memory_mib=memory / _MIB)
+        yield ReadMode(ranges=asked["ranges"], infra_envs=asked["infra_envs"], memory_mib=memory / _MIB)
 
 
-def verdict(readings: Sequence[Reading]) -> Iterator[Figure]:
+def verdict(readings: Sequence[ReadMode]) -> Iterator[Figure]:
     """Say what memory did.
 
     Args:

@@ -102,7 +102,7 @@ def _serving(pid: int) -> Sequence[int]:
 
 def _is_worker(child: str) -> bool:
     with suppress(FileNotFoundError):  # some have a short life
-        return b"image_service.workers" in Path("/proc", child, "cmdline").read_bytes()
+        return b"image_service.app.workers" in Path("/proc", child, "cmdline").read_bytes()
     return False
 
 

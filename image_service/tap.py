@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, cast
 
 from twisted.python import usage
 
-from image_service.composition.service import ImageService
-from image_service.config import Settings
+from image_service.app.service import ImageService
+from image_service.app.workers.supervisor import Supervisor
 from image_service.errors import ConfigurationError
-from image_service.workers.supervisor import Supervisor
+from image_service.settings.settings import Settings
 
 if TYPE_CHECKING:
     from twisted.application.service import Service

@@ -34,7 +34,6 @@ from image_service.assisted.failures import (
 from image_service.assisted.server import Server
 from image_service.assisted.tls import https_policy
 from image_service.coreos.ignition import check_ignition
-from image_service.coreos.initrd import is_initrd
 from image_service.errors import (
     ConfigurationError,
     Forbidden,
@@ -44,7 +43,8 @@ from image_service.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from image_service.http_dates import parse_http_date
+from image_service.formats.initrd import is_initrd
+from image_service.http.dates import parse_http_date
 from image_service.images.reference import CredentialScheme
 
 if TYPE_CHECKING:

@@ -79,14 +79,14 @@ class Customizations:
         iso = kind if kind.is_iso else None
         ignition, infra_env, ramdisk = await _side_by_side(
             assisted.ignition(infra_env_id, iso, credentials),
-            assisted.infra_env(infra_env_id, credentials) if iso else _nothing(),
-            assisted.ramdisk(infra_env_id, credentials) if kind in _WITH_RAMDISK else _nothing(),
+            assisted.infra_env(infra_env_id, credentials) if iso else _do_nothing(),
+            assisted.ramdisk(infra_env_id, credentials) if kind in _WITH_RAMDISK else _do_nothing(),
         )
         arguments = infra_env.kernel_arguments if infra_env else ()
         return Customization(ignition.config, arguments, ignition.modified, ramdisk)
 
 
-async def _nothing() -> None:
+async def _do_nothing() -> None:
     pass
 
 

@@ -23,7 +23,7 @@ from twisted.web.iweb import IPolicyForHTTPS
 from zope.interface import implementer
 
 from image_service.errors import ConfigurationError
-from image_service.reloaded import Reloaded
+from image_service.files.reloaded import Reloaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -1,1 +1,1 @@
-"""The base images: where they come from, what they are and whether they can be served."""
+"""Base images: where they come from, what they are, and whether they can be served."""

@@ -12,32 +12,32 @@ import attrs
 from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
 from twisted.python.threadpool import ThreadPool
 
-from image_service.catalog.arrival import Arrival, Means
-from image_service.catalog.backoff import Backoff
-from image_service.catalog.derived_files import derived_names
-from image_service.catalog.keeper import Keeper
-from image_service.catalog.open_files import OpenFiles
-from image_service.catalog.status import ImageStatus, State
+from image_service.catalog.derived.derived_files import derived_names
+from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
+from image_service.catalog.lifecycle.lifecycle import BaseImageLifecycle, LifecycleDependencies
+from image_service.catalog.lifecycle.status import ImageStatus, State
+from image_service.concurrency.backoff import Backoff
 from image_service.errors import UnknownBaseImage
+from image_service.files.open_files import OpenFiles
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 
     from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
 
-    from image_service.catalog.data_dir import DataDir
-    from image_service.catalog.keeper import Fetch
-    from image_service.catalog.signature import KeyRing
+    from image_service.catalog.lifecycle.image_fetcher import Fetch
+    from image_service.catalog.lifecycle.signature import KeyRing
+    from image_service.catalog.storage.data_dir import DataDir
     from image_service.images.base import BaseImage
     from image_service.images.reference import Kind
-    from image_service.os_images import OsImage
+    from image_service.settings.os_images import OsImage
 
 DOWNLOADS = 2  # at a time
 VERIFICATIONS = 2  # at a time; they keep a processor and a disk busy
 RECHECKS = 1  # same, in the background
 
 
-def _nothing(_: object = None) -> None:
+def _do_nothing(_: object = None) -> None:
     pass
 
 
@@ -68,24 +68,24 @@ class Catalog:
         fetch: Fetch,
         *,
         keys: KeyRing | None = None,
-        derive: Callable[[BaseImage], Awaitable[None] | None] = _nothing,
+        derive: Callable[[BaseImage], Awaitable[None] | None] = _do_nothing,
         downloads: int = DOWNLOADS,
         backoff: Backoff | None = None,
         any_is_enough: bool = False,
-        changed: Callable[[], None] = _nothing,
-        superseded: Callable[[BaseImage], None] = _nothing,
+        changed: Callable[[], None] = _do_nothing,
+        superseded: Callable[[BaseImage], None] = _do_nothing,
     ) -> None:
         self._data_dir = data_dir
         self._any_is_enough = any_is_enough
         self._pool = ThreadPool(0, downloads + VERIFICATIONS + RECHECKS, "catalog")
         self._files = OpenFiles()
-        self._means = Means(
+        self._means = LifecycleDependencies(
             reactor=reactor,
             clock=clock,
             pool=self._pool,
             downloads=DeferredSemaphore(downloads),
             verifications=DeferredSemaphore(VERIFICATIONS),
-            keeper=lambda interruption: Keeper(data_dir, fetch, interruption, keys),
+            keeper=lambda interruption: ImageFetcher(data_dir, fetch, interruption, keys),
             files=self._files,
             derive=derive,
             backoff=backoff or Backoff(),
@@ -93,9 +93,9 @@ class Catalog:
             changed=changed,
             superseded=superseded,
         )
-        self._arrivals: list[Arrival] = []
+        self._arrivals: list[BaseImageLifecycle] = []
         self._aliases: Mapping[tuple[str, str], str] = {}
-        self._index: dict[tuple[str, str, Kind], Arrival] = {}
+        self._index: dict[tuple[str, str, Kind], BaseImageLifecycle] = {}
         self._ending: set[Deferred[None]] = set()
         self.replace(entries)
 
@@ -208,17 +208,17 @@ class Catalog:
         derived = [derived_names(entry.version, entry.cpu_architecture) for entry in entries]
         return {entry.file_name for entry in entries}.union(*derived)
 
-    def _arrival(self, before: dict[OsImage, Arrival], entry: OsImage) -> Arrival:
+    def _arrival(self, before: dict[OsImage, BaseImageLifecycle], entry: OsImage) -> BaseImageLifecycle:
         arrival = before.pop(_source(entry), None)
         if arrival is not None:
             arrival.entry = entry
             return arrival
-        arrival = Arrival(entry, self._means)
+        arrival = BaseImageLifecycle(entry, self._means)
         if self._pool.started:
             arrival.begin()
         return arrival
 
-    def _dismiss(self, arrival: Arrival) -> None:
+    def _dismiss(self, arrival: BaseImageLifecycle) -> None:
         ending = Deferred.fromCoroutine(arrival.end())
         self._ending.add(ending)
         ending.addCallback(lambda _: self._ending.discard(ending))

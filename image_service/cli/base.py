@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.coreos.kernel import read_architecture
 from image_service.coreos.live_iso import read_live_iso
 from image_service.coreos.minimal_iso import verify
 from image_service.errors import BaseImageError, Unprocessable
+from image_service.formats.kernel import read_architecture
 from image_service.images.base import BaseImage
 from image_service.images.canvas import virtual_minimal_canvas
 from image_service.images.extents import BaseFile
@@ -22,7 +22,7 @@ from image_service.images.extents import BaseFile
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from image_service.coreos.iso9660 import ReadAt
+    from image_service.formats.iso9660 import ReadAt
 
 UNKNOWN = "unknown"
 """What a base image's architecture is called where nothing tells it."""

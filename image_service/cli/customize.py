@@ -15,7 +15,6 @@ from image_service.cli.command import add_base, add_output, end_in_order
 from image_service.cli.minimal import minimal_image
 from image_service.cli.output import choose_output
 from image_service.coreos.ignition import check_ignition
-from image_service.coreos.initrd import is_initrd
 from image_service.coreos.kargs import KernelArgument, Operation, check
 from image_service.errors import (
     BaseImageError,
@@ -24,6 +23,7 @@ from image_service.errors import (
     Unprocessable,
     UpstreamError,
 )
+from image_service.formats.initrd import is_initrd
 from image_service.images.canvas import full_canvas
 from image_service.images.compose import compose
 from image_service.images.customization import Customization

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.cli.base import UNKNOWN, reader, with_true_minimal
-from image_service.coreos.initrd import read_members
-from image_service.coreos.iso9660 import IsoFile, read_exactly, read_iso9660
 from image_service.coreos.json_file import read_json_object
 from image_service.coreos.live_iso import BootFiles  # noqa: TC001 - attrs resolves annotations at run time
 from image_service.errors import BaseImageError
+from image_service.formats.initrd import read_members
+from image_service.formats.iso9660 import IsoFile, read_exactly, read_iso9660
 
 if TYPE_CHECKING:
-    from image_service.coreos.iso9660 import ReadAt
     from image_service.coreos.live_iso import EmbedArea, LiveIso
+    from image_service.formats.iso9660 import ReadAt
     from image_service.images.base import BaseImage
 
 _FEATURES = "coreos/features.json"

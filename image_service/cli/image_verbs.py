@@ -12,31 +12,31 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from image_service.catalog.configured_http import ConfiguredHttp
-from image_service.catalog.data_dir import DataDir
-from image_service.catalog.derived_files import derived_names
-from image_service.catalog.download import Downloader
-from image_service.catalog.holdings import list_holdings
-from image_service.catalog.http_get import HttpGet, trusting
-from image_service.catalog.interruption import Interruption
-from image_service.catalog.keeper import Keeper
-from image_service.catalog.opening import open_base_image
-from image_service.catalog.signature import KeyRing
-from image_service.catalog.status import render_statuses
-from image_service.catalog.stream_refresh import read_body
+from image_service.catalog.derived.derived_files import derived_names
+from image_service.catalog.download.configured_http import ConfiguredHttp
+from image_service.catalog.download.downloader import Downloader
+from image_service.catalog.download.http_get import HttpGet, trusting
+from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
+from image_service.catalog.lifecycle.opening import open_base_image
+from image_service.catalog.lifecycle.signature import KeyRing
+from image_service.catalog.lifecycle.status import render_statuses
+from image_service.catalog.storage.data_dir import DataDir
+from image_service.catalog.storage.inventory import list_holdings
 from image_service.cli.command import end_in_order
 from image_service.cli.progress import Progress
 from image_service.cli.table import printable, render_table
-from image_service.config import Settings
+from image_service.concurrency.interruption import Interruption
 from image_service.errors import ImageServiceError, Unavailable
+from image_service.settings.settings import Settings
+from image_service.streams.stream_refresh import read_body
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping, Sequence
 
-    from image_service.catalog.status import ImageStatus
+    from image_service.catalog.lifecycle.status import ImageStatus
     from image_service.images.base import BaseImage
-    from image_service.os_images import OsImage
+    from image_service.settings.os_images import OsImage
 
 EXIT_FAILURE = 1
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
@@ -104,7 +104,7 @@ def run_fetch(options: argparse.Namespace) -> int:
     settings = _settings()
     data_dir = DataDir(settings.data_dir, settings.retention, settings.data_dir_max_bytes)
     fetch = Downloader(ConfiguredHttp.from_settings(settings)).fetch
-    keeper = Keeper(data_dir, fetch, Interruption(), _keys(settings))
+    keeper = ImageFetcher(data_dir, fetch, Interruption(), _keys(settings))
 
     def obtain(entry: OsImage) -> str:
         with ExitStack() as shown:

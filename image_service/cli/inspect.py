@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from image_service.cli.command import AddParser
     from image_service.cli.description import Arguments, Description, InitrdArea, Minimal
-    from image_service.coreos.iso9660 import IsoFile
+    from image_service.formats.iso9660 import IsoFile
 
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 

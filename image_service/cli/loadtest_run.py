@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from twisted.internet.defer import Deferred
 
 from image_service.assisted.tls import https_policy
-from image_service.catalog.http_get import trusting
+from image_service.catalog.download.http_get import trusting
 from image_service.cli.command import end_in_order
 from image_service.errors import ConfigurationError
 from image_service.loadtest.dialer import Dialer, find_addresses

@@ -66,9 +66,9 @@ def _spliced(base: BaseImage, customization: Customization, rootfs_url: str) -> 
 @contextmanager
 def _derived(base: BaseImage, scratch: Path) -> Iterator[BaseImage]:
     # Imported late: most images need none of what comes with them.
-    from image_service.catalog.data_dir import DataDir  # noqa: PLC0415
-    from image_service.catalog.derived_files import DerivedFiles  # noqa: PLC0415
-    from image_service.catalog.interruption import Interruption  # noqa: PLC0415
+    from image_service.catalog.derived.derived_files import DerivedFiles  # noqa: PLC0415
+    from image_service.catalog.storage.data_dir import DataDir  # noqa: PLC0415
+    from image_service.concurrency.interruption import Interruption  # noqa: PLC0415
 
     base = attrs.evolve(base, sha256=_take_digest(base.file))
     with TemporaryDirectory(dir=scratch, prefix=".image-service-") as name:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.catalog.files import made
 from image_service.cli.progress import Progress
 from image_service.errors import BaseImageError
+from image_service.files.atomic import made
 from image_service.images.extents import FileExtent, Literal
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from image_service.config import Settings
 from image_service.errors import ConfigurationError
+from image_service.settings.settings import Settings
 
 if TYPE_CHECKING:
     import argparse
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
         [
             "--nodaemon",
             "--pidfile=",
-            "--logger=image_service.observe.log.observer",
+            "--logger=image_service.observability.log.observer",
             "image-service",
             *(["--standalone"] if options.standalone else []),
         ]

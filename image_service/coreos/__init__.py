@@ -1,1 +1,1 @@
-"""The formats of CoreOS live media: bytes and integers in, frozen values out; no Twisted."""
+"""CoreOS live media: layout, embed areas, kernel arguments, minimal ISOs, stream metadata; no Twisted."""

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.coreos.iso9660 import read_exactly
 from image_service.errors import BaseImageError
+from image_service.formats.iso9660 import read_exactly
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from image_service.coreos.iso9660 import IsoFile, ReadAt
+    from image_service.formats.iso9660 import IsoFile, ReadAt
 
 _MAX_LENGTH = 64 * 1024  # bytes; real ones have some hundred
 _MAX_TEXT = 2048  # the longest text that any field has a use for

@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.coreos.iso9660 import read_exactly
 from image_service.coreos.json_file import read_json_object
-from image_service.coreos.spans import Span, check_room
 from image_service.errors import BaseImageError, FileNotInIso
+from image_service.formats.iso9660 import read_exactly
+from image_service.formats.spans import Span, check_room
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from image_service.coreos.iso9660 import Iso9660, ReadAt
     from image_service.coreos.json_file import JsonObject
+    from image_service.formats.iso9660 import Iso9660, ReadAt
 
 KARGS_JSON = "coreos/kargs.json"
 _MAX_AREA = 2048  # bytes; what the kernel takes, and coreos-installer's limit

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.coreos.iso9660 import IsoFile, read_exactly, read_iso9660
 from image_service.coreos.json_file import read_json_object
 from image_service.coreos.kargs_areas import KARGS_JSON, KargsAreas, find_kargs_areas
 from image_service.coreos.minimal_iso import MinimalIso, read_minimal_iso
-from image_service.coreos.spans import Span, check_room, refuse_overlaps
 from image_service.errors import BaseImageError, FileNotInIso
+from image_service.formats.iso9660 import IsoFile, read_exactly, read_iso9660
+from image_service.formats.spans import Span, check_room, refuse_overlaps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from image_service.coreos.iso9660 import Iso9660, ReadAt
+    from image_service.formats.iso9660 import Iso9660, ReadAt
 
 RAMDISK_FILE = "images/assisted_installer_custom.img"
 ROOTFS_FILE = "images/pxeboot/rootfs.img"

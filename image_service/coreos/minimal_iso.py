@@ -29,16 +29,16 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from image_service.coreos.bincode import Fields
-from image_service.coreos.iso9660 import SECTOR, IsoFile, read_exactly
 from image_service.coreos.json_file import read_json_object
 from image_service.errors import BaseImageError
+from image_service.formats.bincode import Fields
+from image_service.formats.iso9660 import SECTOR, IsoFile, read_exactly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from image_service.coreos.iso9660 import ReadAt
     from image_service.coreos.json_file import JsonObject
+    from image_service.formats.iso9660 import ReadAt
 
 LIVEISO = "coreos.liveiso="
 """What the kernel argument begins with that makes a boot look for the full ISO's volume."""

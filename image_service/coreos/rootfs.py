@@ -13,18 +13,18 @@ import stat
 import sys
 from typing import TYPE_CHECKING
 
-from image_service.coreos.erofs import EROFS_MAGIC, EROFS_OFFSET, read_erofs
-from image_service.coreos.file_tree import Window, find
-from image_service.coreos.initrd import encode
-from image_service.coreos.newc import Member, locate_members, write_archive
-from image_service.coreos.squashfs import SQUASHFS_MAGIC, read_squashfs
 from image_service.errors import BaseImageError, FileNotInIso
+from image_service.formats.erofs import EROFS_MAGIC, EROFS_OFFSET, read_erofs
+from image_service.formats.file_tree import Window, find
+from image_service.formats.initrd import encode
+from image_service.formats.newc import Member, locate_members, write_archive
+from image_service.formats.squashfs import SQUASHFS_MAGIC, read_squashfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from image_service.coreos.file_tree import Node
-    from image_service.coreos.iso9660 import IsoFile, ReadAt
+    from image_service.formats.file_tree import Node
+    from image_service.formats.iso9660 import IsoFile, ReadAt
 
 _NMSTATECTL = "usr/bin/nmstatectl"
 _FILE_SYSTEMS = ("root.squashfs", "root.erofs")

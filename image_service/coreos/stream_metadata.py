@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from image_service.errors import StreamMetadataInvalid
-from image_service.os_images import VERSION, VERSION_FAULT, is_url
+from image_service.settings.os_images import VERSION, VERSION_FAULT, is_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

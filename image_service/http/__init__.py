@@ -1,1 +1,1 @@
-"""HTTP semantics (pure) and the connection that speaks them."""
+"""HTTP semantics: RFC 9112 request heads, RFC 9110 ranges, preconditions, responses; no Twisted."""

@@ -6,7 +6,7 @@ import enum
 import re
 from typing import TYPE_CHECKING
 
-from image_service.http_dates import parse_http_date
+from image_service.http.dates import parse_http_date
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.errors import PreconditionFailed, RangeNotSatisfiable
+from image_service.http.dates import format_http_date
 from image_service.http.preconditions import Outcome, evaluate, range_applies
 from image_service.http.problem import problem
 from image_service.http.ranges import parse_range
 from image_service.http.response import Response, render_fields
-from image_service.http_dates import format_http_date
 from image_service.images.boot_image import BootImage  # noqa: TC001 - attrs resolves annotations
 from image_service.images.extents import Extent, Literal
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from image_service.coreos import kargs
-from image_service.coreos.initrd import encode
-from image_service.coreos.newc import Member, write_archive
 from image_service.errors import IgnitionTooLarge, KernelArgumentsTooLarge, RamdiskTooLarge
+from image_service.formats.initrd import encode
+from image_service.formats.newc import Member, write_archive
 from image_service.images.boot_image import BootImage
 from image_service.images.extents import Literal, Overlay, Zeros, lay_over
 from image_service.images.validators import last_modified, make_etag

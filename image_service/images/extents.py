@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Presence(Protocol):
+class Residency(Protocol):
     """Knows which bytes of a file are here, to be read without waiting, and brings those that are not."""
 
     def present(self, extent: FileExtent) -> int:
@@ -52,7 +52,7 @@ class BaseFile:
     descriptor: int
     size: int
     path: str
-    presence: Presence | None = None
+    presence: Residency | None = None
 
 
 @attrs.frozen

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.coreos.initrd import read_archives
 from image_service.errors import BaseImageError
+from image_service.formats.initrd import read_archives
 
 if TYPE_CHECKING:
     from image_service.images.customization import Customization

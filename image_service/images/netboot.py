@@ -14,7 +14,7 @@ from image_service.images.reference import Artifact
 from image_service.images.validators import last_modified, make_etag
 
 if TYPE_CHECKING:
-    from image_service.coreos.iso9660 import IsoFile
+    from image_service.formats.iso9660 import IsoFile
     from image_service.images.base import BaseImage, NmstateImage
     from image_service.images.customization import Customization
 

@@ -21,7 +21,7 @@ from image_service.loadtest.targets import (
     parse_lines,
     parse_target,
 )
-from image_service.parsers import base_url, ca_file, writable_directory
+from image_service.settings.parsers import base_url, ca_file, writable_directory
 
 if TYPE_CHECKING:
     import argparse

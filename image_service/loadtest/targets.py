@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import attrs
 
-from image_service.parsers import address
+from image_service.settings.parsers import address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from image_service.coreos.initrd import encode
-from image_service.coreos.newc import Member, write_archive
+from image_service.formats.initrd import encode
+from image_service.formats.newc import Member, write_archive
 
 if TYPE_CHECKING:
     from image_service.standalone.infra_env import InfraEnv

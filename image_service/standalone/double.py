@@ -21,8 +21,8 @@ from twisted.internet.task import deferLater
 
 from image_service.errors import NotFound, Unauthorized
 from image_service.images.reference import Credentials, CredentialScheme
+from image_service.management.resource import ApiResource, write_head
 from image_service.standalone.content import discovery_config
-from image_service.standalone.resource import ApiResource, write_head
 from image_service.standalone.tokens import TokenSigner
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from twisted.web.http_headers import Headers
     from twisted.web.server import Request
 
+    from image_service.management.authentication import Guard
     from image_service.standalone.api import Api, ApiAnswer, ApiRequest
-    from image_service.standalone.guard import Guard
 
 
 class Call(enum.Enum):

@@ -11,9 +11,9 @@ from uuid import uuid4
 import attrs
 
 from image_service.coreos.ignition import check_ignition
-from image_service.coreos.initrd import is_initrd
 from image_service.coreos.kargs import KernelArgument, Operation, check
 from image_service.errors import ImageServiceError, InvalidParameter, InvalidRequest
+from image_service.formats.initrd import is_initrd
 from image_service.images.reference import Kind
 
 if TYPE_CHECKING:

@@ -21,12 +21,12 @@ from twisted.protocols.policies import WrappingFactory
 
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import ConfigurationError
-from image_service.parsers import Address, Listen
+from image_service.management.authentication import Guard
+from image_service.management.resource import ApiResource, ApiSite
+from image_service.settings.parsers import Address, Listen
 from image_service.standalone.api import Api
 from image_service.standalone.certificates import prepare_certificates
 from image_service.standalone.double import Call, DownloadsResource, Fault
-from image_service.standalone.guard import Guard
-from image_service.standalone.resource import ApiResource, ApiSite
 from image_service.standalone.store import Store
 
 if TYPE_CHECKING:

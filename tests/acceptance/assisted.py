@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 import attrs
 from twisted.internet.defer import Deferred
 
-from image_service.parsers import Listen
+from image_service.settings.parsers import Listen
 from image_service.standalone.double import Call, Fault
 from image_service.standalone.service import Standalone
 from tests.acceptance.service import INFRA_ENVS, fetch

@@ -22,7 +22,7 @@ REFUSALS = frozenset({502, 503, 504})
 
 
 @attrs.frozen
-class Told:
+class LoggedRequest:
     """What one request was told.
 
     Args:
@@ -70,7 +70,7 @@ class Client:
             self._ended.set()
             self._thread.join()
 
-    def ask(self, path: str, method: str, fields: Mapping[str, str]) -> Told:
+    def ask(self, path: str, method: str, fields: Mapping[str, str]) -> LoggedRequest:
         """Send one request on a connection of its own."""
         began = time.monotonic()
         with closing(http.client.HTTPConnection(self._authority, timeout=_PATIENCE_SECONDS)) as connection:
@@ -78,9 +78,9 @@ class Client:
             answer = connection.getresponse()
             ended = time.monotonic()
             late = self._late(began, ended)
-            return Told(answer.status, dict(answer.getheaders()), answer.read(), ended - began, late)
+            return LoggedRequest(answer.status, dict(answer.getheaders()), answer.read(), ended - began, late)
 
-    def ask_again(self, path: str, method: str, fields: Mapping[str, str]) -> list[Told]:
+    def ask_again(self, path: str, method: str, fields: Mapping[str, str]) -> list[LoggedRequest]:
         """Ask, and again when refusals say so, until there is something else; give all that was told."""
         told = [self.ask(path, method, fields)]
         deadline = time.monotonic() + _PATIENCE_SECONDS

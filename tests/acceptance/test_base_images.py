@@ -11,7 +11,7 @@ import pytest
 
 from tests.acceptance.service import run_service
 from tests.catalog.origin import Answer, Origin, running
-from tests.coreos.reading import fixture
+from tests.formats.reading import fixture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

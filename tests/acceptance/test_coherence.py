@@ -25,7 +25,7 @@ import pytest
 from image_service.standalone.tokens import TokenSigner
 from tests.acceptance.assisted import Assisted, run_assisted
 from tests.acceptance.service import SERVE, Answer, Service, fetch, os_image, run_service
-from tests.coreos.iso_builder import IGNITION_LENGTH, build_live_iso
+from tests.formats.iso_builder import IGNITION_LENGTH, build_live_iso
 from tests.ports import free_port
 
 if TYPE_CHECKING:

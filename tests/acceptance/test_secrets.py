@@ -19,7 +19,7 @@ import pytest
 from image_service.standalone.sample import SAMPLE_OPENSHIFT_VERSION
 from tests.acceptance.service import INFRA_ENVS, SERVE, Answer, Service, fetch, run_service
 from tests.catalog import origin
-from tests.coreos.iso_builder import build_live_iso
+from tests.formats.iso_builder import build_live_iso
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -16,8 +16,8 @@ import pytest
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import Service, run_service
 from tests.catalog.origin import Answer, Origin, running
-from tests.coreos.iso_builder import build_live_iso, live_files
 from tests.coreos.streams import fixture, metal, stream, text
+from tests.formats.iso_builder import build_live_iso, live_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -25,12 +25,12 @@ from image_service.standalone.double import Call
 from tests.acceptance.impatient import Client
 from tests.acceptance.service import TWISTD, Service, os_image, run_service
 from tests.acceptance.upstream import CONFIG, RESET, Reply, Script, Upstream, running
-from tests.coreos.iso_builder import build_live_iso
+from tests.formats.iso_builder import build_live_iso
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from tests.acceptance.impatient import Told
+    from tests.acceptance.impatient import LoggedRequest
     from tests.acceptance.service import Certificate
 
 pytestmark = pytest.mark.acceptance
@@ -82,13 +82,13 @@ class Site:
         """Have one more infra-env."""
         return self.upstream.register(ignition, VERSION)
 
-    def ask(self, path: str, method: str = "GET", fields: dict[str, str] = RANGE) -> Told:
+    def ask(self, path: str, method: str = "GET", fields: dict[str, str] = RANGE) -> LoggedRequest:
         """Send one request, for a range unless something else is said; it has its answer in time."""
         told = self.client.ask(path, method, CREDENTIALS | fields)
         told.check_time()
         return told
 
-    def ask_for_all(self, infra_envs: Iterable[str]) -> list[list[Told]]:
+    def ask_for_all(self, infra_envs: Iterable[str]) -> list[list[LoggedRequest]]:
         """Ask for everything of infra-envs at once, and again where refusals say so."""
         asked = [request for infra_env_id in infra_envs for request in requests(infra_env_id)]
         with ThreadPoolExecutor(len(asked)) as pool:
@@ -180,7 +180,7 @@ class Storm:
     """
 
     infra_envs: Mapping[str, str]
-    told: Mapping[str, list[Told]]
+    told: Mapping[str, list[LoggedRequest]]
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +192,7 @@ def storm(site: Site) -> Storm:
     asked = [
         (name, request) for name, infra_env_id in infra_envs.items() for request in requests(infra_env_id)
     ]
-    told: dict[str, list[Told]] = {name: [] for name in FAULTS}
+    told: dict[str, list[LoggedRequest]] = {name: [] for name in FAULTS}
     with ThreadPoolExecutor(len(asked)) as pool:
         answers = pool.map(lambda asked: site.client.ask(*asked[1]), asked)
         for (name, _), answer in zip(asked, answers, strict=True):
@@ -296,7 +296,7 @@ def test_a_known_image_is_served_while_assisted_service_fails_and_no_longer_once
     assert total(site.service, "snapshot_grace_active") == 0
 
 
-def check_the_end(site: Site, infra_env_id: str, status: int, known: Told) -> None:
+def check_the_end(site: Site, infra_env_id: str, status: int, known: LoggedRequest) -> None:
     """From the first refusal on nobody gets any of it."""
     told = site.ask(iso_of(infra_env_id))
     while told.status in SUCCESSES:

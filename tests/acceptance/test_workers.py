@@ -30,7 +30,7 @@ from tests.acceptance.service import (
     run_service,
 )
 from tests.catalog import origin
-from tests.coreos.iso_builder import build_live_iso, live_files, write_sparse_iso
+from tests.formats.iso_builder import build_live_iso, live_files, write_sparse_iso
 from tests.ports import free_port
 
 if TYPE_CHECKING:
@@ -399,7 +399,7 @@ def test_the_end_does_not_wait_for_a_worker_that_is_stuck(tmp_path: Path) -> Non
 
 def _soon_stuck() -> Sequence[str]:
     """Start a supervisor that has less patience; its workers are as ever."""
-    return _serve_after("from image_service.workers import watchdog", "watchdog.PING_SECONDS = 1")
+    return _serve_after("from image_service.app.workers import watchdog", "watchdog.PING_SECONDS = 1")
 
 
 def _serve_after(*lines: str) -> Sequence[str]:
@@ -409,7 +409,9 @@ def _serve_after(*lines: str) -> Sequence[str]:
 
 def test_who_asks_for_metrics_that_cannot_be_had_does_not_wait_for_good(tmp_path: Path) -> None:
     broken = "supervisor.render = lambda _: 1 / 0"
-    with serving(tmp_path, _serve_after("from image_service.workers import supervisor", broken)) as served:
+    with serving(
+        tmp_path, _serve_after("from image_service.app.workers import supervisor", broken)
+    ) as served:
         for _ in range(2):
             with pytest.raises((ConnectionError, http.client.HTTPException)):
                 served.service.get("/metrics")
@@ -469,7 +471,7 @@ def test_what_keeps_workers_from_starting_ends_the_service(tmp_path: Path) -> No
 
 def test_no_process_for_any_worker_ends_the_service(tmp_path: Path) -> None:
     none = "process.WorkerProcess.__init__ = lambda *_: os.close(-1)"  # an OSError, as of fork(2)
-    command = _serve_after("import os; from image_service.workers import process", none)
+    command = _serve_after("import os; from image_service.app.workers import process", none)
     variables = {
         "LISTEN_PORT": "0",
         "WORKERS": "2",

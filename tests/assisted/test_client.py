@@ -21,9 +21,7 @@ from image_service.assisted.client import (
     RAMDISK_LIMIT_BYTES,
     AssistedService,
 )
-from image_service.coreos.initrd import read_members
 from image_service.coreos.kargs import KernelArgument, Operation
-from image_service.coreos.newc import Member, write_archive
 from image_service.errors import (
     ConfigurationError,
     IgnitionInvalid,
@@ -32,8 +30,10 @@ from image_service.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
+from image_service.formats.initrd import read_members
+from image_service.formats.newc import Member, write_archive
 from image_service.images.reference import Credentials, CredentialScheme, Kind
-from image_service.parsers import address
+from image_service.settings.parsers import address
 from image_service.standalone.double import Break, Call, Fault
 from tests.assisted.upstream import IGNITION, OK, Upstream, issue, upstream
 from tests.pytwisted import ensure_deferred

@@ -11,7 +11,7 @@ from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import Forbidden, NotFound, UpstreamError, UpstreamTimeout
 from image_service.images.customization import Customization
 from image_service.images.reference import Credentials, CredentialScheme, Kind
-from tests.http.doubles import CONFIG, ID, MODIFIED, CountingAssisted, infra_env_of
+from tests.snapshots.doubles import CONFIG, ID, MODIFIED, CountingAssisted, infra_env_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

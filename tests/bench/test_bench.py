@@ -119,7 +119,7 @@ def test_a_soak_reads_memory_and_judges_its_slope(tmp_path: Path) -> None:
 def test_growth_is_told_as_a_slope() -> None:
     memory = [100.0, 102.0, 104.0, 106.0]
     readings = [
-        soak.Reading(ranges=number * 100_000, infra_envs=number, memory_mib=value)
+        soak.ReadMode(ranges=number * 100_000, infra_envs=number, memory_mib=value)
         for number, value in enumerate(memory, 1)
     ]
     figures = list(soak.verdict(readings))

@@ -21,14 +21,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from image_service.catalog import partial_file, room
-from image_service.catalog.data_dir import DataDir
-from image_service.catalog.download import Downloader
-from image_service.catalog.interruption import Interruption
-from image_service.catalog.keeper import Keeper
-from image_service.config import Settings
+from image_service.catalog.download import partial_file
+from image_service.catalog.download.downloader import Downloader
+from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
+from image_service.catalog.storage.data_dir import DataDir
+from image_service.concurrency.interruption import Interruption
 from image_service.errors import Unavailable
-from image_service.os_images import OsImage
+from image_service.files import disk_quota
+from image_service.settings.os_images import OsImage
+from image_service.settings.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,11 +54,11 @@ def entry(url: str) -> OsImage:
 def fetch(directory: Path, urls: Sequence[str]) -> None:
     """Fetch images at the same time and open them; tell the digest of what would be served, or why not."""
     partial_file._SYNC_SECONDS = SYNC_SECONDS
-    room.SPARE_BYTES = 0  # the disk is to be full in earnest
+    disk_quota.SPARE_BYTES = 0  # the disk is to be full in earnest
     data_dir = DataDir(directory)
     data_dir.open()
     settings = Settings.from_environment({"DATA_DIR": str(directory)}, standalone=True)
-    keeper = Keeper(data_dir, Downloader.from_settings(settings).fetch, Interruption())
+    keeper = ImageFetcher(data_dir, Downloader.from_settings(settings).fetch, Interruption())
     with ThreadPoolExecutor(len(urls)) as pool:
         told = list(pool.map(lambda url: _fetch_one(keeper, entry(url)), urls))
     data_dir.close()
@@ -65,7 +66,7 @@ def fetch(directory: Path, urls: Sequence[str]) -> None:
     sys.stdout.flush()
 
 
-def _fetch_one(keeper: Keeper, image: OsImage) -> str:
+def _fetch_one(keeper: ImageFetcher, image: OsImage) -> str:
     try:
         keeper.obtain(image)
         base = keeper.open(image)

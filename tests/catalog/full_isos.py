@@ -8,12 +8,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from image_service.catalog.interruption import Interruption
-from image_service.catalog.opening import open_base_image
-from image_service.os_images import OsImage
+from image_service.catalog.lifecycle.opening import open_base_image
+from image_service.concurrency.interruption import Interruption
+from image_service.settings.os_images import OsImage
 from tests.acceptance.clients import needs_client
 from tests.acceptance.media import master
-from tests.coreos.iso_builder import VOLUME_ID, live_files
+from tests.formats.iso_builder import VOLUME_ID, live_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

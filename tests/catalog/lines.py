@@ -11,7 +11,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import ILogObserver, formatEvent
 from zope.interface import implementer
 
-from image_service.catalog.status import State
+from image_service.catalog.lifecycle.status import State
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime

@@ -13,18 +13,18 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock, deferLater
 
-from image_service.catalog.arrival import RECHECK_AFTER_SECONDS, REFUSED_RETRY_AFTER_SECONDS
-from image_service.catalog.backoff import Backoff
 from image_service.catalog.catalog import DOWNLOADS, Catalog
-from image_service.catalog.data_dir import LOCKS, MANIFEST, DataDir
-from image_service.catalog.download import Downloader
-from image_service.catalog.status import State
-from image_service.config import Settings
+from image_service.catalog.download.downloader import Downloader
+from image_service.catalog.lifecycle.lifecycle import RECHECK_AFTER_SECONDS, REFUSED_RETRY_AFTER_SECONDS
+from image_service.catalog.lifecycle.status import State
+from image_service.catalog.storage.data_dir import LOCKS, MANIFEST, DataDir
+from image_service.concurrency.backoff import Backoff
 from image_service.errors import BaseImageError, NotFound, Unavailable
 from image_service.images.reference import Kind
-from image_service.os_images import OsImage
+from image_service.settings.os_images import OsImage
+from image_service.settings.settings import Settings
 from tests.catalog.origin import Answer, Origin
-from tests.coreos.iso_builder import build_live_iso, live_files
+from tests.formats.iso_builder import build_live_iso, live_files
 from tests.pytwisted import async_fixture, ensure_deferred
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
-    from image_service.catalog.interruption import Interruption
-    from image_service.catalog.keeper import Progress
+    from image_service.catalog.lifecycle.image_fetcher import Progress
+    from image_service.concurrency.interruption import Interruption
     from image_service.images.base import BaseImage
     from tests.catalog.lines import Lines
     from tests.conftest import LoggedFailures

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.catalog.configured_http import ConfiguredHttp
-from image_service.catalog.interruption import Interruption
-from image_service.config import Settings
+from image_service.catalog.download.configured_http import ConfiguredHttp
+from image_service.concurrency.interruption import Interruption
+from image_service.settings.settings import Settings
 from tests.catalog.origin import Answer, Origin, running
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from image_service.catalog.data_dir import LOCKS, MANIFEST, DataDir
-from image_service.catalog.interruption import Interruption
-from image_service.catalog.partial_file import state_path
+from image_service.catalog.download.partial_file import state_path
+from image_service.catalog.storage.data_dir import LOCKS, MANIFEST, DataDir
+from image_service.concurrency.interruption import Interruption
 from image_service.errors import Unavailable
 
 if TYPE_CHECKING:

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
-from image_service.catalog.derivation import RAMDISK_BYTES, derive
-from image_service.catalog.interruption import Interrupted, Interruption
+from image_service.catalog.derived.derivation import RAMDISK_BYTES, derive
+from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import BaseImageError, Unavailable
 from tests.acceptance.clients import needs_client, run_client
 from tests.acceptance.media import master
 from tests.catalog import full_isos, mastered
 from tests.catalog.fake_xorriso import fake_xorriso
 from tests.catalog.full_isos import FULL_ISOS, open_iso
-from tests.coreos.iso_builder import CREATED, KERNEL_ARGUMENTS, VOLUME_ID, live_files
-from tests.coreos.reading import fixture, read_layout
+from tests.formats.iso_builder import CREATED, KERNEL_ARGUMENTS, VOLUME_ID, live_files
+from tests.formats.reading import fixture, read_layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

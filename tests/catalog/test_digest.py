@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.catalog.digest import Sidecar, sha256_of
-from image_service.catalog.interruption import Interrupted, Interruption
+from image_service.catalog.storage.digest import Sidecar, sha256_of
+from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import Unavailable
 from image_service.images.extents import BaseFile
 

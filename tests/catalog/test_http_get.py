@@ -9,10 +9,10 @@ import attrs
 import pytest
 import trustme
 
-from image_service.catalog.http_get import HttpGet
-from image_service.catalog.interruption import Interrupted, Interruption
-from image_service.config import Settings
+from image_service.catalog.download.http_get import HttpGet
+from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import Unavailable
+from image_service.settings.settings import Settings
 from tests.catalog.origin import Answer, Origin, running
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def test_adds_a_ca_to_those_of_the_system(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_ca_file_that_changes_counts_from_the_next_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("image_service.reloaded.LOOK_SECONDS", 0)
+    monkeypatch.setattr("image_service.files.reloaded.LOOK_SECONDS", 0)
     first, second = (authority(tmp_path / name) for name in _made(tmp_path, "first", "second"))
     asking = http(OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE=str(first.ca_file))
     with running(second.context) as origin:

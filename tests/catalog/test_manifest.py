@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from image_service.catalog.manifest import Entry, Identity, read_manifest, write_manifest
+from image_service.catalog.storage.manifest import Entry, Identity, read_manifest, write_manifest
 
 if TYPE_CHECKING:
     from pathlib import Path

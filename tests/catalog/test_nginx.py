@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
-from image_service.catalog.download import Downloader
-from image_service.catalog.interruption import Interruption
-from image_service.config import Settings
+from image_service.catalog.download.downloader import Downloader
+from image_service.concurrency.interruption import Interruption
 from image_service.errors import Unavailable
+from image_service.settings.settings import Settings
 from tests.acceptance.clients import needs_client
 from tests.ports import free_port
 

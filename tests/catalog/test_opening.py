@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
-from image_service.catalog.interruption import Interrupted, Interruption
-from image_service.catalog.opening import open_base_image
+from image_service.catalog.lifecycle.opening import open_base_image
+from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import BaseImageError, Unavailable
 from image_service.images.canvas import virtual_minimal_canvas
-from image_service.os_images import OsImage
-from tests.coreos.iso_builder import build_live_iso, live_files
+from image_service.settings.os_images import OsImage
 from tests.coreos.miniso_builder import MINISO, ROOM, add_minimal_iso, live_iso_with_minimal
-from tests.coreos.reading import read_layout
+from tests.formats.iso_builder import build_live_iso, live_files
+from tests.formats.reading import read_layout
 from tests.images.building import read
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
-from image_service.catalog.interruption import Interrupted, Interruption
-from image_service.catalog.signature import KeyRing
+from image_service.catalog.lifecycle.signature import KeyRing
+from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import BaseImageError, ConfigurationError, Unavailable
 from image_service.images.extents import BaseFile
 from tests.acceptance.clients import needs_client

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import json
 
-from image_service.catalog.status import ImageStatus, State, render_statuses
-from image_service.os_images import OsImage
+from image_service.catalog.lifecycle.status import ImageStatus, State, render_statuses
+from image_service.settings.os_images import OsImage
 
 ENTRY = OsImage("9.6.1-0", "x86_64", "full-iso", ("4.19",), "https://origin.test/base.iso")
 KEYS = [

@@ -15,19 +15,19 @@ from twisted.internet.task import Clock, deferLater
 from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
 from zope.interface import implementer
 
-from image_service.catalog import derived_files
-from image_service.catalog.data_dir import LOCKS, MANIFEST, DataDir
-from image_service.catalog.derivation import DERIVATION_VERSION
-from image_service.catalog.files import scratch_directory
-from image_service.catalog.interruption import Interrupted
-from image_service.catalog.templates import RETRY_SECONDS, Templates
+from image_service.catalog.derived import derived_files
+from image_service.catalog.derived.derivation import DERIVATION_VERSION
+from image_service.catalog.derived.templates import RETRY_SECONDS, Templates
+from image_service.catalog.storage.data_dir import LOCKS, MANIFEST, DataDir
+from image_service.concurrency.interruption import Interrupted
 from image_service.errors import Unavailable
+from image_service.files.atomic import scratch_directory
 from tests.acceptance.clients import needs_client
 from tests.catalog import full_isos, mastered
 from tests.catalog.fake_xorriso import fake_xorriso
 from tests.catalog.full_isos import VERSION, open_iso
-from tests.coreos.file_systems import OSTREE_FILES, cpio, erofs_fixture
-from tests.coreos.reading import fixture
+from tests.formats.file_systems import OSTREE_FILES, cpio, erofs_fixture
+from tests.formats.reading import fixture
 from tests.pytwisted import async_fixture, ensure_deferred
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ NMSTATE = f"rhcos-nmstate-{VERSION}-x86_64.img"
 
 @implementer(ILogObserver)
 @attrs.define(eq=False)
-class Told:
+class LoggedRequest:
     """What the log says, to be waited for."""
 
     reactor: EPollReactor
@@ -82,7 +82,7 @@ class Bench:
     clock: Clock
     iso: Path
     data_dir: Path
-    told: Told
+    told: LoggedRequest
     started: list[Templates]
     opened: list[int]
 
@@ -112,16 +112,18 @@ def iso(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def told(reactor: EPollReactor) -> Iterator[Told]:
+def told(reactor: EPollReactor) -> Iterator[LoggedRequest]:
     """Read along in the log."""
-    observer = Told(reactor)
+    observer = LoggedRequest(reactor)
     globalLogPublisher.addObserver(observer)
     yield observer
     globalLogPublisher.removeObserver(observer)
 
 
 @async_fixture
-async def bench(reactor: EPollReactor, told: Told, iso: Path, tmp_path: Path) -> AsyncIterator[Bench]:
+async def bench(
+    reactor: EPollReactor, told: LoggedRequest, iso: Path, tmp_path: Path
+) -> AsyncIterator[Bench]:
     data_dir = tmp_path / "data"
     data_dir.mkdir()
     bench = Bench(reactor, Clock(), iso, data_dir, told, [], [])

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
-from image_service.catalog import xorriso
-from image_service.catalog.interruption import Interrupted, Interruption
-from image_service.catalog.xorriso import Remastering, remaster
+from image_service.catalog.derived import xorriso
+from image_service.catalog.derived.xorriso import Remastering, remaster
+from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import Unavailable
 from image_service.images.extents import BaseFile
 from tests.acceptance.media import master
 from tests.catalog.fake_xorriso import fake_xorriso
-from tests.coreos.iso_builder import VOLUME_ID
+from tests.formats.iso_builder import VOLUME_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

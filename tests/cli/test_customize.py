@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.catalog.data_dir import DataDir
-from image_service.catalog.derived_files import DerivedFiles
-from image_service.catalog.interruption import Interruption
-from image_service.catalog.opening import open_base_image
+from image_service.catalog.derived.derived_files import DerivedFiles
+from image_service.catalog.lifecycle.opening import open_base_image
+from image_service.catalog.storage.data_dir import DataDir
+from image_service.concurrency.interruption import Interruption
 from image_service.coreos.kargs import KernelArgument, Operation
-from image_service.coreos.newc import Member, write_archive
+from image_service.formats.newc import Member, write_archive
 from image_service.images.canvas import derived_minimal_canvas, full_canvas, virtual_minimal_canvas
 from image_service.images.compose import compose
 from image_service.images.customization import Customization
-from image_service.os_images import OsImage
+from image_service.settings.os_images import OsImage
 from tests.acceptance.clients import run_client
 from tests.catalog import full_isos
-from tests.coreos.iso_builder import IGNITION_LENGTH, KERNEL_ARGUMENTS, build_live_iso, live_files
 from tests.coreos.miniso_builder import add_minimal_iso
-from tests.coreos.reading import FIXTURES, fixture
+from tests.formats.iso_builder import IGNITION_LENGTH, KERNEL_ARGUMENTS, build_live_iso, live_files
+from tests.formats.reading import FIXTURES, fixture
 from tests.images.building import read
 
 if TYPE_CHECKING:

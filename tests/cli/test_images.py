@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
-from image_service.catalog.data_dir import DataDir
-from image_service.catalog.interruption import Interruption
+from image_service.catalog.storage.data_dir import DataDir
+from image_service.concurrency.interruption import Interruption
 from tests.catalog.origin import Answer, Origin, Resource, running
 
 if TYPE_CHECKING:

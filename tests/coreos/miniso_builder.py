@@ -9,10 +9,10 @@ import lzma
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from image_service.coreos.iso9660 import read_iso9660
 from image_service.coreos.minimal_iso import CopiedFile
-from tests.coreos.iso_builder import CREATED, SECTOR, VOLUME_ID, build_iso, live_files
-from tests.coreos.reading import reader
+from image_service.formats.iso9660 import read_iso9660
+from tests.formats.iso_builder import CREATED, SECTOR, VOLUME_ID, build_iso, live_files
+from tests.formats.reading import reader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

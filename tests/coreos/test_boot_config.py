@@ -14,10 +14,10 @@ from image_service.coreos.boot_config import (
     make_areas,
     write_kargs_json,
 )
-from image_service.coreos.iso9660 import read_iso9660
 from image_service.coreos.kargs_areas import KargsArea
 from image_service.errors import BaseImageError, KernelArgumentsTooLarge
-from tests.coreos.reading import fixture, read_layout, reader
+from image_service.formats.iso9660 import read_iso9660
+from tests.formats.reading import fixture, read_layout, reader
 
 LIVEISO = "coreos.liveiso=rhcos-9.6"
 FULL = f"mitigations=auto {LIVEISO} ignition.firstboot"

@@ -12,7 +12,7 @@ from image_service.coreos.kargs import MAX_CHARACTERS, KernelArgument, Operation
 from image_service.coreos.kargs_areas import KargsArea, KargsAreas
 from image_service.errors import KernelArgumentInvalid, KernelArgumentsTooLarge
 from tests.acceptance.clients import needs_client, run_client
-from tests.coreos.iso_builder import build_live_iso, live_files
+from tests.formats.iso_builder import build_live_iso, live_files
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from image_service.coreos.iso9660 import IsoFile, read_iso9660
 from image_service.coreos.kargs import KernelArgument, Operation, edit, render_area
 from image_service.coreos.kargs_areas import KargsArea, KargsAreas
 from image_service.coreos.live_iso import BootFiles, EmbedArea, KargsJson, LiveIso, read_live_iso
 from image_service.errors import BaseImageError
-from tests.coreos.iso_builder import (
+from image_service.formats.iso9660 import IsoFile, read_iso9660
+from tests.formats.iso_builder import (
     CREATED,
     IGNITION_LENGTH,
     KARGS_FILES,
@@ -25,7 +25,7 @@ from tests.coreos.iso_builder import (
     live_files,
     write_sparse_live_iso,
 )
-from tests.coreos.reading import FIXTURES, MeteredReader, fixture, read_layout, reader
+from tests.formats.reading import FIXTURES, MeteredReader, fixture, read_layout, reader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

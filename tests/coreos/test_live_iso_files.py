@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from image_service.coreos.kargs_areas import KargsArea
 from image_service.coreos.live_iso import RAMDISK_FILE
-from image_service.coreos.spans import Span, check_room, refuse_overlaps
 from image_service.errors import BaseImageError
-from tests.coreos.iso_builder import build_live_iso, live_files
-from tests.coreos.reading import read_layout
+from image_service.formats.spans import Span, check_room, refuse_overlaps
+from tests.formats.iso_builder import build_live_iso, live_files
+from tests.formats.reading import read_layout
 
 KARGS_JSON = "coreos/kargs.json"
 

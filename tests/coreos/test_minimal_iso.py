@@ -13,7 +13,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from image_service.coreos.iso9660 import IsoFile, read_iso9660
 from image_service.coreos.minimal_iso import (
     LIVEISO,
     CopiedFile,
@@ -23,7 +22,7 @@ from image_service.coreos.minimal_iso import (
     verify,
 )
 from image_service.errors import BaseImageError
-from tests.coreos.iso_builder import SECTOR, build_iso, live_files
+from image_service.formats.iso9660 import IsoFile, read_iso9660
 from tests.coreos.miniso_builder import (
     MAGIC,
     MINISO,
@@ -34,12 +33,13 @@ from tests.coreos.miniso_builder import (
     pack_minimal_iso,
     pack_recipe,
 )
-from tests.coreos.reading import FIXTURES, MeteredReader, fixture, read_layout, reader
+from tests.formats.iso_builder import SECTOR, build_iso, live_files
+from tests.formats.reading import FIXTURES, MeteredReader, fixture, read_layout, reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from image_service.coreos.iso9660 import ReadAt
+    from image_service.formats.iso9660 import ReadAt
 
 KARGS = "coreos/kargs.json"
 MIB = 2**20

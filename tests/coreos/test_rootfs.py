@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from image_service.coreos.initrd import read_members
-from image_service.coreos.iso9660 import IsoFile
-from image_service.coreos.newc import read_archive
 from image_service.coreos.rootfs import nmstate_archive, read_nmstatectl
 from image_service.errors import BaseImageError, FileNotInIso
-from tests.coreos.file_systems import (
+from image_service.formats.initrd import read_members
+from image_service.formats.iso9660 import IsoFile
+from image_service.formats.newc import read_archive
+from tests.formats.file_systems import (
     DEPLOYMENT,
     NMSTATECTL,
     OSTREE_FILES,
@@ -28,7 +28,7 @@ from tests.coreos.file_systems import (
     patched,
     write_tree,
 )
-from tests.coreos.reading import MeteredReader
+from tests.formats.reading import MeteredReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service import parsers
 from image_service.http.cors import Cors
+from image_service.settings import parsers
 
 CONSOLE = "https://console.example.com"
 ASKED = {"origin": CONSOLE, "access-control-request-method": "GET"}

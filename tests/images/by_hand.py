@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from image_service.coreos.initrd import encode
 from image_service.coreos.live_iso import RAMDISK_FILE
-from image_service.coreos.newc import Member, write_archive
-from tests.coreos.iso_builder import IGNITION_LENGTH, build_iso, live_files
+from image_service.formats.initrd import encode
+from image_service.formats.newc import Member, write_archive
 from tests.coreos.miniso_builder import minimal_files
+from tests.formats.iso_builder import IGNITION_LENGTH, build_iso, live_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

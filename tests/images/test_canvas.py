@@ -20,7 +20,6 @@ from image_service.images.canvas import derived_minimal_canvas, full_canvas, vir
 from image_service.images.compose import compose
 from image_service.images.customization import Customization
 from tests.acceptance.clients import needs_client, run_client
-from tests.coreos.iso_builder import CREATED, KARGS_FILES, VOLUME_ID, build_iso, build_live_iso, live_files
 from tests.coreos.miniso_builder import (
     MINISO,
     ROOM,
@@ -30,7 +29,8 @@ from tests.coreos.miniso_builder import (
     minimal_files,
     pack_minimal_iso,
 )
-from tests.coreos.reading import FIXTURES, fixture, read_layout, reader
+from tests.formats.iso_builder import CREATED, KARGS_FILES, VOLUME_ID, build_iso, build_live_iso, live_files
+from tests.formats.reading import FIXTURES, fixture, read_layout, reader
 from tests.images.building import CONFIG, base_image, bytes_of
 from tests.images.by_hand import (
     DEFAULT,

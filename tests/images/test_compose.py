@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.coreos.initrd import read_members
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.coreos.live_iso import read_live_iso
 from image_service.errors import (
@@ -22,12 +21,13 @@ from image_service.errors import (
     KernelArgumentInvalid,
     KernelArgumentsTooLarge,
 )
+from image_service.formats.initrd import read_members
 from image_service.images.base import BaseImage
 from image_service.images.canvas import full_canvas
 from image_service.images.compose import compose
 from image_service.images.customization import Customization
 from image_service.images.extents import BaseFile
-from tests.coreos.iso_builder import (
+from tests.formats.iso_builder import (
     CREATED,
     IGNITION_LENGTH,
     KERNEL_ARGUMENTS,

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.coreos.kargs import KernelArgument, Operation
-from image_service.coreos.newc import Member, write_archive
+from image_service.formats.newc import Member, write_archive
 from image_service.images.customization import Customization
 from image_service.images.fingerprint import MAX_UNPACKED_BYTES, fingerprint
 from image_service.standalone.tokens import TokenSigner

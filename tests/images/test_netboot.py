@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.coreos.initrd import read_members
 from image_service.coreos.kargs import KernelArgument, Operation
-from image_service.coreos.newc import Member, write_archive
 from image_service.errors import BaseImageError, NotFound
+from image_service.formats.initrd import read_members
+from image_service.formats.newc import Member, write_archive
 from image_service.images.base import NmstateImage
 from image_service.images.boot_image import BootImage
 from image_service.images.canvas import full_canvas
@@ -26,8 +26,8 @@ from image_service.images.extents import ExtentMap, FileExtent, Zeros
 from image_service.images.netboot import artifact, initrd_addrsize, pxe_initrd
 from image_service.images.reference import Artifact
 from tests.acceptance.clients import needs_client, run_client
-from tests.coreos.iso_builder import CREATED, build_live_iso, live_files
-from tests.coreos.reading import fixture
+from tests.formats.iso_builder import CREATED, build_live_iso, live_files
+from tests.formats.reading import fixture
 from tests.images.building import CONFIG, base_file, base_image, bytes_of
 from tests.images.by_hand import archive
 

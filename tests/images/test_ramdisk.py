@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.coreos.initrd import read_members
 from image_service.coreos.live_iso import EmbedArea
-from image_service.coreos.newc import Member, write_archive
 from image_service.errors import IgnitionTooLarge, RamdiskTooLarge, Unprocessable
+from image_service.formats.initrd import read_members
+from image_service.formats.newc import Member, write_archive
 from image_service.images.canvas import derived_minimal_canvas, virtual_minimal_canvas
 from image_service.images.compose import compose
 from image_service.images.customization import Customization
-from tests.coreos.iso_builder import CREATED, IGNITION_LENGTH
 from tests.coreos.miniso_builder import live_iso_with_minimal
+from tests.formats.iso_builder import CREATED, IGNITION_LENGTH
 from tests.images.building import CONFIG, base_image, bytes_of, read
 from tests.images.by_hand import (
     DEFAULT,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 from prometheus_client.parser import text_string_to_metric_families
 
-from image_service.observe.metrics import Metrics
+from image_service.observability.metrics import Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

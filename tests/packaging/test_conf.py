@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from image_service.config import Settings, variables
+from image_service.settings.settings import Settings, variables
 from tests.acceptance.clients import needs_client
 
 CONF = Path(__file__).resolve().parents[2] / "conf"

@@ -12,8 +12,8 @@ from urllib.parse import urljoin
 
 import pytest
 
-from image_service.coreos.initrd import read_members
 from image_service.coreos.live_iso import read_live_iso
+from image_service.formats.initrd import read_members
 from tests.acceptance.clients import missing
 from tests.acceptance.service import fetch
 from tests.packaging.conftest import CHECKOUT

@@ -11,7 +11,7 @@ from treq.client import HTTPClient
 from twisted.web.client import Agent, HTTPConnectionPool
 from twisted.web.http_headers import Headers
 
-from image_service.parsers import Listen
+from image_service.settings.parsers import Listen
 from image_service.standalone.service import Standalone
 
 if TYPE_CHECKING:

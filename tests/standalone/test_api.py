@@ -13,9 +13,9 @@ import pytest
 from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs
 
-from image_service.coreos.initrd import read_members
+from image_service.formats.initrd import read_members
+from image_service.management.resource import MAX_BODY_BYTES
 from image_service.standalone.infra_env import MAX_OVERRIDE_BYTES, MAX_RAMDISK_BYTES
-from image_service.standalone.resource import MAX_BODY_BYTES
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.standalone.running import BASE_URL, INFRA_ENVS, LOOPBACK, ApiClient, Reply, running
 

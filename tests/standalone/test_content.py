@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.coreos.ignition import check_ignition
-from image_service.coreos.initrd import read_members
-from image_service.coreos.newc import read_archive
+from image_service.formats.initrd import read_members
+from image_service.formats.newc import read_archive
 from image_service.standalone.content import discovery_config, merge, ramdisk
 from image_service.standalone.infra_env import InfraEnv
 

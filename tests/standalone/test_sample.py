@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.os_images import FULL_ISO, parse_os_images
+from image_service.settings.os_images import FULL_ISO, parse_os_images
 from image_service.standalone.sample import (
     SAMPLE_ARCHITECTURE,
     SAMPLE_OPENSHIFT_VERSION,

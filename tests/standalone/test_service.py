@@ -12,7 +12,7 @@ from twisted.internet.threads import deferToThread
 
 from image_service.assisted.client import AssistedService
 from image_service.errors import ConfigurationError, UpstreamError
-from image_service.parsers import Listen
+from image_service.settings.parsers import Listen
 from image_service.standalone.double import Break, Call, Fault
 from image_service.standalone.service import SAMPLE_ID, Standalone
 from tests.pytwisted import ensure_deferred

@@ -1,0 +1,1 @@
+"""The application: builds the service from settings, starts and stops it."""

@@ -1,0 +1,1 @@
+"""Files derived from base images: minimal ISOs and initrds with nmstatectl."""

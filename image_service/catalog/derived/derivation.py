@@ -1,0 +1,173 @@
+"""A minimal ISO that is made from a full one, where the full one cannot serve it out of itself.
+
+It lacks the rootfs. It has a file of zeros that a ramdisk is laid over, the archive with nmstatectl where
+that is wanted, and boot configurations that load both; the rest of it, down to the partition tables, is the
+full one's. Runs in a thread, and needs on disk what the minimal ISO takes and some MiB of scratch.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.catalog.derived.xorriso import Remastering, remaster
+from image_service.coreos.boot_config import (
+    BootConfig,
+    BootConfigs,
+    derive_configs,
+    make_areas,
+    write_kargs_json,
+)
+from image_service.coreos.kargs_areas import KARGS_JSON
+from image_service.coreos.live_iso import MINISO_FILE, RAMDISK_FILE, ROOTFS_FILE
+from image_service.errors import BaseImageError, FileNotInIso
+from image_service.files.atomic import made, scratch_directory
+from image_service.formats.iso9660 import read_exactly, read_iso9660
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from image_service.concurrency.interruption import Interruption
+    from image_service.coreos.kargs_areas import KargsArea, KargsAreas
+    from image_service.formats.iso9660 import Iso9660, IsoFile, ReadAt
+    from image_service.images.base import BaseImage
+
+DERIVATION_VERSION = 1
+"""Goes up with every change that makes other bytes of the same base image."""
+
+WITHOUT_MINIMAL_ISO = frozenset({"s390x"})
+"""Architectures whose boot loader loads one initrd, behind which there can be no others."""
+
+NMSTATE_FILE = "images/nmstate.img"
+RAMDISK_BYTES = 1024 * 1024
+_SLACK_BYTES = 4 * 1024 * 1024  # directories, boot records, and the end of a hybrid image's last MiB
+_BOOT_CONFIGS = (
+    "EFI/centos/grub.cfg",
+    "EFI/fedora/grub.cfg",
+    "EFI/redhat/grub.cfg",
+    "boot/grub/grub.cfg",  # ppc64le
+    "isolinux/isolinux.cfg",
+)
+_MAX_BOOT_CONFIG = 64 * 1024  # bytes; real ones have some thousand
+_FIRST_DATE = datetime(1980, 1, 1, tzinfo=UTC)  # xorriso takes the start of 1970 for no date, and the clock's
+# Of images older than 2022: where areas are in the full ISO. Whoever believes them writes to wrong places.
+_LEGACY_HEADERS = ((b"coreKarg", 32672, 72), (b"coreiso+", 32744, 24))
+
+
+def derive(
+    base: BaseImage, nmstate: Path | None, target: Path, scratch: Path, interruption: Interruption
+) -> None:
+    """Make a minimal ISO: the same bytes for the same base image and archive, whenever and wherever.
+
+    Args:
+        base: the full ISO.
+        nmstate: the archive with nmstatectl; None: it is not wanted.
+        target: is written, whole or not at all; its name begins with ``rhcos-``.
+        scratch: a directory for temporary files.
+        interruption: ends it from another thread.
+
+    Raises:
+        BaseImageError: there can be no such minimal ISO; says why.
+        Unavailable: not now; says why.
+        OSError: a file cannot be read or written.
+        Interrupted: the service stops.
+    """
+    if base.architecture in WITHOUT_MINIMAL_ISO:
+        raise BaseImageError(f"{base.architecture} loads one initrd, behind which there can be no others")
+    read_at = partial(_read_at, base.file.descriptor)
+    iso = read_iso9660(read_at, base.file.size)
+    boot = _derive_boot_configs(base, iso, read_at, [RAMDISK_FILE, *([NMSTATE_FILE] if nmstate else [])])
+    with made(target) as temporary, scratch_directory(scratch) as directory:
+        added = _write_files(boot, directory)
+        if nmstate:
+            added[NMSTATE_FILE] = nmstate
+        remaster(base.file, temporary, _remastering(base, iso, added), interruption)
+        _clear_legacy_headers(temporary)
+
+
+def _derive_boot_configs(base: BaseImage, iso: Iso9660, read_at: ReadAt, initrds: list[str]) -> BootConfigs:
+    kargs = base.layout.kernel_arguments
+    configs = tuple(_find_boot_configs(iso, read_at, kargs))
+    boot = BootConfigs(kargs.default, kargs.size, configs) if kargs else make_areas(configs)
+    held = sum(len(config.areas) for config in configs)
+    if kargs and held != len(kargs.areas):
+        raise BaseImageError(
+            f"of {len(kargs.areas)} areas of kernel arguments, known boot configurations hold {held}"
+        )
+    return derive_configs(boot, [f"/{initrd}" for initrd in initrds])
+
+
+def _find_boot_configs(iso: Iso9660, read_at: ReadAt, kargs: KargsAreas | None) -> Iterator[BootConfig]:
+    """The boot configurations that boot something, with the areas that lie inside each."""
+    named = [area.name for area in kargs.areas] if kargs else []  # which are paths, but for legacy headers
+    for file in _each_once(_find_files(iso, [*named, *_BOOT_CONFIGS])):
+        if file.length > _MAX_BOOT_CONFIG:
+            raise BaseImageError(f"{file.path} has {file.length} bytes, more than {_MAX_BOOT_CONFIG}")
+        content = read_exactly(read_at, file.offset, file.length)
+        config = BootConfig(file.path, content, tuple(_areas_inside(file, kargs)))
+        if config.areas or config.names_initrds:
+            yield config
+
+
+def _find_files(iso: Iso9660, paths: Iterable[str]) -> Iterator[IsoFile]:
+    """Those that are there."""
+    for path in paths:
+        with suppress(FileNotInIso):
+            yield iso.find(path)
+
+
+def _each_once(files: Iterable[IsoFile]) -> Iterable[IsoFile]:
+    """Leave out all but the last spelling of a file's path."""
+    return {(file.offset, file.length): file for file in files}.values()
+
+
+def _areas_inside(file: IsoFile, kargs: KargsAreas | None) -> Iterator[KargsArea]:
+    for area in kargs.areas if kargs else ():
+        offset = area.offset - file.offset
+        if kargs and 0 <= offset <= file.length - kargs.size:
+            yield attrs.evolve(area, offset=offset)
+
+
+def _write_files(boot: BootConfigs, directory: Path) -> dict[str, Path]:
+    """Write what is new on the ISO."""
+    contents = {
+        RAMDISK_FILE: bytes(RAMDISK_BYTES),
+        KARGS_JSON: write_kargs_json(boot),
+        **{config.path: config.content for config in boot.configs},
+    }
+    written = {path: directory / str(number) for number, path in enumerate(contents)}
+    for path, file in written.items():
+        file.write_bytes(contents[path])
+    return written
+
+
+def _remastering(base: BaseImage, iso: Iso9660, added: Mapping[str, Path]) -> Remastering:
+    if base.layout.files.rootfs is None:
+        raise BaseImageError(f"there is no {ROOTFS_FILE} that a minimal ISO could do without")
+    replaced = [file.path for file in _find_files(iso, [ROOTFS_FILE, MINISO_FILE, *added])]
+    return Remastering(
+        removed=tuple(f"/{path}" for path in replaced),
+        added={f"/{path}": file for path, file in added.items()},
+        date=max(base.layout.created or _FIRST_DATE, _FIRST_DATE),
+        guid=base.sha256[:32],
+        max_bytes=base.file.size + sum(file.stat().st_size for file in added.values()) + _SLACK_BYTES,
+    )
+
+
+def _clear_legacy_headers(path: Path) -> None:
+    with path.open("r+b") as file:
+        for magic, offset, length in _LEGACY_HEADERS:
+            file.seek(offset)
+            if file.read(len(magic)) == magic:
+                file.seek(offset)
+                file.write(bytes(length))
+
+
+def _read_at(descriptor: int, offset: int, length: int) -> bytes:
+    return os.pread(descriptor, length, offset)

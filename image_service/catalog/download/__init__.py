@@ -1,0 +1,1 @@
+"""Downloads of base images over HTTP, resumable."""

@@ -1,0 +1,1 @@
+"""The life of one base image: fetched, verified, opened, ready."""

@@ -1,0 +1,152 @@
+"""From a file to a base image that can be served. Runs in a thread."""
+
+from __future__ import annotations
+
+import os
+import stat
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES
+from image_service.catalog.storage.digest import Sidecar, sha256_of
+from image_service.coreos.live_iso import ROOTFS_FILE, read_live_iso
+from image_service.coreos.minimal_iso import verify
+from image_service.errors import BaseImageError, Unprocessable
+from image_service.images.base import BaseImage
+from image_service.images.canvas import virtual_minimal_canvas
+from image_service.images.extents import BaseFile
+from image_service.images.reference import Kind
+from image_service.settings.os_images import precedence
+
+if TYPE_CHECKING:
+    from image_service.catalog.lifecycle.signature import KeyRing
+    from image_service.concurrency.interruption import Interruption
+    from image_service.coreos.live_iso import LiveIso
+    from image_service.formats.iso9660 import ReadAt
+    from image_service.settings.os_images import OsImage
+
+_FIRST_WITH_NMSTATE = "4.18.0-ec.0"  # of OpenShift; from then on nmstatectl is not in the initrd
+
+
+def signature_path(path: Path) -> Path:
+    """Where the detached signature of a file is."""
+    return path.with_name(f"{path.name}.sig")
+
+
+def open_base_image(
+    entry: OsImage, path: Path, sidecar: Path, interruption: Interruption, keys: KeyRing | None = None
+) -> BaseImage:
+    """Open a file, read its layout, take its digest and see that it is what it should be.
+
+    Args:
+        entry: what the file is to be.
+        path: the file.
+        sidecar: where its digest is remembered.
+        interruption: ends it from another thread.
+        keys: one of which must have signed it; None: no signature is asked for.
+
+    Returns:
+        the image; its descriptor belongs to the caller.
+
+    Raises:
+        BaseImageError: it is not a pristine CoreOS live ISO.
+        Unavailable: it changed meanwhile.
+        OSError: it cannot be read.
+        Interrupted: the service stops.
+    """
+    # O_NONBLOCK: a FIFO is refused, not waited for; regular files do not know it.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        return _examine(entry, _base_file(descriptor, path), sidecar, interruption, keys)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _base_file(descriptor: int, path: Path) -> BaseFile:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise BaseImageError("is not a regular file")
+    return BaseFile(descriptor, status.st_size, str(path))
+
+
+def _examine(
+    entry: OsImage, file: BaseFile, sidecar: Path, interruption: Interruption, keys: KeyRing | None
+) -> BaseImage:
+    disconnected = Kind(entry.image_type) is Kind.DISCONNECTED_ISO
+    read_at = partial(_read_at, file.descriptor)
+    known = Sidecar(sidecar, file)  # first: whatever is read from now on is of this very file
+    if known.rotten:
+        raise BaseImageError("has rotted: a sample is not what it was, though nobody wrote to the file")
+    layout = read_live_iso(read_at, file.size)
+    if not disconnected:
+        _check_boot_files(layout)
+    if layout.customized and not disconnected:
+        raise BaseImageError(f"was customised before: {layout.customized}; the pristine image is wanted")
+    digest = sha256_of(file, known, interruption)
+    if entry.sha256 not in {None, digest}:
+        raise BaseImageError(f"its SHA-256 is {digest}; it must be {entry.sha256}")
+    if keys:
+        _check_signature(file, digest, keys, known, interruption)
+    base = BaseImage(
+        file=file,
+        layout=layout,
+        sha256=digest,
+        version=entry.version,
+        architecture=entry.cpu_architecture,
+        disconnected=disconnected,
+        needs_nmstate=precedence(entry.openshift_versions[0]) >= precedence(_FIRST_WITH_NMSTATE),
+    )
+    return base if disconnected else _with_usable_minimal(base, read_at, known, interruption)
+
+
+def _check_boot_files(layout: LiveIso) -> None:
+    """See that there is what a full ISO boots with; that it lies inside the image is known by now."""
+    wanted = {
+        "images/pxeboot/vmlinuz": layout.files.kernel,
+        "images/pxeboot/initrd.img": layout.files.initrd,
+        ROOTFS_FILE: layout.files.rootfs,
+    }
+    missing = [name for name, file in wanted.items() if file is None]
+    if missing:
+        raise BaseImageError(f"is no full ISO: {', '.join(missing)} is missing")
+
+
+def _check_signature(
+    file: BaseFile, digest: str, keys: KeyRing, known: Sidecar, interruption: Interruption
+) -> None:
+    """See that somebody whose key there is has signed the file."""
+    signature = signature_path(Path(file.path))
+    try:
+        with signature.open("rb") as opened:
+            content = opened.read(MAX_SIGNATURE_BYTES)
+    except FileNotFoundError:
+        raise BaseImageError(f"has no OpenPGP signature {signature.name}, but SIGNING_KEYS is set") from None
+    proof = keys.proof(digest, content)
+    if known.get("signature_sha256") != proof:
+        keys.verify(file, content, interruption)
+        known.put("signature_sha256", proof)
+
+
+def _with_usable_minimal(
+    base: BaseImage, read_at: ReadAt, known: Sidecar, interruption: Interruption
+) -> BaseImage:
+    """The image, without a recipe that does not make what it says, or what cannot be customized."""
+    minimal = base.layout.minimal
+    if minimal is None:
+        return base
+    try:
+        virtual_minimal_canvas(base, rootfs_url="")
+        if known.get("minimal_sha256") != minimal.sha256:
+            verify(minimal, read_at, interruption.check)
+            known.put("minimal_sha256", minimal.sha256)
+    except (BaseImageError, Unprocessable) as error:
+        return attrs.evolve(base, layout=attrs.evolve(base.layout, minimal=None, no_minimal=error.detail))
+    return base
+
+
+def _read_at(descriptor: int, offset: int, length: int) -> bytes:
+    return os.pread(descriptor, length, offset)

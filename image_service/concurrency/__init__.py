@@ -1,0 +1,1 @@
+"""Single flight, locks, retry with backoff, and coordination between processes."""

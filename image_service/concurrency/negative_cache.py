@@ -1,0 +1,56 @@
+"""What was not there a moment ago: whoever asks again at once is told the same, and nobody else is asked."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from twisted.internet.interfaces import IReactorTime
+
+    from image_service.errors import NotFound
+
+MAX_ABSENCES = 4096
+ABSENT_SECONDS = 5.0
+"""Short enough that an infra-env is found soon after it was registered."""
+
+_Key = TypeVar("_Key", bound="Hashable")
+
+
+class NegativeCache(Generic[_Key]):
+    """Remembers 404s.
+
+    Args:
+        clock: tells the time.
+    """
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._known: OrderedDict[_Key, tuple[NotFound, float]] = OrderedDict()
+
+    def check(self, key: _Key) -> None:
+        """Tell whether there is any sense in asking.
+
+        Args:
+            key: what for.
+
+        Raises:
+            NotFound: it was not there a moment ago.
+        """
+        error, until = self._known.get(key, (None, 0.0))
+        if error is not None and self._clock.seconds() < until:
+            raise error.again()
+
+    def add(self, key: _Key, error: NotFound) -> None:
+        """Remember that something is not there; beyond ``MAX_ABSENCES`` the oldest is forgotten.
+
+        Args:
+            key: what.
+            error: what was said about it.
+        """
+        self._known[key] = (error.again(), self._clock.seconds() + ABSENT_SECONDS)
+        self._known.move_to_end(key)
+        while len(self._known) > MAX_ABSENCES:
+            self._known.popitem(last=False)

@@ -1,0 +1,1 @@
+"""Files: base images as readable files, the page cache, disk quota, atomic publication."""

@@ -1,0 +1,263 @@
+"""erofs: the nodes of a read-only file system, each read when it is asked for.
+
+    offset  size  superblock, all numbers little-endian
+    1024    4     0xE0F5E1E2
+    1036    1     block size as a power of two
+    1037    1     extensions of 16 bytes between the superblock's 128 and the settings
+    1038    2     number of the root
+    1064    4     block in which the inodes begin: number n is 32 * n from there
+    1104    4     what a reader must know of: `_FEATURES`, `_REFUSED`
+    1108    2     with feature 2: the compressions that have settings, a bit for each
+    1120    8     number of the packed node, which holds the ends of other files, or all of them
+            …     for each compression a length (2) and settings; LZMA's begin with its dictionary's bytes (4)
+
+    inode         format (2): 1 if it has 64 bytes and not 32, layout << 1; words of extended attributes (2);
+                  file type and permissions (2); then
+      of 32       links (2), size (4), unused (4), first block (4), …
+      of 64       unused (2), size (8), first block (4), …
+                  behind it the extended attributes: 12 bytes, and 4 for each word but the first
+    layout        0 the content is in blocks, 2 what is left over of whole blocks is behind the inode;
+                  1 and 3 it is compressed, see `erofs_index`
+    directory     blocks, each of which begins with entries: number (8), offset of the name in the block (2),
+                  type (2). The first name is behind the last entry, each ends where the next begins, the
+                  last at a zero byte or the block's end
+
+An extent fills its blocks from behind, with zero bytes in front. CoreOS has used LZMA with extents of up to
+1 MiB and a packed node. The superblock's checksum, owners and extended attributes are not read.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from image_service.errors import BaseImageError
+from image_service.formats.decompress import unlz4, unlzma, unpack
+from image_service.formats.erofs_index import PLAIN, read_index
+from image_service.formats.file_tree import MAX_DIRECTORY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from image_service.formats.decompress import Unpack
+    from image_service.formats.erofs_index import Extent, Index
+    from image_service.formats.iso9660 import ReadAt
+
+EROFS_MAGIC = b"\xe2\xe1\xf5\xe0"
+EROFS_OFFSET = 1024
+"""Of the superblock, and of the magic number."""
+
+_SUPERBLOCK = struct.Struct("<12xBBH24xI36xIH10xQ24x")
+_BLOCK_BITS = range(9, 16 + 1)
+_FRONT_PADDING, _SETTINGS, _PACKED_NODE, _NAME_PREFIXES = 0x01, 0x02, 0x20, 0x40
+_FEATURES = _FRONT_PADDING | _SETTINGS | _PACKED_NODE | _NAME_PREFIXES
+_REFUSED: Final[Mapping[int, str]] = {
+    0x04: "files in chunks",
+    0x08: "several devices or a second compression",
+    0x10: "ends behind the index (ztailpacking)",
+    0x80: "48-bit addresses",
+    0x100: "a node of inodes (metabox)",
+}
+_LZ4, _LZMA = 0, 1
+_COMPRESSIONS: Final[Mapping[int, str]] = {_LZ4: "LZ4", _LZMA: "LZMA", 2: "deflate", 3: "zstd"}
+_MAX_DICTIONARY = 8 * 1024 * 1024  # bytes; the kernel's own limit
+_EXTENSION = 16
+_LENGTH = 2
+_FORM, _INODE, _LONG_INODE = struct.Struct("<HHH"), struct.Struct("<8xI4xI12x"), struct.Struct("<8xQI44x")
+_ATTRIBUTES = 12
+_IN_BLOCKS, _COMPRESSED, _END_BEHIND_INODE, _COMPRESSED_COMPACT = 0, 1, 2, 3
+_ENTRY = struct.Struct("<QHxx")
+_DOTS = {b".", b".."}  # which are entries like others, but no names that a path is followed by
+
+
+def read_erofs(read_at: ReadAt) -> ErofsNode:
+    """Read the superblock.
+
+    Args:
+        read_at: reads the file system, and refuses what does not lie in it.
+
+    Returns:
+        the root.
+
+    Raises:
+        BaseImageError: it is damaged, or made in a way that is not read.
+    """
+    superblock = read_at(EROFS_OFFSET, _SUPERBLOCK.size)
+    block_bits, extensions, root, inodes, features, compressions, packed = _SUPERBLOCK.unpack(superblock)
+    if block_bits not in _BLOCK_BITS:
+        raise BaseImageError(f"the erofs is damaged: its blocks have 2^{block_bits} bytes")
+    for feature in _bits(features & ~_FEATURES):
+        name = _REFUSED.get(feature, "something new")
+        raise BaseImageError(f"the erofs uses {name} (feature {feature:#x}), which is not read")
+    methods: dict[int, Unpack] = {_LZ4: unlz4}
+    if features & _SETTINGS and compressions & 1 << _LZMA:
+        position = EROFS_OFFSET + _SUPERBLOCK.size + _EXTENSION * extensions
+        methods[_LZMA] = unlzma(_lzma_dictionary(read_at, position, compressions))
+    return _Volume(
+        read_at=read_at,
+        block_bits=block_bits,
+        inodes=inodes << block_bits,
+        methods=methods,
+        is_padded=bool(features & _FRONT_PADDING),
+        packed=packed if features & _PACKED_NODE else None,
+    ).node(root)
+
+
+@attrs.frozen(eq=False)
+class ErofsNode:
+    """A file, a directory or a symlink.
+
+    Args:
+        mode: file type and permissions.
+        size: bytes of the content, of a directory's listing or of a symlink's target.
+    """
+
+    _volume: _Volume
+    mode: int
+    size: int
+    _layout: int
+    _block: int
+    _behind: int  # offset behind the inode and its extended attributes
+
+    def read(self) -> bytes:
+        """The content, or a symlink's target; refused where it is damaged."""
+        return self.part(0, self.size)
+
+    def entries(self) -> dict[str, Callable[[], ErofsNode]]:
+        """What a directory holds; refused where it is damaged, or of more than `MAX_DIRECTORY` bytes."""
+        if self.size > MAX_DIRECTORY:
+            raise BaseImageError(f"a directory of the erofs has {self.size} bytes, more than {MAX_DIRECTORY}")
+        listing, length = self.read(), 1 << self._volume.block_bits
+        blocks = (listing[at : at + length] for at in range(0, len(listing), length))
+        return {
+            name.decode("utf-8", "surrogateescape"): partial(self._volume.node, number)
+            for block in blocks
+            for name, number in _parse_block(block)
+            if name not in _DOTS
+        }
+
+    def part(self, start: int, length: int) -> bytes:
+        """A part of the content; refused where the content ends before it does."""
+        stop = start + length
+        if stop > self.size:
+            raise BaseImageError(f"the erofs is damaged: a file of {self.size} bytes has none at {stop}")
+        if self._layout in {_IN_BLOCKS, _END_BEHIND_INODE}:
+            return b"".join(self._as_it_is(start, stop))
+        if self._layout in {_COMPRESSED, _COMPRESSED_COMPACT}:
+            return b"".join(self._unpacked(start, stop))
+        raise BaseImageError(f"the erofs has a file of layout {self._layout}, which is not read")
+
+    def _as_it_is(self, start: int, stop: int) -> Iterator[bytes]:
+        bits, end = self._volume.block_bits, self.size
+        if self._layout == _END_BEHIND_INODE:
+            end = self.size >> bits << bits
+        if start < end:
+            yield self._volume.read_at((self._block << bits) + start, min(stop, end) - start)
+        if stop > end:
+            start = max(start, end)
+            yield self._volume.read_at(self._behind + start - end, stop - start)
+
+    def _unpacked(self, start: int, stop: int) -> Iterator[bytes]:
+        if start == stop:
+            return
+        index = read_index(
+            self._volume.read_at,
+            self._behind,
+            self.size,
+            self._volume.block_bits,
+            is_compact=self._layout == _COMPRESSED_COMPACT,
+        )
+        for extent in index.extents(start, stop):
+            first, last = max(start - extent.start, 0), min(stop - extent.start, extent.length)
+            yield self._volume.piece(index, extent, first, last)
+
+
+@attrs.frozen(eq=False)
+class _Volume:
+    """The file system, as far as its superblock tells."""
+
+    read_at: ReadAt
+    block_bits: int
+    inodes: int
+    methods: Mapping[int, Unpack]
+    is_padded: bool
+    packed: int | None
+
+    def node(self, number: int) -> ErofsNode:
+        """The node of a number."""
+        position = self.inodes + _INODE.size * number
+        form, words, mode = _FORM.unpack(self.read_at(position, _FORM.size))
+        fields = _LONG_INODE if form & 1 else _INODE
+        size, block = fields.unpack(self.read_at(position, fields.size))
+        attributes = _ATTRIBUTES + 4 * (words - 1) if words else 0
+        return ErofsNode(self, mode, size, form >> 1, block, position + fields.size + attributes)
+
+    def piece(self, index: Index, extent: Extent, first: int, last: int) -> bytes:
+        """The bytes of an extent from ``first`` to ``last``."""
+        if extent.packed is not None:
+            return self._packed_node().part(extent.packed + first, last - first)
+        where = f"the erofs at block {extent.block}"
+        stored = self._stored(extent, where)
+        if extent.type == PLAIN:
+            content = self._plain(index, extent, stored)
+        else:
+            content = unpack(self._method(index.compression), stored.lstrip(b"\0"), last, where)
+        if len(content) < last:
+            raise BaseImageError(f"{where} is damaged: {last} bytes are due, it has {len(content)}")
+        return content[first:last]
+
+    def _packed_node(self) -> ErofsNode:
+        if self.packed is None:
+            raise BaseImageError("the erofs is damaged: it has no packed node for a file in it")
+        # Without one of its own, it cannot refer to itself.
+        return attrs.evolve(self, packed=None).node(self.packed)
+
+    def _stored(self, extent: Extent, where: str) -> bytes:
+        # What does not save a block is not compressed: never is much more read than comes out.
+        if extent.blocks > -(-extent.length >> self.block_bits):
+            raise BaseImageError(f"{where} is damaged: {extent.length} bytes are in {extent.blocks} blocks")
+        return self.read_at(extent.block << self.block_bits, extent.blocks << self.block_bits)
+
+    def _plain(self, index: Index, extent: Extent, stored: bytes) -> bytes:
+        if not index.is_rotated:
+            return stored
+        shift = extent.start % (1 << self.block_bits)
+        return stored[shift:] + stored[:shift]
+
+    def _method(self, compression: int) -> Unpack:
+        if compression not in self.methods:
+            name = _COMPRESSIONS.get(compression, f"method {compression}")
+            raise BaseImageError(f"the erofs has a file compressed by {name}, which is not read")
+        if not self.is_padded:
+            raise BaseImageError("the erofs has extents with padding behind them, which is not read")
+        return self.methods[compression]
+
+
+def _bits(number: int) -> Iterator[int]:
+    return (1 << bit for bit in range(number.bit_length()) if number >> bit & 1)
+
+
+def _lzma_dictionary(read_at: ReadAt, position: int, compressions: int) -> int:
+    """The bytes of LZMA's dictionary, from the settings at ``position``."""
+    if compressions & 1 << _LZ4:
+        position += _LENGTH + int.from_bytes(read_at(position, _LENGTH), "little")
+    dictionary = int.from_bytes(read_at(position + _LENGTH, 4), "little")
+    if dictionary > _MAX_DICTIONARY:
+        raise BaseImageError(
+            f"the erofs has an LZMA dictionary of {dictionary} bytes, more than {_MAX_DICTIONARY}"
+        )
+    return dictionary
+
+
+def _parse_block(block: bytes) -> Iterator[tuple[bytes, int]]:
+    """The names in a block of a directory, and the numbers of their nodes."""
+    end = int.from_bytes(block[8:10], "little")
+    if not 0 < end <= len(block) or end % _ENTRY.size:
+        raise BaseImageError(f"the erofs is damaged: a directory's first name is at offset {end}")
+    entries = list(_ENTRY.iter_unpack(block[:end]))
+    stops = [start for _, start in entries[1:]] + [len(block)]
+    for (number, start), stop in zip(entries, stops, strict=True):
+        yield block[start:stop].partition(b"\0")[0], number

@@ -1,0 +1,130 @@
+"""What the file systems of a live image have in common: a tree of nodes, and how a path is followed in it."""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING, Protocol
+
+import attrs
+
+from image_service.errors import BaseImageError, FileNotInIso
+from image_service.formats.iso9660 import read_exactly
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from image_service.formats.iso9660 import IsoFile, ReadAt
+
+MAX_DIRECTORY = 1024 * 1024
+"""Bytes of a directory's listing; a real /usr/bin has some 50 thousand."""
+
+_MAX_TARGET = 4095  # PATH_MAX without its NUL
+_MAX_SYMLINKS = 8  # on one path; also what ends a cycle
+_MAX_STEPS = 256  # names on one path, those of symlinks included
+
+
+class Node(Protocol):
+    """A file, a directory or a symlink."""
+
+    @property
+    def mode(self) -> int:
+        """File type and permissions."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the content, as the image has it: any number."""
+
+    def read(self) -> bytes:
+        """The content, or a symlink's target.
+
+        Raises:
+            BaseImageError: it cannot be read.
+        """
+
+    def entries(self) -> Mapping[str, Callable[[], Node]]:
+        """What a directory holds: a function for each name, that reads the node.
+
+        Raises:
+            BaseImageError: the listing has more than `MAX_DIRECTORY` bytes, or is damaged.
+        """
+
+
+@attrs.frozen(eq=False)
+class Window:
+    """Reads a file of the image by its own offsets, and nothing outside of it.
+
+    Args:
+        image: reads the image.
+        file: what is to be read of it.
+    """
+
+    image: ReadAt
+    file: IsoFile
+
+    def __call__(self, offset: int, length: int) -> bytes:
+        """Read ``length`` bytes at ``offset`` of the file.
+
+        Raises:
+            BaseImageError: they are not all in it.
+        """
+        if offset + length > self.file.length:
+            raise BaseImageError(
+                f"{self.file.path} of {self.file.length} bytes is damaged:"
+                f" it refers to {length} bytes at offset {offset}"
+            )
+        return read_exactly(self.image, self.file.offset + offset, length)
+
+
+def find(root: Node, path: str) -> Node:
+    """Follow a path, with the relative symlinks on it.
+
+    Args:
+        root: where it begins.
+        path: names with slashes between them.
+
+    Returns:
+        what it leads to, which is no symlink.
+
+    Raises:
+        FileNotInIso: it leads nowhere.
+        BaseImageError: a symlink on it is absolute or leaves the root, there are too many of them, or
+            what lies on it is damaged.
+    """
+    trail = [root]
+    names = path.split("/")[::-1]
+    symlinks = steps = 0
+    while names:
+        name = names.pop()
+        steps += 1
+        if name == "..":
+            trail.pop()
+        elif name not in {"", "."}:
+            node = _child(trail[-1], name, path)
+            if stat.S_ISLNK(node.mode):
+                symlinks += 1
+                names += _target(node, path).split("/")[::-1]
+            else:
+                trail.append(node)
+        if not trail:
+            raise BaseImageError(f"a symlink on {path} leaves the file system")
+        if symlinks > _MAX_SYMLINKS or steps > _MAX_STEPS:
+            raise BaseImageError(f"{path} has more than {_MAX_SYMLINKS} symlinks or {_MAX_STEPS} names")
+    return trail[-1]
+
+
+def _child(directory: Node, name: str, path: str) -> Node:
+    if not stat.S_ISDIR(directory.mode):
+        raise FileNotInIso(f"no file {path}: {name} would lie in what is no directory")
+    entry = directory.entries().get(name)
+    if entry is None:
+        raise FileNotInIso(f"no file {path}: there is no {name}")
+    return entry()
+
+
+def _target(symlink: Node, path: str) -> str:
+    if symlink.size > _MAX_TARGET:
+        raise BaseImageError(f"a symlink on {path} has {symlink.size} bytes, more than {_MAX_TARGET}")
+    target = symlink.read().decode("utf-8", "surrogateescape")
+    if target.startswith("/"):
+        raise BaseImageError(f"a symlink on {path} is absolute, which is not followed")
+    return target

@@ -1,0 +1,252 @@
+"""squashfs 4.0: the nodes of a compressed file system, each read when it is asked for.
+
+    offset  size  superblock, all numbers little-endian
+    0       4     hsqs
+    12      4     block size, a power of two from 4 KiB to 1 MiB
+    16      4     number of fragments
+    20      2     compression: 1 gzip, 2 lzma, 3 lzo, 4 xz, 5 lz4, 6 zstd
+    28      4     version: 4, 0
+    32      8     the root's reference
+    64      8     offset of the inode table
+    72      8     offset of the directory table
+    80      8     offset of the fragment table
+
+    metadata block   2 bytes: stored length, 0x8000 if it is not compressed; then what unpacks to 8192
+                     bytes, or fewer at the end of a table
+    reference        offset of a metadata block in its table << 16 | offset in what that unpacks to
+    inode            type (2), permissions (2), owner (4), time (4), number (4), what `_BODIES` lists; behind
+                     that a file has the words of its blocks, and a symlink its target
+    directory        runs: entries less one (4), their inodes' block (4), number (4); for each entry: offset
+                     in that block (2), number (2), type (2), length of the name less one (2), name
+    word             of a block: stored length, 1 << 24 if it is not compressed; 0 for a block of zeros
+    fragment         the end of a file, in a block that it shares with others
+    fragment table   offsets (8) of metadata blocks with 512 entries each: offset (8), word (4), unused (4)
+
+The index of large directories, the lookup table, owners and extended attributes are not read.
+"""
+
+from __future__ import annotations
+
+import stat
+import struct
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from image_service.errors import BaseImageError
+from image_service.formats.decompress import inflate, unpack, unxz, unzstd
+from image_service.formats.file_tree import MAX_DIRECTORY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from image_service.formats.decompress import Unpack
+    from image_service.formats.iso9660 import ReadAt
+
+SQUASHFS_MAGIC = b"hsqs"
+
+_SUPERBLOCK = struct.Struct("<12xIIH6xHHQ24xQQQ8x")
+_VERSION = (4, 0)
+_BLOCK_SIZES = [1 << bits for bits in range(12, 20 + 1)]
+_COMPRESSIONS: Final[Mapping[int, Unpack]] = {1: inflate, 4: unxz, 6: unzstd}
+_REFUSED: Final[Mapping[int, str]] = {2: "lzma", 3: "lzo", 5: "lz4"}
+_METADATA = 8192
+_METADATA_PLAIN, _BLOCK_PLAIN = 1 << 15, 1 << 24
+_INODE = struct.Struct("<HH12x")
+_SYMLINK = struct.Struct("<4xI")
+# By an inode's type: the file's type, and the fields that follow.
+_BODIES: Final[Mapping[int, tuple[int, struct.Struct, tuple[str, ...]]]] = {
+    1: (stat.S_IFDIR, struct.Struct("<I4xHH4x"), ("start", "size", "offset")),
+    2: (stat.S_IFREG, struct.Struct("<IIII"), ("start", "fragment", "offset", "size")),
+    3: (stat.S_IFLNK, _SYMLINK, ("size",)),
+    8: (stat.S_IFDIR, struct.Struct("<4xII4x2xH4x"), ("size", "start", "offset")),
+    9: (stat.S_IFREG, struct.Struct("<QQ12xII4x"), ("start", "size", "fragment", "offset")),
+    10: (stat.S_IFLNK, _SYMLINK, ("size",)),
+}
+_DOTS = 3  # bytes that a directory's size counts for . and .., which are not there
+_RUN, _ENTRY = struct.Struct("<II4x"), struct.Struct("<H4xH")
+_FRAGMENT = struct.Struct("<QI4x")
+_NO_FRAGMENT = 0xFFFFFFFF
+
+
+def read_squashfs(read_at: ReadAt) -> SquashfsNode:
+    """Read the superblock.
+
+    Args:
+        read_at: reads the file system, and refuses what does not lie in it.
+
+    Returns:
+        the root.
+
+    Raises:
+        BaseImageError: it is damaged, of another version, or compressed in a way that is not read.
+    """
+    block_size, fragments, compression, major, minor, root, *tables = _SUPERBLOCK.unpack(
+        read_at(0, _SUPERBLOCK.size)
+    )
+    if (major, minor) != _VERSION:
+        raise BaseImageError(f"the squashfs has version {major}.{minor}, where 4.0 is read")
+    if block_size not in _BLOCK_SIZES:
+        raise BaseImageError(f"the squashfs is damaged: it has blocks of {block_size} bytes")
+    if compression not in _COMPRESSIONS:
+        name = _REFUSED.get(compression, f"method {compression}")
+        raise BaseImageError(f"the squashfs is compressed by {name}, where gzip, xz and zstd are read")
+    return _Volume(read_at, block_size, fragments, _COMPRESSIONS[compression], *tables).node(root)
+
+
+@attrs.frozen(eq=False)
+class SquashfsNode:
+    """A file, a directory or a symlink.
+
+    Args:
+        mode: file type and permissions.
+        size: bytes of the content, of a directory's listing or of a symlink's target.
+    """
+
+    _volume: _Volume
+    _behind: Callable[[], _Metadata]  # begins to read behind the inode's fields
+    mode: int
+    size: int
+    _start: int = 0  # offset of a file's blocks, or in its table of a listing's first metadata block
+    _offset: int = 0  # in the fragment, or in that metadata block
+    _fragment: int = _NO_FRAGMENT
+
+    def read(self) -> bytes:
+        """The content, or a symlink's target; refused where it is damaged."""
+        if stat.S_ISLNK(self.mode):
+            return self._behind().take(self.size)
+        return b"".join(self._pieces())
+
+    def entries(self) -> dict[str, Callable[[], SquashfsNode]]:
+        """What a directory holds; refused where it is damaged, or of more than `MAX_DIRECTORY` bytes."""
+        length = max(self.size - _DOTS, 0)
+        if length > MAX_DIRECTORY:
+            raise BaseImageError(f"a directory of the squashfs has {length} bytes, more than {MAX_DIRECTORY}")
+        listing = self._volume.metadata(self._volume.directories + self._start, self._offset).take(length)
+        return {name: partial(self._volume.node, reference) for name, reference in _parse_listing(listing)}
+
+    def _pieces(self) -> Iterator[bytes]:
+        whole, rest = divmod(self.size, self._volume.block_size)
+        lengths = [self._volume.block_size] * whole
+        in_fragment = rest and self._fragment != _NO_FRAGMENT
+        if rest and not in_fragment:
+            lengths.append(rest)
+        words = struct.unpack(f"<{len(lengths)}I", self._behind().take(4 * len(lengths)))
+        position = self._start
+        for word, length in zip(words, lengths, strict=True):
+            yield self._volume.block(position, word, length)
+            position += word & ~_BLOCK_PLAIN
+        if in_fragment:
+            yield self._volume.fragment(self._fragment, self._offset, rest)
+
+
+@attrs.frozen(eq=False)
+class _Volume:
+    """The file system's parts, by the offsets in its superblock."""
+
+    read_at: ReadAt
+    block_size: int
+    fragments: int
+    method: Unpack
+    inodes: int
+    directories: int
+    fragment_table: int
+
+    def node(self, reference: int) -> SquashfsNode:
+        """The node whose inode is at a reference."""
+        block, offset = self.inodes + (reference >> 16), reference & 0xFFFF
+        inode = self.metadata(block, offset)
+        kind, permissions = _INODE.unpack(inode.take(_INODE.size))
+        if kind not in _BODIES:
+            raise BaseImageError(f"the squashfs has an inode of type {kind} where a path leads")
+        file_type, body, names = _BODIES[kind]
+        fields = dict(zip(names, body.unpack(inode.take(body.size)), strict=True))
+        behind = partial(self.metadata, block, offset + _INODE.size + body.size)
+        return SquashfsNode(self, behind, file_type | stat.S_IMODE(permissions), **fields)
+
+    def metadata(self, block: int, offset: int) -> _Metadata:
+        """Begin to read at an offset of what the metadata block at ``block``, and those behind it, hold."""
+        metadata = _Metadata(self, block)
+        metadata.take(offset)
+        return metadata
+
+    def block(self, position: int, word: int, length: int) -> bytes:
+        """A file's block of exactly ``length`` bytes."""
+        content = self._content(position, word, length) if word else bytes(length)
+        if len(content) != length:
+            raise BaseImageError(
+                f"the squashfs at offset {position} is damaged: a block has {len(content)} bytes of {length}"
+            )
+        return content
+
+    def fragment(self, number: int, offset: int, length: int) -> bytes:
+        """A file's part of a fragment."""
+        if number >= self.fragments:
+            raise BaseImageError(f"the squashfs is damaged: fragment {number} of {self.fragments}")
+        block, entry = divmod(number, _METADATA // _FRAGMENT.size)
+        table = int.from_bytes(self.read_at(self.fragment_table + 8 * block, 8), "little")
+        position, word = _FRAGMENT.unpack(self.metadata(table, entry * _FRAGMENT.size).take(_FRAGMENT.size))
+        content = self._content(position, word, self.block_size)[offset : offset + length]
+        if len(content) != length:
+            raise BaseImageError(f"the squashfs is damaged: fragment {number} ends too soon")
+        return content
+
+    def _content(self, position: int, word: int, limit: int) -> bytes:
+        return self.content(position, word & ~_BLOCK_PLAIN, limit, is_plain=bool(word & _BLOCK_PLAIN))
+
+    def content(self, position: int, length: int, limit: int, *, is_plain: bool) -> bytes:
+        """What ``length`` stored bytes unpack to."""
+        where = f"the squashfs at offset {position}"
+        if length > limit:
+            raise BaseImageError(f"{where} is damaged: {length} bytes where {limit} are the most")
+        stored = self.read_at(position, length)
+        return stored if is_plain else unpack(self.method, stored, limit, where)
+
+
+@attrs.define
+class _Metadata:
+    """What metadata blocks hold, taken piece by piece."""
+
+    _volume: _Volume
+    _next: int  # offset of the block that is read next
+    _held: bytes = b""
+    _is_last: bool = False
+
+    def take(self, length: int) -> bytes:
+        while len(self._held) < length:
+            self._held += self._block()
+        taken, self._held = self._held[:length], self._held[length:]
+        return taken
+
+    def _block(self) -> bytes:
+        if self._is_last:
+            raise BaseImageError(f"the squashfs is damaged: its metadata ends at offset {self._next}")
+        word = int.from_bytes(self._volume.read_at(self._next, 2), "little")
+        length = word & ~_METADATA_PLAIN
+        content = self._volume.content(
+            self._next + 2, length, _METADATA, is_plain=bool(word & _METADATA_PLAIN)
+        )
+        self._next += 2 + length
+        self._is_last = len(content) < _METADATA  # so that tiny blocks cannot keep anyone reading
+        return content
+
+
+def _parse_listing(listing: bytes) -> Iterator[tuple[str, int]]:
+    """The names in a directory, and the references of their inodes."""
+    position = 0
+    while position < len(listing):
+        entries, block = _RUN.unpack(_slice(listing, position, _RUN.size))
+        position += _RUN.size
+        for _ in range(entries + 1):
+            offset, last = _ENTRY.unpack(_slice(listing, position, _ENTRY.size))
+            position += _ENTRY.size
+            name = _slice(listing, position, last + 1)
+            position += len(name)
+            yield name.decode("utf-8", "surrogateescape"), block << 16 | offset
+
+
+def _slice(listing: bytes, position: int, length: int) -> bytes:
+    if position + length > len(listing):
+        raise BaseImageError(f"the squashfs is damaged: a directory ends too soon, at its offset {position}")
+    return listing[position : position + length]

@@ -1,0 +1,1 @@
+"""A toolkit for APIs on listeners of their own, over twisted.web."""

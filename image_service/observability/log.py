@@ -1,0 +1,156 @@
+"""The log: one JSON object a line, or a readable line where a terminal reads it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TextIO
+
+from twisted.logger import (
+    FilteringLogObserver,
+    ILogFilterPredicate,
+    ILogObserver,
+    LogLevel,
+    LogLevelFilterPredicate,
+    PredicateResult,
+    formatEvent,
+    formatEventAsClassicLogText,
+)
+from twisted.python.reflect import safe_str
+from zope.interface import implementer
+
+from image_service.settings.parsers import log_level
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from twisted.logger import LogEvent
+
+# What Twisted puts into every event, or what is no fact of its own.
+_INTERNAL = frozenset({"isError", "format", "failure", "why", "message", "system", "time", "logLevel"})
+_CHATTER = frozenset({"Starting factory {factory!r}", "Stopping factory {factory!r}"})
+_SCALARS = (str, int, float, bool, type(None))
+
+
+@implementer(ILogObserver)
+class JsonLines:
+    """Writes events as JSON lines.
+
+    A line has ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``message``, the event's own fields, and
+    ``traceback`` where there was a failure.
+
+    Args:
+        out: where to.
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def __call__(self, event: LogEvent) -> None:
+        """Write one event."""
+        line = json.dumps(describe(event)) + "\n"
+        self._out.write(line)  # in one piece: threads log too
+        self._out.flush()
+
+
+@implementer(ILogObserver)
+class ReadableLines:
+    """Writes events for a person.
+
+    Args:
+        out: where to.
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def __call__(self, event: LogEvent) -> None:
+        """Write one event."""
+        text = formatEventAsClassicLogText(event)
+        if text is not None:
+            self._out.write(text)
+            self._out.flush()
+
+
+@implementer(ILogObserver)
+class WorkerTag:
+    """Has every line tell which worker it is of.
+
+    Args:
+        lines: writes them.
+        number: the worker's.
+    """
+
+    def __init__(self, lines: ILogObserver, number: int) -> None:
+        self._lines = lines
+        self._number = number
+
+    def __call__(self, event: LogEvent) -> None:
+        """Write one event."""
+        system = f"worker {self._number}: {event.get('log_namespace', '')}"
+        self._lines({**event, "worker": self._number, "log_system": system})
+
+
+def describe(event: LogEvent) -> dict[str, object]:
+    """Turn an event into what a JSON line holds.
+
+    Args:
+        event: as Twisted's logger made it.
+
+    Returns:
+        members in the order in which they are written.
+    """
+    level = event.get("log_level")
+    line: dict[str, object] = {
+        "time": datetime.fromtimestamp(event.get("log_time", 0.0), UTC).isoformat(timespec="milliseconds"),
+        "level": level.name if level is not None else "info",
+        "logger": event.get("log_namespace", ""),
+        "message": formatEvent(event),
+    }
+    for name, value in event.items():
+        if not name.startswith("log_") and name not in _INTERNAL and name not in line:
+            line[name] = value if _is_json(value) else safe_str(value)
+    failure = event.get("log_failure")
+    if failure is not None:
+        line["traceback"] = failure.getBriefTraceback()
+    return line
+
+
+def _is_json(value: object) -> bool:
+    return isinstance(value, _SCALARS) and not (isinstance(value, float) and not math.isfinite(value))
+
+
+@implementer(ILogFilterPredicate)
+class _NoiseFilter:
+    """Drops what Twisted tells, at info level, of its factories and ports: nobody acts on it."""
+
+    def __call__(self, event: LogEvent) -> object:
+        chatter = event.get("log_namespace") == "log_legacy" or event.get("log_format") in _CHATTER
+        if chatter and event.get("log_level") is LogLevel.info:
+            return PredicateResult.no
+        return PredicateResult.maybe
+
+
+def observer(out: TextIO | None = None, environ: Mapping[str, str] | None = None) -> ILogObserver:
+    """Make the observer that the environment asks for; ``twistd --logger`` calls it without arguments.
+
+    Args:
+        out: where to; None: standard output.
+        environ: holds ``LOGLEVEL`` or ``LOG_LEVEL``; None: the process's.
+
+    Returns:
+        an observer of what is at least of that level.
+    """
+    out = out or sys.stdout
+    environ = os.environ if environ is None else environ
+    try:
+        level = LogLevel.levelWithName(
+            log_level(environ.get("LOGLEVEL") or environ.get("LOG_LEVEL") or "info")
+        )
+    except ValueError:  # told with the settings' other faults, which need a log
+        level = LogLevel.info
+    lines: ILogObserver = ReadableLines(out) if out.isatty() else JsonLines(out)
+    return FilteringLogObserver(lines, [LogLevelFilterPredicate(level), _NoiseFilter()])

@@ -1,1 +1,0 @@
-"""What an operator sees: the log and the metrics."""

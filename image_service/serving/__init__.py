@@ -1,0 +1,1 @@
+"""The request handler: routes to boot images, further ranges, digests."""

@@ -1,0 +1,1 @@
+"""The configuration: environment variables, parsed and validated into settings."""

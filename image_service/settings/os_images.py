@@ -1,0 +1,180 @@
+"""``OS_IMAGES``: the base images that an operator offers, parsed and merged.
+
+``version`` and ``cpu_architecture`` become part of file names and of URL paths, so both keep to an
+alphabet that needs no escape in either. An architecture has no ``-``: so no two images share a file name.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+import attrs
+
+from image_service.settings import parsers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+FULL_ISO = "full-iso"
+TYPES = (FULL_ISO, "disconnected-iso")
+
+VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+SHA256 = re.compile(r"[0-9A-Fa-f]{64}")
+ARCHITECTURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]{0,31}")
+_ALPHABET = "must be at most {} characters, each a letter, a digit or one of {}, the first a letter or digit"
+VERSION_FAULT = _ALPHABET.format(100, ". _ -")
+ARCHITECTURE_FAULT = _ALPHABET.format(32, "_")
+_URL_FAULT = (
+    "must be a file:///path, http:// or https:// URL, escaped, with no fragment and no user name "
+    "(credentials go into OS_IMAGES_REQUEST_HEADERS)"
+)
+
+
+@attrs.frozen
+class OsImage:
+    """One base image: what it is and where it comes from.
+
+    Args:
+        version: the OS build.
+        cpu_architecture: RPM architecture name.
+        image_type: ``full-iso`` or ``disconnected-iso``.
+        openshift_versions: the OpenShift versions that it is for, the highest first; never empty.
+        url: ``file``, ``http`` or ``https``; its query may hold a credential.
+        sha256: digest that the file must have, lower-case hex; None: it is not known.
+        signature_url: of its detached OpenPGP signature; None: the image's own, with ``.sig`` at the end of
+            the path.
+    """
+
+    version: str
+    cpu_architecture: str
+    image_type: str
+    openshift_versions: tuple[str, ...]
+    url: str = attrs.field(repr=False)
+    sha256: str | None = None
+    signature_url: str | None = attrs.field(default=None, repr=False)
+
+    @property
+    def file_name(self) -> str:
+        """Its name in ``DATA_DIR``."""
+        return f"rhcos-{self.image_type}-{self.version}-{self.cpu_architecture}.iso"
+
+    @property
+    def local_path(self) -> Path | None:
+        """The file that a ``file`` URL names; None for the other URLs."""
+        split = urlsplit(self.url)
+        return Path(unquote(split.path)) if split.scheme == "file" else None
+
+
+def parse_os_images(value: str) -> tuple[OsImage, ...]:
+    """Read the JSON of ``OS_IMAGES``.
+
+    Args:
+        value: a JSON list of objects; unknown members are ignored.
+
+    Returns:
+        the images in the order of their first entries; entries of one version, architecture and type are
+        one image.
+
+    Raises:
+        ValueError: one argument per fault, each naming entry and member, none repeating a URL.
+    """
+    document, faults = parsers.json_entries(value, _faults)
+    images = [] if faults else _merge(document)
+    faults += [] if faults else _conflicts(images, document)
+    if faults:
+        raise ValueError(*faults)
+    return tuple(images)
+
+
+def _faults(entry: object) -> Iterable[str]:
+    """Everything that is wrong with one entry."""
+    if not isinstance(entry, dict):
+        yield "must be an object"
+        return
+    for name, (is_right, message) in _MEMBERS.items():
+        member = entry.get(name)
+        if name not in entry:
+            yield f"{name} is missing; it {message}"
+        elif not isinstance(member, str) or not is_right(member):
+            yield f"{name} {message}"
+    digest = entry.get("sha256")
+    if "sha256" in entry and not (isinstance(digest, str) and SHA256.fullmatch(digest)):
+        yield "sha256 must be 64 hexadecimal digits, or absent"
+    if entry.get("type", FULL_ISO) not in TYPES:
+        yield f"type must be one of {', '.join(TYPES)}, or absent"
+
+
+def is_url(value: str) -> bool:
+    """Whether a URL can be fetched, or opened, as it is."""
+    if not re.fullmatch(r"[!-~]+", value) or "#" in value:
+        return False
+    try:
+        split = urlsplit(value)
+        if split.scheme == "file":
+            return split.netloc in {"", "localhost"} and split.path.startswith("/") and not split.query
+        parsers.address(split.netloc)
+    except ValueError:
+        return False
+    return split.scheme in {"http", "https"}
+
+
+_MEMBERS: dict[str, tuple[Callable[[str], object], str]] = {
+    "openshift_version": (VERSION.fullmatch, VERSION_FAULT),
+    "cpu_architecture": (ARCHITECTURE.fullmatch, ARCHITECTURE_FAULT),
+    "url": (is_url, _URL_FAULT),
+    "version": (VERSION.fullmatch, VERSION_FAULT),
+}
+
+
+def _merge(entries: Iterable[Mapping[str, str]]) -> list[OsImage]:
+    """One image for all entries that would have one file, but one more for each other URL."""
+    merged: dict[tuple[str, str, str, str], list[Mapping[str, str]]] = {}
+    for entry in entries:
+        key = (entry["version"], entry["cpu_architecture"], entry.get("type", FULL_ISO), entry["url"])
+        merged.setdefault(key, []).append(entry)
+    return [_image(key, same) for key, same in merged.items()]
+
+
+def _image(key: tuple[str, str, str, str], entries: Iterable[Mapping[str, str]]) -> OsImage:
+    version, architecture, kind, url = key
+    versions = {entry["openshift_version"] for entry in entries}
+    digest = next(iter(_digests(entries)), None)
+    in_order = tuple(sorted(versions, key=precedence, reverse=True))
+    return OsImage(version, architecture, kind, in_order, url, digest)
+
+
+def _digests(entries: Iterable[Mapping[str, str]]) -> set[str]:
+    return {entry["sha256"].lower() for entry in entries if "sha256" in entry}
+
+
+def _conflicts(images: Iterable[OsImage], entries: Iterable[Mapping[str, str]]) -> list[str]:
+    """Name the images that are to come from more than one URL, or to have more than one digest."""
+    digests: dict[str, set[str]] = {}
+    for entry in entries:
+        digests.setdefault(_merge([entry])[0].file_name, set()).update(_digests([entry]))
+    names = [image.file_name for image in images]
+    return [
+        f"entries of {name} have {number} different {what}s; one image must have one {what}"
+        for name in dict.fromkeys(names)
+        for what, number in (("url", names.count(name)), ("sha256", len(digests[name])))
+        if number > 1
+    ]
+
+
+def precedence(version: str) -> tuple[object, ...]:
+    """A sort key in the order of semantic versioning: 4.9 < 4.18.0-ec.0 < 4.18 < 4.18.1."""
+    release, _, pre_release = version.partition("-")
+    return (
+        _identifiers(re.sub(r"(\.0)+$", "", release)),
+        not pre_release,
+        _identifiers(pre_release),
+        version,
+    )
+
+
+def _identifiers(value: str) -> tuple[tuple[bool, int, str], ...]:
+    """Dot-separated identifiers: numbers by value, before all texts."""
+    return tuple((False, int(part), "") if part.isdecimal() else (True, 0, part) for part in value.split("."))

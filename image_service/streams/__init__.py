@@ -1,0 +1,1 @@
+"""CoreOS streams: their metadata, their releases as base images, and the mirror."""

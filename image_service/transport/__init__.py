@@ -1,0 +1,1 @@
+"""Connections: the protocol over sockets, its senders (sendfile, TLS, threads), limits and deadlines."""

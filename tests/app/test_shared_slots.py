@@ -1,0 +1,131 @@
+"""Slots and connections of several processes, each of which is a part of one process here."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.task import Clock
+
+from image_service.app.workers import shared_memory
+from image_service.app.workers.shared_slots import (
+    SharedConnectionCounter,
+    SharedSlotPool,
+    create_slots,
+    return_holdings,
+)
+from image_service.concurrency.version_counters import VersionCounters
+from image_service.transport.admission import PATIENCE_SECONDS, Slots
+from tests.pytwisted import ensure_deferred
+from tests.transport.turns import turns, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from twisted.internet.epollreactor import EPollReactor
+    from twisted.internet.interfaces import IReadDescriptor
+
+LIMIT = 3
+
+
+@attrs.frozen
+class Workers:
+    """Two of them, and what they share."""
+
+    shared: shared_memory.SharedMemory
+    slots: tuple[int, int]
+    """The same, by a descriptor of each."""
+
+    def row(self, worker: int) -> memoryview[int]:
+        return self.shared.row(worker)
+
+    def supply(self, reactor: EPollReactor, worker: int) -> SharedSlotPool:
+        return SharedSlotPool(reactor, self.slots[worker], LIMIT, self.row(worker))
+
+
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    descriptor, slots = shared_memory.create(), create_slots(LIMIT)
+    both = slots, os.dup(slots)
+    yield Workers(shared_memory.SharedMemory(descriptor), both)
+    for each in (descriptor, *both):
+        os.close(each)
+
+
+def test_slots_are_taken_from_all_and_given_back_to_all(workers: Workers, reactor: EPollReactor) -> None:
+    one, other = (workers.supply(reactor, number) for number in range(2))
+    assert [one.take(), other.take(), one.take(), other.take()] == [True, True, True, False]
+    other.give_back()
+    assert [one.take(), one.take()] == [True, False]
+
+
+def test_what_the_dead_had_is_given_back(workers: Workers, reactor: EPollReactor) -> None:
+    one, other = (workers.supply(reactor, number) for number in range(2))
+    one.take()
+    other.take()
+    other.take()
+    SharedConnectionCounter(workers.row(1), [workers.row(1)]).change(9)
+    return_holdings(workers.row(1), workers.slots[0])
+    return_holdings(workers.row(1), workers.slots[0])
+    assert [one.take(), one.take(), one.take()] == [True, True, False]
+    assert list(workers.row(1)) == [0] * len(workers.row(1))
+
+
+@ensure_deferred
+async def test_who_waits_is_woken_when_another_process_gives_back(
+    workers: Workers, reactor: EPollReactor
+) -> None:
+    one, other = (Slots(workers.supply(reactor, number), 9, PATIENCE_SECONDS, Clock()) for number in range(2))
+    taken = [one.ask(0) for _ in range(LIMIT)]
+    first, second, third = (other.ask(0) for _ in range(3))
+    await turns(reactor)
+    assert not first.granted.called
+    one.release(taken[0])
+    await until(reactor, lambda: first.granted.called)
+    other.release(second)  # has left the queue
+    one.release(taken[1])
+    await until(reactor, lambda: third.granted.called)
+    assert (one.taken, other.taken, other.waiting) == (1, 2, 0)
+    for slot in (taken[2], first, third):
+        one.release(slot)
+        other.release(slot)
+    await turns(reactor)
+    assert _readers(reactor) == []  # a slot that is there wakes nobody who does not wait
+
+
+def _readers(reactor: EPollReactor) -> list[IReadDescriptor]:
+    return [reader for reader in reactor.getReaders() if isinstance(reader, SharedSlotPool)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 1, -1]))))
+def test_each_process_knows_the_clients_of_all(steps: list[tuple[int, int]]) -> None:
+    descriptor = shared_memory.create()
+    shared = shared_memory.SharedMemory(descriptor)
+    os.close(descriptor)
+    rows = [shared.row(number) for number in range(4)]
+    counts = [SharedConnectionCounter(row, rows) for row in rows]
+    own = [0] * 4
+    for worker, by in steps:
+        counts[worker].change(by)
+        own[worker] += by
+    assert [count.total for count in counts] == [sum(own)] * 4
+    assert [count.own for count in counts] == own
+
+
+def test_what_processes_hold_and_the_stamps_are_apart() -> None:
+    descriptor = shared_memory.create()
+    one, other = shared_memory.SharedMemory(descriptor), shared_memory.SharedMemory(descriptor)
+    os.close(descriptor)
+    for worker in range(shared_memory.MAX_WORKERS):
+        row = one.row(worker)
+        for cell in range(len(row)):
+            row[cell] = worker + 1
+    stamp = VersionCounters(one.stamps).renew(0)
+    assert VersionCounters(other.stamps)[0] == stamp
+    assert [set(other.row(worker)) for worker in range(shared_memory.MAX_WORKERS)] == [
+        {worker + 1} for worker in range(shared_memory.MAX_WORKERS)
+    ]

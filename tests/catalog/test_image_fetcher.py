@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+
+from image_service.catalog.download.downloader import Downloader
+from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
+from image_service.catalog.lifecycle.signature import KeyRing
+from image_service.catalog.storage.data_dir import LOCKS, MANIFEST, DataDir
+from image_service.concurrency.interruption import Interrupted, Interruption
+from image_service.errors import BaseImageError, Unavailable
+from image_service.settings.os_images import OsImage
+from image_service.settings.settings import Settings
+from tests.acceptance.clients import needs_client
+from tests.catalog.origin import Answer, Origin, Resource
+from tests.formats.iso_builder import build_live_iso, live_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from image_service.images.base import BaseImage
+
+ISO = build_live_iso()
+SHA256 = hashlib.sha256(ISO).hexdigest()
+
+
+@pytest.fixture(autouse=True)
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@attrs.frozen
+class Bench:
+    """A directory with an origin.
+
+    Args:
+        path: the directory.
+        origin: where images come from.
+    """
+
+    path: Path
+    origin: Origin
+
+    def keeper(self, keys: KeyRing | None = None) -> ImageFetcher:
+        """As a process has it."""
+        settings = Settings.from_environment({"DATA_DIR": str(self.path)}, standalone=True)
+        fetch = Downloader.from_settings(settings).fetch
+        return ImageFetcher(DataDir(self.path), fetch, Interruption(), keys)
+
+    def entry(self, content: bytes = ISO, sha256: str | None = None) -> OsImage:
+        """An image that the origin has."""
+        url = self.origin.serve("/a.iso", Resource(content))
+        return OsImage("1", "x86_64", "full-iso", ("4.17",), url, sha256)
+
+    def path_of(self, entry: OsImage) -> Path:
+        """Where it comes to lie."""
+        return self.path / entry.file_name
+
+    def names(self) -> set[str]:
+        """What is in the directory but the books."""
+        return {path.name for path in self.path.iterdir()} - {LOCKS, MANIFEST}
+
+
+@pytest.fixture
+def bench(tmp_path: Path, origin: Origin) -> Bench:
+    """An empty directory."""
+    (tmp_path / "data").mkdir()
+    return Bench(tmp_path / "data", origin)
+
+
+@contextmanager
+def opened(keeper: ImageFetcher, entry: OsImage) -> Iterator[BaseImage]:
+    """Have an image open."""
+    base = keeper.open(entry)
+    try:
+        yield base
+    finally:
+        os.close(base.file.descriptor)
+
+
+def test_an_image_is_fetched_verified_and_opened(bench: Bench) -> None:
+    entry, keeper, told = bench.entry(sha256=SHA256), bench.keeper(), []
+    assert not keeper.is_there(entry)
+    keeper.obtain(entry, lambda done, total: told.append((done, total)))
+    assert keeper.is_there(entry)
+    assert (told[0], told[-1]) == ((0, len(ISO)), (len(ISO), len(ISO)))
+    with opened(keeper, entry) as base:
+        assert base.sha256 == SHA256
+    assert bench.names() == {entry.file_name, f"{entry.file_name}.json"}
+
+
+@pytest.mark.parametrize(
+    ("content", "sha256", "reason"),
+    [
+        (ISO, "ab" * 32, f"its SHA-256 is {SHA256}; it must be {'ab' * 32}"),
+        (ISO[: len(ISO) // 2], None, "."),
+        (b"please log in", None, "."),
+        (build_live_iso(volume_id="debian"), None, "debian"),
+        *(
+            (
+                build_live_iso({name: data for name, data in live_files().items() if name != missing}),
+                None,
+                f"is no full ISO: {missing} is missing",
+            )
+            for missing in ("images/pxeboot/rootfs.img", "images/pxeboot/vmlinuz")
+        ),
+    ],
+    ids=["digest", "length", "page", "volume", "rootfs", "kernel"],
+)
+def test_what_fails_is_set_aside_with_the_reason_and_fetched_again(
+    bench: Bench, content: bytes, sha256: str | None, reason: str
+) -> None:
+    entry, keeper = bench.entry(content, sha256), bench.keeper()
+    keeper.obtain(entry)
+    with pytest.raises(BaseImageError, match=reason):
+        keeper.open(entry)
+    assert not bench.path_of(entry).exists()
+    assert (bench.path / f"{entry.file_name}.refused").read_bytes() == content
+    assert keeper.data_dir.refused(entry.file_name)
+    bench.origin.answers["/a.iso"] = [Resource(ISO)]
+    keeper.obtain(entry)
+    with opened(keeper, attrs.evolve(entry, sha256=SHA256)) as base:
+        assert base.sha256 == SHA256
+
+
+def test_what_was_put_there_by_hand_is_taken_but_not_set_aside(bench: Bench) -> None:
+    entry, keeper = bench.entry(), bench.keeper()
+    bench.path_of(entry).write_bytes(ISO[:-2048])
+    keeper.obtain(entry)
+    with pytest.raises(BaseImageError):
+        keeper.open(entry)
+    assert bench.path_of(entry).read_bytes() == ISO[:-2048]
+    bench.path_of(entry).write_bytes(ISO)
+    with opened(keeper, entry) as base:
+        assert base.sha256 == SHA256
+    assert not bench.origin.asked
+
+
+def test_the_second_process_uses_what_the_first_one_fetches(bench: Bench) -> None:
+    entry = attrs.evolve(bench.entry())
+    bench.origin.answers["/a.iso"] = [Answer(ISO[:9], promised=len(ISO), hold=True), Resource(ISO)]
+    first, second = bench.keeper(), bench.keeper()
+    failed = []
+
+    def fetch() -> None:
+        try:
+            first.obtain(entry)
+        except Unavailable as error:
+            failed.append(error)
+        first.obtain(entry)
+
+    threads = [threading.Thread(target=fetch), threading.Thread(target=second.obtain, args=(entry,))]
+    threads[0].start()
+    bench.origin.held.wait()
+    threads[1].start()
+    bench.origin.go_on.set()
+    for thread in threads:
+        thread.join()
+    assert len(failed) == 1
+    assert len(bench.origin.asked) == 2  # what was cut, and the rest or all of it, by one of the two
+    with opened(second, entry) as base:
+        assert base.sha256 == SHA256
+
+
+def test_one_without_room_fails_and_does_not_begin(bench: Bench) -> None:
+    entry = bench.entry()
+    keeper = attrs.evolve(bench.keeper(), data_dir=DataDir(bench.path, max_bytes=len(ISO)))
+    with pytest.raises(Unavailable, match=f"there is no room: {len(ISO)} bytes are missing"):
+        keeper.obtain(entry)
+    assert sum(path.stat().st_size for path in bench.path.iterdir()) < 4096
+
+
+# Rot.
+
+
+def rot(path: Path, offset: int) -> None:
+    """Change a bit as a disk does: no time tells."""
+    status = path.stat()
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte[0] ^ 1]))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def large() -> bytes:
+    return build_live_iso({**live_files(), "images/pxeboot/initrd.img": os.urandom(4 * 2**20)})
+
+
+def test_what_rotted_is_found_in_the_background_and_fetched_again(bench: Bench) -> None:
+    content = large()
+    entry, keeper = bench.entry(content), bench.keeper()
+    keeper.obtain(entry)
+    with opened(keeper, entry) as base:
+        keeper.recheck(entry, base)
+    offset = len(content) // 2 + 40_000  # between two samples
+    rot(bench.path_of(entry), offset)
+    with opened(bench.keeper(), entry) as base:
+        assert base.sha256 == hashlib.sha256(content).hexdigest()  # by size, time and sample
+        with pytest.raises(BaseImageError, match="has rotted: its SHA-256 was"):
+            keeper.recheck(entry, base)
+    assert (bench.path / f"{entry.file_name}.refused").exists()
+    keeper.obtain(entry)
+    assert bench.path_of(entry).read_bytes() == content
+    with opened(keeper, entry) as base:
+        keeper.recheck(entry, base)
+
+
+def test_what_another_process_has_fetched_again_stays(bench: Bench) -> None:
+    entry, keeper = bench.entry(), bench.keeper()
+    keeper.obtain(entry)
+    with opened(keeper, entry) as base:
+        rot(bench.path_of(entry), 9)
+        keeper.data_dir.set_aside(entry.file_name, "has rotted")
+        keeper.obtain(entry)
+        with pytest.raises(BaseImageError, match="has rotted"):
+            keeper.recheck(entry, base)
+    assert bench.path_of(entry).read_bytes() == ISO
+
+
+def test_who_stops_is_not_held_up_by_a_check_in_the_background(bench: Bench) -> None:
+    entry, keeper = bench.entry(), bench.keeper()
+    keeper.obtain(entry)
+    with opened(keeper, entry) as base:
+        keeper.interruption.interrupt()
+        with pytest.raises(Interrupted):
+            keeper.recheck(entry, base)
+    assert keeper.path(entry).exists()
+
+
+# Signatures.
+
+
+@pytest.fixture(scope="module")
+def gpg_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where a key is."""
+    needs_client("gpg")
+    home: Path = tmp_path_factory.mktemp("gpg")
+    home.chmod(0o700)
+    gpg(home, "--quick-gen-key", "one@example.com", "ed25519", "sign", "never")
+    yield home
+    subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=True)
+
+
+def gpg(home: Path, *arguments: str, content: bytes = b"") -> bytes:
+    command = ["gpg", "--homedir", str(home), "--batch", "--quiet", "--pinentry-mode", "loopback"]
+    command += ["--passphrase", "", *arguments]
+    return subprocess.run(command, input=content, check=True, stdout=-1).stdout
+
+
+def signed(gpg_home: Path) -> tuple[KeyRing, bytes]:
+    return KeyRing(gpg(gpg_home, "--export")), gpg(gpg_home, "--detach-sign", content=ISO)
+
+
+def test_a_signature_is_fetched_and_checked_once(
+    bench: Bench, gpg_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, signature = signed(gpg_home)
+    entry = attrs.evolve(bench.entry(), url=bench.origin.url("/a.iso?token=1"))
+    bench.origin.serve("/a.iso.sig", Resource(signature))
+    keeper = bench.keeper(keys)
+    keeper.obtain(entry)
+    assert [asked.target for asked in bench.origin.asked] == ["/a.iso?token=1", "/a.iso.sig?token=1"]
+    for _ in range(2):
+        assert keeper.is_there(entry)
+        with opened(keeper, entry) as base:
+            assert base.sha256 == SHA256
+        monkeypatch.setenv("PATH", "/nowhere")
+    assert (bench.path / f"{entry.file_name}.sig").read_bytes() == signature
+
+
+@pytest.mark.parametrize("wrong", ["signature", "image"])
+def test_what_is_not_signed_is_not_served_and_both_are_fetched_again(
+    bench: Bench, gpg_home: Path, wrong: str
+) -> None:
+    keys, signature = signed(gpg_home)
+    entry = bench.entry(build_live_iso(created=None) if wrong == "image" else ISO)
+    bench.origin.serve("/a.iso.sig", Resource(b"nonsense" if wrong == "signature" else signature))
+    keeper = bench.keeper(keys)
+    keeper.obtain(entry)
+    with pytest.raises(BaseImageError, match="its OpenPGP signature is not good"):
+        keeper.open(entry)
+    assert not keeper.is_there(entry)
+    bench.origin.answers["/a.iso"] = [Resource(ISO)]
+    bench.origin.answers["/a.iso.sig"] = [Resource(signature)]
+    keeper.obtain(entry)
+    with opened(keeper, entry) as base:
+        assert base.sha256 == SHA256
+
+
+@pytest.mark.parametrize(
+    "answer", [Answer(status=404), Answer(bytes(100_000)), Answer(bytes(100_000), promised=-1)]
+)
+def test_without_a_signature_nothing_is_served(bench: Bench, gpg_home: Path, answer: Answer) -> None:
+    keys, _ = signed(gpg_home)
+    entry, keeper = bench.entry(), bench.keeper(keys)
+    bench.origin.serve("/a.iso.sig", answer)
+    with pytest.raises(Unavailable, match=r"answered 404|more than 65536 bytes"):
+        keeper.obtain(entry)
+    assert not keeper.is_there(entry)
+    with pytest.raises(
+        BaseImageError, match=r"has no OpenPGP signature .*\.iso\.sig, but SIGNING_KEYS is set"
+    ):
+        keeper.open(entry)
+
+
+def test_a_file_has_its_signature_beside_it(bench: Bench, gpg_home: Path, tmp_path: Path) -> None:
+    keys, signature = signed(gpg_home)
+    (tmp_path / "local.iso").write_bytes(ISO)
+    entry = OsImage("1", "x86_64", "full-iso", ("4.17",), (tmp_path / "local.iso").as_uri())
+    keeper = bench.keeper(keys)
+    with pytest.raises(BaseImageError, match=r"has no OpenPGP signature local\.iso\.sig"):
+        keeper.open(entry)
+    (tmp_path / "local.iso.sig").write_bytes(signature)
+    with opened(keeper, entry) as base:
+        assert base.sha256 == SHA256
+    assert (tmp_path / "local.iso").exists()

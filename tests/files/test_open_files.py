@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import gc
+import os
+from typing import TYPE_CHECKING
+
+from image_service.files.open_files import OpenFiles
+from image_service.images.extents import BaseFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def opened(path: Path) -> BaseFile:
+    path.touch()
+    return BaseFile(os.open(path, os.O_RDONLY), 0, str(path))
+
+
+def is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def test_a_file_is_closed_with_the_last_reference_to_it(tmp_path: Path) -> None:
+    files, file = OpenFiles(), opened(tmp_path / "a")
+    files.own(file)
+    descriptor, reader = file.descriptor, [file]
+    del file
+    gc.collect()
+    assert is_open(descriptor)
+    reader.clear()
+    gc.collect()
+    assert not is_open(descriptor)
+
+
+def test_in_the_end_every_file_is_closed_once(tmp_path: Path) -> None:
+    files, held = OpenFiles(), [opened(tmp_path / name) for name in "abc"]
+    for number in range(len(held)):
+        files.own(held[number])
+    gone = held.pop().descriptor
+    gc.collect()
+    assert not is_open(gone)
+    files.close()
+    assert not any(is_open(file.descriptor) for file in held)
+
+    os.dup2(os.open(tmp_path, os.O_RDONLY), held[0].descriptor)  # somebody else's now
+    files.close()
+    other = held[0].descriptor
+    held.clear()
+    gc.collect()
+    assert is_open(other)
+    os.close(other)
+
+
+def test_those_that_are_open_are_counted(tmp_path: Path) -> None:
+    files, held = OpenFiles(), [opened(tmp_path / name) for name in "ab"]
+    for number in range(len(held)):
+        files.own(held[number])
+    assert len(files) == 2
+    held.pop()
+    gc.collect()
+    assert len(files) == 1
+    files.close()
+    assert len(files) == 0

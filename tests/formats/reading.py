@@ -1,0 +1,56 @@
+"""Readers of images in memory, and the real images kept beside the checkout."""
+
+from __future__ import annotations
+
+import lzma
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from image_service.coreos.live_iso import read_live_iso
+
+if TYPE_CHECKING:
+    from image_service.coreos.live_iso import LiveIso
+    from image_service.formats.iso9660 import ReadAt
+
+FIXTURES = Path(__file__).resolve().parents[3] / "shared" / "fixtures" / "coreos-installer"
+
+
+def reader(image: bytes) -> ReadAt:
+    """Reads an image in memory."""
+    return lambda offset, length: image[offset : offset + length]
+
+
+def read_layout(image: bytes) -> LiveIso:
+    """What `read_live_iso` finds in an image in memory."""
+    return read_live_iso(reader(image), len(image))
+
+
+@cache
+def fixture(name: str) -> bytes:
+    """A file of coreos-installer's own test data, unpacked; skips the test where there is none."""
+    packed = FIXTURES / f"{name}.xz"
+    if not packed.exists():
+        pytest.skip(f"{packed} is not there")
+    return lzma.decompress(packed.read_bytes())
+
+
+class MeteredReader:
+    """Reads an image in memory, and holds the reads to limits.
+
+    Args:
+        image: the bytes.
+        limit: bytes that may be asked for in all.
+    """
+
+    def __init__(self, image: bytes, limit: int) -> None:
+        self._image = image
+        self._left = limit
+
+    def __call__(self, offset: int, length: int) -> bytes:
+        assert 0 <= offset < 2**63, "a file has no such offset"
+        self._left -= length
+        assert self._left >= 0, "more was read than an image of this size can be worth"
+        return self._image[offset : offset + length]

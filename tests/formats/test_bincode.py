@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from image_service.errors import BaseImageError
+from image_service.formats.bincode import Fields
+from tests.coreos.miniso_builder import number
+
+
+@given(st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1), st.binary(max_size=300))))
+@example([250, 251, 2**16 - 1, 2**16, 2**32 - 1, 2**32, 2**64 - 1])
+def test_fields_are_taken_as_they_were_written(values: list[int | bytes]) -> None:
+    written = [number(value) if isinstance(value, int) else number(len(value)) + value for value in values]
+    fields = Fields("x.dat", b"".join(written) + b"more")
+    for value in values:
+        assert (fields.take_number() if isinstance(value, int) else fields.take_bytes()) == value
+    assert fields.take(4) == b"more"
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (b"\xfa", 250),
+        (b"\xfb\xfb\x00", 251),
+        (b"\xfb\x34\x12", 0x1234),
+        (b"\xfc\x78\x56\x34\x12", 0x12345678),
+        (b"\xfd\x08\x07\x06\x05\x04\x03\x02\x01", 0x0102030405060708),
+        (b"\xfc\x01\x00\x00\x00", 1),  # in more bytes than it needs, which coreos-installer reads too
+    ],
+)
+def test_numbers_have_the_documented_bytes(data: bytes, value: int) -> None:
+    assert Fields("x.dat", data).take_number() == value
+
+
+@pytest.mark.parametrize("data", [b"\xfe" + bytes(16), b"\xff" + bytes(32)])
+def test_what_is_no_number_is_refused_by_name_and_offset(data: bytes) -> None:
+    fields = Fields("x.dat", b"\0" + data)
+    fields.take_number()
+    with pytest.raises(BaseImageError, match=r"x\.dat .*64 bits at its offset 1$"):
+        fields.take_number()
+
+
+@pytest.mark.parametrize("data", [b"", b"\xfb\x01", b"\xfd" + bytes(7), b"\x05four", b"\xfd" + b"\xff" * 8])
+def test_fields_that_are_not_all_there_are_refused(data: bytes) -> None:
+    with pytest.raises(BaseImageError, match=r"x\.dat ends too soon"):
+        Fields("x.dat", data).take_bytes()

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import stat
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+
+from image_service.errors import BaseImageError, FileNotInIso
+from image_service.formats.file_tree import Window, find
+from image_service.formats.iso9660 import IsoFile
+from tests.formats.reading import reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@attrs.frozen
+class File:
+    content: bytes = b""
+    mode: int = stat.S_IFREG | 0o644
+    claimed_size: int | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.content) if self.claimed_size is None else self.claimed_size
+
+    def read(self) -> bytes:
+        assert self.claimed_size is None, "it is too large to be read"
+        return self.content
+
+    def entries(self) -> dict[str, Callable[[], File]]:
+        raise AssertionError("this is no directory")
+
+
+@attrs.frozen
+class Directory(File):
+    files: dict[str, File] = attrs.field(factory=dict)
+    mode: int = stat.S_IFDIR | 0o755
+
+    def entries(self) -> dict[str, Callable[[], File]]:
+        return {name: partial(self.files.__getitem__, name) for name in self.files}
+
+
+def symlink(target: bytes, claimed_size: int | None = None) -> File:
+    return File(target, stat.S_IFLNK | 0o777, claimed_size)
+
+
+def tree(**files: File) -> Directory:
+    return Directory(files=files)
+
+
+PROGRAM = File(b"program")
+ROOT = tree(
+    usr=tree(
+        bin=tree(
+            program=PROGRAM,
+            same=symlink(b"program"),
+            around=symlink(b"../../usr/./bin//program"),
+            twice=symlink(b"../lib/same"),
+            absolute=symlink(b"/usr/bin/program"),
+            out=symlink(b"../../../program"),
+            nowhere=symlink(b"none"),
+            through=symlink(b"program/none"),
+            cycle=symlink(b"cycle"),
+            long=symlink(b"./" * 300 + b"program"),
+            huge=symlink(b"", 4096),
+        ),
+        lib=symlink(b"bin"),
+        **{f"l{number}": symlink(b"l%d/" % (number + 1)) for number in range(20)},
+        l20=symlink(b"bin"),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "usr/bin/program",
+        "/usr//bin/./program",
+        "usr/bin/../bin/program",
+        "usr/lib/program",
+        "usr/bin/same",
+        "usr/bin/around",
+        "usr/bin/twice",
+        "usr/l13/program",
+    ],
+)
+def test_a_path_is_followed(path: str) -> None:
+    assert find(ROOT, path) is PROGRAM
+
+
+def test_a_path_may_lead_to_a_directory() -> None:
+    assert find(ROOT, "usr/lib") is find(ROOT, "usr/bin")
+    assert find(ROOT, "") is ROOT
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("usr/bin/none", "no file usr/bin/none: there is no none"),
+        ("usr/bin/program/none", "none would lie in what is no directory"),
+        ("usr/bin/nowhere", "there is no none"),
+        ("usr/bin/through", "none would lie in what is no directory"),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_told_apart(path: str, message: str) -> None:
+    with pytest.raises(FileNotInIso, match=message):
+        find(ROOT, path)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("usr/bin/absolute", "is absolute, which is not followed"),
+        ("usr/bin/out", "leaves the file system"),
+        ("usr/bin/cycle", "more than 8 symlinks"),
+        ("usr/l12/program", "more than 8 symlinks"),
+        ("usr/bin/long", "256 names"),
+        ("usr/bin/huge", "has 4096 bytes, more than 4095"),
+    ],
+)
+def test_symlinks_that_are_not_followed_are_refused(path: str, message: str) -> None:
+    with pytest.raises(BaseImageError, match=message) as refused:
+        find(ROOT, path)
+    assert not isinstance(refused.value, FileNotInIso)
+
+
+def test_a_window_shows_a_file_and_nothing_else() -> None:
+    window = Window(reader(b"before inside behind"), IsoFile("file", 7, 6))
+    assert (window(0, 6), window(2, 3), window(6, 0)) == (b"inside", b"sid", b"")
+    for offset, length in ((0, 7), (6, 1), (2**63, 1), (1, 2**63)):
+        with pytest.raises(BaseImageError, match=rf"file of 6 bytes .* {length} bytes at offset {offset}"):
+            window(offset, length)
+
+
+def test_a_window_on_an_image_that_is_cut_off_says_so() -> None:
+    with pytest.raises(BaseImageError, match="ends too soon"):
+        Window(reader(b"before ins"), IsoFile("file", 7, 6))(0, 6)

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from hashlib import sha256
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from image_service.errors import BaseImageError
+from image_service.formats.iso9660 import IsoFile
+from image_service.formats.newc import Member, locate_members, read_archive, write_archive
+from tests.formats.reading import FIXTURES, MeteredReader, reader
+
+CONFIG = b'{"ignition":{"version":"3.3.0"}}\n'
+DIRECTORY_MODE = 0o040755
+
+
+def written(*members: Member) -> list[Member]:
+    archive = write_archive(members)
+    found, end = read_archive(archive)
+    assert end == len(archive)
+    return found
+
+
+def test_one_member_byte_by_byte() -> None:
+    member = (
+        "070701"  # magic
+        "00000000"  # inode
+        "00008180"  # mode: a regular file, 0600
+        "00000000"  # uid
+        "00000000"  # gid
+        "00000001"  # links
+        "00000000"  # modified
+        "00000005"  # length
+        "00000000000000000000000000000000"  # devices
+        "0000000b"  # length of the name
+        "00000000"  # checksum
+        "config.ign\0\0\0\0"
+        "abcde\0\0\0"
+    )
+    trailer = (
+        "07070100000000000000000000000000000000000000010000000000000000"
+        "000000000000000000000000000000000000000b00000000TRAILER!!!\0\0\0\0"
+    )
+    assert write_archive([Member("config.ign", b"abcde")]) == (member + trailer).encode()
+
+
+@pytest.mark.skipif(not FIXTURES.exists(), reason=f"{FIXTURES} is not there")
+def test_archives_are_those_of_coreos_installer() -> None:
+    golden = json.loads((FIXTURES / "golden.json").read_text())
+    inputs = {name: text.encode() for name, text in golden["inputs"].items()}
+    config = Member("config.ign", inputs.pop("ignition"))
+    keyfiles = [Member(f"etc/coreos-firstboot-network/{name}", data) for name, data in inputs.items()]
+    hashes = golden["cpio_sha256"]
+    assert sha256(write_archive([config])).hexdigest() == hashes["config.ign only"]
+    assert sha256(write_archive([*keyfiles, config])).hexdigest() == hashes["config.ign + 2 keyfiles"]
+
+
+def test_bytes_stay_the_same_from_release_to_release() -> None:
+    members = [Member("config.ign", CONFIG), Member("usr/bin/tool", b"\x7fELF", 0o100755)]
+    assert (
+        sha256(write_archive(members)).hexdigest()
+        == "7e134e75b355ff4b8cbfc76f6123f5f1b0cbb8f122c25e13e515bdcb47d368f0"
+    )
+
+
+def test_directories_come_before_what_they_hold() -> None:
+    found = written(Member("a/b/c", b"1"), Member("a/b/d", b"2"), Member("a.b", b"3"))
+    assert [(member.name, member.mode) for member in found] == [
+        ("a.b", 0o100600),
+        ("a", DIRECTORY_MODE),
+        ("a/b", DIRECTORY_MODE),
+        ("a/b/c", 0o100600),
+        ("a/b/d", 0o100600),
+    ]
+
+
+def test_a_directory_may_have_a_mode_of_its_own() -> None:
+    found = written(Member("etc/key", b""), Member("etc", b"", 0o040700))
+    assert [(member.name, member.mode) for member in found] == [("etc", 0o040700), ("etc/key", 0o100600)]
+
+
+def test_the_order_of_the_members_does_not_matter() -> None:
+    members = [Member("b/a", b"1"), Member("a", b"2"), Member("ä", b"3")]
+    assert write_archive(members) == write_archive(reversed(members))
+
+
+@pytest.mark.parametrize("name", ["", "/a", "a/", "./a", "a//b", "../a", "a/..", "a\0b", "TRAILER!!!"])
+def test_names_are_plain_relative_paths(name: str) -> None:
+    with pytest.raises(ValueError, match="plain relative path"):
+        write_archive([Member(name, b"")])
+
+
+def test_a_name_is_given_once() -> None:
+    with pytest.raises(ValueError, match="two members are called 'a'"):
+        write_archive([Member("a", b"1"), Member("a", b"2")])
+
+
+def test_a_file_is_no_directory() -> None:
+    with pytest.raises(ValueError, match="'a' is a member and the directory of another"):
+        write_archive([Member("a", b"1"), Member("a/b", b"2")])
+
+
+def test_an_archive_without_members() -> None:
+    assert written() == []
+
+
+def test_content_is_kept_out_of_representations() -> None:
+    assert "secret" not in repr(Member("config.ign", b"secret"))
+
+
+@pytest.mark.parametrize("length", range(252))
+def test_what_ends_too_soon_is_refused(length: int) -> None:
+    archive = write_archive([Member("config.ign", b"abcd")])
+    with pytest.raises(BaseImageError):
+        read_archive(archive[:length])
+
+
+def test_damage_is_told_by_offset() -> None:
+    archive = write_archive([Member("config.ign", b"abcd")])
+    with pytest.raises(BaseImageError, match="offset 0 "):
+        read_archive(b"070707" + archive[6:])
+    with pytest.raises(BaseImageError, match="offset 128 "):
+        read_archive(archive[:130] + b"x" + archive[131:])
+    with pytest.raises(BaseImageError, match="ends within the cpio member at offset 0"):
+        read_archive(archive[:54] + b"ffffffff" + archive[62:])
+    with pytest.raises(BaseImageError, match="ends within the cpio member at offset 0"):
+        read_archive(archive[:94] + b"FFFFFFFF" + archive[102:])
+
+
+def is_tree(files: dict[str, bytes]) -> bool:
+    """Whether no file is in another's way."""
+    return not any(other.startswith(f"{name}/") for name in files for other in files)
+
+
+PARTS = st.text(st.sampled_from("ab.ä-\U0001f600"), min_size=1, max_size=3).filter(
+    lambda part: part.strip(".")
+)
+FILES = st.dictionaries(
+    st.lists(PARTS, min_size=1, max_size=4).map("/".join), st.binary(max_size=40), max_size=8
+).filter(is_tree)
+
+
+@given(FILES)
+def test_any_files_are_read_back(files: dict[str, bytes]) -> None:
+    found = written(*(Member(name, data) for name, data in files.items()))
+    regular = [(member.name, member.data) for member in found if member.mode == 0o100600]
+    assert regular == sorted(files.items(), key=lambda item: item[0].encode())
+    known = {""}
+    for member in found:
+        assert member.name not in known
+        assert member.name.rpartition("/")[0] in known
+        if member.mode == DIRECTORY_MODE:
+            known.add(member.name)
+    assert len(found) == len(files) + len(known) - 1
+
+
+@pytest.mark.skipif(not shutil.which("cpio"), reason="cpio is not installed")
+@settings(max_examples=20)
+@given(FILES)
+def test_cpio_lists_what_was_written(files: dict[str, bytes]) -> None:
+    archive = write_archive(Member(name, data) for name, data in files.items())
+    command = ["cpio", "--list", "--quiet"]
+    listed = subprocess.run(command, input=archive, capture_output=True, check=True).stdout
+    assert listed.decode().splitlines() == [member.name for member in read_archive(archive)[0]]
+
+
+@given(files=FILES, before=st.binary(max_size=50))
+def test_members_are_located_where_they_are_read(files: dict[str, bytes], before: bytes) -> None:
+    archive = write_archive(Member(name, data) for name, data in files.items())
+    image = before + archive + b"behind"
+    located = list(locate_members(reader(image), IsoFile("archive", len(before), len(archive))))
+    contents = [(file.path, image[file.offset : file.offset + file.length]) for file in located]
+    assert contents == [(member.name, member.data) for member in read_archive(archive)[0]]
+
+
+def test_members_are_located_without_being_read() -> None:
+    archive = write_archive([Member("large", bytes(1_000_000)), Member("next", b"x")])
+    located = locate_members(MeteredReader(archive, 1000), IsoFile("archive", 0, len(archive)))
+    assert [(file.path, file.length) for file in located] == [("large", 1_000_000), ("next", 1)]
+
+
+@pytest.mark.parametrize("length", [0, 1, 109, 110, 114, 120, 124])
+def test_an_archive_that_ends_too_soon_is_not_followed(length: int) -> None:
+    archive = write_archive([Member("name", b"content")])
+    assert length < len(archive)
+    with pytest.raises(BaseImageError):
+        list(locate_members(reader(archive[:length]), IsoFile("archive", 0, length)))
+    with pytest.raises(BaseImageError):
+        list(locate_members(reader(archive), IsoFile("archive", 0, length)))
+
+
+def test_names_and_members_that_no_image_has_are_refused() -> None:
+    archive = write_archive([Member("n" * 5000, b"")])
+    with pytest.raises(BaseImageError, match="a name of 5001 bytes"):
+        list(locate_members(MeteredReader(archive, 1000), IsoFile("archive", 0, len(archive))))
+    many = write_archive([Member(f"{number:03}", b"") for number in range(100)])
+    assert len(list(locate_members(reader(many), IsoFile("archive", 0, len(many))))) == 64

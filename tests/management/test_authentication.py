@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import pytest
+from twisted.web.http_headers import Headers
+
+from image_service.errors import ImageServiceError
+from image_service.management.authentication import Guard
+
+TOKEN = "t0ken"
+OPEN = Guard()
+CLOSED = Guard(TOKEN)
+PUBLIC = Guard(TOKEN, any_host=True)
+
+
+def status(guard: Guard, method: str = "GET", **fields: str | list[str]) -> int:
+    raw = {"Host": "127.0.0.1:8090"} | {name.replace("_", "-"): value for name, value in fields.items()}
+    headers = Headers({name: [value] if isinstance(value, str) else value for name, value in raw.items()})
+    try:
+        guard.check(method, headers)
+    except ImageServiceError as error:
+        return error.status
+    return 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "127.0.0.1:8090",
+        "localhost",
+        "LocalHost:80",
+        "[::1]",
+        "[::1]:8090",
+        "192.0.2.1:1",
+        "[2001:db8::1]",
+    ],
+)
+def test_addresses_and_localhost_are_ours(host: str) -> None:
+    assert status(OPEN, Host=host) == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.test",
+        "evil.test:8090",
+        "localhost.evil.test",
+        "127.0.0.1.evil.test",
+        "127.0.0.1@evil.test",
+        "evil.test#127.0.0.1",
+        "localhost.",
+        "[::1",
+        "::1",
+        "[localhost]",
+        "",
+        " localhost",
+        "2130706433",
+        "0x7f.1",
+        "127.1",
+    ],
+)
+def test_names_that_a_page_may_rebind_are_not(host: str) -> None:
+    assert status(OPEN, Host=host) == 421
+    assert status(CLOSED, Host=host, Authorization=f"Bearer {TOKEN}") == 421
+
+
+def test_beyond_loopback_any_name_may_reach_us_with_the_token() -> None:
+    assert status(PUBLIC, Host="images.example.com", Authorization=f"Bearer {TOKEN}") == 200
+    assert status(PUBLIC, Host="images.example.com") == 401
+
+
+@pytest.mark.parametrize("hosts", [[], ["localhost", "localhost"], ["localhost", "evil.test"]])
+def test_there_must_be_one_host(hosts: list[str]) -> None:
+    assert status(OPEN, Host=hosts) == 400
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://evil.test",
+        "null",
+        "https://127.0.0.1:8090",
+        "http://127.0.0.1",
+        "http://127.0.0.1:8091",
+        "http://localhost:8090",
+        "",
+        ["http://127.0.0.1:8090", "http://evil.test"],
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_other_origins_are_refused(origin: str | list[str], method: str) -> None:
+    assert status(OPEN, method, Origin=origin, Content_Type="application/json") == 403
+
+
+def test_our_own_origin_is_not() -> None:
+    assert status(OPEN, Origin="http://127.0.0.1:8090") == 200
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer t0kem",
+        "Bearer t0ken2",
+        "Bearer T0KEN",
+        "Basic t0ken",
+        "t0ken",
+        ["Bearer t0ken", "Bearer t0ken"],
+    ],
+)
+def test_a_token_that_is_missing_or_wrong(authorization: str | list[str] | None) -> None:
+    fields = {} if authorization is None else {"Authorization": authorization}
+    assert status(CLOSED, "GET", **fields) == 401
+
+
+@pytest.mark.parametrize("authorization", ["Bearer t0ken", "bearer t0ken", "Bearer  t0ken"])
+def test_the_token(authorization: str) -> None:
+    assert status(CLOSED, Authorization=authorization) == 200
+
+
+def test_the_token_stays_out_of_representations() -> None:
+    assert TOKEN not in repr(CLOSED)
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH", "PUT"])
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        None,
+        "",
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "text/plain; application/json",
+        "application/jsonp",
+        ["application/json", "text/plain"],
+    ],
+)
+def test_content_must_be_json(method: str, content_type: str | list[str] | None) -> None:
+    fields = {} if content_type is None else {"Content_Type": content_type}
+    assert status(OPEN, method, **fields) == 415
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "Application/JSON ; charset=utf-8"])
+def test_json(content_type: str) -> None:
+    assert status(OPEN, "POST", Content_Type=content_type) == 200
+
+
+def test_requests_without_content_need_no_type() -> None:
+    assert status(OPEN, "GET") == 200
+    assert status(OPEN, "DELETE") == 200

@@ -1,0 +1,87 @@
+"""An application on its own, asked as a connection would ask it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from twisted.internet.defer import Deferred, succeed
+
+from image_service.http.head import Request
+from image_service.serving.application import Application
+from image_service.serving.digests import Digests
+from image_service.transport.exchange import Answer
+from tests.snapshots.doubles import ID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from image_service.http.cors import Cors
+    from image_service.transport import exchange
+    from tests.snapshots.doubles import World
+
+TARGET = f"/byid/{ID}/4.20/x86_64/full.iso"
+
+
+def _at_once(work: Callable[[], bytes]) -> Deferred[bytes]:
+    return succeed(work())
+
+
+@attrs.define(eq=False)
+class Service:
+    """An application in a world that counts.
+
+    Args:
+        world: what images are made of.
+        ready: whether it says that it is.
+        cors: which pages may read its answers.
+        serves_isos: whether its listener does.
+        hashes: takes digests.
+    """
+
+    world: World
+    ready: bool = True
+    cors: Cors | None = None
+    serves_isos: bool = True
+    hashes: Callable[[Callable[[], bytes]], Deferred[bytes]] = _at_once
+    application: exchange.Application = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.application = Application(
+            self.world.images,
+            Digests(self.world.clock, self.hashes),
+            lambda: self.ready,
+            "/base",
+            serves_isos=self.serves_isos,
+            cors=self.cors,
+            base_images=lambda: b'{"images": []}',
+        )
+
+    def ask(
+        self, target: str = TARGET, method: str = "GET", *, crowded: bool = False, **fields: str
+    ) -> Answer | Deferred[Answer]:
+        """Ask; underscores in names of fields stand for hyphens."""
+        headers = {"host": "h", **{name.replace("_", "-"): value for name, value in fields.items()}}
+        request = Request(method, target, headers, keep_alive=True)
+        return self.application.handle(request, "192.0.2.1", crowded=crowded)
+
+    def get(self, target: str = TARGET, method: str = "GET", **options: Any) -> Answer:
+        """The answer, which must have come by now."""
+        answer = self.ask(target, method, **options)
+        if isinstance(answer, Answer):
+            return answer
+        (arrived,) = answers_of(answer)
+        return arrived
+
+    @property
+    def upstream_calls(self) -> int:
+        """How many questions assisted-service was asked."""
+        return len(self.world.assisted.calls)
+
+
+def answers_of(asked: Answer | Deferred[Answer]) -> list[Answer]:
+    """Where the answer will be; the application promises that there is no failure."""
+    found: list[Answer] = []
+    assert isinstance(asked, Deferred)
+    asked.addCallback(found.append)
+    return found

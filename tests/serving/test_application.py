@@ -1,0 +1,345 @@
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from image_service.errors import Forbidden, NotFound, Unauthorized, UpstreamError, UpstreamTimeout
+from image_service.images.reference import Credentials, CredentialScheme
+from image_service.observability.log import describe
+from image_service.serving import application as application_module
+from image_service.transport.exchange import NOTHING, Answer, Subject
+from tests.http.reading import body_of, fields_of, problem_of
+from tests.serving.asking import TARGET, Service, answers_of
+from tests.snapshots.doubles import ID, TTL_SECONDS, infra_env_of
+from tests.snapshots.doubles import world as make_world
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.conftest import LoggedFailures
+
+SUBJECT = Subject("/byid/:token", ID, "full-iso")
+
+
+def token(claims: dict[str, str]) -> str:
+    return f"e30.{base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip('=')}.c2ln"
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with make_world() as world:
+        yield Service(world)
+
+
+# Probes.
+
+
+@pytest.mark.parametrize("path", ["/live", "/health", "/base/live", "/base/health", "/health?verbose"])
+@pytest.mark.parametrize("crowded", [False, True])
+def test_probes_are_answered_at_once_and_always(service: Service, path: str, *, crowded: bool) -> None:
+    answer = service.ask(path, crowded=crowded)
+    assert isinstance(answer, Answer)
+    assert answer.response.status == 200
+    assert body_of(answer.response) == b"ok\n"
+    assert fields_of(answer.response) == {
+        "content-type": "text/plain",
+        "content-length": "3",
+        "cache-control": "no-store",
+    }
+    head = service.get(path, "HEAD", crowded=crowded)
+    assert (head.response.fields, head.response.body) == (answer.response.fields, ())
+    assert answer.subject.handler == path.partition("?")[0].removeprefix("/base")
+    assert service.upstream_calls == 0
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_health_is_503_until_images_can_be_served(service: Service, method: str) -> None:
+    service.ready = False
+    answer = service.get("/health", method)
+    assert answer.response.status == 503
+    assert fields_of(answer.response)["retry-after"] == "1"
+    assert answer.subject.handler == "/health"
+    assert service.get("/live", method).response.status == 200
+    service.ready = True
+    assert service.get("/health", method).response.status == 200
+
+
+@pytest.mark.parametrize("path", ["/images", "/base/images", "/images?x=y"])
+def test_base_images_are_told_of_whether_or_not_one_is_ready(service: Service, path: str) -> None:
+    service.ready = False
+    answer = service.get(path)
+    assert answer.response.status == 200
+    assert body_of(answer.response) == b'{"images": []}'
+    assert fields_of(answer.response) == {
+        "content-type": "application/json",
+        "content-length": "14",
+        "cache-control": "no-store",
+    }
+    head = service.get(path, "HEAD")
+    assert (head.response.fields, head.response.body) == (answer.response.fields, ())
+    assert answer.subject.handler == "/images"
+
+
+# Images.
+
+
+def test_an_image_and_its_parts(service: Service) -> None:
+    whole = service.get()
+    assert whole.response.status == 200
+    assert whole.subject == SUBJECT
+    image = body_of(whole.response)
+    part = service.get(range="bytes=1000-1999")
+    assert part.response.status == 206
+    assert body_of(part.response) == image[1000:2000]
+    head = service.get(method="HEAD")
+    assert (head.response.status, head.response.fields) == (200, whole.response.fields)
+    assert service.get(if_none_match=fields_of(whole.response)["etag"]).response.status == 304
+    assert service.get(range="bytes=-0").response.status == 416
+
+
+def test_a_second_range_is_answered_at_once_and_costs_nothing(service: Service) -> None:
+    service.get(range="bytes=0-1")
+    service.world.assisted.held = []
+    for offset in range(1000):
+        answer = service.ask(range=f"bytes={offset}-{offset + 511}")
+        assert isinstance(answer, Answer), "not even a Deferred"
+        assert answer.subject is service.get().subject
+    assert service.upstream_calls == 2
+
+
+def test_another_url_of_the_same_image_costs_no_call(service: Service) -> None:
+    etags = {
+        fields_of(service.get(target).response)["etag"]
+        for target in (TARGET, f"/base{TARGET}", f"/images/{ID}?version=4.20&type=full", f"{TARGET}?x=y")
+    }
+    assert len(etags) == 1
+    assert service.upstream_calls == 2
+
+
+def test_many_askers_share_one_flight_and_may_leave(service: Service) -> None:
+    service.world.assisted.held = []
+    asked = [service.ask() for _ in range(200)]
+    answers = [answers_of(deferred) for deferred in asked]
+    service.world.assisted.let_go()
+    assert [answer[0].response.status for answer in answers] == [200] * 200
+    assert service.upstream_calls == 2
+
+
+def test_a_known_image_is_asked_for_again_after_its_time(service: Service) -> None:
+    first = service.get()
+    service.world.clock.advance(TTL_SECONDS - 1)
+    service.get()
+    assert service.upstream_calls == 2
+    service.world.clock.advance(1)
+    second = service.get()
+    assert service.upstream_calls == 4
+    assert second.response.fields == first.response.fields
+    assert isinstance(service.ask(), Answer)
+    assert service.upstream_calls == 4
+
+
+def test_after_its_time_who_may_not_see_it_any_more_does_not(service: Service) -> None:
+    service.get()
+    service.world.clock.advance(TTL_SECONDS)
+    service.world.assisted.failures["infra-env"] = Forbidden("no longer")
+    for _ in range(2):
+        assert service.get().response.status == 403
+
+
+CREDENTIALS = [
+    ("", None, None),
+    ("?api_key=K", None, Credentials(CredentialScheme.API_KEY, "K")),
+    ("?api_key=L", None, Credentials(CredentialScheme.API_KEY, "L")),
+    ("?image_token=K", None, Credentials(CredentialScheme.IMAGE_TOKEN, "K")),
+    ("", "K", Credentials(CredentialScheme.AUTHORIZATION, "K")),
+    ("", "L", Credentials(CredentialScheme.AUTHORIZATION, "L")),
+]
+
+
+def test_nobody_gets_what_was_made_for_others(service: Service) -> None:
+    for query, authorization, expected in CREDENTIALS * 2:
+        fields = {} if authorization is None else {"authorization": authorization}
+        assert service.get(TARGET + query, **fields).response.status == 200
+        assert expected in [call[3] for call in service.world.assisted.calls]
+    assert service.upstream_calls == 2 * len(CREDENTIALS)
+
+
+def test_a_known_image_is_not_given_to_who_was_refused(service: Service) -> None:
+    assert service.get(authorization="good").response.status == 200
+    error = Unauthorized("no", fields=(("WWW-Authenticate", "Bearer"),))
+    service.world.assisted.failures["ignition"] = error
+    for fields in ({"authorization": "bad"}, {}):
+        answer = service.get(**fields)
+        assert answer.response.status == 401
+        assert fields_of(answer.response)["www-authenticate"] == "Bearer"
+    assert service.get(authorization="good").response.status == 200
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize(
+    ("target", "status", "code"),
+    [
+        ("/", 404, "not-found"),
+        (f"/byid/{ID}/9.99/x86_64/full.iso", 404, "base-image-unknown"),
+        (f"/byid/{ID}/4.20/x86_64/other.iso", 404, "not-found"),
+        (f"/images/{ID}?version=9.99&type=x", 400, "parameter-invalid"),
+        (f"/images/{ID}?type=full", 400, "parameter-invalid"),
+        ("/bytoken/x/4.20/x86_64/full.iso", 404, "not-found"),
+    ],
+)
+def test_a_refusal_is_a_problem(service: Service, method: str, target: str, status: int, code: str) -> None:
+    answer = service.get(target, method)
+    assert (answer.response.status, answer.response.what) == (status, code)
+    if method == "GET":
+        assert problem_of(answer.response)["code"] == code
+    else:
+        assert answer.response.body == ()
+    assert service.upstream_calls == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (Forbidden("not yours"), 403),
+        (UpstreamError("garbage", retry_after_seconds=5), 502),
+        (UpstreamTimeout("late", retry_after_seconds=5), 504),
+    ],
+)
+def test_a_failure_is_told_and_not_kept(service: Service, error: Exception, status: int) -> None:
+    service.world.assisted.failures["ignition"] = error
+    for _ in range(2):
+        answer = service.get()
+        assert answer.response.status == status
+        assert answer.subject == SUBJECT
+        assert problem_of(answer.response)["detail"] == str(error)
+    service.world.assisted.failures.clear()
+    assert service.get().response.status == 200
+
+
+def test_a_customization_that_does_not_fit_is_422_with_both_numbers(service: Service) -> None:
+    service.world.assisted.told = infra_env_of(("x" * 5000,))
+    answer = service.get()
+    assert answer.response.status == 422
+    assert problem_of(answer.response)["code"] == "kernel-arguments-too-large"
+
+
+def test_what_nobody_foresaw_is_an_answer_and_a_line_in_the_log(
+    service: Service, logged_failures: LoggedFailures
+) -> None:
+    service.world.assisted.failures["infra-env"] = KeyError("s3cr3t of the inside")
+    answer = service.get()
+    assert answer.response.status == 500
+    assert problem_of(answer.response)["code"] == "internal-error"
+    assert b"s3cr3t" not in body_of(answer.response)
+    assert len(logged_failures.flush(KeyError)) == 1
+    service.world.assisted.failures.clear()
+    assert service.get().response.status == 200
+
+
+def test_when_all_are_taken_images_are_refused_and_said_so(service: Service) -> None:
+    """Even a known one: what is scarce is connections, and this one is about to be closed."""
+    assert service.get().response.status == 200
+    for target in (TARGET, f"/images/{ID}?version=4.20&type=full"):
+        answer = service.ask(target, crowded=True)
+        assert isinstance(answer, Answer)
+        assert answer.response.status == 503
+        assert fields_of(answer.response)["retry-after"] == "5"
+        assert answer.subject.infra_env == ID
+    assert service.get("/", crowded=True).response.status == 404
+    assert service.get().response.status == 200
+    assert service.upstream_calls == 2
+
+
+# What is left to the infra-env is named by what it was made as.
+
+
+def test_the_subject_has_the_kind_that_was_served(service: Service) -> None:
+    service.world.assisted.told = infra_env_of((), "4.20")
+    answer = service.get(f"/clusters/{ID}/downloads/image")
+    assert answer.subject == Subject("/clusters/:clusterID/downloads/image", ID, "full-iso")
+    service.world.assisted.failures["infra-env"] = NotFound("no")
+    service.world.clock.advance(TTL_SECONDS)
+    answer = service.get(f"/clusters/{ID}/downloads/image")
+    assert answer.subject == Subject("/clusters/:clusterID/downloads/image", ID, "")
+
+
+# Bounds and silence.
+
+
+def test_targets_without_end_are_not_kept_without_end(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application_module, "MAX_KNOWN", 3)
+    targets = [f"{TARGET}?{number}" for number in range(4)]
+    for target in targets[:3]:
+        service.get(target)
+    assert isinstance(service.ask(targets[0]), Answer)
+    service.get(targets[3])
+    known = [isinstance(service.ask(targets[number]), Answer) for number in (0, 2, 3, 1)]
+    assert known == [True, True, True, False]
+    assert service.upstream_calls == 2
+
+
+def test_what_was_asked_for_anew_is_the_last_to_be_forgotten(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application_module, "MAX_KNOWN", 2)
+    service.get(f"{TARGET}?0")
+    service.get(f"{TARGET}?1")
+    service.world.clock.advance(TTL_SECONDS)
+    service.get(f"{TARGET}?0")
+    service.get(f"{TARGET}?2")
+    assert isinstance(service.ask(f"{TARGET}?0"), Answer)
+
+
+def test_no_answer_shows_a_secret(service: Service, logged_failures: LoggedFailures) -> None:
+    """Neither of what a client sent, nor of what was made for it."""
+    service.world.assisted.config = b'{"ignition": {"version": "3.2.0"}, "pull": "s3cr3t"}'
+    service.world.assisted.failures["infra-env"] = NotFound("no")
+    signed = f"{token({'sub': ID, 'x': 's3cr3t'})}s3cr3t"
+    for target in (
+        f"{TARGET}?api_key=s3cr3t",
+        f"{TARGET}?image_token=s3cr3t",
+        f"/byapikey/{signed}/4.20/x86_64/full.iso",
+        f"/bytoken/{signed}/4.20/x86_64/full.iso",
+        f"/bytoken/{signed}/4.20/x86_64/s3cr3t.iso",
+    ):
+        for fails in (True, False):
+            if not fails:
+                service.world.assisted.failures.clear()
+            answer = service.get(target, authorization="Bearer s3cr3t")
+            assert "s3cr3t" not in f"{answer!r} {fields_of(answer.response)}"
+            assert answer.response.status < 500
+            if answer.response.status >= 400:
+                assert b"s3cr3t" not in body_of(answer.response)
+    assert logged_failures.failures == []
+
+
+def test_the_line_of_an_unforeseen_error_names_the_infra_env_and_no_credential(
+    service: Service, logged_failures: LoggedFailures
+) -> None:
+    service.world.assisted.failures["ignition"] = RuntimeError("odd")
+    service.get(f"{TARGET}?api_key=s3cr3t", authorization="Bearer s3cr3t")
+    (failure,) = logged_failures.flush(RuntimeError)
+    assert "s3cr3t" not in json.dumps(describe({"log_failure": failure}))
+
+
+def test_an_answer_is_about_nothing_unless_told(service: Service) -> None:
+    assert service.get("/").subject == NOTHING == Subject("", "", "")
+
+
+def test_a_weak_tag_names_nothing_that_was_superseded(service: Service) -> None:
+    etag = fields_of(service.get().response)["etag"]
+    service.world.assisted.config = b'{"ignition": {"version": "3.3.0"}}'
+    service.world.clock.advance(TTL_SECONDS)
+    part = service.get(range="bytes=0-1", if_range=etag)
+    assert (part.response.status, fields_of(part.response)["etag"]) == (206, etag)
+    whole = service.get(range="bytes=0-1", if_range=f"W/{etag}")
+    assert whole.response.status == 200
+    assert fields_of(whole.response)["etag"] != etag

@@ -1,0 +1,116 @@
+"""However the answer to a further range ends, it is counted once, under its own numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from image_service.images.reference import Reader
+from image_service.transport.factory import Limits
+from tests.pytwisted import ensure_deferred
+from tests.serving.asking import TARGET
+from tests.serving.test_connection_leases import Asked, content
+from tests.snapshots.doubles import REF
+from tests.snapshots.doubles import world as make_world
+from tests.transport.client import request
+from tests.transport.serving import SMALL_BUFFER, serving
+from tests.transport.turns import turns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from twisted.internet.epollreactor import EPollReactor
+
+    from image_service.snapshots.mounts import Mount
+    from image_service.snapshots.versions import Version
+    from tests.transport.client import Client
+    from tests.transport.serving import Server
+
+COUNT = 40
+STALL_SECONDS = 8
+READ_BEFORE = 4
+"""Ranges that are read, each after a pause, before the end."""
+
+
+@pytest.fixture
+def asked() -> Iterator[Asked]:
+    with make_world() as world:
+        yield Asked(world)
+
+
+def mount_of(asked: Asked) -> Mount[Version]:
+    return asked.world.images.mounts._mounts[Reader("127.0.0.1", None, REF)]
+
+
+def numbers(index: int) -> tuple[int, int]:
+    """A range of which each index has another length, and a few fill the kernel's buffers."""
+    return index, index + 300_000 + 10 * index
+
+
+def wanted(index: int) -> bytes:
+    return request(TARGET, "Range: bytes={}-{}".format(*numbers(index)))
+
+
+def sizes(count: int) -> list[int]:
+    return [last + 1 - first for first, last in map(numbers, range(count))]
+
+
+async def pass_seconds(server: Server, asked: Asked, seconds: int) -> None:
+    """Let time pass for the server and for its images."""
+    for _ in range(seconds):
+        asked.world.clock.advance(1)
+        await server.pass_seconds(1)
+
+
+async def read(client: Client, image: bytes, indices: range) -> None:
+    for index in indices:
+        first, last = numbers(index)
+        assert (await client.answer()).body == image[first : last + 1]
+
+
+def check_balance(server: Server, asked: Asked, aborts: list[str]) -> None:
+    counted = server.counted
+    whole = len(counted.requests) - len(aborts)
+    assert whole >= READ_BEFORE
+    assert counted.aborts == aborts
+    assert len(counted.answers) == len(counted.requests)
+    assert {each[:3] for each in counted.requests} == {("/byid/:token", "GET", 206)}
+    assert [each[4] for each in counted.requests][:whole] == sizes(whole)
+    summaries = [line for line in server.lines if "ranges" in line]
+    assert sum(line["ranges"] for line in summaries) == whole
+    assert sum(line["bytes"] for line in summaries) == sum(sizes(whole))
+    cut = [(line["range"], line["bytes"]) for line in server.lines if "range" in line]
+    assert [each for each, _ in cut] == ["bytes={}-{}".format(*numbers(whole))] * len(aborts)
+    assert [sent for _, sent in cut] == [each[4] for each in counted.requests[whole:]]
+    assert mount_of(asked).answers == 0
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("end", ["complete", "client-gone", "no-progress", "going-away"])
+@ensure_deferred
+async def test_each_range_is_counted_once_whatever_becomes_of_it(
+    reactor: EPollReactor, asked: Asked, end: str, *, secure: bool
+) -> None:
+    image = content(asked)
+    async with serving(reactor, asked, secure=secure, limits=Limits(stall_seconds=STALL_SECONDS)) as server:
+        client = await server.client(receive_buffer=SMALL_BUFFER)
+        await client.send(wanted(0))
+        await read(client, image, range(1))
+        await client.send(b"".join(map(wanted, range(1, COUNT))))
+        await turns(reactor)
+        assert mount_of(asked).answers == 1
+        for index in range(1, READ_BEFORE):
+            await pass_seconds(server, asked, STALL_SECONDS // 4)
+            await read(client, image, range(index, index + 1))
+        assert len(asked.ranges) == 1, "the others are further ranges"
+        if end == "complete":
+            await read(client, image, range(READ_BEFORE, COUNT))
+        if end == "no-progress":
+            await server.pass_until_gone(2 * STALL_SECONDS)
+        elif end == "going-away":
+            server.factory.cut()
+        else:
+            client.reset()
+        await server.all_gone()
+        check_balance(server, asked, [] if end == "complete" else [end])

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from image_service.settings.stream_sources import StreamSource, parse_coreos_streams
+
+ENTRY = {
+    "stream": "stable",
+    "url": "https://builds.example/streams/stable.json?token=top-secret",
+    "architectures": ["x86_64", "aarch64"],
+    "keep": 3,
+}
+
+
+def faults(*entries: object) -> list[str]:
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011 - the callers compare all of it
+        parse_coreos_streams(json.dumps(entries))
+    return list(refusal.value.args)
+
+
+def test_reads_an_entry() -> None:
+    (source,) = parse_coreos_streams(json.dumps([{**ENTRY, "unknown": None}]))
+    assert source == StreamSource("stable", str(ENTRY["url"]), ("x86_64", "aarch64"), 3)
+    assert "top-secret" not in repr(source)
+
+
+def test_two_releases_stay_where_nothing_is_said() -> None:
+    entry = {name: value for name, value in ENTRY.items() if name != "keep"}
+    (source,) = parse_coreos_streams(json.dumps([entry]))
+    assert source.keep == 2
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '"x"'])
+def test_refuses_what_is_no_list(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^must be a JSON list with at least one entry$"):
+        parse_coreos_streams(text)
+
+
+def test_refuses_what_is_no_json() -> None:
+    with pytest.raises(ValueError, match=r"^must be JSON: "):
+        parse_coreos_streams("[")
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "says"),
+    [
+        ("stream", None, "stream must be at most 100"),
+        ("stream", "a/b", "stream must be at most 100"),
+        ("url", "file:///etc/passwd", "url must be an http"),
+        ("url", "https://user:top-secret@builds.example/", "url must be an http"),
+        ("url", 1, "url must be an http"),
+        ("architectures", [], "architectures must be a list"),
+        ("architectures", "x86_64", "architectures must be a list"),
+        ("architectures", ["x86-64"], "architectures: each must be at most 32"),
+        ("architectures", [1], "architectures: each must be at most 32"),
+        ("architectures", ["a", "b", "a"], "architectures: each must be there once"),
+        ("keep", 0, "keep must be a whole number from 1 to 100"),
+        ("keep", 101, "keep must be a whole number from 1 to 100"),
+        ("keep", True, "keep must be a whole number"),
+        ("keep", "2", "keep must be a whole number"),
+    ],
+)
+def test_names_entry_and_member_and_no_url(member: str, value: object, says: str) -> None:
+    (told,) = faults(ENTRY, {**ENTRY, "stream": "next", member: value})
+    assert told.startswith(f"entry 1: {says}")
+    assert "top-secret" not in told
+
+
+def test_tells_all_faults_at_once() -> None:
+    assert len(faults({}, 1, {**ENTRY, "keep": 0})) == 5
+
+
+def test_a_stream_is_there_once() -> None:
+    assert faults(ENTRY, ENTRY) == ["2 entries have the stream stable"]

@@ -1,0 +1,271 @@
+"""Everything that boot images are made of, counting what is asked of it and answering when it is told to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+import attrs
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+
+from image_service.assisted.answers import Ignition, InfraEnv
+from image_service.assisted.customizations import Customizations
+from image_service.concurrency.process_locks import Turn, no_turn
+from image_service.coreos.kargs import KernelArgument, Operation
+from image_service.errors import Unavailable, UnknownBaseImage
+from image_service.images.reference import ImageRef, Kind
+from image_service.snapshots.archive import Archive
+from image_service.snapshots.boot_images import BootImages
+from image_service.snapshots.cache_entry import Lifetimes
+from image_service.snapshots.composer import Composer
+from image_service.snapshots.encryption import SnapshotCipher
+from image_service.snapshots.resolver import InfraEnvs, Resolver
+from image_service.snapshots.shared_infra_envs import SharedInfraEnvs
+from image_service.snapshots.snapshots import Snapshots
+from tests.formats.iso_builder import CREATED, build_live_iso, live_files
+from tests.images.building import base_image
+from tests.snapshots.memory_store import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from datetime import datetime
+
+    from image_service.concurrency.version_counters import VersionCounters
+    from image_service.images.base import BaseImage, NmstateImage
+    from image_service.images.boot_image import BootImage
+    from image_service.images.reference import Credentials
+
+    InThread = Callable[[Callable[[], BootImage]], Awaitable[BootImage]]
+
+T = TypeVar("T")
+
+ID = "a6c0ff12-3456-4789-8abc-def012345678"
+VERSION = "4.20"
+FULL, DISCONNECTED = Kind.FULL_ISO, Kind.DISCONNECTED_ISO
+REF = ImageRef(ID, VERSION, "x86_64", FULL)
+CONFIG = b'{"ignition": {"version": "3.2.0"}}'
+MODIFIED = CREATED.replace(year=CREATED.year + 1)
+TTL_SECONDS = 60
+GRACE_SECONDS = 600
+MAX_AGE_SECONDS = 3600
+WINDOW_SECONDS = 60
+HELD_BYTES = 1024 * 1024
+BASE_URL = "https://images.test"
+
+
+@attrs.define(eq=False)
+class CountingCatalog:
+    """A catalog of the images that it is given.
+
+    Args:
+        images: by version, architecture and kind.
+        asked: how often for each.
+    """
+
+    images: dict[tuple[str, str, Kind], BaseImage]
+    asked: Counter[tuple[str, str, Kind]] = attrs.field(factory=Counter)
+
+    def find(self, version: str, architecture: str, kind: Kind) -> BaseImage:
+        """As ``Catalog.find``."""
+        self.asked[version, architecture, kind] += 1
+        if (version, architecture, kind.base) in self.images:
+            return self.images[version, architecture, kind.base]
+        for (_, there, of), base in self.images.items():
+            if (base.version, there, of) == (version, architecture, kind.base):
+                return base
+        raise UnknownBaseImage(f"there is no {version} for {architecture}")
+
+    def find_by_digest(self, sha256: str, kind: Kind) -> BaseImage | None:
+        """As ``Catalog.find_by_digest``."""
+        bases = (base for (_, _, of), base in self.images.items() if of is kind.base)
+        return next((base for base in bases if base.sha256 == sha256), None)
+
+
+@attrs.define(eq=False)
+class HeldTemplates:
+    """Templates that are there as soon as the test has put them there.
+
+    Args:
+        iso: the minimal ISO of every base image.
+        archive: with nmstatectl.
+    """
+
+    iso: BaseImage | None = None
+    archive: NmstateImage | None = None
+
+    def minimal_iso(self, base: BaseImage) -> BaseImage:
+        """As ``Templates.minimal_iso``."""
+        if self.iso is None:
+            raise Unavailable(f"a minimal ISO of {base.name} is being made", retry_after_seconds=5)
+        return self.iso
+
+    def nmstate(self, base: BaseImage) -> NmstateImage:
+        """As ``Templates.nmstate``."""
+        if self.archive is None:
+            raise Unavailable(f"nmstatectl of {base.name} is being read", retry_after_seconds=5)
+        return self.archive
+
+
+def infra_env_of(
+    arguments: Iterable[str] = (),
+    version: str | None = None,
+    kind: Kind | None = None,
+    architecture: str | None = None,
+) -> InfraEnv:
+    """What an infra-env says about itself; the arguments are to be appended."""
+    operations = tuple(KernelArgument(Operation.APPEND, argument) for argument in arguments)
+    return InfraEnv(operations, version, kind, architecture)
+
+
+@attrs.define(eq=False)
+class CountingAssisted:
+    """assisted-service.
+
+    Args:
+        config: of every infra-env.
+        modified: its date.
+        told: of every infra-env itself.
+        initrd: the ramdisk of every infra-env.
+        calls: the questions in their order: which, whose, for what, and by whose credentials.
+        held: while this is a list, questions wait in it, to be let go by the test.
+        failures: what to raise instead of an answer, by question.
+        cancelled: the questions that were taken back.
+    """
+
+    config: bytes = CONFIG
+    modified: datetime | None = MODIFIED
+    told: InfraEnv = attrs.field(factory=infra_env_of)
+    initrd: bytes | None = None
+    calls: list[tuple[str, str, Kind | None, Credentials | None]] = attrs.field(factory=list)
+    held: list[Deferred[None]] | None = None
+    failures: dict[str, Exception] = attrs.field(factory=dict)
+    cancelled: list[str] = attrs.field(factory=list)
+
+    async def ignition(
+        self, infra_env_id: str, discovery_iso_type: Kind | None, credentials: Credentials | None
+    ) -> Ignition:
+        """As ``AssistedService.ignition``."""
+        await self._ask("ignition", infra_env_id, discovery_iso_type, credentials)
+        return Ignition(self.config, self.modified)
+
+    async def infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
+        """As ``AssistedService.infra_env``."""
+        await self._ask("infra-env", infra_env_id, None, credentials)
+        return self.told
+
+    async def ramdisk(self, infra_env_id: str, credentials: Credentials | None) -> bytes | None:
+        """As ``AssistedService.ramdisk``."""
+        await self._ask("ramdisk", infra_env_id, None, credentials)
+        return self.initrd
+
+    @property
+    def asked(self) -> list[str]:
+        """The questions, in their order."""
+        return [call[0] for call in self.calls]
+
+    def let_go(self) -> None:
+        """Answer what is being waited for, and what comes from now on."""
+        held, self.held = self.held or [], None
+        for deferred in held:
+            if not deferred.called:
+                deferred.callback(None)
+
+    async def _ask(
+        self, question: str, infra_env_id: str, kind: Kind | None, credentials: Credentials | None
+    ) -> None:
+        self.calls.append((question, infra_env_id, kind, credentials))
+        if question in self.failures:
+            raise self.failures[question]
+        if self.held is not None:
+            gate: Deferred[None] = Deferred()
+            self.held.append(gate)
+            try:
+                await gate
+            except CancelledError:
+                self.cancelled.append(question)
+                raise
+
+
+@attrs.define(eq=False)
+class HeldThreads:
+    """Threads whose work is done when the test says so."""
+
+    waiting: list[tuple[Callable[[], BootImage], Deferred[BootImage]]] = attrs.field(factory=list)
+
+    def run(self, work: Callable[[], BootImage]) -> Deferred[BootImage]:
+        """Take work."""
+        done: Deferred[BootImage] = Deferred()
+        self.waiting.append((work, done))
+        return done
+
+    def work(self) -> None:
+        """Do what was taken."""
+        for work, done in self.waiting:
+            try:
+                done.callback(work())
+            except Exception as error:  # noqa: BLE001 - as a thread pool does
+                done.errback(error)
+        self.waiting.clear()
+
+
+async def at_once(work: Callable[[], T]) -> T:
+    """A thread that needs no waiting for."""
+    return work()
+
+
+@attrs.define(eq=False)
+class World:
+    """Boot images, and what they are made of."""
+
+    catalog: CountingCatalog
+    clock: Clock = attrs.field(factory=Clock)
+    assisted: CountingAssisted = attrs.field(factory=CountingAssisted)
+    threads: HeldThreads = attrs.field(factory=HeldThreads)
+    templates: HeldTemplates = attrs.field(factory=HeldTemplates)
+    store: MemoryStore = attrs.field(factory=MemoryStore)
+    images: BootImages = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.images = self.make_images()
+
+    def make_images(
+        self, in_thread: InThread | None = None, stamps: VersionCounters | None = None, turn: Turn = no_turn
+    ) -> BootImages:
+        """Boot images of this world that nobody has asked for yet."""
+        customizations = Customizations(self.assisted)
+        archive = Archive(self.store, SnapshotCipher(bytes(32)), at_once)
+        lifetimes = Lifetimes(TTL_SECONDS, GRACE_SECONDS, MAX_AGE_SECONDS)
+        infra_envs: InfraEnvs = customizations
+        if stamps is not None:
+            infra_envs = SharedInfraEnvs(customizations, archive, self.clock, TTL_SECONDS, turn)
+        return BootImages(
+            Composer(self.catalog, self.templates, in_thread or self.threads.run, BASE_URL),
+            Resolver(infra_envs, self.clock, TTL_SECONDS, GRACE_SECONDS),
+            Snapshots(customizations.get, archive, self.clock, lifetimes=lifetimes, stamps=stamps, turn=turn),
+            archive,
+            self.clock,
+            window_seconds=WINDOW_SECONDS,
+            held_bytes=HELD_BYTES,
+            stamps=stamps,
+        )
+
+
+@contextmanager
+def world() -> Iterator[World]:
+    """A world with a full ISO for two architectures, and a disconnected one."""
+    with ExitStack() as open_files:
+
+        def base(architecture: str, *, disconnected: bool = False) -> BaseImage:
+            iso = build_live_iso({**live_files(), "coreos/for": f"{architecture} {disconnected}".encode()})
+            return open_files.enter_context(
+                base_image(iso, architecture=architecture, disconnected=disconnected)
+            )
+
+        images = {
+            (VERSION, "x86_64", FULL): base("x86_64"),
+            (VERSION, "aarch64", FULL): base("aarch64"),
+            (VERSION, "x86_64", DISCONNECTED): base("x86_64", disconnected=True),
+        }
+        yield World(CountingCatalog(images))

@@ -1,0 +1,140 @@
+"""A client of boot images: asks as a request of its kind does, and reads what it gets."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, cast
+
+import attrs
+from twisted.internet.defer import Deferred
+
+from image_service.images.reference import Reader
+from image_service.snapshots.versions import Composed, ImageRequest, ReadMode
+from image_service.standalone.tokens import TokenSigner
+from tests.images.building import read
+from tests.snapshots.doubles import ID, REF, World
+from tests.snapshots.pinning import FaultyStore
+
+if TYPE_CHECKING:
+    from twisted.python.failure import Failure
+
+    from image_service.images.reference import Credentials, Ref
+    from image_service.snapshots.boot_images import BootImages
+    from tests.snapshots.memory_store import MemoryStore
+
+_SIGNER = TokenSigner()
+
+
+def bytes_of(composed: Composed) -> bytes:
+    """The whole image."""
+    return read(composed.representation.image.extents.extents)
+
+
+def etag_of(composed: Composed) -> str:
+    return composed.representation.image.etag
+
+
+def say(world: World, text: str = "") -> None:
+    """Let assisted-service answer with this text, and a token that nobody has seen."""
+    config = {"ignition": {"version": "3.2.0"}, "text": text, "token": _SIGNER.sign(ID)}
+    world.assisted.config = json.dumps(config).encode()
+
+
+def faulty_store(world: World) -> FaultyStore:
+    """Put a store that can be told to fail below a world, which starts anew with it."""
+    store = FaultyStore()
+    world.store = cast("MemoryStore", store)
+    restart(world)
+    return store
+
+
+def restart(world: World) -> None:
+    """Go on with another process; what the one before had not saved is lost, as with ``kill -9``."""
+    world.images = world.make_images()
+
+
+class Asked:
+    """A request that may have to wait; when its image is there, the answer begins and ends at once."""
+
+    def __init__(self, images: BootImages, want: ImageRequest, *, moves: bool) -> None:
+        self._results: list[Composed | BaseException] = []
+        self.was_at_once = False
+        composed = images.at_once(want)
+        if composed is None:
+            asked = images.get(want)
+        else:
+            self.was_at_once = True
+            asked = Deferred()
+            asked.callback(composed)
+        asked.addCallback(self._read, images, want, moves=moves).addErrback(self._fail)
+
+    def _fail(self, failure: Failure) -> None:
+        self._results.append(cast("BaseException", failure.value))
+
+    def _read(self, composed: Composed, images: BootImages, want: ImageRequest, *, moves: bool) -> None:
+        if moves:
+            images.mounts.end(images.reads(want, composed))
+        else:
+            images.shows(want, composed)
+        self._results.append(composed)
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self._results)
+
+    @property
+    def succeeded(self) -> bool:
+        return isinstance(self._results[0], Composed)
+
+    @property
+    def composed(self) -> Composed:
+        """What was served; raises what was told instead."""
+        (result,) = self._results
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    @property
+    def error(self) -> BaseException:
+        (result,) = self._results
+        assert isinstance(result, BaseException), result
+        return result
+
+
+@attrs.frozen
+class Client:
+    """One client that reads one image.
+
+    Args:
+        world: where it asks; whichever process is running then.
+        address: its address.
+        credentials: its credentials.
+        ref: what it reads.
+    """
+
+    world: World
+    address: str = "192.0.2.1"
+    credentials: Credentials | None = None
+    ref: Ref = REF
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.address, self.credentials, self.ref)
+
+    def ask(self, want: ImageRequest | None = None, *, moves: bool = True) -> Asked:
+        return Asked(self.world.images, want or ImageRequest(self.reader, ReadMode.CONTINUING), moves=moves)
+
+    def range(self) -> Composed:
+        """A range without a validator."""
+        return self.ask().composed
+
+    def whole(self) -> Composed:
+        """A whole GET."""
+        return self.ask(ImageRequest(self.reader)).composed
+
+    def head(self) -> Composed:
+        return self.ask(ImageRequest(self.reader), moves=False).composed
+
+    def named(self, *etags: str, date: str | None = None) -> Composed:
+        """A range with If-Match or If-Range."""
+        return self.ask(ImageRequest(self.reader, ReadMode.NAMED, etags, date)).composed

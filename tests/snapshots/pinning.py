@@ -1,0 +1,218 @@
+"""What snapshots are made with in tests: an assisted-service and a store that do what they are told."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+
+from image_service.concurrency.process_locks import Turn, no_turn
+from image_service.concurrency.version_counters import VersionCounters
+from image_service.errors import StoreFailed
+from image_service.images.customization import Customization
+from image_service.images.reference import Kind
+from image_service.snapshots.archive import Archive
+from image_service.snapshots.cache_entry import Lifetimes
+from image_service.snapshots.encryption import SnapshotCipher
+from image_service.snapshots.snapshot import SnapshotKey
+from image_service.snapshots.snapshots import Snapshots
+from image_service.standalone.tokens import TokenSigner
+from tests.snapshots.memory_store import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+    from datetime import datetime
+
+    from image_service.images.reference import Credentials
+    from image_service.snapshots.repository import SnapshotStore
+    from image_service.snapshots.snapshot import Snapshot
+
+T = TypeVar("T")
+
+ID = "a6c0ff12-3456-4789-8abc-def012345678"
+QUESTION = SnapshotKey(ID, Kind.FULL_ISO, None)
+LIFETIMES = Lifetimes(ttl=60, grace=600, max_age=3600)
+SECRET = b"s" * 32
+NOW = 1_700_000_000.0
+
+_SIGNER = TokenSigner()
+
+
+def customization(text: str = "", modified: datetime | None = None, **parts: Any) -> Customization:
+    """An answer with a token of its own in it, and nothing else that differs unless it is told to."""
+    token = _SIGNER.sign(ID)
+    config = json.dumps({"ignition": {"version": "3.2.0"}, "text": text, "token": token})
+    arguments = parts.pop("kernel_arguments", ())
+    return Customization(config.encode(), arguments, modified, **parts)
+
+
+class Outcome(Generic[T]):
+    """What becomes of a coroutine that may have to wait."""
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._results: list[T | Failure] = []
+        Deferred.fromCoroutine(work).addBoth(self._results.append)
+
+    @property
+    def is_there(self) -> bool:
+        return bool(self._results)
+
+    @property
+    def value(self) -> T:
+        """What it gave, or raises what it failed with."""
+        (result,) = self._results
+        if isinstance(result, Failure):
+            result.raiseException()
+        return result
+
+    @property
+    def error(self) -> BaseException:
+        (result,) = self._results
+        assert isinstance(result, Failure), result
+        return cast("BaseException", result.value)
+
+
+def outcome(work: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine gives that has nothing to wait for."""
+    return Outcome(work).value
+
+
+async def at_once(work: Callable[[], T], /) -> T:
+    """A thread that needs no waiting for."""
+    return work()
+
+
+@attrs.define(eq=False)
+class Upstream:
+    """assisted-service: a new token in each answer.
+
+    Args:
+        text: in the configs that it answers with.
+        parts: of its answers, beside the config.
+        error: raised instead of an answer.
+        asked: all that was asked.
+        held: while this is a list, who asks waits in it.
+    """
+
+    text: str = ""
+    parts: dict[str, Any] = attrs.field(factory=dict)
+    error: Exception | None = None
+    asked: list[SnapshotKey] = attrs.field(factory=list)
+    held: list[Deferred[None]] | None = None
+
+    async def ask(self, infra_env_id: str, kind: Kind, credentials: Credentials | None) -> Customization:
+        self.asked.append(SnapshotKey(infra_env_id, kind, credentials))
+        if self.held is not None:
+            self.held.append(Deferred())
+            await self.held[-1]
+        if self.error is not None:
+            raise self.error
+        return customization(self.text, **self.parts)
+
+    def let_go(self) -> None:
+        """Answer who waits, and who comes from now on."""
+        held, self.held = self.held or [], None
+        for deferred in held:
+            deferred.callback(None)
+
+
+@attrs.define(eq=False)
+class FaultyStore:
+    """A store that fails at what it is told to.
+
+    Args:
+        store: does the work.
+        broken: the names of the methods that fail.
+        gate: None, or what every method waits for.
+        called: how often, by name.
+    """
+
+    store: SnapshotStore = attrs.field(factory=MemoryStore)
+    broken: set[str] = attrs.field(factory=set)
+    gate: Deferred[None] | None = None
+    called: Counter[str] = attrs.field(factory=Counter)
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        method = getattr(self.store, name)
+
+        async def call(*arguments: Any) -> Any:
+            self.called[name] += 1
+            if self.gate is not None:
+                await self.gate
+            if name in self.broken:
+                raise StoreFailed(f"{name} fails")
+            return await method(*arguments)
+
+        return call
+
+
+def _make_clock() -> Clock:
+    clock = Clock()
+    clock.advance(NOW)
+    return clock
+
+
+@attrs.define(eq=False)
+class Pinning:
+    """Snapshots, and what they are made with.
+
+    Args:
+        store: may be shared with others.
+        upstream: may be too.
+        clock: may be too.
+        secret: of the instance.
+        lifetimes: how long what is good.
+        stamps: may be shared with others, too.
+        turn: of asking.
+    """
+
+    store: FaultyStore = attrs.field(factory=FaultyStore)
+    upstream: Upstream = attrs.field(factory=Upstream)
+    clock: Clock = attrs.field(factory=_make_clock)
+    secret: bytes = SECRET
+    lifetimes: Lifetimes = LIFETIMES
+    stamps: VersionCounters = attrs.field(factory=VersionCounters)
+    turn: Turn = no_turn
+    counted: Counter[str] = attrs.field(factory=Counter)
+    archive: Archive = attrs.field(init=False)
+    snapshots: Snapshots = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.archive = Archive(cast("SnapshotStore", self.store), SnapshotCipher(self.secret), at_once)
+        self.snapshots = Snapshots(
+            self.upstream.ask,
+            self.archive,
+            self.clock,
+            lifetimes=self.lifetimes,
+            count=lambda word: self.counted.update([word]),
+            stamps=self.stamps,
+            turn=self.turn,
+        )
+
+    def restarted(self) -> Pinning:
+        """The process that follows."""
+        return attrs.evolve(self, counted=Counter())
+
+    def may_go_on(self, snapshot: Snapshot) -> bool:
+        """Whether a mount may go on with it now, without anybody being asked."""
+        return self.clock.seconds() < self.snapshots.goes_on_until(snapshot)
+
+    def newest(self, question: SnapshotKey = QUESTION) -> Snapshot:
+        """The newest snapshot, which must be there at once."""
+        return outcome(self.snapshots.newest(question))
+
+    def config(self, snapshot: Snapshot) -> bytes:
+        """The config in a snapshot, byte for byte."""
+        found = outcome(self.snapshots.customization(snapshot))
+        assert found is not None
+        return found.ignition
+
+    @property
+    def rounds(self) -> int:
+        """How often assisted-service was asked."""
+        return len(self.upstream.asked)

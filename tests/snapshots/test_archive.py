@@ -1,0 +1,437 @@
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, cast
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
+from twisted.logger import capturedLogs, formatEvent
+
+from image_service.coreos.kargs import KernelArgument, Operation
+from image_service.images.customization import Customization
+from image_service.images.reference import (
+    Artifact,
+    ArtifactRef,
+    Credentials,
+    CredentialScheme,
+    ImageRef,
+    Kind,
+    Reader,
+)
+from image_service.snapshots import archive as archive_module
+from image_service.snapshots.archive import THREAD_BYTES, Archive
+from image_service.snapshots.encryption import SnapshotCipher
+from image_service.snapshots.snapshot import Snapshot, SnapshotKey
+from tests.snapshots.memory_store import MemoryStore
+from tests.snapshots.pinning import (
+    ID,
+    NOW,
+    QUESTION,
+    SECRET,
+    FaultyStore,
+    Outcome,
+    Pinning,
+    customization,
+    outcome,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from image_service.images.reference import Ref
+    from image_service.snapshots.repository import SnapshotStore
+
+METHODS = ("latest", "load", "add", "validated", "end", "save_mounts", "mount", "sweep")
+CREDENTIALS = [
+    None,
+    Credentials(CredentialScheme.API_KEY, "one"),
+    Credentials(CredentialScheme.API_KEY, "two"),
+    Credentials(CredentialScheme.IMAGE_TOKEN, "one"),
+    Credentials(CredentialScheme.AUTHORIZATION, "one"),
+]
+READER = Reader("192.0.2.1", None, ImageRef(ID, "4.20", "x86_64", Kind.FULL_ISO))
+BASE = "5f" * 32
+
+
+@pytest.fixture
+def pinning() -> Pinning:
+    return Pinning()
+
+
+def add(
+    pinning: Pinning, answer: Customization, *, after: int = 0, question: SnapshotKey = QUESTION
+) -> Snapshot:
+    return outcome(pinning.archive.add(question, answer, after=after, at=pinning.clock.seconds()))
+
+
+def same(pinning: Pinning, snapshot: Snapshot, answer: Customization) -> bool:
+    return outcome(pinning.archive.holds_same(snapshot, answer))
+
+
+def loaded(pinning: Pinning, snapshot: Snapshot) -> Customization | None:
+    return outcome(pinning.archive.load(snapshot))
+
+
+# What is kept comes back.
+
+
+def test_a_snapshot_comes_back_as_it_was_in_the_next_process(pinning: Pinning) -> None:
+    assert outcome(pinning.archive.latest(QUESTION)) is None
+    argument = KernelArgument(Operation.APPEND, "quiet")
+    answer = customization("x", kernel_arguments=(argument,), ramdisk=b"070701")
+    kept = add(pinning, answer)
+    outcome(pinning.archive.validated(kept, NOW + 60))
+    found = outcome(pinning.restarted().archive.latest(QUESTION))
+    assert found is not None
+    snapshot, validated_at = found
+    assert (snapshot.generation, snapshot.taken_at, validated_at) == (1, NOW, NOW + 60)
+    assert snapshot.key == kept.key
+    assert same(pinning.restarted(), snapshot, answer)
+    assert loaded(pinning.restarted(), snapshot) == answer
+
+
+def test_a_superseded_generation_is_found_until_its_question_ends(pinning: Pinning) -> None:
+    first, second = customization("1"), customization("2")
+    kept = add(pinning, first)
+    add(pinning, second, after=1)
+    archive = pinning.restarted().archive
+    found = outcome(archive.find(QUESTION, 1))
+    assert found is not None
+    assert outcome(archive.load(found)) == first
+    assert outcome(archive.find(QUESTION, 3)) is None
+    outcome(pinning.archive.end(kept, NOW))
+    for anyone in (pinning, pinning.restarted()):
+        assert outcome(anyone.archive.find(QUESTION, 1)) is None
+        assert outcome(anyone.archive.latest(QUESTION)) is None
+    assert add(pinning, first, after=2).generation == 3
+
+
+def test_each_credential_and_each_kind_has_its_own(pinning: Pinning) -> None:
+    questions = [
+        SnapshotKey(ID, kind, credentials)
+        for kind in (Kind.FULL_ISO, Kind.MINIMAL_ISO, Kind.PXE_INITRD)
+        for credentials in CREDENTIALS
+    ]
+    answers = {question: customization() for question in questions}
+    for question, answer in answers.items():
+        assert add(pinning, answer, question=question).generation == 1
+    for question, answer in answers.items():
+        found = outcome(pinning.restarted().archive.latest(question))
+        assert found is not None
+        assert loaded(pinning, found[0]) == answer
+
+
+def test_what_was_sealed_for_others_does_not_open(pinning: Pinning) -> None:
+    """Even where a row is found: were a key ever taken for another, the seal would tell."""
+    kept = add(pinning, customization("s3cr3t"))
+    others = attrs.evolve(QUESTION, credentials=CREDENTIALS[1])
+    archive = pinning.restarted().archive
+    with capturedLogs() as events:
+        assert outcome(archive.load(attrs.evolve(kept, question=others))) is None
+    assert len(events) == 1
+    assert "s3cr3t" not in str(events)
+    assert outcome(attrs.evolve(pinning, secret=b"t" * 32).archive.latest(QUESTION)) is None
+
+
+def test_a_damaged_payload_is_none(pinning: Pinning) -> None:
+    kept = add(pinning, customization())
+    store = cast("MemoryStore", pinning.store.store)
+    row = store._rows[kept.key, 1]
+    assert row.sealed is not None
+    row.sealed = row.sealed[:-1] + bytes([row.sealed[-1] ^ 1])
+    assert outcome(pinning.restarted().archive.latest(QUESTION)) is None
+    assert loaded(pinning, kept) is not None, "whoever has it in memory goes on"
+
+
+def test_nobody_who_reads_the_store_finds_a_secret_in_it(pinning: Pinning) -> None:
+    secret = Credentials(CredentialScheme.API_KEY, "s3cr3t-key")
+    question = SnapshotKey(ID, Kind.FULL_ISO, secret)
+    kept = add(pinning, customization("s3cr3t-text"), question=question)
+    outcome(pinning.archive.save_mounts([(attrs.evolve(READER, credentials=secret), kept, BASE, NOW, NOW)]))
+    store = cast("MemoryStore", pinning.store.store)
+    written = f"{store._rows} {store._mounts}"
+    for told in ("s3cr3t", ID, "192.0.2.1", "ignition", "4.20"):
+        assert told not in written
+    assert "s3cr3t" not in f"{kept!r} {question!r} {kept.tenure!r}"
+
+
+# Two processes, one store.
+
+
+def test_who_is_faster_wins_and_the_other_takes_what_it_kept(pinning: Pinning) -> None:
+    other = pinning.restarted()
+    first, second = customization("same"), customization("same")
+    assert first != second
+    kept, adopted = add(pinning, first), add(other, second)
+    assert (adopted.generation, adopted.taken_at) == (kept.generation, kept.taken_at)
+    assert loaded(other, adopted) == first
+
+
+def test_what_the_other_process_keeps_is_not_taken_for_another_answer(pinning: Pinning) -> None:
+    """It was asked before somebody changed the infra-env."""
+    other = pinning.restarted()
+    old, new = customization("old"), customization("new")
+    add(pinning, old)
+    for generation in (2, 3):
+        add(pinning, customization(str(generation)), after=generation - 1)
+    pinning.store.called.clear()
+    kept = add(other, new)
+    assert kept.generation == 4
+    assert pinning.store.called["add"] == 2
+    assert loaded(other, kept) == new
+    assert loaded(pinning.restarted(), kept) == new
+
+
+def test_behind_an_end_of_the_other_process_it_goes_on(pinning: Pinning) -> None:
+    other = pinning.restarted()
+    kept = add(pinning, customization("1"))
+    outcome(other.archive.end(kept, NOW))
+    assert loaded(pinning, kept) is not None, "what is in memory is another matter"
+    assert outcome(pinning.archive.latest(QUESTION)) is None
+    assert add(other, customization("1")).generation == 2
+
+
+# A store that fails.
+
+
+@pytest.mark.parametrize("broken", [(), *((method,) for method in METHODS), METHODS])
+def test_whatever_fails_the_answer_is_kept_in_memory(pinning: Pinning, broken: tuple[str, ...]) -> None:
+    pinning.store.broken.update(broken)
+    archive, answer = pinning.archive, customization()
+    outcome(archive.latest(QUESTION))
+    kept = add(pinning, answer)
+    assert loaded(pinning, kept) == answer
+    outcome(archive.validated(kept, NOW + 1))
+    outcome(archive.save_mounts([(READER, kept, BASE, NOW, NOW)]))
+    outcome(archive.recall(READER))
+    outcome(archive.sweep(NOW))
+    outcome(archive.end(kept, NOW))
+    assert loaded(pinning, kept) == (answer if broken == ("end",) else None)
+
+
+def test_what_was_not_stored_is_never_taken_for_what_was(pinning: Pinning) -> None:
+    """The store may have others by any number that is made up."""
+    stored = customization("stored")
+    add(pinning, stored)
+    other = pinning.restarted()
+    other.store = attrs.evolve(pinning.store, broken=set(METHODS))
+    other.__attrs_post_init__()
+    unsaved = [add(other, customization("unsaved")) for _ in range(3)]
+    other.store.broken.clear()
+    assert len({snapshot.generation for snapshot in unsaved}) == 3
+    assert all(snapshot.generation < 0 for snapshot in unsaved)
+    found = outcome(other.archive.latest(QUESTION))
+    assert found is not None
+    assert loaded(other, found[0]) == stored
+    assert outcome(pinning.restarted().archive.load(unsaved[0])) is None
+    later = customization("later")
+    kept = add(other, later, after=unsaved[2].generation)
+    assert (kept.generation, loaded(pinning.restarted(), kept)) == (2, later)
+
+
+def test_when_the_store_is_back_numbers_begin_with_its_own(pinning: Pinning) -> None:
+    pinning.store.broken.update(METHODS)
+    unsaved = add(pinning, customization("1"))
+    pinning.store.broken.clear()
+    assert add(pinning, customization("2"), after=unsaved.generation).generation == 1
+
+
+def test_a_store_that_can_only_be_written_ends_nowhere(pinning: Pinning) -> None:
+    add(pinning, customization("1"))
+    other = pinning.restarted()
+    pinning.store.broken.add("latest")
+    answer = customization("2")
+    kept = add(other, answer)
+    assert kept.generation < 0
+    assert loaded(other, kept) == answer
+
+
+@pytest.mark.parametrize("broken", [{"add"}, {"load", "latest"}, set(METHODS)])
+def test_a_failing_store_is_told_of_once(pinning: Pinning, broken: set[str]) -> None:
+    """Also where only writing fails, as on a full disk."""
+    pinning.store.broken.update(broken)
+    with capturedLogs() as events:
+        for _ in range(5):
+            outcome(pinning.archive.latest(QUESTION))
+            snapshot = add(pinning, customization())
+            loaded(pinning, attrs.evolve(snapshot, generation=99))
+    told = [formatEvent(event) for event in events]
+    assert len(told) == len({method == "add" for method in broken})
+    assert all("fails" in line for line in told)
+
+
+def test_a_failure_after_a_recovery_is_told_again(pinning: Pinning) -> None:
+    with capturedLogs() as events:
+        for broken in (True, True, False, True, True):
+            pinning.store.broken = {"latest"} if broken else set()
+            outcome(pinning.archive.latest(QUESTION))
+    assert len(events) == 2
+
+
+# Mounts.
+
+
+def test_a_mount_is_recalled_by_the_next_process_for_the_same_reader_alone(pinning: Pinning) -> None:
+    kept = add(pinning, customization())
+    outcome(pinning.archive.save_mounts([(READER, kept, BASE, NOW, NOW)]))
+    archive = pinning.restarted().archive
+    mount = outcome(archive.recall(READER))
+    assert mount is not None
+    assert (mount.key, mount.generation, mount.base_sha256, mount.read_at) == (kept.key, 1, BASE, NOW)
+    others = [
+        attrs.evolve(READER, address="192.0.2.2"),
+        *(attrs.evolve(READER, credentials=credentials) for credentials in CREDENTIALS[1:]),
+        *(Reader(READER.address, None, ref) for ref in REFS if ref != READER.ref),
+    ]
+    assert [outcome(archive.recall(other)) for other in others] == [None] * len(others)
+
+
+REFS: list[Ref] = [
+    ImageRef(ID, "4.20", "x86_64", Kind.FULL_ISO),
+    ImageRef(ID, "4.20", "x86_64", Kind.MINIMAL_ISO),
+    ImageRef(ID, "4.20", "x86_64", None),
+    ImageRef(ID, "4.20", None, Kind.FULL_ISO),
+    ImageRef(ID, None, None, None),
+    ImageRef(ID.replace("a", "b"), "4.20", "x86_64", Kind.FULL_ISO),
+    ArtifactRef(Artifact.ROOTFS, "4.20", "x86_64"),
+    ArtifactRef(Artifact.KERNEL, "4.20", "x86_64"),
+]
+
+
+def test_a_mount_goes_with_the_end_of_what_it_reads(pinning: Pinning) -> None:
+    kept = add(pinning, customization())
+    outcome(pinning.archive.save_mounts([(READER, kept, BASE, NOW, NOW)]))
+    outcome(pinning.archive.end(kept, NOW))
+    assert outcome(pinning.restarted().archive.recall(READER)) is None
+
+
+def test_no_mounts_cost_no_transaction(pinning: Pinning) -> None:
+    outcome(pinning.archive.save_mounts([]))
+    assert pinning.store.called["save_mounts"] == 0
+
+
+def test_what_nobody_uses_is_swept_out(pinning: Pinning) -> None:
+    add(pinning, customization())
+    with capturedLogs() as events:
+        outcome(pinning.archive.sweep(NOW))
+        outcome(pinning.archive.sweep(NOW + 1))
+    assert [formatEvent(event) for event in events] == ["1 snapshots that nobody used were dropped"]
+    assert outcome(pinning.restarted().archive.latest(QUESTION)) is None
+
+
+# Bounds.
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 400)), max_size=30))
+def test_what_is_kept_in_memory_is_bounded(steps: list[tuple[int, int]]) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(archive_module, "RECENT_BYTES", 2000)
+        patched.setattr(archive_module, "OVERHEAD_BYTES", 100)
+        pinning = Pinning()
+        archive = pinning.archive
+        for which, size in steps:
+            question = attrs.evolve(QUESTION, infra_env_id=str(which))
+            add(pinning, Customization(bytes(size), (), None), question=question)
+            held = sum(len(kept.ignition) + 100 for kept in archive._recent.values())
+            assert held == archive._recent_bytes
+            assert held <= 2000 or len(archive._recent) == 1
+
+
+def test_kernel_arguments_and_ramdisks_count_too(pinning: Pinning) -> None:
+    argument = KernelArgument(Operation.APPEND, "x" * 1000)
+    add(pinning, Customization(b"i" * 10, (argument,), None, b"r" * 100))
+    assert pinning.archive._recent_bytes == 1000 + 10 + 100 + archive_module.OVERHEAD_BYTES
+
+
+def test_the_one_that_is_about_to_be_used_is_kept_however_large(
+    pinning: Pinning, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a store it would be asked for again and again."""
+    monkeypatch.setattr(archive_module, "RECENT_BYTES", 10)
+    pinning.store.broken.update(METHODS)
+    answers = [customization("1"), customization("2")]
+    first, second = (add(pinning, answer) for answer in answers)
+    assert (loaded(pinning, first), loaded(pinning, second)) == (None, answers[1])
+    assert same(pinning, first, answers[0]), "which is known without it"
+
+
+def test_what_is_used_is_the_last_to_give_way(pinning: Pinning, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [customization(str(number)) for number in range(3)]
+    pinning.store.broken.update(METHODS)
+    first, second = (add(pinning, answer) for answer in answers[:2])
+    monkeypatch.setattr(archive_module, "RECENT_BYTES", pinning.archive._recent_bytes)
+    loaded(pinning, first)
+    add(pinning, answers[2])
+    assert (loaded(pinning, first), loaded(pinning, second)) == (answers[0], None)
+
+
+# Threads.
+
+
+@attrs.define(eq=False)
+class Threads:
+    """Counts what is done in them."""
+
+    done: int = 0
+
+    def __call__(self, work: Callable[[], object], /) -> Deferred[object]:
+        self.done += 1
+        result: Deferred[object] = Deferred()
+        result.callback(work())
+        return result
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (Customization(b"i" * (THREAD_BYTES - 500), (), None), (0, 0)),
+        (Customization(b"i" * (THREAD_BYTES + 1), (), None), (1, 2)),
+        (Customization(b"i" * THREAD_BYTES, (KernelArgument(Operation.APPEND, "x"),), None), (1, 2)),
+        (Customization(b"i", (), None, os.urandom(THREAD_BYTES)), (1, 2)),
+        # Of a few bytes, a ramdisk may unpack to many.
+        (Customization(b"i", (), None, b"070701"), (0, 2)),
+    ],
+)
+def test_what_takes_a_while_is_done_in_a_thread(answer: Customization, expected: tuple[int, int]) -> None:
+    ciphering, fingerprinting = expected
+    threads, store = Threads(), MemoryStore()
+    archive = Archive(store, SnapshotCipher(SECRET), threads)  # type: ignore[arg-type]  # one type for all
+    kept = outcome(archive.add(QUESTION, answer, after=0, at=NOW))
+    assert threads.done == ciphering, "sealing, and no fingerprint"
+    archive = Archive(store, SnapshotCipher(SECRET), threads)  # type: ignore[arg-type]  # same
+    outcome(archive.load(kept))
+    assert threads.done == 2 * ciphering, "and unsealing"
+    assert outcome(archive.holds_same(kept, answer))
+    assert threads.done == 2 * ciphering + fingerprinting, "of both"
+    outcome(archive.holds_same(kept, answer))
+    assert threads.done == 2 * ciphering + fingerprinting * 3 // 2, "of what is new"
+
+
+def test_nothing_is_the_same_as_what_is_not_kept_any_more(pinning: Pinning) -> None:
+    answer = customization("x")
+    kept = add(pinning, answer)
+    assert not same(pinning, kept, customization("y"))
+    kept.fingerprint = None
+    outcome(pinning.archive.end(kept, NOW))
+    assert not same(pinning, kept, answer)
+
+
+def test_a_store_that_takes_its_time_holds_nobody_else_up(pinning: Pinning) -> None:
+    gate: Deferred[None] = Deferred()
+
+    @attrs.define(eq=False)
+    class Slow(MemoryStore):
+        async def add(self, key: bytes, generation: int, sealed: bytes, taken_at: float) -> bool:
+            await gate
+            return await super().add(key, generation, sealed, taken_at)
+
+    pinning.store = FaultyStore(cast("SnapshotStore", Slow()))
+    pinning.__attrs_post_init__()
+    adding = Outcome(pinning.archive.add(QUESTION, customization(), after=0, at=NOW))
+    assert outcome(pinning.archive.latest(QUESTION)) is None
+    assert not adding.is_there
+    gate.callback(None)
+    assert adding.value.generation == 1

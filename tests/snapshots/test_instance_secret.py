@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from twisted.logger import capturedLogs, formatEvent
+
+from image_service.concurrency.directory_lock import directory_lock
+from image_service.errors import StoreFailed
+from image_service.snapshots.instance_secret import SECRET_FILE, load_or_create_secret
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = """
+import sys
+from pathlib import Path
+from image_service.snapshots.instance_secret import load_or_create_secret
+print("ready", flush=True)
+sys.stdin.readline()
+print(load_or_create_secret(Path(sys.argv[1])).hex())
+"""
+
+
+def test_a_secret_is_made_once(tmp_path: Path) -> None:
+    secret = load_or_create_secret(tmp_path)
+    assert len(secret) == 32
+    assert load_or_create_secret(tmp_path) == secret
+    assert [file.name for file in tmp_path.iterdir()] == [SECRET_FILE]
+
+
+def test_each_instance_has_its_own(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    assert load_or_create_secret(tmp_path / "a") != load_or_create_secret(tmp_path / "b")
+
+
+def test_it_is_for_its_owner_whatever_the_umask(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        load_or_create_secret(tmp_path)
+    finally:
+        os.umask(umask)
+    assert (tmp_path / SECRET_FILE).stat().st_mode & 0o777 == 0o600
+
+
+def test_processes_that_start_together_share_one(tmp_path: Path) -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, tmp_path],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    with directory_lock(tmp_path):  # until all of them wait for it, or are about to
+        for process in processes:
+            assert process.stdout
+            assert process.stdout.readline() == "ready\n"
+            assert process.stdin
+            process.stdin.write("\n")
+            process.stdin.flush()
+        assert not (tmp_path / SECRET_FILE).exists()
+    told = {process.communicate()[0].strip() for process in processes}
+    assert told == {load_or_create_secret(tmp_path).hex()}
+
+
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_a_file_that_holds_no_secret_is_replaced(tmp_path: Path, size: int) -> None:
+    path = tmp_path / SECRET_FILE
+    path.write_bytes(b"A" * size)
+    with capturedLogs() as events:
+        secret = load_or_create_secret(tmp_path)
+    assert load_or_create_secret(tmp_path) == secret == path.read_bytes()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert formatEvent(events[0]) == f"{path} has {size} bytes: a new secret is made"
+
+
+def test_what_a_crash_left_is_no_secret(tmp_path: Path) -> None:
+    (tmp_path / f".{SECRET_FILE}.part").write_bytes(b"A" * 32)
+    assert load_or_create_secret(tmp_path) != b"A" * 32
+    assert [file.name for file in tmp_path.iterdir()] == [SECRET_FILE]
+
+
+def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StoreFailed, match=os.strerror(errno.ENOENT)):
+        load_or_create_secret(tmp_path / "a")
+
+
+def test_a_secret_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / SECRET_FILE).mkdir()
+    with pytest.raises(StoreFailed, match=os.strerror(errno.EISDIR)):
+        load_or_create_secret(tmp_path)

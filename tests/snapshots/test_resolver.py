@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from image_service.concurrency.negative_cache import ABSENT_SECONDS
+from image_service.errors import (
+    Conflict,
+    Forbidden,
+    NotFound,
+    Unauthorized,
+    Unavailable,
+    UpstreamError,
+    UpstreamTimeout,
+)
+from image_service.images.reference import (
+    Artifact,
+    ArtifactRef,
+    Credentials,
+    CredentialScheme,
+    ImageRef,
+    Kind,
+    Ref,
+)
+from image_service.snapshots import resolver as resolver_module
+from image_service.snapshots.resolver import PATIENCE_SECONDS, RETRY_SECONDS, Resolver
+from tests.snapshots.doubles import infra_env_of
+from tests.snapshots.pinning import Outcome, outcome
+
+if TYPE_CHECKING:
+    from image_service.assisted.answers import InfraEnv
+
+ID = "a6c0ff12-3456-4789-8abc-def012345678"
+TTL, GRACE = 60.0, 600.0
+MOMENT = 0.01
+OPEN = ImageRef(ID, None, None, None)
+COMPLETE = ImageRef(ID, "4.20", "x86_64", Kind.FULL_ISO)
+FAILING = [UpstreamError("down"), UpstreamTimeout("slow"), Unavailable("429")]
+
+
+@attrs.define(eq=False)
+class InfraEnvs:
+    """Says what it is told to say.
+
+    Args:
+        told: of every infra-env.
+        error: raised instead.
+        asked: how often.
+        gate: None, or what an answer waits for.
+    """
+
+    told: InfraEnv = attrs.field(factory=lambda: infra_env_of((), "4.20"))
+    error: Exception | None = None
+    asked: list[tuple[str, Credentials | None]] = attrs.field(factory=list)
+    gate: Deferred[None] | None = None
+
+    async def infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
+        self.asked.append((infra_env_id, credentials))
+        if self.gate is not None:
+            await self.gate
+        if self.error is not None:
+            raise self.error
+        return self.told
+
+
+@attrs.define(eq=False)
+class Setting:
+    """A resolver, and what it is made with."""
+
+    infra_envs: InfraEnvs = attrs.field(factory=InfraEnvs)
+    clock: Clock = attrs.field(factory=Clock)
+    resolver: Resolver = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.resolver = Resolver(self.infra_envs, self.clock, TTL, GRACE)
+
+    def resolve(self, ref: Ref = OPEN, credentials: Credentials | None = None) -> Ref:
+        return outcome(self.resolver.resolve(ref, credentials))
+
+    @property
+    def rounds(self) -> int:
+        return len(self.infra_envs.asked)
+
+
+@pytest.fixture
+def setting() -> Setting:
+    return Setting()
+
+
+@pytest.mark.parametrize("ref", [COMPLETE, ArtifactRef(Artifact.ROOTFS, "4.20", "x86_64")])
+def test_what_leaves_nothing_open_is_not_asked_for(setting: Setting, ref: Ref) -> None:
+    assert setting.resolver.at_once(ref, None) is ref
+    assert setting.resolve(ref) is ref
+    assert setting.rounds == 0
+
+
+@pytest.mark.parametrize(
+    ("ref", "told", "expected"),
+    [
+        (OPEN, infra_env_of((), "4.20"), ("4.20", "x86_64", Kind.FULL_ISO)),
+        (
+            OPEN,
+            infra_env_of((), "4.20", Kind.MINIMAL_ISO, "aarch64"),
+            ("4.20", "aarch64", Kind.MINIMAL_ISO),
+        ),
+        (
+            ImageRef(ID, "4.19", "s390x", None),
+            infra_env_of((), "4.20", Kind.MINIMAL_ISO, "aarch64"),
+            ("4.19", "s390x", Kind.MINIMAL_ISO),
+        ),
+        (
+            ImageRef(ID, None, None, Kind.DISCONNECTED_ISO),
+            infra_env_of((), "4.20", Kind.MINIMAL_ISO),
+            ("4.20", "x86_64", Kind.DISCONNECTED_ISO),
+        ),
+        (ImageRef(ID, "4.19", None, Kind.FULL_ISO), infra_env_of(), ("4.19", "x86_64", Kind.FULL_ISO)),
+    ],
+)
+def test_the_request_comes_before_the_infra_env_and_that_before_defaults(
+    setting: Setting, ref: ImageRef, told: InfraEnv, expected: tuple[str, str, Kind]
+) -> None:
+    setting.infra_envs.told = told
+    assert setting.resolve(ref) == ImageRef(ID, *expected)
+
+
+def test_without_any_version_there_is_no_image(setting: Setting) -> None:
+    setting.infra_envs.told = infra_env_of()
+    with pytest.raises(NotFound, match="version"):
+        setting.resolve()
+    setting.infra_envs.told = infra_env_of((), "4.20")
+    assert setting.resolve() == COMPLETE, "that is no absence to be remembered"
+
+
+def test_an_answer_is_good_for_its_time(setting: Setting) -> None:
+    assert setting.resolver.at_once(OPEN, None) is None
+    assert setting.resolve() == COMPLETE
+    setting.clock.advance(TTL - MOMENT)
+    assert setting.resolver.at_once(OPEN, None) == COMPLETE
+    assert setting.resolve() == COMPLETE
+    assert setting.rounds == 1
+    setting.clock.advance(MOMENT)
+    assert setting.resolver.at_once(OPEN, None) is None
+    setting.infra_envs.told = infra_env_of((), "4.21")
+    assert setting.resolve() == attrs.evolve(COMPLETE, version="4.21")
+    assert setting.rounds == 2
+
+
+def test_one_that_another_process_was_given_is_good_for_as_long_as_it_is_there(setting: Setting) -> None:
+    setting.clock.advance(TTL)
+    setting.infra_envs.told = attrs.evolve(infra_env_of((), "4.20"), said_at=1.0)
+    setting.resolve()
+    setting.clock.advance(1 - MOMENT)
+    assert setting.resolver.at_once(OPEN, None) == COMPLETE
+    setting.clock.advance(MOMENT)
+    assert setting.resolver.at_once(OPEN, None) is None
+
+
+def test_credentials_and_references_share_nothing(setting: Setting) -> None:
+    one, two = (Credentials(CredentialScheme.API_KEY, secret) for secret in ("one", "two"))
+    for credentials in (None, one, two):
+        setting.resolve(OPEN, credentials)
+    setting.resolve(ImageRef(ID, "4.19", None, None))
+    setting.resolve(attrs.evolve(OPEN, infra_env_id=ID.replace("a", "b")))
+    assert [asked[1] for asked in setting.infra_envs.asked] == [None, one, two, None, None]
+    setting.infra_envs.error = Forbidden("not these")
+    with pytest.raises(Forbidden):
+        setting.resolve(OPEN, Credentials(CredentialScheme.IMAGE_TOKEN, "one"))
+    assert setting.resolver.at_once(OPEN, one) == COMPLETE
+
+
+def test_many_who_ask_make_one_round(setting: Setting) -> None:
+    gate: Deferred[None] = Deferred()
+    setting.infra_envs.gate = gate
+    asked = [Outcome(setting.resolver.resolve(OPEN, None)) for _ in range(200)]
+    gate.callback(None)
+    assert {asker.value for asker in asked} == {COMPLETE}
+    assert setting.rounds == 1
+
+
+# Where asking fails, or takes its time.
+
+
+@pytest.mark.parametrize("error", FAILING)
+def test_while_asking_fails_an_older_answer_does_for_the_grace(setting: Setting, error: Exception) -> None:
+    setting.resolve()
+    setting.clock.advance(TTL)
+    setting.infra_envs.error = error
+    for _ in range(10):
+        assert setting.resolve() == COMPLETE
+        setting.clock.advance(GRACE / 10)
+    with pytest.raises(type(error)):
+        setting.resolve()
+    setting.infra_envs.error = None
+    assert setting.resolve() == COMPLETE
+
+
+def test_it_is_not_tried_all_the_time_then(setting: Setting) -> None:
+    setting.resolve()
+    setting.clock.advance(TTL)
+    setting.infra_envs.error = UpstreamError("no")
+    for _ in range(10):
+        assert setting.resolve() == COMPLETE
+        assert setting.resolver.at_once(OPEN, None) == COMPLETE
+        assert setting.rounds == 2
+        setting.clock.advance(RETRY_SECONDS / 10)
+    setting.resolve()
+    assert setting.rounds == 3
+
+
+@pytest.mark.parametrize("error", FAILING)
+def test_without_an_older_answer_every_failure_is_told(setting: Setting, error: Exception) -> None:
+    setting.infra_envs.error = error
+    for _ in range(3):
+        with pytest.raises(type(error)):
+            setting.resolve()
+    assert setting.rounds == 3
+
+
+def test_an_older_answer_does_for_who_would_wait_too_long(setting: Setting) -> None:
+    setting.resolve()
+    setting.clock.advance(TTL)
+    gate: Deferred[None] = Deferred()
+    setting.infra_envs.gate = gate
+    setting.infra_envs.told = infra_env_of((), "4.21")
+    asked = Outcome(setting.resolver.resolve(OPEN, None))
+    setting.clock.advance(PATIENCE_SECONDS - MOMENT)
+    assert not asked.is_there
+    setting.clock.advance(MOMENT)
+    assert asked.value == COMPLETE
+    gate.callback(None)
+    assert setting.resolver.at_once(OPEN, None) == attrs.evolve(COMPLETE, version="4.21")
+    assert setting.rounds == 2
+    assert setting.clock.getDelayedCalls() == []
+
+
+def test_who_has_no_older_answer_waits(setting: Setting) -> None:
+    gate: Deferred[None] = Deferred()
+    setting.infra_envs.gate = gate
+    asked = Outcome(setting.resolver.resolve(OPEN, None))
+    setting.clock.advance(10 * PATIENCE_SECONDS)
+    assert not asked.is_there
+    gate.callback(None)
+    assert asked.value == COMPLETE
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize("error", [Unauthorized("401"), Forbidden("403"), NotFound("404"), Conflict("409")])
+def test_a_refusal_ends_what_was_known(setting: Setting, error: Exception) -> None:
+    setting.resolve()
+    setting.clock.advance(TTL)
+    setting.infra_envs.error = error
+    with pytest.raises(type(error)):
+        setting.resolve()
+    setting.infra_envs.error = UpstreamError("no")
+    setting.clock.advance(ABSENT_SECONDS)
+    with pytest.raises(UpstreamError):
+        setting.resolve()
+
+
+def test_what_is_not_there_is_not_asked_for_again_for_a_while(setting: Setting) -> None:
+    setting.infra_envs.error = NotFound("no such infra-env")
+    for _ in range(100):
+        with pytest.raises(NotFound, match="no such infra-env"):
+            setting.resolve()
+    assert setting.rounds == 1
+    setting.infra_envs.error = None
+    assert setting.resolve(attrs.evolve(OPEN, version="4.20")) == COMPLETE
+    setting.clock.advance(ABSENT_SECONDS)
+    assert setting.resolve() == COMPLETE
+
+
+# Bounds.
+
+
+def test_the_one_that_was_asked_for_longest_ago_is_forgotten(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolver_module, "MAX_KNOWN", 2)
+    refs = [attrs.evolve(OPEN, infra_env_id=ID.replace("a", letter)) for letter in "bcd"]
+    setting.resolve(refs[0])
+    setting.resolve(refs[1])
+    setting.clock.advance(TTL)
+    setting.resolve(refs[0])
+    setting.resolve(refs[2])
+    assert [setting.resolver.at_once(ref, None) is not None for ref in refs] == [True, False, True]
+
+
+def test_questions_without_end_are_not_asked_at_once(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolver_module, "MAX_ASKING", 2)
+    setting.__attrs_post_init__()
+    setting.infra_envs.gate = Deferred()
+    for letter in "bc":
+        Outcome(setting.resolver.resolve(attrs.evolve(OPEN, infra_env_id=ID.replace("a", letter)), None))
+    with pytest.raises(Unavailable):
+        setting.resolve()
+    assert setting.rounds == 2

@@ -1,0 +1,273 @@
+"""Clients that go on with what they have a part of, by the header fields that they send."""
+
+from __future__ import annotations
+
+import hashlib
+from ipaddress import ip_network
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+from twisted.internet.defer import succeed
+
+from image_service.http.head import Request
+from image_service.serving.application import Application
+from image_service.serving.digests import Digests
+from image_service.transport.exchange import Answer
+from tests.http.reading import body_of, fields_of
+from tests.serving.asking import TARGET, answers_of
+from tests.snapshots.doubles import TTL_SECONDS, WINDOW_SECONDS, World
+from tests.snapshots.doubles import world as make_world
+from tests.snapshots.mounting import restart, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.conftest import LoggedFailures
+
+MOMENT = 0.01
+PROXY, ONE, OTHER = "10.0.0.1", "203.0.113.7", "203.0.113.8"
+PART = "bytes=512-1023"
+
+
+@attrs.define(eq=False)
+class Service:
+    """A service that may be restarted, asked by any client."""
+
+    world: World
+    application: Application = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        digests = Digests(self.world.clock, lambda work: succeed(work()))
+        self.application = Application(
+            self.world.images, digests, lambda: True, proxies=(ip_network("10.0.0.0/8"),)
+        )
+
+    def restart(self) -> None:
+        restart(self.world)
+        self.start()
+
+    def change(self, text: str = "changed") -> None:
+        """Let the infra-env be another, and be asked about anew."""
+        say(self.world, text)
+        self.world.clock.advance(TTL_SECONDS)
+
+    def begin(self, method: str = "GET", client: str = ONE, target: str = TARGET, **fields: str) -> Answer:
+        """An answer that is being sent until it is told to end."""
+        headers = {name.replace("_", "-"): value for name, value in fields.items()}
+        asked = self.application.handle(
+            Request(method, target, headers, keep_alive=True), client, crowded=False
+        )
+        if isinstance(asked, Answer):
+            return asked
+        (answer,) = answers_of(asked)
+        return answer
+
+    def ask(self, method: str = "GET", client: str = ONE, target: str = TARGET, **fields: str) -> Answer:
+        answer = self.begin(method, client, target, **fields)
+        answer.ended()
+        return answer
+
+    def whole(self, client: str = ONE) -> tuple[bytes, str, str]:
+        """The whole image, its entity tag and its date."""
+        answer = self.ask(client=client)
+        fields = fields_of(answer.response)
+        return body_of(answer.response), fields["etag"], fields["last-modified"]
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with make_world() as world:
+        say(world)
+        yield Service(world)
+
+
+def served(answer: Answer) -> tuple[int, str]:
+    return answer.response.status, fields_of(answer.response)["etag"]
+
+
+def test_a_range_goes_on_and_everything_else_sees_the_newest(service: Service) -> None:
+    image, first, _ = service.whole()
+    service.change()
+    _, second, _ = service.whole(OTHER)
+    assert second != first
+    assert served(service.ask("HEAD")) == (200, second)
+    assert served(service.ask("HEAD", range=PART)) == (200, second)
+    part = service.ask(range=PART)
+    assert served(part) == (206, first)
+    assert body_of(part.response) == image[512:1024]
+    several = service.ask(range="bytes=0-9,20-29")
+    assert served(several) == (206, first)
+    assert service.ask(if_none_match=first).response.status == 200
+    assert served(service.ask(range=PART)) == (206, second), "a whole GET has moved it"
+
+
+def test_a_conditional_get_that_is_not_answered_with_content_moves_nobody(service: Service) -> None:
+    _, first, _ = service.whole()
+    service.change()
+    second = fields_of(service.ask("HEAD").response)["etag"]
+    assert service.ask(if_none_match=second).response.status == 304
+    assert service.ask(if_match=first).response.status == 412
+    assert service.ask(range="bytes=99999999-").response.status == 416
+    assert served(service.ask(range=PART)) == (206, first)
+
+
+@pytest.mark.parametrize("field", ["if_range", "if_match"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_download_is_resumed_by_the_tag_of_what_it_is_a_part_of(
+    service: Service, field: str, *, restarted: bool
+) -> None:
+    image, first, _ = service.whole()
+    service.change()
+    service.ask("HEAD")
+    if restarted:
+        service.restart()
+        service.ask("HEAD")
+    answer = service.ask(range="bytes=512-", **{field: first})
+    assert served(answer) == (206, first)
+    assert body_of(answer.response) == image[512:]
+
+
+def test_a_tag_that_a_head_has_told_is_as_good(service: Service) -> None:
+    first = fields_of(service.ask("HEAD").response)["etag"]
+    service.change()
+    assert served(service.ask("HEAD")) != (200, first)
+    assert served(service.ask(range=PART, if_match=first)) == (206, first)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_tag_that_is_not_known_any_more_is_no_reason_to_fail(service: Service, *, restarted: bool) -> None:
+    service.whole()
+    service.change()
+    new, second, _ = service.whole(OTHER)
+    if restarted:
+        service.restart()
+    whole = service.ask(range="bytes=512-", if_range='"unknown"')
+    assert (served(whole), body_of(whole.response)) == ((200, second), new)
+    assert service.ask(range="bytes=512-", if_match='"unknown"').response.status == 412
+
+
+@pytest.mark.parametrize("field", ["if_range", "if_unmodified_since"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_date_goes_on_with_what_is_being_read(service: Service, field: str, *, restarted: bool) -> None:
+    image, first, date = service.whole()
+    service.change()
+    if restarted:
+        service.restart()
+        service.ask("HEAD")
+    answer = service.ask(range="bytes=512-", **{field: date})
+    assert served(answer) == (206, first)
+    assert body_of(answer.response) == image[512:]
+
+
+@pytest.mark.parametrize("field", ["if_range", "if_unmodified_since"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_date_never_splices_two_snapshots(service: Service, field: str, *, restarted: bool) -> None:
+    """They have the same date, and once the mount is over nobody knows which of them is meant."""
+    _, _, date = service.whole()
+    service.change()
+    if restarted:
+        service.restart()
+    service.world.clock.advance(WINDOW_SECONDS + MOMENT)
+    new, second, same_date = service.whole(OTHER)
+    assert same_date == date
+    answer = service.ask(range="bytes=512-", **{field: date})
+    assert (served(answer), body_of(answer.response)) == ((200, second), new)
+    assert service.ask(range="bytes=512-", **{field: date}).response.status == 206, "it is being read now"
+
+
+def test_a_tag_counts_more_than_a_date_beside_it(service: Service) -> None:
+    """RFC 9110 section 13.1.4: a recipient ignores the date where there is If-Match."""
+    image, first, date = service.whole()
+    service.change()
+    service.world.clock.advance(WINDOW_SECONDS + MOMENT)
+    answer = service.ask(range="bytes=512-", if_match=first, if_unmodified_since=date)
+    assert served(answer) == (206, first)
+    assert body_of(answer.response) == image[512:]
+
+
+@pytest.mark.parametrize("tag", ["W/{}", 'W/{}, "other"'])
+def test_a_weak_tag_names_nothing(service: Service, tag: str) -> None:
+    _, first, _ = service.whole()
+    service.change()
+    _, second, _ = service.whole(OTHER)
+    assert served(service.ask(range=PART, if_range=tag.format(first))) == (200, second)
+    assert service.ask(range=PART, if_match=tag.format(first)).response.status == 412
+    assert served(service.ask(range=PART, if_match=f'W/"other", {first}')) == (206, first)
+
+
+def test_the_date_of_a_public_file_is_as_good_as_a_tag(service: Service) -> None:
+    target = "/boot-artifacts/4.20/x86_64/rootfs.img"
+    date = fields_of(service.ask("HEAD", target=target).response).get("last-modified", "")
+    assert service.ask(target=target, range="bytes=2-", if_range=date).response.status == 206
+
+
+def test_what_is_being_sent_keeps_a_client_s_place(service: Service) -> None:
+    _, first, _ = service.whole()
+    download = service.begin()
+    service.change()
+    service.world.clock.advance(10 * WINDOW_SECONDS)
+    assert served(service.ask(range=PART)) == (206, first)
+    download.ended()
+    service.world.clock.advance(WINDOW_SECONDS + MOMENT)
+    assert served(service.ask(range=PART)) != (206, first)
+
+
+def test_clients_behind_a_trusted_proxy_are_told_apart(service: Service) -> None:
+    def part(client: str, **fields: str) -> tuple[int, str]:
+        return served(service.ask(client=PROXY, range=PART, x_forwarded_for=client, **fields))
+
+    first = part(ONE)
+    service.change()
+    second = part(OTHER)
+    assert first != second
+    assert part(ONE) == first
+    assert part(f"{ONE}:1234") == first
+    assert part(f"{OTHER}, {ONE}, 10.0.0.9") == first
+    assert part(OTHER) == second
+    assert served(service.ask(client=ONE, range=PART)) == first, "by another way"
+    assert served(service.ask(client=OTHER, range=PART, x_forwarded_for=ONE)) == second
+
+
+def test_credentials_have_their_own_places(service: Service) -> None:
+    images = {}
+    for name in ("", "one", "two"):
+        say(service.world)
+        fields = {"authorization": name} if name else {}
+        images[name] = served(service.ask(range=PART, **fields))
+    assert len(set(images.values())) == 3
+    service.change()
+    for _ in range(2):
+        for name in ("", "one", "two"):
+            fields = {"authorization": name} if name else {}
+            assert served(service.ask(range=PART, **fields)) == images[name]
+        service.restart()
+
+
+def test_the_digest_is_that_of_the_newest(service: Service) -> None:
+    image, _, _ = service.whole()
+    told = service.ask(target=f"{TARGET}.sha256")
+    assert body_of(told.response).startswith(hashlib.sha256(image).hexdigest().encode())
+    service.change()
+    new, second, _ = service.whole(OTHER)
+    told = service.ask(target=f"{TARGET}.sha256")
+    assert body_of(told.response).startswith(hashlib.sha256(new).hexdigest().encode())
+    assert fields_of(told.response)["image-etag"] == second
+
+
+def test_what_nobody_foresaw_in_a_known_image_is_an_answer_too(
+    service: Service, monkeypatch: pytest.MonkeyPatch, logged_failures: LoggedFailures
+) -> None:
+    service.ask(range=PART)
+
+    def fail(*_: object) -> None:
+        raise KeyError("s3cr3t")
+
+    monkeypatch.setattr(service.world.images, "at_once", fail)
+    answer = service.ask(range=PART)
+    assert answer.response.status == 500
+    assert b"s3cr3t" not in body_of(answer.response)
+    assert len(logged_failures.flush(KeyError)) == 1

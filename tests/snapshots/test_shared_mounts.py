@@ -1,0 +1,385 @@
+"""Several processes serve one reader by turns: it gets one image, whichever it comes to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, cast
+
+import attrs
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+from twisted.internet.defer import Deferred
+
+from image_service.concurrency.file_locks import FileLocks
+from image_service.concurrency.process_locks import Turns, no_turn
+from image_service.concurrency.version_counters import COUNT, SIZE_BYTES, VersionCounters
+from image_service.errors import Forbidden, NotFound
+from image_service.images.reference import ImageRef, Kind
+from image_service.snapshots.composer import THREAD_BYTES
+from image_service.snapshots.stored_mounts import SAVE_SECONDS, save_seconds
+from image_service.snapshots.versions import ImageRequest, ReadMode
+from tests.snapshots.doubles import (
+    DISCONNECTED,
+    FULL,
+    ID,
+    TTL_SECONDS,
+    VERSION,
+    WINDOW_SECONDS,
+    HeldThreads,
+    World,
+    infra_env_of,
+)
+from tests.snapshots.doubles import world as make_world
+from tests.snapshots.mounting import Asked, Client, bytes_of, etag_of, say
+from tests.snapshots.pinning import FaultyStore
+from tests.snapshots.stores import store_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from image_service.images.reference import Reader
+    from image_service.snapshots.boot_images import BootImages
+    from image_service.snapshots.versions import Composed
+    from tests.snapshots.memory_store import MemoryStore
+
+MOMENT = 0.01
+READER = Client(cast("World", None)).reader
+
+
+def sharing(world: World, directory: Path) -> list[BootImages]:
+    """Three processes of a world."""
+    memory = memoryview(bytearray(SIZE_BYTES))
+    locks = FileLocks(directory / "locks")
+    return [
+        world.make_images(stamps=VersionCounters(memory), turn=Turns(locks, world.clock).of) for _ in range(3)
+    ]
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with make_world() as made:
+        say(made)
+        yield made
+
+
+@pytest.fixture
+def store(world: World, tmp_path: Path) -> FaultyStore:
+    store = FaultyStore(store_in(tmp_path))
+    world.store = cast("MemoryStore", store)
+    return store
+
+
+@pytest.fixture
+def processes(world: World, store: FaultyStore, tmp_path: Path) -> list[BootImages]:
+    assert store is cast("object", world.store)
+    return sharing(world, tmp_path)
+
+
+def ask(images: BootImages, reading: ReadMode, *etags: str, reader: Reader = READER) -> Asked:
+    return Asked(images, ImageRequest(reader, reading, etags), moves=True)
+
+
+def part(images: BootImages) -> Composed:
+    """A range without a validator."""
+    return ask(images, ReadMode.CONTINUING).composed
+
+
+def whole(images: BootImages) -> Composed:
+    return ask(images, ReadMode.NEWEST).composed
+
+
+def change(world: World, processes: list[BootImages]) -> None:
+    """Have the newest version be another, in all processes."""
+    world.clock.advance(TTL_SECONDS - 1)
+    for images in processes:
+        part(images)
+    world.clock.advance(1)
+    say(world, "changed")
+    other = attrs.evolve(READER, address="192.0.2.9")
+    ask(processes[-1], ReadMode.NEWEST, reader=other)
+
+
+def test_a_mount_is_the_same_everywhere_from_its_first_range(
+    world: World, processes: list[BootImages]
+) -> None:
+    first = bytes_of(part(processes[0]))
+    change(world, processes)
+    for images in processes * 2:
+        assert bytes_of(part(images)) == first
+    assert world.assisted.asked.count("ignition") == 2
+
+
+def test_a_further_range_of_a_known_mount_costs_nothing(
+    processes: list[BootImages], store: FaultyStore
+) -> None:
+    for images in processes:
+        part(images)
+    store.called.clear()
+    for images in processes:
+        asked = ask(images, ReadMode.CONTINUING)
+        assert asked.was_at_once
+        assert asked.succeeded
+    assert not store.called
+
+
+def test_a_whole_get_moves_a_mount_everywhere(world: World, processes: list[BootImages]) -> None:
+    old = bytes_of(part(processes[0]))
+    change(world, processes)
+    assert {bytes_of(part(images)) for images in processes} == {old}
+    new = bytes_of(whole(processes[1]))
+    assert new != old
+    assert {bytes_of(part(images)) for images in processes} == {new}
+
+
+def test_a_mount_of_a_short_url_is_the_same_everywhere(world: World, processes: list[BootImages]) -> None:
+    """Its infra-env is edited in the midst of it, and the others have never heard of what it was before."""
+    reader = attrs.evolve(READER, ref=ImageRef(ID, None, None, None))
+    world.assisted.told = infra_env_of((), VERSION, FULL)
+    first = bytes_of(ask(processes[0], ReadMode.CONTINUING, reader=reader).composed)
+    world.assisted.told = infra_env_of((), VERSION, DISCONNECTED)
+    for images in processes * 2:
+        assert bytes_of(ask(images, ReadMode.CONTINUING, reader=reader).composed) == first
+
+
+def test_what_a_short_url_leaves_open_is_asked_once_for_all(
+    world: World, processes: list[BootImages]
+) -> None:
+    reader = attrs.evolve(READER, ref=ImageRef(ID, None, None, Kind.PXE_INITRD))
+    for version, architecture in enumerate(("x86_64", "aarch64", "aarch64"), 1):
+        world.assisted.told = infra_env_of((), VERSION, None, architecture)
+        world.clock.advance(TTL_SECONDS / 2)
+        for images in processes * 2:
+            composed = ask(images, ReadMode.NEWEST, reader=reader).composed
+            assert composed.version.base.architecture == architecture
+            world.clock.advance(TTL_SECONDS / 12 - MOMENT)
+        world.clock.advance(1)
+        assert world.assisted.asked.count("infra-env") == version
+
+
+def test_so_does_a_range_that_names_another_version(world: World, processes: list[BootImages]) -> None:
+    old = part(processes[0])
+    change(world, processes)
+    assert bytes_of(whole(processes[0])) != bytes_of(old)
+    assert ask(processes[0], ReadMode.NAMED, etag_of(old)).composed == old
+    assert {bytes_of(part(images)) for images in processes} == {bytes_of(old)}
+
+
+def test_what_an_older_answer_reads_is_not_what_is_saved(world: World, processes: list[BootImages]) -> None:
+    """A process still sends of the older version while another has begun the newer one."""
+    one, other, third = processes
+    mount = one.reads(ImageRequest(READER, ReadMode.CONTINUING), part(one))
+    change(world, processes)
+    new = bytes_of(whole(other))
+    for _ in range(3):
+        world.clock.advance(one.save_seconds)
+        Deferred.fromCoroutine(one.save_mounts())
+        assert bytes_of(part(third)) == new
+    one.mounts.end(mount)
+    assert bytes_of(part(one)) == new
+
+
+def test_of_two_that_begin_at_once_the_first_in_the_store_counts(
+    world: World, processes: list[BootImages], store: FaultyStore
+) -> None:
+    """Two connections' first ranges, one of them just before a change and the other just after it."""
+    one, other, third = processes
+    world.assisted.held = []
+    asked = [ask(one, ReadMode.CONTINUING)]
+    say(world, "changed")
+    asked.append(ask(other, ReadMode.CONTINUING))
+    world.assisted.let_go()
+    world.clock.advance(1)
+    assert len({bytes_of(one.composed) for one in asked} | {bytes_of(part(third))}) == 1
+    assert store.called["save_mounts"]
+
+
+def test_who_was_slow_to_make_an_older_version_gives_what_another_has_begun(
+    world: World, processes: list[BootImages]
+) -> None:
+    threads = HeldThreads()
+    stamps, turn = processes[0].mounts._stamps, no_turn
+    slow, other = world.make_images(threads.run, stamps=stamps, turn=turn), processes[1]
+    say(world, "x" * THREAD_BYTES)
+    ask(processes[2], ReadMode.NEWEST, reader=attrs.evolve(READER, address="192.0.2.2"))
+    world.clock.advance(TTL_SECONDS - 1)
+    asked = ask(slow, ReadMode.CONTINUING)
+    world.clock.advance(1)
+    say(world, "changed")
+    begun = bytes_of(part(other))
+    assert threads.waiting
+    threads.work()
+    assert bytes_of(asked.composed) == begun
+    assert {bytes_of(part(images)) for images in (slow, *processes)} == {begun}
+
+
+def test_who_looks_while_a_mount_is_being_written_looks_again(
+    world: World, processes: list[BootImages], store: FaultyStore
+) -> None:
+    world.store = cast("MemoryStore", FaultyStore(store.store))
+    slow = world.make_images(stamps=processes[0].mounts._stamps)
+    old = bytes_of(part(processes[0]))
+    change(world, processes)
+    new = bytes_of(ask(slow, ReadMode.NEWEST, reader=attrs.evolve(READER, address="192.0.2.2")).composed)
+    gate: Deferred[None] = Deferred()
+    cast("FaultyStore", world.store).gate = gate
+    assert bytes_of(whole(slow)) == new
+    for images in processes:
+        assert bytes_of(part(images)) == old
+    gate.callback(None)
+    for images in (*processes, slow):
+        assert bytes_of(part(images)) == new
+
+
+def test_nothing_is_sent_before_others_can_know(processes: list[BootImages], store: FaultyStore) -> None:
+    images = processes[0]
+    whole(images)
+    store.gate = Deferred()
+    reader = attrs.evolve(READER, address="192.0.2.2")
+    want = ImageRequest(reader)
+    composed = images.at_once(want)
+    assert composed is not None
+    noting = images.reads(want, composed).noting
+    assert noting is not None
+    asked = ask(images, ReadMode.CONTINUING, reader=attrs.evolve(READER, address="192.0.2.3"))
+    assert not asked.is_over
+    assert [noting.called] == [False]
+    store.gate.callback(None)
+    assert noting.called
+    assert asked.succeeded
+
+
+def test_one_process_alone_waits_for_nothing(world: World, store: FaultyStore) -> None:
+    images = world.make_images()
+    whole(images)
+    store.gate = Deferred()
+    want = ImageRequest(attrs.evolve(READER, address="192.0.2.2"))
+    composed = images.at_once(want)
+    assert composed is not None
+    assert images.reads(want, composed).noting is None
+    store.gate.callback(None)
+
+
+@pytest.mark.parametrize("broken", [{"save_mounts"}, {"mount"}, {"save_mounts", "mount"}])
+def test_a_store_that_fails_costs_nothing_but_the_guarantee(
+    world: World, processes: list[BootImages], store: FaultyStore, broken: set[str]
+) -> None:
+    store.broken = broken
+    first = bytes_of(part(processes[0]))
+    change(world, processes[:1])
+    stamps = processes[0].mounts._stamps
+    for slot in range(COUNT):
+        stamps.renew(slot)
+    assert bytes_of(part(processes[0])) == first
+
+
+def test_a_mount_that_pauses_is_kept_alive_for_all(world: World, processes: list[BootImages]) -> None:
+    """Its last range came a moment ago to another process, which would note that only later."""
+    one, other, _ = processes
+    first = bytes_of(part(one))
+    change(world, processes)
+    for _ in range(2):
+        assert bytes_of(part(one)) == first
+        world.clock.advance(WINDOW_SECONDS - MOMENT)
+    assert bytes_of(part(other)) == first
+    world.clock.advance(WINDOW_SECONDS + MOMENT)
+    assert bytes_of(part(one)) != first
+
+
+@pytest.mark.parametrize("window", [0.5, 1, 10, 60, 3600])
+def test_mounts_are_noted_often_enough_for_their_window(window: float) -> None:
+    assert save_seconds(window) <= min(window / 4, SAVE_SECONDS)
+
+
+def test_a_refusal_ends_mounts_everywhere(world: World, processes: list[BootImages]) -> None:
+    for images in processes:
+        part(images)
+    world.clock.advance(TTL_SECONDS - 1)
+    for images in processes:
+        part(images)
+    world.clock.advance(1)
+    world.assisted.failures = {"ignition": Forbidden("403")}
+    for images in processes:
+        assert isinstance(ask(images, ReadMode.CONTINUING).error, Forbidden)
+    world.assisted.failures = {}
+    for images in processes:
+        assert isinstance(ask(images, ReadMode.CONTINUING).error, NotFound)
+
+
+NUMBERS = st.integers(0, 2)
+
+
+class Mounting(RuleBasedStateMachine):
+    """Whatever happens, and whoever is asked, no mount gets bytes of two images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = TemporaryDirectory()
+        self.making = make_world()
+        self.world = self.making.__enter__()
+        self.processes = sharing(self.world, Path(self.directory.name))
+        self.text = ""
+        self.read: dict[Reader, tuple[bytes, float]] = {}
+
+    @rule(text=st.sampled_from("abc"))
+    def change(self, text: str) -> None:
+        self.text = text
+
+    @rule(seconds=st.sampled_from([1.0, 9.0, 25.0, TTL_SECONDS - 1.0]))
+    def wait(self, seconds: float) -> None:
+        self.world.clock.advance(seconds)
+        self.save()
+
+    @rule()
+    def save(self) -> None:
+        for images in self.processes:
+            Deferred.fromCoroutine(images.save_mounts())
+
+    @rule(number=NUMBERS)
+    def restart(self, number: int) -> None:
+        stamps = self.processes[number].mounts._stamps
+        locks = FileLocks(Path(self.directory.name) / "locks")
+        turn = Turns(locks, self.world.clock).of
+        self.processes[number] = self.world.make_images(stamps=stamps, turn=turn)
+
+    @rule(refuses=st.booleans())
+    def refuse(self, refuses: bool) -> None:  # noqa: FBT001 - hypothesis names it
+        self.world.assisted.failures = {"ignition": Forbidden("403")} if refuses else {}
+
+    @rule(number=NUMBERS, client=st.integers(1, 2))
+    def part(self, number: int, client: int) -> None:
+        asked, reader = self.ask(number, client, ReadMode.CONTINUING)
+        before, read_at = self.read.get(reader, (b"", -1000.0))
+        if asked.succeeded and self.world.clock.seconds() <= read_at + WINDOW_SECONDS:
+            assert bytes_of(asked.composed) == before
+        self.take(reader, asked)
+
+    @rule(number=NUMBERS, client=st.integers(1, 2))
+    def whole(self, number: int, client: int) -> None:
+        asked, reader = self.ask(number, client, ReadMode.NEWEST)
+        self.take(reader, asked)
+
+    def ask(self, number: int, client: int, reading: ReadMode) -> tuple[Asked, Reader]:
+        say(self.world, self.text)
+        reader = attrs.evolve(READER, address=f"192.0.2.{client}")
+        rounds = self.world.assisted.asked.count("ignition")
+        asked = ask(self.processes[number], reading, reader=reader)
+        assert asked.is_over
+        if self.world.assisted.failures and self.world.assisted.asked.count("ignition") > rounds:
+            assert isinstance(asked.error, Forbidden | NotFound)
+            self.read.clear()
+        return asked, reader
+
+    def take(self, reader: Reader, asked: Asked) -> None:
+        if asked.succeeded:
+            self.read[reader] = bytes_of(asked.composed), self.world.clock.seconds()
+
+    def teardown(self) -> None:
+        self.making.__exit__(None, None, None)
+        self.directory.cleanup()
+
+
+Mounting.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+TestMounting = Mounting.TestCase

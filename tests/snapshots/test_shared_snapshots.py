@@ -1,0 +1,355 @@
+"""Several processes that share a store: what one of them is told goes for all."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+from twisted.internet.defer import Deferred
+
+from image_service.concurrency.file_locks import FileLocks
+from image_service.concurrency.negative_cache import ABSENT_SECONDS
+from image_service.concurrency.process_locks import MAX_POLL_SECONDS, Turns
+from image_service.concurrency.version_counters import SIZE_BYTES, VersionCounters
+from image_service.errors import Conflict, Forbidden, NotFound, Unauthorized, UpstreamError
+from image_service.snapshots.cache_entry import RETRY_SECONDS
+from image_service.snapshots.snapshots import REVALIDATION_PATIENCE_SECONDS
+from tests.snapshots.memory_store import MemoryStore
+from tests.snapshots.pinning import LIFETIMES, QUESTION, FaultyStore, Outcome, Pinning, outcome
+from tests.snapshots.stores import store_in
+
+if TYPE_CHECKING:
+    from image_service.snapshots.repository import SnapshotStore
+    from image_service.snapshots.snapshot import Snapshot
+
+TTL, MAX_AGE = LIFETIMES.ttl, LIFETIMES.max_age
+METHODS = {"latest", "load", "add", "validated", "end", "save_mounts", "mount"}
+ENDING = [Unauthorized("401"), Forbidden("403"), NotFound("404")]
+
+
+def sharing(directory: Path, store: SnapshotStore) -> list[Pinning]:
+    """Three processes, which share all that processes share."""
+    memory = memoryview(bytearray(SIZE_BYTES))
+    first = Pinning(store=FaultyStore(store))
+
+    def another() -> Pinning:
+        turns = Turns(FileLocks(directory / "locks"), first.clock)
+        return attrs.evolve(first, stamps=VersionCounters(memory), turn=turns.of)
+
+    return [another() for _ in range(3)]
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> list[Pinning]:
+    return sharing(tmp_path, store_in(tmp_path))
+
+
+def configs(processes: list[Pinning]) -> set[bytes]:
+    """What each gives to a new mount."""
+    return {process.config(process.newest()) for process in processes}
+
+
+def test_one_round_is_for_all(processes: list[Pinning]) -> None:
+    for _ in range(5):
+        assert len(configs(processes)) == 1
+        processes[0].clock.advance(TTL)
+    assert processes[0].rounds == 5
+    assert len(configs(processes)) == 1
+    assert processes[0].rounds == 6
+
+
+def test_those_who_ask_at_once_make_one_round(processes: list[Pinning]) -> None:
+    clock, upstream = processes[0].clock, processes[0].upstream
+    for number in range(1, 4):
+        upstream.held = []
+        asked = [Outcome(process.snapshots.newest(QUESTION)) for process in processes]
+        assert not any(one.is_there for one in asked)
+        clock.advance(MAX_POLL_SECONDS)
+        upstream.let_go()
+        clock.advance(MAX_POLL_SECONDS)
+        assert len({process.config(one.value) for process, one in zip(processes, asked, strict=True)}) == 1
+        assert processes[0].rounds == number
+        clock.advance(TTL)
+
+
+def test_who_waits_for_another_waits_no_longer_than_for_its_own(processes: list[Pinning]) -> None:
+    one, other, _ = processes
+    expected = configs(processes)
+    one.clock.advance(TTL)
+    one.upstream.held = []
+    asked = [Outcome(process.snapshots.newest(QUESTION)) for process in (one, other)]
+    one.clock.advance(REVALIDATION_PATIENCE_SECONDS)
+    assert {one.config(asked[0].value), other.config(asked[1].value)} == expected
+    one.upstream.let_go()
+    one.clock.advance(MAX_POLL_SECONDS)
+    assert one.rounds == 2
+    assert one.snapshots.fresh(QUESTION)
+    assert other.snapshots.fresh(QUESTION)
+
+
+def test_a_change_is_seen_by_all_at_once_and_mounts_go_on(processes: list[Pinning]) -> None:
+    one, *others = processes
+    old = {process: process.newest() for process in processes}
+    before = configs(processes)
+    one.clock.advance(TTL / 2)
+    assert all(process.snapshots.fresh(QUESTION) for process in processes)
+    one.clock.advance(TTL / 2)
+    one.upstream.text = "changed"
+    changed = one.config(one.newest())
+    assert {changed}.isdisjoint(before)
+    for process in others:
+        assert process.snapshots.fresh(QUESTION) is None
+        assert process.config(process.newest()) == changed
+        assert not process.may_go_on(old[process]) or process.snapshots.fresh(QUESTION)
+        outcome(process.snapshots.keep(old[process]))
+        assert process.may_go_on(old[process])
+        assert process.config(old[process]) in before
+    assert one.rounds == 2
+
+
+@pytest.mark.parametrize("ending", ENDING)
+def test_after_an_end_nobody_serves(processes: list[Pinning], ending: Exception) -> None:
+    one, *others = processes
+    old = {process: process.newest() for process in processes}
+    one.clock.advance(MAX_AGE - 1)
+    for process in processes:
+        outcome(process.snapshots.keep(old[process]))
+    one.clock.advance(1)  # too old for new mounts, while those in progress have nothing to ask for long
+    assert all(process.may_go_on(old[process]) for process in processes)
+    one.upstream.error = ending
+    with pytest.raises(type(ending)):
+        one.newest()
+    for process in others:
+        assert not process.may_go_on(old[process])
+        with pytest.raises(type(ending)):
+            outcome(process.snapshots.keep(old[process]))
+        with pytest.raises(type(ending)):
+            process.newest()
+    one.clock.advance(ABSENT_SECONDS)
+    one.upstream.error = None
+    assert len(configs(processes)) == 1
+    for process in processes:
+        with pytest.raises(NotFound):
+            outcome(process.snapshots.keep(old[process]))
+        assert not process.may_go_on(old[process])
+
+
+def test_an_end_that_a_process_has_slept_through_is_one(processes: list[Pinning]) -> None:
+    """It was asked for again since: the newest is another, and what was before is not to be seen."""
+    one, other, _ = processes
+    old = other.newest()
+    one.newest()
+    one.clock.advance(TTL)
+    one.upstream.error = Forbidden("403")
+    with pytest.raises(Forbidden):
+        one.newest()
+    one.upstream.error, one.upstream.text = None, "anew"
+    new = one.config(one.newest())
+    with pytest.raises(NotFound):
+        outcome(other.snapshots.keep(old))
+    assert other.config(other.newest()) == new
+    assert one.rounds == 3
+    assert outcome(other.snapshots.retained(QUESTION, old.generation)) is None
+
+
+def test_who_looks_while_an_end_is_being_written_looks_again(processes: list[Pinning]) -> None:
+    other, one, _ = processes
+    one = attrs.evolve(one, store=FaultyStore(other.store.store))
+    old = other.newest()
+    one.newest()
+    one.clock.advance(MAX_AGE - 1)
+    outcome(other.snapshots.keep(old))
+    outcome(one.snapshots.keep(one.newest()))
+    one.clock.advance(1)
+    one.upstream.held = []
+    asked = Outcome(one.snapshots.newest(QUESTION))
+    one.upstream.error, one.store.gate = Forbidden("403"), Deferred()
+    one.upstream.let_go()
+    outcome(other.snapshots.keep(old))
+    assert other.may_go_on(old)
+    one.store.gate.callback(None)
+    assert isinstance(asked.error, Forbidden)
+    with pytest.raises(Forbidden):
+        outcome(other.snapshots.keep(old))
+
+
+def test_what_cannot_be_read_of_another_is_asked_for_once_per_ttl(processes: list[Pinning]) -> None:
+    one, other, _ = processes
+    expected = one.config(one.newest())
+    one.clock.advance(TTL)
+    one.upstream.text = "changed"
+    other.newest()
+    one.clock.advance(TTL)
+    one.upstream.text, one.store.broken = "", {"load"}
+    for _ in range(3):
+        assert one.config(one.newest()) == expected
+    assert one.rounds == 3
+
+
+def test_what_one_cannot_ask_for_the_others_do(processes: list[Pinning]) -> None:
+    one, other, _ = processes
+    expected = configs(processes)
+    one.clock.advance(TTL)
+    one.upstream.error = UpstreamError("down")
+    assert configs([one, other]) == expected
+    assert one.rounds == 3, "each tries for itself"
+    one.upstream.error = None
+    one.clock.advance(RETRY_SECONDS)
+    assert configs([one, other]) == expected
+    assert one.rounds == 4
+    assert (one.snapshots.in_grace, other.snapshots.in_grace) == (0, 0)
+
+
+def test_a_refusal_is_told_by_each_and_ends_with_the_next_answer(processes: list[Pinning]) -> None:
+    one, other, _ = processes
+    expected = configs(processes)
+    one.clock.advance(TTL)
+    one.upstream.error = Conflict("409")
+    for process in (one, other):
+        with pytest.raises(Conflict):
+            process.newest()
+    one.upstream.error = None
+    one.clock.advance(RETRY_SECONDS)
+    assert configs([one, other]) == expected
+    assert one.rounds == 4
+
+
+def test_a_question_that_shares_its_stamp_costs_a_look_into_the_store(processes: list[Pinning]) -> None:
+    one, other, _ = processes
+    snapshot = one.newest()
+    other.stamps.renew(other.stamps.slot(snapshot.key))
+    assert one.snapshots.fresh(QUESTION) is None
+    assert one.newest() is snapshot
+    assert one.snapshots.fresh(QUESTION) is snapshot
+    assert one.rounds == 1
+
+
+def test_a_change_that_the_store_does_not_take_costs_each_a_round_and_no_more(
+    processes: list[Pinning],
+) -> None:
+    one, before = processes[0], configs(processes)
+    one.clock.advance(TTL)
+    one.store.broken, one.upstream.text = {"add"}, "changed"
+    changed = [configs(processes) for _ in range(3)]
+    assert changed[0] == changed[1] == changed[2]
+    assert changed[0].isdisjoint(before)
+    assert one.rounds == 1 + len(processes)
+
+
+@pytest.mark.parametrize("broken", [{"latest"}, {"add", "validated", "end"}, {"load"}, METHODS])
+def test_a_store_that_fails_costs_rounds_and_nothing_else(processes: list[Pinning], broken: set[str]) -> None:
+    one = processes[0]
+    store = one.store
+    store.broken = set(broken)
+    mounts = {process: process.newest() for process in processes}
+    for _ in range(3):
+        one.clock.advance(TTL)
+        for process, snapshot in mounts.items():
+            process.newest()
+            outcome(process.snapshots.keep(snapshot))
+            process.config(snapshot)
+            assert process.may_go_on(snapshot)
+    store.broken = set()
+    one.clock.advance(MAX_AGE)
+    assert len(configs(processes)) == 1
+    for process, snapshot in mounts.items():
+        outcome(process.snapshots.keep(snapshot))
+
+
+def test_one_process_takes_no_turns_and_never_looks_twice(tmp_path: Path) -> None:
+    alone = Pinning(store=FaultyStore(store_in(tmp_path)))
+    alone.newest()
+    assert alone.store.called == {"latest": 1, "add": 1}
+    alone.clock.advance(TTL)
+    alone.newest()
+    assert alone.store.called == {"latest": 1, "add": 1, "validated": 1}
+    alone.stamps.renew(alone.stamps.slot(alone.newest().key))
+    assert alone.snapshots.fresh(QUESTION), "nobody else renews it"
+
+
+NUMBERS = st.integers(0, 2)
+
+
+class Processes(RuleBasedStateMachine):
+    """One round per TTL, whoever is asked; nobody is served what was seen before an end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = TemporaryDirectory()
+        self.processes = sharing(Path(self.directory.name), MemoryStore())
+        self.clock, self.upstream = self.processes[0].clock, self.processes[0].upstream
+        self.answered_at, self.rounds = -inf, 0
+        self.newest: bytes | None = None
+        self.mounts: dict[int, tuple[Snapshot, bytes]] = {}
+        self.ended: set[int] = set()
+
+    @rule(text=st.sampled_from("abc"))
+    def change(self, text: str) -> None:
+        self.upstream.text = text
+
+    @rule(seconds=st.sampled_from([1, 30, TTL - 1, TTL]))
+    def wait(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    @rule(refuses=st.booleans())
+    def refuse(self, refuses: bool) -> None:  # noqa: FBT001 - hypothesis names it
+        self.upstream.error = Forbidden("403") if refuses else None
+
+    @rule(number=NUMBERS)
+    def restart(self, number: int) -> None:
+        self.processes[number] = self.processes[number].restarted()
+        self.mounts.pop(number, None)
+
+    @rule(number=NUMBERS)
+    def begin(self, number: int) -> None:
+        process = self.processes[number]
+        asked = Outcome(process.snapshots.newest(QUESTION))
+        if self.count_rounds() and self.upstream.error:
+            assert asked.error is not None
+            return
+        config = process.config(asked.value)
+        assert config == self.newest or self.answered_at == self.clock.seconds()
+        self.mounts[number], self.newest = (asked.value, config), config
+        self.ended.discard(number)
+
+    @rule(number=NUMBERS)
+    def go_on(self, number: int) -> None:
+        if number not in self.mounts:
+            return
+        process, (snapshot, config) = self.processes[number], self.mounts[number]
+        kept = Outcome(process.snapshots.keep(snapshot))
+        if self.count_rounds() and not self.upstream.error:
+            self.newest = process.config(process.newest())
+        if number in self.ended:
+            assert isinstance(kept.error, Forbidden | NotFound)
+        else:
+            assert kept.value is None
+            assert process.config(snapshot) == config
+
+    def count_rounds(self) -> bool:
+        """Whether there was one just now; there may have been."""
+        rounds, self.rounds = self.rounds, len(self.upstream.asked)
+        assert self.rounds - rounds <= 1
+        if self.rounds == rounds:
+            return False
+        if self.upstream.error:
+            self.answered_at, self.newest = -inf, None
+            self.ended |= set(self.mounts)
+        else:
+            assert self.clock.seconds() >= self.answered_at + TTL
+            self.answered_at = self.clock.seconds()
+        return True
+
+    def teardown(self) -> None:
+        self.directory.cleanup()
+
+
+Processes.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestProcesses = Processes.TestCase

@@ -1,0 +1,445 @@
+"""What becomes of the file: shared, killed, damaged, foreign, full, forbidden."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import MetaData
+from twisted.logger import capturedLogs, formatEvent
+
+from image_service.coreos.kargs import KernelArgument, Operation
+from image_service.database import sqlite_file
+from image_service.database.sqlite_file import SqliteFile
+from image_service.errors import StoreFailed
+from image_service.images.customization import Customization
+from image_service.images.reference import Credentials, CredentialScheme
+from image_service.snapshots.customization_codec import encode_customization
+from image_service.snapshots.encryption import SnapshotCipher
+from image_service.snapshots.repository import Mount, Stored
+from image_service.snapshots.sqlite import STORE_FILE, VERSION
+from tests.snapshots.store_writer import key_of, payload_of
+from tests.snapshots.stores import outcome, store_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sqlalchemy import Connection
+
+    from image_service.snapshots.sqlite import SqliteStore
+
+ROOT = Path(__file__).resolve().parents[2]
+KEY = b"k" * 32
+T = 1_700_000_000.25
+MIB = 1024 * 1024
+NOBODY = 65534
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / STORE_FILE
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    store = store_in(tmp_path)
+    yield store
+    outcome(store.close())
+
+
+def add(store: SqliteStore, key: bytes = KEY, sealed: bytes = b"sealed") -> bool:
+    return outcome(store.add(key, 1, sealed, T))
+
+
+def load(store: SqliteStore, key: bytes = KEY) -> bytes | None:
+    return outcome(store.load(key, 1))
+
+
+def is_sound(path: Path) -> bool:
+    with closing(sqlite3.connect(path)) as database:
+        return database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def test_all_outlives_the_store(tmp_path: Path, path: Path) -> None:
+    mount = Mount(b"r", KEY, 1, "5f" * 32, T)
+    first, second = store_in(tmp_path), store_in(tmp_path)
+    add(first)
+    outcome(first.save_mounts([mount]))
+    outcome(first.close())
+    assert load(second) == b"sealed"
+    assert outcome(second.latest(KEY)) == Stored(1, T, T)
+    assert outcome(second.mount(b"r")) == mount
+    outcome(second.close())
+    assert is_sound(path)
+    assert [file.name for file in tmp_path.iterdir()] == [STORE_FILE]
+
+
+@pytest.mark.parametrize("there_already", [False, True])
+def test_its_files_are_for_their_owner(
+    store: SqliteStore, path: Path, tmp_path: Path, there_already: object
+) -> None:
+    if there_already:
+        path.touch(0o644)
+    umask = os.umask(0)
+    try:
+        add(store)
+    finally:
+        os.umask(umask)
+    modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
+    assert modes == dict.fromkeys([STORE_FILE, f"{STORE_FILE}-wal", f"{STORE_FILE}-shm"], 0o600)
+
+
+def test_what_is_dropped_gives_its_room_back(store: SqliteStore, path: Path) -> None:
+    add(store, sealed=os.urandom(8 * MIB))
+    outcome(store.sweep(T + 1))
+    outcome(store.close())
+    assert path.stat().st_size < MIB
+    add(store)
+    assert load(store) == b"sealed"
+
+
+def test_nothing_is_in_clear(store: SqliteStore, tmp_path: Path) -> None:
+    address, infra_env = "192.0.2.77", "0e7c5f0a-6f2b-4f3e-9a35-c2a6d4a3f1b7"
+    credentials = Credentials(CredentialScheme.IMAGE_TOKEN, "eyJhbGciOiJFUzI1NiJ9.of-the-request.c2ln")
+    customization = Customization(
+        b'{"ignition":{"version":"3.1.0"},"pull":"secret"}' * 1000,
+        (KernelArgument(Operation.APPEND, "password=of-an-argument"),),
+        None,
+        b"a ramdisk with keyfiles" * 1000,
+    )
+    vault = SnapshotCipher(b"i" * 32)
+    key, reader = vault.key_of(infra_env, "full-iso", credentials), vault.reader_of(address, credentials, "r")
+    sealed = vault.seal(key, 1, credentials, encode_customization(customization))
+    outcome(store.add(key, 1, sealed, T))
+    outcome(store.save_mounts([Mount(reader, key, 1, "5f" * 32, T)]))
+    in_wal = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    outcome(store.close())
+    in_file = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    for text in (in_wal, in_file):
+        assert key in text
+        assert reader in text
+        secrets = (b"ignition", b"secret", b"ramdisk", b"password", b"of-the-request", b"eyJ")
+        others = (infra_env.encode(), address.encode(), b"full-iso", b"i" * 32)
+        assert [secret for secret in secrets + others if secret in text] == []
+
+
+# Several processes.
+
+
+@contextmanager
+def writing(directory: Path, name: str, first: int, end: int) -> Iterator[subprocess.Popen[str]]:
+    """A process that is about to add; told to go on, it does."""
+    arguments = (str(directory), name, str(first), str(end))
+    command = [sys.executable, "-m", "tests.snapshots.store_writer", *arguments]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def go_on(process: subprocess.Popen[str]) -> None:
+    assert process.stdin
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def test_of_two_processes_one_wins_each_time(store: SqliteStore, tmp_path: Path, path: Path) -> None:
+    """From the moment on in which both of them make the file."""
+    with writing(tmp_path, "A", 0, 40) as one, writing(tmp_path, "B", 0, 40) as other:
+        go_on(one)
+        go_on(other)
+        told = {name: process.communicate()[0].splitlines() for name, process in (("A", one), ("B", other))}
+    assert (one.returncode, other.returncode) == (0, 0)
+    for number in range(40):
+        (winner,) = [name for name in "AB" if told[name][number] == f"{number} won"]
+        assert load(store, key_of(number)) == payload_of(winner)
+    assert is_sound(path)
+
+
+def test_kill_9_loses_nothing_that_was_acknowledged(store: SqliteStore, tmp_path: Path, path: Path) -> None:
+    """Killed in the middle of one of the writes that follow the last one that was told."""
+    first = 0
+    for acknowledged in (1, 2, 5, 13, 30):
+        with writing(tmp_path, "A", first, 1_000_000) as process:
+            go_on(process)
+            assert process.stdout
+            told = [process.stdout.readline() for _ in range(acknowledged)]
+            os.kill(process.pid, signal.SIGKILL)
+        assert told == [f"{first + number} won\n" for number in range(acknowledged)]
+        for number in range(first + acknowledged):
+            assert load(store, key_of(number)) == payload_of("A")
+        while load(store, key_of(first)):  # whole or not at all, however far it came
+            assert load(store, key_of(first)) == payload_of("A")
+            first += 1
+    assert is_sound(path)
+
+
+def test_who_reads_does_not_wait_for_who_writes(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.0)
+    add(store)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert load(store) == b"sealed"
+        with pytest.raises(StoreFailed, match="locked"):
+            outcome(store.validated(KEY, 1, T + 1))
+        other.execute("ROLLBACK")
+    outcome(store.validated(KEY, 1, T + 1))
+    assert outcome(store.latest(KEY)) == Stored(1, T, T + 1)
+
+
+# Damage.
+
+
+def overwritten(path: Path, offset: int, length: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(b"\xa5" * length)
+
+
+def foreign(path: Path, version: int) -> None:
+    path.unlink()
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE snapshots (key BLOB)")
+        database.execute(f"PRAGMA user_version = {version}")
+
+
+def of_an_earlier_release(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA user_version = 0")
+
+
+def replaced(path: Path, before: bytes, after: bytes) -> None:
+    content = path.read_bytes()
+    assert before in content
+    path.write_bytes(content.replace(before, after.ljust(len(before), b"\xff")))
+
+
+def schema_overwritten(path: Path) -> None:
+    """SQLite names the table of which it cannot read what it is."""
+    replaced(path, b"CREATE TABLE snapshots", b"")
+    replaced(path, b"tablesnapshots", b"table")
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "no database": lambda path: path.write_bytes(b"something else " * 1000),
+    "head": lambda path: overwritten(path, 0, 100),
+    "schema": lambda path: overwritten(path, 100, 3996),
+    "all but the head and the schema": lambda path: overwritten(path, 4096, path.stat().st_size - 4096),
+    "cut off": lambda path: os.truncate(path, 8192),
+    "a schema that is no text": schema_overwritten,
+    "a table of another name": lambda path: replaced(path, b"payloads", b"payload5"),
+    "foreign": lambda path: foreign(path, 0),
+    "foreign, with a version of its own": lambda path: foreign(path, 1),
+    "of an earlier release": of_an_earlier_release,
+}
+
+
+@pytest.fixture(params=DAMAGES)
+def damage(request: pytest.FixtureRequest) -> Callable[[Path], object]:
+    return DAMAGES[request.param]
+
+
+def test_a_damaged_file_is_moved_aside(
+    store: SqliteStore, path: Path, damage: Callable[[Path], object]
+) -> None:
+    add(store, sealed=bytes(MIB))
+    outcome(store.close())
+    damage(path)
+    content = path.read_bytes()
+    with capturedLogs() as events:
+        assert load(store) is None
+        assert add(store)
+    assert load(store) == b"sealed"
+    assert path.with_name(f"{STORE_FILE}.unusable").read_bytes() == content
+    (warning,) = [event for event in events if event["log_namespace"] == sqlite_file.__name__]
+    assert str(path) in formatEvent(warning)
+
+
+def test_only_the_latest_of_the_damaged_is_kept(store: SqliteStore, path: Path, tmp_path: Path) -> None:
+    for content in (b"something else", b"something else again"):
+        outcome(store.close())
+        path.write_bytes(content * 1000)
+        add(store)
+    outcome(store.close())
+    assert {file.name for file in tmp_path.iterdir()} == {STORE_FILE, f"{STORE_FILE}.unusable"}
+    assert path.with_name(f"{STORE_FILE}.unusable").read_bytes() == content * 1000
+
+
+def test_an_empty_file_is_a_new_one(store: SqliteStore, path: Path) -> None:
+    path.touch()
+    assert add(store)
+    assert not path.with_name(f"{STORE_FILE}.unusable").exists()
+
+
+def test_a_file_of_a_later_release_is_left_alone(store: SqliteStore, path: Path) -> None:
+    add(store)
+    outcome(store.close())
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA user_version = 2")
+    content = path.read_bytes()
+    with pytest.raises(StoreFailed, match="version 2, this release knows 1"):
+        load(store)
+    assert path.read_bytes() == content
+
+
+def test_two_that_have_a_file_open_which_gets_damaged_share_its_successor(
+    store: SqliteStore, path: Path, tmp_path: Path
+) -> None:
+    other = store_in(tmp_path)
+    add(store, sealed=bytes(MIB))
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    assert load(other)
+    overwritten(path, 4096, path.stat().st_size - 4096)
+    with capturedLogs():
+        assert add(store, b"new")
+    names = {f"{STORE_FILE}{aside}{beside}" for aside in ("", ".unusable") for beside in ("", "-wal", "-shm")}
+    assert {file.name for file in tmp_path.iterdir()} == names
+    assert load(store, b"new") == b"sealed"
+    assert load(other, b"new") == b"sealed"
+    assert add(other, b"newer")
+    outcome(other.close())
+    assert load(store, b"newer") == b"sealed"
+    outcome(store.close())
+    assert is_sound(path)
+
+
+def test_who_finds_damage_where_another_was_faster_takes_what_that_one_made(
+    store: SqliteStore, path: Path
+) -> None:
+    add(store, sealed=bytes(MIB))
+    outcome(store.close())
+    overwritten(path, 4096, path.stat().st_size - 4096)
+    file = SqliteFile(path, MetaData(), VERSION)
+
+    tries: list[Connection] = []
+
+    def work(connection: Connection) -> int:
+        tries.append(connection)
+        if len(tries) == 1:
+            with capturedLogs():
+                add(store, b"new")
+        return int(connection.exec_driver_sql("SELECT count(*) FROM payloads").scalar_one())
+
+    assert (file.transact(work), len(tries)) == (1, 2)
+    file.close()
+    assert load(store, b"new") == b"sealed"
+
+
+def test_a_row_whose_text_is_none(store: SqliteStore, path: Path) -> None:
+    outcome(store.save_mounts([Mount(b"r", KEY, 1, "5f" * 32, T)]))
+    outcome(store.close())
+    replaced(path, b"5f" * 32, b"")
+    with capturedLogs():
+        assert outcome(store.mount(b"r")) is None
+    assert path.with_name(f"{STORE_FILE}.unusable").exists()
+
+
+def test_a_file_that_was_removed_is_made_again(store: SqliteStore, tmp_path: Path) -> None:
+    add(store)
+    for file in tmp_path.iterdir():
+        file.unlink()
+    assert load(store) is None
+    assert add(store)
+    descriptors = [link for link in Path("/proc/self/fd").iterdir() if link.exists()]
+    targets = [str(link.readlink()) for link in descriptors]
+    ours = [target for target in targets if target.startswith(str(tmp_path))]
+    assert ours
+    assert not [target for target in ours if target.endswith(" (deleted)")]
+    outcome(store.close())
+    assert load(store) == b"sealed"
+
+
+# The disk.
+
+
+@contextmanager
+def no_file_larger_than(size: int) -> Iterator[None]:
+    """As if the disk were full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk(store: SqliteStore, path: Path) -> None:
+    add(store)
+    with no_file_larger_than(MIB):
+        with pytest.raises(StoreFailed):
+            add(store, b"large", bytes(2 * MIB))
+        assert load(store) == b"sealed"
+        assert load(store, b"large") is None
+        assert add(store, b"small")
+    assert add(store, b"large", bytes(2 * MIB))
+    assert load(store, b"large") == bytes(2 * MIB)
+    assert is_sound(path)
+
+
+def test_a_disk_that_is_full_from_the_beginning(store: SqliteStore) -> None:
+    with no_file_larger_than(0), pytest.raises(StoreFailed):
+        add(store)
+    assert add(store)
+
+
+def test_a_directory_that_comes_later(tmp_path: Path) -> None:
+    store = store_in(tmp_path / "later")
+    with pytest.raises(StoreFailed, match=os.strerror(errno.ENOENT)):
+        load(store)
+    (tmp_path / "later").mkdir()
+    assert add(store)
+    outcome(store.close())
+
+
+@pytest.fixture
+def forbidden() -> Iterator[Path]:
+    """A directory that nobody may write to, and nobody is who runs the test."""
+    directory = Path(tempfile.mkdtemp())  # whoever it is may enter what is above it
+    yield directory
+    shutil.rmtree(directory)
+
+
+@contextmanager
+def without_privileges(directory: Path) -> Iterator[None]:
+    user = os.geteuid()
+    directory.chmod(0o555)
+    if user == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+        directory.chmod(0o755)
+
+
+@pytest.mark.parametrize("there_already", [False, True])
+def test_a_directory_that_must_not_be_written(forbidden: Path, there_already: object) -> None:
+    store = store_in(forbidden)
+    if there_already:
+        add(store)
+        outcome(store.close())
+    before = sorted(forbidden.iterdir())
+    with without_privileges(forbidden):
+        with pytest.raises(StoreFailed):
+            load(store)
+        with pytest.raises(StoreFailed):
+            add(store)
+    assert sorted(forbidden.iterdir()) == before

@@ -1,0 +1,326 @@
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import attrs
+import pytest
+import yaml
+from twisted.internet.defer import Deferred, execute
+
+from image_service.concurrency.interruption import Interrupted
+from image_service.coreos.stream_metadata import select_releases
+from image_service.errors import ImageServiceError, NotFound, Unavailable, UnknownBaseImage
+from image_service.images.base import BaseImage
+from image_service.images.extents import BaseFile, FileExtent, Literal
+from image_service.images.reference import Kind
+from image_service.streams.mirror import Mirror
+from image_service.streams.mirrored import MirroredFile, MirroredRelease
+from image_service.streams.streams import StreamRelease
+from tests.coreos.streams import SHA256, stream
+from tests.formats.iso_builder import build_live_iso
+from tests.formats.reading import read_layout
+from tests.pytwisted import ensure_deferred
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import LoggedFailures
+
+T = TypeVar("T")
+
+LAYOUT = read_layout(build_live_iso())
+SIGNATURE = b"\x89 signature"
+BASE_URL = "https://images.example/path"
+
+
+def release(version: str, architecture: str = "x86_64", name: str = "stable") -> StreamRelease:
+    (found,) = select_releases(stream(version, architecture), [architecture])
+    return StreamRelease(name, found)
+
+
+def opened(version: str, architecture: str = "x86_64", sha256: str = SHA256) -> BaseImage:
+    return BaseImage(BaseFile(-1, 1000, f"{version}.iso"), LAYOUT, sha256, version, architecture)
+
+
+@attrs.define(eq=False)
+class Bench:
+    """A mirror of streams and base images that are what the test says."""
+
+    wanted: list[StreamRelease] = attrs.field(factory=list)
+    aliases: dict[tuple[str, str], str] = attrs.field(factory=dict)
+    bases: dict[tuple[str, str], BaseImage] = attrs.field(factory=dict)
+    signature: bytes | None = SIGNATURE
+    fault: Exception | None = None
+    prepared: list[str] = attrs.field(factory=list)
+    waiting: list[Callable[[], None]] | None = None
+    mirror: Mirror = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.mirror = Mirror(self, self._find, self._in_thread, self._prepare, BASE_URL)
+
+    def offer(self, *wanted: StreamRelease) -> None:
+        self.wanted = [*wanted]
+
+    def have(self, *versions: str, architecture: str = "x86_64") -> None:
+        """These are ready now; the others are not."""
+        self.bases = {(version, architecture): opened(version, architecture) for version in versions}
+        self.mirror.update()
+
+    def document(self, name: str = "stable") -> dict[str, str]:
+        """Release by architecture, as a document tells it."""
+        text = body(self.mirror.document(name))
+        architectures = json.loads(text)["architectures"]
+        return {name: told["artifacts"]["metal"]["release"] for name, told in architectures.items()}
+
+    def _find(self, version: str, architecture: str, kind: Kind) -> BaseImage:
+        assert kind is Kind.FULL_ISO
+        if (version, architecture) in self.bases:
+            return self.bases[version, architecture]
+        raise UnknownBaseImage("none")
+
+    def _in_thread(self, work: Callable[[], T], /) -> Deferred[T]:
+        if self.waiting is None:
+            return execute(work)
+        result: Deferred[T] = Deferred()
+        self.waiting.append(lambda: result.callback(work()))
+        return result
+
+    def _prepare(self, wanted: StreamRelease, base: BaseImage) -> MirroredRelease:
+        self.prepared.append(wanted.release.version)
+        if self.fault:
+            raise self.fault
+        awaited = self.signature is None
+        iso = MirroredFile(wanted.release.iso.name, base.sha256, 0, 1000, self.signature, awaited)
+        kernel = MirroredFile("kernel", "1" * 64, 100, 50)
+        return MirroredRelease(wanted, base, iso, {"kernel": kernel})
+
+
+def body(image: object) -> bytes:
+    (extent,) = image.extents.extents  # type: ignore[attr-defined] # a BootImage
+    assert isinstance(extent, Literal)
+    return extent.data
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_stream_tells_what_is_held(bench: Bench) -> None:
+    bench.offer(release("2"), release("1"), release("2", "aarch64"))
+    bench.have("1", "2")
+    image = bench.mirror.document("stable")
+    metal = json.loads(body(image))["architectures"]["x86_64"]["artifacts"]["metal"]
+    location = f"{BASE_URL}/streams/stable/2/x86_64/fcos-2-live-iso.x86_64.iso"
+    expected = {"location": location, "signature": f"{location}.sig", "sha256": SHA256}
+    assert metal["formats"]["iso"]["disk"] == expected
+    assert [*metal["formats"]["pxe"]] == ["kernel"]
+    assert bench.document() == {"x86_64": "2"}
+    assert (image.content_type, image.is_public, image.is_iso) == ("application/json", True, False)
+
+
+def test_the_newest_that_is_held_is_told_until_a_newer_one_is(bench: Bench) -> None:
+    bench.offer(release("3"), release("2"), release("1"))
+    bench.have("1")
+    assert bench.document() == {"x86_64": "1"}
+    etag = bench.mirror.document("stable").etag
+    assert bench.mirror.document("stable").etag == etag
+    bench.have("1", "2")
+    assert bench.document() == {"x86_64": "2"}
+    assert bench.mirror.document("stable").etag != etag
+
+
+def test_a_restart_does_not_tell_of_an_older_release_than_before(bench: Bench) -> None:
+    bench.offer(release("2"), release("1"))
+    bench.aliases = {("stable", "x86_64"): "2"}
+    bench.have("1")
+    with pytest.raises(Unavailable) as refusal:
+        bench.mirror.document("stable")
+    assert refusal.value.retry_after_seconds == 10
+    bench.have("1", "2")
+    assert bench.document() == {"x86_64": "2"}
+
+
+def test_the_document_of_a_release_is_there_once_it_is_whole(bench: Bench) -> None:
+    bench.offer(release("2"), release("1"), release("1", "aarch64"))
+    bench.have("1", "2")
+    with pytest.raises(Unavailable, match="1 for aarch64 of the stream stable"):
+        bench.document("stable-1")
+    assert bench.document("stable-2") == {"x86_64": "2"}
+    bench.bases["1", "aarch64"] = opened("1", "aarch64")
+    bench.mirror.update()
+    assert bench.document("stable-1") == {"x86_64": "1", "aarch64": "1"}
+
+
+@pytest.mark.parametrize("name", ["next", "stable-3", "stable-", "stable-2.json", ""])
+def test_what_no_stream_offers_is_not_found(bench: Bench, name: str) -> None:
+    bench.offer(release("2"))
+    bench.have("2")
+    with pytest.raises(NotFound, match="there is no such stream; there are stable"):
+        bench.mirror.document(name)
+    with pytest.raises(NotFound):
+        bench.mirror.config_map(name)
+
+
+def test_names_with_dashes_are_told_apart(bench: Bench) -> None:
+    bench.offer(release("9.8-0", name="rhel-9.8"), release("1", name="rhel"))
+    bench.have("9.8-0", "1")
+    assert bench.document("rhel-9.8") == bench.document("rhel-9.8-9.8-0") == {"x86_64": "9.8-0"}
+    assert bench.document("rhel-1") == {"x86_64": "1"}
+
+
+def test_a_config_map_holds_the_document(bench: Bench) -> None:
+    bench.offer(release("2"))
+    bench.have("2")
+    image = bench.mirror.config_map("stable")
+    config_map = yaml.safe_load(body(image))
+    assert json.loads(config_map["data"]["stream"]) == json.loads(body(bench.mirror.document("stable")))
+    assert (image.content_type, image.file_name) == ("application/yaml", "configmap.yaml")
+
+
+def test_the_iso_and_its_parts_are_runs_of_the_base_image(bench: Bench) -> None:
+    bench.offer(release("2"))
+    bench.have("2")
+    base = bench.bases["2", "x86_64"]
+    get = partial(bench.mirror.file, "stable", "2", "x86_64")
+    iso, kernel = get("fcos-2-live-iso.x86_64.iso"), get("kernel")
+    assert iso.extents.extents == (FileExtent(base.file, 0, 1000),)
+    assert (iso.is_iso, iso.file_name, iso.modified) == (True, "fcos-2-live-iso.x86_64.iso", LAYOUT.created)
+    assert kernel.extents.extents == (FileExtent(base.file, 100, 50),)
+    assert (kernel.is_iso, kernel.is_public) == (False, True)
+    assert iso.etag != kernel.etag
+
+
+def test_a_signature_is_the_original_or_not_there(bench: Bench) -> None:
+    bench.offer(release("2"))
+    bench.have("2")
+    get = partial(bench.mirror.file, "stable", "2", "x86_64")
+    assert body(get("fcos-2-live-iso.x86_64.iso.sig")) == SIGNATURE
+    with pytest.raises(NotFound, match="no signature of kernel"):
+        get("kernel.sig")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("next", "2", "x86_64", "kernel"), NotFound),
+        (("stable", "3", "x86_64", "kernel"), NotFound),
+        (("stable", "2", "s390x", "kernel"), NotFound),
+        (("stable", "2", "x86_64", "rootfs"), NotFound),
+        (("stable", "1", "x86_64", "kernel"), Unavailable),
+    ],
+)
+def test_other_files_are_not_there(
+    bench: Bench, arguments: tuple[str, str, str, str], error: type[ImageServiceError]
+) -> None:
+    bench.offer(release("2"), release("1"))
+    bench.have("2")
+    with pytest.raises(error):
+        bench.mirror.file(*arguments)
+
+
+def test_each_release_is_prepared_once(bench: Bench) -> None:
+    bench.offer(release("2"), release("1"))
+    bench.have("2")
+    bench.mirror.update()
+    assert bench.prepared == ["2"]
+    bench.have("2")  # opened anew, as after it was fetched again
+    assert bench.prepared == ["2", "2"]
+
+
+def test_a_signature_that_is_awaited_is_asked_for_again(bench: Bench) -> None:
+    bench.offer(release("2"))
+    bench.signature = None
+    bench.have("2")
+    assert bench.document() == {"x86_64": "2"}
+    bench.signature = SIGNATURE
+    bench.mirror.update()
+    assert body(bench.mirror.file("stable", "2", "x86_64", "fcos-2-live-iso.x86_64.iso.sig")) == SIGNATURE
+    bench.mirror.update()
+    assert bench.prepared == ["2", "2"]
+
+
+def test_an_iso_that_is_another_than_the_stream_says_is_not_mirrored(bench: Bench) -> None:
+    bench.offer(release("2"))
+    bench.bases = {("2", "x86_64"): opened("2", sha256="f" * 64)}
+    bench.mirror.update()
+    assert bench.prepared == []
+    with pytest.raises(Unavailable):
+        bench.mirror.document("stable")
+
+
+def test_what_is_not_ready_any_more_is_not_served(bench: Bench) -> None:
+    bench.offer(release("2"))
+    bench.have("2")
+    bench.bases = {}
+    with pytest.raises(Unavailable):
+        bench.mirror.document("stable")
+    with pytest.raises(Unavailable):
+        bench.mirror.file("stable", "2", "x86_64", "kernel")
+
+
+@ensure_deferred
+async def test_what_is_not_wanted_any_more_is_forgotten_also_in_the_making(bench: Bench) -> None:
+    bench.waiting = []
+    bench.offer(release("2"), release("1"))
+    bench.have("1", "2")
+    bench.mirror.update()
+    assert len(bench.waiting) == 2
+    bench.offer(release("2"))
+    for go_on in bench.waiting:
+        go_on()
+    await bench.mirror.settled()
+    bench.offer(release("2"), release("1"))
+    assert bench.document("stable-2") == {"x86_64": "2"}
+    with pytest.raises(Unavailable):
+        bench.document("stable-1")
+    bench.offer(release("1"))
+    bench.waiting = None
+    bench.mirror.update()
+    bench.offer(release("2"), release("1"))
+    with pytest.raises(Unavailable):
+        bench.document("stable-2")
+
+
+@pytest.mark.parametrize("fault", [Unavailable("changed"), OSError(5, "broken"), Interrupted()])
+def test_a_release_that_cannot_be_read_is_tried_again(bench: Bench, fault: Exception) -> None:
+    bench.offer(release("2"), release("1"))
+    bench.fault = fault
+    bench.have("2", "1")
+    bench.fault = None
+    bench.mirror.update()
+    assert bench.prepared == ["2", "1", "2", "1"]
+    assert bench.document() == {"x86_64": "2"}
+
+
+def test_a_fault_of_ours_is_logged(bench: Bench, logged_failures: LoggedFailures) -> None:
+    bench.offer(release("2"))
+    bench.fault = KeyError("ours")
+    bench.have("2")
+    assert len(logged_failures.flush(KeyError)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "file_name"),
+    [
+        ("stable.json", "stable.json"),
+        ("stable-2.json", "stable-2.json"),
+        ("stable/configmap.yaml", "configmap.yaml"),
+        ("stable/2/x86_64/kernel", "kernel"),
+        ("stable/2/x86_64/fcos-2-live-iso.x86_64.iso.sig", "fcos-2-live-iso.x86_64.iso.sig"),
+    ],
+)
+def test_everything_has_its_path(bench: Bench, path: str, file_name: str) -> None:
+    bench.offer(release("2"))
+    bench.have("2")
+    assert bench.mirror.find(tuple(path.split("/"))).file_name == file_name
+
+
+@pytest.mark.parametrize("path", ["stable", "stable.yaml", "stable/other.yaml", "stable/2/x86_64", ".json"])
+def test_there_is_nothing_else(bench: Bench, path: str) -> None:
+    bench.offer(release("2"))
+    bench.have("2")
+    with pytest.raises(NotFound):
+        bench.mirror.find(tuple(path.split("/")))

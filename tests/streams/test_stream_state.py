@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from image_service.coreos.stream_metadata import select_releases
+from image_service.settings.stream_sources import StreamSource
+from image_service.streams.stream_state import StreamState, load_state, move_alias, save_state
+from tests.coreos.streams import metal, stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from pathlib import Path
+
+    from image_service.coreos.stream_metadata import Release
+
+SOURCE = StreamSource("stable", "https://builds.example/stable.json?token=top-secret", ("x86_64",), 2)
+BOTH = attrs.evolve(SOURCE, architectures=("x86_64", "aarch64"))
+VALIDATORS = ('"tag"', "Tue, 21 Jul 2026 14:07:12 GMT")
+NEXT = "2026-07-22T00:00:00Z"
+
+
+def told(source: StreamSource, *documents: dict[str, Any]) -> StreamState:
+    """What is known after these, the oldest first."""
+    state = StreamState()
+    for document in documents:
+        state = state.told(source, document, VALIDATORS)
+    return state
+
+
+def offers(**releases: str) -> dict[str, Any]:
+    """A document with a release for each architecture."""
+    document = stream()
+    document["architectures"] = {
+        architecture: {"artifacts": {"metal": metal(release, architecture)}}
+        for architecture, release in releases.items()
+    }
+    return document
+
+
+def versions(state: StreamState, source: StreamSource, architecture: str = "x86_64") -> list[str]:
+    return [release.version for release in state.releases(source) if release.architecture == architecture]
+
+
+def releases(*names: str) -> list[Release]:
+    return [select_releases(stream(name), ["x86_64"])[0] for name in names]
+
+
+def among(ready: Collection[str]) -> Callable[[Release], bool]:
+    return lambda release: release.version in ready
+
+
+def test_the_newest_stay() -> None:
+    state = told(SOURCE, stream("1"), stream("2"), stream("3"))
+    assert versions(state, SOURCE) == ["3", "2"]
+    assert len(state.documents) == 2
+
+
+def test_what_a_stream_goes_back_to_is_the_newest() -> None:
+    assert versions(told(SOURCE, stream("1"), stream("2"), stream("1")), SOURCE) == ["1", "2"]
+
+
+def test_each_architecture_keeps_its_own() -> None:
+    state = told(
+        BOTH,
+        offers(x86_64="1", aarch64="1"),
+        offers(x86_64="2", aarch64="1"),
+        offers(x86_64="3", aarch64="1"),
+        offers(x86_64="3", aarch64="2"),
+    )
+    assert versions(state, BOTH) == ["3", "2"]
+    assert versions(state, BOTH, "aarch64") == ["2", "1"]
+
+
+@given(st.lists(st.tuples(st.sampled_from("1234"), st.sampled_from("1234")), max_size=12), st.integers(1, 3))
+def test_what_stays_is_what_one_who_forgets_nothing_would_keep(
+    history: list[tuple[str, str]], keep: int
+) -> None:
+    source = attrs.evolve(BOTH, keep=keep)
+    state = told(source, *(offers(x86_64=x86_64, aarch64=aarch64) for x86_64, aarch64 in history))
+    for index, architecture in enumerate(source.architectures):
+        newest_first = dict.fromkeys(pair[index] for pair in reversed(history))
+        assert versions(state, source, architecture) == [*newest_first][:keep]
+    assert len(state.documents) <= 2 * keep + 1
+
+
+def test_metadata_that_says_the_same_again_does_not_change_its_date() -> None:
+    later = stream("1")
+    later["metadata"] = {"last-modified": NEXT}
+    once, twice = told(SOURCE, stream("1")), told(SOURCE, stream("1"), later)
+    assert once == twice
+
+
+def test_a_release_that_comes_for_another_architecture_later_is_seen() -> None:
+    state = told(SOURCE, offers(x86_64="1"), offers(x86_64="1", aarch64="1"))
+    assert versions(state, BOTH, "aarch64") == ["1"]
+
+
+def test_a_request_has_the_validators_of_what_is_known() -> None:
+    state = told(SOURCE, stream())
+    assert state.conditions(SOURCE) == {"If-None-Match": VALIDATORS[0], "If-Modified-Since": VALIDATORS[1]}
+    assert StreamState().conditions(SOURCE) == {}
+    assert state.conditions(attrs.evolve(SOURCE, url="https://other.example/stable.json")) == {}
+    assert StreamState().told(SOURCE, stream(), (None, None)).conditions(SOURCE) == {}
+
+
+def test_what_is_remembered_is_what_was_known_and_no_credential(tmp_path: Path) -> None:
+    path = tmp_path / "rhcos-stream-stable.json"
+    state = attrs.evolve(told(BOTH, offers(x86_64="1", aarch64="1")), aliases={"x86_64": "1"})
+    save_state(path, state)
+    assert load_state(path, BOTH) == state
+    assert "top-secret" not in path.read_text()
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda members: members.clear(),
+        lambda members: members.update(etag=1),
+        lambda members: members.update(source=None),
+        lambda members: members.update(documents={}),
+        lambda members: members.update(documents=1),
+        lambda members: members.update(aliases=[]),
+        lambda members: members.update(aliases={"x86_64": 1}),
+        lambda members: members.update(more=1),
+    ],
+)
+def test_what_is_something_else_is_not_recalled(tmp_path: Path, damage: Any) -> None:
+    path = tmp_path / "rhcos-stream-stable.json"
+    save_state(path, told(SOURCE, stream()))
+    members = json.loads(path.read_text())
+    damage(members)
+    path.write_text(json.dumps(members))
+    assert load_state(path, SOURCE).documents == ()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"[" * 100_000])
+def test_what_is_no_json_is_not_recalled(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "rhcos-stream-stable.json"
+    path.write_bytes(content)
+    assert load_state(path, SOURCE) == StreamState()
+    assert load_state(tmp_path / "absent", SOURCE) == StreamState()
+
+
+def test_a_document_that_is_not_right_any_more_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "rhcos-stream-stable.json"
+    newer = offers(x86_64="2", s390x="2")
+    newer["architectures"]["s390x"]["artifacts"]["metal"]["release"] = 2
+    save_state(path, told(SOURCE, offers(x86_64="1", s390x="1"), newer))
+    with_s390x = attrs.evolve(SOURCE, architectures=("x86_64", "s390x"))
+    assert versions(load_state(path, SOURCE), SOURCE) == ["2", "1"]
+    assert versions(load_state(path, with_s390x), with_s390x) == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("current", "wanted", "ready", "expected"),
+    [
+        (None, "321", "", None),
+        (None, "321", "21", "2"),
+        ("1", "321", "1", "1"),
+        ("1", "321", "21", "2"),
+        ("1", "321", "321", "3"),
+        ("3", "321", "21", "3"),  # after a restart the newest is not the first to be read
+        ("2", "12", "2", "2"),  # the stream went back to 1, which is not here any more
+        ("2", "12", "12", "1"),
+        ("0", "21", "1", "1"),
+        ("0", "21", "", None),
+        ("1", "", "", None),
+    ],
+)
+def test_a_name_moves_on_to_what_is_ready(
+    current: str | None, wanted: str, ready: str, expected: str | None
+) -> None:
+    assert move_alias(current, releases(*wanted), among(ready)) == expected
+
+
+@given(st.permutations("12345"), st.data())
+def test_a_name_never_goes_back(wanted: list[str], data: st.DataObject) -> None:
+    offered, current = releases(*wanted), None
+    for _ in range(6):
+        ready = data.draw(st.sets(st.sampled_from("12345")))
+        moved = move_alias(current, offered, among(ready))
+        assert moved == current or moved in ready
+        if current is not None:
+            assert moved is not None
+            assert wanted.index(moved) <= wanted.index(current)
+        better = wanted if current is None else wanted[: wanted.index(current)]
+        assert not set(better[: better.index(moved)] if moved in better else better) & ready
+        current = moved

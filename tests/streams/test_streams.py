@@ -1,0 +1,335 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.task import Clock
+from twisted.internet.threads import deferToThreadPool
+from twisted.python.threadpool import ThreadPool
+
+from image_service.catalog.download.http_get import HttpGet
+from image_service.settings.settings import Settings
+from image_service.settings.stream_sources import StreamSource
+from image_service.streams import stream_refresh
+from image_service.streams.streams import RETRY_SECONDS, Streams
+from tests.catalog.origin import Answer, Origin
+from tests.coreos.streams import SHA256, stream, text
+from tests.pytwisted import async_fixture, ensure_deferred
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from pathlib import Path
+
+    from twisted.internet.epollreactor import EPollReactor
+
+    from image_service.coreos.stream_metadata import Release
+    from tests.catalog.lines import Lines
+
+HOUR = 3600.0
+TAG = {"ETag": '"1"', "Last-Modified": "Tue, 21 Jul 2026 14:07:12 GMT"}
+
+
+@attrs.define(eq=False)
+class Bench:
+    """Makes streams over one directory, and stops them in the end."""
+
+    reactor: EPollReactor
+    pool: ThreadPool
+    origin: Origin
+    directory: Path
+    clock: Clock = attrs.field(factory=Clock)
+    changes: int = 0
+    made: list[Streams] = attrs.field(factory=list)
+
+    def make(self, *sources: StreamSource, asks: bool = True) -> Streams:
+        settings = Settings.from_environment({"DATA_DIR": str(self.directory)}, standalone=True)
+        streams = Streams(
+            self.clock,
+            lambda work: deferToThreadPool(self.reactor, self.pool, work),
+            HttpGet.from_settings(settings),
+            sources or [self.source()],
+            self.directory,
+            refresh_seconds=HOUR,
+            asks=asks,
+            jitter=lambda low, high: (low + high) / 2,
+        )
+        self.made.append(streams)
+        return streams
+
+    async def started(self, *sources: StreamSource) -> Streams:
+        streams = self.make(*sources)
+        await streams.start(self.changed)
+        await streams.settled()
+        return streams
+
+    def source(self, name: str = "stable", **changes: Any) -> StreamSource:
+        url = self.origin.url(f"/{name}.json")
+        return attrs.evolve(StreamSource(name, url, ("x86_64",), 2), **changes)
+
+    def serve(self, *documents: object, name: str = "stable", headers: dict[str, str] | None = None) -> None:
+        self.origin.serve(f"/{name}.json", *(answer(document, headers) for document in documents))
+
+    async def later(self, streams: Streams, seconds: float = HOUR) -> None:
+        self.clock.advance(seconds)
+        await streams.settled()
+
+    def changed(self) -> None:
+        self.changes += 1
+
+
+def answer(document: object, headers: dict[str, str] | None = None) -> Answer:
+    return document if isinstance(document, Answer) else Answer(text(document), headers=headers or {})
+
+
+@pytest.fixture(autouse=True)
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@async_fixture
+async def bench(reactor: EPollReactor, origin: Origin, tmp_path: Path) -> AsyncIterator[Bench]:
+    pool = ThreadPool(0, 1, "streams")
+    pool.start()
+    made = Bench(reactor, pool, origin, tmp_path)
+    yield made
+    for streams in made.made:
+        await streams.stop()
+    assert made.clock.getDelayedCalls() == []
+    pool.stop()
+
+
+def versions(streams: Streams) -> list[str]:
+    return [wanted.release.version for wanted in streams.wanted]
+
+
+def moved(streams: Streams, is_ready: Callable[[Release], bool]) -> Mapping[tuple[str, str], str]:
+    streams.move_aliases(is_ready)
+    return streams.aliases
+
+
+def among(*ready: str) -> Callable[[Release], bool]:
+    return lambda release: release.version in ready
+
+
+@ensure_deferred
+async def test_what_a_stream_offers_is_wanted(bench: Bench) -> None:
+    bench.serve(stream("44.1", "x86_64", "aarch64", origin=bench.origin.url("")))
+    streams = await bench.started(bench.source(architectures=("aarch64", "x86_64")))
+    aarch64, x86_64 = streams.wanted
+    assert (x86_64.stream, aarch64.release.architecture) == ("stable", "aarch64")
+    entry = x86_64.entry
+    assert (entry.version, entry.cpu_architecture, entry.openshift_versions) == (
+        "44.1",
+        "x86_64",
+        ("stable",),
+    )
+    assert entry.url == bench.origin.url("/44.1/x86_64/fcos-44.1-live-iso.x86_64.iso")
+    assert (entry.sha256, entry.signature_url) == (SHA256, f"{entry.url}.sig")
+    assert bench.changes == 1
+
+
+@ensure_deferred
+async def test_nothing_is_transferred_where_nothing_has_changed(bench: Bench) -> None:
+    bench.serve(answer(stream("1"), TAG), Answer(status=304))
+    streams = await bench.started()
+    await bench.later(streams)
+    first, second = bench.origin.asked
+    assert "If-None-Match" not in first.headers
+    assert second.headers["If-None-Match"] == TAG["ETag"]
+    assert second.headers["If-Modified-Since"] == TAG["Last-Modified"]
+    assert versions(streams) == ["1"]
+    assert bench.changes == 1
+
+
+@ensure_deferred
+async def test_it_is_asked_again_each_hour_and_a_new_release_is_told(bench: Bench) -> None:
+    bench.serve(stream("1"), stream("1"), stream("2"))
+    streams = await bench.started()
+    await bench.later(streams, HOUR - 1)
+    assert len(bench.origin.asked) == 1
+    await bench.later(streams, 1)
+    assert (versions(streams), bench.changes) == (["1"], 1)
+    await bench.later(streams)
+    assert (versions(streams), bench.changes) == (["2", "1"], 2)
+
+
+@ensure_deferred
+async def test_a_restart_without_the_network_goes_on(bench: Bench) -> None:
+    bench.serve(answer(stream("1"), TAG), answer(stream("2"), TAG), Answer(status=503))
+    streams = await bench.started()
+    await bench.later(streams)
+    assert moved(streams, among("1")) == {("stable", "x86_64"): "1"}
+    await streams.stop()
+    bench.changes = 0
+    again = await bench.started()
+    assert bench.origin.asked[-1].headers["If-None-Match"] == TAG["ETag"]
+    assert (versions(again), bench.changes) == (["2", "1"], 1)
+    assert moved(again, among()) == {("stable", "x86_64"): "1"}
+
+
+@ensure_deferred
+async def test_names_move_when_a_release_is_ready_and_are_remembered(bench: Bench, lines: Lines) -> None:
+    bench.serve(stream("1"), stream("2"))
+    streams = await bench.started()
+    assert moved(streams, among()) == {}
+    assert moved(streams, among("1")) == {("stable", "x86_64"): "1"}
+    await bench.later(streams)
+    assert moved(streams, among("1")) == {("stable", "x86_64"): "1"}
+    assert moved(streams, among("1", "2")) == {("stable", "x86_64"): "2"}
+    await streams.settled()
+    remembered = json.loads((bench.directory / "rhcos-stream-stable.json").read_text())
+    assert remembered["aliases"] == {"x86_64": "2"}
+    assert lines.text.count("stream stable for x86_64 is 2 now") == 1
+
+
+@ensure_deferred
+async def test_a_process_that_does_not_ask_follows_one_that_does(bench: Bench) -> None:
+    bench.serve(stream("1"), stream("2"))
+    asking = await bench.started()
+    following = bench.make(asks=False)
+    await following.start(bench.changed)
+    await following.settled()
+    assert (versions(following), len(bench.origin.asked)) == (["1"], 1)
+    assert moved(asking, among("1")) == {("stable", "x86_64"): "1"}
+    await bench.later(asking)
+    remembered = (bench.directory / "rhcos-stream-stable.json").read_bytes()
+    await bench.later(following)
+    assert (versions(following), len(bench.origin.asked)) == (["2", "1"], 2)
+    assert moved(following, among("2")) == {("stable", "x86_64"): "2"}  # ready there, not elsewhere
+    await following.settled()
+    assert (bench.directory / "rhcos-stream-stable.json").read_bytes() == remembered
+    (bench.directory / "rhcos-stream-stable.json").unlink()
+    await bench.later(following)
+    assert versions(following) == ["2", "1"]
+
+
+@ensure_deferred
+async def test_a_name_that_moves_while_the_stream_is_asked_stays_there(bench: Bench) -> None:
+    def answer_late(_: object) -> Answer:
+        bench.origin.go_on.wait()
+        return Answer(text(stream("2")))
+
+    bench.serve(stream("1"))
+    streams = await bench.started()
+    bench.origin.serve("/stable.json", answer_late)
+    await bench.later(streams)  # the last answer of a path is given once more, before a new one
+    bench.clock.advance(HOUR)
+    assert moved(streams, among("1")) == {("stable", "x86_64"): "1"}
+    bench.origin.go_on.set()
+    await streams.settled()
+    assert versions(streams) == ["2", "1"]
+    assert moved(streams, among()) == {("stable", "x86_64"): "1"}
+
+
+@ensure_deferred
+async def test_what_tells_nothing_new_is_not_told_nor_written(bench: Bench) -> None:
+    bench.serve(
+        answer(stream("1"), {"ETag": '"1"'}), Answer(status=304), answer(stream("1"), {"ETag": '"2"'})
+    )
+    streams = await bench.started()
+    path = bench.directory / "rhcos-stream-stable.json"
+    inode = path.stat().st_ino
+    await bench.later(streams)
+    assert path.stat().st_ino == inode
+    await bench.later(streams)
+    assert json.loads(path.read_text())["etag"] == '"2"'
+    assert bench.changes == 1
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (Answer(status=500), "answered 500"),
+        (Answer(status=206, body=text(stream("3"))), "the answer is 206, not 200"),
+        (Answer(status=304), "the answer is 304, not 200"),
+        (Answer(b"no JSON"), "$: must be JSON"),
+        (Answer(text(stream("3")), promised=100_000), "of 100000 bytes"),
+        (Answer(text(stream("3", "s390x"))), "$.architectures: has no metal ISO for x86_64"),
+        (
+            Answer(text({**stream(), "architectures": {"x86_64": 1}})),
+            "$.architectures.x86_64: must be an object",
+        ),
+    ],
+)
+@ensure_deferred
+async def test_a_broken_refresh_changes_nothing_and_says_why_once(
+    bench: Bench, lines: Lines, broken: Answer, says: str
+) -> None:
+    bench.serve(stream("1"), broken, broken, broken, stream("2"))
+    streams = await bench.started()
+    before = (bench.directory / "rhcos-stream-stable.json").read_bytes()
+    await bench.later(streams)
+    for retries in range(2):
+        await bench.later(streams, RETRY_SECONDS * 2**retries)
+    assert len(bench.origin.asked) == 4
+    assert (versions(streams), bench.changes) == (["1"], 1)
+    assert (bench.directory / "rhcos-stream-stable.json").read_bytes() == before
+    assert lines.text.count("stream stable cannot be asked: ") == 1
+    assert says in lines.text
+    await bench.later(streams, RETRY_SECONDS * 4)
+    assert versions(streams) == ["2", "1"]
+    assert "stream stable tells what it offers again" in lines.text
+
+
+@ensure_deferred
+async def test_failures_are_retried_ever_later_but_not_beyond_the_hour(bench: Bench) -> None:
+    bench.serve(Answer(status=500))
+    streams = await bench.started()
+    delays = []
+    for _ in range(10):
+        (call,) = bench.clock.getDelayedCalls()
+        delays.append(call.getTime() - bench.clock.seconds())
+        await bench.later(streams, delays[-1])
+    assert delays == [30, 60, 120, 240, 480, 960, 1920, HOUR, HOUR, HOUR]
+
+
+@ensure_deferred
+async def test_a_document_without_end_is_given_up(bench: Bench, lines: Lines, monkeypatch: Any) -> None:
+    monkeypatch.setattr(stream_refresh, "MAX_DOCUMENT_BYTES", 1000)
+    bench.serve(Answer(b" " * 1001))
+    streams = await bench.started()
+    assert streams.wanted == ()
+    assert "the answer has more than 1000 bytes" in lines.text
+
+
+@ensure_deferred
+async def test_streams_do_not_wait_for_each_other(bench: Bench) -> None:
+    bench.serve(Answer(status=404), name="next")
+    bench.serve(stream("1"))
+    streams = await bench.started(bench.source("next"), bench.source())
+    assert versions(streams) == ["1"]
+
+
+@ensure_deferred
+async def test_an_architecture_that_a_stream_does_not_have_is_told(bench: Bench, lines: Lines) -> None:
+    bench.serve(stream("1"))
+    streams = await bench.started(bench.source(architectures=("x86_64", "s390x")))
+    assert versions(streams) == ["1"]
+    assert "stream stable offers no ISO for s390x" in lines.text
+
+
+@ensure_deferred
+async def test_a_disk_that_cannot_be_written_costs_memory_only(bench: Bench, lines: Lines) -> None:
+    bench.serve(stream("1"))
+    (bench.directory / "rhcos-stream-stable.json").mkdir()
+    streams = await bench.started()
+    assert versions(streams) == ["1"]
+    assert "what stream stable told is not remembered: " in lines.text
+
+
+@ensure_deferred
+async def test_stopping_ends_a_refresh_that_hangs(bench: Bench) -> None:
+    bench.serve(Answer(b"{", promised=2, hold=True))
+    streams = bench.make()
+    await streams.start(bench.changed)
+    held: Deferred[bool] = deferToThreadPool(
+        bench.reactor, bench.reactor.getThreadPool(), bench.origin.held.wait
+    )
+    await held
+    await DeferredList([Deferred.fromCoroutine(streams.stop())])
+    assert streams.wanted == ()

@@ -1,0 +1,221 @@
+"""The map of the package: layers, circles, sizes, and which packages may use Twisted and the reactor."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "image_service"
+PLUGIN = ROOT / "twisted" / "plugins" / "image_service_plugin.py"
+
+# From the bottom up. A package imports itself and packages of the layers before its own; packages of one
+# layer do not import each other.
+LAYERS = (
+    ("errors",),
+    ("settings",),
+    ("concurrency",),
+    ("files",),
+    ("formats",),
+    ("coreos",),
+    ("images",),
+    ("database",),
+    ("http",),
+    ("transport",),
+    ("assisted",),
+    ("snapshots",),
+    ("catalog",),
+    ("streams",),
+    ("serving",),
+    ("observability",),
+    ("management",),
+    ("standalone",),
+    ("loadtest",),
+    ("cli",),
+    ("app",),
+    ("tap",),
+)
+POSITIONS = {name: position for position, layer in enumerate(LAYERS) for name in layer}
+PURE = {"errors", "formats", "coreos", "images", "http"}
+LEAVES = {"loadtest": {"cli"}}  # a leaf imports nothing of the service; only these packages import it
+LOOSE_MODULES = {"errors", "tap"}
+MAX_MODULES = 16
+REACTOR_USERS = {"tap", "cli", "app"}
+
+KNOWN = {
+    "files/cached_regions.py",
+    "files/open_files.py",
+    "files/page_cache.py",
+    "formats/kernel.py",
+    "loadtest/infra_envs.py",
+    "loadtest/options.py",
+    "loadtest/targets.py",
+    "management/resource.py",
+    "snapshots/boot_images.py",
+}
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def package_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Every name that a module imports anywhere, as a dotted path; under TYPE_CHECKING too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide the package"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def imports_of(path: Path) -> list[str]:
+    return list(imported(ast.parse(path.read_text())))
+
+
+def violates_layers(importer: str, name: str) -> bool:
+    """Return True if package `importer` may not import the dotted `name`."""
+    package, _, rest = name.partition(".")
+    if package != "image_service":
+        return False
+    target = rest.partition(".")[0]
+    if target == importer:
+        return False
+    if importer in LEAVES or importer not in LEAVES.get(target, {importer}):
+        return True
+    return POSITIONS[target] >= POSITIONS[importer]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_follow_the_layers(path: Path) -> None:
+    package = package_of(path)
+    if package == "__init__":
+        assert imports_of(path) == []
+        return
+    if str(path.relative_to(PACKAGE)) in KNOWN:
+        pytest.xfail("being moved")
+    assert package in POSITIONS, f"{package} has no layer; give it one here"
+    assert [name for name in imports_of(path) if violates_layers(package, name)] == []
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "expected"),
+    [
+        ("images", "image_service.formats.newc", False),
+        ("images", "image_service.images.base", False),
+        ("coreos", "image_service.images.base.BaseImage", True),
+        ("catalog", "image_service.http.dates", False),
+        ("http", "image_service.transport.connection", True),
+        ("errors", "image_service.settings", True),
+        ("coreos", "twisted.internet", False),
+        ("loadtest", "image_service.errors", True),
+        ("app", "image_service.loadtest.run", True),
+        ("cli", "image_service.loadtest.run", False),
+    ],
+)
+def test_layer_rule_accepts_and_refuses(package: str, name: str, *, expected: bool) -> None:
+    assert violates_layers(package, name) is expected
+
+
+def import_circles() -> list[list[str]]:
+    """Return the strongly connected components of more than one module (Tarjan's algorithm)."""
+    names = {module_name(path) for path in MODULES}
+
+    def module_of(name: str) -> str | None:
+        return name if name in names else parent if (parent := name.rpartition(".")[0]) in names else None
+
+    graph = {
+        module_name(path): {
+            target
+            for name in imports_of(path)
+            if (target := module_of(name)) and target != module_name(path) and "." in target
+        }
+        for path in MODULES
+    }
+    indices: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    circles: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        indices[module] = lowest[module] = len(indices)
+        stack.append(module)
+        for target in sorted(graph[module]):
+            if target not in indices:
+                visit(target)
+                lowest[module] = min(lowest[module], lowest[target])
+            elif target in stack:
+                lowest[module] = min(lowest[module], indices[target])
+        if lowest[module] == indices[module]:
+            component = stack[stack.index(module) :]
+            del stack[stack.index(module) :]
+            if len(component) > 1:
+                circles.append(sorted(component))
+
+    for module in sorted(graph):
+        if module not in indices:
+            visit(module)
+    return circles
+
+
+@pytest.mark.xfail(reason="being taken apart")
+def test_no_import_circles_under_type_checking_either() -> None:
+    assert import_circles() == []
+
+
+@pytest.mark.xfail(reason="being renamed")
+def test_class_names_are_unique() -> None:
+    homes: dict[str, list[str]] = defaultdict(list)
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(module_name(path))
+    assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
+
+
+@pytest.mark.xfail(reason="being divided")
+def test_packages_have_at_most_16_direct_modules() -> None:
+    counts: dict[str, int] = defaultdict(int)
+    for path in MODULES:
+        if path.name not in {"__init__.py", "__main__.py"}:
+            counts[str(path.parent.relative_to(PACKAGE))] += 1
+    assert {package: count for package, count in counts.items() if count > MAX_MODULES} == {}
+
+
+def test_only_errors_and_the_plugin_entry_are_loose_modules() -> None:
+    assert {path.stem for path in PACKAGE.glob("*.py")} == {"__init__", *LOOSE_MODULES}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in MODULES if package_of(path) in PURE],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_pure_packages_import_no_twisted(path: Path) -> None:
+    assert [name for name in imports_of(path) if name.split(".")[0] in {"twisted", "zope", "treq"}] == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_module_imports_the_reactor_at_module_level(path: Path) -> None:
+    """An import at module level would install the default reactor for every importer."""
+    tree = ast.parse(path.read_text())
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    at_import = [name for node in tree.body if not isinstance(node, functions) for name in imported(node)]
+    assert "twisted.internet.reactor" not in at_import
+    assert package_of(path) in REACTOR_USERS or "twisted.internet.reactor" not in imported(tree)
+
+
+def test_the_plugin_imports_nothing_of_the_package() -> None:
+    assert [name for name in imports_of(PLUGIN) if name.startswith("image_service")] == []

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import os
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, cast
+
+import pytest
+
+from tests.pytwisted import async_fixture
+from tests.transport.image import Image, ImageApplication, make_image
+from tests.transport.serving import DEFAULTS, Server, serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from twisted.internet.epollreactor import EPollReactor
+
+    from image_service.files.page_cache import PageCache
+    from image_service.transport.factory import Limits
+
+
+@pytest.fixture(scope="session")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
+    made = make_image(tmp_path_factory.mktemp("image"))
+    yield made
+    os.close(made.file.descriptor)
+
+
+@pytest.fixture
+def application(image: Image) -> Iterator[ImageApplication]:
+    made = ImageApplication(image)
+    yield made
+    assert made.ended == made.given
+
+
+class Serve(Protocol):
+    """Starts servers that live as long as the test."""
+
+    async def __call__(
+        self,
+        *,
+        secure: bool = False,
+        limits: Limits = DEFAULTS,
+        downloads: int = 400,
+        page_cache: PageCache | None = None,
+    ) -> Server: ...
+
+
+@async_fixture
+async def serve(reactor: EPollReactor, application: ImageApplication) -> AsyncIterator[Serve]:
+    async with AsyncExitStack() as running:
+
+        async def start(
+            *,
+            secure: bool = False,
+            limits: Limits = DEFAULTS,
+            downloads: int = 400,
+            page_cache: PageCache | None = None,
+        ) -> Server:
+            return await running.enter_async_context(
+                serving(
+                    reactor,
+                    application,
+                    secure=secure,
+                    limits=limits,
+                    downloads=downloads,
+                    page_cache=page_cache,
+                )
+            )
+
+        yield start
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "tls"])
+def serve_both(request: pytest.FixtureRequest, serve: Serve) -> Serve:
+    return cast("Serve", partial(serve, secure=request.param))
+
+
+@async_fixture
+async def server(serve_both: Serve) -> AsyncIterator[Server]:
+    yield await serve_both()
+
+
+@async_fixture
+async def plain(serve: Serve) -> AsyncIterator[Server]:
+    yield await serve()
+
+
+@async_fixture
+async def tls(serve: Serve) -> AsyncIterator[Server]:
+    yield await serve(secure=True)

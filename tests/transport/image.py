@@ -1,0 +1,138 @@
+"""A small image of every sort of extent, and an application that serves it without any other part."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from typing import TYPE_CHECKING
+
+import attrs
+from twisted.internet.defer import Deferred, succeed
+
+from image_service.errors import NotFound, Unavailable
+from image_service.http.problem import problem
+from image_service.http.response import Response, render_fields
+from image_service.images.extents import BaseFile, ExtentMap, FileExtent, Literal, Overlay, Zeros, lay_over
+from image_service.transport.exchange import Answer, Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from image_service.http.head import Request
+    from image_service.images.extents import Extent
+
+MIB = 1024 * 1024
+FILE_BYTES = 8 * MIB
+_TARGET = re.compile(r"/(?P<how>image|part|fired|later)(?:/(?P<start>[0-9]{1,8})-(?P<stop>[0-9]{1,8}))?")
+PROBES = ("/health", "/live")
+SUBJECT = Subject("/image")
+
+
+@attrs.frozen(eq=False)
+class Image:
+    """What is served, and the same bytes made the naive way.
+
+    Args:
+        extents: of a file, laid over by literals and zeros.
+        content: the whole.
+        file: the base.
+    """
+
+    extents: ExtentMap
+    content: bytes = attrs.field(repr=False)
+    file: BaseFile
+
+
+def make_image(directory: Path) -> Image:
+    """Make an image; its file is open, and to be closed by the caller."""
+    content = bytearray(random.Random(3).randbytes(FILE_BYTES))  # noqa: S311 - any bytes will do
+    path = directory / "base"
+    path.write_bytes(content)
+    file = BaseFile(os.open(path, os.O_RDONLY), FILE_BYTES, str(path))
+    literal = random.Random(4).randbytes(300_000)  # noqa: S311 - same
+    overlays = [
+        Overlay(100, Literal(b"kernel arguments")),
+        Overlay(2 * MIB + 7, Literal(literal)),
+        Overlay(2 * MIB + 7 + len(literal), Zeros(700_001)),
+    ]
+    for overlay in overlays:
+        data = overlay.data.data if isinstance(overlay.data, Literal) else bytes(overlay.data.length)
+        content[overlay.offset : overlay.stop] = data
+    base = ExtentMap((FileExtent(file, 0, FILE_BYTES),))
+    return Image(lay_over(base, overlays), bytes(content), file)
+
+
+@attrs.define(eq=False)
+class ImageApplication:
+    """Serves parts of an image.
+
+    ``/image`` is the whole, ``/image/START-STOP`` a part, ``/part/START-STOP`` the same as a 206;
+    ``/fired/START-STOP`` comes as a Deferred that
+    has fired already, ``/later/START-STOP`` as one that the test fires.
+
+    Args:
+        image: what is served.
+        asked: called with every request.
+        given: how many answers about the image were handed out.
+        ended: how many of them were told that they are over.
+    """
+
+    image: Image
+    asked: Callable[[Request], object] = lambda _: None
+    targets: list[str] = attrs.field(factory=list, init=False)
+    waiting: list[tuple[Deferred[Answer], Answer]] = attrs.field(factory=list, init=False)
+    given: int = attrs.field(default=0, init=False)
+    ended: int = attrs.field(default=0, init=False)
+
+    def handle(
+        self,
+        request: Request,
+        address: str,  # noqa: ARG002 - part of the protocol
+        *,
+        crowded: bool,
+    ) -> Answer | Deferred[Answer]:
+        """Answer a request."""
+        self.targets.append(request.target)
+        self.asked(request)
+        if request.target in PROBES:
+            return answer(request, (Literal(b"well\n"),))
+        if crowded:
+            error = Unavailable("the limit on connections is reached", retry_after_seconds=5)
+            return Answer(problem(error, head_only=request.method == "HEAD"))
+        return self._answer_image(request)
+
+    def _answer_image(self, request: Request) -> Answer | Deferred[Answer]:
+        target = _TARGET.fullmatch(request.target)
+        if target is None:
+            return Answer(problem(NotFound("there is nothing else"), head_only=request.method == "HEAD"))
+        size = self.image.extents.size
+        stop = min(int(target["stop"] or size), size)
+        part = self.image.extents.slice(min(int(target["start"] or 0), stop), stop)
+        made = answer(request, part, status=206 if target["how"] == "part" else 200)
+        made = attrs.evolve(made, ended=self._end)
+        if target["how"] == "later":
+            return self._wait(made)
+        self.given += 1
+        return succeed(made) if target["how"] == "fired" else made
+
+    def _wait(self, made: Answer) -> Deferred[Answer]:
+        self.waiting.append((Deferred(), made))
+        return self.waiting[-1][0]
+
+    def answer_next(self) -> None:
+        """Give the first answer that is waited for."""
+        deferred, made = self.waiting.pop(0)
+        self.given += 1
+        deferred.callback(made)
+
+    def _end(self) -> None:
+        self.ended += 1
+
+
+def answer(request: Request, body: tuple[Extent, ...], status: int = 200) -> Answer:
+    """Answer a GET or HEAD."""
+    length = sum(extent.length for extent in body)
+    fields = render_fields(("Content-Length", str(length)), ("Accept-Ranges", "bytes"))
+    return Answer(Response(status, fields, body if request.method == "GET" else (), length), SUBJECT)

@@ -1,0 +1,231 @@
+"""The connection on a real listener, plain or TLS, with its time in the test's hand."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from contextlib import asynccontextmanager
+from fcntl import ioctl
+from functools import cache
+from pathlib import Path
+from termios import TIOCOUTQ
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import trustme
+from twisted.internet.defer import maybeDeferred
+from twisted.internet.task import Clock
+from twisted.logger import Logger
+from twisted.python.threadpool import ThreadPool
+
+from image_service.files.page_cache import PageCache
+from image_service.transport.access_log import AccessLog
+from image_service.transport.admission import PATIENCE_SECONDS, LocalSlotPool, Slots
+from image_service.transport.factory import ConnectionFactory, Limits
+from image_service.transport.sendfile_threads import SendfileThreads
+from image_service.transport.tls import ServerCertificate, TlsFactory
+from tests.transport.client import Client
+from tests.transport.counting import Counting
+from tests.transport.turns import turns, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from twisted.internet.epollreactor import EPollReactor
+    from twisted.internet.interfaces import IListeningPort
+
+    from image_service.transport.connection import Connection
+    from image_service.transport.exchange import Application
+
+DEFAULTS = Limits()
+SMALL_BUFFER = 4096
+"""A receive buffer so small that the kernel hides almost nothing of a client's slowness."""
+
+
+@cache
+def _certificate() -> tuple[ssl.SSLContext, ServerCertificate]:
+    """What the clients trust, and what the servers show."""
+    authority = trustme.CA()
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    with authority.issue_cert("localhost").private_key_and_cert_chain_pem.tempfile() as path:
+        return context, ServerCertificate(Path(path), Path(path), Clock())
+
+
+@attrs.define(eq=False)
+class Server:
+    """A listener with all that its connections share.
+
+    Args:
+        reactor: the one that runs: sockets and threads are real.
+        factory: makes the connections; its clock moves only when the test says so.
+        port: where it listens.
+        lines: the access log's events.
+        counted: what was told to be counted.
+    """
+
+    reactor: EPollReactor
+    factory: ConnectionFactory
+    port: IListeningPort
+    clock: Clock
+    lines: list[dict[str, Any]]
+    counted: Counting
+    _clients: list[Client] = attrs.field(factory=list, init=False)
+
+    number: int = attrs.field(init=False)
+    """Of the TCP port; known also when that does not listen any more."""
+
+    @number.default
+    def _get_number(self) -> int:
+        number: int = self.port.getHost().port  # type: ignore[attr-defined] # IAddress says nothing
+        return number
+
+    def connect(self, *, receive_buffer: int | None = None, host: str = "127.0.0.1") -> Client:
+        """Connect, without any TLS yet.
+
+        Args:
+            receive_buffer: bytes that the kernel may hold for the client, before its own doubling.
+            host: to connect to.
+        """
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        if receive_buffer is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        connection.connect((host, self.number))
+        connection.setblocking(False)  # noqa: FBT003 - its signature
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client = Client(self.reactor, connection)
+        self._clients.append(client)
+        return client
+
+    async def client(self, *, receive_buffer: int | None = None) -> Client:
+        """Connect, with TLS if the server has it, and wait until the server has a connection too."""
+        client = self.connect(receive_buffer=receive_buffer)
+        await self.connection_of(client)
+        if self.factory.secure:
+            await self.secure(client, _certificate()[0])
+        return client
+
+    async def secure(
+        self, client: Client, context: ssl.SSLContext, session: ssl.SSLSession | None = None
+    ) -> None:
+        """Put TLS over a connection.
+
+        Args:
+            client: connected.
+            context: the client's.
+            session: to be resumed.
+        """
+        client.socket = context.wrap_socket(
+            client.socket,
+            do_handshake_on_connect=False,
+            suppress_ragged_eofs=False,
+            server_hostname="localhost",
+            session=session,
+        )
+        await client.shake_hands()
+        await turns(self.reactor)
+
+    async def connection_of(self, client: Client) -> Connection:
+        """The server's end of a client's connection."""
+
+        def find() -> list[Connection]:
+            return [one for one in self.factory.connections if one.transport.getPeer().port == client.port]
+
+        (connection,) = await until(self.reactor, find)
+        return connection
+
+    async def pass_seconds(self, seconds: float) -> None:
+        """Let time pass for the server, a second or less at a time, and let it do what it then does."""
+        while seconds > 0:
+            self.clock.advance(min(1, seconds))
+            seconds -= 1
+            await turns(self.reactor, 2)
+        await turns(self.reactor)
+
+    async def pass_until_gone(self, seconds: float) -> None:
+        """Let time pass until no connection is left.
+
+        The client's system acknowledges what it has some real milliseconds late, during which the clock may
+        pass minutes; so much of it may be needed on top.
+        """
+        limit = self.clock.seconds() + 10 * seconds
+        while self.factory.connections and self.clock.seconds() < limit:
+            await self.pass_seconds(1)
+        await self.all_gone()
+
+    async def delivered(self, client: Client) -> None:
+        """Wait until the client's system has acknowledged everything, which it may do some ms late."""
+        await turns(self.reactor)
+        handle = (await self.connection_of(client))._tcp().getHandle()
+        await until(self.reactor, lambda: ioctl(handle, TIOCOUTQ, bytes(4)) == bytes(4))
+
+    async def all_gone(self) -> None:
+        """Wait until the server has no connection left."""
+        await until(self.reactor, lambda: not self.factory.connections)
+
+    async def end(self) -> None:
+        """Stop listening, let every client vanish, and see that nothing of them is left."""
+        await maybeDeferred(self.port.stopListening)
+        for client in self._clients:
+            if client.socket.fileno() >= 0:
+                client.reset()
+        await self.all_gone()
+        assert self.clock.getDelayedCalls() == []
+        assert (self.factory.slots.taken, self.factory.slots.waiting) == (0, 0)
+        lanes = self.factory.lanes
+        await until(self.reactor, lambda: lanes._free == lanes._pool.max)
+
+
+def open_descriptors() -> int:
+    """How many descriptors the process has."""
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - no paths are needed to count
+
+
+@asynccontextmanager
+async def serving(  # noqa: PLR0913 - each has its default
+    reactor: EPollReactor,
+    application: Application,
+    *,
+    secure: bool = False,
+    limits: Limits = DEFAULTS,
+    downloads: int = 400,
+    page_cache: PageCache | None = None,
+    listener: socket.socket | None = None,
+    certificate: ServerCertificate | None = None,
+) -> AsyncIterator[Server]:
+    """Serve for a while, and see that it leaves no descriptor, timer or connection behind."""
+    pool, lane_pool = ThreadPool(0, 2, "disk"), ThreadPool(0, 2, "lane")
+    pool.start()
+    lane_pool.start()
+    clock = Clock()
+    lines: list[dict[str, Any]] = []
+    log = AccessLog(clock, logger=Logger("access", observer=lines.append))  # type: ignore[arg-type]
+    counted = Counting()
+    factory = ConnectionFactory(
+        clock=clock,
+        application=application,
+        page_cache=page_cache or PageCache(reactor, pool),
+        lanes=SendfileThreads(reactor, lane_pool),
+        access_log=log,
+        limits=limits,
+        slots=Slots(LocalSlotPool(downloads), 400, PATIENCE_SECONDS, clock, counted),
+        observer=counted,
+        secure=secure,
+    )
+    listener = listener or socket.create_server(("127.0.0.1", 0), backlog=1024)
+    listener.setblocking(False)  # noqa: FBT003 - its signature
+    shown = certificate or _certificate()[1]
+    top = TlsFactory(shown, isClient=False, wrappedFactory=factory) if secure else factory
+    port = reactor.adoptStreamPort(listener.fileno(), listener.family, top)
+    listener.close()
+    before = open_descriptors() - 1  # the port's own
+    server = Server(reactor, factory, port, clock, lines, counted)
+    try:
+        yield server
+        await server.end()
+        await until(reactor, lambda: open_descriptors() <= before)
+    finally:
+        pool.stop()
+        lane_pool.stop()

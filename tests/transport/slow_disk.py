@@ -1,0 +1,62 @@
+"""A page cache that is cold until a test lets the disk answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.python.threadpool import ThreadPool
+
+from image_service.files.page_cache import PageCache
+
+if TYPE_CHECKING:
+    from twisted.internet.epollreactor import EPollReactor
+
+    from image_service.images.extents import BaseFile, FileExtent
+
+
+@attrs.frozen
+class Load:
+    """A read that the disk has been asked for."""
+
+    offset: int
+    length: int
+    done: Deferred[None]
+
+
+class SlowDisk(PageCache):
+    """The real page cache but for what it holds: nothing, up to where the disk has answered.
+
+    Args:
+        reactor: the one that runs.
+    """
+
+    def __init__(self, reactor: EPollReactor) -> None:
+        super().__init__(reactor, ThreadPool(0, 1))
+        self.loads: list[Load] = []
+        self.asked = 0
+        self._warm_bytes = 0
+
+    def present(self, extent: FileExtent) -> int:
+        """As far as the disk has answered."""
+        self.asked += 1
+        return max(0, min(extent.length, self._warm_bytes - extent.offset))
+
+    def read_into(self, buffer: memoryview, file: BaseFile, offset: int) -> int | None:
+        """Read as far as the disk has answered."""
+        self.asked += 1
+        length = min(len(buffer), self._warm_bytes - offset)
+        return super().read_into(buffer[:length], file, offset) if length > 0 else None
+
+    async def bring(self, extent: FileExtent) -> None:
+        """Ask the disk."""
+        self.loads.append(Load(extent.offset, extent.length, Deferred()))
+        await self.loads[-1].done
+
+    def answer(self) -> int:
+        """Let the disk answer what it was asked first, and tell how far it has answered."""
+        load = self.loads.pop(0)
+        self._warm_bytes = load.offset + load.length
+        load.done.callback(None)
+        return self._warm_bytes

@@ -1,0 +1,342 @@
+from __future__ import annotations
+
+import io
+import json
+import re
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.task import Clock
+from twisted.logger import Logger, LogLevel, formatEvent
+
+from image_service.observability.log import JsonLines
+from image_service.transport.access_log import (
+    COMPLETE,
+    SUMMARY_SECONDS,
+    AccessLog,
+    ConnectionLog,
+    known_request_id,
+    new_request_id,
+)
+from image_service.transport.exchange import NOTHING, Subject
+
+IMAGE = Subject("/byid/:token", "a6c0ff12-3456-4789-8abc-def012345678", "full-iso")
+OTHER = attrs.evolve(IMAGE, infra_env="b7d1ff12-3456-4789-8abc-def012345678")
+
+
+@attrs.frozen
+class Over:
+    """A request that is over, and how it went."""
+
+    request_id: str
+    method: str
+    user_agent: str
+    range: str
+    subject: Subject
+    status: int
+    code: str
+    body_bytes: int
+    seconds: float
+    ended: str
+
+
+RANGE = Over(
+    request_id="",
+    method="GET",
+    user_agent="httpfs2",
+    range="bytes=0-4095",
+    subject=IMAGE,
+    status=206,
+    code="",
+    body_bytes=4096,
+    seconds=0.25,
+    ended=COMPLETE,
+)
+HEAD = attrs.evolve(RANGE, method="HEAD", status=200, body_bytes=0, range="")
+
+
+def add(log: ConnectionLog, request: Over) -> None:
+    log.add(request, request.body_bytes, request.seconds, request.ended)
+
+
+class Kept:
+    """A connection's log, and the lines that it wrote."""
+
+    def __init__(self, *, each_range: bool = False) -> None:
+        self.clock = Clock()
+        self.clock.advance(1000)
+        self.events: list[dict[str, Any]] = []
+        logger = Logger(namespace="access", observer=self.events.append)  # type: ignore[arg-type]
+        self.log = AccessLog(self.clock, each_range, logger)
+        self.connection = ConnectionLog(self.log, "192.0.2.1")
+
+    def add(self, *requests: Over) -> None:
+        for request in requests:
+            add(self.connection, request)
+
+    def told(self, name: str) -> list[object]:
+        return [event[name] for event in self.events]
+
+
+@pytest.fixture
+def kept() -> Kept:
+    return Kept()
+
+
+def test_a_request_has_a_line_with_its_facts(kept: Kept) -> None:
+    kept.add(attrs.evolve(HEAD, request_id="r-1", seconds=0.123456789))
+    (event,) = kept.events
+    assert event["log_level"] is LogLevel.info
+    assert event["log_namespace"] == "access"
+    facts = {name: value for name, value in event.items() if not name.startswith("log_")}
+    assert facts == {
+        "id": "r-1",
+        "client": "192.0.2.1",
+        "method": "HEAD",
+        "user_agent": "httpfs2",
+        "handler": IMAGE.handler,
+        "infra_env": IMAGE.infra_env,
+        "kind": "full-iso",
+        "range": "",
+        "status": 200,
+        "code": "",
+        "bytes": 0,
+        "seconds": 0.123457,
+        "ended": "complete",
+    }
+    assert kept.clock.getDelayedCalls() == []
+
+
+def test_ranges_are_summed_into_one_line(kept: Kept) -> None:
+    """A mount: HEAD, then thousands of ranges on one connection."""
+    kept.add(HEAD, *[RANGE] * 3000)
+    assert kept.told("method") == ["HEAD"]
+    kept.connection.close()
+    _, event = kept.events
+    facts = {name: value for name, value in event.items() if not name.startswith("log_")}
+    assert re.fullmatch("[0-9a-f]{32}", facts.pop("id"))
+    assert facts == {
+        "client": "192.0.2.1",
+        "method": "GET",
+        "user_agent": "httpfs2",
+        "handler": IMAGE.handler,
+        "infra_env": IMAGE.infra_env,
+        "kind": "full-iso",
+        "status": 206,
+        "ranges": 3000,
+        "bytes": 3000 * 4096,
+        "seconds": 0.25,
+        "ended": "complete",
+    }
+    assert kept.clock.getDelayedCalls() == []
+
+
+def test_there_is_a_line_every_ten_seconds_while_ranges_come(kept: Kept) -> None:
+    assert SUMMARY_SECONDS == 10
+    for _ in range(35):
+        kept.add(RANGE)
+        kept.clock.advance(1)
+    assert kept.told("ranges") == [10, 10, 10]
+    assert kept.told("seconds") == [10.25] * 3
+    kept.connection.close()
+    assert kept.told("ranges") == [10, 10, 10, 5]
+
+
+def test_an_idle_connection_is_silent(kept: Kept) -> None:
+    kept.add(RANGE)
+    kept.clock.advance(9.9)
+    assert kept.events == []
+    kept.clock.advance(0.1)
+    assert kept.told("ranges") == [1]
+    assert kept.clock.getDelayedCalls() == []
+    kept.clock.advance(1000)
+    kept.connection.close()
+    assert kept.told("ranges") == [1]
+
+
+def test_closing_writes_what_was_counted_and_stops_the_timer(kept: Kept) -> None:
+    kept.connection.close()
+    assert kept.events == []
+    kept.add(RANGE, RANGE)
+    kept.connection.close()
+    kept.connection.close()
+    assert kept.told("ranges") == [2]
+    assert kept.clock.getDelayedCalls() == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        attrs.evolve(RANGE, subject=OTHER),
+        attrs.evolve(RANGE, subject=attrs.evolve(IMAGE, kind="disconnected-iso")),
+        attrs.evolve(RANGE, subject=attrs.evolve(IMAGE, handler="/images/:imageID")),
+        attrs.evolve(RANGE, user_agent="curl/8"),
+    ],
+)
+def test_another_image_or_agent_has_a_line_of_its_own(kept: Kept, other: Over) -> None:
+    kept.add(RANGE, RANGE)
+    kept.clock.advance(4)
+    kept.add(other)
+    assert kept.told("ranges") == [2], "the line of the first is written at once"
+    assert len(kept.clock.getDelayedCalls()) == 1
+    kept.clock.advance(10)
+    kept.add(RANGE)
+    kept.connection.close()
+    assert kept.told("ranges") == [2, 1, 1]
+    assert kept.told("user_agent") == [RANGE.user_agent, other.user_agent, RANGE.user_agent]
+    assert kept.told("infra_env") == [IMAGE.infra_env, other.subject.infra_env, IMAGE.infra_env]
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        attrs.evolve(RANGE, ended="the client is gone"),
+        attrs.evolve(RANGE, status=200),
+        attrs.evolve(RANGE, status=304, body_bytes=0),
+        attrs.evolve(RANGE, status=416, code="range-not-satisfiable"),
+        attrs.evolve(RANGE, status=503, code="unavailable"),
+        attrs.evolve(RANGE, status=0, ended="the client is gone"),
+    ],
+)
+def test_everything_but_a_whole_range_is_told_at_once(kept: Kept, over: Over) -> None:
+    kept.add(RANGE, over, RANGE)
+    assert kept.told("status") == [over.status]
+    assert kept.told("ended") == [over.ended]
+    assert kept.told("code") == [over.code]
+    kept.connection.close()
+    assert kept.events[-1]["ranges"] == 2
+
+
+def test_each_range_has_its_line_where_that_is_asked_for() -> None:
+    kept = Kept(each_range=True)
+    kept.add(*[RANGE] * 5)
+    assert kept.told("range") == ["bytes=0-4095"] * 5
+    assert kept.told("bytes") == [4096] * 5
+    assert len(set(kept.told("id"))) == 5
+    kept.connection.close()
+    assert len(kept.events) == 5
+    assert kept.clock.getDelayedCalls() == []
+
+
+@pytest.mark.parametrize(("each_range", "expected"), [(False, False), (True, True)])
+def test_what_has_a_line_of_its_own(*, each_range: bool, expected: bool) -> None:
+    log = Kept(each_range=each_range).log
+    assert log.has_own_line(206) is expected
+    assert all(log.has_own_line(status) for status in (200, 304, 404, 412, 416, 500))
+
+
+def test_a_person_reads_it_too(kept: Kept) -> None:
+    kept.add(HEAD, attrs.evolve(RANGE, ended="the client is gone"), RANGE)
+    kept.connection.close()
+    whose = f"{IMAGE.infra_env} full-iso to 192.0.2.1"
+    assert [formatEvent(event) for event in kept.events] == [
+        f"HEAD /byid/:token {whose}: 200, 0 bytes, complete",
+        f"GET /byid/:token {whose}: 206, 4096 bytes, the client is gone",
+        f"1 ranges of {whose}, 4096 bytes",
+    ]
+
+
+def test_by_itself_it_sums_up_under_the_name_of_access() -> None:
+    log = AccessLog(Clock())
+    assert not log.each_range
+    assert log.logger.namespace == "access"
+
+
+def test_connections_do_not_share_summaries(kept: Kept) -> None:
+    other = ConnectionLog(kept.log, "192.0.2.2")
+    kept.add(RANGE)
+    add(other, RANGE)
+    kept.connection.close()
+    other.close()
+    assert kept.told("client") == ["192.0.2.1", "192.0.2.2"]
+    assert kept.told("ranges") == [1, 1]
+
+
+# Nothing unsafe, nothing without end.
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("bytes=0-1", "bytes=0-1"),
+        ("bytes=0-1, 5-,-7", "bytes=0-1, 5-,-7"),
+        ("bytes=" + "0-1," * 60, ""),
+        ("bytes=0-1\n", ""),
+        ("s3cr3t", ""),
+        ("bytes=s3cr3t", ""),
+        ("Bytes=0-1", ""),
+        ("", ""),
+    ],
+)
+def test_only_what_looks_like_a_range_is_logged_as_one(kept: Kept, value: str, expected: str) -> None:
+    kept.add(attrs.evolve(RANGE, status=416, range=value))
+    assert kept.told("range") == [expected]
+
+
+def test_a_user_agent_has_an_end(kept: Kept) -> None:
+    kept.add(attrs.evolve(HEAD, user_agent="x" * 30_000), attrs.evolve(RANGE, user_agent="y" * 30_000))
+    kept.connection.close()
+    assert kept.told("user_agent") == ["x" * 200, "y" * 200]
+
+
+def test_what_was_no_request_is_told_too(kept: Kept) -> None:
+    kept.add(Over("", "", "", "", NOTHING, 400, "request-invalid", 120, 0.0, COMPLETE))
+    (event,) = kept.events
+    assert (event["status"], event["code"], event["method"], event["handler"]) == (
+        400,
+        "request-invalid",
+        "",
+        "",
+    )
+
+
+@given(st.text(max_size=30), st.text(max_size=30), st.sampled_from([200, 206]))
+def test_any_text_makes_one_line_of_json(user_agent: str, field: str, status: int) -> None:
+    out = io.StringIO()
+    log = AccessLog(Clock(), each_range=True, logger=Logger(namespace="access", observer=JsonLines(out)))
+    add(ConnectionLog(log, "::1"), attrs.evolve(RANGE, user_agent=user_agent, range=field, status=status))
+    (line,) = out.getvalue().splitlines()
+    assert json.loads(line)["user_agent"] == user_agent
+    assert "{" not in json.loads(line)["message"]
+
+
+# Request identifiers.
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "a",
+        "0",
+        "4f0c-11ee",
+        "A1:b/c+d=e_f.g",
+        "x" * 128,
+        "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+    ],
+)
+def test_an_identifier_that_is_fit_is_kept(value: str) -> None:
+    assert known_request_id(value) == value
+
+
+@pytest.mark.parametrize(
+    "value", [None, "", "x" * 129, "a b", "a\r\nX: y", "a\n", '"a"', "a;b", "ä", "{a}", "a,b", "<a>", "٣"]
+)
+def test_an_identifier_that_is_not_fit_is_dropped(value: str | None) -> None:
+    assert known_request_id(value) == ""
+
+
+def test_a_new_identifier_is_fit_and_new() -> None:
+    made = {new_request_id() for _ in range(100)}
+    assert len(made) == 100
+    assert all(known_request_id(identifier) == identifier for identifier in made)
+
+
+def test_a_line_without_an_identifier_gets_one_and_a_summary_has_its_first_request_s(kept: Kept) -> None:
+    kept.add(HEAD, attrs.evolve(RANGE, request_id="first"), attrs.evolve(RANGE, request_id="second"))
+    kept.connection.close()
+    made, first = kept.told("id")
+    assert known_request_id(str(made))
+    assert first == "first"

@@ -1,0 +1,160 @@
+"""Slots against a naive list of who has one and who waits."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.task import Clock
+
+from image_service.http.response import Response
+from image_service.images.extents import Zeros
+from image_service.transport.admission import (
+    ANSWER_SECONDS,
+    PATIENCE_SECONDS,
+    RETRY_AFTER_SECONDS,
+    SMALL_BYTES,
+    LocalSlotPool,
+    Slot,
+    Slots,
+    is_download,
+)
+from tests.transport.counting import Counting
+
+LIMIT, QUEUE_LENGTH = 2, 3
+
+
+@attrs.define
+class Naive:
+    """Who has a slot, who waits until when, and what each was told, by the number of who asked."""
+
+    now: float = 0
+    taken: list[int] = attrs.field(factory=list)
+    queue: list[tuple[int, float]] = attrs.field(factory=list)
+    told: list[tuple[int, bool]] = attrs.field(factory=list)
+    refused: list[str] = attrs.field(factory=list)
+
+    def ask(self, number: int, waited: float) -> None:
+        patience = min(PATIENCE_SECONDS, ANSWER_SECONDS - waited)
+        if len(self.taken) < LIMIT:
+            self.grant(number)
+        elif len(self.queue) < QUEUE_LENGTH and patience > 0:
+            self.queue.append((number, self.now + patience))
+        else:
+            self.refuse([number], "queue-wait" if len(self.queue) < QUEUE_LENGTH else "queue-full")
+
+    def grant(self, number: int) -> None:
+        self.taken.append(number)
+        self.told.append((number, True))
+
+    def refuse(self, numbers: list[int], reason: str) -> None:
+        self.told += [(number, False) for number in numbers]
+        self.refused += [reason] * len(numbers)
+
+    def release(self, number: int) -> None:
+        self.taken = [other for other in self.taken if other != number]
+        self.told += [(other, False) for other, _ in self.queue if other == number]
+        self.queue = [(other, until) for other, until in self.queue if other != number]
+        while self.queue and len(self.taken) < LIMIT:
+            self.grant(self.queue.pop(0)[0])
+
+    def pass_seconds(self, seconds: float) -> None:
+        self.now += seconds
+        over = [number for number, until in self.queue if until <= self.now]
+        self.queue = [(number, until) for number, until in self.queue if until > self.now]
+        self.refuse(over, "queue-wait")
+
+
+def listen(slot: Slot, number: int, told: list[tuple[int, bool]]) -> None:
+    slot.granted.addCallback(lambda granted: told.append((number, granted)))
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("ask"), st.sampled_from([0, 0.5, 1.5, 2.5, 3, 10])),
+            st.tuples(st.just("release"), st.integers(0, 20)),
+            st.tuples(st.just("pass"), st.just(0.5)),
+        ),
+        max_size=60,
+    )
+)
+def test_slots_go_to_whom_a_naive_list_would_give_them(steps: list[tuple[str, float]]) -> None:
+    clock = Clock()
+    naive, counted = Naive(), Counting()
+    slots = Slots(LocalSlotPool(LIMIT), QUEUE_LENGTH, PATIENCE_SECONDS, clock, counted)
+    asked: list[Slot] = []
+    told: list[tuple[int, bool]] = []
+    for what, value in steps:
+        if what == "ask":
+            asked.append(slots.ask(clock.seconds() - value))
+            listen(asked[-1], len(asked) - 1, told)
+            naive.ask(len(asked) - 1, value)
+        elif what == "pass":
+            clock.advance(value)
+            naive.pass_seconds(value)
+        elif value < len(asked):
+            slots.release(asked[int(value)])
+            naive.release(int(value))
+        assert (slots.taken, slots.waiting) == (len(naive.taken), len(naive.queue))
+        assert len(clock.getDelayedCalls()) == slots.waiting
+    # Who is refused in the same moment is so in the order of the timers, which is nobody's concern.
+    assert sorted(told) == sorted(naive.told)
+    assert [number for number, granted in told if granted] == [
+        number for number, granted in naive.told if granted
+    ]
+    assert counted.refusals == naive.refused
+    for slot in asked:
+        slots.release(slot)
+    assert (slots.taken, slots.waiting, clock.getDelayedCalls()) == (0, 0, [])
+
+
+def test_downloads_that_end_at_once_do_not_end_within_one_another() -> None:
+    """Else a long queue would be as many calls deep."""
+    slots = Slots(LocalSlotPool(1), 5000, PATIENCE_SECONDS, Clock())
+    first = slots.ask(0)
+    order: list[int] = []
+
+    def end(_: object, slot: Slot, number: int) -> None:
+        order.append(number)
+        slots.release(slot)
+
+    for number in range(5000):
+        slot = slots.ask(0)
+        slot.granted.addCallback(end, slot, number)
+    slots.release(first)
+    assert order == list(range(5000))
+    assert (slots.taken, slots.waiting) == (0, 0)
+
+
+def test_who_asks_again_at_once_does_not_overtake_the_queue() -> None:
+    slots = Slots(LocalSlotPool(1), 5, PATIENCE_SECONDS, Clock())
+    first, second, third = slots.ask(0), slots.ask(0), slots.ask(0)
+    again: list[Slot] = []
+
+    def ask_again(_: object) -> None:
+        slots.release(second)
+        again.append(slots.ask(0))
+
+    second.granted.addCallback(ask_again)
+    slots.release(first)
+    assert third.granted.called
+    assert not again[0].granted.called
+    slots.release(third)
+    assert again[0].granted.called
+
+
+def test_a_refusal_says_why_and_when_to_come_again() -> None:
+    refusal = Slots(LocalSlotPool(17), 0, PATIENCE_SECONDS, Clock()).refusal()
+    assert (refusal.status, refusal.retry_after_seconds) == (503, RETRY_AFTER_SECONDS)
+    assert "17 downloads" in refusal.detail
+
+
+@pytest.mark.parametrize(
+    ("length", "has_body", "expected"),
+    [(SMALL_BYTES, True, False), (SMALL_BYTES + 1, True, True), (SMALL_BYTES + 1, False, False)],
+)
+def test_what_takes_a_slot(length: int, has_body: object, expected: object) -> None:
+    body = (Zeros(length),) if has_body else ()
+    assert is_download(Response(200, b"", body, length)) is expected

@@ -1,0 +1,258 @@
+"""What a connection waits for, and for how long: real sockets, and a clock in the test's hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.task import Clock
+
+from image_service.transport.deadline import Deadline
+from image_service.transport.factory import Limits
+from tests.pytwisted import ensure_deferred
+from tests.transport.client import request
+from tests.transport.serving import SMALL_BUFFER
+from tests.transport.turns import turns
+
+if TYPE_CHECKING:
+    from tests.transport.client import Client
+    from tests.transport.image import Image, ImageApplication
+    from tests.transport.serving import Server
+
+LIMITS = Limits(handshake_seconds=15, head_seconds=5, idle_seconds=60, stall_seconds=120)
+KIB = 1024
+
+
+def test_the_deadlines_are_those_that_were_asked_for() -> None:
+    assert Limits() == LIMITS
+
+
+# The timer itself.
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("set"), st.integers(1, 20)),
+            st.tuples(st.just("advance"), st.integers(1, 20)),
+            st.tuples(st.just("clear"), st.just(0)),
+        )
+    )
+)
+def test_a_deadline_passes_exactly_when_a_naive_timer_would(steps: list[tuple[str, int]]) -> None:
+    clock = Clock()
+    passed: list[float] = []
+    deadline = Deadline(clock, lambda: passed.append(clock.seconds()))
+    expected: list[float] = []
+    due: float | None = None
+    for what, seconds in steps:
+        if what == "set":
+            deadline.set(seconds)
+            due = clock.seconds() + seconds
+        elif what == "clear":
+            deadline.clear()
+            due = None
+        else:
+            for _ in range(seconds):
+                clock.advance(1)
+            if due is not None and due <= clock.seconds():
+                expected.append(due)
+                due = None
+    assert passed == expected
+    deadline.cancel()
+    assert clock.getDelayedCalls() == []
+    clock.advance(100)
+    assert passed == expected
+
+
+def test_a_deadline_that_is_moved_costs_the_reactor_nothing() -> None:
+    clock = Clock()
+    deadline = Deadline(clock, lambda: None)
+    deadline.set(5)
+    (timer,) = clock.getDelayedCalls()
+    for _ in range(1000):
+        clock.advance(0.001)
+        deadline.clear()
+        deadline.set(60)
+        deadline.set(5)
+    assert clock.getDelayedCalls() == [timer]
+    assert timer.getTime() == 5
+
+
+def test_a_deadline_may_be_set_again_by_what_it_calls() -> None:
+    clock = Clock()
+    passed: list[float] = []
+
+    def again() -> None:
+        passed.append(clock.seconds())
+        deadline.set(2)
+
+    deadline = Deadline(clock, again)
+    deadline.set(1)
+    clock.pump([1] * 7)
+    assert passed == [1, 3, 5, 7]
+    deadline.cancel()
+
+
+# The TLS handshake.
+
+
+@pytest.mark.parametrize("data", [b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"])
+@ensure_deferred
+async def test_the_handshake_has_a_deadline(tls: Server, data: bytes) -> None:
+    client = tls.connect()
+    await tls.connection_of(client)
+    await client.send(data)
+    await tls.pass_seconds(LIMITS.handshake_seconds - 1)
+    assert await client.says_nothing()
+    await tls.pass_seconds(1)
+    assert await client.until_cut() == b""
+
+
+@ensure_deferred
+async def test_a_handshake_in_drops_does_not_last_longer(tls: Server) -> None:
+    client = tls.connect()
+    await tls.connection_of(client)
+    hello = bytes.fromhex("16030100f8010000f40303") + bytes(100)
+    for at in range(int(LIMITS.handshake_seconds)):
+        assert client.send_some(hello[at : at + 1])
+        await tls.pass_seconds(1)
+    assert await client.until_cut() == b""
+
+
+# The request head.
+
+
+@ensure_deferred
+async def test_who_says_nothing_is_left_5_s_after_the_accept(server: Server) -> None:
+    client = await server.client()
+    await server.pass_seconds(LIMITS.head_seconds - 1)
+    assert await client.says_nothing()
+    await server.pass_seconds(1)
+    assert await client.until_end() == b""
+
+
+@pytest.mark.parametrize("first", [True, False])
+@ensure_deferred
+async def test_a_head_in_drops_does_not_last_longer(server: Server, first: bool) -> None:  # noqa: FBT001 - a parameter
+    client = await server.client()
+    if not first:
+        await client.ask("/image/0-9")
+        await server.pass_seconds(LIMITS.idle_seconds - 1)  # nor is the time between requests the head's
+    head = request("/image/0-9")
+    for at in range(int(LIMITS.head_seconds)):
+        assert client.send_some(head[at : at + 1]) == 1
+        await turns(server.reactor)
+        assert await client.says_nothing()
+        await server.pass_seconds(1)
+    (answer,) = await client.answers()
+    assert (answer.status, answer.closes) == (408, True)
+
+
+@ensure_deferred
+async def test_a_head_that_is_late_but_in_time_is_answered(server: Server) -> None:
+    client = await server.client()
+    for _ in range(3):
+        await client.send_in_pieces([b"GET /image/0-9 HTTP/1.1\r\n"])
+        await server.pass_seconds(LIMITS.head_seconds - 1)
+        await client.send(b"Host: x\r\n\r\n")
+        assert (await client.answer()).status == 200
+
+
+@ensure_deferred
+async def test_the_head_of_a_pipelined_request_has_its_time_from_when_it_is_wanted(
+    server: Server, application: ImageApplication
+) -> None:
+    client = await server.client()
+    await client.send(request("/later/0-9") + b"GET /image/0-9 HT")
+    await server.pass_seconds(100)
+    application.answer_next()
+    assert (await client.answer()).status == 200
+    await server.pass_seconds(LIMITS.head_seconds - 1)
+    assert await client.says_nothing()
+    await server.pass_seconds(1)
+    assert [answer.status for answer in await client.answers()] == [408]
+
+
+# Between requests, and waiting for the application.
+
+
+@ensure_deferred
+async def test_an_idle_connection_is_ended(server: Server) -> None:
+    client = await server.client()
+    for _ in range(3):
+        await client.ask("/image/0-9")
+        await server.pass_seconds(LIMITS.idle_seconds - 1)
+        assert await client.says_nothing()
+    await server.pass_seconds(1)
+    assert await client.until_end() == b""
+
+
+@ensure_deferred
+async def test_empty_lines_do_not_keep_a_connection(plain: Server) -> None:
+    client = await plain.client()
+    await client.ask("/image/0-9")
+    for _ in range(int(LIMITS.idle_seconds)):
+        await client.send(b"\r\n")
+        await plain.pass_seconds(1)
+    assert await client.until_end() == b""
+
+
+@ensure_deferred
+async def test_the_application_has_its_own_deadlines(server: Server, application: ImageApplication) -> None:
+    client = await server.client()
+    await client.send(request("/later/0-9"))
+    await server.pass_seconds(1000)
+    application.answer_next()
+    assert (await client.answer()).status == 200
+
+
+# Clients that do not read, or not much.
+
+
+@ensure_deferred
+async def test_a_reader_that_stops_is_cut_off(server: Server, image: Image) -> None:
+    client = await server.client(receive_buffer=SMALL_BUFFER)
+    await client.send(request("/image"))
+    await client.receive(100_000)
+    await server.pass_seconds(LIMITS.stall_seconds - 1)
+    assert server.lines == []
+    await server.pass_until_gone(LIMITS.stall_seconds)
+    assert len(await client.until_cut()) < len(image.content)
+    (line,) = server.lines
+    assert line["ended"] == "no progress for 120 s"
+    assert line["bytes"] < len(image.content)
+
+
+@ensure_deferred
+async def test_a_reader_that_is_not_listened_to_is_cut_off(
+    plain: Server, application: ImageApplication
+) -> None:
+    """What is only seen while reading is not seen: more is pipelined than the connection reads ahead."""
+    client = await plain.client(receive_buffer=SMALL_BUFFER)
+    await client.send(request("/image"))
+    await client.send_all_it_takes(request("/image") * 1_000_000)
+    await plain.pass_until_gone(LIMITS.stall_seconds)
+    assert application.targets == ["/image"]
+
+
+@pytest.mark.parametrize("receive_buffer", [SMALL_BUFFER, None])
+@ensure_deferred
+async def test_a_reader_at_10_kib_a_second_is_not(
+    server: Server, image: Image, receive_buffer: int | None
+) -> None:
+    client = await server.client(receive_buffer=receive_buffer)
+    await client.send(request("/image"))
+    received = await _read_slowly(server, client, seconds=500)
+    received += await client.receive(len(image.content) - len(received) + received.index(b"\r\n\r\n") + 4)
+    assert received.endswith(image.content)
+
+
+async def _read_slowly(server: Server, client: Client, *, seconds: int) -> bytes:
+    received = bytearray()
+    for _ in range(seconds):
+        received += client.receive_some(10 * KIB) or b""
+        await server.pass_seconds(1)
+    return bytes(received)

@@ -1,0 +1,289 @@
+"""Clients that go away, in every state that a connection can be in.
+
+Whatever they were waiting for, nothing is left: no connection, timer or descriptor (``serving`` counts them
+when the test ends), no producer, no failure in the log, and each request has had its one line there.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from image_service.transport.connection import LINGER_SECONDS
+from tests.pytwisted import ensure_deferred
+from tests.transport.client import request
+from tests.transport.image import MIB
+from tests.transport.serving import SMALL_BUFFER
+from tests.transport.slow_disk import SlowDisk
+from tests.transport.turns import turns, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twisted.internet.epollreactor import EPollReactor
+
+    from tests.conftest import LoggedFailures
+    from tests.transport.client import Client
+    from tests.transport.conftest import Serve
+    from tests.transport.image import Image, ImageApplication
+    from tests.transport.serving import Server
+
+GONE = "the client is gone"
+
+
+def close(client: Client) -> None:
+    client.close()
+
+
+def reset(client: Client) -> None:
+    client.reset()
+
+
+ways = pytest.mark.parametrize("leave", [close, reset])
+
+
+@ways
+@ensure_deferred
+async def test_before_the_accept(server: Server, leave: Callable[[Client], None]) -> None:
+    for _ in range(5):
+        leave(server.connect())
+    await turns(server.reactor)
+    await server.all_gone()
+
+
+@ways
+@ensure_deferred
+async def test_before_anything_was_said(server: Server, leave: Callable[[Client], None]) -> None:
+    client = server.connect()
+    await server.connection_of(client)
+    leave(client)
+    await server.all_gone()
+    assert server.lines == []
+
+
+@ways
+@ensure_deferred
+async def test_within_the_handshake(tls: Server, leave: Callable[[Client], None]) -> None:
+    client = tls.connect()
+    await tls.connection_of(client)
+    await client.send(bytes.fromhex("16030100f8010000f40303"))
+    await turns(tls.reactor)
+    leave(client)
+    await tls.all_gone()
+
+
+@ensure_deferred
+async def test_a_handshake_that_fails(tls: Server) -> None:
+    client = tls.connect()
+    await client.send(request("/image"))  # by who thinks that this is not TLS
+    await tls.all_gone()
+
+
+@ways
+@ensure_deferred
+async def test_within_a_head(server: Server, leave: Callable[[Client], None]) -> None:
+    client = await server.client()
+    await client.send(b"GET /im")
+    await turns(server.reactor)
+    leave(client)
+    await server.all_gone()
+    assert server.lines == []
+
+
+@ways
+@ensure_deferred
+async def test_between_requests(server: Server, leave: Callable[[Client], None]) -> None:
+    client = await server.client()
+    await client.ask("/image/0-9")
+    leave(client)
+    await server.all_gone()
+    assert [line["ended"] for line in server.lines] == ["complete"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@ensure_deferred
+async def test_while_the_application_is_waited_for(
+    serve_both: Serve,
+    reactor: EPollReactor,
+    application: ImageApplication,
+    logged_failures: LoggedFailures,
+    fails: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    disk = SlowDisk(reactor)
+    server = await serve_both(page_cache=disk)
+    client = await server.client()
+    await client.send(request("/later/0-9"))
+    await until(server.reactor, lambda: application.waiting)
+    client.reset()
+    await server.all_gone()
+    assert [(line["status"], line["ended"]) for line in server.lines] == [(0, GONE)]
+    if fails:
+        deferred, _ = application.waiting[0]
+        deferred.errback(ValueError("nobody is to see this as an answer"))
+        assert len(logged_failures.flush(ValueError)) == 1
+    else:
+        application.answer_next()
+    assert len(server.lines) == 1
+    assert disk.asked == 0
+
+
+@ensure_deferred
+async def test_while_the_application_is_waited_for_and_nothing_is_read(
+    server: Server, application: ImageApplication
+) -> None:
+    """So much is pipelined that the connection has stopped reading: it notices when it answers."""
+    client = await server.client()
+    await client.send(request("/later/0-99999"))
+    await until(server.reactor, lambda: application.waiting)
+    await client.send_all_it_takes(request("/later/0-99999") * 1_000_000)
+    client.reset()
+    await turns(server.reactor)
+    while application.waiting:
+        application.answer_next()
+        await turns(server.reactor)
+    await server.all_gone()
+    assert server.lines[-1]["ended"] == GONE
+
+
+@ways
+@ensure_deferred
+async def test_while_the_disk_is_waited_for(
+    serve_both: Serve, reactor: EPollReactor, leave: Callable[[Client], None]
+) -> None:
+    disk = SlowDisk(reactor)
+    server = await serve_both(page_cache=disk)
+    client = await server.client()
+    await client.send(request("/image"))
+    await until(reactor, lambda: disk.loads)
+    await turns(reactor)
+    leave(client)
+    if leave is reset or server.factory.secure:
+        await server.all_gone()
+    asked = disk.asked
+    disk.answer()
+    await server.all_gone()
+    assert [line["ended"] for line in server.lines] == [GONE]
+    if leave is reset:
+        assert disk.asked == asked
+
+
+@ensure_deferred
+async def test_while_a_disk_is_waited_for_that_then_fails(serve_both: Serve, reactor: EPollReactor) -> None:
+    disk = SlowDisk(reactor)
+    server = await serve_both(page_cache=disk)
+    client = await server.client()
+    await client.send(request("/image"))
+    await until(reactor, lambda: disk.loads)
+    client.reset()
+    await server.all_gone()
+    disk.loads.pop().done.errback(OSError("late"))
+    assert [line["ended"] for line in server.lines] == [GONE]
+
+
+@ways
+@ensure_deferred
+async def test_within_an_answer(server: Server, image: Image, leave: Callable[[Client], None]) -> None:
+    client = await server.client(receive_buffer=SMALL_BUFFER)
+    await client.send(request("/image") * 3)
+    await client.receive(100_000)
+    leave(client)
+    await server.all_gone()
+    (line,) = server.lines
+    assert line["ended"] == GONE
+    assert 0 < line["bytes"] < len(image.content)
+
+
+@ensure_deferred
+async def test_within_an_answer_after_closing_the_sending_side(plain: Server) -> None:
+    client = await plain.client(receive_buffer=SMALL_BUFFER)
+    await client.send(request("/image"))
+    client.finish_sending()
+    await client.receive(100_000)
+    client.reset()
+    await plain.all_gone()
+    assert [line["ended"] for line in plain.lines] == [GONE]
+
+
+@ways
+@ensure_deferred
+async def test_while_the_end_is_waited_for(server: Server, leave: Callable[[Client], None]) -> None:
+    client = await server.client(receive_buffer=SMALL_BUFFER)
+    await client.send(request("/image/0-30000", "Connection: close"))
+    await until(server.reactor, lambda: server.lines)
+    leave(client)
+    await server.all_gone()
+    assert [line["ended"] for line in server.lines] == ["complete"]
+
+
+@ways
+@ensure_deferred
+async def test_after_the_end(server: Server, leave: Callable[[Client], None]) -> None:
+    client = await server.client()
+    await client.send(request("/image/0-9", "Connection: close"))
+    await client.answers()
+    await server.delivered(client)
+    await server.pass_seconds(LINGER_SECONDS)
+    await server.all_gone()
+    leave(client)
+
+
+@ensure_deferred
+async def test_a_client_that_ends_tls_within_an_answer_is_gone(tls: Server) -> None:
+    """It says so by TLS and still reads. What is written after that is thrown away, at any speed."""
+    client = await tls.client(receive_buffer=SMALL_BUFFER)
+    await client.send(request("/image") * 50)
+    await client.receive(100_000)
+    below = socket.socket(fileno=os.dup(client.socket.fileno()))
+    _say_goodbye(client)
+    received = 0
+    reading = True
+    while reading:
+        try:
+            data = below.recv(MIB)
+        except BlockingIOError:
+            await turns(tls.reactor, 1)
+        except ConnectionResetError:
+            reading = False
+        else:
+            received += len(data)
+            reading = bool(data)
+    below.close()
+    await tls.all_gone()
+    (line,) = tls.lines
+    assert line["ended"] == GONE
+    assert line["bytes"] < received + 2 * MIB
+
+
+@ensure_deferred
+async def test_a_client_that_ends_tls_behind_its_request_is_answered(tls: Server, image: Image) -> None:
+    """As ``openssl s_client`` does at the end of its input."""
+    client = await tls.client()
+    await client.send(request("/image/0-100000"))
+    _say_goodbye(client)
+    received = await client.until_end()
+    assert received.endswith(b"\r\n\r\n" + image.content[:100_000])
+
+
+def _say_goodbye(client: Client) -> None:
+    with pytest.raises((BlockingIOError, OSError)):
+        client.socket.unwrap()  # type: ignore[attr-defined] # sends the closing alert, then wants an answer
+
+
+@ensure_deferred
+async def test_an_application_that_fails_cuts_its_connection_only(
+    server: Server, application: ImageApplication, logged_failures: LoggedFailures
+) -> None:
+    unlucky, other = await server.client(), await server.client()
+    await unlucky.send(request("/later/0-9"))
+    asking = Deferred.fromCoroutine(other.ask("/later/0-9"))
+    await until(server.reactor, lambda: len(application.waiting) == 2)
+    deferred, _ = application.waiting.pop(0)
+    deferred.errback(ValueError("it promised never to"))
+    assert await unlucky.until_cut() == b""
+    application.answer_next()
+    assert (await asking).status == 200
+    assert len(logged_failures.flush(ValueError)) == 1

@@ -1,0 +1,215 @@
+"""How connections end: no sooner than the client has everything, and no later than they must."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from image_service.transport.connection import LINGER_SECONDS
+from image_service.transport.factory import Limits
+from tests.pytwisted import ensure_deferred
+from tests.transport.client import request, split_answers
+from tests.transport.image import MIB
+from tests.transport.serving import SMALL_BUFFER
+from tests.transport.turns import turns, until
+
+if TYPE_CHECKING:
+    from tests.transport.client import Client
+    from tests.transport.image import Image, ImageApplication
+    from tests.transport.serving import Server
+
+LIMITS = Limits()
+KIB = 1024
+
+
+async def read_to_the_end(server: Server, client: Client, bytes_per_second: int) -> bytes:
+    """Read slowly until the server closes its side."""
+    received = bytearray()
+    while (data := client.receive_some(bytes_per_second)) != b"":
+        received += data or b""
+        await server.pass_seconds(1)
+    return bytes(received)
+
+
+@pytest.mark.parametrize("fields", [(), ("Connection: close",)])
+@ensure_deferred
+async def test_a_slow_reader_gets_what_only_the_kernel_still_holds(
+    server: Server, image: Image, fields: tuple[str, ...]
+) -> None:
+    """Minutes after the last byte was handed over, and after the idle time that began with it."""
+    client = await server.client(receive_buffer=SMALL_BUFFER)
+    await client.send(request("/image/0-700000", *fields))
+    received = b""
+    while not server.lines:  # nothing is left to hand over
+        received += client.receive_some(50_000) or b""
+        await turns(server.reactor, 1)
+    assert server.lines[0]["ended"] == "complete"
+    assert len(received) < 600_000
+    received += await read_to_the_end(server, client, KIB // 2)
+    assert server.clock.seconds() > LIMITS.idle_seconds + LIMITS.stall_seconds
+    assert [answer.body for answer in split_answers(received)] == [image.content[:700_000]]
+    if server.factory.connections:
+        await server.delivered(client)
+        await server.pass_seconds(2 * LINGER_SECONDS)
+    await server.all_gone()
+
+
+@ensure_deferred
+async def test_a_slow_reader_that_has_closed_its_side_gets_it_too(plain: Server, image: Image) -> None:
+    client = await plain.client(receive_buffer=SMALL_BUFFER)
+    await client.send(request("/image/0-1000000"))
+    client.finish_sending()
+    received = await read_to_the_end(plain, client, 5 * KIB)
+    assert [answer.body for answer in split_answers(received)] == [image.content[:1_000_000]]
+
+
+@ensure_deferred
+async def test_no_reset_destroys_what_the_client_has_not_read_yet(server: Server, image: Image) -> None:
+    """All of it is in the client's own buffers: its system may throw that away once a reset comes."""
+    client = await server.client()
+    await client.send(request("/image/0-30000", "Connection: close"))
+    await until(server.reactor, lambda: server.lines)
+    await server.delivered(client)
+    await server.pass_seconds(LINGER_SECONDS)
+    await server.all_gone()
+    assert client.error() == 0
+    assert [answer.body for answer in await client.answers()] == [image.content[:30_000]]
+
+
+@pytest.mark.parametrize("fields", [(), ("Connection: close",)])
+@ensure_deferred
+async def test_who_never_reads_the_end_is_cut_off(server: Server, fields: tuple[str, ...]) -> None:
+    client = await server.client(receive_buffer=SMALL_BUFFER)
+    await client.send(request("/image/0-2000000", *fields))
+    while not server.lines:
+        client.receive_some(50_000)
+        await turns(server.reactor, 1)
+    if not fields:
+        await server.pass_seconds(LIMITS.idle_seconds)
+    await server.pass_seconds(LIMITS.stall_seconds - 1)
+    assert server.factory.connections
+    await server.pass_until_gone(LIMITS.stall_seconds)
+    await client.until_cut()
+
+
+@pytest.mark.parametrize("target", ["/image/0-9", "no target"])
+@ensure_deferred
+async def test_a_client_that_keeps_its_side_open_is_not_waited_for(server: Server, target: str) -> None:
+    client = await server.client()
+    await client.send(request(target, "Connection: close"))
+    await client.answers()
+    await server.delivered(client)
+    await server.pass_seconds(LINGER_SECONDS - 1)
+    assert server.factory.connections
+    await server.pass_seconds(1)
+    await server.all_gone()
+
+
+@ensure_deferred
+async def test_a_client_that_goes_on_in_drops_is_not_waited_for(server: Server) -> None:
+    client = await server.client()
+    await client.send(request("no target"))
+    await client.answers()
+    await server.delivered(client)
+    for _ in range(LINGER_SECONDS * 4):
+        client.send_some(b"x")
+        await turns(server.reactor)
+        server.clock.advance(0.25)
+    await server.all_gone()
+
+
+@ensure_deferred
+async def test_a_client_that_closes_ends_the_wait(server: Server) -> None:
+    client = await server.client()
+    await client.send(request("/image/0-9", "Connection: close"))
+    await client.answers()
+    client.close()
+    await server.all_gone()
+    assert server.clock.seconds() == 0
+
+
+@ensure_deferred
+async def test_a_client_that_closes_ends_the_wait_also_when_nothing_was_read_any_more(
+    server: Server, application: ImageApplication
+) -> None:
+    """Reading goes on for the end: neither is the close overlooked, nor does anything unread make a reset."""
+    client = await server.client()
+    await client.send(request("/later/0-9", "Connection: close"))
+    await turns(server.reactor)
+    await client.send(bytes(500_000))
+    await turns(server.reactor)
+    application.answer_next()
+    assert [answer.status for answer in await client.answers()] == [200]
+    assert client.error() == 0
+    client.close()
+    await server.all_gone()
+    assert server.clock.seconds() == 0
+
+
+# The service going away.
+
+
+@ensure_deferred
+async def test_a_service_without_connections_goes_at_once(server: Server) -> None:
+    await server.factory.drain(5)
+
+
+@ensure_deferred
+async def test_what_is_idle_ends_when_the_service_goes(server: Server) -> None:
+    used, unused, within_a_head = [await server.client() for _ in range(3)]
+    await used.ask("/image/0-9")
+    await within_a_head.send(b"GET /im")
+    await turns(server.reactor)
+    draining = Deferred.fromCoroutine(server.factory.drain(5))
+    for client in (used, unused, within_a_head):
+        assert await client.until_end() == b""
+        client.close()
+    await draining
+    assert server.clock.getDelayedCalls() == []
+
+
+@ensure_deferred
+async def test_a_handshake_does_not_keep_the_service(tls: Server) -> None:
+    client = tls.connect()
+    await tls.connection_of(client)
+    await tls.factory.drain(5)
+    assert await client.until_cut() == b""
+
+
+@ensure_deferred
+async def test_answers_under_way_are_finished_when_the_service_goes(
+    server: Server, application: ImageApplication, image: Image
+) -> None:
+    reading, waiting = [await server.client(receive_buffer=65536) for _ in range(2)]
+    await reading.send(request("/image") * 2)
+    await waiting.send(request("/later/0-99") * 2)
+    await until(server.reactor, lambda: application.waiting)
+    draining = Deferred.fromCoroutine(server.factory.drain(5))
+    application.answer_next()
+    for client, content in ((reading, image.content), (waiting, image.content[:99])):
+        answers = await client.answers()
+        assert [answer.body for answer in answers] == [content]
+        client.close()
+    await draining
+
+
+@ensure_deferred
+async def test_answers_that_take_too_long_are_cut_when_the_service_goes(
+    server: Server, application: ImageApplication
+) -> None:
+    reading, waiting = [await server.client(receive_buffer=SMALL_BUFFER) for _ in range(2)]
+    await reading.send(request("/image"))
+    await waiting.send(request("/later/0-99"))
+    await reading.receive(10 * KIB)
+    await until(server.reactor, lambda: application.waiting)
+    draining = Deferred.fromCoroutine(server.factory.drain(5))
+    await server.pass_seconds(4)
+    assert not draining.called
+    await server.pass_seconds(1)
+    await draining
+    for client in (reading, waiting):
+        assert len(await client.until_cut()) < MIB
+    assert {line["ended"] for line in server.lines} == {"the service is going away"}
+    application.answer_next()  # too late for anybody

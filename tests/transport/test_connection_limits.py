@@ -1,0 +1,278 @@
+"""What is refused, and that the refusal can be read by a client that has not stopped sending."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from image_service.transport.connection import CROWDED_HEAD_SECONDS, LINGER_SECONDS
+from image_service.transport.factory import CROWD_RESERVE, Limits
+from tests.pytwisted import ensure_deferred
+from tests.transport.client import request
+from tests.transport.image import MIB, PROBES, ImageApplication
+from tests.transport.turns import turns, until
+
+if TYPE_CHECKING:
+    from tests.transport.client import Answer, Client
+    from tests.transport.conftest import Serve
+    from tests.transport.serving import Server
+
+MAX_HEAD_BYTES = 32 * 1024
+MAX_FIELDS = 100
+MAX_TARGET_BYTES = 8 * 1024
+CONTENT_BYTES = 48 * MIB  # more than any buffer of the kernel holds
+
+
+def code_of(answer: Answer) -> tuple[int, str]:
+    assert answer.fields["content-type"] == "application/problem+json"
+    return answer.status, json.loads(answer.body)["code"]
+
+
+def head_of(length: int) -> bytes:
+    """A sound head of so many bytes."""
+    bare = len(request("/image/0-9", "X-Filler: "))
+    return request("/image/0-9", "X-Filler: " + "x" * (length - bare))
+
+
+async def refusal(client: Client, *pieces: bytes) -> tuple[int, str]:
+    """What the server answers before it ends; that it ends, and that no reset comes with it."""
+    await client.send_in_pieces(pieces)
+    (answer,) = await client.answers()
+    assert answer.closes
+    assert client.error() == 0
+    return code_of(answer)
+
+
+# The head's size.
+
+
+@ensure_deferred
+async def test_a_head_may_be_as_large_as_the_limit(server: Server) -> None:
+    client = await server.client()
+    for length in (MAX_HEAD_BYTES - 1, MAX_HEAD_BYTES):
+        await client.send(head_of(length))
+        assert (await client.answer()).status == 200
+
+
+@pytest.mark.parametrize("piece_bytes", [MAX_HEAD_BYTES + 1, 1000, 37])
+@ensure_deferred
+async def test_a_head_beyond_the_limit_is_refused(server: Server, piece_bytes: int) -> None:
+    client = await server.client()
+    head = head_of(MAX_HEAD_BYTES + 1)
+    pieces = [head[at : at + piece_bytes] for at in range(0, len(head), piece_bytes)]
+    assert await refusal(client, *pieces) == (431, "head-too-large")
+
+
+@ensure_deferred
+async def test_a_head_without_end_is_refused_at_the_limit(plain: Server) -> None:
+    client = await plain.client()
+    assert await refusal(client, head_of(MAX_HEAD_BYTES + 4)[:MAX_HEAD_BYTES]) == (431, "head-too-large")
+
+
+@ensure_deferred
+async def test_the_number_of_fields_has_a_limit(server: Server) -> None:
+    client = await server.client()
+    fields = [f"X-Field-{number}: x" for number in range(MAX_FIELDS - 1)]  # and Host
+    assert (await client.ask("/image/0-9", *fields)).status == 200
+    assert await refusal(client, request("/image/0-9", *fields, "X-Last: x")) == (431, "head-too-large")
+
+
+@ensure_deferred
+async def test_the_target_has_a_limit(server: Server) -> None:
+    client = await server.client()
+    target = "/nowhere?".ljust(MAX_TARGET_BYTES, "x")
+    assert (await client.ask(target)).status == 404
+    assert await refusal(client, request(target + "x")) == (414, "target-too-long")
+
+
+@ensure_deferred
+async def test_a_target_without_end_is_refused_before_the_head_is_full(plain: Server) -> None:
+    client = await plain.client()
+    assert await refusal(client, b"GET /" + b"x" * (MAX_TARGET_BYTES + 200)) == (414, "target-too-long")
+
+
+# What a request may be.
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (request("/", method="POST"), 405),
+        (request("/", method="DELETE"), 405),
+        (request("x:443", method="CONNECT"), 405),
+        (request("/", method="BREW"), 501),
+        (request("/", method="get"), 501),
+        (b"GET / HTTP/2.0\r\n\r\n", 505),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+        (b"GET / HTTP/1.2\r\nHost: x\r\n\r\n", 505),
+        (b"GET / HTTP/0.9\r\n\r\n", 505),
+        (b"GET / RTSP/1.0\r\nHost: x\r\n\r\n", 400),
+        (b"GET /\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n", 400),
+        (b"GET / HTTP/1.0\r\nHost: x\r\nHost: x\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x y\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x/y\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: user@x\r\n\r\n", 400),
+        (b"GET http://x/ HTTP/1.1\r\n\r\n", 400),
+        (request("/a#b"), 400),
+        (request("image"), 400),
+        (request("ftp://x/"), 400),
+        (request("/", "Expect: 200-ok"), 417),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),  # a ClientHello
+    ],
+)
+@ensure_deferred
+async def test_a_request_that_is_none_of_ours_is_refused(
+    plain: Server, application: ImageApplication, head: bytes, status: int
+) -> None:
+    client = await plain.client()
+    assert (await refusal(client, head + request("/image/0-9")))[0] == status
+    assert application.targets == []
+
+
+@ensure_deferred
+async def test_who_may_only_read_is_told_how(server: Server) -> None:
+    client = await server.client()
+    await client.send(request("/image/0-9", method="PUT"))
+    (answer,) = await client.answers()
+    assert (answer.status, answer.fields["allow"]) == (405, "GET, HEAD, OPTIONS")
+
+
+@ensure_deferred
+async def test_the_refusal_of_a_head_has_no_content(server: Server) -> None:
+    client = await server.client()
+    await client.send(request("/a#b", method="HEAD"))
+    (answer,) = await client.answers(["HEAD"])
+    assert (answer.status, answer.closes) == (400, True)
+    assert int(answer.fields["content-length"]) > 0
+
+
+# Content, and clients that go on sending.
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        ("Content-Length: 300000000",),
+        ("Transfer-Encoding: chunked",),
+        ("Content-Length: 300000000", "Expect: 100-continue"),
+        ("Transfer-Encoding: chunked", "Expect: 100-continue"),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+@ensure_deferred
+async def test_content_is_refused_before_it_is_read(
+    server: Server, method: str, fields: tuple[str, ...]
+) -> None:
+    """No 100 (Continue) either: an answer of its own comes first."""
+    client = await server.client()
+    await client.send(request("/image/0-9", *fields, method=method))
+    (answer,) = await client.answers([method])
+    assert answer.closes
+    assert answer.status == (405 if method == "POST" else 413)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        request("/image", "Content-Length: 300000000", method="POST"),
+        request("/image", "Content-Length: 300000000"),
+        request("/image", "Transfer-Encoding: chunked"),
+        request("/a#b"),
+        request("/image/0-9", "Connection: close"),
+    ],
+)
+@ensure_deferred
+async def test_who_sends_without_end_can_read_the_answer(plain: Server, head: bytes) -> None:
+    """The client reads only once it can send no more, which must not be because of a reset."""
+    client = await plain.client()
+    sent = await client.send_all_it_takes(head + bytes(CONTENT_BYTES))
+    assert sent < CONTENT_BYTES / 2
+    assert client.error() == 0
+    (answer,) = await client.answers()
+    assert answer.closes
+    assert answer.status in {200, 400, 405, 413}
+    await plain.pass_seconds(LINGER_SECONDS)
+    await plain.all_gone()
+
+
+@ensure_deferred
+async def test_who_sends_without_end_can_read_the_answer_over_tls(tls: Server) -> None:
+    client = await tls.client()
+    head = request("/image", "Content-Length: 300000000", method="POST")
+    sent = await client.send_all_it_takes(head + bytes(CONTENT_BYTES))
+    assert sent < CONTENT_BYTES / 2
+    (answer,) = await client.answers()
+    assert answer.status == 405
+    await tls.pass_seconds(LINGER_SECONDS)
+    await tls.all_gone()
+
+
+@ensure_deferred
+async def test_nothing_behind_a_refusal_is_kept(plain: Server) -> None:
+    client = await plain.client()
+    await client.send_all_it_takes(request("/a#b") + bytes(4 * MIB))
+    assert (await plain.connection_of(client))._buffer == b""
+
+
+# The number of connections.
+
+
+@ensure_deferred
+async def test_beyond_the_limit_only_probes_are_answered(serve_both: Serve) -> None:
+    server = await serve_both(limits=Limits(connections=3))
+    within = [await server.client() for _ in range(3)]
+    for probe in PROBES:
+        beyond = await server.client()
+        answer = await beyond.ask(probe)
+        assert (answer.status, answer.closes) == (200, True)
+        assert await beyond.until_end() == b""
+    for method in ("GET", "HEAD"):
+        beyond = await server.client()
+        answer = await beyond.ask("/image/0-9", method=method)
+        assert (answer.status, answer.closes, answer.fields["retry-after"]) == (503, True, "5")
+        assert await beyond.until_end() == b""
+    for client in within:
+        assert (await client.ask("/image/0-9")).status == 200
+
+
+@ensure_deferred
+async def test_room_is_made_as_connections_end(serve: Serve) -> None:
+    server = await serve(limits=Limits(connections=1))
+    first = await server.client()
+    first.close()
+    await server.all_gone()
+    second = await server.client()
+    assert (await second.ask("/image/0-9")).status == 200
+
+
+@ensure_deferred
+async def test_beyond_the_reserve_connections_are_closed(serve_both: Serve) -> None:
+    server = await serve_both(limits=Limits(connections=1))
+    clients = [server.connect() for _ in range(1 + CROWD_RESERVE + 5)]
+    await until(server.reactor, lambda: len(server.factory.connections) == 1 + CROWD_RESERVE)
+    await turns(server.reactor)
+    assert [_is_closed(client) for client in clients] == [False] * (1 + CROWD_RESERVE) + [True] * 5
+    clients[0].close()
+    await until(server.reactor, lambda: len(server.factory.connections) == CROWD_RESERVE)
+    assert await server.connection_of(server.connect()) in server.factory.connections
+
+
+def _is_closed(client: Client) -> bool:
+    with suppress(ConnectionResetError):
+        return client.receive_some() == b""
+    return True
+
+
+@ensure_deferred
+async def test_who_is_silent_in_a_crowd_does_not_keep_a_probe_s_place(serve_both: Serve) -> None:
+    server = await serve_both(limits=Limits(connections=1))
+    first = await server.client()
+    silent = await server.client()
+    await server.pass_seconds(CROWDED_HEAD_SECONDS)
+    assert await silent.until_end() == b""
+    assert await first.says_nothing()

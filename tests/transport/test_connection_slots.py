@@ -1,0 +1,215 @@
+"""Downloads and their slots: who waits for one, what is answered meanwhile, and that each comes back."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from image_service.transport.admission import ANSWER_SECONDS, PATIENCE_SECONDS
+from image_service.transport.factory import Limits
+from tests.pytwisted import async_fixture, ensure_deferred
+from tests.transport.client import request
+from tests.transport.image import MIB, PROBES
+from tests.transport.serving import SMALL_BUFFER
+from tests.transport.turns import turns, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from tests.transport.client import Client
+    from tests.transport.conftest import Serve
+    from tests.transport.image import Image, ImageApplication
+    from tests.transport.serving import Server
+
+LIMITS = Limits()
+LARGE = f"/image/0-{2 * MIB}"
+
+
+@async_fixture
+async def narrow(serve_both: Serve) -> AsyncIterator[Server]:
+    """Serve with one slot."""
+    yield await serve_both(downloads=1)
+
+
+async def holder(server: Server) -> Client:
+    """A client that has a slot, and reads nothing that would end it."""
+    client = await server.client(receive_buffer=SMALL_BUFFER)
+    await client.send(request("/image"))
+    await until(server.reactor, lambda: server.factory.slots.taken)
+    return client
+
+
+async def waiter(server: Server, *sent: bytes) -> Client:
+    """A client that waits for a slot, by default for a download that no buffer holds."""
+    before = server.factory.slots.waiting
+    client = await server.client()
+    await client.send(b"".join(sent) or request("/image"))
+    await until(server.reactor, lambda: server.factory.slots.waiting > before)
+    return client
+
+
+def close(client: Client) -> None:
+    client.close()
+
+
+def reset(client: Client) -> None:
+    client.reset()
+
+
+ways = pytest.mark.parametrize("leave", [close, reset])
+
+
+@ensure_deferred
+async def test_what_is_small_is_answered_while_every_slot_is_taken(narrow: Server, image: Image) -> None:
+    await holder(narrow)
+    client = await narrow.client()
+    assert (await client.ask(f"/part/0-{MIB}")).body == image.content[:MIB]
+    assert (await client.ask("/image", method="HEAD")).status == 200
+    for probe in PROBES:
+        assert (await client.ask(probe)).status == 200
+    assert (await client.ask("/nothing")).status == 404
+    assert narrow.factory.slots.waiting == 0
+
+
+@ensure_deferred
+async def test_a_download_waits_for_the_one_before_it(narrow: Server, image: Image) -> None:
+    first, second = await holder(narrow), await waiter(narrow)
+    await narrow.pass_seconds(PATIENCE_SECONDS - 1)
+    assert await second.says_nothing()
+    for client in (first, second):
+        assert (await client.answer()).body == image.content
+
+
+@ensure_deferred
+async def test_who_waited_long_enough_is_refused_and_may_go_on(narrow: Server) -> None:
+    await holder(narrow)
+    client = await waiter(narrow, request(LARGE), request("/image/0-9"))
+    await narrow.pass_seconds(PATIENCE_SECONDS)
+    refusal, small = await client.answer(), await client.answer()
+    assert (refusal.status, refusal.closes, small.status) == (503, False, 200)
+    assert int(refusal.fields["retry-after"]) > 0
+    assert json.loads(refusal.body)["code"] == "unavailable"
+    (refused, _) = narrow.lines
+    assert (refused["handler"], refused["status"], refused["code"]) == ("/image", 503, "unavailable")
+    assert narrow.counted.refusals == ["queue-wait"]
+
+
+@ensure_deferred
+async def test_waiting_for_the_image_and_for_the_slot_have_one_limit(
+    narrow: Server, application: ImageApplication
+) -> None:
+    await holder(narrow)
+    client = await narrow.client()
+    await client.send(request(f"/later/0-{2 * MIB}"))
+    await until(narrow.reactor, lambda: application.waiting)
+    await narrow.pass_seconds(ANSWER_SECONDS - 1)
+    application.answer_next()
+    assert await client.says_nothing()
+    await narrow.pass_seconds(1)
+    assert (await client.answer()).status == 503
+
+
+@pytest.mark.parametrize(("free", "status"), [(True, 200), (False, 503)])
+@ensure_deferred
+async def test_an_image_that_came_late_is_sent_if_it_need_not_wait_again(
+    narrow: Server, application: ImageApplication, free: object, status: int
+) -> None:
+    if not free:
+        await holder(narrow)
+    client = await narrow.client()
+    await client.send(request(f"/later/0-{2 * MIB}"))
+    await until(narrow.reactor, lambda: application.waiting)
+    await narrow.pass_seconds(ANSWER_SECONDS + 1)
+    application.answer_next()
+    assert (await client.answer()).status == status
+
+
+@ensure_deferred
+async def test_slots_are_given_in_the_order_of_the_requests(narrow: Server) -> None:
+    """Also to who pipelines: for the second download it waits behind the others."""
+    greedy = await narrow.client(receive_buffer=SMALL_BUFFER)
+    await greedy.send(request("/image", "X-Request-ID: a1") + request("/image", "X-Request-ID: a2"))
+    await until(narrow.reactor, lambda: narrow.factory.slots.taken)
+    others = [await waiter(narrow, request(LARGE, f"X-Request-ID: {name}")) for name in "bc"]
+    for client in (greedy, *others, greedy):
+        await client.answer()
+    await until(narrow.reactor, lambda: len(narrow.lines) == 4)
+    assert [line["id"] for line in narrow.lines] == ["a1", "b", "c", "a2"]
+
+
+@ensure_deferred
+async def test_who_has_closed_its_side_in_the_queue_is_served(narrow: Server, image: Image) -> None:
+    first, second = await holder(narrow), await waiter(narrow)
+    if not narrow.factory.secure:  # TLS has no half of a connection
+        second.finish_sending()
+    await turns(narrow.reactor)
+    await first.answer()
+    assert (await second.answer()).body == image.content
+
+
+# A slot comes back, whatever becomes of the download.
+
+
+@ways
+@ensure_deferred
+async def test_when_the_client_leaves_within_it(narrow: Server, leave: Callable[[Client], None]) -> None:
+    first, second = await holder(narrow), await waiter(narrow)
+    leave(first)
+    assert (await second.answer()).status == 200
+
+
+@ways
+@ensure_deferred
+async def test_when_the_client_leaves_the_queue(narrow: Server, leave: Callable[[Client], None]) -> None:
+    first = await holder(narrow)
+    leaving = await waiter(narrow)
+    third = await waiter(narrow)
+    leave(leaving)
+    await turns(narrow.reactor)
+    await first.answer()
+    assert (await third.answer()).status == 200
+
+
+@ways
+@ensure_deferred
+async def test_when_the_client_leaves_before_its_image_is_there(
+    narrow: Server, application: ImageApplication, leave: Callable[[Client], None]
+) -> None:
+    client = await narrow.client()
+    await client.send(request("/later"))
+    await until(narrow.reactor, lambda: application.waiting)
+    leave(client)
+    await turns(narrow.reactor)
+    application.answer_next()  # to nobody, which a close on plain TCP does not say yet
+    await narrow.all_gone()
+    assert narrow.factory.slots.taken == 0
+
+
+@ensure_deferred
+async def test_when_the_client_stops_reading(narrow: Server) -> None:
+    await holder(narrow)
+    await narrow.pass_until_gone(LIMITS.stall_seconds)
+    assert narrow.factory.slots.taken == 0
+
+
+@ensure_deferred
+async def test_when_the_service_goes(narrow: Server) -> None:
+    await holder(narrow)
+    await waiter(narrow)
+    going = Deferred.fromCoroutine(narrow.factory.drain(1))
+    await narrow.pass_seconds(1)
+    await going
+    assert (narrow.factory.slots.taken, narrow.factory.slots.waiting) == (0, 0)
+
+
+@ensure_deferred
+async def test_when_all_of_it_fits_the_kernel(narrow: Server) -> None:
+    """Then the download is over in the very call that began it, and the next of the pipeline begins."""
+    client = await narrow.client()
+    await client.send(request(LARGE) * 3)
+    for _ in range(3):
+        assert (await client.answer()).status == 200
+    assert narrow.factory.slots.taken == 0

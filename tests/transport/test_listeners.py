@@ -1,0 +1,230 @@
+"""Going away, with the time of it in the test's hand."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from image_service.transport.listeners import Listeners, bind_together
+from tests.pytwisted import ensure_deferred
+from tests.transport.client import request
+from tests.transport.image import SUBJECT
+from tests.transport.serving import SMALL_BUFFER
+from tests.transport.turns import turns, until
+
+if TYPE_CHECKING:
+    from tests.transport.client import Client
+    from tests.transport.conftest import Serve
+    from tests.transport.image import Image, ImageApplication
+    from tests.transport.serving import Server
+
+DELAY, TIMEOUT = 5, 20
+
+
+def listeners_of(*servers: Server) -> Listeners:
+    listeners = Listeners(servers[0].clock)
+    for server in servers:
+        listeners.add(server.port, server.factory)
+    return listeners
+
+
+def close(listeners: Listeners) -> Deferred[None]:
+    return Deferred.fromCoroutine(listeners.close(DELAY, TIMEOUT))
+
+
+async def reader(server: Server) -> Client:
+    """A client in the middle of a download."""
+    client = await server.client(receive_buffer=SMALL_BUFFER)
+    await client.send(request("/image"))
+    await until(server.reactor, lambda: server.factory.slots.taken)
+    return client
+
+
+def check_refuses(server: Server) -> None:
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", server.number))
+
+
+@ensure_deferred
+async def test_what_all_listeners_do_can_be_asked(serve: Serve) -> None:
+    plain, tls = await serve(), await serve(secure=True)
+    listeners = listeners_of(plain, tls)
+    clients = [await reader(plain), await reader(tls), await tls.client()]
+    assert listeners.connections == 3
+    assert list(listeners.handlers()) == [SUBJECT.handler] * 2
+    for client in clients:
+        client.reset()
+    await until(plain.reactor, lambda: not listeners.connections)
+
+
+@ensure_deferred
+async def test_who_has_connected_to_a_port_that_is_let_go_stays(server: Server) -> None:
+    listeners = listeners_of(server)
+    client = await server.client()
+    await client.ask("/image/0-9")
+    listeners.remove(server.port)
+    listeners.remove(server.port)
+    await turns(server.reactor)
+    check_refuses(server)
+    assert (await client.ask("/image/0-9")).status == 200
+    assert listeners.connections == 1
+    client.close()
+    await until(server.reactor, lambda: not listeners.connections)
+
+
+@ensure_deferred
+async def test_two_ports_of_one_factory_are_counted_once(server: Server) -> None:
+    listeners = listeners_of(server, server)
+    client = await server.client()
+    await client.ask("/image/0-9")
+    assert listeners.connections == 1
+    client.close()
+    await until(server.reactor, lambda: not listeners.connections)
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_the_kernel_spreads_connections_over_processes_and_another_service_is_told(processes: int) -> None:
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(listener) for listener in bind_together(0, processes)]
+        number = listeners[0].getsockname()[1]
+        for others in (1, processes):
+            with pytest.raises(OSError, match="Address already in use"):
+                bind_together(number, others)
+        clients = 60
+        for _ in range(clients):
+            stack.enter_context(socket.create_connection(("127.0.0.1", number)))
+        accepted = [_accept_all(stack, listener) for listener in listeners]
+    assert sum(accepted) == clients
+    assert all(accepted)
+
+
+def _accept_all(stack: ExitStack, listener: socket.socket) -> int:
+    for count in itertools.count():
+        try:
+            stack.enter_context(listener.accept()[0])
+        except BlockingIOError:
+            return count
+    raise AssertionError
+
+
+@ensure_deferred
+async def test_without_listeners_nothing_is_waited_for() -> None:
+    clock = Clock()
+    await Listeners(clock).close(DELAY, TIMEOUT)
+    assert clock.getDelayedCalls() == []
+
+
+@ensure_deferred
+async def test_during_the_delay_everybody_is_answered_for_the_last_time(server: Server) -> None:
+    listeners = listeners_of(server)
+    used, unused = await server.client(), await server.client()
+    await used.ask("/image/0-9")
+    before, closing, after = listeners.leaving, close(listeners), listeners.leaving
+    assert (before, after) == (False, True)
+    await server.pass_seconds(DELAY - 1)
+    for client in (used, unused, await server.client()):
+        answer = await client.ask("/image/0-9")
+        assert (answer.status, answer.closes) == (200, True)
+        assert await client.until_end() == b""
+        client.close()
+    await server.pass_seconds(1)
+    await closing
+
+
+@ensure_deferred
+async def test_what_was_promised_before_is_kept_during_the_delay(server: Server, image: Image) -> None:
+    """The answer under way has said that more may follow: closing behind it could meet the next request."""
+    client = await reader(server)
+    closing = close(listeners_of(server))
+    first = await client.answer()
+    assert (first.body, first.closes) == (image.content, False)
+    assert await client.says_nothing()
+    assert (await client.ask("/image/0-9")).closes
+    assert await client.until_end() == b""
+    client.close()
+    await server.pass_seconds(DELAY)
+    await closing
+
+
+@ensure_deferred
+async def test_after_the_delay_nobody_is_accepted_and_who_is_idle_goes(server: Server, image: Image) -> None:
+    idle, busy = await server.client(), await reader(server)
+    closing = close(listeners_of(server))
+    await server.pass_seconds(DELAY - 1)
+    assert await idle.says_nothing()
+    await server.pass_seconds(1)
+    assert await idle.until_end() == b""
+    idle.close()
+    check_refuses(server)
+    (answer,) = await busy.answers()
+    assert answer.body == image.content
+    busy.close()
+    await closing
+    assert server.clock.getDelayedCalls() == []
+
+
+@ensure_deferred
+async def test_who_has_not_finished_in_time_is_cut(server: Server, application: ImageApplication) -> None:
+    slow, waiting = await reader(server), await server.client()
+    await waiting.send(request("/later/0-9"))
+    await until(server.reactor, lambda: application.waiting)
+    closing = close(listeners_of(server))
+    await server.pass_seconds(DELAY + TIMEOUT - 1)
+    assert len(server.factory.connections) == 2
+    await server.pass_seconds(1)
+    await closing
+    for client in (slow, waiting):
+        await client.until_cut()
+    assert server.counted.aborts == ["going-away"] * 2
+
+
+@ensure_deferred
+async def test_all_listeners_go_together(serve: Serve) -> None:
+    plain, tls = await serve(), await serve(secure=True)
+    readers = [await reader(plain), await reader(tls)]
+    closing = close(listeners_of(plain, tls))
+    assert (plain.factory.leaving, tls.factory.leaving) == (True, True)
+    await plain.pass_seconds(DELAY)
+    for server in (plain, tls):
+        check_refuses(server)
+    for server in (plain, tls):  # each has a clock of its own here
+        await server.pass_seconds(TIMEOUT)
+    await closing
+    for client in readers:
+        await client.until_cut()
+
+
+@pytest.mark.parametrize("passed", [0, DELAY - 1, DELAY, DELAY + 1])
+@ensure_deferred
+async def test_in_haste_nothing_is_waited_for(server: Server, passed: int) -> None:
+    client = await reader(server)
+    listeners = listeners_of(server)
+    closing = close(listeners)
+    await server.pass_seconds(passed)
+    listeners.hasten()
+    listeners.hasten()
+    await server.pass_seconds(0)
+    server.clock.advance(0)
+    await closing
+    await client.until_cut()
+    assert server.clock.seconds() == passed
+    assert server.clock.getDelayedCalls() == []
+
+
+@ensure_deferred
+async def test_haste_from_the_beginning(server: Server) -> None:
+    client = await reader(server)
+    listeners = listeners_of(server)
+    listeners.hasten()
+    assert await client.receive(1000)  # it has to begin before it can be cut short
+    closing = close(listeners)
+    await server.pass_seconds(0)
+    server.clock.advance(0)
+    await closing
+    await client.until_cut()

@@ -1,0 +1,245 @@
+"""Disks that are slow, fail, or hold less than they did."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from image_service.files.cachestat import is_cached
+from image_service.images.extents import BaseFile, ExtentMap, FileExtent
+from tests.pytwisted import ensure_deferred
+from tests.transport.client import request
+from tests.transport.image import FILE_BYTES, MIB, Image, ImageApplication, make_image
+from tests.transport.serving import SMALL_BUFFER
+from tests.transport.slow_disk import SlowDisk
+from tests.transport.turns import turns, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from twisted.internet.epollreactor import EPollReactor
+
+    from tests.transport.conftest import Serve
+    from tests.transport.serving import Server
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Iterator[Image]:
+    """An image whose file the test may damage."""
+    made = make_image(tmp_path)
+    yield made
+    os.close(made.file.descriptor)
+
+
+def cold_file(path: Path, content: bytes) -> BaseFile:
+    """A file that is on the disk and nowhere else, if the file system knows such a thing."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    descriptor = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    return BaseFile(descriptor, len(content), str(path))
+
+
+@pytest.fixture
+def cold(tmp_path: Path) -> Iterator[Image]:
+    content = random.Random(5).randbytes(3 * MIB)  # noqa: S311 - any bytes will do
+    file = cold_file(tmp_path / "cold", content)
+    if is_cached(file.descriptor, 0, MIB) is not False:
+        pytest.skip("this file system keeps everything in memory, or the kernel cannot tell")
+    yield Image(ExtentMap((FileExtent(file, 0, file.size),)), content, file)
+    os.close(file.descriptor)
+
+
+# Files that hold less than they did.
+
+
+@ensure_deferred
+async def test_a_file_that_shrinks_cuts_the_answer(server: Server, image: Image) -> None:
+    client = await server.client(receive_buffer=SMALL_BUFFER)
+    await client.send(request("/image"))
+    await client.receive(10_000)
+    os.truncate(image.file.path, FILE_BYTES - 1)
+    assert len(await client.until_cut()) < len(image.content)
+    (line,) = server.lines
+    assert line["ended"] == "the file is shorter than it was"
+    assert server.counted.aborts == ["file-shorter"]
+    assert line["bytes"] < len(image.content)
+
+
+@pytest.mark.parametrize("size", [0, 4_000_000, 4_000_999])
+@pytest.mark.parametrize("target", ["/image/4000000-4001000", "/image/4000000-4100000"])
+@ensure_deferred
+async def test_a_file_that_has_shrunk_never_makes_an_answer_that_looks_complete(
+    server: Server, image: Image, size: int, target: str
+) -> None:
+    client = await server.client()
+    os.truncate(image.file.path, size)
+    await client.send(request(target) * 2)
+    _, _, body = (await client.until_cut()).partition(b"\r\n\r\n")
+    assert len(body) < 1000
+    assert [line["ended"] for line in server.lines] == ["the file is shorter than it was"]
+
+
+# Disks that fail.
+
+
+@pytest.mark.parametrize("size", [1000, 1_000_000])
+@ensure_deferred
+async def test_a_disk_that_fails_cuts_the_answer(
+    server: Server, application: ImageApplication, tmp_path: Path, size: int
+) -> None:
+    """What can be had without a broken disk: a descriptor of which every read fails."""
+    directory = BaseFile(os.open(tmp_path, os.O_RDONLY), size, str(tmp_path))
+    application.image = Image(ExtentMap((FileExtent(directory, 0, size),)), b"", directory)
+    client = await server.client()
+    await client.send(request("/image") * 2)
+    _, _, body = (await client.until_cut()).partition(b"\r\n\r\n")
+    assert body == b""
+    (line,) = server.lines
+    assert line["ended"].startswith("the disk failed: ")
+    os.close(directory.descriptor)
+
+
+@ensure_deferred
+async def test_a_disk_that_fails_late_cuts_the_answer_too(serve_both: Serve, reactor: EPollReactor) -> None:
+    disk = SlowDisk(reactor)
+    server = await serve_both(page_cache=disk)
+    client = await server.client()
+    await client.send(request("/image"))
+    await until(reactor, lambda: disk.loads)
+    disk.loads.pop().done.errback(OSError(errno.EIO, os.strerror(errno.EIO)))
+    await client.until_cut()
+    (line,) = server.lines
+    assert line["ended"] == "the disk failed: [Errno 5] Input/output error"
+
+
+@pytest.mark.parametrize("code", [errno.ETIMEDOUT, errno.EHOSTUNREACH])
+@pytest.mark.parametrize("gone", [True, False])
+@ensure_deferred
+async def test_errors_of_the_network_are_told_from_those_of_a_disk(
+    plain: Server, monkeypatch: pytest.MonkeyPatch, code: int, *, gone: bool
+) -> None:
+    """They may be the same; the connection has ended before the kernel tells of the first kind."""
+    client = await plain.client()
+
+    def fail(*_: int) -> int:
+        if gone:
+            client.reset()
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "sendfile", fail)
+    await client.send(request("/image"))
+    await until(plain.reactor, lambda: plain.lines)
+    assert plain.counted.aborts == ["client-gone" if gone else "disk-failed"]
+
+
+# Disks that are slow.
+
+
+@pytest.mark.parametrize("target", ["/image", "/image/0-1000", "/image/90-130"])
+@ensure_deferred
+async def test_a_slow_disk_keeps_nobody_else_waiting(
+    serve_both: Serve, reactor: EPollReactor, image: Image, target: str
+) -> None:
+    disk = SlowDisk(reactor)
+    server = await serve_both(page_cache=disk)
+    waiting, other = await server.client(), await server.client()
+    await waiting.send(request(target, "Connection: close"))
+    answers = Deferred.fromCoroutine(waiting.answers())
+    await until(reactor, lambda: disk.loads)
+    while not answers.called:
+        assert (await other.ask("/live")).status == 200
+        if disk.loads:
+            (load,) = disk.loads  # one at a time, and none too large
+            assert load.length <= MIB
+            disk.answer()
+    (received,) = await answers
+    assert received.body == image.content[slice(*_part(target))]
+
+
+def _part(target: str) -> tuple[int | None, int | None]:
+    start, dash, stop = target.removeprefix("/image").strip("/").partition("-")
+    return (int(start), int(stop)) if dash else (None, None)
+
+
+@ensure_deferred
+async def test_who_wants_what_is_there_waits_for_nobody(
+    serve_both: Serve, reactor: EPollReactor, image: Image
+) -> None:
+    """The disk has answered once, and does not answer again until others have read what it gave."""
+    disk = SlowDisk(reactor)
+    server = await serve_both(page_cache=disk)
+    waiting, other = await server.client(), await server.client()
+    await waiting.send(request("/image", "Connection: close"))
+    answers = Deferred.fromCoroutine(waiting.answers())
+    await until(reactor, lambda: disk.loads)
+    present = disk.answer()
+    await until(reactor, lambda: disk.loads)
+    for start in range(0, present - 40_000, 40_000):
+        answer = await other.ask(f"/image/{start}-{start + 40_000}")
+        assert answer.body == image.content[start : start + 40_000]
+    assert len(disk.loads) == 1
+    while not answers.called:
+        if disk.loads:
+            disk.answer()
+        await turns(reactor, 1)
+    (received,) = await answers
+    assert received.body == image.content
+
+
+@ensure_deferred
+async def test_where_the_kernel_cannot_tell_all_is_read_in_threads(
+    serve_both: Serve, application: ImageApplication, cold: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on FUSE and NFS: everything is cold, again and again, and what was brought is sent all the same."""
+    here, preadv = threading.get_ident(), os.preadv
+
+    def refuse(descriptor: int, buffers: list[bytearray], offset: int, flags: int = 0) -> int:
+        if flags & os.RWF_NOWAIT:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        assert threading.get_ident() != here
+        return preadv(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    application.image = cold
+    server = await serve_both()
+    client = await server.client()
+    assert (await client.ask("/image")).body == cold.content
+    assert (await client.ask("/image/1000-3000")).body == cold.content[1000:3000]
+    assert (await client.ask("/image/1000-300000")).body == cold.content[1000:300_000]
+
+
+@ensure_deferred
+async def test_a_cold_file_is_never_waited_for_by_the_reactor(
+    serve_both: Serve, application: ImageApplication, cold: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel is asked not to wait, or it is asked in another thread."""
+    reads: list[tuple[bool, int]] = []
+    here, preadv = threading.get_ident(), os.preadv
+
+    def spy(descriptor: int, buffers: list[bytearray], offset: int, flags: int = 0) -> int:
+        reads.append((threading.get_ident() == here, flags))
+        return preadv(descriptor, buffers, offset, flags)
+
+    def send(out: int, descriptor: int, offset: int, count: int) -> int:
+        assert is_cached(descriptor, offset, count)
+        return sendfile(out, descriptor, offset, count)
+
+    sendfile = os.sendfile
+    monkeypatch.setattr(os, "preadv", spy)
+    monkeypatch.setattr(os, "sendfile", send)
+    application.image = cold
+    server = await serve_both()
+    client = await server.client()
+    assert (await client.ask("/image")).body == cold.content
+    assert (True, os.RWF_NOWAIT) in reads
+    assert (True, 0) not in reads

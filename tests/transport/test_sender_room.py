@@ -1,0 +1,100 @@
+"""How much the kernel is given for one connection on plain TCP."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from fcntl import ioctl
+from typing import TYPE_CHECKING
+
+import pytest
+
+from image_service.transport.listeners import UNSENT_BYTES, bind
+from image_service.transport.sendfile_sender import TURN_BYTES
+from tests.pytwisted import async_fixture, ensure_deferred
+from tests.transport.client import request
+from tests.transport.image import MIB
+from tests.transport.serving import SMALL_BUFFER, serving
+from tests.transport.turns import turns, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from twisted.internet.epollreactor import EPollReactor
+
+    from tests.transport.client import Client
+    from tests.transport.image import Image, ImageApplication
+    from tests.transport.serving import Server
+
+SIOCOUTQNSD = 0x894B  # linux/sockios.h
+
+
+@async_fixture
+async def server(reactor: EPollReactor, application: ImageApplication) -> AsyncIterator[Server]:
+    """On a listener as the service has it."""
+    async with serving(reactor, application, listener=bind(0)) as running:
+        yield running
+
+
+async def limit_of(server: Server, client: Client) -> int:
+    """Up to how much unsent data the kernel takes more."""
+    handle: socket.socket = (await server.connection_of(client)).transport.getHandle()
+    return handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
+
+
+async def unsent_to(server: Server, client: Client) -> int:
+    """What the kernel holds of an answer and has not sent yet."""
+    handle: socket.socket = (await server.connection_of(client)).transport.getHandle()
+    return int.from_bytes(ioctl(handle, SIOCOUTQNSD, bytes(4)), sys.byteorder)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What each sendfile sent."""
+    counts: list[int] = []
+
+    def send(out: int, descriptor: int, offset: int, count: int) -> int:
+        counts.append(sendfile(out, descriptor, offset, count))
+        return counts[-1]
+
+    sendfile = os.sendfile
+    monkeypatch.setattr(os, "sendfile", send)
+    return counts
+
+
+@ensure_deferred
+async def test_who_does_not_read_holds_little(server: Server, sent: list[int]) -> None:
+    client = await server.client(receive_buffer=SMALL_BUFFER)
+    await client.send(request("/image"))
+    await until(server.reactor, lambda: sent)
+    await turns(server.reactor)
+    assert await limit_of(server, client) == UNSENT_BYTES
+    assert await unsent_to(server, client) < 2 * UNSENT_BYTES
+    assert sum(sent) < 4 * UNSENT_BYTES
+
+
+@ensure_deferred
+async def test_who_reads_quickly_is_sent_much_at_once_until_it_stops(server: Server, sent: list[int]) -> None:
+    client = await server.client(receive_buffer=65536)
+    await client.send(request("/image") * 4)
+    most = 0
+    for _ in range(8):  # wherever it stops, but for a moment after each fill
+        await client.receive(MIB)
+        await turns(server.reactor)
+        most = max(most, await unsent_to(server, client))
+    assert most > 2 * UNSENT_BYTES
+    assert await limit_of(server, client) == UNSENT_BYTES, "for what is sent when that is gone"
+    assert sum(sent) < 8 * MIB + 2 * TURN_BYTES
+
+
+@pytest.mark.parametrize("length", [9000, 40_000])
+@ensure_deferred
+async def test_what_the_socket_did_not_take_follows(server: Server, image: Image, length: int) -> None:
+    """Of answers that are copied, and of those by sendfile, to a client that does not read at first."""
+    starts = range(1000, MIB, length)
+    client = await server.client(receive_buffer=SMALL_BUFFER)
+    await client.send(b"".join(request(f"/image/{start}-{start + length}") for start in starts))
+    await turns(server.reactor)
+    for start in starts:
+        assert (await client.answer()).body == image.content[start : start + length]

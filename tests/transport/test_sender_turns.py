@@ -1,0 +1,264 @@
+"""What one connection may do before the reactor turns, and what may pile up for one that does not read."""
+
+from __future__ import annotations
+
+import socket
+import tracemalloc
+from typing import TYPE_CHECKING
+from unittest.mock import Mock
+
+import attrs
+import pytest
+from twisted.internet import tcp
+from twisted.internet.defer import Deferred
+from twisted.python.threadpool import ThreadPool
+
+from image_service.files.page_cache import PageCache
+from image_service.images.extents import Literal, Zeros
+from image_service.transport import tls_sender
+from image_service.transport.observer import NullByteCounters
+from image_service.transport.sendfile_sender import TURN_BYTES, SendfileSender
+from image_service.transport.sendfile_threads import SendfileThreads
+from tests.pytwisted import async_fixture, ensure_deferred
+from tests.transport.client import request
+from tests.transport.image import MIB
+from tests.transport.serving import SMALL_BUFFER
+from tests.transport.turns import turns
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from twisted.internet.epollreactor import EPollReactor
+
+    from image_service.images.extents import BaseFile, FileExtent
+    from tests.transport.client import Client
+    from tests.transport.conftest import Serve
+    from tests.transport.image import Image, ImageApplication
+    from tests.transport.serving import Server
+
+
+class Greed:
+    """Reads what a client was sent whenever the sender or the application is busy.
+
+    The kernel's buffer is therefore never full, and the connection never has that reason to stop.
+    """
+
+    def __init__(self) -> None:
+        self.client: Client | None = None
+        self.by_turn = [0]
+
+    def read(self) -> None:
+        """Read everything that is there."""
+        while self.client is not None and (data := self.client.receive_some()):
+            self.by_turn[-1] += len(data)
+
+    async def read_all(self, count: int) -> None:
+        """Read so many bytes, and note how many came in each turn."""
+        assert self.client is not None
+        while sum(self.by_turn) < count:
+            self.read()
+            await turns(self.client.reactor, 1)
+            self.by_turn.append(0)
+
+
+class GreedyPageCache(PageCache):
+    """The real one, which gives the client its chance to read."""
+
+    def __init__(self, reactor: EPollReactor, greed: Greed) -> None:
+        super().__init__(reactor, ThreadPool(0, 1))
+        self.greed = greed
+
+    def present(self, extent: FileExtent) -> int:
+        """Let the client read first."""
+        self.greed.read()
+        return super().present(extent)
+
+    def read_into(self, buffer: memoryview, file: BaseFile, offset: int) -> int | None:
+        """Let the client read first."""
+        self.greed.read()
+        return super().read_into(buffer, file, offset)
+
+
+@pytest.fixture
+def greed(application: ImageApplication) -> Greed:
+    greed = Greed()
+    application.asked = lambda _: greed.read()
+    return greed
+
+
+@async_fixture
+async def greedy(reactor: EPollReactor, serve_both: Serve, greed: Greed) -> AsyncIterator[Server]:
+    yield await serve_both(page_cache=GreedyPageCache(reactor, greed))
+
+
+@pytest.mark.parametrize(
+    ("target", "count"),
+    [("/image", 10), ("/image/0-1048576", 100), ("/fired/0-1048576", 100), ("/image/0-20000", 2000)],
+)
+@ensure_deferred
+async def test_nobody_keeps_the_reactor_for_more_than_a_few_mib(
+    greedy: Server, greed: Greed, image: Image, target: str, count: int
+) -> None:
+    greed.client = await greedy.client()
+    other = await greedy.client()
+    asking = Deferred.fromCoroutine(greed.client.send(request(target) * count))
+    size = int(target.rpartition("-")[2]) if "-" in target else len(image.content)
+    answered_after: list[int] = []
+    other_asking = Deferred.fromCoroutine(other.ask("/image/0-9"))
+    other_asking.addCallback(lambda _: answered_after.append(sum(greed.by_turn)))
+    await greed.read_all(count * size)
+    await asking
+    await other_asking
+    # What was sent in one turn may be received in the next.
+    assert max(greed.by_turn) <= 2.25 * TURN_BYTES
+    assert answered_after[0] <= 5 * TURN_BYTES
+
+
+async def most_in_a_turn(greed: Greed, application: ImageApplication, count: int) -> int:
+    """Read until so many requests have been taken up; tell how many of them one turn took at most."""
+    assert greed.client is not None
+    most = answered = 0
+    while len(application.targets) < count:
+        greed.read()
+        await turns(greed.client.reactor, 1)
+        most = max(most, len(application.targets) - answered)
+        answered = len(application.targets)
+    return most
+
+
+@pytest.mark.parametrize("target", ["/image/0-9", "/fired/0-9", "/nowhere"])
+@ensure_deferred
+async def test_small_answers_end_a_turn_too(
+    greedy: Server, greed: Greed, application: ImageApplication, target: str
+) -> None:
+    greed.client = await greedy.client()
+    asking = Deferred.fromCoroutine(greed.client.send(request(target) * 5000))
+    most = await most_in_a_turn(greed, application, 5000)
+    await asking
+    assert most <= 512
+
+
+@async_fixture
+async def greedy_tls(reactor: EPollReactor, serve: Serve, greed: Greed) -> AsyncIterator[Server]:
+    yield await serve(secure=True, page_cache=GreedyPageCache(reactor, greed))
+
+
+@ensure_deferred
+async def test_requests_in_records_of_their_own_have_one_turn_together(
+    greedy_tls: Server, greed: Greed
+) -> None:
+    """Twisted hands each record over by itself."""
+    greed.client = client = await greedy_tls.client()
+    count, size = 150, 1_000_000
+    for _ in range(count):
+        client.socket.send(request(f"/image/0-{size}"))
+    await greed.read_all(count * size)
+    assert max(greed.by_turn) <= 2.25 * tls_sender.TURN_BYTES
+
+
+@ensure_deferred
+async def test_so_have_small_ones(greedy_tls: Server, greed: Greed, application: ImageApplication) -> None:
+    greed.client = client = await greedy_tls.client()
+    for _ in range(700):
+        client.socket.send(request("/image/0-9"))
+    assert await most_in_a_turn(greed, application, 700) <= 128
+
+
+@attrs.define(eq=False)
+class _RoomySocket:
+    """Takes everything.
+
+    Args:
+        taken: the length of each piece, and whether more was announced.
+    """
+
+    taken: list[tuple[int, bool]] = attrs.field(factory=list)
+
+    def send(self, data: bytes, flags: int) -> int:
+        """As a socket does."""
+        self.taken.append((len(data), bool(flags & socket.MSG_MORE)))
+        return len(data)
+
+
+def test_long_zeros_go_out_in_one_turn(reactor: EPollReactor) -> None:
+    """They are sent in pieces, of which none is taken for all that the socket had room for."""
+    roomy = _RoomySocket()
+    transport = Mock(spec=tcp.Server, getHandle=lambda: roomy)
+    sender = SendfileSender(
+        transport,
+        Mock(spec=PageCache),
+        Mock(),
+        NullByteCounters(),
+        lanes=Mock(spec=SendfileThreads),
+        clock=reactor,
+    )
+    sender.begin_turn()
+    assert sender.send(b"head", (Zeros(MIB), Literal(b"end")))
+    assert sum(count for count, _ in roomy.taken) == len(b"head") + MIB + len(b"end")
+    assert [more for _, more in roomy.taken] == [True] * (len(roomy.taken) - 1) + [False]
+
+
+@ensure_deferred
+async def test_a_large_answer_is_pushed(server: Server) -> None:
+    """A pull producer would run on the global Cooperator, at a third of the speed."""
+    client = await server.client(receive_buffer=SMALL_BUFFER)
+    await client.send(request("/image"))
+    await client.receive(10_000)
+    tcp = (await server.connection_of(client))._tcp()
+    assert tcp.producer is not None
+    assert tcp.streamingProducer
+
+
+@ensure_deferred
+async def test_answers_do_not_pile_up_before_a_client_that_does_not_read(
+    server: Server, application: ImageApplication
+) -> None:
+    """Each asked for by itself, and each smaller than what a transport takes before it asks to pause."""
+    client = await server.client(receive_buffer=SMALL_BUFFER)
+    for _ in range(1000):
+        await client.send(request("/image/0-60000"))
+        await turns(server.reactor, 3)
+    assert len(application.targets) < 500
+
+
+@pytest.mark.parametrize("size", [8 * MIB, 64 * MIB])
+@ensure_deferred
+async def test_memory_depends_neither_on_the_size_of_a_range_nor_on_the_reader(
+    server: Server, size: int
+) -> None:
+    client = await server.client(receive_buffer=65536)
+    await client.ask("/image/0-1000000")
+    tracemalloc.start()
+    await client.send(request("/image") * (size // (8 * MIB)))
+    await turns(server.reactor, 50)
+    _, stalled = tracemalloc.get_traced_memory()
+    left = size
+    while left > 0:
+        left -= len(client.receive_some() or b"")
+        await turns(server.reactor, 1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert stalled < 2 * MIB
+    assert peak < 4 * MIB
+
+
+@ensure_deferred
+async def test_many_slow_readers_are_all_served(server: Server, image: Image) -> None:
+    """All at once, each from elsewhere in the image, and a quick one among them."""
+    slow = [await server.client(receive_buffer=SMALL_BUFFER) for _ in range(250)]
+    starts = [index * 30_000 for index in range(len(slow))]
+    for client, start in zip(slow, starts, strict=True):
+        await client.send(request(f"/image/{start}-{start + 300_000}", "Connection: close"))
+    quick = await server.client()
+    assert (await quick.ask("/image")).body == image.content
+    reading = [Deferred.fromCoroutine(_read_little_by_little(client)) for client in slow]
+    for received, start in zip(reading, starts, strict=True):
+        assert (await received).endswith(b"\r\n\r\n" + image.content[start : start + 300_000])
+
+
+async def _read_little_by_little(client: Client) -> bytes:
+    received = bytearray()
+    while (data := client.receive_some(8000)) != b"":
+        received += data or b""
+        await turns(client.reactor, 1)
+    return bytes(received)

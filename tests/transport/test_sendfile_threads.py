@@ -1,0 +1,397 @@
+"""Quick clients of large images: the kernel goes on by itself, in a thread, until it has to wait for long."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import threading
+from array import array
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+from twisted.internet.defer import Deferred
+
+from image_service.images.extents import BaseFile, ExtentMap, FileExtent
+from image_service.transport import sendfile_sender, sendfile_threads
+from image_service.transport.listeners import UNSENT_BYTES, bind
+from image_service.transport.progress import taken_bytes
+from tests.pytwisted import async_fixture, ensure_deferred
+from tests.transport.client import request
+from tests.transport.image import MIB, Image
+from tests.transport.serving import SMALL_BUFFER, open_descriptors, serving
+from tests.transport.slow_disk import SlowDisk
+from tests.transport.turns import turns, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from twisted.internet.epollreactor import EPollReactor
+
+    from tests.transport.client import Client
+    from tests.transport.conftest import Serve
+    from tests.transport.image import ImageApplication
+    from tests.transport.serving import Server
+
+SIZE = 48 * MIB
+
+
+@attrs.define(eq=False)
+class Sent:
+    """What was sent by sendfile.
+
+    Args:
+        here: bytes of each call in the reactor's thread.
+        elsewhere: same, in a lane.
+        waiting: lanes that have not come back.
+    """
+
+    here: list[int] = attrs.field(factory=list)
+    elsewhere: list[int] = attrs.field(factory=list)
+    waiting: int = 0
+
+
+@pytest.fixture(scope="module")
+def content() -> bytes:
+    """Of which every eight bytes are different."""
+    return array("Q", range(SIZE // 8)).tobytes()
+
+
+@pytest.fixture
+def image(tmp_path: Path, content: bytes) -> Iterator[Image]:
+    path = tmp_path / "large"
+    path.write_bytes(content)
+    file = BaseFile(os.open(path, os.O_RDONLY), SIZE, str(path))
+    yield Image(ExtentMap((FileExtent(file, 0, SIZE),)), content, file)
+    os.close(file.descriptor)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
+    noted = Sent()
+    here, sendfile = threading.get_ident(), os.sendfile
+
+    def send(out: int, descriptor: int, offset: int, count: int) -> int:
+        if threading.get_ident() == here:
+            noted.here.append(sendfile(out, descriptor, offset, count))
+            return noted.here[-1]
+        noted.waiting += 1
+        try:
+            noted.elsewhere.append(sendfile(out, descriptor, offset, count))
+        finally:
+            noted.waiting -= 1
+        return noted.elsewhere[-1]
+
+    monkeypatch.setattr(os, "sendfile", send)
+    return noted
+
+
+@async_fixture
+async def server(serve: Serve, sent: Sent) -> AsyncIterator[Server]:
+    """It does not end before its lanes have."""
+    running = await serve()
+    yield running
+    await until(running.reactor, lambda: not sent.waiting)
+
+
+async def in_lane(server: Server, sent: Sent) -> Client:
+    """A client in whose lane the kernel waits, since it has read a part, and now reads no more."""
+    client = await server.client()
+    await client.send(request("/image"))
+    await until(server.reactor, partial(_enters_lane, client, sent))
+    return client
+
+
+def _enters_lane(client: Client, sent: Sent) -> bool:
+    if not sent.waiting:
+        client._received += client.receive_some() or b""
+    return bool(sent.waiting)
+
+
+@pytest.mark.parametrize("piece", [sendfile_threads.LANE_BYTES, 5 * MIB])
+@ensure_deferred
+async def test_who_reads_quickly_gets_nearly_all_in_a_lane(
+    server: Server, sent: Sent, image: Image, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr(sendfile_sender, "LANE_BYTES", piece)
+    client = await server.client()
+    assert (await client.ask("/image")).body == image.content
+    await until(server.reactor, lambda: server.lines)
+    assert sum(sent.elsewhere) > SIZE // 2
+    assert max(sent.elsewhere) <= piece
+    assert len(sent.here) < 6, "nothing between one lane and the next"
+    assert sum(sent.here) + sum(sent.elsewhere) == server.counted.sent.sendfile == SIZE
+    assert server.lines[0]["bytes"] == SIZE
+    assert not os.get_blocking((await server.connection_of(client)).transport.getHandle().fileno())
+
+
+@ensure_deferred
+async def test_one_lane_follows_another(
+    server: Server, sent: Sent, image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long ago it is that the reactor had to wait for the client."""
+    monkeypatch.setattr(sendfile_sender, "LANE_BYTES", 20 * MIB)
+    monkeypatch.setattr(sendfile_threads, "_PATIENCE", struct.pack("@ll", 900, 0))
+    client = await in_lane(server, sent)
+    server.clock.advance(1)
+    assert (await client.answer()).body == image.content
+    await until(server.reactor, lambda: server.lines)
+    assert sent.elsewhere == [20 * MIB, 20 * MIB]
+
+
+@ensure_deferred
+async def test_small_answers_need_no_lane(server: Server, sent: Sent, image: Image) -> None:
+    client = await server.client()
+    for _ in range(12):
+        assert (await client.ask(f"/image/0-{4 * MIB - 1}")).body == image.content[: 4 * MIB - 1]
+    assert sent.elsewhere == []
+
+
+@ensure_deferred
+async def test_who_was_quick_once_is_not_known_to_be(
+    reactor: EPollReactor, application: ImageApplication, sent: Sent
+) -> None:
+    """It has taken what little is sent to who is not known yet; next comes more, by the reactor."""
+    async with serving(reactor, application, listener=bind(0)) as server:
+        client = await server.client(receive_buffer=65536)
+        await client.send(request("/image"))
+        while len(sent.here) < 2 and not sent.waiting:
+            client.receive_some()
+            await turns(reactor, 1)
+        assert sent.here[1] > 2 * UNSENT_BYTES
+        assert not sent.waiting
+
+
+@ensure_deferred
+async def test_the_lane_of_who_stops_reading_is_free_soon(server: Server, sent: Sent, image: Image) -> None:
+    """And the rest follows, when it reads again."""
+    client = await in_lane(server, sent)
+    await until(server.reactor, lambda: not sent.waiting)
+    assert (await client.answer()).body == image.content
+    assert sum(sent.here) + sum(sent.elsewhere) == SIZE
+
+
+@ensure_deferred
+async def test_nobody_waits_for_a_lane(server: Server, sent: Sent) -> None:
+    await in_lane(server, sent)
+    other = await server.client()
+    for _ in range(20):
+        assert (await other.ask("/live")).status == 200
+    assert sent.waiting
+
+
+@ensure_deferred
+async def test_what_is_asked_for_meanwhile_is_answered_next(server: Server, sent: Sent, image: Image) -> None:
+    client = await in_lane(server, sent)
+    await client.send(request("/image/8-24") + request("/live"))
+    assert (await client.answer()).body == image.content
+    assert (await client.answer()).body == image.content[8:24]
+    assert (await client.answer()).body == b"well\n"
+
+
+@ensure_deferred
+async def test_who_has_all_lanes_taken_is_served_without(server: Server, sent: Sent, image: Image) -> None:
+    clients = [await server.client() for _ in range(6)]
+    asking = [Deferred.fromCoroutine(client.ask("/image")) for client in clients]
+    for answer in asking:
+        assert (await answer).body == image.content
+    await turns(server.reactor)
+    assert sum(sent.here) + sum(sent.elsewhere) == len(clients) * SIZE
+
+
+@ensure_deferred
+async def test_there_are_as_many_lanes_as_threads(
+    plain: Server, image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(os, "sendfile", lambda *_: go_on.wait() and 7)
+    handle = (await plain.connection_of(await plain.client())).transport.getHandle()
+    all_of_it = FileExtent(image.file, 0, SIZE)
+    one, other, none = (plain.factory.lanes.send(handle, all_of_it) for _ in range(3))
+    assert none is None
+    go_on.set()
+    assert one is not None
+    assert other is not None
+    assert await one == await other == 7
+    again = plain.factory.lanes.send(handle, all_of_it)
+    assert again is not None
+    assert await again == 7
+
+
+@ensure_deferred
+async def test_who_goes_away_leaves_nothing_behind(server: Server, sent: Sent) -> None:
+    before = open_descriptors()
+    client = await in_lane(server, sent)
+    client.reset()
+    await until(server.reactor, lambda: server.lines)
+    await until(server.reactor, lambda: open_descriptors() == before)
+    assert server.lines[0]["ended"] == "the client is gone"
+    assert server.counted.aborts == ["client-gone"]
+
+
+@ensure_deferred
+async def test_what_is_cut_is_cut_soon_and_counted(server: Server, sent: Sent, image: Image) -> None:
+    """The kernel's wait is over soon, as whoever stops the service expects."""
+    client = await in_lane(server, sent)
+    handle = (await server.connection_of(client)).transport.getHandle()
+    await until(server.reactor, lambda: taken_bytes(handle) > sum(sent.here) + MIB)
+    server.factory.cut()
+    await until(server.reactor, lambda: server.lines and not sent.waiting)
+    _, _, body = (await client.until_cut()).partition(b"\r\n\r\n")
+    assert image.content.startswith(body)
+    (line,) = server.lines
+    assert line["ended"] == "the service is going away"
+    assert sum(sent.here) + MIB < line["bytes"] <= sum(sent.here) + sum(sent.elsewhere)
+    assert line["bytes"] == server.counted.sent.sendfile
+
+
+@ensure_deferred
+async def test_who_does_not_come_back_to_reading_is_given_up(server: Server, sent: Sent) -> None:
+    client = await in_lane(server, sent)
+    await server.pass_seconds(2 * server.factory.limits.stall_seconds)
+    await client.until_cut()
+    assert server.counted.aborts == ["no-progress"]
+
+
+@ensure_deferred
+async def test_a_file_that_shrinks_cuts_the_answer(server: Server, sent: Sent, image: Image) -> None:
+    client = await in_lane(server, sent)
+    os.truncate(image.file.path, SIZE - 1)
+    await client.until_cut()
+    (line,) = server.lines
+    assert line["ended"] == "the file is shorter than it was"
+
+
+@ensure_deferred
+async def test_without_threads_it_goes_on_in_the_reactor(
+    server: Server, sent: Sent, image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a container has too few processes."""
+
+    def no_thread(*_args: object, **_options: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    client = await server.client()
+    with monkeypatch.context() as patch:
+        patch.setattr(server.factory.lanes._pool, "threadFactory", no_thread)
+        assert (await client.ask("/image")).body == image.content
+    assert sent.elsewhere == []
+    assert (await client.ask("/image")).body == image.content
+    assert sum(sent.elsewhere) > SIZE // 2
+
+
+@ensure_deferred
+async def test_without_descriptors_too(
+    server: Server, sent: Sent, image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_descriptor(_: socket.socket) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(socket.socket, "dup", no_descriptor)
+    client = await server.client()
+    assert (await client.ask("/image")).body == image.content
+    assert sent.elsewhere == []
+
+
+@ensure_deferred
+async def test_nicer_processes_have_lanes(
+    server: Server, sent: Sent, image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which may not be made less nice again."""
+
+    def refuse(*_: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "setpriority", refuse)
+    client = await server.client()
+    assert (await client.ask("/image")).body == image.content
+    assert sum(sent.elsewhere) > SIZE // 2
+
+
+@ensure_deferred
+async def test_who_knows_by_itself_what_is_present_needs_none(
+    server: Server, application: ImageApplication, sent: Sent, image: Image
+) -> None:
+    file = attrs.evolve(image.file, presence=server.factory.page_cache)
+    application.image = attrs.evolve(image, extents=ExtentMap((FileExtent(file, 0, SIZE),)))
+    client = await server.client()
+    assert (await client.ask("/image")).body == image.content
+    assert sent.elsewhere == []
+
+
+@ensure_deferred
+async def test_who_reads_from_a_socket_in_a_lane_never_waits(server: Server, sent: Sent) -> None:
+    """Where epoll speaks of input that is none, as it may where the kernel is short of memory."""
+    client = await in_lane(server, sent)
+    handle = (await server.connection_of(client)).transport.getHandle()
+    assert os.get_blocking(handle.fileno())
+    with pytest.raises(BlockingIOError):
+        handle.recv(1)
+
+
+@ensure_deferred
+async def test_who_is_cut_while_the_disk_is_waited_for_hears_of_it_at_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread comes back when the disk does."""
+    here, sendfile, disk = threading.get_ident(), os.sendfile, threading.Event()
+    waiting = threading.Event()
+
+    def send(out: int, descriptor: int, offset: int, count: int) -> int:
+        if threading.get_ident() != here:
+            waiting.set()
+            disk.wait()
+        return sendfile(out, descriptor, offset, count)
+
+    monkeypatch.setattr(os, "sendfile", send)
+    client = await server.client()
+    await client.send(request("/image"))
+    received = b""
+    while not waiting.is_set():
+        received += client.receive_some() or b""
+        await turns(server.reactor, 1)
+    server.factory.cut()
+    received += await client.until_end()
+    disk.set()
+    await server.all_gone()
+    assert len(received) < SIZE
+
+
+@ensure_deferred
+async def test_what_is_not_present_is_waited_for_in_the_lane(
+    reactor: EPollReactor, application: ImageApplication, sent: Sent, image: Image
+) -> None:
+    """The disk has only answered what was asked for before the client was known to be quick."""
+    disk = SlowDisk(reactor)
+    async with serving(reactor, application, page_cache=disk, listener=bind(0)) as server:
+        client = await server.client(receive_buffer=SMALL_BUFFER)
+        asking = Deferred.fromCoroutine(client.ask("/image"))
+        while not asking.called:
+            if disk.loads and not sent.elsewhere:
+                disk.answer()
+            await turns(reactor, 1)
+        assert (await asking).body == image.content
+        assert disk.loads == []
+    assert sum(sent.elsewhere) > SIZE // 2
+
+
+@ensure_deferred
+async def test_a_disk_that_fails_in_the_lane_cuts_the_answer(
+    server: Server, application: ImageApplication, image: Image, tmp_path: Path
+) -> None:
+    """What can be had without a broken disk: a descriptor of which every read fails."""
+    directory = BaseFile(os.open(tmp_path, os.O_RDONLY), SIZE, str(tmp_path))
+    half = SIZE // 4
+    extents = ExtentMap((FileExtent(image.file, 0, half), FileExtent(directory, 0, SIZE - half)))
+    application.image = Image(extents, image.content, directory)
+    client = await server.client()
+    await client.send(request("/image"))
+    _, _, body = (await client.until_cut()).partition(b"\r\n\r\n")
+    assert body == image.content[:half]
+    assert server.counted.sent.sendfile == half
+    assert server.counted.aborts == ["disk-failed"]
+    os.close(directory.descriptor)

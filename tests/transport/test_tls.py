@@ -1,0 +1,200 @@
+"""The certificate that new connections are shown, while its files change."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from twisted.internet.task import Clock
+
+from image_service.errors import ConfigurationError
+from image_service.files.reloaded import LOOK_SECONDS
+from image_service.transport.tls import ServerCertificate
+from tests.pytwisted import async_fixture, ensure_deferred
+from tests.transport.client import request
+from tests.transport.serving import SMALL_BUFFER, serving
+from tests.transport.turns import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from twisted.internet.epollreactor import EPollReactor
+
+    from tests.transport.client import Client
+    from tests.transport.image import Image, ImageApplication
+    from tests.transport.serving import Server
+
+PEM = serialization.Encoding.PEM
+EMPTY_KEY = b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"
+PASSPHRASE = serialization.BestAvailableEncryption(b"passphrase")
+
+
+@attrs.define
+class Shown:
+    """A server and the files of its certificate.
+
+    Args:
+        server: runs.
+        directory: the files'.
+        clock: the certificate's.
+        authority: signs every certificate.
+    """
+
+    server: Server
+    directory: Path
+    clock: Clock
+    authority: trustme.CA
+
+    def issue(self) -> trustme.LeafCert:
+        return self.authority.issue_cert("localhost")
+
+    def write(self, key: trustme.LeafCert, chain: trustme.LeafCert) -> None:
+        write(self.directory, key, chain)
+
+    def pass_time(self) -> None:
+        self.clock.advance(LOOK_SECONDS)
+
+    async def connect(self, session: ssl.SSLSession | None = None) -> tuple[Client, int]:
+        """A client with TLS, and the serial number of the certificate that it was shown."""
+        context = ssl.create_default_context()
+        self.authority.configure_trust(context)
+        client = self.server.connect(receive_buffer=SMALL_BUFFER)
+        await self.server.secure(client, context, session)
+        assert isinstance(client.socket, ssl.SSLSocket)
+        shown = client.socket.getpeercert(binary_form=True)
+        assert shown is not None
+        return client, x509.load_der_x509_certificate(shown).serial_number
+
+    async def serial(self) -> int:
+        client, serial = await self.connect()
+        assert (await client.ask("/image/0-9")).status == 200
+        return serial
+
+
+def write(directory: Path, key: trustme.LeafCert, chain: trustme.LeafCert) -> None:
+    (directory / "tls.key").write_bytes(key.private_key_pem.bytes())
+    (directory / "tls.crt").write_bytes(b"".join(pem.bytes() for pem in chain.cert_chain_pems))
+
+
+def serial_of(leaf: trustme.LeafCert) -> int:
+    return x509.load_pem_x509_certificate(leaf.cert_chain_pems[0].bytes()).serial_number
+
+
+@async_fixture
+async def shown(reactor: EPollReactor, application: ImageApplication, tmp_path: Path) -> AsyncIterator[Shown]:
+    authority, clock = trustme.CA(), Clock()
+    first = authority.issue_cert("localhost")
+    write(tmp_path, first, first)
+    certificate = ServerCertificate(tmp_path / "tls.key", tmp_path / "tls.crt", clock)
+    async with serving(reactor, application, secure=True, certificate=certificate) as server:
+        yield Shown(server, tmp_path, clock, authority)
+
+
+@ensure_deferred
+async def test_new_connections_are_shown_the_new_certificate(shown: Shown) -> None:
+    serials = [await shown.serial()]
+    for _ in range(3):
+        leaf = shown.issue()
+        shown.write(leaf, leaf)
+        shown.pass_time()
+        serials.append(await shown.serial())
+        assert serials[-1] == serial_of(leaf)
+    assert len(set(serials)) == 4
+
+
+@ensure_deferred
+async def test_old_connections_go_on(shown: Shown, image: Image) -> None:
+    idle, _ = await shown.connect()
+    reading, _ = await shown.connect()
+    await reading.send(request("/image"))
+    await until(shown.server.reactor, lambda: shown.server.counted.answers)
+    leaf = shown.issue()
+    shown.write(leaf, leaf)
+    shown.pass_time()
+    assert await shown.serial() == serial_of(leaf)
+    assert (await idle.ask("/image/0-9")).body == image.content[:9]
+    assert (await reading.answer()).body == image.content
+
+
+@ensure_deferred
+async def test_a_session_of_the_old_certificate_is_not_resumed(shown: Shown) -> None:
+    """It would go on without the new one ever being shown; but the client must not fail by it either."""
+    client, first = await shown.connect()
+    await client.ask("/image/0-9")  # the tickets of TLS 1.3 come with the first data
+    assert isinstance(client.socket, ssl.SSLSocket)
+    session = client.socket.session
+    leaf = shown.issue()
+    shown.write(leaf, leaf)
+    shown.pass_time()
+    context = client.socket.context
+    again = shown.server.connect()
+    await shown.server.secure(again, context, session)
+    assert isinstance(again.socket, ssl.SSLSocket)
+    assert not again.socket.session_reused
+    assert (await again.ask("/image/0-9")).status == 200
+    assert first != serial_of(leaf)
+
+
+@ensure_deferred
+async def test_a_key_that_does_not_match_yet_changes_nothing(shown: Shown) -> None:
+    before = await shown.serial()
+    old, new = shown.issue(), shown.issue()
+    shown.write(key=new, chain=old)
+    shown.pass_time()
+    assert await shown.serial() == before
+    shown.write(key=new, chain=new)
+    shown.pass_time()
+    assert await shown.serial() == serial_of(new)
+
+
+@ensure_deferred
+async def test_a_key_of_another_kind_changes_nothing(shown: Shown) -> None:
+    before = await shown.serial()
+    rsa = shown.authority.issue_cert("localhost", key_type=trustme.KeyType.RSA)
+    shown.write(key=rsa, chain=shown.issue())
+    shown.pass_time()
+    assert await shown.serial() == before
+    shown.write(rsa, rsa)
+    shown.pass_time()
+    assert await shown.serial() == serial_of(rsa)
+
+
+@pytest.mark.parametrize("content", [b"", b"no key", EMPTY_KEY])
+@pytest.mark.parametrize("name", ["tls.key", "tls.crt"])
+@ensure_deferred
+async def test_a_file_that_holds_nothing_of_use_changes_nothing(
+    shown: Shown, name: str, content: bytes
+) -> None:
+    before = await shown.serial()
+    (shown.directory / name).write_bytes(content)
+    shown.pass_time()
+    assert await shown.serial() == before
+
+
+@ensure_deferred
+async def test_a_key_with_a_passphrase_is_refused_and_nobody_asked(
+    shown: Shown, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = await shown.serial()
+    leaf = shown.issue()
+    shown.write(leaf, leaf)
+    key = serialization.load_pem_private_key(leaf.private_key_pem.bytes(), None)
+    (shown.directory / "tls.key").write_bytes(
+        key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, PASSPHRASE)
+    )
+    shown.pass_time()
+    assert await shown.serial() == before
+    assert capfd.readouterr() == ("", "")
+
+
+def test_files_that_are_no_pair_are_refused_at_the_start(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    write(tmp_path, authority.issue_cert("localhost"), authority.issue_cert("localhost"))
+    with pytest.raises(ConfigurationError, match=r"tls\.crt and .*tls\.key are no pair: key values mismatch"):
+        ServerCertificate(tmp_path / "tls.key", tmp_path / "tls.crt", Clock())
