@@ -11,58 +11,13 @@ from image_service.http.response import Response
 from image_service.transport.exchange import Answer, Subject
 
 if TYPE_CHECKING:
-    from weakref import ref
-
-    from image_service.concurrency.version_counters import VersionCounters
-    from image_service.images.boot_image import BootImage
     from image_service.images.reference import Reader
     from image_service.snapshots.boot_images import BootImages
+    from image_service.snapshots.cached_lookup import CachedLookup
     from image_service.snapshots.mounts import Mount
-    from image_service.snapshots.versions import Composed, Version
+    from image_service.snapshots.versions import Version
 
 _PARTIAL_CONTENT = 206
-
-
-@attrs.frozen(eq=False)
-class CachedLookup:
-    """What a reader reads on with, for as long as nobody need be asked.
-
-    It holds no image: of those that are composed, the least recently used still gives way.
-
-    Args:
-        mount: of the reader.
-        composed: what it reads.
-        since: when it began, the clock's seconds.
-        until: when to ask again at the latest.
-        stamps: of readers and of questions.
-        noted: those of the mount and of its snapshot.
-    """
-
-    mount: Mount[Version]
-    _composed: ref[Composed]
-    _since: float
-    _until: float
-    _stamps: VersionCounters
-    _noted: tuple[tuple[int, int], ...]
-
-    def image(self, now: float) -> BootImage | None:
-        """Give what is read.
-
-        Args:
-            now: the clock's seconds.
-
-        Returns:
-            None: something has changed, or it is time to ask.
-        """
-        mount, composed = self.mount, self._composed()
-        if not self._since <= now < self._until or composed is None or mount.is_over:
-            return None
-        snapshot = mount.version.snapshot
-        if snapshot is not None and snapshot.tenure.ended:
-            return None
-        if self._noted and not self._stamps.are_as(self._noted):
-            return None
-        return composed.representation.image
 
 
 @attrs.define(eq=False)

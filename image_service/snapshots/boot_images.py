@@ -24,7 +24,7 @@ from image_service.concurrency.single_flight import detached
 from image_service.concurrency.version_counters import VersionCounters
 from image_service.errors import UpstreamTimeout
 from image_service.images.reference import ImageRef, Reader, Ref
-from image_service.serving.lease import CachedLookup
+from image_service.snapshots.cached_lookup import CachedLookup
 from image_service.snapshots.composed_images import ComposedImages, Lost
 from image_service.snapshots.mounts import Mount, Mounts
 from image_service.snapshots.stored_mounts import KeptMounts, is_of
