@@ -1,4 +1,4 @@
-"""When to try again: later each time, not all at once, and not before the origin wants to be asked."""
+"""Exponential back-off with jitter."""
 
 from __future__ import annotations
 
@@ -10,34 +10,30 @@ import attrs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MOST_DOUBLINGS = 60  # any time has reached its limit by then; more would overflow in the end
+_MAX_DOUBLINGS = 60  # any delay has reached its limit by then; more would overflow
 
 
 @attrs.frozen
 class Backoff:
-    """Exponential back-off with jitter.
+    """Delays between retries.
 
     Args:
-        min_seconds: after the first failure.
-        max_seconds: after many.
-        jitter: gives a number between two others.
+        min_seconds: upper bound after the first failure.
+        max_seconds: upper bound after many.
+        jitter: returns a number between its two arguments.
     """
 
     min_seconds: float = 1.0
     max_seconds: float = 300.0
     jitter: Callable[[float, float], float] = random.uniform
 
-    def delay(self, failures: int, retry_after_seconds: int | None = None) -> float:
-        """Tell how long to wait.
+    def delay_seconds(self, failures: int, retry_after_seconds: int | None = None) -> float:
+        """Return how long to wait before the next attempt.
 
         Args:
-            failures: in a row, at least one.
-            retry_after_seconds: what the other side asked for; None: nothing.
-
-        Returns:
-            seconds: between half and all of what is twice as long after each further failure, and not less
-            than what was asked for.
+            failures: in a row, at least one; each doubles the upper bound.
+            retry_after_seconds: the peer's ``Retry-After``, a lower bound.
         """
-        doubled = self.min_seconds * 2.0 ** min(failures - 1, _MOST_DOUBLINGS)
+        doubled = self.min_seconds * 2.0 ** min(failures - 1, _MAX_DOUBLINGS)
         seconds = min(self.max_seconds, doubled)
         return max(self.jitter(seconds / 2, seconds), retry_after_seconds or 0)

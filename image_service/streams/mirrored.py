@@ -192,7 +192,7 @@ def _sha256(base: BaseImage, file: IsoFile, interruption: Interruption) -> str:
     digest = hashlib.sha256()
     offset, stop = file.offset, file.offset + file.length
     while offset < stop:
-        interruption.check()
+        interruption.raise_if_interrupted()
         block = os.pread(base.file.descriptor, min(_BLOCK_BYTES, stop - offset), offset)
         if not block:
             raise Unavailable("changed while it was read")

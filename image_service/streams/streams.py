@@ -237,7 +237,7 @@ class Streams:
             self._fail(stream, "asking it met a fault of this service; the log has it")
         else:
             await self._take(stream, before, told)
-        if not self._interruption.happened:
+        if not self._interruption.is_set:
             stream.timer = self._clock.callLater(self._delay(stream), self._begin, stream)
 
     async def _take(self, stream: _Stream, before: StreamState, told: StreamState) -> None:

@@ -52,7 +52,7 @@ def test_is_not_taken_of_a_file_that_changes(file: BaseFile, tmp_path: Path) -> 
     class Meddler(Interruption):
         """Writes to the file while it is read."""
 
-        def check(self) -> None:
+        def raise_if_interrupted(self) -> None:
             os.truncate(file.path, len(CONTENT) - 1)
 
     sidecar = tmp_path / "rhcos-sidecar.json"

@@ -38,9 +38,9 @@ class CountingInterruption(Interruption):
         super().__init__()
         self.checks = 0
 
-    def check(self) -> None:
+    def raise_if_interrupted(self) -> None:
         self.checks += 1
-        super().check()
+        super().raise_if_interrupted()
 
 
 @attrs.define(eq=False)
@@ -210,8 +210,8 @@ def test_what_changes_meanwhile_is_not_remembered(bench: Bench) -> None:
     class Meddler(CountingInterruption):
         """Writes to the file while its minimal ISO is made, not before."""
 
-        def check(self) -> None:
-            super().check()
+        def raise_if_interrupted(self) -> None:
+            super().raise_if_interrupted()
             if self.checks == HASHED + 1:
                 os.utime(bench.iso, ns=(0, 0))
 

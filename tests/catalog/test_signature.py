@@ -148,10 +148,10 @@ def test_who_stops_is_not_held_up_by_it(
     class Later(Interruption):
         """Comes when gpgv runs."""
 
-        def check(self) -> None:
+        def raise_if_interrupted(self) -> None:
             if (tmp_path / "started").exists():
                 self.interrupt()
-            super().check()
+            super().raise_if_interrupted()
 
     program = tmp_path / "bin" / "gpgv"
     program.parent.mkdir()

@@ -21,8 +21,8 @@ def at_least(least: float, _: float) -> float:
     ("failures", "seconds"), [(1, 1), (2, 2), (3, 4), (9, 256), (10, 300), (11, 300), (10_000, 300)]
 )
 def test_each_failure_doubles_the_time_up_to_a_limit(failures: int, seconds: float) -> None:
-    assert Backoff(1, 300, at_most).delay(failures) == seconds
-    assert Backoff(1, 300, at_least).delay(failures) == seconds / 2
+    assert Backoff(1, 300, at_most).delay_seconds(failures) == seconds
+    assert Backoff(1, 300, at_least).delay_seconds(failures) == seconds / 2
 
 
 @given(SECONDS, SECONDS, st.integers(1, 80), st.none() | st.integers(0, 86400))
@@ -33,9 +33,9 @@ def test_it_lies_between_bounds_and_is_what_was_asked_for_at_least(
     for _ in range(failures - 1):
         expected *= 2
     expected = min(most, expected)
-    delay = Backoff(least, most).delay(failures, asked)
+    delay = Backoff(least, most).delay_seconds(failures, asked)
     assert max(expected / 2, asked or 0) <= delay <= max(expected, asked or 0)
 
 
 def test_not_all_come_back_at_once() -> None:
-    assert len({Backoff().delay(8) for _ in range(10)}) > 1
+    assert len({Backoff().delay_seconds(8) for _ in range(10)}) > 1

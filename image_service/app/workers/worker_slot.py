@@ -160,7 +160,7 @@ class WorkerSlot:
     def _start_again(self, how: str) -> None:
         steady = self._reactor.seconds() - self._began > STEADY_SECONDS
         self._failures = 1 if steady else self._failures + 1
-        seconds = RESTARTS.delay(self._failures)
+        seconds = RESTARTS.delay_seconds(self._failures)
         self._restart = self._reactor.callLater(seconds, self.start)
         _log.error(
             "worker {number} is gone: {how} Another takes its place in {seconds:.1f} s.",

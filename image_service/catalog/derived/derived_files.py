@@ -104,7 +104,7 @@ class DerivedFiles:
     def _obtained(self, path: Path, origin: str, make: Callable[[], None]) -> Iterator[tuple[BaseFile, str]]:
         """Open a file that was made of ``origin``, if need be after making it, and tell its digest."""
         with self.data_dir.lock(path.name, self.interruption):
-            self.interruption.check()
+            self.interruption.raise_if_interrupted()
             if not _is_made_of(path, origin):
                 self.data_dir.claim(path.name, path.name, f"{path.name}.json")
                 path.unlink(missing_ok=True)  # there may be no room for both
@@ -123,7 +123,7 @@ class DerivedFiles:
             file.write(archive)
 
     def _read_at(self, file: BaseFile, offset: int, length: int) -> bytes:
-        self.interruption.check()
+        self.interruption.raise_if_interrupted()
         return os.pread(file.descriptor, length, offset)
 
 

@@ -204,7 +204,7 @@ class _Shelf(Generic[T]):
         key = (base.sha256, base.version, base.architecture)
         derived_of_file = self._all.setdefault(base.file, {})
         derived = derived_of_file.setdefault(key, _Derived(f"{self._sort} of {base.name}"))
-        idle = not (derived.file or derived.attempt or self._worker.interruption.happened)
+        idle = not (derived.file or derived.attempt or self._worker.interruption.is_set)
         if idle and self._worker.clock.seconds() >= derived.retry_at:
             attempt = derived.attempt = Deferred.fromCoroutine(self._attempt(derived, base))
             self._running.add(attempt)
@@ -220,7 +220,7 @@ class _Shelf(Generic[T]):
         derived = self.begin(base)
         if derived.attempt:
             await derived.attempt
-        if self._worker.interruption.happened:
+        if self._worker.interruption.is_set:
             raise Interrupted
         self.take(base)
 
@@ -266,7 +266,7 @@ class _Shelf(Generic[T]):
         self._log.warn("{name} could not be made: {reason}", name=derived.name, reason=reason)
 
     def _refusal(self, derived: _Derived[T]) -> Unavailable:
-        if self._worker.interruption.happened:
+        if self._worker.interruption.is_set:
             return Unavailable("this service stops", retry_after_seconds=BUSY_RETRY_AFTER_SECONDS)
         if derived.attempt:
             return Unavailable(f"{derived.name} is being made", retry_after_seconds=BUSY_RETRY_AFTER_SECONDS)

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
-import time
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.concurrency.sandbox import ResourceLimits, run_sandboxed
 from image_service.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -29,10 +27,7 @@ if TYPE_CHECKING:
 MAX_SECONDS = 600.0  # a minimal ISO of 100 MiB takes half a second where the disk is not slow
 MAX_CPU_SECONDS = 60  # a directory that contains itself would be read for ever
 MAX_MEMORY_BYTES = 1024 * 1024 * 1024  # of address space, of which some 200 MiB are used
-_POLL_SECONDS = 0.5
 _TOLD_CHARACTERS = 500
-# Limits that were set from here would come after the first milliseconds, in which small ISOs are done.
-_LIMITED = 'ulimit -f "$1" && ulimit -t "$2" && ulimit -v "$3" && shift 3 && exec "$@"'
 
 
 @attrs.frozen
@@ -69,7 +64,14 @@ def remaster(source: BaseFile, target: Path, remastering: Remastering, interrupt
     """
     command = [*_start(source, target), *_changes(remastering), "-commit_eject", "none"]
     with open(os.memfd_create("xorriso"), "w+b") as told:  # noqa: PTH123 - it has no path
-        status = _run(command, source.descriptor, told.fileno(), remastering.max_bytes, interruption)
+        status = run_sandboxed(
+            command,
+            interruption,
+            descriptors=[source.descriptor],
+            stderr=told.fileno(),
+            environment={"TZ": "UTC"},
+            limits=ResourceLimits(remastering.max_bytes, MAX_CPU_SECONDS, MAX_MEMORY_BYTES, MAX_SECONDS),
+        )
         if status != 0:
             told.seek(0)
             raise Unavailable(f"xorriso ended with status {status}: {_reason(told.read())}")
@@ -96,42 +98,6 @@ def _changes(remastering: Remastering) -> Iterator[str]:
         yield from ("-find", path, "-exec", "sort_weight", str(-position), "--")
     for directory in sorted({str(PurePosixPath(path).parent) for path in remastering.added}):
         yield from ("-chmod", "0555", directory, "--")  # a new one has got the mode of the disk's
-
-
-def _run(command: list[str], source: int, told: int, max_bytes: int, interruption: Interruption) -> int:
-    """Run xorriso to its end, within bounds, and give its status."""
-    environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
-    interruption.check()
-    if not shutil.which("xorriso"):
-        raise Unavailable("xorriso is not installed; install the package xorriso")
-    with subprocess.Popen(  # noqa: S603 - the shell's script is a constant, and the arguments are ours
-        ["/bin/sh", "-c", _LIMITED, "sh", *_limits(max_bytes), *command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=told,
-        env=environment,
-        pass_fds=[source],
-        start_new_session=True,  # a terminal's Ctrl-C is for us alone
-    ) as process:
-        try:
-            return _wait(process, interruption)
-        finally:
-            process.kill()  # does nothing to one that has ended
-
-
-def _limits(max_bytes: int) -> tuple[str, str, str]:
-    """What an ISO may cost that was made to cost much: of its file 512 bytes each, seconds, memory in KiB."""
-    return str(max_bytes // 512), str(MAX_CPU_SECONDS), str(MAX_MEMORY_BYTES // 1024)
-
-
-def _wait(process: subprocess.Popen[bytes], interruption: Interruption) -> int:
-    deadline = time.monotonic() + MAX_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            return process.wait(_POLL_SECONDS)
-        except subprocess.TimeoutExpired:
-            interruption.check()
-    raise Unavailable(f"xorriso took more than {MAX_SECONDS:g} s")
 
 
 def _reason(told: bytes) -> str:

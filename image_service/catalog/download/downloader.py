@@ -71,7 +71,7 @@ class Downloader:
             OSError: the file cannot be written.
             Interrupted: the service stops.
         """
-        interruption.check()
+        interruption.raise_if_interrupted()
         with PartialFile(partial, url) as file:
             for _ in range(2):  # the second time from the beginning
                 if file.complete:

@@ -50,7 +50,7 @@ class Transfer:
         self.received = 0
 
     def __enter__(self) -> Self:
-        self._interruption.check()
+        self._interruption.raise_if_interrupted()
         self._watchdog.start()
         return self
 
@@ -60,8 +60,8 @@ class Transfer:
 
     def check(self) -> None:
         """Let it go on: what was shut under a reader looks like the end of a body."""
-        self._interruption.check()
-        if self._stall.happened:
+        self._interruption.raise_if_interrupted()
+        if self._stall.is_set:
             raise Unusable(
                 f"stalled: less than {LEAST_BYTES_PER_SECOND} bytes per second for {self._stall_seconds:g} s"
             )
@@ -82,8 +82,8 @@ class Transfer:
     def watch(self, connected: socket.socket) -> None:
         """Let nothing wait longer for this socket than the transfer may take."""
         connected.settimeout(None)
-        self._interruption.watch(connected)
-        self._stall.watch(connected)
+        self._interruption.watch_socket(connected)
+        self._stall.watch_socket(connected)
 
     def _reason(self, error: Exception) -> str:
         try:

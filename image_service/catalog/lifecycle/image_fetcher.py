@@ -95,7 +95,7 @@ class ImageFetcher:
         """
         image, sidecar = entry.file_name, self.data_dir.path / f"{entry.file_name}.json"
         with self.data_dir.lock(image, self.interruption):
-            self.interruption.check()
+            self.interruption.raise_if_interrupted()
             self.data_dir.claim(image, sidecar.name)
             try:
                 return open_base_image(entry, self.path(entry), sidecar, self.interruption, self.keys)

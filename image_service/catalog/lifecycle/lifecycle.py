@@ -219,7 +219,7 @@ class BaseImageLifecycle:
 
     def _plan_recheck(self) -> None:
         """See to it that each byte is read once, of what was verified by a sample."""
-        if not (self._is_rechecked or self._interruption.happened):
+        if not (self._is_rechecked or self._interruption.is_set):
             self._is_rechecked = True
             self._recheck_call = self._means.clock.callLater(RECHECK_AFTER_SECONDS, self._begin_recheck)
 
@@ -269,8 +269,8 @@ class BaseImageLifecycle:
     def _fail(self, reason: str, retry_after_seconds: int | None = None) -> None:
         """Try again later, unless there is no later."""
         self._failures += 1
-        if not self._interruption.happened:
-            seconds = self._means.backoff.delay(self._failures, retry_after_seconds)
+        if not self._interruption.is_set:
+            seconds = self._means.backoff.delay_seconds(self._failures, retry_after_seconds)
             self._retry = self._means.clock.callLater(seconds, self.begin)
         self._change(State.FAILED, reason)
 

@@ -141,7 +141,7 @@ def _with_usable_minimal(
     try:
         virtual_minimal_canvas(base, rootfs_url="")
         if known.get("minimal_sha256") != minimal.sha256:
-            verify(minimal, read_at, interruption.check)
+            verify(minimal, read_at, interruption.raise_if_interrupted)
             known.put("minimal_sha256", minimal.sha256)
     except (BaseImageError, Unprocessable) as error:
         return attrs.evolve(base, layout=attrs.evolve(base.layout, minimal=None, no_minimal=error.detail))

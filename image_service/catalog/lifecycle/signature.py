@@ -7,13 +7,13 @@ import binascii
 import hashlib
 import os
 import re
-import subprocess
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.errors import BaseImageError, ConfigurationError, Unavailable
+from image_service.concurrency.sandbox import run_sandboxed
+from image_service.errors import BaseImageError, ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 MAX_SIGNATURE_BYTES = 64 * 1024  # one of a dozen keys has some KiB
 _MAX_TOLD_BYTES = 64 * 1024
-_POLL_SECONDS = 0.2
 # Encodings of RFC 9580 section 6.2; the checksum behind the data is optional.
 _ARMOR = re.compile(
     rb"-----BEGIN PGP PUBLIC KEY BLOCK-----\r?\n(?:[ -~]+\r?\n)*\r?\n"
@@ -85,7 +84,14 @@ class KeyRing:
             Interrupted: the service stops.
         """
         with _in_memory(self.keys) as keys, _in_memory(signature) as detached, _in_memory() as told:
-            status = _run((keys, detached, file.descriptor), told, interruption)
+            paths = [f"/proc/self/fd/{descriptor}" for descriptor in (keys, detached, file.descriptor)]
+            options = ["--homedir", "/nonexistent", "--status-fd", "1", "--keyring"]
+            status = run_sandboxed(
+                ["gpgv", *options, *paths],
+                interruption,
+                descriptors=[keys, detached, file.descriptor],
+                stdout=told,
+            )
             lines = b"\n" + os.pread(told, _MAX_TOLD_BYTES, 0)
         # Some of several signatures may be by keys that are not ours: one good one is enough.
         good = b"\n[GNUPG:] GOODSIG " in lines and b"\n[GNUPG:] BADSIG " not in lines
@@ -99,38 +105,6 @@ def _in_memory(content: bytes = b"") -> Iterator[int]:
     with open(os.memfd_create("gpgv"), "w+b", buffering=0) as file:  # noqa: PTH123 - it has no path
         file.write(content)
         yield file.fileno()
-
-
-def _run(read: tuple[int, int, int], told: int, interruption: Interruption) -> int:
-    """Let gpgv read keys, signature and file; give its status."""
-    interruption.check()
-    keys, signature, file = (f"/proc/self/fd/{descriptor}" for descriptor in read)
-    command = ["gpgv", "--homedir", "/nonexistent", "--keyring", keys, "--status-fd", "1", signature, file]
-    try:
-        process = subprocess.Popen(  # noqa: S603 - no shell, and the arguments are ours
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=told,
-            stderr=subprocess.DEVNULL,
-            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
-            pass_fds=read,
-            start_new_session=True,  # a terminal's Ctrl-C is for us alone
-        )
-    except FileNotFoundError:
-        raise Unavailable("gpgv is not installed; install the package gpgv") from None
-    with process:
-        try:
-            return _wait(process, interruption)
-        finally:
-            process.kill()  # does nothing to one that has ended
-
-
-def _wait(process: subprocess.Popen[bytes], interruption: Interruption) -> int:
-    while True:
-        try:
-            return process.wait(_POLL_SECONDS)
-        except subprocess.TimeoutExpired:
-            interruption.check()
 
 
 def _why(told: bytes) -> str:

@@ -91,7 +91,7 @@ def sha256_of(file: BaseFile, sidecar: Sidecar, interruption: Interruption) -> s
     """
     known = sidecar.get("sha256")
     if known is None:
-        known = _take(file, interruption.check)
+        known = _take(file, interruption.raise_if_interrupted)
         sidecar.put("sha256", known)
     return known
 

@@ -1,0 +1,103 @@
+"""Child processes with a minimal environment, bounded resources, a time-out and interruption.
+
+Programs run here parse bytes of unknown origin. They get descriptors instead of paths, a session of their
+own (a terminal's Ctrl-C does not reach them), and of the environment only PATH.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from image_service.concurrency.interruption import Interruption
+
+_POLL_SECONDS = 0.2
+# Set by a shell before it executes the program: limits set from the parent (prlimit) would come too late for
+# programs that finish within milliseconds.
+_LIMITED = 'ulimit -f "$1" && ulimit -t "$2" && ulimit -v "$3" && shift 3 && exec "$@"'
+
+
+@attrs.frozen
+class ResourceLimits:
+    """Limits of a child process.
+
+    Args:
+        file_bytes: size of each file it writes (RLIMIT_FSIZE).
+        cpu_seconds: RLIMIT_CPU.
+        memory_bytes: address space (RLIMIT_AS).
+        wall_seconds: duration, after which it is killed.
+    """
+
+    file_bytes: int
+    cpu_seconds: int
+    memory_bytes: int
+    wall_seconds: float
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        """Return a command that sets the limits and then executes `command`."""
+        limits = (self.file_bytes // 512, self.cpu_seconds, self.memory_bytes // 1024)
+        return ["/bin/sh", "-c", _LIMITED, "sh", *map(str, limits), *command]
+
+
+def run_sandboxed(  # noqa: PLR0913 - what a child process has
+    command: Sequence[str],
+    interruption: Interruption,
+    *,
+    descriptors: Sequence[int],
+    stdout: int = subprocess.DEVNULL,
+    stderr: int = subprocess.DEVNULL,
+    environment: Mapping[str, str] | None = None,
+    limits: ResourceLimits | None = None,
+) -> int:
+    """Run a program to its end; it is killed when this raises.
+
+    Args:
+        command: the program, found in PATH, and its arguments; the Debian package has the program's name.
+        interruption: stops it from another thread.
+        descriptors: files that it inherits, as ``/proc/self/fd/N``.
+        stdout: descriptor for its output.
+        stderr: descriptor for its error output.
+        environment: variables in addition to PATH and LC_ALL.
+        limits: None for a program whose cost the size of its input bounds.
+
+    Returns:
+        its exit status; negative: the signal that killed it.
+
+    Raises:
+        Unavailable: it is not installed, or exceeded the time-out.
+        Interrupted: the service stops.
+    """
+    program = command[0]
+    interruption.raise_if_interrupted()
+    if not shutil.which(program):
+        raise Unavailable(f"{program} is not installed; install the package {program}")
+    with subprocess.Popen(  # noqa: S603 - the shell's script is a constant, and the arguments are ours
+        limits.command(command) if limits else command,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", **(environment or {})},
+        pass_fds=descriptors,
+        start_new_session=True,
+    ) as process:
+        try:
+            deadline = time.monotonic() + limits.wall_seconds if limits else float("inf")
+            while time.monotonic() < deadline:
+                try:
+                    return process.wait(_POLL_SECONDS)
+                except subprocess.TimeoutExpired:
+                    interruption.raise_if_interrupted()
+        finally:
+            process.kill()  # no effect on one that has exited
+    seconds = limits.wall_seconds if limits else 0
+    raise Unavailable(f"{program} took more than {seconds:g} s")
