@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
     from image_service.catalog.catalog import Catalog
+    from image_service.concurrency.threads import InThread
     from image_service.images.base import BaseImage
     from image_service.settings.settings import Settings
-    from image_service.snapshots.archive import InThread
 
 _log = Logger()
 

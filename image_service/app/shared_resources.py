@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from image_service.serving.application import Page
 
 
-def _do_nothing() -> None:
-    pass
-
-
 @attrs.frozen(kw_only=True)
 class SharedResources:
     """One process's share. By default it is the only one.
@@ -43,4 +39,4 @@ class SharedResources:
     stamps: VersionCounters = attrs.field(factory=VersionCounters)
     stand_in: StandIn | None = None
     page: Callable[[Metrics], Page | Deferred[Page]] = Metrics.render
-    serving: Callable[[], None] = _do_nothing
+    serving: Callable[[], None] = lambda: None

@@ -37,10 +37,6 @@ VERIFICATIONS = 2  # at a time; they keep a processor and a disk busy
 RECHECKS = 1  # same, in the background
 
 
-def _do_nothing(_: object = None) -> None:
-    pass
-
-
 class Catalog:
     """The base images.
 
@@ -68,12 +64,12 @@ class Catalog:
         fetch: Fetch,
         *,
         keys: KeyRing | None = None,
-        derive: Callable[[BaseImage], Awaitable[None] | None] = _do_nothing,
+        derive: Callable[[BaseImage], Awaitable[None] | None] = lambda _: None,
         downloads: int = DOWNLOADS,
         backoff: Backoff | None = None,
         any_is_enough: bool = False,
-        changed: Callable[[], None] = _do_nothing,
-        superseded: Callable[[BaseImage], None] = _do_nothing,
+        changed: Callable[[], None] = lambda: None,
+        superseded: Callable[[BaseImage], None] = lambda _: None,
     ) -> None:
         self._data_dir = data_dir
         self._any_is_enough = any_is_enough

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Generic, TypeVar
+
+from image_service.concurrency.lru import LruCache
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -28,7 +29,7 @@ class NegativeCache(Generic[_Key]):
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
-        self._known: OrderedDict[_Key, tuple[NotFound, float]] = OrderedDict()
+        self._known: LruCache[_Key, tuple[NotFound, float]] = LruCache(MAX_ABSENCES)
 
     def check(self, key: _Key) -> None:
         """Tell whether there is any sense in asking.
@@ -39,7 +40,7 @@ class NegativeCache(Generic[_Key]):
         Raises:
             NotFound: it was not there a moment ago.
         """
-        error, until = self._known.get(key, (None, 0.0))
+        error, until = self._known.peek(key) or (None, 0.0)
         if error is not None and self._clock.seconds() < until:
             raise error.again()
 
@@ -51,6 +52,3 @@ class NegativeCache(Generic[_Key]):
             error: what was said about it.
         """
         self._known[key] = (error.again(), self._clock.seconds() + ABSENT_SECONDS)
-        self._known.move_to_end(key)
-        while len(self._known) > MAX_ABSENCES:
-            self._known.popitem(last=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -11,6 +10,7 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from image_service.concurrency.lru import LruCache
 from image_service.concurrency.single_flight import detached
 from image_service.errors import (
     ImageServiceError,
@@ -110,7 +110,7 @@ class Application:
         self._base_images = base_images
         self._mirror = mirror
         # The second range of a mount is one look-up: no route is parsed, nothing is waited for.
-        self._known: OrderedDict[_Asker, _Known] = OrderedDict()
+        self._known: LruCache[_Asker, _Known] = LruCache(MAX_KNOWN)
 
     def handle(self, request: Request, address: str, *, crowded: bool) -> Answer | Deferred[Answer]:
         """Answer a request; never raises and never fails.
@@ -144,7 +144,6 @@ class Application:
             want = _want(request, known.reader)
             composed = self._images.at_once(want)
             if composed is not None:
-                self._known.move_to_end(asker)
                 return self._answer(request, want, composed, known.subject)
         return self._find_out(request, asker, crowded=crowded)
 
@@ -184,7 +183,7 @@ class Application:
                 return await self._answer_digest(request, ImageRequest(want.reader), subject)
             composed = await self._images.get(want)
             subject = attrs.evolve(subject, kind=_kind(composed.version.ref))
-            self._remember(asker, _Known(want.reader, subject))
+            self._known[asker] = _Known(want.reader, subject)
             answer = self._answer(request, want, composed, subject)
             return answer if isinstance(answer, Answer) else await answer
         except UnknownBaseImage as error:
@@ -241,12 +240,6 @@ class Application:
         if self._cors is not None and self._cors.is_preflight(request.headers):
             return Answer(self._cors.preflight(request.headers))
         return Answer(Response(204, render_fields(("Allow", ", ".join(ALLOWED_METHODS)))))
-
-    def _remember(self, asker: _Asker, known: _Known) -> None:
-        self._known[asker] = known
-        self._known.move_to_end(asker)
-        while len(self._known) > MAX_KNOWN:
-            self._known.popitem(last=False)
 
     def _answer_mirror(self, request: Request, route: MirrorRoute) -> Answer:
         try:

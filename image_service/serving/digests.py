@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 from base64 import b64encode
-from collections import OrderedDict
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredLock, succeed
 
+from image_service.concurrency.lru import LruCache
 from image_service.concurrency.single_flight import SingleFlight
 from image_service.errors import BaseImageError, Unavailable
 from image_service.images.extents import FileExtent, Literal
@@ -67,7 +67,7 @@ class Digests:
         self._clock = clock
         self._in_thread = in_thread
         self._patience_seconds = patience_seconds
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._kept: LruCache[str, bytes] = LruCache(MAX_KEPT)
         self._taking: SingleFlight[str, bytes] = SingleFlight()
         self._turn = DeferredLock()
         self._stopping = threading.Event()
@@ -81,10 +81,7 @@ class Digests:
         Returns:
             32 bytes; None: it has not been taken, or long ago.
         """
-        digest = self._kept.get(etag)
-        if digest is not None:
-            self._kept.move_to_end(etag)
-        return digest
+        return self._kept.get(etag)
 
     def until(self) -> float:
         """Tell until when a request that comes now waits, by the clock."""
@@ -122,7 +119,7 @@ class Digests:
         async with self._turn:
             self._check()
             digest = await self._in_thread(partial(sha256_of, image.extents.extents, self._check))
-        self._keep(image.etag, digest)
+        self._kept[image.etag] = digest
         return digest
 
     def _check(self) -> None:
@@ -134,11 +131,6 @@ class Digests:
             f"the digest could not be taken within {self._patience_seconds:g} s; it is still being taken",
             retry_after_seconds=RETRY_AFTER_SECONDS,
         )
-
-    def _keep(self, etag: str, digest: bytes) -> None:
-        self._kept[etag] = digest
-        while len(self._kept) > MAX_KEPT:
-            self._kept.popitem(last=False)
 
 
 def in_background(work: Callable[[], T]) -> T:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from twisted.logger import Logger
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from image_service.assisted.answers import InfraEnv
+    from image_service.concurrency.threads import InThread
     from image_service.images.customization import Customization
     from image_service.images.reference import Credentials, Reader, Ref
     from image_service.snapshots.encryption import SnapshotCipher
@@ -39,13 +40,6 @@ OVERHEAD_BYTES = 1024
 """What one of them costs beside its bytes, about."""
 THREAD_BYTES = 128 * 1024
 """What is larger is encrypted and compared in a thread."""
-
-
-class InThread(Protocol):
-    """Runs work in a thread."""
-
-    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]:
-        """Give what the work does."""
 
 
 class Archive:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import attrs
 
+from image_service.concurrency.lru import LruCache
 from image_service.concurrency.negative_cache import NegativeCache
 from image_service.concurrency.single_flight import SingleFlight
 from image_service.errors import NotFound, Unavailable, UpstreamError, UpstreamTimeout
@@ -83,7 +83,7 @@ class Resolver:
         self._clock = clock
         self._ttl_seconds = ttl_seconds
         self._grace_seconds = grace_seconds
-        self._known: OrderedDict[_Asker, _Known] = OrderedDict()
+        self._known: LruCache[_Asker, _Known] = LruCache(MAX_KNOWN)
         self._absences: NegativeCache[_Asker] = NegativeCache(clock)
         self._asking: SingleFlight[_Asker, ImageRef] = SingleFlight(MAX_ASKING)
 
@@ -99,7 +99,7 @@ class Resolver:
         """
         if isinstance(ref, ArtifactRef) or is_complete(ref):
             return ref
-        known = self._known.get((ref, credentials))
+        known = self._known.peek((ref, credentials))
         if known is None or self._clock.seconds() >= max(known.asked_at + self._ttl_seconds, known.retry_at):
             return None
         return known.ref
@@ -130,7 +130,7 @@ class Resolver:
 
     def _older(self, asker: _Asker) -> _Known | None:
         """An answer that does while there is no other."""
-        known = self._known.get(asker)
+        known = self._known.peek(asker)
         limit_seconds = self._ttl_seconds + self._grace_seconds
         if known is None or self._clock.seconds() >= known.asked_at + limit_seconds:
             return None
@@ -148,20 +148,14 @@ class Resolver:
             return older.ref
         except NotFound as error:
             self._absences.add(asker, error)
-            self._known.pop(asker, None)
+            self._known.pop(asker)
             raise
         except Exception:
-            self._known.pop(asker, None)
+            self._known.pop(asker)
             raise
         said_at = self._clock.seconds() if infra_env.said_at is None else infra_env.said_at
-        return self._remember(asker, _complete(ref, infra_env), said_at)
-
-    def _remember(self, asker: _Asker, ref: ImageRef, said_at: float) -> ImageRef:
-        self._known[asker] = _Known(ref, said_at)
-        self._known.move_to_end(asker)
-        while len(self._known) > MAX_KNOWN:
-            self._known.popitem(last=False)
-        return ref
+        known = self._known[asker] = _Known(_complete(ref, infra_env), said_at)
+        return known.ref
 
 
 def _complete(ref: ImageRef, infra_env: InfraEnv) -> ImageRef:

@@ -7,7 +7,7 @@ every minute.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 from sqlalchemy import (
@@ -39,10 +39,12 @@ from image_service.database.sqlite_file import SqliteFile
 from image_service.snapshots.repository import KEPT_GENERATIONS, Mount, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from sqlalchemy import ColumnElement, Insert
+
+    from image_service.concurrency.threads import InThread
 
 T = TypeVar("T")
 
@@ -129,13 +131,6 @@ _VALIDATE = (
 _SAVE_MOUNTS = _unless_it_reads_another()
 _USE = update(_SNAPSHOTS).where(_is(_SNAPSHOTS)).values(used_at=_later(_SNAPSHOTS.c.used_at))
 _MOUNT = select(_MOUNTS).where(_MOUNTS.c.reader == _OF)
-
-
-class InThread(Protocol):
-    """Runs work in a thread."""
-
-    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]:
-        """Give what the work does."""
 
 
 class SqliteStore:

@@ -15,7 +15,8 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import attrs
 from twisted.logger import Logger
@@ -28,6 +29,7 @@ from image_service.standalone.infra_env import InfraEnv, read_fields
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from image_service.concurrency.threads import InThread
     from image_service.standalone.store import Store
 
 P = ParamSpec("P")
@@ -36,13 +38,6 @@ T = TypeVar("T")
 _COLLECTION = "/api/assisted-install/v2/infra-envs"
 _ID = "(?P<infra_env_id>[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})"
 _FILES = {Kind.FULL_ISO: "full.iso", Kind.MINIMAL_ISO: "minimal.iso"}
-
-
-class InThread(Protocol):
-    """Calls a function that blocks, where it blocks nobody."""
-
-    def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
-        """Call the function; its result or exception comes later."""
 
 
 @attrs.frozen
@@ -141,7 +136,7 @@ class Api:
 
     async def find(self, infra_env_id: str) -> InfraEnv:
         """Get an infra-env; raises ``NotFound``."""
-        return await self._in_thread(self._store.find, infra_env_id)
+        return await self._in_thread(partial(self._store.find, infra_env_id))
 
     async def register(self, fields: Mapping[str, Any], infra_env_id: str | None = None) -> InfraEnv:
         """Register an infra-env.
@@ -154,7 +149,7 @@ class Api:
             the infra-env.
         """
         infra_env = InfraEnv.register(fields, self._now(), infra_env_id)
-        await self._in_thread(self._store.add, infra_env)
+        await self._in_thread(partial(self._store.add, infra_env))
         self._log.info("infra-env {infra_env} is registered", infra_env=infra_env.id)
         return infra_env
 
@@ -180,13 +175,13 @@ class Api:
 
     async def _update(self, request: ApiRequest, infra_env_id: str) -> ApiAnswer:
         fields = await self._read_fields(request.body, registering=False)
-        infra_env = await self._in_thread(self._store.update, infra_env_id, fields, self._now())
+        infra_env = await self._in_thread(partial(self._store.update, infra_env_id, fields, self._now()))
         self._log.info("infra-env {infra_env} is updated", infra_env=infra_env_id, fields=sorted(fields))
         return self._told(infra_env, 201)
 
     async def _deregister(self, request: ApiRequest, infra_env_id: str) -> ApiAnswer:
         del request  # same
-        await self._in_thread(self._store.remove, infra_env_id)
+        await self._in_thread(partial(self._store.remove, infra_env_id))
         self._log.info("infra-env {infra_env} is deregistered", infra_env=infra_env_id)
         return ApiAnswer(204)
 
@@ -214,7 +209,7 @@ class Api:
 
     async def _read_fields(self, body: bytes, *, registering: bool) -> dict[str, Any]:
         """In a thread: a tree of some MiB takes the parser seconds."""
-        return await self._in_thread(read_fields, body, registering=registering)
+        return await self._in_thread(partial(read_fields, body, registering=registering))
 
     def _told(self, infra_env: InfraEnv, status: int = 200) -> ApiAnswer:
         return _json(self._tell(infra_env), status)

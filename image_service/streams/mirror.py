@@ -25,10 +25,11 @@ from image_service.images.validators import make_etag
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from image_service.concurrency.threads import InThread
     from image_service.coreos.stream_mirror import HeldRelease
     from image_service.images.base import BaseImage
     from image_service.streams.mirrored import MirroredFile, MirroredRelease
-    from image_service.streams.streams import InThread, StreamRelease
+    from image_service.streams.streams import StreamRelease
 
 RETRY_AFTER_SECONDS = 10
 JSON = "application/json"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 from twisted.internet.defer import Deferred, gatherResults
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+    from image_service.concurrency.threads import InThread
     from image_service.coreos.stream_metadata import Release
     from image_service.settings.stream_sources import StreamSource
     from image_service.streams.stream_refresh import Http
@@ -34,13 +35,6 @@ RETRY_SECONDS = 30.0
 """After a first failure; each further one doubles it, up to the time between two refreshes."""
 JITTER = 0.1
 """By what part of itself a time is made longer or shorter, so that replicas do not ask together."""
-
-
-class InThread(Protocol):
-    """Runs work in a thread."""
-
-    def __call__(self, work: Callable[[], T], /) -> Deferred[T]:
-        """Fires with what it gives."""
 
 
 @attrs.frozen

@@ -37,10 +37,6 @@ class Subject:
 NOTHING = Subject()
 
 
-def _do_nothing() -> None:
-    """For answers whose end is of no interest."""
-
-
 class Lease(Protocol):
     """What a request for a range was found to mean, for those that differ from it in their range alone."""
 
@@ -84,7 +80,7 @@ class Answer:
 
     response: Response
     subject: Subject = NOTHING
-    ended: Callable[[], None] = _do_nothing
+    ended: Callable[[], None] = lambda: None
     lease: Lease | None = None
 
 

@@ -272,10 +272,14 @@ def test_the_subject_has_the_kind_that_was_served(service: Service) -> None:
 # Bounds and silence.
 
 
-def test_targets_without_end_are_not_kept_without_end(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(application_module, "MAX_KNOWN", 3)
+@pytest.fixture
+def known_limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application_module, "MAX_KNOWN", request.param)
+
+
+@pytest.mark.parametrize("known_limit", [3], indirect=True)
+@pytest.mark.usefixtures("known_limit")
+def test_targets_without_end_are_not_kept_without_end(service: Service) -> None:
     targets = [f"{TARGET}?{number}" for number in range(4)]
     for target in targets[:3]:
         service.get(target)
@@ -286,10 +290,9 @@ def test_targets_without_end_are_not_kept_without_end(
     assert service.upstream_calls == 2
 
 
-def test_what_was_asked_for_anew_is_the_last_to_be_forgotten(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(application_module, "MAX_KNOWN", 2)
+@pytest.mark.parametrize("known_limit", [2], indirect=True)
+@pytest.mark.usefixtures("known_limit")
+def test_what_was_asked_for_anew_is_the_last_to_be_forgotten(service: Service) -> None:
     service.get(f"{TARGET}?0")
     service.get(f"{TARGET}?1")
     service.world.clock.advance(TTL_SECONDS)

@@ -308,8 +308,9 @@ def test_who_leaves_cancels_nothing(world: World) -> None:
     assert world.digests.known('"2"') == digest_of(2)
 
 
-def test_the_least_recently_used_is_forgotten(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_least_recently_used_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(digests, "MAX_KEPT", 3)
+    world = World()
     for number in range(5):
         world.ask(numbered(number))
         world.thread.work()

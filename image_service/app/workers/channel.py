@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 MAX_BYTES = 64 * 1024 * 1024
 
 
-def _do_nothing() -> None:
-    pass
-
-
 class Channel(Int32StringReceiver):
     """One end.
 
@@ -43,7 +39,7 @@ class Channel(Int32StringReceiver):
     MAX_LENGTH = MAX_BYTES
 
     def __init__(
-        self, hears: Mapping[str, Callable[[Any], None]], lost: Callable[[], None] = _do_nothing
+        self, hears: Mapping[str, Callable[[Any], None]], lost: Callable[[], None] = lambda: None
     ) -> None:
         self._hears = hears
         self._lost = lost
