@@ -52,12 +52,12 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("name", LEAVING)
-def test_what_is_left_behind_fails_the_test(told: str, name: str) -> None:
+def test_leftovers_in_reactor_or_log_fail_the_test(told: str, name: str) -> None:
     assert re.search(
         rf"^ERROR \S+::test_{name} - Failed: (left in the reactor|logged failure)", told, re.MULTILINE
     )
 
 
 @pytest.mark.parametrize("name", TIDY)
-def test_what_goes_away_by_itself_or_is_expected_does_not(told: str, name: str) -> None:
+def test_expected_failures_and_settling_reactor_pass(told: str, name: str) -> None:
     assert re.findall(rf"^(\w+) \S+::test_{name}\b", told, re.MULTILINE) == ["PASSED"]

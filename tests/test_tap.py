@@ -13,7 +13,7 @@ from pathlib import Path
 from image_service.transport.listeners import UNSENT_BYTES, bind
 
 
-def test_a_client_that_does_not_read_costs_the_kernel_little() -> None:
+def test_client_that_does_not_read_holds_little_kernel_memory() -> None:
     with bind(0) as listener:
         port = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)):
@@ -45,7 +45,7 @@ def test_a_port_in_use_ends_the_start_with_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in output
 
 
-def test_whenever_the_end_comes_the_status_is_0(tmp_path: Path) -> None:
+def test_sigterm_at_any_moment_exits_with_0(tmp_path: Path) -> None:
     """From the moment at which the console script runs; until then Python itself is not ready."""
     with serve(tmp_path, 0) as process:
         while not handles_sigterm(process.pid):

@@ -56,7 +56,7 @@ def until(service: Service, version: str, state: str) -> dict[str, Any]:
     return image
 
 
-def test_one_bad_url_among_three_harms_no_other(tmp_path: Path, origin: Origin) -> None:
+def test_bad_url_of_one_base_image_does_not_affect_the_others(tmp_path: Path, origin: Origin) -> None:
     good = {name: origin.serve(f"/{name}.iso", Answer(ISO)) for name in ("a", "b")}
     bad = origin.serve("/bad.iso", Answer(status=404)) + "?token=top-secret"
     entries = [entry(bad, "bad"), *(entry(url, name) for name, url in good.items())]
@@ -80,7 +80,7 @@ def test_one_bad_url_among_three_harms_no_other(tmp_path: Path, origin: Origin) 
         assert b"top-secret" not in service.get("/images").body + service.output
 
 
-def test_what_is_on_its_way_is_told_of_and_another_image_is_enough(tmp_path: Path, origin: Origin) -> None:
+def test_health_is_200_with_one_ready_image_while_another_downloads(tmp_path: Path, origin: Origin) -> None:
     held = origin.serve("/slow.iso", Answer(ISO[:8192], promised=len(ISO), hold=True))
     quick = origin.serve("/quick.iso", Answer(ISO))
     with run_service(
@@ -98,7 +98,7 @@ def test_what_is_on_its_way_is_told_of_and_another_image_is_enough(tmp_path: Pat
         origin.go_on.set()
 
 
-def test_a_start_on_a_full_directory_fetches_nothing(tmp_path: Path, origin: Origin) -> None:
+def test_start_with_stored_base_images_fetches_nothing(tmp_path: Path, origin: Origin) -> None:
     entries = [entry(origin.serve(f"/{name}.iso", Answer(ISO)), name) for name in "abc"]
     told = []
     for start in ("first", "second"):

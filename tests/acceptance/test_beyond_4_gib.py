@@ -107,17 +107,17 @@ def test_areas_lie_beyond_4_gib(base: Path) -> None:
         (IGNITION_OFFSET + IGNITION_LENGTH - 2048, IGNITION_OFFSET + IGNITION_LENGTH + 16384),
     ],
 )
-def test_range_is_that_of_the_expected_image(image: Image, start: int, stop: int) -> None:
+def test_range_beyond_4_gib_matches_the_expected_image(image: Image, start: int, stop: int) -> None:
     assert _fetch_range(image.url, start, stop) == _read(image.expected, start, stop)
 
 
-def test_last_bytes_are_those_of_the_expected_image(image: Image) -> None:
+def test_last_bytes_match_the_expected_image(image: Image) -> None:
     size = image.expected.stat().st_size
     fetched = run_client("curl", "--silent", "--show-error", "--fail", "--range", "-4097", image.url)
     assert fetched == _read(image.expected, size - 4097, size)
 
 
-def test_size_is_told_in_full(image: Image) -> None:
+def test_size_beyond_4_gib_is_reported_in_full(image: Image) -> None:
     head = run_client("curl", "--silent", "--show-error", "--fail", "--head", image.url)
     assert f"\r\ncontent-length: {image.expected.stat().st_size}\r\n" in head.decode().lower()
 

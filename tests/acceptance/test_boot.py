@@ -68,7 +68,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 
 @pytest.mark.parametrize("medium_name", ["cd", "usb"])
 @pytest.mark.parametrize("firmware_name", ["bios", "uefi"])
-def test_guest_gets_config_and_arguments(
+def test_guest_of_full_iso_reads_config_and_kernel_arguments(
     firmware_name: str, medium_name: str, host: Host, tmp_path: Path
 ) -> None:
     infra_env_id = host.service.register(SPLICED, CONFIG, APPENDED)
@@ -82,7 +82,7 @@ def test_guest_gets_config_and_arguments(
 @pytest.mark.parametrize("medium_name", ["cd", "usb"])
 @pytest.mark.parametrize("firmware_name", ["bios", "uefi"])
 @pytest.mark.parametrize("version", [SPLICED, DERIVED])
-def test_guest_of_a_minimal_iso_gets_everything(
+def test_guest_of_minimal_iso_reads_config_arguments_and_rootfs(
     version: str, firmware_name: str, medium_name: str, host: Host, tmp_path: Path
 ) -> None:
     """From a copy on a disk, as it is written to a stick; CDs straight from the URL."""
@@ -112,7 +112,7 @@ def _copy(host: Host, url: str, directory: Path) -> Path:
     return disk
 
 
-def test_guest_gets_a_config_that_only_xz_makes_fit(host: Host) -> None:
+def test_guest_reads_a_config_that_fits_only_with_xz(host: Host) -> None:
     """The kernel takes less than coreos-installer does: xz only with CRC32."""
     noise = base64.b64encode(hashlib.shake_256().digest(150_000)).decode()
     files = [{"path": path, "contents": {"source": f"data:;base64,{noise}"}} for path in ("/a", "/b")]

@@ -164,7 +164,7 @@ def test_a_certificate_is_renewed_under_load(served: Served) -> None:
     until(lambda: served.service.descriptors <= before)
 
 
-def test_what_is_no_pair_is_told_once_and_changes_nothing(served: Served) -> None:
+def test_mismatched_key_pair_is_logged_once_and_keeps_the_previous_certificate(served: Served) -> None:
     shown = served.new_connection()
     served.volume.renew(served.volume.leaf(), served.volume.leaf())
     until(lambda: served.new_connection() == shown and b"no pair" in served.service.output)

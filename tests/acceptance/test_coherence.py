@@ -220,7 +220,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_thousands_of_ranges_are_of_one_image_across_ttls_and_a_kill(
+def test_mount_of_3000_ranges_is_coherent_across_ttls_and_a_kill(
     assisted: Assisted, base: Path, tmp_path: Path, case: Readers
 ) -> None:
     infra_env_id = assisted.register(VERSION, CONFIG)
@@ -259,7 +259,7 @@ def _wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def test_the_reader_finds_a_service_out_that_asks_for_every_range() -> None:
+def test_reader_detects_a_service_that_composes_anew_for_each_range() -> None:
     with refetching() as (url, made):
         reader = Reader(url)
         digest = reader.read_all()
@@ -316,7 +316,7 @@ def refetching() -> Iterator[tuple[str, set[str]]]:
             serving.join()
 
 
-def test_a_further_range_asks_opens_and_compresses_nothing(
+def test_further_range_makes_no_upstream_call_open_or_compression(
     assisted: Assisted, base: Path, tmp_path: Path
 ) -> None:
     events = tmp_path / "events"

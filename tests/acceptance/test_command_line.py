@@ -23,7 +23,7 @@ ARGUMENTS = ["console=ttyS0", 'ip="192.0.2.1::192.0.2.254"']
 OVERRIDE = {"ignition": {"version": "3.2.0"}, "passwd": {"users": [{"name": "core"}]}}
 
 
-def test_images_and_artifacts(tmp_path: Path) -> None:
+def test_command_line_writes_the_bytes_that_the_service_serves(tmp_path: Path) -> None:
     base, config = tmp_path / "base.iso", tmp_path / "config.ign"
     base.write_bytes(live_iso_with_minimal())
     variables = {"IMAGE_SERVICE_BASE_URL": BASE_URL}

@@ -131,7 +131,7 @@ def test_axel_downloads_over_eight_connections(image: Image, result: Path) -> No
     image.check(result)
 
 
-def test_qemu_reads_it_through_its_own_driver(image: Image, result: Path) -> None:
+def test_qemu_reads_the_image_through_its_curl_driver(image: Image, result: Path) -> None:
     scheme = image.url.partition(":")[0]
     unverified = {"sslverify": "off"} if image.ca else {}  # same
     source = {"driver": "raw", "file": {"driver": scheme, "url": image.url, **unverified}}
@@ -140,7 +140,7 @@ def test_qemu_reads_it_through_its_own_driver(image: Image, result: Path) -> Non
     image.check(result)
 
 
-def test_nbdkit_gives_it_to_qemu(image: Image, result: Path) -> None:
+def test_qemu_reads_the_image_through_nbdkit(image: Image, result: Path) -> None:
     needs_client("qemu-img")
     plugin = ["curl", f"url={image.url}", *image.trust("cainfo={}")]
     run_client("nbdkit", "-U", "-", *plugin, "--run", f'qemu-img convert -f raw -O raw "$uri" {result}')

@@ -193,7 +193,7 @@ def test_pxe_initrd(case: Case, site: Site, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("architecture", REAL)
-def test_artifacts_are_those_that_coreos_installer_extracts(
+def test_boot_artifacts_equal_those_of_coreos_installer(
     architecture: str, site: Site, tmp_path: Path
 ) -> None:
     base = site.bases["real", architecture]

@@ -51,7 +51,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, isos: Path) -> Iterator[Se
 
 
 @pytest.mark.parametrize("version", WITH_AREAS)
-def test_config_and_arguments_are_there_and_nothing_else(
+def test_real_live_iso_gets_config_and_arguments_and_no_other_change(
     version: str, service: Service, isos: Path, tmp_path: Path
 ) -> None:
     infra_env_id = _register(service, version, APPENDED)
@@ -63,7 +63,7 @@ def test_config_and_arguments_are_there_and_nothing_else(
 
 
 @pytest.mark.parametrize("version", LIVE)
-def test_without_arguments_the_config_is_there_and_nothing_else(
+def test_real_live_iso_without_arguments_gets_only_the_config(
     version: str, service: Service, isos: Path, tmp_path: Path
 ) -> None:
     infra_env_id = _register(service, version, [])
@@ -74,7 +74,7 @@ def test_without_arguments_the_config_is_there_and_nothing_else(
 
 
 @pytest.mark.parametrize("version", WITHOUT_AREAS)
-def test_arguments_for_which_there_is_no_area_are_refused(version: str, service: Service) -> None:
+def test_kernel_arguments_without_embed_area_are_422(version: str, service: Service) -> None:
     infra_env_id = _register(service, version, APPENDED)
     answer = service.get(_path(infra_env_id, version))
     assert answer.status == 422
@@ -82,7 +82,7 @@ def test_arguments_for_which_there_is_no_area_are_refused(version: str, service:
 
 
 @pytest.mark.skipif(not VERSIONS, reason="the fixtures of coreos-installer are not beside the checkout")
-def test_what_is_no_live_iso_is_refused_by_name_and_harms_no_other(service: Service) -> None:
+def test_file_that_is_no_live_iso_is_refused_by_name(service: Service) -> None:
     answer = service.get(_path(_register(service, "synthetic", []), "synthetic"))
     assert answer.status == 503
     assert answer.json()["code"] == "base-image-refused"

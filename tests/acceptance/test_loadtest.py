@@ -81,7 +81,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, certificate: Certificate) 
 
 
 @pytest.mark.parametrize("profile", ["mount", "boot", "download"])
-def test_the_service_passes(load_test: LoadTest, service: Service, profile: str) -> None:
+def test_load_test_of_the_service_passes(load_test: LoadTest, service: Service, profile: str) -> None:
     ran = load_test.run(
         f"{service.url}{TEMPLATE}",
         *("--infra-envs=3", f"--api={service.api_url}", f"--cacert={service.ca}", f"--profile={profile}"),
@@ -101,14 +101,16 @@ def test_the_service_passes(load_test: LoadTest, service: Service, profile: str)
     assert "top-secret" not in f"{ran.output}{ran.report}{html}"
 
 
-def test_without_trust_nothing_is_read(load_test: LoadTest, service: Service) -> None:
+def test_untrusted_certificate_ends_the_load_test_before_it_reads(
+    load_test: LoadTest, service: Service
+) -> None:
     ran = load_test.run(service.url + TEMPLATE.format(infra_env="x"))
     assert ran.status == 1
     assert set(ran.report["counts"]["errors"]) == {"tls-untrusted"}
     assert "tls-untrusted: no trusted authority vouches for the certificate; --cacert FILE" in ran.output
 
 
-def test_an_api_that_registers_nothing_is_told(service: Service) -> None:
+def test_api_that_registers_no_infra_env_is_reported(service: Service) -> None:
     template = f"http://127.0.0.1:1{TEMPLATE}"
     command = (*COMMAND, template, "--infra-envs=1", f"--api={service.api_url}")
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -159,7 +161,7 @@ def with_fields(reply: Reply, **fields: str) -> Reply:
         (other_digest, "download", "digest-differs"),
     ],
 )
-def test_what_is_wrong_fails_whatever_the_objectives(
+def test_wrong_bytes_fail_the_load_test_whatever_the_objectives(
     load_test: LoadTest, mistake: Mistake, profile: str, fault: str
 ) -> None:
     with serving(mistake) as server:
@@ -177,7 +179,7 @@ def bytes_of_the_connection(reply: Reply) -> Reply:
     return attrs.evolve(reply, status=status, fields=fields, body=other)
 
 
-def test_without_etags_each_mount_is_verified_by_itself(load_test: LoadTest) -> None:
+def test_mounts_without_etags_are_verified_one_by_one(load_test: LoadTest) -> None:
     with serving(bytes_of_the_connection) as server:
         ran = load_test.run(server.url, "--profile=boot")
         assert len({reply.connection for reply in server.replies}) > 2
@@ -226,7 +228,7 @@ def busy(reply: Reply) -> Reply:
         (late, "p99.9<=200ms", set()),
     ],
 )
-def test_each_objective_can_be_missed(
+def test_each_objective_fails_when_it_is_missed(
     load_test: LoadTest, mistake: Mistake, objective: str, errors: set[str]
 ) -> None:
     with serving(mistake) as server:
@@ -239,7 +241,7 @@ def test_each_objective_can_be_missed(
 
 
 @pytest.mark.parametrize(("timeout", "kind"), [("0.1s", "timeout"), ("60s", "unanswered")])
-def test_nobody_waits_for_ever(load_test: LoadTest, timeout: str, kind: str) -> None:
+def test_load_test_ends_although_the_server_hangs(load_test: LoadTest, timeout: str, kind: str) -> None:
     with serving(silent) as server:
         ran = load_test.run(server.url, f"--timeout={timeout}", "--check=0", "--duration=1s")
     assert ran.status == 1
@@ -247,7 +249,7 @@ def test_nobody_waits_for_ever(load_test: LoadTest, timeout: str, kind: str) -> 
     assert ran.report["missed"] == ["no request was answered"]
 
 
-def test_refusals_are_obeyed_and_are_no_errors(load_test: LoadTest) -> None:
+def test_retry_after_is_obeyed_and_not_counted_as_error(load_test: LoadTest) -> None:
     with serving(busy) as server:
         ran = load_test.run(server.url, "--slo=refusals<10%", "--check=0")
         assert len(server.replies) == 4  # one of each client, which waits for the end then
@@ -266,7 +268,7 @@ def leaves(reply: Reply) -> Reply:
 
 
 @pytest.mark.parametrize(("mistake", "is_told"), [(says_that_it_leaves, True), (leaves, False)])
-def test_a_connection_that_is_closed_between_requests_is_opened_again(
+def test_connection_closed_between_requests_is_reopened(
     load_test: LoadTest, mistake: Mistake, is_told: object
 ) -> None:
     with serving(mistake) as server:
@@ -275,7 +277,7 @@ def test_a_connection_that_is_closed_between_requests_is_opened_again(
     assert (ran.report["counts"]["reconnects"] == 0) is is_told
 
 
-def test_a_schedule_counts_the_waits_behind_a_slow_answer(load_test: LoadTest) -> None:
+def test_fixed_rate_latency_includes_the_wait_behind_a_slow_response(load_test: LoadTest) -> None:
     ranges = count()
 
     def stalls_once(reply: Reply) -> Reply:
@@ -288,14 +290,14 @@ def test_a_schedule_counts_the_waits_behind_a_slow_answer(load_test: LoadTest) -
     assert ran.report["counts"]["requests"] <= 34
 
 
-def test_slow_readers_take_their_time(load_test: LoadTest) -> None:
+def test_slow_readers_read_at_the_rate_asked_for(load_test: LoadTest) -> None:
     with serving() as server:
         ran = load_test.run(server.url, "--profile=download", "--rate=200kB/s", "--clients=1")
     assert ran.status == 0
     assert ran.report["timings"]["request"]["p50_seconds"] > 0.5
 
 
-def test_downloads_that_are_under_way_in_the_end_have_begun(load_test: LoadTest) -> None:
+def test_unfinished_downloads_count_as_started(load_test: LoadTest) -> None:
     with serving() as server:
         options = ("--profile=download", "--rate=1kB/s", "--check=0", "--slo=first-byte.max<1m")
         ran = load_test.run(server.url, *options)
@@ -305,7 +307,7 @@ def test_downloads_that_are_under_way_in_the_end_have_begun(load_test: LoadTest)
     assert ran.report["counts"]["requests"] == 0
 
 
-def test_the_time_of_a_request_goes_on_where_it_is_sent_again(load_test: LoadTest) -> None:
+def test_latency_of_a_retried_request_includes_the_first_attempt(load_test: LoadTest) -> None:
     requests = count()
 
     def dies_late(reply: Reply) -> Reply:
@@ -321,9 +323,7 @@ def test_the_time_of_a_request_goes_on_where_it_is_sent_again(load_test: LoadTes
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_with_the_report_of_what_there_is(
-    load_test: LoadTest, number: signal.Signals
-) -> None:
+def test_signal_ends_the_load_test_with_a_report(load_test: LoadTest, number: signal.Signals) -> None:
     command = (*COMMAND, "--duration=1h", f"--report={load_test.directory}")
     pipe = subprocess.PIPE
     with (
@@ -341,7 +341,7 @@ def test_a_signal_ends_it_with_the_report_of_what_there_is(
     assert "It was ended early" in ran.output
 
 
-def test_a_terminal_shows_each_second() -> None:
+def test_terminal_shows_progress_each_second() -> None:
     ours, theirs = os.openpty()
     try:
         with serving() as server:

@@ -19,13 +19,13 @@ STANDALONE = {"twistd": (*TWISTD, "--standalone"), "image-service": (*SERVE, "--
 
 
 @pytest.mark.parametrize("command", STANDALONE)
-def test_ends_well_on_sigterm_and_leaves_nothing_but_its_data(command: str, tmp_path: Path) -> None:
+def test_sigterm_exits_with_0_and_leaves_only_data_dir(command: str, tmp_path: Path) -> None:
     with run_service(tmp_path, [], command=STANDALONE[command]) as service:
         assert service.get("/live").status == 200
     assert {path.name for path in tmp_path.iterdir()} == {"data", "stdout", "stderr"}
 
 
-def test_image_service_writes_json_lines_to_stdout_alone(tmp_path: Path) -> None:
+def test_log_is_json_lines_on_stdout_only(tmp_path: Path) -> None:
     with run_service(tmp_path, [], command=STANDALONE["image-service"]) as service:
         service.get("/nothing")
     lines = [json.loads(line) for line in service.stdout.splitlines()]
@@ -33,7 +33,7 @@ def test_image_service_writes_json_lines_to_stdout_alone(tmp_path: Path) -> None
     assert service.output == service.stdout
 
 
-def test_without_os_images_the_sample_can_be_fetched_from_the_url_that_is_printed(tmp_path: Path) -> None:
+def test_printed_url_serves_the_sample_without_os_images(tmp_path: Path) -> None:
     image = tmp_path / "image.iso"
     with run_service(tmp_path, [], command=STANDALONE["image-service"]) as service:
         url = service.wait_for(r'curl [^"]*?(http://[^"\s]+)')

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.acceptance
 
 
-def test_is_what_its_script_makes() -> None:
+def test_packaged_sample_equals_a_new_build() -> None:
     assert make_sample() == lzma.decompress(PACKED.read_bytes())
 
 
-def test_is_a_few_kibibytes_of_package_data() -> None:
+def test_packaged_sample_is_smaller_than_4_kib() -> None:
     assert PACKED.stat().st_size < 4096
 
 
-def test_coreos_installer_sees_a_pristine_live_iso(tmp_path: Path) -> None:
+def test_coreos_installer_finds_the_sample_pristine(tmp_path: Path) -> None:
     sample = unpack_sample(tmp_path)
     areas = json.loads(run_client("coreos-installer", "dev", "show", "iso", "--ignition", sample))
     assert areas["length"] == 256 * 1024
@@ -34,7 +34,7 @@ def test_coreos_installer_sees_a_pristine_live_iso(tmp_path: Path) -> None:
     assert shown.split()[0] == f"coreos.liveiso={VOLUME_ID}".encode()
 
 
-def test_coreos_installer_customizes_it_and_resets_it(tmp_path: Path) -> None:
+def test_coreos_installer_customizes_and_resets_the_sample(tmp_path: Path) -> None:
     pristine = unpack_sample(tmp_path).read_bytes()
     config, customized = tmp_path / "config.ign", tmp_path / "customized.iso"
     config.write_bytes(b'{"ignition": {"version": "3.3.0"}}\n')

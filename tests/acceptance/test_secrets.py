@@ -101,7 +101,7 @@ def upstream() -> Iterator[origin.Origin]:
         yield server
 
 
-def test_production_tells_nothing_that_it_was_confided(upstream: origin.Origin, tmp_path: Path) -> None:
+def test_no_secret_is_in_any_output_in_production(upstream: origin.Origin, tmp_path: Path) -> None:
     evidence = Evidence()
     environment = {
         **TALKATIVE,
@@ -120,7 +120,7 @@ def test_production_tells_nothing_that_it_was_confided(upstream: origin.Origin, 
     assert [place for place in (*CREDENTIALS, *OF_DOWNLOADS) if secret(place) not in asked] == []
 
 
-def test_standing_alone_tells_nothing_that_it_was_confided(tmp_path: Path) -> None:
+def test_no_secret_is_in_any_output_in_standalone_mode(tmp_path: Path) -> None:
     evidence = Evidence()
     environment = {**TALKATIVE, "STANDALONE_TOKEN": secret("token")}
     command = (*SERVE, "--standalone")

@@ -71,7 +71,7 @@ def check_ranges(served: Served) -> None:
         assert (answer.status, answer.body) == (206, served.content[start:stop])
 
 
-def test_slow_readers_keep_their_slots_and_nobody_from_a_mount(served: Served) -> None:
+def test_slow_downloads_keep_their_slots_and_ranges_of_mounts_are_served(served: Served) -> None:
     before = served.service.descriptors
     with ExitStack() as stack:
         readers = [hold(stack, served.urls[number % 2]) for number in range(SLOTS)]

@@ -132,7 +132,7 @@ def test_coreos_installer_lists_and_downloads_from_the_mirror(tmp_path: Path, or
         }
 
 
-def test_what_is_published_is_what_it_says(tmp_path: Path, origin: Origin) -> None:
+def test_mirrored_artifacts_match_their_metadata(tmp_path: Path, origin: Origin) -> None:
     tell(origin, FIRST, SIGNATURE)
     with following(tmp_path / "service", origin) as service:
         told = document(service)
@@ -149,7 +149,7 @@ def test_what_is_published_is_what_it_says(tmp_path: Path, origin: Origin) -> No
                 assert signature.status == 404
 
 
-def test_a_stream_s_name_is_an_openshift_version(tmp_path: Path, origin: Origin) -> None:
+def test_stream_name_is_served_as_an_openshift_version(tmp_path: Path, origin: Origin) -> None:
     tell(origin, FIRST)
     with following(tmp_path / "service", origin) as service:
         infra_env_id = service.register("stable", {"ignition": {"version": "3.2.0"}})
@@ -157,7 +157,7 @@ def test_a_stream_s_name_is_an_openshift_version(tmp_path: Path, origin: Origin)
         assert (image.status, len(image.body)) == (200, len(FIRST.iso))
 
 
-def test_a_restart_without_the_origin_goes_on(tmp_path: Path) -> None:
+def test_restart_without_the_origin_serves_stored_releases(tmp_path: Path) -> None:
     with running() as origin:
         tell(origin, FIRST)
         with following(tmp_path / "service", origin) as service:
@@ -168,9 +168,7 @@ def test_a_restart_without_the_origin_goes_on(tmp_path: Path) -> None:
         assert download(service, tmp_path / "iso", "iso") == {"fcos-44.1-live-iso.x86_64.iso": FIRST.iso}
 
 
-def test_a_new_release_is_published_once_it_is_ready_and_the_old_one_stays(
-    tmp_path: Path, origin: Origin
-) -> None:
+def test_new_release_is_mirrored_when_ready_and_the_old_one_stays(tmp_path: Path, origin: Origin) -> None:
     tell(origin, FIRST)
     with following(tmp_path / "service", origin) as service:
         before = document(service, "stable-44.1")

@@ -202,14 +202,14 @@ def storm(site: Site) -> Storm:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_every_request_is_refused_in_time(storm: Storm, fault: str) -> None:
+def test_upstream_failure_is_refused_within_3_seconds(storm: Storm, fault: str) -> None:
     assert len(storm.told[fault]) == len(requests(""))
     for told in storm.told[fault]:
         told.check_time()
         told.check_refusal()
 
 
-def test_who_comes_again_gets_what_was_slow(each_site: Site) -> None:
+def test_retry_after_slow_upstream_gets_the_image(each_site: Site) -> None:
     site = each_site
     infra_env_id = site.register(Reply(_BODY, after_seconds=4))
     for told in site.ask_for_all([infra_env_id]):
@@ -220,7 +220,7 @@ def test_who_comes_again_gets_what_was_slow(each_site: Site) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_log_names_each_cause_once(site: Site, storm: Storm, fault: str) -> None:
+def test_log_names_each_upstream_failure_once(site: Site, storm: Storm, fault: str) -> None:
     _, cause = FAULTS[fault]
     infra_env_id = storm.infra_envs[fault]
     lines = [line for line in site.service.output.decode().splitlines() if infra_env_id in line]
@@ -244,7 +244,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def test_all_who_ask_at_once_make_one_round_even_if_half_of_them_leave(each_site: Site) -> None:
+def test_concurrent_first_requests_make_one_upstream_round(each_site: Site) -> None:
     site = each_site
     go_on = threading.Event()
     infra_env_id = site.register(lambda _: Reply(CONFIG if go_on.wait(PATIENCE_SECONDS) else b""))
@@ -274,7 +274,7 @@ def asking(site: Site, infra_env_id: str, number: int) -> Iterator[HTTPConnectio
         yield client
 
 
-def test_a_known_image_is_served_while_assisted_service_fails_and_no_longer_once_it_refuses(
+def test_known_image_is_served_during_upstream_failure_until_refusal(
     each_site: Site,
 ) -> None:
     site = each_site
@@ -308,7 +308,7 @@ def check_the_end(site: Site, infra_env_id: str, status: int, known: LoggedReque
     assert {site.ask(iso_of(infra_env_id), "GET", fields).status for fields in (RANGE, {}, named)} == {status}
 
 
-def test_no_secret_is_in_the_log_and_no_fault_of_ours(site: Site, storm: Storm) -> None:
+def test_log_of_upstream_failures_has_no_secret_and_no_traceback(site: Site, storm: Storm) -> None:
     assert storm.told
     assert len(list(Path(f"/proc/{site.service.process.pid}/task").iterdir())) <= MOST_THREADS
     assert SECRET.encode() not in site.service.output

@@ -179,7 +179,7 @@ def serving(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_all_workers_serve_and_say_which_they_are(command: str, tmp_path: Path) -> None:
+def test_all_workers_serve_and_log_their_number(command: str, tmp_path: Path) -> None:
     with serving(tmp_path, COMMANDS[command]) as served:
         assert sorted(served.workers().values()) == [0, 1]
 
@@ -190,7 +190,7 @@ def test_all_workers_serve_and_say_which_they_are(command: str, tmp_path: Path) 
         until(lambda: have_served() == {"0", "1"})
 
 
-def test_one_that_dies_takes_nobody_with_it_and_is_replaced(tmp_path: Path) -> None:
+def test_killed_worker_is_replaced_and_other_clients_are_served(tmp_path: Path) -> None:
     with serving(tmp_path) as served, ExitStack() as stack:
         readers = served.read_of_each(stack)
         victim, survivor = readers
@@ -207,7 +207,7 @@ def test_one_that_dies_takes_nobody_with_it_and_is_replaced(tmp_path: Path) -> N
         served.read_of_each(stack)
 
 
-def test_one_whose_start_fails_is_tried_again_while_the_other_serves_for_both(tmp_path: Path) -> None:
+def test_worker_whose_start_fails_is_restarted_while_the_other_serves(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         lock = tmp_path / "data" / "image-service.lock"
         lock.rename(tmp_path / "lock")
@@ -223,7 +223,7 @@ def test_one_whose_start_fails_is_tried_again_while_the_other_serves_for_both(tm
         until(lambda: served.metric("workers") == 2)
 
 
-def test_slots_are_those_of_all_workers_and_come_back_from_the_dead(tmp_path: Path) -> None:
+def test_slots_are_shared_and_those_of_a_killed_worker_are_released(tmp_path: Path) -> None:
     with serving(tmp_path, MAX_CONCURRENT_REQUESTS="3") as served, ExitStack() as stack:
         readers = served.read_of_each(stack, at_most=3)
         while served.metric("slots_taken") < 3:
@@ -239,7 +239,7 @@ def test_slots_are_those_of_all_workers_and_come_back_from_the_dead(tmp_path: Pa
         assert served.service.get(served.path).status == 503
 
 
-def test_who_waits_gets_the_slot_that_another_worker_gives_back(tmp_path: Path) -> None:
+def test_waiting_download_gets_the_slot_that_another_worker_releases(tmp_path: Path) -> None:
     with serving(tmp_path, MAX_CONCURRENT_REQUESTS="1") as served, ExitStack() as stack:
         for _ in range(6):
             reader = served.read(stack)
@@ -252,7 +252,7 @@ def test_who_waits_gets_the_slot_that_another_worker_gives_back(tmp_path: Path) 
             assert (waiter.status, waiter.read_to_the_end()) == (200, served.content)
 
 
-def test_the_limit_on_connections_is_that_of_all_workers(tmp_path: Path) -> None:
+def test_max_connections_is_the_sum_over_all_workers(tmp_path: Path) -> None:
     with serving(tmp_path, MAX_CONNECTIONS="4") as served, ExitStack() as stack:
         for _ in range(4):
             stack.enter_context(reading(served.service.url + "/live")).read_head()
@@ -261,7 +261,7 @@ def test_the_limit_on_connections_is_that_of_all_workers(tmp_path: Path) -> None
             assert served.service.get(served.path).status == 503
 
 
-def test_the_page_of_metrics_is_one_and_never_goes_back(tmp_path: Path) -> None:
+def test_metrics_are_summed_over_workers_and_never_decrease(tmp_path: Path) -> None:
     count = 'http_request_duration_seconds_count{code="200",handler="/byid/:token",method="GET",service=""}'
     with serving(tmp_path) as served:
         before = served.metric(count)
@@ -280,7 +280,7 @@ def test_the_page_of_metrics_is_one_and_never_goes_back(tmp_path: Path) -> None:
         assert later[f"assisted_image_service_{count}"] == before + 20
 
 
-def test_a_worker_that_is_stuck_is_not_waited_for(tmp_path: Path) -> None:
+def test_metrics_do_not_wait_for_a_stuck_worker(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         earlier = served.metrics()
         stuck, other = served.workers()
@@ -298,7 +298,7 @@ def test_a_worker_that_is_stuck_is_not_waited_for(tmp_path: Path) -> None:
         assert later[name] >= earlier[name]
 
 
-def test_a_page_of_metrics_that_comes_too_late_harms_no_successor(tmp_path: Path) -> None:
+def test_late_metrics_of_a_killed_worker_do_not_affect_its_successor(tmp_path: Path) -> None:
     with serving(tmp_path) as served, ExitStack() as stack:
         one, other = served.workers()
         url = served.service.url + "/metrics"
@@ -316,7 +316,7 @@ def test_a_page_of_metrics_that_comes_too_late_harms_no_successor(tmp_path: Path
 
 
 @pytest.mark.parametrize("to_all", [False, True], ids=["supervisor", "all"])
-def test_the_end_may_come_while_a_worker_starts(to_all: object, tmp_path: Path) -> None:
+def test_sigterm_while_a_worker_starts_exits_with_0(to_all: object, tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         before = set(served.workers())
         os.kill(min(before), signal.SIGKILL)
@@ -334,7 +334,7 @@ def _heeds_signals(pid: int) -> bool:
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_downloads_under_way_are_finished_in_all_workers(
+def test_shutdown_finishes_downloads_in_all_workers(
     command: str, secure: object, certificate: Certificate, tmp_path: Path
 ) -> None:
     given = certificate if secure else None
@@ -347,7 +347,7 @@ def test_downloads_under_way_are_finished_in_all_workers(
         served.check_ended_well()
 
 
-def test_a_terminal_that_sends_its_signal_to_all_processes_cuts_nobody_short(tmp_path: Path) -> None:
+def test_sigint_to_the_process_group_finishes_responses(tmp_path: Path) -> None:
     with serving(tmp_path, DRAIN_DELAY=FOR_EVER, DRAIN_TIMEOUT=FOR_EVER) as served, ExitStack() as stack:
         readers = served.read_of_each(stack)
         for pid in (*readers, served.supervisor):
@@ -358,7 +358,7 @@ def test_a_terminal_that_sends_its_signal_to_all_processes_cuts_nobody_short(tmp
         served.check_ended_well()
 
 
-def test_the_second_signal_ends_all_at_once(tmp_path: Path) -> None:
+def test_second_signal_ends_all_workers_at_once(tmp_path: Path) -> None:
     with serving(tmp_path, DRAIN_DELAY=FOR_EVER, DRAIN_TIMEOUT=FOR_EVER) as served, ExitStack() as stack:
         readers = served.read_of_each(stack)
         served.service.process.terminate()
@@ -370,7 +370,7 @@ def test_the_second_signal_ends_all_at_once(tmp_path: Path) -> None:
                 reader.read_to_the_end()
 
 
-def test_a_worker_that_is_stuck_is_left_behind_at_the_second_signal(tmp_path: Path) -> None:
+def test_second_signal_exits_although_a_worker_is_stuck(tmp_path: Path) -> None:
     with serving(tmp_path, DRAIN_TIMEOUT=FOR_EVER) as served:
         os.kill(next(iter(served.workers())), signal.SIGSTOP)
         served.service.process.terminate()
@@ -379,7 +379,7 @@ def test_a_worker_that_is_stuck_is_left_behind_at_the_second_signal(tmp_path: Pa
         served.check_ended_well()
 
 
-def test_a_worker_that_stays_stuck_is_replaced(tmp_path: Path) -> None:
+def test_stuck_worker_is_replaced_by_the_watchdog(tmp_path: Path) -> None:
     with serving(tmp_path, _soon_stuck()) as served:
         stuck, other = served.workers()
         os.kill(stuck, signal.SIGSTOP)
@@ -390,7 +390,7 @@ def test_a_worker_that_stays_stuck_is_replaced(tmp_path: Path) -> None:
         assert served.service.get(served.path).body == served.content
 
 
-def test_the_end_does_not_wait_for_a_worker_that_is_stuck(tmp_path: Path) -> None:
+def test_shutdown_does_not_wait_for_a_stuck_worker(tmp_path: Path) -> None:
     with serving(tmp_path, _soon_stuck(), DRAIN_TIMEOUT=FOR_EVER) as served:
         os.kill(next(iter(served.workers())), signal.SIGSTOP)
         served.service.process.terminate()
@@ -407,7 +407,7 @@ def _serve_after(*lines: str) -> Sequence[str]:
     return sys.executable, "-c", "\n".join(code), "serve", "--standalone"
 
 
-def test_who_asks_for_metrics_that_cannot_be_had_does_not_wait_for_good(tmp_path: Path) -> None:
+def test_metrics_connection_is_closed_when_rendering_fails(tmp_path: Path) -> None:
     broken = "supervisor.render = lambda _: 1 / 0"
     with serving(
         tmp_path, _serve_after("from image_service.app.workers import supervisor", broken)
@@ -419,7 +419,7 @@ def test_who_asks_for_metrics_that_cannot_be_had_does_not_wait_for_good(tmp_path
         assert served.service.get(served.path).body == served.content
 
 
-def test_without_a_supervisor_workers_finish_and_end(tmp_path: Path) -> None:
+def test_workers_finish_and_exit_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     with ExitStack() as stack:
         served = stack.enter_context(
             serving(tmp_path, ends_with=-signal.SIGKILL, DRAIN_DELAY=FOR_EVER, DRAIN_TIMEOUT=FOR_EVER)
@@ -432,7 +432,7 @@ def test_without_a_supervisor_workers_finish_and_end(tmp_path: Path) -> None:
         until(lambda: not any(map(_worker, readers)))
 
 
-def test_both_listeners_are_those_of_all_workers(certificate: Certificate, tmp_path: Path) -> None:
+def test_http_and_https_listeners_are_shared_by_all_workers(certificate: Certificate, tmp_path: Path) -> None:
     beside = free_port()
     with serving(tmp_path, certificate=certificate, HTTP_LISTEN_PORT=str(beside)) as served:
         assert served.service.url.startswith("https:")
@@ -443,7 +443,7 @@ def test_both_listeners_are_those_of_all_workers(certificate: Certificate, tmp_p
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_port_that_another_service_has_is_not_shared_with_it(workers: int, tmp_path: Path) -> None:
+def test_port_in_use_by_another_service_fails_the_start(workers: int, tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         port = served.service.url.rpartition(":")[2]
         variables = {"LISTEN_PORT": port, "WORKERS": str(workers), "DATA_DIR": str(tmp_path / "other")}
@@ -456,7 +456,7 @@ def test_a_port_that_another_service_has_is_not_shared_with_it(workers: int, tmp
         assert f"port {port}: Address already in use" in other.stdout
 
 
-def test_what_keeps_workers_from_starting_ends_the_service(tmp_path: Path) -> None:
+def test_error_at_start_of_every_worker_ends_the_service(tmp_path: Path) -> None:
     (tmp_path / "image-service.lock").mkdir()
     variables = {"LISTEN_PORT": "0", "WORKERS": "2", "DATA_DIR": str(tmp_path)}
     variables |= {"ASSISTED_SERVICE_HOST": "127.0.0.1:1", "OS_IMAGES": json.dumps([os_image(tmp_path, "x")])}
@@ -469,7 +469,7 @@ def test_what_keeps_workers_from_starting_ends_the_service(tmp_path: Path) -> No
     assert "ReactorNotRunning" not in ended.stdout  # the other one cannot either
 
 
-def test_no_process_for_any_worker_ends_the_service(tmp_path: Path) -> None:
+def test_fork_failure_for_every_worker_ends_the_service(tmp_path: Path) -> None:
     none = "process.WorkerProcess.__init__ = lambda *_: os.close(-1)"  # an OSError, as of fork(2)
     command = _serve_after("import os; from image_service.app.workers import process", none)
     variables = {
@@ -487,7 +487,7 @@ def test_no_process_for_any_worker_ends_the_service(tmp_path: Path) -> None:
     assert "Traceback" not in ended.stdout + ended.stderr
 
 
-def test_a_base_image_is_fetched_once_for_all_workers(tmp_path: Path) -> None:
+def test_base_image_is_downloaded_once_for_all_workers(tmp_path: Path) -> None:
     iso = build_live_iso()
     with origin.running() as server:
         entry = {**os_image(tmp_path / "x", "fetched"), "url": server.serve("/x.iso", origin.Answer(iso))}

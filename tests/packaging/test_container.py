@@ -75,22 +75,22 @@ def run(runner: PodmanRun | ChrootRun, script: str) -> list[str]:
     return finish(runner.command(["sh", "-c", f"set -e; {script}"], {})).splitlines()
 
 
-def test_runs_as_any_user_and_writes_only_data(runner: PodmanRun | ChrootRun) -> None:
+def test_container_runs_as_any_uid_and_writes_only_data_dir(runner: PodmanRun | ChrootRun) -> None:
     writable = "for place in /data /opt /tmp /var/tmp /usr; do test ! -w $place || echo $place; done"
     assert run(runner, f"id -u; id -g; {writable}; touch /data/ours") == ["54321", "0", "/data"]
 
 
-def test_brings_what_derives_minimal_isos(runner: PodmanRun | ChrootRun) -> None:
+def test_container_contains_xorriso(runner: PodmanRun | ChrootRun) -> None:
     assert run(runner, "command -v xorriso") == ["/usr/bin/xorriso"]
 
 
-def test_plugins_are_cached(runner: PodmanRun | ChrootRun) -> None:
+def test_container_has_the_plugin_cache(runner: PodmanRun | ChrootRun) -> None:
     plugins = "/opt/image-service/lib/python3*/site-packages/twisted/plugins"
     newer = run(runner, f"cd {plugins}; test -s dropin.cache; find . -name '*.py' -newer dropin.cache")
     assert newer == []
 
 
-def test_serves_until_it_is_told_to_end(runner: PodmanRun | ChrootRun, podman: Podman) -> None:
+def test_container_serves_until_sigterm(runner: PodmanRun | ChrootRun, podman: Podman) -> None:
     with started(runner, [*podman.inspect(IMAGE)["Entrypoint"], "--standalone"]) as process:
         url = next((event["url"] for event in logged(process) if event["message"].startswith("try it")), None)
         assert url is not None, "the service ended"

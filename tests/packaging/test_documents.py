@@ -18,17 +18,17 @@ DOCUMENTS = [*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").rglob("*.md")]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
-def test_links_lead_somewhere(document: Path) -> None:
+def test_links_in_documents_resolve(document: Path) -> None:
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text())
     assert [link for link in links if not (document.parent / link).exists()] == []
 
 
-def test_readme_fetches_the_sample() -> None:
+def test_readme_curl_command_fetches_the_sample() -> None:
     path = f"/byid/{SAMPLE_ID}/{SAMPLE_VERSION}/{SAMPLE_ARCHITECTURE}/full.iso"
     assert f"curl -fo full.iso http://localhost:8080{path}\n" in (CHECKOUT / "README.md").read_text()
 
 
-def test_targets_that_are_named_exist() -> None:
+def test_make_targets_in_documents_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):", (CHECKOUT / "Makefile").read_text(), re.MULTILINE))
     named = {name for document in DOCUMENTS for name in re.findall(r"`make ([a-z]+)", document.read_text())}
     assert named <= targets

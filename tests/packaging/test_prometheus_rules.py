@@ -32,7 +32,7 @@ ALERTS = [rule for rule in RULES if "alert" in rule]
         ("sum(a) by (x) >= bool 1e3", [("a", [])], {"x"}),
     ],
 )
-def test_queries_are_taken_apart(query: str, selectors: list[Any], labels: set[str]) -> None:
+def test_promql_parser_finds_metrics_and_labels(query: str, selectors: list[Any], labels: set[str]) -> None:
     assert parse(query) == Query(selectors, labels)
 
 
@@ -43,12 +43,12 @@ def series() -> Series:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("alert") or rule["record"])
-def test_queries_find_what_is_there(rule: dict[str, Any], series: Series) -> None:
+def test_rules_query_existing_metrics_and_labels(rule: dict[str, Any], series: Series) -> None:
     check_query(rule["expr"], series, RECORDED)
     check_alternatives(rule["expr"], series)
 
 
-def test_what_is_recorded_is_so_before_it_is_used() -> None:
+def test_recorded_series_are_defined_before_use() -> None:
     recorded: set[str] = set()
     for rule in RULES:
         used = {name for name, _ in parse(rule["expr"]).selectors if ":" in name}
@@ -58,12 +58,12 @@ def test_what_is_recorded_is_so_before_it_is_used() -> None:
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
-def test_alerts_say_how_bad_it_is_and_what_to_do(alert: dict[str, Any]) -> None:
+def test_alerts_have_severity_and_runbook_text(alert: dict[str, Any]) -> None:
     assert alert["alert"].startswith("ImageService")
     assert alert["labels"]["severity"] in {"warning", "critical"}
     assert alert["annotations"].keys() == {"summary", "description"}
 
 
-def test_alerts_have_names_of_their_own() -> None:
+def test_alert_names_are_unique() -> None:
     names = [alert["alert"] for alert in ALERTS]
     assert len(set(names)) == len(names)

@@ -36,12 +36,12 @@ def series() -> Series:
 
 
 @pytest.mark.parametrize("query", SHOWN)
-def test_queries_find_what_is_there_without_any_rules(query: str, series: Series) -> None:
+def test_dashboard_queries_existing_metrics_without_rules(query: str, series: Series) -> None:
     check_query(query, series, recorded=())
     check_alternatives(query, series)
 
 
-def test_each_objective_has_a_panel_of_its_name() -> None:
+def test_each_objective_has_a_dashboard_panel() -> None:
     sections = re.split(r"^## ", DOCUMENT, flags=re.MULTILINE)[1:]
     panels = {panel["title"]: panel["targets"][0]["expr"] for panel in PANELS}
     assert len(PROMISED) == len(sections)
@@ -57,25 +57,25 @@ def normal(query: str) -> str:
     "record",
     ["late_answers:rate5m", "http_server_errors:ratio_rate5m", "aborted_responses:ratio_rate5m"],
 )
-def test_what_is_alerted_of_is_what_is_promised(record: str) -> None:
+def test_alert_thresholds_match_the_objectives(record: str) -> None:
     (rule,) = [rule for rule in RULES if rule.get("record") == f"assisted_image_service:{record}"]
     assert normal(rule["expr"]) in map(normal, PROMISED)
 
 
-def test_alerts_that_are_named_exist() -> None:
+def test_alerts_named_in_slo_document_exist() -> None:
     named = set(re.findall(r"`(ImageService\w+)`", DOCUMENT))
     assert named
     assert named <= {rule.get("alert") for rule in RULES}
 
 
-def test_objectives_are_those_of_the_load_test() -> None:
+def test_slo_objectives_match_the_load_test() -> None:
     stated = re.findall(r"--slo '([^']+)'", DOCUMENT)
     command, *each = re.findall(r"--slo '[^']+'(?:[ \\\n]+--slo '[^']+')*", DOCUMENT)
     assert [parse_objective(text).text for text in stated] == stated
     assert set(re.findall(r"'([^']+)'", command)) == set(re.findall(r"'([^']+)'", " ".join(each)))
 
 
-def test_panels_stand_side_by_side() -> None:
+def test_dashboard_panels_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         place = panel["gridPos"]
@@ -87,7 +87,7 @@ def test_panels_stand_side_by_side() -> None:
     assert len(set(identifiers)) == len(identifiers)
 
 
-def test_the_dashboard_asks_for_the_data_source_and_names_no_other() -> None:
+def test_dashboard_uses_only_the_data_source_variable() -> None:
     (variable,) = DASHBOARD["templating"]["list"]
     assert (variable["name"], variable["type"], variable["query"]) == (
         "datasource",

@@ -123,7 +123,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_downloads_under_way_are_finished(
+def test_shutdown_finishes_downloads_in_progress(
     command: str, secure: object, certificate: Certificate, tmp_path: Path
 ) -> None:
     with ExitStack() as stack:
@@ -141,7 +141,7 @@ def test_downloads_under_way_are_finished(
         served.check_ended_well()
 
 
-def test_until_listening_ends_everybody_is_answered_and_told(tmp_path: Path) -> None:
+def test_requests_before_listening_ends_are_answered_with_connection_close(tmp_path: Path) -> None:
     with ExitStack() as stack:
         served = stack.enter_context(serving(tmp_path, DRAIN_DELAY=FOR_EVER, DRAIN_TIMEOUT=FOR_EVER))
         reader = served.read(stack)
@@ -161,7 +161,7 @@ def test_until_listening_ends_everybody_is_answered_and_told(tmp_path: Path) -> 
             slow.read_to_the_end()
 
 
-def test_who_does_not_finish_in_time_is_cut(tmp_path: Path) -> None:
+def test_downloads_beyond_drain_timeout_are_aborted(tmp_path: Path) -> None:
     with ExitStack() as stack:
         served = stack.enter_context(serving(tmp_path, DRAIN_TIMEOUT="0.5"))
         reader = served.read(stack)
@@ -172,7 +172,7 @@ def test_who_does_not_finish_in_time_is_cut(tmp_path: Path) -> None:
         assert b"the service is going away" in served.service.output
 
 
-def test_a_person_at_the_terminal_waits_for_answers_alone(tmp_path: Path) -> None:
+def test_sigint_waits_for_responses_in_progress_only(tmp_path: Path) -> None:
     with ExitStack() as stack:
         served = stack.enter_context(serving(tmp_path, DRAIN_DELAY=FOR_EVER, DRAIN_TIMEOUT=FOR_EVER))
         reader = served.read(stack)
@@ -182,7 +182,7 @@ def test_a_person_at_the_terminal_waits_for_answers_alone(tmp_path: Path) -> Non
         served.check_ended_well()
 
 
-def test_what_is_being_made_ends_too(tmp_path: Path) -> None:
+def test_shutdown_cancels_downloads_and_derivations_of_base_images(tmp_path: Path) -> None:
     """A base image that is hashed, one that is fetched, and a question that is never answered."""
     huge = tmp_path / "huge.iso"
     write_sparse_live_iso(huge, 2**36)  # as a hole; to hash it takes a minute
@@ -213,7 +213,7 @@ def test_what_is_being_made_ends_too(tmp_path: Path) -> None:
         assert service.process.wait(_PATIENCE_SECONDS) == 0, service.output.decode()
 
 
-def test_what_hangs_is_left_behind_at_the_second_signal(tmp_path: Path) -> None:
+def test_second_signal_exits_although_a_thread_hangs(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(HANGING_LOOKUP)
     images = [{**os_image(tmp_path / "x.iso", "hanging"), "url": "http://hanging.test/x.iso"}]
     environment = {"PYTHONPATH": f"{tmp_path}:{CHECKOUT}"}
