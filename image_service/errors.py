@@ -1,7 +1,7 @@
-"""The one exception family: each error knows its HTTP status and a stable, machine-readable code.
+"""The one exception family. Each class has a stable code; ``http/problem`` maps classes to statuses.
 
-A message says what was wrong, where (offset, size, name) and what would be right. It never holds a
-credential, an Ignition config or any other text of the customization.
+A detail says what is wrong, where (offset, size, name) and what would be right. It never contains a
+credential, an Ignition config or any other text of a customization.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from typing import ClassVar, Self
 
 
 class ImageServiceError(Exception):
-    """Anything that this service refuses or cannot do, with the answer that a client gets.
+    """A request that is refused, or an operation that failed.
 
     Args:
-        detail: what was wrong, where, and what would be right; shown to the client and logged.
-        retry_after_seconds: when it is worth asking again; becomes ``Retry-After``.
-        fields: further header fields that the answer must carry (``Allow``, ``WWW-Authenticate``).
+        detail: what is wrong, where, and what would be right; shown to the client and logged.
+        retry_after_seconds: when a retry may succeed; becomes ``Retry-After``.
+        fields: further header fields that the response must carry (``Allow``, ``WWW-Authenticate``).
     """
 
-    status: ClassVar[int] = 500
     code: ClassVar[str] = "internal-error"
 
     def __init__(
@@ -34,54 +33,50 @@ class ImageServiceError(Exception):
         self.retry_after_seconds = retry_after_seconds
         self.fields = fields
 
-    def again(self) -> Self:
-        """Make an equal one, to be kept or to be raised once more.
+    def copy(self) -> Self:
+        """Return an equal error without a traceback, to be kept or to be raised again.
 
-        An exception that was raised keeps all that it came through alive, and grows each time.
+        A raised exception keeps every frame on its way alive, and its traceback grows each time it is raised.
         """
         return copy.copy(self)
 
 
 class ConfigurationError(ImageServiceError):
-    """The environment does not make a configuration; ``detail`` lists every fault."""
+    """The settings are invalid; ``detail`` lists every fault."""
 
     code = "configuration-invalid"
 
 
-# What the client sent.
+# Requests
 
 
 class InvalidRequest(ImageServiceError):
-    """The request cannot be understood (RFC 9110 section 15.5.1)."""
+    """The request is malformed (RFC 9110 section 15.5.1)."""
 
-    status = 400
     code = "request-invalid"
 
 
 class InvalidParameter(InvalidRequest):
-    """A parameter of the contract is missing or has no such value."""
+    """A parameter is missing or has an invalid value."""
 
     code = "parameter-invalid"
 
 
 class Unauthorized(ImageServiceError):
-    """assisted-service wants (other) credentials."""
+    """assisted-service requires other credentials, or some."""
 
-    status = 401
     code = "unauthorized"
 
 
 class Forbidden(ImageServiceError):
-    """assisted-service does not let these credentials see the infra-env."""
+    """assisted-service denies these credentials access to the infra-env."""
 
-    status = 403
     code = "forbidden"
 
 
 class NotFound(ImageServiceError):
     """There is no such resource, infra-env or base image."""
 
-    status = 404
     code = "not-found"
 
 
@@ -92,114 +87,104 @@ class UnknownBaseImage(NotFound):
 
 
 class MethodNotAllowed(ImageServiceError):
-    """The resource exists and is only read."""
+    """The resource exists but does not support the method."""
 
-    status = 405
     code = "method-not-allowed"
 
 
 class RequestTimeout(ImageServiceError):
     """The request head did not arrive in time."""
 
-    status = 408
     code = "request-timeout"
 
 
 class Conflict(ImageServiceError):
     """assisted-service cannot answer for the infra-env in its present state."""
 
-    status = 409
     code = "conflict"
 
 
 class PreconditionFailed(ImageServiceError):
-    """The representation is not the one that the client asked for."""
+    """A precondition of the request is false (RFC 9110 section 13)."""
 
-    status = 412
     code = "precondition-failed"
 
 
 class ContentTooLarge(ImageServiceError):
-    """Request content where none is taken."""
+    """The request has content where none is accepted, or too much."""
 
-    status = 413
     code = "content-not-accepted"
 
 
 class UriTooLong(ImageServiceError):
     """The request target is longer than the limit."""
 
-    status = 414
     code = "target-too-long"
 
 
 class UnsupportedMediaType(ImageServiceError):
-    """A management request whose content is not JSON."""
+    """The content of a management request is not JSON."""
 
-    status = 415
     code = "content-type-unsupported"
 
 
 class RangeNotSatisfiable(ImageServiceError):
-    """Nothing of what was asked for exists."""
+    """No requested range overlaps the representation."""
 
-    status = 416
     code = "range-not-satisfiable"
 
 
 class ExpectationFailed(ImageServiceError):
-    """An expectation other than ``100-continue``."""
+    """The request has an expectation other than ``100-continue``."""
 
-    status = 417
     code = "expectation-failed"
 
 
 class MisdirectedRequest(ImageServiceError):
-    """A management request for a host that this listener is not."""
+    """A management request names a host other than this listener."""
 
-    status = 421
     code = "host-misdirected"
 
 
 class HeadTooLarge(ImageServiceError):
     """The request head is larger than the limit, or has too many fields."""
 
-    status = 431
     code = "head-too-large"
 
 
 class NotImplementedMethod(ImageServiceError):
-    """A method, or a transfer coding, that this service does not know."""
+    """The method or transfer coding is not implemented."""
 
-    status = 501
     code = "not-implemented"
 
 
 class VersionNotSupported(ImageServiceError):
-    """Neither HTTP/1.0 nor HTTP/1.1."""
+    """The HTTP version is neither 1.0 nor 1.1."""
 
-    status = 505
     code = "http-version-unsupported"
 
 
-# What the customization holds.
+# Customizations
 
 
 class Unprocessable(ImageServiceError):
     """The customization cannot be laid over the base image."""
 
-    status = 422
     code = "customization-invalid"
 
 
 class IgnitionInvalid(Unprocessable):
-    """JSON, but not an Ignition version 3 config."""
+    """The config is not an Ignition version 3 config."""
 
     code = "ignition-invalid"
 
 
+class IgnitionNotJson(IgnitionInvalid):
+    """The config is not even JSON."""
+
+
 class IgnitionTooLarge(Unprocessable):
-    """The config does not fit its embed area, however compressed."""
+    """The compressed config does not fit its embed area."""
 
     code = "ignition-too-large"
 
@@ -211,7 +196,7 @@ class RamdiskTooLarge(Unprocessable):
 
 
 class KernelArgumentInvalid(Unprocessable):
-    """A kernel argument that a boot loader would run, split or drop."""
+    """A kernel argument would be executed, split or dropped by a boot loader."""
 
     code = "kernel-argument-invalid"
 
@@ -222,58 +207,57 @@ class KernelArgumentsTooLarge(Unprocessable):
     code = "kernel-arguments-too-large"
 
 
-# What the base images and assisted-service do.
+# Files
 
 
 class BaseImageError(ImageServiceError):
-    """A file is not a base image that can be served; says why, by name and offset."""
+    """A file cannot be served as a base image."""
 
-    status = 503
     code = "base-image-refused"
 
 
-class FileNotInIso(BaseImageError):
-    """A file that was looked up in a base image is not there."""
+class FormatError(BaseImageError):
+    """The bytes of a file violate its format; ``detail`` names the part, the offset and the size."""
+
+
+class FileNotInImage(FormatError):
+    """A file system image has no file of that path."""
+
+
+# Operation
 
 
 class Unavailable(ImageServiceError):
-    """Not now: the image is not ready, or the service is at its limit."""
+    """The image is not ready yet, or a limit of this service is reached."""
 
-    status = 503
     code = "unavailable"
 
 
 class StreamMetadataInvalid(ImageServiceError):
-    """A stream's metadata is not what it should be; says where, as JSON paths."""
+    """Stream metadata is invalid; ``detail`` names the member as a JSON path."""
 
-    status = 502
     code = "stream-metadata-invalid"
 
 
 class UpstreamError(ImageServiceError):
-    """assisted-service is unreachable or answered garbage."""
+    """assisted-service is unreachable, or its response is invalid."""
 
-    status = 502
     code = "upstream-failed"
 
 
 class UpstreamTimeout(ImageServiceError):
-    """assisted-service did not answer in time."""
+    """assisted-service did not respond in time."""
 
-    status = 504
     code = "upstream-timeout"
 
 
-# What this service keeps for itself. No request fails of it: whoever asks goes on without.
-
-
 class StoreFailed(ImageServiceError):
-    """The store of snapshots cannot be read or written: damaged, full, locked or not allowed."""
+    """The snapshot store is damaged, full, locked or not accessible; requests are served without it."""
 
     code = "store-failed"
 
 
 class SnapshotUnreadable(ImageServiceError):
-    """A stored snapshot cannot be opened: other credentials, another secret, another release, or damage."""
+    """A stored snapshot cannot be decrypted: other credentials, secret or release, or damage."""
 
     code = "snapshot-unreadable"

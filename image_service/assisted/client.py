@@ -25,7 +25,6 @@ from image_service.assisted.answers import Ignition, InfraEnv, read_infra_env
 from image_service.assisted.body import collect
 from image_service.assisted.failures import (
     CLIENT_ERRORS,
-    RETRY_AFTER_SECONDS,
     failure,
     refusal,
     upstream_error,
@@ -37,6 +36,7 @@ from image_service.coreos.ignition import check_ignition
 from image_service.errors import (
     ConfigurationError,
     Forbidden,
+    IgnitionNotJson,
     ImageServiceError,
     NotFound,
     Unauthorized,
@@ -45,6 +45,7 @@ from image_service.errors import (
 )
 from image_service.formats.initrd import is_initrd
 from image_service.http.dates import parse_http_date
+from image_service.http.problem import status_of
 from image_service.images.reference import CredentialScheme
 
 if TYPE_CHECKING:
@@ -64,6 +65,12 @@ INFRA_ENV_LIMIT_BYTES = 16 * 1024 * 1024  # it repeats the config's override, as
 RAMDISK_LIMIT_BYTES = 64 * 1024 * 1024
 THREAD_BYTES = 128 * 1024
 """JSON larger than this is read in a thread: a tree of 8 MiB takes the parser more than a second."""
+API_KEY_PARAMETER = "api_key"
+CREDENTIAL_FIELDS = {
+    CredentialScheme.IMAGE_TOKEN: "Image-Token",
+    CredentialScheme.AUTHORIZATION: "Authorization",
+}
+"""The header field that carries a credential; API keys are a query parameter."""
 _API = ("api", "assisted-install", "v2", "infra-envs")
 _CACHED_CONNECTIONS = 4
 _CACHED_SECONDS = 60  # below the idle timeout of the usual proxies, which close without notice
@@ -235,7 +242,7 @@ class AssistedService:
             answer = await asked
         except ImageServiceError as error:
             self._count(question.kind, _outcome(error), self._reactor.seconds() - began)
-            self._log.info("{detail}", detail=error.detail, status=error.status, code=error.code)
+            self._log.info("{detail}", detail=error.detail, status=status_of(error), code=error.code)
             raise error from None  # what it was raised in the wake of may quote the answer
         else:
             self._count(question.kind, "ok", self._reactor.seconds() - began)
@@ -297,19 +304,20 @@ def _parse(base_url: str) -> EncodedURL:
 def _pass_on(credentials: Credentials, parameters: list[tuple[str, str]], headers: Headers) -> None:
     """Put the credential where assisted-service looks for one of its kind."""
     if credentials.scheme is CredentialScheme.API_KEY:
-        parameters.append(("api_key", credentials.secret))
+        parameters.append((API_KEY_PARAMETER, credentials.secret))
         return
+    field = CREDENTIAL_FIELDS[credentials.scheme]
     if not (credentials.secret.isascii() and credentials.secret.isprintable()):
-        detail = f"{credentials.scheme.value} holds characters that no field value may have"
+        detail = f"{field} holds characters that no field value may have"
         raise Unauthorized(detail, fields=(("WWW-Authenticate", "Bearer"),))
-    headers.setRawHeaders(credentials.scheme.value, [credentials.secret])
+    headers.setRawHeaders(field, [credentials.secret])
 
 
 def _check(config: bytes) -> None:
     try:
         check_ignition(config)
-    except UpstreamError as error:
-        raise UpstreamError(error.detail, retry_after_seconds=RETRY_AFTER_SECONDS) from None
+    except IgnitionNotJson:
+        raise upstream_error(f"the Ignition config of {len(config)} bytes is not JSON") from None
 
 
 def _outcome(error: ImageServiceError) -> str:

@@ -156,9 +156,9 @@ class Catalog:
             Unavailable: not yet, or not now; says why and when to ask again.
             BaseImageError: the image was refused; says why.
         """
-        arrival = self._index.get((version, architecture, kind.base))
+        arrival = self._index.get((version, architecture, kind.base_kind))
         if arrival is None:
-            raise UnknownBaseImage(self._absence(version, architecture, kind.base))
+            raise UnknownBaseImage(self._absence(version, architecture, kind.base_kind))
         if arrival.base is None:
             raise arrival.refusal()
         return arrival.base
@@ -173,7 +173,7 @@ class Catalog:
         Returns:
             the image; None: there is none that is ready, or several are alike and only a name tells which.
         """
-        bases = [arrival.base for arrival in self._arrivals if arrival.kind is kind.base]
+        bases = [arrival.base for arrival in self._arrivals if arrival.kind is kind.base_kind]
         alike = [base for base in bases if base is not None and base.sha256 == sha256]
         return alike[0] if len(alike) == 1 else None
 

@@ -22,7 +22,7 @@ from image_service.images.extents import BaseFile
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from image_service.formats.iso9660 import ReadAt
+    from image_service.formats.reading import ReadAt
 
 UNKNOWN = "unknown"
 """What a base image's architecture is called where nothing tells it."""

@@ -21,7 +21,6 @@ from image_service.errors import (
     IgnitionInvalid,
     KernelArgumentInvalid,
     Unprocessable,
-    UpstreamError,
 )
 from image_service.formats.initrd import is_initrd
 from image_service.images.canvas import full_canvas
@@ -198,8 +197,6 @@ def _read_ignition(path: str) -> bytes:
     config = Path(path).read_bytes()
     try:
         check_ignition(config)
-    except UpstreamError:  # it takes all configs for assisted-service's
-        raise IgnitionInvalid(f"{path}: the Ignition config is not JSON") from None
     except IgnitionInvalid as error:
         raise IgnitionInvalid(f"{path}: {error.detail}") from None
     return config

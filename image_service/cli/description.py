@@ -11,11 +11,12 @@ from image_service.coreos.json_file import read_json_object
 from image_service.coreos.live_iso import BootFiles  # noqa: TC001 - attrs resolves annotations at run time
 from image_service.errors import BaseImageError
 from image_service.formats.initrd import read_members
-from image_service.formats.iso9660 import IsoFile, read_exactly, read_iso9660
+from image_service.formats.iso9660 import IsoFile, read_iso9660
+from image_service.formats.reading import read_exactly
 
 if TYPE_CHECKING:
     from image_service.coreos.live_iso import EmbedArea, LiveIso
-    from image_service.formats.iso9660 import ReadAt
+    from image_service.formats.reading import ReadAt
     from image_service.images.base import BaseImage
 
 _FEATURES = "coreos/features.json"

@@ -8,14 +8,14 @@ from image_service.cli.base import open_base
 from image_service.cli.command import add_base, add_output, end_in_order
 from image_service.cli.output import choose_output
 from image_service.images.netboot import artifact
-from image_service.images.reference import Artifact
+from image_service.images.reference import BootArtifact
 
 if TYPE_CHECKING:
     import argparse
 
     from image_service.cli.command import AddParser
 
-FILES = {"kernel": Artifact.KERNEL, "initrd": Artifact.INITRD, "rootfs": Artifact.ROOTFS}
+FILES = {"kernel": BootArtifact.KERNEL, "initrd": BootArtifact.INITRD, "rootfs": BootArtifact.ROOTFS}
 
 
 def add(add_parser: AddParser) -> None:

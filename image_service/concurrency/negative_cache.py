@@ -42,7 +42,7 @@ class NegativeCache(Generic[_Key]):
         """
         error, until = self._known.peek(key) or (None, 0.0)
         if error is not None and self._clock.seconds() < until:
-            raise error.again()
+            raise error.copy()
 
     def add(self, key: _Key, error: NotFound) -> None:
         """Remember that something is not there; beyond ``MAX_ABSENCES`` the oldest is forgotten.
@@ -51,4 +51,4 @@ class NegativeCache(Generic[_Key]):
             key: what.
             error: what was said about it.
         """
-        self._known[key] = (error.again(), self._clock.seconds() + ABSENT_SECONDS)
+        self._known[key] = (error.copy(), self._clock.seconds() + ABSENT_SECONDS)

@@ -22,7 +22,7 @@ import attrs
 from image_service.coreos.kargs import KernelArgument, Operation, edit, render_area
 from image_service.coreos.kargs_areas import KargsArea, KargsAreas
 from image_service.coreos.minimal_iso import LIVEISO
-from image_service.errors import BaseImageError
+from image_service.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -104,11 +104,11 @@ def make_areas(configs: Sequence[BootConfig]) -> BootConfigs:
         the same with an area in place of the arguments of each line that looks for the full ISO.
 
     Raises:
-        BaseImageError: there is no such line, or two of them have different arguments.
+        FormatError: there is no such line, or two of them have different arguments.
     """
     found = {match[1].strip() for config in configs for match in _live_lines(config)}
     if len(found) != 1:
-        raise BaseImageError(
+        raise FormatError(
             f"the lines with {LIVEISO} in {_paths(configs)} have {len(found)} different sets of kernel"
             " arguments; they must have one"
         )
@@ -129,7 +129,7 @@ def derive_configs(boot: BootConfigs, initrds: Sequence[str]) -> BootConfigs:
         every line that names some.
 
     Raises:
-        BaseImageError: a configuration names no initrds, or inside an area, or the argument outside one.
+        FormatError: a configuration names no initrds, or inside an area, or the argument outside one.
         KernelArgumentsTooLarge: the arguments do not fit their areas.
     """
     default = _without_liveiso(boot.default)
@@ -138,7 +138,7 @@ def derive_configs(boot: BootConfigs, initrds: Sequence[str]) -> BootConfigs:
         areas = KargsAreas(default, boot.size, config.areas)
         derived = _add_initrds(_with_arguments(config, areas), boot.size, initrds)
         if LIVEISO.encode() in derived.content:
-            raise BaseImageError(f"{config.path} has {LIVEISO} outside of its areas of kernel arguments")
+            raise FormatError(f"{config.path} has {LIVEISO} outside of its areas of kernel arguments")
         configs.append(derived)
     return BootConfigs(default, boot.size, tuple(configs))
 
@@ -194,10 +194,10 @@ def _add_initrds(config: BootConfig, size: int, initrds: Sequence[str]) -> BootC
     grammar = _grammar(config)
     ends = [match.end() for match in grammar.initrd.finditer(config.content)]
     if not ends:
-        raise BaseImageError(f"{config.path} names no initrd")
+        raise FormatError(f"{config.path} names no initrd")
     for area in config.areas:
         if bisect_right(ends, area.offset) != bisect_right(ends, area.offset + size):
-            raise BaseImageError(f"{config.path} names an initrd inside the area at offset {area.offset}")
+            raise FormatError(f"{config.path} names an initrd inside the area at offset {area.offset}")
     addition = b"".join(grammar.separator + initrd.encode() for initrd in initrds)
     pieces = (config.content[start:end] for start, end in pairwise([0, *ends, len(config.content)]))
     return attrs.evolve(

@@ -6,20 +6,17 @@ import json
 import re
 from contextlib import suppress
 
-from image_service.errors import IgnitionInvalid, UpstreamError
+from image_service.errors import IgnitionInvalid, IgnitionNotJson
 
 # Semantic version 3.x.y, or a specification's draft.
 _VERSION_3 = re.compile(r"3\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-experimental)?", re.ASCII)
 
 
 def check_ignition(body: bytes) -> None:
-    """Refuse what is not an Ignition version 3 config. No message quotes it: it holds secrets.
-
-    Args:
-        body: as assisted-service sent it.
+    """Raise unless ``body`` is an Ignition version 3 config. No detail quotes it: it contains secrets.
 
     Raises:
-        UpstreamError: it is not JSON.
+        IgnitionNotJson: it is not JSON.
         IgnitionInvalid: it is JSON, but not a version 3 config.
     """
     config = _parse(body)
@@ -39,7 +36,7 @@ def _parse(body: bytes) -> object:
     with suppress(ValueError, RecursionError):
         return json.loads(body.decode(), parse_constant=_refuse_constant)
     # Outside of the decoder's error, which holds the whole config and would be this one's context.
-    raise UpstreamError(f"assisted-service sent an Ignition config of {len(body)} bytes that is not JSON")
+    raise IgnitionNotJson(f"the Ignition config of {len(body)} bytes is not JSON")
 
 
 def _refuse_constant(name: str) -> object:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.errors import BaseImageError
-from image_service.formats.iso9660 import read_exactly
+from image_service.errors import FormatError
+from image_service.formats.reading import read_exactly
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from image_service.formats.iso9660 import IsoFile, ReadAt
+    from image_service.formats.iso9660 import IsoFile
+    from image_service.formats.reading import ReadAt
 
 _MAX_LENGTH = 64 * 1024  # bytes; real ones have some hundred
 _MAX_TEXT = 2048  # the longest text that any field has a use for
@@ -64,28 +65,28 @@ class JsonObject:
             raise self._wrong(name, f"a list of 1 to {limit} objects")
         return [_object(f"{self.where} {name}[{index}]", item) for index, item in enumerate(value)]
 
-    def _wrong(self, name: str, right: str) -> BaseImageError:
-        return BaseImageError(f"{self.where}: {name!r} must be {right}")
+    def _wrong(self, name: str, right: str) -> FormatError:
+        return FormatError(f"{self.where}: {name!r} must be {right}")
 
 
 def read_json_object(read_at: ReadAt, file: IsoFile) -> JsonObject:
     """Read a file that holds one JSON object.
 
     Raises:
-        BaseImageError: it does not.
+        FormatError: it does not.
     """
     if file.length > _MAX_LENGTH:
-        raise BaseImageError(f"{file.path} has {file.length} bytes, more than {_MAX_LENGTH}")
+        raise FormatError(f"{file.path} has {file.length} bytes, more than {_MAX_LENGTH}")
     try:
         value = json.loads(read_exactly(read_at, file.offset, file.length).decode())
     except (ValueError, RecursionError):
-        raise BaseImageError(f"{file.path} at offset {file.offset} is not JSON") from None
+        raise FormatError(f"{file.path} at offset {file.offset} is not JSON") from None
     return _object(file.path, value)
 
 
 def _object(where: str, value: object) -> JsonObject:
     if not isinstance(value, dict):
-        raise BaseImageError(f"{where} must be a JSON object")
+        raise FormatError(f"{where} must be a JSON object")
     return JsonObject(where, value)
 
 

@@ -21,15 +21,16 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.coreos.json_file import read_json_object
-from image_service.errors import BaseImageError, FileNotInIso
-from image_service.formats.iso9660 import read_exactly
+from image_service.errors import FileNotInImage, FormatError
+from image_service.formats.reading import read_exactly
 from image_service.formats.spans import Span, check_room
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from image_service.coreos.json_file import JsonObject
-    from image_service.formats.iso9660 import Iso9660, ReadAt
+    from image_service.formats.iso9660 import Iso9660
+    from image_service.formats.reading import ReadAt
 
 KARGS_JSON = "coreos/kargs.json"
 _MAX_AREA = 2048  # bytes; what the kernel takes, and coreos-installer's limit
@@ -60,12 +61,12 @@ class KargsArea:
         """The arguments in the area's bytes, without blanks around them.
 
         Raises:
-            BaseImageError: they are not text.
+            FormatError: they are not text.
         """
         try:
             return data.rstrip(self.pad).rstrip(self.end).decode().strip()
         except UnicodeDecodeError:
-            raise BaseImageError(f"the kernel arguments at offset {self.offset} are not UTF-8") from None
+            raise FormatError(f"the kernel arguments at offset {self.offset} are not UTF-8") from None
 
 
 @attrs.frozen
@@ -91,12 +92,12 @@ class KargsAreas:
         """The arguments that all areas hold.
 
         Raises:
-            BaseImageError: they do not all hold the same, or no text.
+            FormatError: they do not all hold the same, or no text.
         """
         held = [area.parse(read_exactly(read_at, area.offset, self.size)) for area in self.areas]
         for span, arguments in zip(self.spans, held, strict=True):
             if arguments != held[0]:
-                raise BaseImageError(f"kernel arguments differ: {self.spans[0]} and {span}")
+                raise FormatError(f"kernel arguments differ: {self.spans[0]} and {span}")
         return held[0]
 
 
@@ -112,11 +113,11 @@ def find_kargs_areas(iso: Iso9660, read_at: ReadAt, size: int) -> KargsAreas | N
         the areas, inside their files; None: the image has none.
 
     Raises:
-        BaseImageError: what describes them is wrong.
+        FormatError: what describes them is wrong.
     """
     try:
         file = iso.find(KARGS_JSON)
-    except FileNotInIso:
+    except FileNotInImage:
         return _areas_of_header(read_at, size)
     return _areas_of_json(iso, read_json_object(read_at, file))
 
@@ -125,7 +126,7 @@ def _areas_of_json(iso: Iso9660, info: JsonObject) -> KargsAreas:
     default, size = info.text("default"), info.count("size")
     _check_size(info.where, size)
     if len(default.encode()) > size:
-        raise BaseImageError(
+        raise FormatError(
             f"{info.where}: the default arguments take {len(default.encode())} bytes, the areas have {size}"
         )
     return _in_order(default, size, [_area(iso, file, size) for file in info.objects("files", _MAX_FILES)])
@@ -147,7 +148,7 @@ def _areas_of_header(read_at: ReadAt, image_size: int) -> KargsAreas | None:
     name = f"the coreKarg header at offset {_HEADER_OFFSET}"
     areas = [KargsArea(offset, _PAD, _END, name) for offset in takewhile(bool, offsets)]
     if not areas:
-        raise BaseImageError(f"{name} lists no areas")
+        raise FormatError(f"{name} lists no areas")
     _check_size(name, size)
     for offset in (default_offset, *(area.offset for area in areas)):
         check_room("the image", offset, size, image_size)
@@ -161,6 +162,4 @@ def _in_order(default: str, size: int, areas: Iterable[KargsArea]) -> KargsAreas
 
 def _check_size(name: str, size: int) -> None:
     if not 0 < size <= _MAX_AREA:
-        raise BaseImageError(
-            f"{name}: areas of kernel arguments must have 1 to {_MAX_AREA} bytes, not {size}"
-        )
+        raise FormatError(f"{name}: areas of kernel arguments must have 1 to {_MAX_AREA} bytes, not {size}")

@@ -22,14 +22,16 @@ import attrs
 from image_service.coreos.json_file import read_json_object
 from image_service.coreos.kargs_areas import KARGS_JSON, KargsAreas, find_kargs_areas
 from image_service.coreos.minimal_iso import MinimalIso, read_minimal_iso
-from image_service.errors import BaseImageError, FileNotInIso
-from image_service.formats.iso9660 import IsoFile, read_exactly, read_iso9660
+from image_service.errors import FileNotInImage, FormatError
+from image_service.formats.iso9660 import IsoFile, read_iso9660
+from image_service.formats.reading import read_exactly
 from image_service.formats.spans import Span, check_room, refuse_overlaps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from image_service.formats.iso9660 import Iso9660, ReadAt
+    from image_service.formats.iso9660 import Iso9660
+    from image_service.formats.reading import ReadAt
 
 RAMDISK_FILE = "images/assisted_installer_custom.img"
 ROOTFS_FILE = "images/pxeboot/rootfs.img"
@@ -126,12 +128,12 @@ def read_live_iso(read_at: ReadAt, size: int) -> LiveIso:
         its layout, in which no area leaves its file or overlaps another.
 
     Raises:
-        BaseImageError: this is not a CoreOS live ISO, or one that cannot be customized safely; the
+        FormatError: this is not a CoreOS live ISO, or one that cannot be customized safely; the
             message has the name, the offset and the reason.
     """
     iso = read_iso9660(read_at, size)
     if not iso.volume_id.startswith(_VOLUME_IDS):
-        raise BaseImageError(
+        raise FormatError(
             f"volume {iso.volume_id!r} is not of CoreOS: it must begin with {', '.join(_VOLUME_IDS)}"
         )
     ignition = _find_ignition_area(iso, read_at)
@@ -162,7 +164,7 @@ def _find(iso: Iso9660, *paths: str) -> IsoFile | None:
     for path in paths:
         try:
             return iso.find(path)
-        except FileNotInIso:
+        except FileNotInImage:
             continue
     return None
 
@@ -170,7 +172,7 @@ def _find(iso: Iso9660, *paths: str) -> IsoFile | None:
 def _find_ignition_area(iso: Iso9660, read_at: ReadAt) -> EmbedArea:
     try:
         info = read_json_object(read_at, iso.find("coreos/igninfo.json"))
-    except FileNotInIso:
+    except FileNotInImage:
         file = iso.find("images/ignition.img")
         offset, length = 0, file.length
     else:
@@ -179,7 +181,7 @@ def _find_ignition_area(iso: Iso9660, read_at: ReadAt) -> EmbedArea:
         length = info.count("length", file.length - offset)
     check_room(file.path, offset, length, file.length)
     if not 0 < length <= _MAX_IGNITION_AREA:
-        raise BaseImageError(
+        raise FormatError(
             f"the Ignition area in {file.path} must have 1 to {_MAX_IGNITION_AREA} bytes, not {length}"
         )
     return EmbedArea(file.offset + offset, length)
@@ -212,7 +214,7 @@ def _find_minimal(
         return None, "the ISO has no embed areas for kernel arguments"
     try:
         return read_minimal_iso(read_at, file, size), ""
-    except BaseImageError as error:
+    except FormatError as error:
         return None, error.detail
 
 

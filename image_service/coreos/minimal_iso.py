@@ -30,15 +30,16 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 
 from image_service.coreos.json_file import read_json_object
-from image_service.errors import BaseImageError
+from image_service.errors import FormatError
 from image_service.formats.bincode import Fields
-from image_service.formats.iso9660 import SECTOR, IsoFile, read_exactly
+from image_service.formats.iso9660 import SECTOR, IsoFile
+from image_service.formats.reading import read_exactly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from image_service.coreos.json_file import JsonObject
-    from image_service.formats.iso9660 import ReadAt
+    from image_service.formats.reading import ReadAt
 
 LIVEISO = "coreos.liveiso="
 """What the kernel argument begins with that makes a boot look for the full ISO's volume."""
@@ -99,16 +100,14 @@ class MinimalIso:
             the offset of the first in the minimal ISO.
 
         Raises:
-            BaseImageError: no file that both have holds all of them.
+            FormatError: no file that both have holds all of them.
         """
         for piece in self.pieces:
             if isinstance(piece, CopiedFile) and (
                 piece.full <= offset and offset + length <= piece.full + piece.length
             ):
                 return piece.minimal + offset - piece.full
-        raise BaseImageError(
-            f"the minimal ISO does not have the full one's {length} bytes at offset {offset}"
-        )
+        raise FormatError(f"the minimal ISO does not have the full one's {length} bytes at offset {offset}")
 
 
 def read_minimal_iso(read_at: ReadAt, file: IsoFile, image_size: int) -> MinimalIso:
@@ -123,7 +122,7 @@ def read_minimal_iso(read_at: ReadAt, file: IsoFile, image_size: int) -> Minimal
         the recipe, no file of which leaves the full ISO.
 
     Raises:
-        BaseImageError: the file is damaged, or asks for more than a minimal ISO can be.
+        FormatError: the file is damaged, or asks for more than a minimal ISO can be.
     """
     fields = Fields(file.path, read_exactly(read_at, file.offset, min(file.length, _MAX_LENGTH)))
     _check_header(fields)
@@ -143,7 +142,7 @@ def verify(minimal: MinimalIso, read_at: ReadAt, check: Callable[[], None]) -> N
         check: called before each MiB; what it raises ends this.
 
     Raises:
-        BaseImageError: it is another one; or the full ISO ends too soon.
+        FormatError: it is another one; or the full ISO ends too soon.
     """
     digest = hashlib.sha256()
     for piece in minimal.pieces:
@@ -152,7 +151,7 @@ def verify(minimal: MinimalIso, read_at: ReadAt, check: Callable[[], None]) -> N
             check()
             digest.update(_cut(piece, start, min(_CHUNK, length - start), read_at))
     if digest.hexdigest() != minimal.sha256:
-        raise BaseImageError(
+        raise FormatError(
             f"the minimal ISO of {minimal.size} bytes has the SHA-256 {digest.hexdigest()},"
             f" not the {minimal.sha256} that its builder noted"
         )
@@ -169,7 +168,7 @@ def render_kargs_json(original: bytes, default: str) -> bytes:
         as many bytes: the fields that are known, and blanks.
 
     Raises:
-        BaseImageError: the original is not what a builder writes, or the new one does not fit in its place.
+        FormatError: the original is not what a builder writes, or the new one does not fit in its place.
     """
     file = IsoFile("coreos/kargs.json", 0, len(original))
     info = read_json_object(lambda start, length: original[start : start + length], file)
@@ -177,7 +176,7 @@ def render_kargs_json(original: bytes, default: str) -> bytes:
     content = {"default": default, "files": areas, "size": info.count("size")}
     rendered = json.dumps(content, indent=2, ensure_ascii=False).encode()
     if len(rendered) > len(original):
-        raise BaseImageError(
+        raise FormatError(
             f"{file.path} would take {len(rendered)} bytes in a minimal ISO, and has {len(original)}"
         )
     return rendered.ljust(len(original))
@@ -185,26 +184,26 @@ def render_kargs_json(original: bytes, default: str) -> bytes:
 
 def _check_header(fields: Fields) -> None:
     if fields.take(len(_MAGIC)) != _MAGIC:
-        raise BaseImageError(f"{fields.path} does not begin with MINISO: the minimal ISO was never packed")
+        raise FormatError(f"{fields.path} does not begin with MINISO: the minimal ISO was never packed")
     version = fields.take_number()
     if version != _VERSION:
-        raise BaseImageError(f"{fields.path} is of version {version}, and only {_VERSION} is known")
+        raise FormatError(f"{fields.path} is of version {version}, and only {_VERSION} is known")
     fields.take_bytes()
 
 
 def _read_files(fields: Fields, image_size: int) -> list[CopiedFile]:
     count = fields.take_number()
     if not 0 < count <= _MAX_FILES:
-        raise BaseImageError(f"{fields.path} must list 1 to {_MAX_FILES} files, not {count}")
+        raise FormatError(f"{fields.path} must list 1 to {_MAX_FILES} files, not {count}")
     files: list[CopiedFile] = []
     end = copied = 0
     for index in range(count):
         file = CopiedFile(fields.take_number() * SECTOR, fields.take_number() * SECTOR, fields.take_number())
         copied += file.length
         if not file.length or file.minimal < end:
-            raise BaseImageError(f"{fields.path}: file {index} is empty, or overlaps the one before: {file}")
+            raise FormatError(f"{fields.path}: file {index} is empty, or overlaps the one before: {file}")
         if file.full + file.length > image_size or copied > image_size:
-            raise BaseImageError(f"{fields.path}: file {index} leaves the ISO of {image_size} bytes: {file}")
+            raise FormatError(f"{fields.path}: file {index} leaves the ISO of {image_size} bytes: {file}")
         files.append(file)
         end = file.minimal + file.length
     return files
@@ -218,18 +217,18 @@ def _gaps(files: Sequence[CopiedFile]) -> int:
 def _unpack(path: str, packed: bytes, least: int) -> bytes:
     """The literal bytes, of which there must be at least so many."""
     if least > _MAX_LITERAL:
-        raise BaseImageError(f"{path} leaves {least} bytes between its files, more than {_MAX_LITERAL}")
+        raise FormatError(f"{path} leaves {least} bytes between its files, more than {_MAX_LITERAL}")
     decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_DECODER_MEMORY)
     try:
         literal = decompressor.decompress(packed, _MAX_LITERAL + 1)
     except lzma.LZMAError as error:
-        raise BaseImageError(f"the xz stream in {path} is damaged, or not one to be read: {error}") from None
+        raise FormatError(f"the xz stream in {path} is damaged, or not one to be read: {error}") from None
     if len(literal) > _MAX_LITERAL:
-        raise BaseImageError(f"the xz stream in {path} unpacks to more than {_MAX_LITERAL} bytes")
+        raise FormatError(f"the xz stream in {path} unpacks to more than {_MAX_LITERAL} bytes")
     if not decompressor.eof or decompressor.unused_data:
-        raise BaseImageError(f"the xz stream in {path} does not end where its {len(packed)} bytes do")
+        raise FormatError(f"the xz stream in {path} does not end where its {len(packed)} bytes do")
     if len(literal) < least:
-        raise BaseImageError(f"the xz stream in {path} unpacks to {len(literal)} bytes, and {least} are due")
+        raise FormatError(f"the xz stream in {path} unpacks to {len(literal)} bytes, and {least} are due")
     return literal
 
 

@@ -13,7 +13,7 @@ import stat
 import sys
 from typing import TYPE_CHECKING
 
-from image_service.errors import BaseImageError, FileNotInIso
+from image_service.errors import FileNotInImage, FormatError
 from image_service.formats.erofs import EROFS_MAGIC, EROFS_OFFSET, read_erofs
 from image_service.formats.file_tree import Window, find
 from image_service.formats.initrd import encode
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from image_service.formats.file_tree import Node
-    from image_service.formats.iso9660 import IsoFile, ReadAt
+    from image_service.formats.iso9660 import IsoFile
+    from image_service.formats.reading import ReadAt
 
 _NMSTATECTL = "usr/bin/nmstatectl"
 _FILE_SYSTEMS = ("root.squashfs", "root.erofs")
@@ -46,12 +47,12 @@ def read_nmstatectl(read_at: ReadAt, rootfs: IsoFile) -> bytes:
         the program.
 
     Raises:
-        FileNotInIso: there is no file system in the archive, or no nmstatectl in it.
-        BaseImageError: what lies on the path is damaged, too large or in a form that is not read.
+        FileNotInImage: there is no file system in the archive, or no nmstatectl in it.
+        FormatError: what lies on the path is damaged, too large or in a form that is not read.
     """
     node = _find_nmstatectl(_root(read_at, rootfs), rootfs)
     if not stat.S_ISREG(node.mode) or node.size > _MAX_EXECUTABLE:
-        raise BaseImageError(
+        raise FormatError(
             f"nmstatectl in {rootfs.path} is no file of up to {_MAX_EXECUTABLE} bytes:"
             f" mode {node.mode:o}, {node.size} bytes"
         )
@@ -75,7 +76,7 @@ def _root(read_at: ReadAt, rootfs: IsoFile) -> Node:
     for member in locate_members(read_at, rootfs):
         if member.path in _FILE_SYSTEMS:
             return _read_file_system(Window(read_at, member))
-    raise FileNotInIso(f"{rootfs.path} holds neither {' nor '.join(_FILE_SYSTEMS)}")
+    raise FileNotInImage(f"{rootfs.path} holds neither {' nor '.join(_FILE_SYSTEMS)}")
 
 
 def _read_file_system(window: Window) -> Node:
@@ -84,16 +85,16 @@ def _read_file_system(window: Window) -> Node:
         return read_squashfs(window)
     if window(EROFS_OFFSET, len(EROFS_MAGIC)) == EROFS_MAGIC:
         return read_erofs(window)
-    raise BaseImageError(f"{window.file.path} is neither squashfs nor erofs")
+    raise FormatError(f"{window.file.path} is neither squashfs nor erofs")
 
 
 def _find_nmstatectl(root: Node, rootfs: IsoFile) -> Node:
     for path in _candidates(root):
         try:
             return find(root, path)
-        except FileNotInIso:
+        except FileNotInImage:
             continue
-    raise FileNotInIso(f"no {_NMSTATECTL} in {rootfs.path}, neither at its root nor below {_DEPLOYMENTS}")
+    raise FileNotInImage(f"no {_NMSTATECTL} in {rootfs.path}, neither at its root nor below {_DEPLOYMENTS}")
 
 
 def _candidates(root: Node) -> Iterator[str]:
@@ -108,7 +109,7 @@ def _names(root: Node, path: str, pattern: re.Pattern[str]) -> list[str]:
     """The first few names in a directory that match; none where there is no directory."""
     try:
         directory = find(root, path)
-    except FileNotInIso:
+    except FileNotInImage:
         return []
     if not stat.S_ISDIR(directory.mode):
         return []

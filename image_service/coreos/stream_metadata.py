@@ -44,7 +44,7 @@ _METAL = ("artifacts", "metal")
 
 
 @attrs.frozen
-class Artifact:
+class StreamArtifact:
     """One file of a release.
 
     Args:
@@ -80,10 +80,10 @@ class Release:
     architecture: str
     version: str
     published: datetime
-    iso: Artifact
-    kernel: Artifact | None = None
-    initramfs: Artifact | None = None
-    rootfs: Artifact | None = None
+    iso: StreamArtifact
+    kernel: StreamArtifact | None = None
+    initramfs: StreamArtifact | None = None
+    rootfs: StreamArtifact | None = None
 
 
 def file_name(url: str) -> str:
@@ -182,9 +182,9 @@ def _releases(architectures: _Node, architecture: str, published: datetime) -> I
 _PARTS = ("kernel", "initramfs", "rootfs")
 
 
-def _artifact(node: _Node) -> Artifact:
+def _artifact(node: _Node) -> StreamArtifact:
     signature = _find(node, "signature")
-    return Artifact(
+    return StreamArtifact(
         location=node.member("location").matching(_is_location, _LOCATION_FAULT),
         sha256=node.member("sha256").matching(_SHA256.fullmatch, "must be 64 lower-case hexadecimal digits"),
         signature=signature.matching(_is_web_url, _URL_FAULT) if signature else None,

@@ -39,7 +39,7 @@ data:
 
 
 @attrs.frozen
-class HeldFile:
+class PublishedFile:
     """A file that is served.
 
     Args:
@@ -52,7 +52,7 @@ class HeldFile:
 
 
 @attrs.frozen
-class HeldRelease:
+class PublishedRelease:
     """What is held of one release for one architecture.
 
     Args:
@@ -66,11 +66,11 @@ class HeldRelease:
     architecture: str
     version: str
     published: datetime
-    iso: HeldFile
-    pxe: Mapping[str, HeldFile]
+    iso: PublishedFile
+    pxe: Mapping[str, PublishedFile]
 
 
-def render_stream(stream: str, base_url: str, releases: Iterable[HeldRelease]) -> bytes:
+def render_stream(stream: str, base_url: str, releases: Iterable[PublishedRelease]) -> bytes:
     """Write stream metadata.
 
     Args:
@@ -84,7 +84,7 @@ def render_stream(stream: str, base_url: str, releases: Iterable[HeldRelease]) -
     return f"{_json(_document(stream, base_url, tuple(releases)))}\n".encode("ascii")
 
 
-def render_config_map(stream: str, base_url: str, releases: Iterable[HeldRelease]) -> bytes:
+def render_config_map(stream: str, base_url: str, releases: Iterable[PublishedRelease]) -> bytes:
     """Write it as OpenShift keeps it in a cluster.
 
     Args:
@@ -112,7 +112,7 @@ def file_path(stream: str, version: str, architecture: str, name: str) -> str:
     return f"/streams/{stream}/{version}/{architecture}/{name}"
 
 
-def _document(stream: str, base_url: str, releases: tuple[HeldRelease, ...]) -> Mapping[str, object]:
+def _document(stream: str, base_url: str, releases: tuple[PublishedRelease, ...]) -> Mapping[str, object]:
     newest = max(release.published for release in releases)
     return {
         "stream": stream,
@@ -124,8 +124,8 @@ def _document(stream: str, base_url: str, releases: tuple[HeldRelease, ...]) -> 
     }
 
 
-def _metal(stream: str, base_url: str, release: HeldRelease) -> Mapping[str, object]:
-    def artifact(file: HeldFile) -> Mapping[str, str]:
+def _metal(stream: str, base_url: str, release: PublishedRelease) -> Mapping[str, object]:
+    def artifact(file: PublishedFile) -> Mapping[str, str]:
         url = base_url + file_path(stream, release.version, release.architecture, file.name)
         return {"location": url, "signature": url + SIGNATURE_SUFFIX, "sha256": file.sha256}
 

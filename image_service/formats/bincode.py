@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import attrs
 
-from image_service.errors import BaseImageError
+from image_service.errors import FormatError
 
 _ONE_BYTE = range(251)
 _LENGTHS = {251: 2, 252: 4, 253: 8}
@@ -33,11 +33,11 @@ class Fields:
         """Take so many bytes.
 
         Raises:
-            BaseImageError: there are not as many left.
+            FormatError: there are not as many left.
         """
         start, end = self._position, self._position + length
         if end > len(self._data):
-            raise BaseImageError(f"{self.path} ends too soon: {length} bytes are due at its offset {start}")
+            raise FormatError(f"{self.path} ends too soon: {length} bytes are due at its offset {start}")
         self._position = end
         return self._data[start:end]
 
@@ -45,13 +45,13 @@ class Fields:
         """Take a number of at most 64 bits.
 
         Raises:
-            BaseImageError: this is none.
+            FormatError: this is none.
         """
         first = self.take(1)[0]
         if first in _ONE_BYTE:
             return first
         if first not in _LENGTHS:
-            raise BaseImageError(
+            raise FormatError(
                 f"{self.path} has no number of at most 64 bits at its offset {self._position - 1}"
             )
         return int.from_bytes(self.take(_LENGTHS[first]), "little")
@@ -60,6 +60,6 @@ class Fields:
         """Take bytes whose length is noted before them.
 
         Raises:
-            BaseImageError: there are not as many.
+            FormatError: there are not as many.
         """
         return self.take(self.take_number())

@@ -23,7 +23,7 @@ import zlib
 from collections.abc import Callable
 from typing import TypeAlias
 
-from image_service.errors import BaseImageError
+from image_service.errors import FormatError
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -59,12 +59,12 @@ def unpack(method: Unpack, packed: bytes, length: int, where: str) -> bytes:
         at most that many bytes.
 
     Raises:
-        BaseImageError: the data is damaged, or unpacks to more than it may.
+        FormatError: the data is damaged, or unpacks to more than it may.
     """
     try:
         return method(packed, length)
     except _DAMAGES:
-        raise BaseImageError(f"{where} is damaged: its {len(packed)} bytes cannot be unpacked") from None
+        raise FormatError(f"{where} is damaged: its {len(packed)} bytes cannot be unpacked") from None
 
 
 def inflate(packed: bytes, length: int) -> bytes:

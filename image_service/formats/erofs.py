@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from image_service.errors import BaseImageError
+from image_service.errors import FormatError
 from image_service.formats.decompress import unlz4, unlzma, unpack
 from image_service.formats.erofs_index import PLAIN, read_index
 from image_service.formats.file_tree import MAX_DIRECTORY
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from image_service.formats.decompress import Unpack
     from image_service.formats.erofs_index import Extent, Index
-    from image_service.formats.iso9660 import ReadAt
+    from image_service.formats.reading import ReadAt
 
 EROFS_MAGIC = b"\xe2\xe1\xf5\xe0"
 EROFS_OFFSET = 1024
@@ -83,15 +83,15 @@ def read_erofs(read_at: ReadAt) -> ErofsNode:
         the root.
 
     Raises:
-        BaseImageError: it is damaged, or made in a way that is not read.
+        FormatError: it is damaged, or made in a way that is not read.
     """
     superblock = read_at(EROFS_OFFSET, _SUPERBLOCK.size)
     block_bits, extensions, root, inodes, features, compressions, packed = _SUPERBLOCK.unpack(superblock)
     if block_bits not in _BLOCK_BITS:
-        raise BaseImageError(f"the erofs is damaged: its blocks have 2^{block_bits} bytes")
+        raise FormatError(f"the erofs is damaged: its blocks have 2^{block_bits} bytes")
     for feature in _bits(features & ~_FEATURES):
         name = _REFUSED.get(feature, "something new")
-        raise BaseImageError(f"the erofs uses {name} (feature {feature:#x}), which is not read")
+        raise FormatError(f"the erofs uses {name} (feature {feature:#x}), which is not read")
     methods: dict[int, Unpack] = {_LZ4: unlz4}
     if features & _SETTINGS and compressions & 1 << _LZMA:
         position = EROFS_OFFSET + _SUPERBLOCK.size + _EXTENSION * extensions
@@ -129,7 +129,7 @@ class ErofsNode:
     def entries(self) -> dict[str, Callable[[], ErofsNode]]:
         """What a directory holds; refused where it is damaged, or of more than `MAX_DIRECTORY` bytes."""
         if self.size > MAX_DIRECTORY:
-            raise BaseImageError(f"a directory of the erofs has {self.size} bytes, more than {MAX_DIRECTORY}")
+            raise FormatError(f"a directory of the erofs has {self.size} bytes, more than {MAX_DIRECTORY}")
         listing, length = self.read(), 1 << self._volume.block_bits
         blocks = (listing[at : at + length] for at in range(0, len(listing), length))
         return {
@@ -143,12 +143,12 @@ class ErofsNode:
         """A part of the content; refused where the content ends before it does."""
         stop = start + length
         if stop > self.size:
-            raise BaseImageError(f"the erofs is damaged: a file of {self.size} bytes has none at {stop}")
+            raise FormatError(f"the erofs is damaged: a file of {self.size} bytes has none at {stop}")
         if self._layout in {_IN_BLOCKS, _END_BEHIND_INODE}:
             return b"".join(self._as_it_is(start, stop))
         if self._layout in {_COMPRESSED, _COMPRESSED_COMPACT}:
             return b"".join(self._unpacked(start, stop))
-        raise BaseImageError(f"the erofs has a file of layout {self._layout}, which is not read")
+        raise FormatError(f"the erofs has a file of layout {self._layout}, which is not read")
 
     def _as_it_is(self, start: int, stop: int) -> Iterator[bytes]:
         bits, end = self._volume.block_bits, self.size
@@ -206,19 +206,19 @@ class _Volume:
         else:
             content = unpack(self._method(index.compression), stored.lstrip(b"\0"), last, where)
         if len(content) < last:
-            raise BaseImageError(f"{where} is damaged: {last} bytes are due, it has {len(content)}")
+            raise FormatError(f"{where} is damaged: {last} bytes are due, it has {len(content)}")
         return content[first:last]
 
     def _packed_node(self) -> ErofsNode:
         if self.packed is None:
-            raise BaseImageError("the erofs is damaged: it has no packed node for a file in it")
+            raise FormatError("the erofs is damaged: it has no packed node for a file in it")
         # Without one of its own, it cannot refer to itself.
         return attrs.evolve(self, packed=None).node(self.packed)
 
     def _stored(self, extent: Extent, where: str) -> bytes:
         # What does not save a block is not compressed: never is much more read than comes out.
         if extent.blocks > -(-extent.length >> self.block_bits):
-            raise BaseImageError(f"{where} is damaged: {extent.length} bytes are in {extent.blocks} blocks")
+            raise FormatError(f"{where} is damaged: {extent.length} bytes are in {extent.blocks} blocks")
         return self.read_at(extent.block << self.block_bits, extent.blocks << self.block_bits)
 
     def _plain(self, index: Index, extent: Extent, stored: bytes) -> bytes:
@@ -230,9 +230,9 @@ class _Volume:
     def _method(self, compression: int) -> Unpack:
         if compression not in self.methods:
             name = _COMPRESSIONS.get(compression, f"method {compression}")
-            raise BaseImageError(f"the erofs has a file compressed by {name}, which is not read")
+            raise FormatError(f"the erofs has a file compressed by {name}, which is not read")
         if not self.is_padded:
-            raise BaseImageError("the erofs has extents with padding behind them, which is not read")
+            raise FormatError("the erofs has extents with padding behind them, which is not read")
         return self.methods[compression]
 
 
@@ -246,7 +246,7 @@ def _lzma_dictionary(read_at: ReadAt, position: int, compressions: int) -> int:
         position += _LENGTH + int.from_bytes(read_at(position, _LENGTH), "little")
     dictionary = int.from_bytes(read_at(position + _LENGTH, 4), "little")
     if dictionary > _MAX_DICTIONARY:
-        raise BaseImageError(
+        raise FormatError(
             f"the erofs has an LZMA dictionary of {dictionary} bytes, more than {_MAX_DICTIONARY}"
         )
     return dictionary
@@ -256,7 +256,7 @@ def _parse_block(block: bytes) -> Iterator[tuple[bytes, int]]:
     """The names in a block of a directory, and the numbers of their nodes."""
     end = int.from_bytes(block[8:10], "little")
     if not 0 < end <= len(block) or end % _ENTRY.size:
-        raise BaseImageError(f"the erofs is damaged: a directory's first name is at offset {end}")
+        raise FormatError(f"the erofs is damaged: a directory's first name is at offset {end}")
     entries = list(_ENTRY.iter_unpack(block[:end]))
     stops = [start for _, start in entries[1:]] + [len(block)]
     for (number, start), stop in zip(entries, stops, strict=True):

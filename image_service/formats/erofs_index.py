@@ -37,12 +37,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.errors import BaseImageError
+from image_service.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from image_service.formats.iso9660 import ReadAt
+    from image_service.formats.reading import ReadAt
 
 PLAIN = 0
 """The type of an extent that is not compressed."""
@@ -126,7 +126,7 @@ class Index:
         """Give the extents that hold the bytes from ``start`` to ``stop``, which lie in the file.
 
         Raises:
-            BaseImageError: the index is damaged, or uses what is not read.
+            FormatError: the index is damaged, or uses what is not read.
         """
         if not self._parts:
             yield Extent(0, self._size, PLAIN, 0, 0, self._packed)
@@ -135,7 +135,7 @@ class Index:
         for extent, following in pairwise(chain(self._begins(start), [end])):
             length = following.start - extent.start
             if length > _MAX_EXTENT:
-                raise BaseImageError(f"the erofs is damaged: it has an extent of {length} bytes")
+                raise FormatError(f"the erofs is damaged: it has an extent of {length} bytes")
             if following.start > start:
                 packed = self._packed_end(extent) if following is end else None
                 yield attrs.evolve(extent, length=length, packed=packed)
@@ -155,7 +155,7 @@ class Index:
         for (cluster, entry), (_, following) in pairwise(chain(self._entries(start), [(0, behind)])):
             position = cluster << self._block_bits
             if position - began > _MAX_EXTENT:
-                raise BaseImageError(f"the erofs is damaged: no extent begins within {_MAX_EXTENT} bytes")
+                raise FormatError(f"the erofs is damaged: no extent begins within {_MAX_EXTENT} bytes")
             if entry.type == _CONTINUES:
                 continue
             began = position + entry.offset
@@ -169,7 +169,7 @@ class Index:
         first, entries = self._pack(start >> self._block_bits)
         while not self._begins_by(start, first, entries):
             if not first or start - (first << self._block_bits) > _MAX_EXTENT:
-                raise BaseImageError(f"the erofs is damaged: no extent holds offset {start} of a file")
+                raise FormatError(f"the erofs is damaged: no extent holds offset {start} of a file")
             first, entries = self._pack(first - 1)
         while entries:
             yield from enumerate(entries, first)
@@ -214,7 +214,7 @@ class Index:
     def _parse_entry(self, pack: bytes) -> _Entry:
         kind, value, block = _WHOLE_ENTRY.unpack(pack)
         if kind & _LONGER:
-            raise BaseImageError("the erofs shares extents (dedupe), which is not read")
+            raise FormatError("the erofs shares extents (dedupe), which is not read")
         if kind & _TYPES == _CONTINUES:
             return self._continued(block & 0xFFFF)
         return self._beginning(kind & _TYPES, value, block)
@@ -226,7 +226,7 @@ class Index:
 
     def _beginning(self, kind: int, offset: int, block: int) -> _Entry:
         if kind == _SECOND or offset >> self._block_bits:
-            raise BaseImageError(
+            raise FormatError(
                 f"the erofs has an extent of type {kind} at offset {offset} of a block, which is not read"
             )
         return _Entry(kind, offset, block)
@@ -246,7 +246,7 @@ def read_index(read_at: ReadAt, behind: int, size: int, block_bits: int, *, is_c
         the index, whose entries are read when extents are asked for.
 
     Raises:
-        BaseImageError: it uses what is not read.
+        FormatError: it uses what is not read.
     """
     position = -(-behind // _ALIGNMENT) * _ALIGNMENT
     header = read_at(position, _HEADER.size)
@@ -255,7 +255,7 @@ def read_index(read_at: ReadAt, behind: int, size: int, block_bits: int, *, is_c
     if cluster_bits & _WHOLLY_PACKED:
         packed, flags = int.from_bytes(header, "little") - (_WHOLLY_PACKED << 56), _END_PACKED
     elif flags & ~_FLAGS or cluster_bits:
-        raise BaseImageError(
+        raise FormatError(
             f"the erofs has a file with flags {flags:#x} and clusters {cluster_bits:#x}, which is not read"
         )
     elif is_compact:
@@ -280,9 +280,7 @@ def read_index(read_at: ReadAt, behind: int, size: int, block_bits: int, *, is_c
 def _compact_parts(position: int, clusters: int, block_bits: int, *, is_short: bool) -> tuple[_Packs, ...]:
     """The packs of an index that begins at ``position``."""
     if block_bits > _MAX_BITS[is_short]:
-        raise BaseImageError(
-            f"the erofs is damaged: an index of packs with blocks of {1 << block_bits} bytes"
-        )
+        raise FormatError(f"the erofs is damaged: an index of packs with blocks of {1 << block_bits} bytes")
     aligned = -position % 32 // 4
     short = max(clusters - aligned, 0) // 16 * 16 if is_short else 0
     return (

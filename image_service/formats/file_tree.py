@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
-from image_service.errors import BaseImageError, FileNotInIso
-from image_service.formats.iso9660 import read_exactly
+from image_service.errors import FileNotInImage, FormatError
+from image_service.formats.reading import read_exactly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from image_service.formats.iso9660 import IsoFile, ReadAt
+    from image_service.formats.iso9660 import IsoFile
+    from image_service.formats.reading import ReadAt
 
 MAX_DIRECTORY = 1024 * 1024
 """Bytes of a directory's listing; a real /usr/bin has some 50 thousand."""
@@ -38,14 +39,14 @@ class Node(Protocol):
         """The content, or a symlink's target.
 
         Raises:
-            BaseImageError: it cannot be read.
+            FormatError: it cannot be read.
         """
 
     def entries(self) -> Mapping[str, Callable[[], Node]]:
         """What a directory holds: a function for each name, that reads the node.
 
         Raises:
-            BaseImageError: the listing has more than `MAX_DIRECTORY` bytes, or is damaged.
+            FormatError: the listing has more than `MAX_DIRECTORY` bytes, or is damaged.
         """
 
 
@@ -65,10 +66,10 @@ class Window:
         """Read ``length`` bytes at ``offset`` of the file.
 
         Raises:
-            BaseImageError: they are not all in it.
+            FormatError: they are not all in it.
         """
         if offset + length > self.file.length:
-            raise BaseImageError(
+            raise FormatError(
                 f"{self.file.path} of {self.file.length} bytes is damaged:"
                 f" it refers to {length} bytes at offset {offset}"
             )
@@ -86,8 +87,8 @@ def find(root: Node, path: str) -> Node:
         what it leads to, which is no symlink.
 
     Raises:
-        FileNotInIso: it leads nowhere.
-        BaseImageError: a symlink on it is absolute or leaves the root, there are too many of them, or
+        FileNotInImage: it leads nowhere.
+        FormatError: a symlink on it is absolute or leaves the root, there are too many of them, or
             what lies on it is damaged.
     """
     trail = [root]
@@ -106,25 +107,25 @@ def find(root: Node, path: str) -> Node:
             else:
                 trail.append(node)
         if not trail:
-            raise BaseImageError(f"a symlink on {path} leaves the file system")
+            raise FormatError(f"a symlink on {path} leaves the file system")
         if symlinks > _MAX_SYMLINKS or steps > _MAX_STEPS:
-            raise BaseImageError(f"{path} has more than {_MAX_SYMLINKS} symlinks or {_MAX_STEPS} names")
+            raise FormatError(f"{path} has more than {_MAX_SYMLINKS} symlinks or {_MAX_STEPS} names")
     return trail[-1]
 
 
 def _child(directory: Node, name: str, path: str) -> Node:
     if not stat.S_ISDIR(directory.mode):
-        raise FileNotInIso(f"no file {path}: {name} would lie in what is no directory")
+        raise FileNotInImage(f"no file {path}: {name} would lie in what is no directory")
     entry = directory.entries().get(name)
     if entry is None:
-        raise FileNotInIso(f"no file {path}: there is no {name}")
+        raise FileNotInImage(f"no file {path}: there is no {name}")
     return entry()
 
 
 def _target(symlink: Node, path: str) -> str:
     if symlink.size > _MAX_TARGET:
-        raise BaseImageError(f"a symlink on {path} has {symlink.size} bytes, more than {_MAX_TARGET}")
+        raise FormatError(f"a symlink on {path} has {symlink.size} bytes, more than {_MAX_TARGET}")
     target = symlink.read().decode("utf-8", "surrogateescape")
     if target.startswith("/"):
-        raise BaseImageError(f"a symlink on {path} is absolute, which is not followed")
+        raise FormatError(f"a symlink on {path} is absolute, which is not followed")
     return target

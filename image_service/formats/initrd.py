@@ -27,7 +27,7 @@ import zlib
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
-from image_service.errors import BaseImageError
+from image_service.errors import FormatError
 from image_service.formats.newc import NEWC_MAGIC, read_archive
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def read_members(initrd: bytes, limit: int = MAX_DECOMPRESSED) -> dict[str, Memb
         the files by name; where a name comes twice, the last.
 
     Raises:
-        BaseImageError: an archive is damaged, too large or in a form that is not read.
+        FormatError: an archive is damaged, too large or in a form that is not read.
     """
     members = read_archives(initrd, limit)
     return {member.name: member for member in members if stat.S_ISREG(member.mode)}
@@ -167,7 +167,7 @@ def _decompressor(initrd: bytes, position: int) -> _Decompressor | None:
     if initrd.startswith(_XZ_MAGIC, position):
         return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_DECODER_MEMORY)
     if initrd.startswith(_ZSTD_MAGIC, position):
-        raise BaseImageError(f"the archive at offset {position} of the initrd is zstd, which is not read")
+        raise FormatError(f"the archive at offset {position} of the initrd is zstd, which is not read")
     return None
 
 
@@ -178,19 +178,19 @@ def _decompress(decompressor: _Decompressor, initrd: bytes, start: int, limit: i
     while not decompressor.eof:
         chunk = initrd[position : position + _CHUNK]
         if not chunk:
-            raise BaseImageError(f"the initrd ends within the archive at offset {start}")
+            raise FormatError(f"the initrd ends within the archive at offset {start}")
         position += len(chunk)
         try:
             unpacked += decompressor.decompress(chunk)
         except (zlib.error, lzma.LZMAError):
-            raise BaseImageError(f"the archive at offset {start} of the initrd is damaged") from None
+            raise FormatError(f"the archive at offset {start} of the initrd is damaged") from None
         if len(unpacked) > limit:
-            raise BaseImageError(f"the initrd unpacks to more than {limit} bytes at offset {start}")
+            raise FormatError(f"the initrd unpacks to more than {limit} bytes at offset {start}")
     return bytes(unpacked), position - len(decompressor.unused_data)
 
 
 def _only_members(archive: bytes) -> list[Member]:
     members, end = read_archive(archive)
     if _NOT_ZERO.search(archive, end):
-        raise BaseImageError("a compressed archive of the initrd has data behind its end")
+        raise FormatError("a compressed archive of the initrd has data behind its end")
     return members

@@ -23,19 +23,18 @@ are not read: CoreOS ISOs are made for the names of level 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.errors import BaseImageError, FileNotInIso
+from image_service.errors import FileNotInImage, FormatError
+from image_service.formats.reading import read_exactly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-ReadAt: TypeAlias = Callable[[int, int], bytes]
-"""(offset, length) to that many bytes; fewer only where the file ends."""
+    from image_service.formats.reading import ReadAt
 
 SECTOR = 2048
 _FIRST_DESCRIPTOR = 16
@@ -90,20 +89,20 @@ class Iso9660:
             its extent, which lies inside the image.
 
         Raises:
-            FileNotInIso: there is no such file.
-            BaseImageError: the path names a directory, or what lies on it is damaged.
+            FileNotInImage: there is no such file.
+            FormatError: the path names a directory, or what lies on it is damaged.
         """
         found = self._root
         names = [name for name in path.split("/") if name]
         if len(names) > _MAX_DEPTH:
-            raise FileNotInIso(f"no file {path!r} in the ISO: ISO 9660 has {_MAX_DEPTH} levels")
+            raise FileNotInImage(f"no file {path!r} in the ISO: ISO 9660 has {_MAX_DEPTH} levels")
         for name in names:
             if not found.is_directory:
-                raise FileNotInIso(f"no file {path!r} in the ISO: a file is in the way")
+                raise FileNotInImage(f"no file {path!r} in the ISO: a file is in the way")
             found = _lookup(self._image.records(found), name, path)
             self._image.check(found, path)
         if found.is_directory:
-            raise BaseImageError(f"{path!r} in the ISO is a directory")
+            raise FormatError(f"{path!r} in the ISO is a directory")
         return IsoFile(path, found.offset, found.length)
 
 
@@ -118,15 +117,15 @@ def read_iso9660(read_at: ReadAt, size: int) -> Iso9660:
         the volume.
 
     Raises:
-        BaseImageError: this is not an ISO 9660 image, or not all of it.
+        FormatError: this is not an ISO 9660 image, or not all of it.
     """
     image = _Image(read_at, size)
     primary = _primary_descriptor(read_at)
     if int.from_bytes(primary[128:130], "little") != SECTOR:
-        raise BaseImageError(f"the ISO's logical blocks are not of {SECTOR} bytes")
+        raise FormatError(f"the ISO's logical blocks are not of {SECTOR} bytes")
     volume_size = int.from_bytes(primary[80:84], "little") * SECTOR
     if volume_size > size:
-        raise BaseImageError(f"the ISO is incomplete: the file has {size} bytes of {volume_size}")
+        raise FormatError(f"the ISO is incomplete: the file has {size} bytes of {volume_size}")
     root = _parse_record(primary[156:190])
     image.check(root, "/")
     return Iso9660(
@@ -136,18 +135,6 @@ def read_iso9660(read_at: ReadAt, size: int) -> Iso9660:
         root=root,
         image=image,
     )
-
-
-def read_exactly(read_at: ReadAt, offset: int, length: int) -> bytes:
-    """Read ``length`` bytes at ``offset``.
-
-    Raises:
-        BaseImageError: the file ends before.
-    """
-    data = read_at(offset, length)
-    if len(data) != length:
-        raise BaseImageError(f"the file ends too soon: {len(data)} of {length} bytes at offset {offset}")
-    return data
 
 
 @attrs.frozen
@@ -175,17 +162,17 @@ class _Image:
     def check(self, record: _Record, path: str) -> None:
         """Refuse an extent that leaves the image, or that is not simply the content."""
         if record.offset + record.length > self.size:
-            raise BaseImageError(
+            raise FormatError(
                 f"{path!r} in the ISO leaves the file of {self.size} bytes:"
                 f" {record.length} bytes at offset {record.offset}"
             )
         if not record.plain:
-            raise BaseImageError(f"{path!r} in the ISO is interleaved or has extended attributes")
+            raise FormatError(f"{path!r} in the ISO is interleaved or has extended attributes")
 
     def records(self, directory: _Record) -> list[_Record]:
         """All records of a directory."""
         if directory.length > _MAX_DIRECTORY:
-            raise BaseImageError(
+            raise FormatError(
                 f"the ISO's directory at offset {directory.offset} has {directory.length} bytes,"
                 f" more than {_MAX_DIRECTORY}"
             )
@@ -197,12 +184,12 @@ def _primary_descriptor(read_at: ReadAt) -> bytes:
     for sector in range(_FIRST_DESCRIPTOR, _FIRST_DESCRIPTOR + _MAX_DESCRIPTORS):
         descriptor = read_at(sector * SECTOR, SECTOR)
         if len(descriptor) != SECTOR or descriptor[1:6] != b"CD001":
-            raise BaseImageError(f"not an ISO 9660 image: no volume descriptor at offset {sector * SECTOR}")
+            raise FormatError(f"not an ISO 9660 image: no volume descriptor at offset {sector * SECTOR}")
         if descriptor.startswith(_PRIMARY):
             return descriptor
         if descriptor.startswith(_TERMINATOR):
             break
-    raise BaseImageError("not an ISO 9660 image: no primary volume descriptor")
+    raise FormatError("not an ISO 9660 image: no primary volume descriptor")
 
 
 def _parse_directory(content: bytes, offset: int) -> Iterator[_Record]:
@@ -216,7 +203,7 @@ def _parse_directory(content: bytes, offset: int) -> Iterator[_Record]:
             continue
         record = content[position : min(position + length, end)]
         if len(record) < length or length <= _RECORD_HEAD or length < _RECORD_HEAD + record[32]:
-            raise BaseImageError(f"the ISO has a damaged directory record at offset {offset + position}")
+            raise FormatError(f"the ISO has a damaged directory record at offset {offset + position}")
         yield _parse_record(record)
         position += length
 
@@ -237,7 +224,7 @@ def _lookup(records: Sequence[_Record], name: str, path: str) -> _Record:
         sections = [record for record in records if record.name == wanted]
         if sections:
             return _join(sections, path)
-    raise FileNotInIso(f"no file {path!r} in the ISO")
+    raise FileNotInImage(f"no file {path!r} in the ISO")
 
 
 def _level_1(name: bytes) -> bytes:
@@ -251,14 +238,14 @@ def _join(sections: Sequence[_Record], path: str) -> _Record:
     first, length = sections[0], 0
     for section in sections:
         if section.offset != first.offset + length:
-            raise BaseImageError(
+            raise FormatError(
                 f"{path!r} in the ISO is in pieces: one at offset {section.offset}"
                 f" where {first.offset + length} was due"
             )
         length += section.length
         if not section.flags & _MULTI_EXTENT:
             return attrs.evolve(first, length=length, plain=first.plain and section.plain)
-    raise BaseImageError(f"{path!r} in the ISO lacks its last piece")
+    raise FormatError(f"{path!r} in the ISO lacks its last piece")
 
 
 def _parse_date(field: bytes) -> datetime | None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from image_service.coreos.live_iso import BootFiles
-    from image_service.formats.iso9660 import ReadAt
+    from image_service.formats.reading import ReadAt
 
 HEAD_BYTES = 65536 + 16
 """What is looked at of a kernel."""

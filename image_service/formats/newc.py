@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.errors import BaseImageError
-from image_service.formats.iso9660 import IsoFile, read_exactly
+from image_service.errors import FormatError
+from image_service.formats.iso9660 import IsoFile
+from image_service.formats.reading import read_exactly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from image_service.formats.iso9660 import ReadAt
+    from image_service.formats.reading import ReadAt
 
 NEWC_MAGIC = b"070701"
 _HEADER = re.compile(rb"070701[0-9A-Fa-f]{104}")
@@ -82,7 +83,7 @@ def read_archive(archive: bytes, start: int = 0) -> tuple[list[Member], int]:
         the members, as they come, and the offset behind the archive.
 
     Raises:
-        BaseImageError: it is damaged or not all there.
+        FormatError: it is damaged or not all there.
     """
     members: list[Member] = []
     position = start
@@ -104,7 +105,7 @@ def locate_members(read_at: ReadAt, archive: IsoFile) -> Iterator[IsoFile]:
         the members, as they come, up to the 64th.
 
     Raises:
-        BaseImageError: the archive is damaged or not all there.
+        FormatError: the archive is damaged or not all there.
     """
     position = 0
     for _ in range(_MAX_LOCATED):
@@ -114,9 +115,7 @@ def locate_members(read_at: ReadAt, archive: IsoFile) -> Iterator[IsoFile]:
         name_end = position + _HEADER_LENGTH + name_length
         data = _aligned(name_end, 0)
         if name_length > _MAX_NAME or data + length > archive.length:
-            raise BaseImageError(
-                f"the cpio member at {where} leaves it, or has a name of {name_length} bytes"
-            )
+            raise FormatError(f"the cpio member at {where} leaves it, or has a name of {name_length} bytes")
         name = _decode(read_exactly(read_at, archive.offset + position + _HEADER_LENGTH, name_length))
         if name == _TRAILER:
             return
@@ -161,7 +160,7 @@ def _read_member(archive: bytes, start: int, position: int) -> tuple[Member, int
     name_end = position + _HEADER_LENGTH + name_length
     data = _aligned(name_end, start)
     if data + length > len(archive):
-        raise BaseImageError(f"the initrd ends within the cpio member at offset {position}")
+        raise FormatError(f"the initrd ends within the cpio member at offset {position}")
     name = _decode(archive[position + _HEADER_LENGTH : name_end])
     return Member(name, archive[data : data + length], mode), min(
         _aligned(data + length, start), len(archive)
@@ -171,7 +170,7 @@ def _read_member(archive: bytes, start: int, position: int) -> tuple[Member, int
 def _parse_header(header: bytes, where: str) -> tuple[int, int, int]:
     """The mode, the length of the data and the length of the name."""
     if not _HEADER.fullmatch(header):
-        raise BaseImageError(f"no cpio header at {where}")
+        raise FormatError(f"no cpio header at {where}")
     mode, length, name_length = (int(header[at : at + 8], 16) for at in (14, 54, 94))
     return mode, length, name_length
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.errors import BaseImageError
+from image_service.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,20 +29,18 @@ def check_room(name: str, offset: int, length: int, limit: int) -> None:
     """Refuse an area that leaves the ``limit`` bytes of ``name``.
 
     Raises:
-        BaseImageError: it does.
+        FormatError: it does.
     """
     if offset + length > limit or length < 0:
-        raise BaseImageError(
-            f"an embed area leaves {name} of {limit} bytes: {length} bytes at offset {offset}"
-        )
+        raise FormatError(f"an embed area leaves {name} of {limit} bytes: {length} bytes at offset {offset}")
 
 
 def refuse_overlaps(spans: Sequence[Span]) -> None:
     """Refuse spans of which two share a byte.
 
     Raises:
-        BaseImageError: two do.
+        FormatError: two do.
     """
     for one, other in pairwise(sorted(spans, key=lambda span: span.offset)):
         if one.offset + one.length > other.offset:
-            raise BaseImageError(f"embed areas overlap: {one} and {other}")
+            raise FormatError(f"embed areas overlap: {one} and {other}")

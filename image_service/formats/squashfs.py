@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from image_service.errors import BaseImageError
+from image_service.errors import FormatError
 from image_service.formats.decompress import inflate, unpack, unxz, unzstd
 from image_service.formats.file_tree import MAX_DIRECTORY
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from image_service.formats.decompress import Unpack
-    from image_service.formats.iso9660 import ReadAt
+    from image_service.formats.reading import ReadAt
 
 SQUASHFS_MAGIC = b"hsqs"
 
@@ -80,18 +80,18 @@ def read_squashfs(read_at: ReadAt) -> SquashfsNode:
         the root.
 
     Raises:
-        BaseImageError: it is damaged, of another version, or compressed in a way that is not read.
+        FormatError: it is damaged, of another version, or compressed in a way that is not read.
     """
     block_size, fragments, compression, major, minor, root, *tables = _SUPERBLOCK.unpack(
         read_at(0, _SUPERBLOCK.size)
     )
     if (major, minor) != _VERSION:
-        raise BaseImageError(f"the squashfs has version {major}.{minor}, where 4.0 is read")
+        raise FormatError(f"the squashfs has version {major}.{minor}, where 4.0 is read")
     if block_size not in _BLOCK_SIZES:
-        raise BaseImageError(f"the squashfs is damaged: it has blocks of {block_size} bytes")
+        raise FormatError(f"the squashfs is damaged: it has blocks of {block_size} bytes")
     if compression not in _COMPRESSIONS:
         name = _REFUSED.get(compression, f"method {compression}")
-        raise BaseImageError(f"the squashfs is compressed by {name}, where gzip, xz and zstd are read")
+        raise FormatError(f"the squashfs is compressed by {name}, where gzip, xz and zstd are read")
     return _Volume(read_at, block_size, fragments, _COMPRESSIONS[compression], *tables).node(root)
 
 
@@ -122,7 +122,7 @@ class SquashfsNode:
         """What a directory holds; refused where it is damaged, or of more than `MAX_DIRECTORY` bytes."""
         length = max(self.size - _DOTS, 0)
         if length > MAX_DIRECTORY:
-            raise BaseImageError(f"a directory of the squashfs has {length} bytes, more than {MAX_DIRECTORY}")
+            raise FormatError(f"a directory of the squashfs has {length} bytes, more than {MAX_DIRECTORY}")
         listing = self._volume.metadata(self._volume.directories + self._start, self._offset).take(length)
         return {name: partial(self._volume.node, reference) for name, reference in _parse_listing(listing)}
 
@@ -159,7 +159,7 @@ class _Volume:
         inode = self.metadata(block, offset)
         kind, permissions = _INODE.unpack(inode.take(_INODE.size))
         if kind not in _BODIES:
-            raise BaseImageError(f"the squashfs has an inode of type {kind} where a path leads")
+            raise FormatError(f"the squashfs has an inode of type {kind} where a path leads")
         file_type, body, names = _BODIES[kind]
         fields = dict(zip(names, body.unpack(inode.take(body.size)), strict=True))
         behind = partial(self.metadata, block, offset + _INODE.size + body.size)
@@ -175,7 +175,7 @@ class _Volume:
         """A file's block of exactly ``length`` bytes."""
         content = self._content(position, word, length) if word else bytes(length)
         if len(content) != length:
-            raise BaseImageError(
+            raise FormatError(
                 f"the squashfs at offset {position} is damaged: a block has {len(content)} bytes of {length}"
             )
         return content
@@ -183,13 +183,13 @@ class _Volume:
     def fragment(self, number: int, offset: int, length: int) -> bytes:
         """A file's part of a fragment."""
         if number >= self.fragments:
-            raise BaseImageError(f"the squashfs is damaged: fragment {number} of {self.fragments}")
+            raise FormatError(f"the squashfs is damaged: fragment {number} of {self.fragments}")
         block, entry = divmod(number, _METADATA // _FRAGMENT.size)
         table = int.from_bytes(self.read_at(self.fragment_table + 8 * block, 8), "little")
         position, word = _FRAGMENT.unpack(self.metadata(table, entry * _FRAGMENT.size).take(_FRAGMENT.size))
         content = self._content(position, word, self.block_size)[offset : offset + length]
         if len(content) != length:
-            raise BaseImageError(f"the squashfs is damaged: fragment {number} ends too soon")
+            raise FormatError(f"the squashfs is damaged: fragment {number} ends too soon")
         return content
 
     def _content(self, position: int, word: int, limit: int) -> bytes:
@@ -199,7 +199,7 @@ class _Volume:
         """What ``length`` stored bytes unpack to."""
         where = f"the squashfs at offset {position}"
         if length > limit:
-            raise BaseImageError(f"{where} is damaged: {length} bytes where {limit} are the most")
+            raise FormatError(f"{where} is damaged: {length} bytes where {limit} are the most")
         stored = self.read_at(position, length)
         return stored if is_plain else unpack(self.method, stored, limit, where)
 
@@ -221,7 +221,7 @@ class _Metadata:
 
     def _block(self) -> bytes:
         if self._is_last:
-            raise BaseImageError(f"the squashfs is damaged: its metadata ends at offset {self._next}")
+            raise FormatError(f"the squashfs is damaged: its metadata ends at offset {self._next}")
         word = int.from_bytes(self._volume.read_at(self._next, 2), "little")
         length = word & ~_METADATA_PLAIN
         content = self._volume.content(
@@ -248,5 +248,5 @@ def _parse_listing(listing: bytes) -> Iterator[tuple[str, int]]:
 
 def _slice(listing: bytes, position: int, length: int) -> bytes:
     if position + length > len(listing):
-        raise BaseImageError(f"the squashfs is damaged: a directory ends too soon, at its offset {position}")
+        raise FormatError(f"the squashfs is damaged: a directory ends too soon, at its offset {position}")
     return listing[position : position + length]

@@ -6,13 +6,54 @@ import json
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from image_service import errors
 from image_service.http.response import Response, render_fields
 from image_service.images.extents import Literal
 
 if TYPE_CHECKING:
     from image_service.errors import ImageServiceError
 
+_STATUSES: dict[type[ImageServiceError], int] = {
+    errors.InvalidRequest: 400,
+    errors.Unauthorized: 401,
+    errors.Forbidden: 403,
+    errors.NotFound: 404,
+    errors.MethodNotAllowed: 405,
+    errors.RequestTimeout: 408,
+    errors.Conflict: 409,
+    errors.PreconditionFailed: 412,
+    errors.ContentTooLarge: 413,
+    errors.UriTooLong: 414,
+    errors.UnsupportedMediaType: 415,
+    errors.RangeNotSatisfiable: 416,
+    errors.ExpectationFailed: 417,
+    errors.MisdirectedRequest: 421,
+    errors.Unprocessable: 422,
+    errors.HeadTooLarge: 431,
+    errors.ImageServiceError: 500,
+    errors.NotImplementedMethod: 501,
+    errors.StreamMetadataInvalid: 502,
+    errors.UpstreamError: 502,
+    errors.BaseImageError: 503,
+    errors.Unavailable: 503,
+    errors.UpstreamTimeout: 504,
+    errors.VersionNotSupported: 505,
+}
+"""The status of each class of error, and of its subclasses that are not listed."""
+
 _ASCII_VISIBLE = range(0x20, 0x7F)
+
+
+def status_of(error: ImageServiceError) -> int:
+    """Return the HTTP status of an error."""
+    return next(_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES)
+
+
+def problem_document(error: ImageServiceError) -> dict[str, object]:
+    """Return the members of an error's problem details."""
+    status = status_of(error)
+    title = HTTPStatus(status).phrase
+    return {"title": title, "status": status, "code": error.code, "detail": error.detail}
 
 
 def problem(error: ImageServiceError, *, head_only: bool = False, extra: bytes = b"") -> Response:
@@ -26,14 +67,7 @@ def problem(error: ImageServiceError, *, head_only: bool = False, extra: bytes =
     Returns:
         the answer.
     """
-    body = json.dumps(
-        {
-            "title": HTTPStatus(error.status).phrase,
-            "status": error.status,
-            "code": error.code,
-            "detail": error.detail,
-        }
-    ).encode()
+    status, body = status_of(error), json.dumps(problem_document(error)).encode()
     fields = [
         ("Content-Type", "application/problem+json"),
         ("Content-Length", str(len(body))),
@@ -44,8 +78,8 @@ def problem(error: ImageServiceError, *, head_only: bool = False, extra: bytes =
         fields.append(("Retry-After", str(error.retry_after_seconds)))
     rendered = render_fields(*fields) + extra
     if head_only:
-        return Response(error.status, rendered, what=error.code)
-    return Response(error.status, rendered, (Literal(body),), len(body), what=error.code)
+        return Response(status, rendered, what=error.code)
+    return Response(status, rendered, (Literal(body),), len(body), what=error.code)
 
 
 def _printable(value: str) -> str:

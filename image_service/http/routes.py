@@ -16,8 +16,8 @@ from image_service.errors import InvalidParameter, NotFound
 from image_service.images.reference import (
     DEFAULT_ARCHITECTURE,
     ISOS,
-    Artifact,
     ArtifactRef,
+    BootArtifact,
     Credentials,
     CredentialScheme,
     ImageRef,
@@ -42,11 +42,11 @@ _KIND_BY_FILE = {
 
 
 _ARTIFACT_BY_NAME = {
-    "kernel": Artifact.KERNEL,
-    "rootfs": Artifact.ROOTFS,
-    "ins-file": Artifact.INS_FILE,
+    "kernel": BootArtifact.KERNEL,
+    "rootfs": BootArtifact.ROOTFS,
+    "ins-file": BootArtifact.INS_FILE,
 }
-_ARTIFACT_BY_FILE = {artifact.value: artifact for artifact in Artifact}
+_ARTIFACT_BY_FILE = {artifact.value: artifact for artifact in BootArtifact}
 
 
 class Probe(enum.Enum):

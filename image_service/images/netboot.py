@@ -10,7 +10,7 @@ from image_service.errors import BaseImageError, NotFound
 from image_service.images.boot_image import BootImage
 from image_service.images.compose import ALIGNMENT, ignition_archive
 from image_service.images.extents import Extent, ExtentMap, FileExtent, Literal, Overlay, Zeros
-from image_service.images.reference import Artifact
+from image_service.images.reference import BootArtifact
 from image_service.images.validators import last_modified, make_etag
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _ADDRESS_BYTES = 8
 
 
-def artifact(base: BaseImage, which: Artifact) -> BootImage:
+def artifact(base: BaseImage, which: BootArtifact) -> BootImage:
     """Give one file of a base image.
 
     Args:
@@ -36,10 +36,10 @@ def artifact(base: BaseImage, which: Artifact) -> BootImage:
     """
     files = base.layout.files
     found = {
-        Artifact.KERNEL: files.kernel,
-        Artifact.INITRD: files.initrd,
-        Artifact.ROOTFS: files.rootfs,
-        Artifact.INS_FILE: files.ins_file,
+        BootArtifact.KERNEL: files.kernel,
+        BootArtifact.INITRD: files.initrd,
+        BootArtifact.ROOTFS: files.rootfs,
+        BootArtifact.INS_FILE: files.ins_file,
     }[which]
     file = _required(base, found, which.value)
     return BootImage(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import attrs
 
@@ -26,20 +26,20 @@ class Kind(enum.Enum):
         return self in ISOS
 
     @property
-    def question(self) -> Kind:
-        """The kind that assisted-service is asked about: what an s390x is told is about its initrd."""
+    def customization_kind(self) -> Kind:
+        """The kind whose customization it is made from: the addrsize file describes a PXE initrd."""
         return Kind.PXE_INITRD if self is Kind.INITRD_ADDRSIZE else self
 
     @property
-    def base(self) -> Kind:
-        """The kind of base image that it is made from."""
+    def base_kind(self) -> Kind:
+        """The kind of base image that it is made from: full or disconnected ISO."""
         return self if self is Kind.DISCONNECTED_ISO else Kind.FULL_ISO
 
 
 ISOS = (Kind.FULL_ISO, Kind.MINIMAL_ISO, Kind.DISCONNECTED_ISO)
 
 
-class Artifact(enum.Enum):
+class BootArtifact(enum.Enum):
     """The files of a base image that are served as they are, by the names of their downloads."""
 
     KERNEL = "vmlinuz"
@@ -58,7 +58,9 @@ class ArtifactRef:
         architecture: as ``OS_IMAGES`` spells it.
     """
 
-    artifact: Artifact
+    needs_customization: ClassVar[Literal[False]] = False
+
+    artifact: BootArtifact
     version: str
     architecture: str
 
@@ -75,6 +77,8 @@ class ImageRef:
         kind: None: the infra-env's own.
     """
 
+    needs_customization: ClassVar[Literal[True]] = True
+
     infra_env_id: str
     version: str | None
     architecture: str | None
@@ -85,11 +89,11 @@ Ref: TypeAlias = ImageRef | ArtifactRef
 
 
 class CredentialScheme(enum.Enum):
-    """How a credential travels to assisted-service."""
+    """The kinds of credential that a request may carry."""
 
-    API_KEY = "api_key"  # query parameter
-    IMAGE_TOKEN = "Image-Token"  # header field  # noqa: S105 - a field's name, not a secret
-    AUTHORIZATION = "Authorization"  # header field
+    API_KEY = "api-key"
+    IMAGE_TOKEN = "image-token"  # noqa: S105 - a name, not a secret
+    AUTHORIZATION = "authorization"
 
 
 @attrs.frozen(cache_hash=True)

@@ -16,6 +16,7 @@ from twisted.web.server import NOT_DONE_YET, Request, Site
 
 from image_service.errors import ContentTooLarge, ImageServiceError, InvalidRequest
 from image_service.http.dates import format_http_date
+from image_service.http.problem import problem_document, status_of
 from image_service.standalone.api import ApiAnswer, ApiRequest
 
 if TYPE_CHECKING:
@@ -126,14 +127,8 @@ class ApiSite(Site):
 
 def problem(error: ImageServiceError) -> ApiAnswer:
     """Tell an error as ``application/problem+json`` (RFC 9457)."""
-    document = {
-        "title": HTTPStatus(error.status).phrase,
-        "status": error.status,
-        "code": error.code,
-        "detail": error.detail,
-    }
-    body = json.dumps(document).encode() + b"\n"
-    return ApiAnswer(error.status, body, "application/problem+json", fields=error.fields)
+    body = json.dumps(problem_document(error)).encode() + b"\n"
+    return ApiAnswer(status_of(error), body, "application/problem+json", fields=error.fields)
 
 
 def write_head(request: Request, answer: ApiAnswer) -> None:

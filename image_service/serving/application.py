@@ -26,7 +26,7 @@ from image_service.http.respond import Representation
 from image_service.http.response import Response, render_fields
 from image_service.http.routes import ImageRoute, MirrorRoute, Probe, parse_route
 from image_service.images.extents import Literal
-from image_service.images.reference import ArtifactRef, ImageRef, Reader
+from image_service.images.reference import Reader
 from image_service.serving.digests import checksum_line, repr_digest
 from image_service.serving.lease import ImageLease
 from image_service.snapshots.versions import ImageRequest, ReadMode
@@ -168,7 +168,7 @@ class Application:
 
     def _check_listener(self, route: Route) -> None:
         # What is published of streams is pristine: there is nothing in it to be hidden from the network.
-        if self._serves_isos or not isinstance(route, ImageRoute) or isinstance(route.ref, ArtifactRef):
+        if self._serves_isos or not isinstance(route, ImageRoute) or not route.ref.needs_customization:
             return
         if route.ref.kind is None or route.ref.kind.is_iso:
             raise NotFound("ISOs are served by the other listener of this service alone")
@@ -327,11 +327,11 @@ def _subject(route: ImageRoute | MirrorRoute) -> Subject:
     """What is asked for, as far as the request says."""
     if isinstance(route, MirrorRoute):
         return Subject(route.handler)
-    infra_env = route.ref.infra_env_id if isinstance(route.ref, ImageRef) else ""
+    infra_env = route.ref.infra_env_id if route.ref.needs_customization else ""
     return Subject(route.handler, infra_env, _kind(route.ref))
 
 
 def _kind(ref: Ref) -> str:
-    if isinstance(ref, ArtifactRef):
+    if not ref.needs_customization:
         return ref.artifact.value
     return ref.kind.value if ref.kind else ""

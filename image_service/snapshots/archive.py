@@ -15,7 +15,6 @@ from twisted.logger import Logger
 
 from image_service.errors import SnapshotUnreadable, StoreFailed
 from image_service.images.fingerprint import fingerprint
-from image_service.images.reference import ArtifactRef
 from image_service.snapshots.customization_codec import decode_customization, encode_customization
 from image_service.snapshots.infra_env_codec import decode_infra_env, encode_infra_env
 from image_service.snapshots.repository import Mount
@@ -301,7 +300,7 @@ def _size(customization: Customization) -> int:
 
 def _text(ref: Ref) -> str:
     """A reference, alike in every process."""
-    if isinstance(ref, ArtifactRef):
+    if not ref.needs_customization:
         return f"{ref.artifact.value} {ref.version} {ref.architecture}"
     kind = ref.kind.value if ref.kind else None
     return f"{ref.infra_env_id} {ref.version} {ref.architecture} {kind}"

@@ -90,12 +90,12 @@ class CacheEntry:
     def fail(self, error: ImageServiceError, now: float) -> None:
         """Note that assisted-service could not be asked."""
         self.failing_since = now if self.failing_since is None else self.failing_since
-        self.error, self.retry_at = error.again(), now + RETRY_SECONDS
+        self.error, self.retry_at = error.copy(), now + RETRY_SECONDS
 
     def refuse(self, refusal: ImageServiceError, now: float) -> None:
         """Note that assisted-service has something against new mounts."""
         self.clear()
-        self.refusal, self.retry_at = refusal.again(), now + RETRY_SECONDS
+        self.refusal, self.retry_at = refusal.copy(), now + RETRY_SECONDS
 
     def clear(self) -> None:
         """Note that assisted-service has answered."""

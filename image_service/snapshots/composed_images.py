@@ -10,7 +10,7 @@ import attrs
 from image_service.concurrency.single_flight import SingleFlight
 from image_service.errors import NotFound, Unprocessable
 from image_service.http.respond import Representation
-from image_service.images.reference import ArtifactRef, Kind
+from image_service.images.reference import Kind
 from image_service.snapshots.versions import Composed
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class ComposedImages:
             return composed
         refusal = self._refused.get(version)
         if refusal is not None:
-            raise refusal.again()
+            raise refusal.copy()
         return await self._composing.join(version, lambda: self._make(version))
 
     def forget(self, base: BaseImage) -> None:
@@ -116,7 +116,7 @@ class ComposedImages:
         try:
             composed = Composed(version, Representation(await self._image(version)))
         except Unprocessable as error:
-            self._refused[version] = error.again()
+            self._refused[version] = error.copy()
             while len(self._refused) > MAX_REFUSED:
                 self._refused.popitem(last=False)
             raise
@@ -130,7 +130,7 @@ class ComposedImages:
 
     async def _image(self, version: Version) -> BootImage:
         ref, base, snapshot = version.ref, version.base, version.snapshot
-        if isinstance(ref, ArtifactRef):
+        if not ref.needs_customization:
             return self._composer.artifact(ref, base)
         if snapshot is None:
             msg = f"{ref} has no snapshot"

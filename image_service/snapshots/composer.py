@@ -76,7 +76,7 @@ class Composer:
         Raises:
             ImageServiceError: there is none, or not yet; or there is no such image of any base.
         """
-        if isinstance(ref, ArtifactRef):
+        if not ref.needs_customization:
             return self.catalog.find(ref.version, ref.architecture, Kind.FULL_ISO)
         if ref.version is None or ref.architecture is None or ref.kind is None:
             raise NotFound("the reference leaves open which base image is meant")

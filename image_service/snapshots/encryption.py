@@ -24,12 +24,19 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from image_service.errors import SnapshotUnreadable
+from image_service.images.reference import CredentialScheme
 
 if TYPE_CHECKING:
     from image_service.images.reference import Credentials
 
 SECRET_BYTES = 32
 _KEY_BYTES = 32
+# Part of stored digests and keys: these never change.
+_SCHEMES = {
+    CredentialScheme.API_KEY: b"api_key",
+    CredentialScheme.IMAGE_TOKEN: b"Image-Token",
+    CredentialScheme.AUTHORIZATION: b"Authorization",
+}
 _FORMAT = b"\x01"
 _NONCE_BYTES = 12
 _HEAD_BYTES = len(_FORMAT) + _NONCE_BYTES
@@ -126,7 +133,7 @@ class SnapshotCipher:
 def _fields(credentials: Credentials | None) -> tuple[bytes, ...]:
     if credentials is None:
         return ()
-    return credentials.scheme.value.encode(), credentials.secret.encode()
+    return _SCHEMES[credentials.scheme], credentials.secret.encode()
 
 
 def _pack(*fields: bytes) -> bytes:

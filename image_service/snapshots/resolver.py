@@ -10,7 +10,7 @@ from image_service.concurrency.lru import LruCache
 from image_service.concurrency.negative_cache import NegativeCache
 from image_service.concurrency.single_flight import SingleFlight
 from image_service.errors import NotFound, Unavailable, UpstreamError, UpstreamTimeout
-from image_service.images.reference import DEFAULT_ARCHITECTURE, ArtifactRef, ImageRef, Kind, Ref
+from image_service.images.reference import DEFAULT_ARCHITECTURE, ImageRef, Kind, Ref
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
@@ -97,7 +97,7 @@ class Resolver:
         Returns:
             a reference that leaves nothing open; None: somebody has to be asked.
         """
-        if isinstance(ref, ArtifactRef) or is_complete(ref):
+        if not ref.needs_customization or is_complete(ref):
             return ref
         known = self._known.peek((ref, credentials))
         if known is None or self._clock.seconds() >= max(known.asked_at + self._ttl_seconds, known.retry_at):
@@ -118,7 +118,7 @@ class Resolver:
             ImageServiceError: nobody says which version, or the infra-env cannot be had.
         """
         found = self.at_once(ref, credentials)
-        if found is not None or isinstance(ref, ArtifactRef):
+        if found is not None or not ref.needs_customization:
             return found or ref
         asker = (ref, credentials)
         self._absences.check(asker)

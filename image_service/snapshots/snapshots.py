@@ -142,9 +142,9 @@ class Snapshots:
             await self._validate(pin, is_pinned_of_use=not self._is_old(pin.snapshot))
             pin = await self._pinned(question)
         if pin.refusal is not None:
-            raise pin.refusal.again()
+            raise pin.refusal.copy()
         if self._is_old(pin.snapshot):
-            raise pin.error.again() if pin.error else UpstreamTimeout(_TOO_SLOW, retry_after_seconds=1)
+            raise pin.error.copy() if pin.error else UpstreamTimeout(_TOO_SLOW, retry_after_seconds=1)
         return pin.snapshot
 
     async def keep(self, snapshot: Snapshot) -> None:
@@ -253,7 +253,7 @@ class Snapshots:
         if pin.failing_since is None or pin.error is None or pin.snapshot.tenure.ended:
             return
         if self._clock.seconds() >= pin.failing_since + self._lifetimes.grace:
-            raise pin.error.again()
+            raise pin.error.copy()
         self._count("grace")
 
     async def _revalidate(self, pin: CacheEntry) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from image_service.errors import ImageServiceError
-from image_service.images.reference import ISOS, ArtifactRef, ImageRef
+from image_service.images.reference import ISOS, ImageRef
 from image_service.snapshots.composed_images import Lost
 from image_service.snapshots.resolver import is_complete
 from image_service.snapshots.snapshot import SnapshotKey
@@ -87,7 +87,7 @@ class VersionFinder:
         """
         ref = await self._resolver.resolve(reader.ref, reader.credentials)
         base = self._composer.find_base(ref)
-        if isinstance(ref, ArtifactRef):
+        if not ref.needs_customization:
             return Version(ref, base, None)
         return Version(ref, base, await self._snapshots.newest(_question(ref, reader.credentials)))
 
@@ -119,10 +119,10 @@ class VersionFinder:
     def _completed(self, reader: Reader, remembered: Remembered) -> Ref:
         """What a reader's reference leaves open, told by what was made of it."""
         ref = reader.ref
-        if isinstance(ref, ArtifactRef) or is_complete(ref):
+        if not ref.needs_customization or is_complete(ref):
             return ref
         for kind in (ref.kind,) if ref.kind else ISOS:
-            question = SnapshotKey(ref.infra_env_id, kind.question, reader.credentials)
+            question = SnapshotKey(ref.infra_env_id, kind.customization_kind, reader.credentials)
             base = self._composer.catalog.find_by_digest(remembered.base_sha256, kind)
             if base is not None and self._snapshots.key_of(question) == remembered.key:
                 version, architecture = ref.version or base.version, ref.architecture or base.architecture
@@ -131,7 +131,7 @@ class VersionFinder:
 
 
 def _question(ref: Ref, credentials: Credentials | None) -> SnapshotKey:
-    if isinstance(ref, ArtifactRef) or ref.kind is None:
+    if not ref.needs_customization or ref.kind is None:
         msg = f"nobody is asked about {ref}"
         raise TypeError(msg)
-    return SnapshotKey(ref.infra_env_id, ref.kind.question, credentials)
+    return SnapshotKey(ref.infra_env_id, ref.kind.customization_kind, credentials)

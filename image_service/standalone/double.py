@@ -19,6 +19,7 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
+from image_service.assisted.client import API_KEY_PARAMETER, CREDENTIAL_FIELDS
 from image_service.errors import NotFound, Unauthorized
 from image_service.images.reference import Credentials, CredentialScheme
 from image_service.management.resource import ApiResource, write_head
@@ -151,13 +152,13 @@ def require(credentials: Credentials, asked: ApiRequest, headers: Headers) -> No
         Unauthorized: other credentials, or none.
     """
     if credentials.scheme is CredentialScheme.API_KEY:
-        presented = asked.query.get("api_key", "").encode()
+        name = API_KEY_PARAMETER
+        presented = asked.query.get(name, "").encode()
     else:
-        (presented, *_) = headers.getRawHeaders(credentials.scheme.value.encode(), [b""])
+        name = CREDENTIAL_FIELDS[credentials.scheme]
+        (presented, *_) = headers.getRawHeaders(name.encode(), [b""])
     if not hmac.compare_digest(presented, credentials.secret.encode()):
-        raise Unauthorized(
-            f"{credentials.scheme.value} is missing or wrong", fields=(("WWW-Authenticate", "Bearer"),)
-        )
+        raise Unauthorized(f"{name} is missing or wrong", fields=(("WWW-Authenticate", "Bearer"),))
 
 
 def _bend(answer: ApiAnswer, fault: Fault) -> ApiAnswer:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from image_service.concurrency.threads import InThread
-    from image_service.coreos.stream_mirror import HeldRelease
+    from image_service.coreos.stream_mirror import PublishedRelease
     from image_service.images.base import BaseImage
     from image_service.streams.mirrored import MirroredFile, MirroredRelease
     from image_service.streams.streams import StreamRelease
@@ -251,7 +251,7 @@ class Mirror:
 
     def _text(
         self,
-        render: Callable[[str, str, Iterable[HeldRelease]], bytes],
+        render: Callable[[str, str, Iterable[PublishedRelease]], bytes],
         stream: str,
         releases: list[MirroredRelease],
         file_name: str,

@@ -16,7 +16,7 @@ import attrs
 from twisted.logger import Logger
 
 from image_service.catalog.storage.digest import Sidecar
-from image_service.coreos.stream_mirror import HeldFile, HeldRelease
+from image_service.coreos.stream_mirror import PublishedFile, PublishedRelease
 from image_service.errors import Unavailable
 from image_service.files.atomic import written
 from image_service.streams.stream_refresh import read_body
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.concurrency.interruption import Interruption
-    from image_service.coreos.stream_metadata import Artifact
+    from image_service.coreos.stream_metadata import StreamArtifact
     from image_service.formats.iso9660 import IsoFile
     from image_service.images.base import BaseImage
     from image_service.streams.stream_refresh import Http
@@ -81,12 +81,12 @@ class MirroredRelease:
         return (self.iso, *self.pxe.values())
 
     @property
-    def held(self) -> HeldRelease:
+    def held(self) -> PublishedRelease:
         """What the metadata says of it."""
         release = self.wanted.release
-        pxe = {name: HeldFile(file.name, file.sha256) for name, file in self.pxe.items()}
-        iso = HeldFile(self.iso.name, self.iso.sha256)
-        return HeldRelease(release.architecture, release.version, release.published, iso, pxe)
+        pxe = {name: PublishedFile(file.name, file.sha256) for name, file in self.pxe.items()}
+        iso = PublishedFile(self.iso.name, self.iso.sha256)
+        return PublishedRelease(release.architecture, release.version, release.published, iso, pxe)
 
 
 @attrs.frozen
@@ -146,7 +146,7 @@ class Preparation:
         sidecar: Sidecar,
         name: str,
         file: IsoFile,
-        artifact: Artifact | None,
+        artifact: StreamArtifact | None,
     ) -> MirroredFile:
         key = f"{name}_sha256"
         digest = sidecar.get(key)
@@ -156,7 +156,9 @@ class Preparation:
         published_as = artifact.name if artifact else _name(wanted, name)
         return self._signed(wanted, MirroredFile(published_as, digest, file.offset, file.length), artifact)
 
-    def _signed(self, wanted: StreamRelease, file: MirroredFile, artifact: Artifact | None) -> MirroredFile:
+    def _signed(
+        self, wanted: StreamRelease, file: MirroredFile, artifact: StreamArtifact | None
+    ) -> MirroredFile:
         """The file with its signature, if these are the bytes that were published."""
         if artifact is None or artifact.signature is None or artifact.sha256 != file.sha256:
             return file

@@ -32,6 +32,7 @@ from image_service.errors import (
 )
 from image_service.formats.initrd import read_members
 from image_service.formats.newc import Member, write_archive
+from image_service.http.problem import status_of
 from image_service.images.reference import Credentials, CredentialScheme, Kind
 from image_service.settings.parsers import address
 from image_service.standalone.double import Break, Call, Fault
@@ -345,15 +346,15 @@ async def test_the_upstreams_status_becomes_ours(
         assisted.ramdisk(infra_env_id, None),
     ):
         error = await refused(asked)
-        assert error.status == becomes
+        assert status_of(error) == becomes
         assert error.retry_after_seconds == (7 if becomes in {502, 503} else None)
         assert error.fields == ((("WWW-Authenticate", 'Basic realm="a"'),) if becomes == 401 else ())
 
 
 @ensure_deferred
 async def test_an_infra_env_that_is_not_there(assisted: AssistedService) -> None:
-    assert (await refused(assisted.ignition(ID, None, None))).status == 404
-    assert (await refused(assisted.ramdisk(ID, None))).status == 404
+    assert status_of(await refused(assisted.ignition(ID, None, None))) == 404
+    assert status_of(await refused(assisted.ramdisk(ID, None))) == 404
 
 
 @ensure_deferred

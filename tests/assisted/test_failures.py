@@ -7,6 +7,7 @@ from twisted.web.client import ResponseFailed, ResponseNeverReceived
 from twisted.web.http_headers import Headers
 
 from image_service.assisted.failures import RETRY_AFTER_SECONDS, failure, refusal
+from image_service.http.problem import status_of
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ from image_service.assisted.failures import RETRY_AFTER_SECONDS, failure, refusa
 )
 def test_statuses(told: int, becomes: int) -> None:
     error = refusal(told, Headers(), "it")
-    assert error.status == becomes
+    assert status_of(error) == becomes
     assert error.detail == f"assisted-service answered {told} for it"
     assert (error.retry_after_seconds is not None) == (becomes in {502, 503})
 
@@ -83,7 +84,7 @@ def test_causes_are_found_within_wrappers_and_told_in_our_words(
         ResponseFailed([Failure(ResponseFailed([Failure(cause)]))]),
     ):
         error = failure(wrapped, "it")
-        assert error.status == status
+        assert status_of(error) == status
         assert text in error.detail
         assert "secret" not in error.detail
         assert error.retry_after_seconds == RETRY_AFTER_SECONDS

@@ -15,7 +15,7 @@ from image_service.coreos.boot_config import (
     write_kargs_json,
 )
 from image_service.coreos.kargs_areas import KargsArea
-from image_service.errors import BaseImageError, KernelArgumentsTooLarge
+from image_service.errors import FormatError, KernelArgumentsTooLarge
 from image_service.formats.iso9660 import read_iso9660
 from tests.formats.reading import fixture, read_layout, reader
 
@@ -123,7 +123,7 @@ def test_lines_that_do_not_look_for_the_full_iso_get_no_area() -> None:
 @pytest.mark.parametrize("arguments", ["", "ignition.firstboot", f"{LIVEISO} \u00e9"])
 def test_refuses_to_guess_where_an_area_should_be(arguments: str) -> None:
     config = BootConfig("grub.cfg", render("grub.cfg", ONE, FIRST, arguments).encode())
-    with pytest.raises(BaseImageError, match=r"with coreos\.liveiso= in grub\.cfg have 0 different sets"):
+    with pytest.raises(FormatError, match=r"with coreos\.liveiso= in grub\.cfg have 0 different sets"):
         make_areas([config])
 
 
@@ -132,12 +132,12 @@ def test_refuses_plain_arguments_that_differ() -> None:
         BootConfig(path, render(path, ONE, FIRST, f"{FULL} {path}").encode())
         for path in ("grub.cfg", "isolinux.cfg")
     ]
-    with pytest.raises(BaseImageError, match=r"in grub\.cfg, isolinux\.cfg have 2 different sets"):
+    with pytest.raises(FormatError, match=r"in grub\.cfg, isolinux\.cfg have 2 different sets"):
         make_areas(configs)
 
 
 def test_refuses_an_iso_without_boot_configurations() -> None:
-    with pytest.raises(BaseImageError, match="in no boot configuration have 0"):
+    with pytest.raises(FormatError, match="in no boot configuration have 0"):
         make_areas([])
 
 
@@ -168,14 +168,14 @@ def test_knows_what_boots(path: str, line: str, expected: object) -> None:
 def test_refuses_what_would_not_boot(default: str, behind: str, reason: str) -> None:
     content = f"# {area_of(default, 200)}{behind}"
     config = BootConfig("grub.cfg", content.encode(), (KargsArea(2, b"#", b"\n"),))
-    with pytest.raises(BaseImageError, match=reason):
+    with pytest.raises(FormatError, match=reason):
         derive_configs(BootConfigs(default, 200, (config,)), FURTHER)
 
 
 def test_refuses_an_initrd_whose_name_the_fill_of_an_area_goes_on_with() -> None:
     content = b"a\ninitrd /a".ljust(30, b"\0") + b"\n"
     config = BootConfig("grub.cfg", content, (KargsArea(0, b"\0", b"\0"),))
-    with pytest.raises(BaseImageError, match="inside the area at offset 0"):
+    with pytest.raises(FormatError, match="inside the area at offset 0"):
         derive_configs(BootConfigs("a\ninitrd /a", 30, (config,)), FURTHER)
 
 

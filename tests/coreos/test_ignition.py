@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.coreos.ignition import check_ignition
-from image_service.errors import IgnitionInvalid, UpstreamError
+from image_service.errors import IgnitionInvalid, IgnitionNotJson
 
 
 @pytest.mark.parametrize("version", ["3.0.0", "3.2.0", "3.10.12", "3.6.0-experimental"])
@@ -71,8 +71,8 @@ def test_what_is_missing_is_named(config: object, missing: str) -> None:
         b"1" * 5000,
     ],
 )
-def test_what_is_not_json_came_from_a_broken_upstream(body: bytes) -> None:
-    with pytest.raises(UpstreamError, match=f"{len(body)} bytes that is not JSON"):
+def test_config_that_is_not_json_is_refused(body: bytes) -> None:
+    with pytest.raises(IgnitionNotJson, match=f"{len(body)} bytes is not JSON"):
         check_ignition(body)
 
 
@@ -80,7 +80,7 @@ def test_what_is_not_json_came_from_a_broken_upstream(body: bytes) -> None:
     "body", [b'{"hunter2": ', b'{"ignition": {"version": "hunter2"}}', b'{"hunter2": {}}', b'"hunter2"']
 )
 def test_a_refusal_holds_nothing_of_the_config(body: bytes) -> None:
-    with pytest.raises((UpstreamError, IgnitionInvalid)) as caught:
+    with pytest.raises((IgnitionNotJson, IgnitionInvalid)) as caught:
         check_ignition(body)
     assert "hunter2" not in str(caught.value)
     assert caught.value.__context__ is None
@@ -96,6 +96,6 @@ DOCUMENTS = st.recursive(
 def test_anything_is_taken_or_refused(body: bytes) -> None:
     try:
         check_ignition(body)
-    except (UpstreamError, IgnitionInvalid):
+    except (IgnitionNotJson, IgnitionInvalid):
         return
     assert json.loads(body)["ignition"]["version"].startswith("3.")

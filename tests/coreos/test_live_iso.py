@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from image_service.coreos.kargs import KernelArgument, Operation, edit, render_area
 from image_service.coreos.kargs_areas import KargsArea, KargsAreas
 from image_service.coreos.live_iso import BootFiles, EmbedArea, KargsJson, LiveIso, read_live_iso
-from image_service.errors import BaseImageError
+from image_service.errors import FormatError
 from image_service.formats.iso9660 import IsoFile, read_iso9660
 from tests.formats.iso_builder import (
     CREATED,
@@ -78,7 +78,7 @@ def legacy_image() -> tuple[bytes, int, list[int]]:
 
 
 def refusal(files: dict[str, bytes]) -> str:
-    with pytest.raises(BaseImageError) as caught:
+    with pytest.raises(FormatError) as caught:
         read_layout(build_live_iso(files))
     return caught.value.detail
 
@@ -281,7 +281,7 @@ def test_areas_may_be_as_small_and_as_large_as_this(size: int) -> None:
 
 @pytest.mark.parametrize("volume_id", ["", "fedora-", "CoreOS", "xrhcos-9", "RHCOS-9"])
 def test_other_volumes_are_refused(volume_id: str) -> None:
-    with pytest.raises(BaseImageError, match=r"rhcos-, fedora-coreos-, scos-") as caught:
+    with pytest.raises(FormatError, match=r"rhcos-, fedora-coreos-, scos-") as caught:
         read_layout(build_live_iso(volume_id=volume_id))
     assert repr(volume_id) in caught.value.detail
 
@@ -458,7 +458,7 @@ def test_a_wrong_header_is_refused(size: int, default: int, areas: list[int], na
     files = live_files()
     del files[KARGS]
     image = with_header(build_live_iso(files), size, default, areas)
-    with pytest.raises(BaseImageError) as caught:
+    with pytest.raises(FormatError) as caught:
         read_layout(image)
     assert named in caught.value.detail
 
@@ -468,7 +468,7 @@ def test_a_header_whose_areas_differ_is_refused() -> None:
     image = with_header(
         image, size, offset_of(image, ".cmdline"), [*areas, offset_of(image, "images/ignition.img") - size]
     )
-    with pytest.raises(BaseImageError, match="32672"):
+    with pytest.raises(FormatError, match="32672"):
         read_layout(image)
 
 
@@ -477,7 +477,7 @@ def test_a_header_whose_areas_differ_is_refused() -> None:
 
 @given(st.binary(max_size=4096))
 def test_random_bytes_are_refused(data: bytes) -> None:
-    with pytest.raises(BaseImageError):
+    with pytest.raises(FormatError):
         read_layout(data)
 
 
@@ -510,7 +510,7 @@ def survive(image: bytes) -> None:
     """It is refused, or its areas can be laid over."""
     try:
         layout = read_live_iso(MeteredReader(image, 80 * 2**20), len(image))
-    except BaseImageError as refused:
+    except FormatError as refused:
         refused.detail.encode()
         return
     areas = layout.kernel_arguments
@@ -542,5 +542,5 @@ def test_a_damaged_real_image_is_too(name: str, mutations: list[tuple[int, bytes
 
 @given(st.integers(0, len(PRISTINE) - 1))
 def test_a_truncated_image_is_refused(length: int) -> None:
-    with pytest.raises(BaseImageError):
+    with pytest.raises(FormatError):
         read_layout(PRISTINE[:length])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from image_service.coreos.kargs_areas import KargsArea
 from image_service.coreos.live_iso import RAMDISK_FILE
-from image_service.errors import BaseImageError
+from image_service.errors import FormatError
 from image_service.formats.spans import Span, check_room, refuse_overlaps
 from tests.formats.iso_builder import build_live_iso, live_files
 from tests.formats.reading import read_layout
@@ -43,7 +43,7 @@ def test_an_iso_that_nobody_derived_has_no_such_area() -> None:
 def test_a_ramdisk_shares_no_byte_with_the_config() -> None:
     igninfo = json.dumps({"file": RAMDISK_FILE}).encode()
     iso = build_live_iso({**live_files(), RAMDISK_FILE: bytes(4096), "coreos/igninfo.json": igninfo})
-    with pytest.raises(BaseImageError, match=f"embed areas overlap: 4096 bytes .*{RAMDISK_FILE}"):
+    with pytest.raises(FormatError, match=f"embed areas overlap: 4096 bytes .*{RAMDISK_FILE}"):
         read_layout(iso)
 
 
@@ -91,7 +91,7 @@ def test_the_length_of_default_arguments_is_that_of_their_bytes() -> None:
     kargs = json.loads(live_files()[KARGS_JSON])
     kargs["default"] = "ä" * (kargs["size"] // 2 + 1)
     iso = build_live_iso({**live_files(), KARGS_JSON: json.dumps(kargs).encode()})
-    with pytest.raises(BaseImageError, match=f"take {len(kargs['default']) * 2} bytes, the areas have"):
+    with pytest.raises(FormatError, match=f"take {len(kargs['default']) * 2} bytes, the areas have"):
         read_layout(iso)
 
 
@@ -124,7 +124,7 @@ def test_spans_overlap_where_they_share_a_byte(places: list[tuple[int, int]]) ->
     if len(taken) == len(set(taken)):
         refuse_overlaps(spans)
     else:
-        with pytest.raises(BaseImageError, match=r"overlap: . bytes at offset"):
+        with pytest.raises(FormatError, match=r"overlap: . bytes at offset"):
             refuse_overlaps(spans)
 
 
@@ -134,6 +134,6 @@ def test_an_area_has_room_where_all_of_it_lies_inside(offset: int, length: int, 
         check_room("x", offset, length, limit)
     else:
         with pytest.raises(
-            BaseImageError, match=f"leaves x of {limit} bytes: {length} bytes at offset {offset}"
+            FormatError, match=f"leaves x of {limit} bytes: {length} bytes at offset {offset}"
         ):
             check_room("x", offset, length, limit)

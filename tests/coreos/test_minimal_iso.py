@@ -21,7 +21,7 @@ from image_service.coreos.minimal_iso import (
     render_kargs_json,
     verify,
 )
-from image_service.errors import BaseImageError
+from image_service.errors import FormatError
 from image_service.formats.iso9660 import IsoFile, read_iso9660
 from tests.coreos.miniso_builder import (
     MAGIC,
@@ -39,7 +39,7 @@ from tests.formats.reading import FIXTURES, MeteredReader, fixture, read_layout,
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from image_service.formats.iso9660 import ReadAt
+    from image_service.formats.reading import ReadAt
 
 KARGS = "coreos/kargs.json"
 MIB = 2**20
@@ -76,7 +76,7 @@ def read_recipe(packed: bytes, image_size: int = 2**40, read: ReadAt | None = No
 
 
 def refusal(packed: bytes, image_size: int = 2**40) -> str:
-    with pytest.raises(BaseImageError) as caught:
+    with pytest.raises(FormatError) as caught:
         read_recipe(packed, image_size)
     return caught.value.detail
 
@@ -161,7 +161,7 @@ def test_a_built_live_iso_has_the_minimal_iso_of_its_files() -> None:
 def test_what_is_left_out_is_not_translated() -> None:
     image = live_iso_with_minimal()
     minimal, rootfs = recipe_in(image), find(image, ROOTFS)
-    with pytest.raises(BaseImageError, match=f"{rootfs.length} bytes at offset {rootfs.offset}"):
+    with pytest.raises(FormatError, match=f"{rootfs.length} bytes at offset {rootfs.offset}"):
         minimal.translate(rootfs.offset, rootfs.length)
 
 
@@ -225,7 +225,7 @@ def test_bytes_are_translated_where_one_file_has_them_all(
         assert expected[start : start + length] == FULL[offset : offset + length]
         assert start in {offset - file.full + file.minimal for file in whole}
     else:
-        with pytest.raises(BaseImageError):
+        with pytest.raises(FormatError):
             minimal.translate(offset, length)
 
 
@@ -281,7 +281,7 @@ def test_a_full_iso_with_another_byte_is_not_what_was_packed(offset: int) -> Non
     minimal = read_recipe(pack_minimal_iso(made[2 * MIB :], made, files))
     other = bytearray(made[2 * MIB :])
     other[offset] ^= 1
-    with pytest.raises(BaseImageError, match=minimal.sha256):
+    with pytest.raises(FormatError, match=minimal.sha256):
         verify(minimal, reader(bytes(other)), no_check)
 
 
@@ -290,14 +290,14 @@ def test_another_digest_is_not_what_was_packed() -> None:
     packed = pack_minimal_iso(made[2 * MIB :], made, files)
     digest = sha256(made).digest()
     minimal = read_recipe(packed.replace(digest, digest[::-1]))
-    with pytest.raises(BaseImageError, match=digest.hex()):
+    with pytest.raises(FormatError, match=digest.hex()):
         verify(minimal, reader(made[2 * MIB :]), no_check)
 
 
 def test_a_full_iso_that_became_shorter_is_refused() -> None:
     made, files = small()
     minimal = read_recipe(pack_minimal_iso(made[2 * MIB :], made, files))
-    with pytest.raises(BaseImageError, match=f"at offset {2 * MIB}"):
+    with pytest.raises(FormatError, match=f"at offset {2 * MIB}"):
         verify(minimal, reader(made[2 * MIB :][: 3 * MIB - 1]), no_check)
 
 
@@ -418,7 +418,7 @@ def test_no_more_than_a_mebibyte_is_read() -> None:
 
 
 def test_a_file_that_the_image_cuts_short_is_refused() -> None:
-    with pytest.raises(BaseImageError, match="offset 10"):
+    with pytest.raises(FormatError, match="offset 10"):
         read_minimal_iso(reader(bytes(100)), IsoFile(MINISO, 10, 200), 100)
 
 
@@ -456,7 +456,7 @@ def test_a_damaged_recipe_is_refused_or_keeps_its_limits(packed: bytes) -> None:
             assert minimal.size <= len(FULL_ISO) + LITERAL_LIMIT
             assert len(render(minimal, FULL_ISO)) == minimal.size
             verify(minimal, reader(FULL_ISO), no_check)
-        except BaseImageError as refused:
+        except FormatError as refused:
             refused.detail.encode()
 
 
@@ -505,7 +505,7 @@ def test_kargs_json_is_rewritten_in_place() -> None:
 
 def test_kargs_json_may_take_all_of_its_place_and_no_more() -> None:
     assert render_kargs_json(REWRITTEN, 'nosmt "ä" quiet') == REWRITTEN
-    with pytest.raises(BaseImageError, match=f"{len(REWRITTEN) + 1} bytes .* has {len(REWRITTEN)}"):
+    with pytest.raises(FormatError, match=f"{len(REWRITTEN) + 1} bytes .* has {len(REWRITTEN)}"):
         render_kargs_json(REWRITTEN, 'nosmt "ä" quiet!')
 
 
@@ -525,7 +525,7 @@ def test_kargs_json_may_take_all_of_its_place_and_no_more() -> None:
     ],
 )
 def test_a_kargs_json_that_no_builder_writes_is_refused(change: dict[str, object]) -> None:
-    with pytest.raises(BaseImageError, match=f"{KARGS}.* must be"):
+    with pytest.raises(FormatError, match=f"{KARGS}.* must be"):
         render_kargs_json(json.dumps({**BUILT, **change}).encode(), "quiet")
 
 
@@ -533,5 +533,5 @@ def test_a_kargs_json_that_no_builder_writes_is_refused(change: dict[str, object
 @example(b"[" * 20000)
 @example(b"[]")
 def test_what_is_no_kargs_json_is_refused(original: bytes) -> None:
-    with pytest.raises(BaseImageError):
+    with pytest.raises(FormatError):
         render_kargs_json(original, "quiet")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from image_service.coreos.rootfs import nmstate_archive, read_nmstatectl
-from image_service.errors import BaseImageError, FileNotInIso
+from image_service.errors import FileNotInImage, FormatError
 from image_service.formats.initrd import read_members
 from image_service.formats.iso9660 import IsoFile
 from image_service.formats.newc import read_archive
@@ -112,7 +112,7 @@ def test_no_more_deployments_are_looked_into_than_a_live_system_may_have(tmp_pat
     files = {f"ostree/deploy/rhcos/deploy/{name}/usr/bin/other": b"" for name in names}
     program = f"ostree/deploy/rhcos/deploy/{names[3]}/{NMSTATECTL}"
     assert read(erofs_of(tmp_path / "fourth", {**files, program: b"program"})) == b"program"
-    with pytest.raises(FileNotInIso):
+    with pytest.raises(FileNotInImage):
         read(erofs_of(tmp_path / "fifth", {**files, program.replace(names[3], names[4]): b"program"}))
 
 
@@ -126,13 +126,13 @@ def test_symlinks_on_the_way_are_followed(tmp_path: Path) -> None:
 
 def test_what_is_not_there_is_told() -> None:
     with pytest.raises(
-        FileNotInIso, match=r"images/pxeboot/rootfs.img holds neither root.squashfs nor root.erofs"
+        FileNotInImage, match=r"images/pxeboot/rootfs.img holds neither root.squashfs nor root.erofs"
     ):
         read(cpio(("TRAILER!!!", b"")))
 
 
 def test_a_root_without_nmstatectl_is_told(tmp_path: Path) -> None:
-    with pytest.raises(FileNotInIso, match=r"no usr/bin/nmstatectl in images/pxeboot/rootfs.img, neither"):
+    with pytest.raises(FileNotInImage, match=r"no usr/bin/nmstatectl in images/pxeboot/rootfs.img, neither"):
         read(erofs_of(tmp_path, {"usr/bin/other": b""}))
 
 
@@ -147,12 +147,12 @@ def test_a_root_without_nmstatectl_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_root_file_system_is_refused(rootfs: bytes, message: str) -> None:
-    with pytest.raises(BaseImageError, match=message):
+    with pytest.raises(FormatError, match=message):
         read(rootfs)
 
 
 def test_a_directory_is_no_program(tmp_path: Path) -> None:
-    with pytest.raises(BaseImageError, match=r"nmstatectl .* is no file of up to .*: mode 40755"):
+    with pytest.raises(FormatError, match=r"nmstatectl .* is no file of up to .*: mode 40755"):
         read(erofs_of(tmp_path, {f"{NMSTATECTL}/file": b""}))
 
 
@@ -161,7 +161,7 @@ def test_a_program_that_claims_too_much_is_not_read(tmp_path: Path) -> None:
     (tree / "usr/bin").mkdir(parents=True)
     with (tree / NMSTATECTL).open("wb") as file:
         file.truncate(128 * MIB + 1)
-    with pytest.raises(BaseImageError, match="134217728 bytes: mode 100644, 134217729 bytes"):
+    with pytest.raises(FormatError, match="134217728 bytes: mode 100644, 134217729 bytes"):
         read(cpio(("root.squashfs", make_squashfs(tree, "-comp gzip"))), limit=10_000)
 
 
@@ -174,13 +174,13 @@ def test_whatever_is_damaged_nothing_but_a_refusal_comes_of_it(
     places = st.one_of([st.integers(part.start, part.stop - 1) for part in structures])
     for place, value in data.draw(st.lists(st.tuples(places, st.binary(min_size=1, max_size=4)), min_size=1)):
         image = patched(image, place, value)
-    with suppress(BaseImageError):
+    with suppress(FormatError):
         read(cpio(("root.erofs", image)))
 
 
 @given(st.binary(max_size=300), st.sampled_from([b"hsqs", bytes(1024) + b"\xe2\xe1\xf5\xe0"]))
 def test_whatever_the_bytes_nothing_but_a_refusal_comes_of_them(content: bytes, start: bytes) -> None:
-    with pytest.raises(BaseImageError):
+    with pytest.raises(FormatError):
         read(cpio(("root.squashfs", start + content)))
 
 

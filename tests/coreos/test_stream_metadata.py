@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from image_service.coreos.stream_metadata import (
     MAX_DOCUMENT_BYTES,
-    Artifact,
     Release,
+    StreamArtifact,
     metal_of,
     parse_stream,
     select_releases,
@@ -241,7 +241,7 @@ def test_documents_that_offer_the_same_agree() -> None:
 
 
 def test_a_name_is_the_last_segment_of_the_path() -> None:
-    artifact = Artifact("https://origin.example/a/b.iso?token=c/d.iso", SHA256)
+    artifact = StreamArtifact("https://origin.example/a/b.iso?token=c/d.iso", SHA256)
     assert artifact.name == "b.iso"
 
 

@@ -9,8 +9,13 @@ import jsonschema
 import pytest
 import yaml
 
-from image_service.coreos.stream_metadata import Artifact, Release, parse_stream, select_releases
-from image_service.coreos.stream_mirror import HeldFile, HeldRelease, render_config_map, render_stream
+from image_service.coreos.stream_metadata import Release, StreamArtifact, parse_stream, select_releases
+from image_service.coreos.stream_mirror import (
+    PublishedFile,
+    PublishedRelease,
+    render_config_map,
+    render_stream,
+)
 from tests.coreos.streams import SHA256, fixture
 
 BASE = "https://images.example:8443/some/path"
@@ -24,14 +29,14 @@ def validate(document: object) -> None:
     jsonschema.Draft202012Validator(schema, format_checker=checker).validate(document)
 
 
-def held(release: Release) -> HeldRelease:
+def held(release: Release) -> PublishedRelease:
     """What a mirror has that holds all of a release."""
 
-    def file(artifact: Artifact) -> HeldFile:
-        return HeldFile(artifact.name, artifact.sha256)
+    def file(artifact: StreamArtifact) -> PublishedFile:
+        return PublishedFile(artifact.name, artifact.sha256)
 
     parts = {"kernel": release.kernel, "initramfs": release.initramfs, "rootfs": release.rootfs}
-    return HeldRelease(
+    return PublishedRelease(
         release.architecture,
         release.version,
         release.published,
@@ -40,7 +45,7 @@ def held(release: Release) -> HeldRelease:
     )
 
 
-def of_fedora() -> list[HeldRelease]:
+def of_fedora() -> list[PublishedRelease]:
     document = parse_stream(fixture("fcos-stable.json"))
     architectures = json.loads(fixture("fcos-stable.json"))["architectures"]
     return [held(release) for release in select_releases(document, architectures)]
@@ -108,15 +113,15 @@ def test_what_comes_out_can_be_taken_in_again() -> None:
 
 
 def test_a_release_without_pxe_files_is_its_iso() -> None:
-    release = HeldRelease("s390x", "1", PUBLISHED, HeldFile("a.iso", SHA256), {})
+    release = PublishedRelease("s390x", "1", PUBLISHED, PublishedFile("a.iso", SHA256), {})
     document = json.loads(render_stream("stable", BASE, [release]))
     validate(document)
     assert [*document["architectures"]["s390x"]["artifacts"]["metal"]["formats"]] == ["iso"]
 
 
 def test_the_date_is_that_of_the_newest_and_equal_releases_make_equal_bytes() -> None:
-    old = HeldRelease("s390x", "1", PUBLISHED, HeldFile("a.iso", SHA256), {})
-    new = HeldRelease("x86_64", "2", PUBLISHED + timedelta(days=1), HeldFile("b.iso", SHA256), {})
+    old = PublishedRelease("s390x", "1", PUBLISHED, PublishedFile("a.iso", SHA256), {})
+    new = PublishedRelease("x86_64", "2", PUBLISHED + timedelta(days=1), PublishedFile("b.iso", SHA256), {})
     rendered = render_stream("stable", BASE, [old, new])
     assert json.loads(rendered)["metadata"]["last-modified"] == "2026-07-22T14:07:12Z"
     assert render_stream("stable", BASE, [new, old]) == rendered
@@ -137,7 +142,7 @@ def test_the_config_map_has_the_name_and_keys_of_openshift() -> None:
 
 def test_a_release_that_looks_like_a_number_stays_text() -> None:
     releases = [
-        HeldRelease("s390x", "1.0", PUBLISHED + timedelta(days=1), HeldFile("a.iso", SHA256), {}),
-        HeldRelease("x86_64", "0.9", PUBLISHED, HeldFile("b.iso", SHA256), {}),
+        PublishedRelease("s390x", "1.0", PUBLISHED + timedelta(days=1), PublishedFile("a.iso", SHA256), {}),
+        PublishedRelease("x86_64", "0.9", PUBLISHED, PublishedFile("b.iso", SHA256), {}),
     ]
     assert yaml.safe_load(render_config_map("a", BASE, releases))["data"]["releaseVersion"] == "1.0"

@@ -13,7 +13,7 @@ from image_service.coreos.live_iso import read_live_iso
 
 if TYPE_CHECKING:
     from image_service.coreos.live_iso import LiveIso
-    from image_service.formats.iso9660 import ReadAt
+    from image_service.formats.reading import ReadAt
 
 FIXTURES = Path(__file__).resolve().parents[3] / "shared" / "fixtures" / "coreos-installer"
 

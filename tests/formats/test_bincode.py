@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from image_service.errors import BaseImageError
+from image_service.errors import FormatError
 from image_service.formats.bincode import Fields
 from tests.coreos.miniso_builder import number
 
@@ -38,11 +38,11 @@ def test_numbers_have_the_documented_bytes(data: bytes, value: int) -> None:
 def test_what_is_no_number_is_refused_by_name_and_offset(data: bytes) -> None:
     fields = Fields("x.dat", b"\0" + data)
     fields.take_number()
-    with pytest.raises(BaseImageError, match=r"x\.dat .*64 bits at its offset 1$"):
+    with pytest.raises(FormatError, match=r"x\.dat .*64 bits at its offset 1$"):
         fields.take_number()
 
 
 @pytest.mark.parametrize("data", [b"", b"\xfb\x01", b"\xfd" + bytes(7), b"\x05four", b"\xfd" + b"\xff" * 8])
 def test_fields_that_are_not_all_there_are_refused(data: bytes) -> None:
-    with pytest.raises(BaseImageError, match=r"x\.dat ends too soon"):
+    with pytest.raises(FormatError, match=r"x\.dat ends too soon"):
         Fields("x.dat", data).take_bytes()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.errors import BaseImageError
+from image_service.errors import FormatError
 from image_service.formats.decompress import Unpack, inflate, unlz4, unlzma, unpack, unxz, unzstd
 
 if sys.version_info >= (3, 14):
@@ -87,9 +87,9 @@ def test_streams_are_unpacked_whole(stream: Stream, content: bytes) -> None:
 @given(stream=st.sampled_from(STREAMS), content=st.binary(min_size=1, max_size=200), cut=st.integers(1, 10))
 def test_streams_that_are_too_long_or_too_short_are_refused(stream: Stream, content: bytes, cut: int) -> None:
     method, pack = stream
-    with pytest.raises(BaseImageError, match="it is damaged"):
+    with pytest.raises(FormatError, match="it is damaged"):
         unpack(method, pack(content), len(content) - 1, "it")
-    with pytest.raises(BaseImageError, match="it is damaged"):
+    with pytest.raises(FormatError, match="it is damaged"):
         unpack(method, pack(content)[:-cut], len(content), "it")
 
 
@@ -97,7 +97,7 @@ def test_streams_that_are_too_long_or_too_short_are_refused(stream: Stream, cont
 def test_a_bomb_is_not_unpacked(stream: Stream) -> None:
     method, pack = stream
     packed = pack(bytes(BOMB))
-    with at_most(BOMB // 4), pytest.raises(BaseImageError, match="it is damaged"):  # xz has 8 MiB of its own
+    with at_most(BOMB // 4), pytest.raises(FormatError, match="it is damaged"):  # xz has 8 MiB of its own
         unpack(method, packed, 8192, "it")
 
 
@@ -131,7 +131,7 @@ def test_a_decoder_gets_no_more_memory_than_these_file_systems_need() -> None:
     greedy_zstd = compressor.compress(b"x") + compressor.flush()
     assert lzma.decompress(greedy_xz) == b"x"
     for method, packed in ((unxz, greedy_xz), (unzstd, greedy_zstd)):
-        with pytest.raises(BaseImageError, match="it is damaged"):
+        with pytest.raises(FormatError, match="it is damaged"):
             unpack(method, packed, 8192, "it")
 
 
@@ -155,7 +155,7 @@ def test_lz4_is_unpacked_as_far_as_it_is_asked_for(block: tuple[bytes, bytes], l
     ],
 )
 def test_damaged_lz4_is_refused(packed: bytes) -> None:
-    with pytest.raises(BaseImageError, match=f"its {len(packed)} bytes cannot be unpacked"):
+    with pytest.raises(FormatError, match=f"its {len(packed)} bytes cannot be unpacked"):
         unpack(unlz4, packed, 5000, "it")
 
 
@@ -176,7 +176,7 @@ def test_lzma_is_unpacked_as_far_as_it_is_asked_for(
 
 @pytest.mark.parametrize("packed", [b"", b"\x00abcdef", bytes([~(4 * 9 + 8) & 0xFF]) + b"abcdef"])
 def test_damaged_lzma_is_refused(packed: bytes) -> None:
-    with pytest.raises(BaseImageError, match="it is damaged"):
+    with pytest.raises(FormatError, match="it is damaged"):
         unpack(unlzma(DICTIONARY), packed, 5000, "it")
 
 
@@ -185,6 +185,6 @@ def test_whatever_the_bytes_nothing_but_a_refusal_comes_of_them(packed: bytes, l
     for method in (inflate, unxz, unzstd, unlz4, unlzma(DICTIONARY)):
         try:
             unpacked = unpack(method, packed, length, "it")
-        except BaseImageError:
+        except FormatError:
             continue
         assert len(unpacked) <= length

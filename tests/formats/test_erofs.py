@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.errors import BaseImageError, FileNotInIso
+from image_service.errors import FileNotInImage, FormatError
 from image_service.formats.erofs import ErofsNode, read_erofs
 from image_service.formats.file_tree import MAX_DIRECTORY, find
 from tests.acceptance.clients import needs_client
@@ -141,7 +141,7 @@ def test_nodes_tell_their_type_and_size() -> None:
     file = find(root, f"{DEPLOYMENT}/{NMSTATECTL}")
     assert (file.mode, file.size) == (stat.S_IFREG | 0o644, len(PROGRAM))
     assert stat.S_ISDIR(root.mode)
-    with pytest.raises(FileNotInIso):
+    with pytest.raises(FileNotInImage):
         find(root, "usr/bin/other")
 
 
@@ -158,7 +158,7 @@ def test_no_more_is_read_than_lies_on_the_path(tree: Path) -> None:
     ],
 )
 def test_what_is_not_read_is_refused_by_name(tree: Path, options: str, message: str) -> None:
-    with pytest.raises(BaseImageError, match=f"{message}, which is not read"):
+    with pytest.raises(FormatError, match=f"{message}, which is not read"):
         assert_read(make_erofs(tree, options))
 
 
@@ -174,7 +174,7 @@ def test_what_is_not_read_is_refused_by_name(tree: Path, options: str, message: 
 def test_features_that_are_not_known_are_refused(feature: int, message: str) -> None:
     image = erofs_fixture("fragments")
     features = struct.unpack_from("<I", image, SUPERBLOCK + 80)[0] | feature
-    with pytest.raises(BaseImageError, match=f"{message}.* \\(feature {feature:#x}\\)"):
+    with pytest.raises(FormatError, match=f"{message}.* \\(feature {feature:#x}\\)"):
         read_erofs(window(patched(image, SUPERBLOCK + 80, struct.pack("<I", features))))
 
 
@@ -196,7 +196,7 @@ def test_features_that_are_not_known_are_refused(feature: int, message: str) -> 
 )
 def test_a_superblock_that_cannot_be_is_refused(offset: int, value: bytes, message: str) -> None:
     image = patched(erofs_fixture("fragments"), SUPERBLOCK + offset, value)
-    with pytest.raises(BaseImageError, match=message.replace("^", "\\^")):
+    with pytest.raises(FormatError, match=message.replace("^", "\\^")):
         program(image).read()
 
 
@@ -220,7 +220,7 @@ def test_a_superblock_that_cannot_be_is_refused(offset: int, value: bytes, messa
 def test_a_file_that_cannot_be_is_refused(offset: int, value: bytes, message: str) -> None:
     image = erofs_fixture("fragments")
     damaged = patched(image, inode_of(image, f"{DEPLOYMENT}/usr/bin", "nmstatectl") + offset, value)
-    with pytest.raises(BaseImageError, match=message):
+    with pytest.raises(FormatError, match=message):
         program(damaged).read()
 
 
@@ -243,7 +243,7 @@ def test_no_more_is_read_than_what_comes_out_is_worth(tmp_path: Path) -> None:
     image = make_erofs(tree, "-zlz4 -C65536 -Eforce-inode-compact")
     assert find(read_erofs(window(image)), "usr/words").read() == words
     shorter = patched(image, inode_of(image, "usr", "words") + 8, struct.pack("<I", 5000))
-    with pytest.raises(BaseImageError, match="5000 bytes are in 16 blocks"):
+    with pytest.raises(FormatError, match="5000 bytes are in 16 blocks"):
         find(read_erofs(window(shorter)), "usr/words").read()
 
 
@@ -252,7 +252,7 @@ def test_the_packed_node_cannot_refer_to_itself() -> None:
     inode = inode_of(image, f"{DEPLOYMENT}/usr/bin", "nmstatectl")
     looped = patched(image, inode + HEADER, struct.pack("<Q", 1 << 63))
     looped = patched(looped, SUPERBLOCK + 96, struct.pack("<Q", inode // 32))
-    with pytest.raises(BaseImageError, match="no packed node"):
+    with pytest.raises(FormatError, match="no packed node"):
         program(looped).read()
 
 
@@ -269,7 +269,7 @@ def test_a_directory_that_cannot_be_is_refused(offset: int, value: bytes, messag
     image = erofs_fixture("fragments")
     inode = inode_of(image, f"{DEPLOYMENT}/usr", "bin")
     damaged = patched(image, inode + 32 + offset, value)  # the entries are behind the inode, for they are few
-    with pytest.raises(BaseImageError, match=message):
+    with pytest.raises(FormatError, match=message):
         [entry() for entry in find(read_erofs(window(damaged)), f"{DEPLOYMENT}/usr/bin").entries().values()]
 
 
@@ -278,7 +278,7 @@ def test_a_directory_that_is_too_large_is_not_read() -> None:
     inode = inode_of(image, f"{DEPLOYMENT}/usr", "bin")
     for size, message in ((MAX_DIRECTORY, "refers to"), (MAX_DIRECTORY + 1, f"more than {MAX_DIRECTORY}")):
         large = patched(image, inode + 8, struct.pack("<I", size))
-        with pytest.raises(BaseImageError, match=message):
+        with pytest.raises(FormatError, match=message):
             program(large)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from image_service.errors import BaseImageError
+from image_service.errors import FormatError
 from image_service.formats.erofs_index import PLAIN, Extent, read_index
 from tests.formats.file_systems import window
 
@@ -159,7 +159,7 @@ def test_whatever_the_bytes_nothing_but_a_refusal_comes_of_them(
             read_at, 0, size, data.draw(st.integers(9, 12)), is_compact=data.draw(st.booleans())
         )
         extents = list(found.extents(start, start + length))
-    except BaseImageError:
+    except FormatError:
         return
     assert extents[0].start <= start
     assert extents[-1].start + extents[-1].length >= start + length
@@ -191,14 +191,14 @@ def test_a_file_may_lie_in_the_packed_node_as_a_whole() -> None:
     ],
 )
 def test_entries_that_are_not_read_are_refused(entries: bytes, message: str) -> None:
-    with pytest.raises(BaseImageError, match=message):
+    with pytest.raises(FormatError, match=message):
         one(is_compact=False, size=4096, entries=entries)
 
 
 @pytest.mark.parametrize(("block_bits", "flags"), [(13, SHORT), (15, 0)])
 def test_packs_have_no_room_for_offsets_in_larger_blocks(block_bits: int, flags: int) -> None:
     header = struct.pack("<IHBB", 0, flags, 1, 0)
-    with pytest.raises(BaseImageError, match=f"with blocks of {1 << block_bits} bytes"):
+    with pytest.raises(FormatError, match=f"with blocks of {1 << block_bits} bytes"):
         read_index(window(header), 0, 10**6, block_bits, is_compact=True)
 
 
@@ -221,6 +221,6 @@ def test_an_extent_is_not_looked_for_without_end(start: int, message: str) -> No
         return struct.pack("<HHI", 1 if offset == 16 else CONTINUES, 0, 0)[:length]
 
     index = read_index(read_at, 0, 2**60, 12, is_compact=False)
-    with pytest.raises(BaseImageError, match=message):
+    with pytest.raises(FormatError, match=message):
         list(index.extents(start, start + 1))
     assert len(reads) < 5000

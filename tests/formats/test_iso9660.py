@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.errors import BaseImageError, FileNotInIso
+from image_service.errors import FileNotInImage, FormatError
 from image_service.formats.iso9660 import Iso9660, IsoFile, read_iso9660
 from tests.formats.iso_builder import (
     CREATED,
@@ -77,7 +77,7 @@ def test_names_are_cut_where_level_1_cuts_them() -> None:
     assert iso.find("coreos-dir/ignition-config.json").length == 1
     assert iso.find("COREOS-D/IGNITION.JSO").length == 1
     for path in ("coreos-/ignition.jso", "coreos-d/ignitio.jso", "coreos-d/ignition.js"):
-        with pytest.raises(FileNotInIso):
+        with pytest.raises(FileNotInImage):
             iso.find(path)
 
 
@@ -88,7 +88,7 @@ def test_a_name_may_be_in_lower_case() -> None:
 def test_paths_have_up_to_eight_names() -> None:
     iso = read(build_iso({"a/b/c/d/e/f/g/h": b"x", "a/b/c/d/e/f/g/i/j": b""}))
     assert iso.find("a/b/c/d/e/f/g/h").length == 1
-    with pytest.raises(FileNotInIso, match="8 levels"):
+    with pytest.raises(FileNotInImage, match="8 levels"):
         iso.find("a/b/c/d/e/f/g/i/j")
 
 
@@ -100,13 +100,13 @@ def test_a_name_without_extension_may_keep_its_dot() -> None:
 
 @pytest.mark.parametrize("path", ["b", "dir/b", "a/b", "nodir/a", "..", "ä", "\ud800", "d/" * 9 + "a"])
 def test_what_is_not_there_is_told_apart(path: str) -> None:
-    with pytest.raises(FileNotInIso, match="no file"):
+    with pytest.raises(FileNotInImage, match="no file"):
         read(build_iso({"a": b"", "dir/a": b""})).find(path)
 
 
 @pytest.mark.parametrize("path", ["dir", "", "/", "dir/"])
 def test_a_directory_is_not_a_file(path: str) -> None:
-    with pytest.raises(BaseImageError, match="is a directory"):
+    with pytest.raises(FormatError, match="is a directory"):
         read(build_iso({"dir/a": b""})).find(path)
 
 
@@ -123,7 +123,7 @@ def test_a_real_directory_over_two_sectors() -> None:
     iso = read(image)
     assert iso.volume_id == "volume-ID-string"
     assert iso.created == datetime(2021, 9, 21, 21, 29, 55, tzinfo=UTC)
-    with pytest.raises(FileNotInIso):
+    with pytest.raises(FileNotInImage):
         iso.find("images/ignition.img")
 
 
@@ -155,18 +155,18 @@ def test_a_file_of_several_sections_is_one_extent() -> None:
 
 def test_sections_with_a_gap_between_are_refused() -> None:
     image = image_of(record(b"BIG;1", 20, SECTOR, MULTI_EXTENT), record(b"BIG;1", 22, SECTOR))
-    with pytest.raises(BaseImageError, match=f"'big'.* in pieces.*{22 * SECTOR}.*{21 * SECTOR}"):
+    with pytest.raises(FormatError, match=f"'big'.* in pieces.*{22 * SECTOR}.*{21 * SECTOR}"):
         read(image).find("big")
 
 
 def test_a_missing_last_section_is_refused() -> None:
-    with pytest.raises(BaseImageError, match="lacks its last piece"):
+    with pytest.raises(FormatError, match="lacks its last piece"):
         read(image_of(record(b"BIG;1", 20, SECTOR, MULTI_EXTENT))).find("big")
 
 
 def test_a_file_that_leaves_the_image_is_refused_with_its_numbers() -> None:
     image = image_of(record(b"A;1", 31, SECTOR + 1))
-    with pytest.raises(BaseImageError, match=f"'a'.*{len(image)} bytes: {SECTOR + 1}.*{31 * SECTOR}"):
+    with pytest.raises(FormatError, match=f"'a'.*{len(image)} bytes: {SECTOR + 1}.*{31 * SECTOR}"):
         read(image).find("a")
 
 
@@ -176,7 +176,7 @@ def test_a_file_that_ends_with_the_image_is_not() -> None:
 
 def test_the_longest_length_is_only_a_number() -> None:
     image = image_of(record(b"A;1", 0xFFFFFFFF, 0xFFFFFFFF))
-    with pytest.raises(BaseImageError, match="leaves the file"):
+    with pytest.raises(FormatError, match="leaves the file"):
         read(image).find("a")
 
 
@@ -184,18 +184,18 @@ def test_the_longest_length_is_only_a_number() -> None:
 def test_content_that_is_not_the_extent_is_refused(offset: int, value: int) -> None:
     entry = bytearray(record(b"A;1", 20, 1))
     entry[offset] = value
-    with pytest.raises(BaseImageError, match="interleaved"):
+    with pytest.raises(FormatError, match="interleaved"):
         read(image_of(bytes(entry))).find("a")
-    with pytest.raises(BaseImageError, match="interleaved"):
+    with pytest.raises(FormatError, match="interleaved"):
         read(image_of(record(b"A;1", 19, SECTOR, MULTI_EXTENT), bytes(entry))).find("a")
 
 
 def test_a_directory_that_holds_itself_is_not_followed_for_ever() -> None:
     image = image_of(record(b"LOOP", 18, SECTOR, DIRECTORY))
     iso = read_iso9660(MeteredReader(image, 20 * SECTOR), len(image))
-    with pytest.raises(FileNotInIso):
+    with pytest.raises(FileNotInImage):
         iso.find("loop/" * 1000 + "file")
-    with pytest.raises(FileNotInIso):
+    with pytest.raises(FileNotInImage):
         iso.find("loop/" * 7 + "file")
 
 
@@ -203,12 +203,12 @@ def test_a_huge_directory_is_refused_unread() -> None:
     root = record(b"\0", 18, 2**31, DIRECTORY)
     image = descriptors(root, 32).ljust(32 * SECTOR, b"\0")
     iso = read_iso9660(MeteredReader(image, 2 * SECTOR), 4 * GIB)
-    with pytest.raises(BaseImageError, match=f"directory at offset {ROOT} has {2**31} bytes"):
+    with pytest.raises(FormatError, match=f"directory at offset {ROOT} has {2**31} bytes"):
         iso.find("a")
 
 
 def test_a_directory_of_zero_bytes_holds_nothing() -> None:
-    with pytest.raises(FileNotInIso):
+    with pytest.raises(FileNotInImage):
         read(image_of()).find("a")
 
 
@@ -225,7 +225,7 @@ def test_damaged_records_are_refused_with_their_offset(damage: bytes) -> None:
     image = patched(image_of(record(b"A;1", 20, 1)), ROOT, damage)
     offset = ROOT + 255 if damage[0] == 255 else ROOT
     image = patched(image, ROOT + 255, b"\x05")
-    with pytest.raises(BaseImageError, match=f"damaged directory record at offset {offset}"):
+    with pytest.raises(FormatError, match=f"damaged directory record at offset {offset}"):
         read(image).find("b")
 
 
@@ -236,13 +236,13 @@ def test_a_record_that_crosses_a_sector_is_refused() -> None:
     assert SECTOR % len(entry)
     root = record(b"\0", 18, len(content), DIRECTORY)
     image = (descriptors(root, 32) + content).ljust(32 * SECTOR, b"\0")
-    with pytest.raises(BaseImageError, match="damaged directory record"):
+    with pytest.raises(FormatError, match="damaged directory record"):
         read(image).find("a")
 
 
 def test_a_truncated_image_is_told_with_both_numbers() -> None:
     image = build_iso({"a": b"x"})
-    with pytest.raises(BaseImageError, match=f"incomplete.* {len(image) - 1} bytes of {len(image)}"):
+    with pytest.raises(FormatError, match=f"incomplete.* {len(image) - 1} bytes of {len(image)}"):
         read(image[:-1])
 
 
@@ -256,13 +256,13 @@ def test_a_hybrid_image_is_longer_than_its_volume() -> None:
 def test_a_file_that_shrinks_under_the_reader_is_told() -> None:
     image = build_iso({"a": b"x"})
     iso = read_iso9660(reader(image[:ROOT]), len(image))
-    with pytest.raises(BaseImageError, match=f"ends too soon: 0 of {SECTOR} bytes at offset {ROOT}"):
+    with pytest.raises(FormatError, match=f"ends too soon: 0 of {SECTOR} bytes at offset {ROOT}"):
         iso.find("a")
 
 
 @pytest.mark.parametrize("length", [0, 1, 2048, 32768, 32769, 34815])
 def test_what_ends_before_its_descriptor_is_no_iso(length: int) -> None:
-    with pytest.raises(BaseImageError, match=r"not an ISO 9660 image.* offset 32768"):
+    with pytest.raises(FormatError, match=r"not an ISO 9660 image.* offset 32768"):
         read(build_iso({})[:length])
 
 
@@ -276,12 +276,12 @@ def test_a_primary_descriptor_may_come_later() -> None:
 def test_an_image_without_primary_descriptor_is_refused(kind: bytes) -> None:
     descriptor = (kind + b"CD001\x01").ljust(SECTOR, b"\0")
     image = bytes(16 * SECTOR) + descriptor * 5000
-    with pytest.raises(BaseImageError, match="no primary volume descriptor"):
+    with pytest.raises(FormatError, match="no primary volume descriptor"):
         read_iso9660(MeteredReader(image, 100 * SECTOR), len(image))
 
 
 def test_other_block_sizes_are_refused() -> None:
-    with pytest.raises(BaseImageError, match="2048"):
+    with pytest.raises(FormatError, match="2048"):
         read(patched(build_iso({}), 16 * SECTOR + 128, b"\x00\x10"))
 
 

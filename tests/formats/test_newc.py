@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from image_service.errors import BaseImageError
+from image_service.errors import FormatError
 from image_service.formats.iso9660 import IsoFile
 from image_service.formats.newc import Member, locate_members, read_archive, write_archive
 from tests.formats.reading import FIXTURES, MeteredReader, reader
@@ -115,19 +115,19 @@ def test_content_is_kept_out_of_representations() -> None:
 @pytest.mark.parametrize("length", range(252))
 def test_what_ends_too_soon_is_refused(length: int) -> None:
     archive = write_archive([Member("config.ign", b"abcd")])
-    with pytest.raises(BaseImageError):
+    with pytest.raises(FormatError):
         read_archive(archive[:length])
 
 
 def test_damage_is_told_by_offset() -> None:
     archive = write_archive([Member("config.ign", b"abcd")])
-    with pytest.raises(BaseImageError, match="offset 0 "):
+    with pytest.raises(FormatError, match="offset 0 "):
         read_archive(b"070707" + archive[6:])
-    with pytest.raises(BaseImageError, match="offset 128 "):
+    with pytest.raises(FormatError, match="offset 128 "):
         read_archive(archive[:130] + b"x" + archive[131:])
-    with pytest.raises(BaseImageError, match="ends within the cpio member at offset 0"):
+    with pytest.raises(FormatError, match="ends within the cpio member at offset 0"):
         read_archive(archive[:54] + b"ffffffff" + archive[62:])
-    with pytest.raises(BaseImageError, match="ends within the cpio member at offset 0"):
+    with pytest.raises(FormatError, match="ends within the cpio member at offset 0"):
         read_archive(archive[:94] + b"FFFFFFFF" + archive[102:])
 
 
@@ -187,15 +187,15 @@ def test_members_are_located_without_being_read() -> None:
 def test_an_archive_that_ends_too_soon_is_not_followed(length: int) -> None:
     archive = write_archive([Member("name", b"content")])
     assert length < len(archive)
-    with pytest.raises(BaseImageError):
+    with pytest.raises(FormatError):
         list(locate_members(reader(archive[:length]), IsoFile("archive", 0, length)))
-    with pytest.raises(BaseImageError):
+    with pytest.raises(FormatError):
         list(locate_members(reader(archive), IsoFile("archive", 0, length)))
 
 
 def test_names_and_members_that_no_image_has_are_refused() -> None:
     archive = write_archive([Member("n" * 5000, b"")])
-    with pytest.raises(BaseImageError, match="a name of 5001 bytes"):
+    with pytest.raises(FormatError, match="a name of 5001 bytes"):
         list(locate_members(MeteredReader(archive, 1000), IsoFile("archive", 0, len(archive))))
     many = write_archive([Member(f"{number:03}", b"") for number in range(100)])
     assert len(list(locate_members(reader(many), IsoFile("archive", 0, len(many))))) == 64

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.errors import BaseImageError, FileNotInIso
+from image_service.errors import FileNotInImage, FormatError
 from image_service.formats.file_tree import MAX_DIRECTORY, find
 from image_service.formats.squashfs import read_squashfs
 from tests.formats.file_systems import (
@@ -98,9 +98,7 @@ def test_fragments_are_found_however_many_there_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compression", ["lzo", "lz4"])
 def test_other_compressions_are_refused_by_name(tree: Path, compression: str) -> None:
     image = make_squashfs(tree, f"-comp {compression}")
-    with pytest.raises(
-        BaseImageError, match=f"compressed by {compression}, where gzip, xz and zstd are read"
-    ):
+    with pytest.raises(FormatError, match=f"compressed by {compression}, where gzip, xz and zstd are read"):
         read_squashfs(window(image))
 
 
@@ -109,7 +107,7 @@ def test_nodes_tell_their_type_and_size(plain: bytes) -> None:
     program = find(root, NMSTATECTL)
     assert (program.mode, program.size) == (stat.S_IFREG | 0o640, 7200)
     assert stat.S_ISDIR(root.mode)
-    with pytest.raises(FileNotInIso):
+    with pytest.raises(FileNotInImage):
         find(root, "usr/bin/other")
 
 
@@ -123,7 +121,7 @@ def test_an_image_that_is_cut_off_is_refused(plain: bytes) -> None:
     needed = int.from_bytes(plain[80:88], "little") + 8  # the rest are tables that are not read
     assert read_all(read_squashfs(window(plain[:needed])), SMALL) == SMALL
     for length in range(0, needed, 7):
-        with pytest.raises(BaseImageError, match="is damaged"):
+        with pytest.raises(FormatError, match="is damaged"):
             read_all(read_squashfs(window(plain[:length])), SMALL)
 
 
@@ -145,7 +143,7 @@ def test_an_image_that_is_cut_off_is_refused(plain: bytes) -> None:
 def test_a_superblock_that_cannot_be_is_refused(
     plain: bytes, offset: int, value: bytes, message: str
 ) -> None:
-    with pytest.raises(BaseImageError, match=message):
+    with pytest.raises(FormatError, match=message):
         read_all(read_squashfs(window(patched(plain, offset, value))), SMALL)
 
 
@@ -167,7 +165,7 @@ def test_a_file_that_cannot_be_is_refused(
     plain: bytes, path: str, offset: int, value: bytes, message: str
 ) -> None:
     image = patched(plain, inode_of(plain, path) + offset, value)
-    with pytest.raises(BaseImageError, match=message):
+    with pytest.raises(FormatError, match=message):
         find(read_squashfs(window(image)), path).read()
 
 
@@ -180,7 +178,7 @@ def test_a_directory_that_is_too_large_is_not_read(tree: Path) -> None:
         (MAX_DIRECTORY + 4, f"has {MAX_DIRECTORY + 1} bytes, more than {MAX_DIRECTORY}"),
     ):
         root = read_squashfs(window(patched(image, at, struct.pack("<I", claimed))))
-        with pytest.raises(BaseImageError, match=message):
+        with pytest.raises(FormatError, match=message):
             find(root, "large").entries()
 
 
@@ -188,7 +186,7 @@ def test_a_directory_that_is_too_large_is_not_read(tree: Path) -> None:
 def test_a_directory_that_ends_too_soon_is_refused(plain: bytes, missing: int) -> None:
     size = inode_of(plain, NMSTATECTL) + 40 + 24  # its directory's inode is the next
     shorter = struct.unpack_from("<H", plain, size)[0] - missing
-    with pytest.raises(BaseImageError, match="a directory ends too soon"):
+    with pytest.raises(FormatError, match="a directory ends too soon"):
         find(read_squashfs(window(patched(plain, size, struct.pack("<H", shorter)))), NMSTATECTL)
 
 

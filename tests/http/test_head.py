@@ -19,6 +19,7 @@ from image_service.http.head import (
     find_head,
     parse_head,
 )
+from image_service.http.problem import status_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +36,7 @@ def parse(data: bytes) -> Request:
 def refusal(data: bytes) -> tuple[int, str]:
     with pytest.raises(ImageServiceError) as caught:
         parse(data)
-    return caught.value.status, caught.value.code
+    return status_of(caught.value), caught.value.code
 
 
 def with_fields(*lines: bytes) -> bytes:

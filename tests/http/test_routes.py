@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from image_service.errors import ImageServiceError, InvalidParameter, NotFound
 from image_service.http import routes
+from image_service.http.problem import status_of
 from image_service.http.routes import ImageRoute, MirrorRoute, Probe, Route, parse_route
 from image_service.images.reference import (
-    Artifact,
     ArtifactRef,
+    BootArtifact,
     Credentials,
     CredentialScheme,
     ImageRef,
@@ -121,22 +122,22 @@ NETBOOT = [
     (
         "/boot-artifacts/kernel?version=1",
         "/boot-artifacts/kernel",
-        ArtifactRef(Artifact.KERNEL, "1", "x86_64"),
+        ArtifactRef(BootArtifact.KERNEL, "1", "x86_64"),
     ),
     (
         "/boot-artifacts/rootfs?version=1&arch=a",
         "/boot-artifacts/rootfs",
-        ArtifactRef(Artifact.ROOTFS, "1", "a"),
+        ArtifactRef(BootArtifact.ROOTFS, "1", "a"),
     ),
     (
         "/boot-artifacts/ins-file?arch=s390x&version=1",
         "/boot-artifacts/ins-file",
-        ArtifactRef(Artifact.INS_FILE, "1", "s390x"),
+        ArtifactRef(BootArtifact.INS_FILE, "1", "s390x"),
     ),
-    ("/boot-artifacts/4.20/a/vmlinuz", BY_PATH, ArtifactRef(Artifact.KERNEL, "4.20", "a")),
-    ("/boot-artifacts/4.20/a/initrd.img", BY_PATH, ArtifactRef(Artifact.INITRD, "4.20", "a")),
-    ("/boot-artifacts/4.20/a/rootfs.img?x=y", BY_PATH, ArtifactRef(Artifact.ROOTFS, "4.20", "a")),
-    ("/boot-artifacts/4.20/a/generic.ins", BY_PATH, ArtifactRef(Artifact.INS_FILE, "4.20", "a")),
+    ("/boot-artifacts/4.20/a/vmlinuz", BY_PATH, ArtifactRef(BootArtifact.KERNEL, "4.20", "a")),
+    ("/boot-artifacts/4.20/a/initrd.img", BY_PATH, ArtifactRef(BootArtifact.INITRD, "4.20", "a")),
+    ("/boot-artifacts/4.20/a/rootfs.img?x=y", BY_PATH, ArtifactRef(BootArtifact.ROOTFS, "4.20", "a")),
+    ("/boot-artifacts/4.20/a/generic.ins", BY_PATH, ArtifactRef(BootArtifact.INS_FILE, "4.20", "a")),
 ]
 
 
@@ -217,7 +218,7 @@ def test_there_is_one_algorithm(algorithm: str) -> None:
     ):
         with pytest.raises(InvalidParameter, match=r"query parameter digest .* it is sha256") as caught:
             parse(f"{target}{algorithm}")
-        assert caught.value.status == 400
+        assert status_of(caught.value) == 400
     assert image(f"/images/{ID}?version=4.20&type=full&digest=").is_digest is False
 
 
@@ -358,7 +359,7 @@ def test_an_identifier_is_a_lower_case_uuid(route: str, infra_env_id: str) -> No
 def test_a_missing_or_unknown_parameter_is_named(query: str, parameter: str) -> None:
     with pytest.raises(InvalidParameter, match=f"query parameter {parameter} ") as caught:
         parse(f"/images/{ID}?{query}")
-    assert caught.value.status == 400
+    assert status_of(caught.value) == 400
 
 
 def test_a_bad_type_is_told_by_the_cluster_route_too() -> None:

@@ -16,6 +16,7 @@ from image_service.errors import (
     KernelArgumentInvalid,
     KernelArgumentsTooLarge,
 )
+from image_service.http.problem import status_of
 from image_service.images.canvas import derived_minimal_canvas, full_canvas, virtual_minimal_canvas
 from image_service.images.compose import compose
 from image_service.images.customization import Customization
@@ -218,7 +219,7 @@ def test_arguments_share_their_area_with_the_url(name: str, request: pytest.Fixt
     assert b" " + b"x" * room + b"\n# COREOS" in composed(canvas, append("x" * room))
     with pytest.raises(KernelArgumentsTooLarge, match=f"take {size} bytes.* hold {size - 1}") as caught:
         composed(canvas, append("x" * (room + 1)))
-    assert caught.value.status == 422
+    assert status_of(caught.value) == 422
 
 
 def test_a_url_that_does_not_fit_is_refused(base: BaseImage) -> None:

@@ -22,6 +22,7 @@ from image_service.errors import (
     KernelArgumentsTooLarge,
 )
 from image_service.formats.initrd import read_members
+from image_service.http.problem import status_of
 from image_service.images.base import BaseImage
 from image_service.images.canvas import full_canvas
 from image_service.images.compose import compose
@@ -262,7 +263,7 @@ def test_a_config_that_does_not_fit_is_told_with_the_numbers(base: BaseImage) ->
     assert sizes[0] == len(config)
     assert 450_000 < sizes[1] < 550_000, "hexadecimal digits pack to half of their length"
     assert sizes[2] == IGNITION_LENGTH
-    assert caught.value.status == 422
+    assert status_of(caught.value) == 422
 
 
 def test_the_area_is_used_to_its_last_byte() -> None:
@@ -292,7 +293,7 @@ def _iso_with_area(length: int) -> bytes:
 def test_an_argument_that_a_boot_loader_would_change_is_refused(base: BaseImage, argument: str) -> None:
     with pytest.raises(KernelArgumentInvalid) as caught:
         composed(base, CONFIG, "quiet", argument)
-    assert caught.value.status == 422
+    assert status_of(caught.value) == 422
 
 
 def test_arguments_fill_their_area_and_no_more(base: BaseImage) -> None:
@@ -313,7 +314,7 @@ def test_a_base_without_room_for_arguments_takes_none() -> None:
             KernelArgumentsTooLarge, match=r"2 kernel arguments .*x86_64.*\(0 bytes\)"
         ) as caught:
             composed(base, CONFIG, "quiet", "debug")
-        assert caught.value.status == 422
+        assert status_of(caught.value) == 422
 
 
 @pytest.mark.parametrize("arguments", [(), ("quiet",)])

@@ -17,6 +17,7 @@ from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import BaseImageError, NotFound
 from image_service.formats.initrd import read_members
 from image_service.formats.newc import Member, write_archive
+from image_service.http.problem import status_of
 from image_service.images.base import NmstateImage
 from image_service.images.boot_image import BootImage
 from image_service.images.canvas import full_canvas
@@ -24,7 +25,7 @@ from image_service.images.compose import compose
 from image_service.images.customization import Customization
 from image_service.images.extents import ExtentMap, FileExtent, Zeros
 from image_service.images.netboot import artifact, initrd_addrsize, pxe_initrd
-from image_service.images.reference import Artifact
+from image_service.images.reference import BootArtifact
 from tests.acceptance.clients import needs_client, run_client
 from tests.formats.iso_builder import CREATED, build_live_iso, live_files
 from tests.formats.reading import fixture
@@ -94,14 +95,14 @@ def padded(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("which", "name", "path"),
     [
-        (Artifact.KERNEL, "vmlinuz", "images/pxeboot/vmlinuz"),
-        (Artifact.INITRD, "initrd.img", "images/pxeboot/initrd.img"),
-        (Artifact.ROOTFS, "rootfs.img", "images/pxeboot/rootfs.img"),
-        (Artifact.INS_FILE, "generic.ins", "generic.ins"),
+        (BootArtifact.KERNEL, "vmlinuz", "images/pxeboot/vmlinuz"),
+        (BootArtifact.INITRD, "initrd.img", "images/pxeboot/initrd.img"),
+        (BootArtifact.ROOTFS, "rootfs.img", "images/pxeboot/rootfs.img"),
+        (BootArtifact.INS_FILE, "generic.ins", "generic.ins"),
     ],
 )
 def test_a_file_of_a_base_is_served_as_it_is_and_to_all(
-    base: BaseImage, which: Artifact, name: str, path: str
+    base: BaseImage, which: BootArtifact, name: str, path: str
 ) -> None:
     image = artifact(base, which)
     assert bytes_of(image) == FILES[path]
@@ -113,14 +114,16 @@ def test_a_file_of_a_base_is_served_as_it_is_and_to_all(
 def test_an_s390x_kernel_may_have_its_old_name() -> None:
     files = {path: content for path, content in FILES.items() if not path.endswith("vmlinuz")}
     with base_image(build_live_iso({**files, "images/pxeboot/kernel.img": b"an old kernel"})) as base:
-        kernel = artifact(base, Artifact.KERNEL)
+        kernel = artifact(base, BootArtifact.KERNEL)
     assert kernel.size == len(b"an old kernel")
     assert kernel.file_name == "vmlinuz"
 
 
-@pytest.mark.parametrize("which", Artifact)
+@pytest.mark.parametrize("which", BootArtifact)
 @pytest.mark.parametrize("content", [None, b""], ids=["absent", "empty"])
-def test_a_file_that_is_not_there_is_not_found_by_its_name(which: Artifact, content: bytes | None) -> None:
+def test_a_file_that_is_not_there_is_not_found_by_its_name(
+    which: BootArtifact, content: bytes | None
+) -> None:
     kept = {path: data for path, data in FILES.items() if not path.endswith(which.value)}
     (path,) = set(FILES) - set(kept)
     with (
@@ -128,19 +131,19 @@ def test_a_file_that_is_not_there_is_not_found_by_its_name(which: Artifact, cont
         pytest.raises(NotFound, match=re.escape(f"{base.name} has no {which.value}")) as caught,
     ):
         artifact(base, which)
-    assert caught.value.status == 404
+    assert status_of(caught.value) == 404
 
 
 def test_an_artifact_s_etag_is_that_of_this_file_of_this_base(base: BaseImage) -> None:
     with base_image(ISO) as twin, base_image(build_live_iso({**FILES, "z": b""})) as other:
-        etags = [[artifact(image, which).etag for which in Artifact] for image in (base, twin, other)]
+        etags = [[artifact(image, which).etag for which in BootArtifact] for image in (base, twin, other)]
     assert etags[0] == etags[1]
-    assert len({*etags[0], *etags[2]}) == 2 * len(Artifact)
+    assert len({*etags[0], *etags[2]}) == 2 * len(BootArtifact)
 
 
 def test_a_base_without_a_date_has_undated_artifacts() -> None:
     with base_image(build_live_iso(created=None)) as base:
-        assert artifact(base, Artifact.ROOTFS).modified is None
+        assert artifact(base, BootArtifact.ROOTFS).modified is None
 
 
 # The initrd for PXE.
@@ -218,7 +221,7 @@ def test_the_etag_differs_where_the_bytes_do(base: BaseImage, nmstate: NmstateIm
             initrd(base, RAMDISK, nmstate),
             initrd(base, RAMDISK, other_nmstate),
             compose(full_canvas(base), customization(), "x.iso"),
-            artifact(base, Artifact.INITRD),
+            artifact(base, BootArtifact.INITRD),
         ]
         assert len({bytes_of(image) for image in images}) == len(images)
         assert len({image.etag for image in images}) == len(images)

@@ -4,6 +4,7 @@ import pytest
 from twisted.web.http_headers import Headers
 
 from image_service.errors import ImageServiceError
+from image_service.http.problem import status_of
 from image_service.management.authentication import Guard
 
 TOKEN = "t0ken"
@@ -18,7 +19,7 @@ def status(guard: Guard, method: str = "GET", **fields: str | list[str]) -> int:
     try:
         guard.check(method, headers)
     except ImageServiceError as error:
-        return error.status
+        return status_of(error)
     return 200
 
 

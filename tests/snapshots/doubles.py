@@ -70,16 +70,16 @@ class CountingCatalog:
     def find(self, version: str, architecture: str, kind: Kind) -> BaseImage:
         """As ``Catalog.find``."""
         self.asked[version, architecture, kind] += 1
-        if (version, architecture, kind.base) in self.images:
-            return self.images[version, architecture, kind.base]
+        if (version, architecture, kind.base_kind) in self.images:
+            return self.images[version, architecture, kind.base_kind]
         for (_, there, of), base in self.images.items():
-            if (base.version, there, of) == (version, architecture, kind.base):
+            if (base.version, there, of) == (version, architecture, kind.base_kind):
                 return base
         raise UnknownBaseImage(f"there is no {version} for {architecture}")
 
     def find_by_digest(self, sha256: str, kind: Kind) -> BaseImage | None:
         """As ``Catalog.find_by_digest``."""
-        bases = (base for (_, _, of), base in self.images.items() if of is kind.base)
+        bases = (base for (_, _, of), base in self.images.items() if of is kind.base_kind)
         return next((base for base in bases if base.sha256 == sha256), None)
 
 

@@ -13,8 +13,8 @@ from twisted.logger import capturedLogs, formatEvent
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.images.customization import Customization
 from image_service.images.reference import (
-    Artifact,
     ArtifactRef,
+    BootArtifact,
     Credentials,
     CredentialScheme,
     ImageRef,
@@ -296,8 +296,8 @@ REFS: list[Ref] = [
     ImageRef(ID, "4.20", None, Kind.FULL_ISO),
     ImageRef(ID, None, None, None),
     ImageRef(ID.replace("a", "b"), "4.20", "x86_64", Kind.FULL_ISO),
-    ArtifactRef(Artifact.ROOTFS, "4.20", "x86_64"),
-    ArtifactRef(Artifact.KERNEL, "4.20", "x86_64"),
+    ArtifactRef(BootArtifact.ROOTFS, "4.20", "x86_64"),
+    ArtifactRef(BootArtifact.KERNEL, "4.20", "x86_64"),
 ]
 
 

@@ -29,8 +29,8 @@ from image_service.errors import (
     UpstreamTimeout,
 )
 from image_service.images.reference import (
-    Artifact,
     ArtifactRef,
+    BootArtifact,
     Credentials,
     CredentialScheme,
     ImageRef,
@@ -153,7 +153,7 @@ def test_so_it_is_for_everything_but_the_first_range_of_a_mount(world: World, cl
 
 
 def test_an_artifact_is_the_base_s_and_nobody_is_asked(world: World) -> None:
-    ref = ArtifactRef(Artifact.ROOTFS, VERSION, "x86_64")
+    ref = ArtifactRef(BootArtifact.ROOTFS, VERSION, "x86_64")
     client = Client(world, ref=ref)
     assert bytes_of(client.range()) == b"rootfs data\n"
     for _ in range(3):

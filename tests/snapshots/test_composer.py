@@ -19,9 +19,10 @@ from image_service.errors import (
     Unavailable,
     UnknownBaseImage,
 )
+from image_service.http.problem import status_of
 from image_service.images.base import NmstateImage
 from image_service.images.customization import Customization
-from image_service.images.reference import Artifact, ArtifactRef, ImageRef, Kind, Reader
+from image_service.images.reference import ArtifactRef, BootArtifact, ImageRef, Kind, Reader
 from image_service.snapshots.composer import THREAD_BYTES, Composer
 from image_service.snapshots.versions import Composed, ImageRequest
 from tests.coreos.miniso_builder import live_iso_with_minimal
@@ -245,7 +246,7 @@ def incompressible(length: int) -> bytes:
 def test_while_it_is_being_derived_that_is_said(bench: Bench, version: str, ramdisk: bytes | None) -> None:
     with pytest.raises(Unavailable, match="being made") as caught:
         bench.image(ref_of(MINIMAL, version), customization(ramdisk))
-    assert (caught.value.status, caught.value.retry_after_seconds) == (503, 5)
+    assert (status_of(caught.value), caught.value.retry_after_seconds) == (503, 5)
     bench.has_templates()
     assert bench.image(ref_of(MINIMAL, version), customization(ramdisk)).size == len(TEMPLATE)
 
@@ -283,12 +284,12 @@ def test_an_s390x_is_told_the_size_of_the_initrd_that_it_is_given(bench: Bench) 
 
 
 def test_an_artifact_is_the_base_s(bench: Bench) -> None:
-    ref = ArtifactRef(Artifact.ROOTFS, NEEDS_NMSTATE, "x86_64")
+    ref = ArtifactRef(BootArtifact.ROOTFS, NEEDS_NMSTATE, "x86_64")
     base = bench.composer.find_base(ref)
     assert base is bench.catalog.images[NEEDS_NMSTATE, "x86_64", FULL]
     assert bytes_of(bench.composer.artifact(ref, base)) == b"rootfs data\n"
     with pytest.raises(NotFound, match=r"has no generic\.ins"):
-        bench.composer.artifact(attrs.evolve(ref, artifact=Artifact.INS_FILE), base)
+        bench.composer.artifact(attrs.evolve(ref, artifact=BootArtifact.INS_FILE), base)
 
 
 # What a download is called.
@@ -370,7 +371,7 @@ def get(world: World, ref: ImageRef | ArtifactRef) -> BootImage:
         (ref_of(DISCONNECTED, ONLY_DISCONNECTED), ["ignition", "infra-env"]),
         (ref_of(INITRD), ["ignition", "ramdisk"]),
         (ref_of(ADDRSIZE, NEEDS_NMSTATE, "s390x"), ["ignition", "ramdisk"]),
-        (ArtifactRef(Artifact.ROOTFS, WITH_RECIPE, "x86_64"), []),
+        (ArtifactRef(BootArtifact.ROOTFS, WITH_RECIPE, "x86_64"), []),
     ],
 )
 def test_assisted_service_is_asked_what_the_contract_says_and_nothing_else(

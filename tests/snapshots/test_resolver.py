@@ -18,8 +18,8 @@ from image_service.errors import (
     UpstreamTimeout,
 )
 from image_service.images.reference import (
-    Artifact,
     ArtifactRef,
+    BootArtifact,
     Credentials,
     CredentialScheme,
     ImageRef,
@@ -91,7 +91,7 @@ def setting() -> Setting:
     return Setting()
 
 
-@pytest.mark.parametrize("ref", [COMPLETE, ArtifactRef(Artifact.ROOTFS, "4.20", "x86_64")])
+@pytest.mark.parametrize("ref", [COMPLETE, ArtifactRef(BootArtifact.ROOTFS, "4.20", "x86_64")])
 def test_what_leaves_nothing_open_is_not_asked_for(setting: Setting, ref: Ref) -> None:
     assert setting.resolver.at_once(ref, None) is ref
     assert setting.resolve(ref) is ref

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import InvalidParameter, InvalidRequest
+from image_service.http.problem import status_of
 from image_service.images.reference import Kind
 from image_service.standalone.infra_env import MAX_OVERRIDE_BYTES, MAX_RAMDISK_BYTES, InfraEnv, read_fields
 
@@ -227,7 +228,7 @@ def test_what_is_not_a_json_object_is_refused(body: bytes) -> None:
 def test_wrong_values_are_refused_by_name(name: str, wrong: object) -> None:
     with pytest.raises(InvalidParameter, match=f"^{name} ") as caught:
         read(**{name: wrong})
-    assert caught.value.status == 400
+    assert status_of(caught.value) == 400
 
 
 @given(st.dictionaries(names | st.text(max_size=8), values, max_size=4))

@@ -10,7 +10,7 @@ import pytest
 from image_service.catalog.download.http_get import HttpGet
 from image_service.catalog.lifecycle.opening import open_base_image
 from image_service.concurrency.interruption import Interrupted, Interruption
-from image_service.coreos.stream_metadata import Artifact, select_releases
+from image_service.coreos.stream_metadata import StreamArtifact, select_releases
 from image_service.errors import Unavailable
 from image_service.settings.settings import Settings
 from image_service.streams import mirrored
@@ -53,7 +53,7 @@ def wanted(origin: Origin) -> StreamRelease:
     (release,) = select_releases(stream(origin=origin.url("")), ["x86_64"])
     artifacts: dict[str, Any] = {}
     for name, content in {"iso": ISO, **PARTS}.items():
-        artifact: Artifact = getattr(release, name)
+        artifact: StreamArtifact = getattr(release, name)
         artifacts[name] = attrs.evolve(artifact, sha256=sha256(content))
         assert artifact.signature is not None
         origin.serve(artifact.signature.removeprefix(origin.url("")), Answer(SIGNATURE + name.encode()))

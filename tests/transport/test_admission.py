@@ -147,7 +147,7 @@ def test_who_asks_again_at_once_does_not_overtake_the_queue() -> None:
 
 def test_a_refusal_says_why_and_when_to_come_again() -> None:
     refusal = Slots(LocalSlotPool(17), 0, PATIENCE_SECONDS, Clock()).refusal()
-    assert (refusal.status, refusal.retry_after_seconds) == (503, RETRY_AFTER_SECONDS)
+    assert (status_of(refusal), refusal.retry_after_seconds) == (503, RETRY_AFTER_SECONDS)
     assert "17 downloads" in refusal.detail
 
 

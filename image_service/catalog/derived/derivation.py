@@ -25,9 +25,10 @@ from image_service.coreos.boot_config import (
 )
 from image_service.coreos.kargs_areas import KARGS_JSON
 from image_service.coreos.live_iso import MINISO_FILE, RAMDISK_FILE, ROOTFS_FILE
-from image_service.errors import BaseImageError, FileNotInIso
+from image_service.errors import BaseImageError, FileNotInImage
 from image_service.files.atomic import made, scratch_directory
-from image_service.formats.iso9660 import read_exactly, read_iso9660
+from image_service.formats.iso9660 import read_iso9660
+from image_service.formats.reading import read_exactly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 
     from image_service.concurrency.interruption import Interruption
     from image_service.coreos.kargs_areas import KargsArea, KargsAreas
-    from image_service.formats.iso9660 import Iso9660, IsoFile, ReadAt
+    from image_service.formats.iso9660 import Iso9660, IsoFile
+    from image_service.formats.reading import ReadAt
     from image_service.images.base import BaseImage
 
 DERIVATION_VERSION = 1
@@ -118,7 +120,7 @@ def _find_boot_configs(iso: Iso9660, read_at: ReadAt, kargs: KargsAreas | None) 
 def _find_files(iso: Iso9660, paths: Iterable[str]) -> Iterator[IsoFile]:
     """Those that are there."""
     for path in paths:
-        with suppress(FileNotInIso):
+        with suppress(FileNotInImage):
             yield iso.find(path)
 
 

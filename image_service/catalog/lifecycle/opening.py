@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from image_service.catalog.lifecycle.signature import KeyRing
     from image_service.concurrency.interruption import Interruption
     from image_service.coreos.live_iso import LiveIso
-    from image_service.formats.iso9660 import ReadAt
+    from image_service.formats.reading import ReadAt
     from image_service.settings.os_images import OsImage
 
 _FIRST_WITH_NMSTATE = "4.18.0-ec.0"  # of OpenShift; from then on nmstatectl is not in the initrd
