@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
+from image_service.http.problem import status_of
 from image_service.http.response import Response
 from image_service.images.extents import Zeros
 from image_service.transport.admission import (
