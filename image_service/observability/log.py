@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # What Twisted puts into every event, or what is no fact of its own.
 _INTERNAL = frozenset({"isError", "format", "failure", "why", "message", "system", "time", "logLevel"})
 _CHATTER = frozenset({"Starting factory {factory!r}", "Stopping factory {factory!r}"})
-_SCALARS = (str, int, float, bool, type(None))
+_EXACT_TYPES = frozenset({str, int, bool, type(None)})
 
 
 @implementer(ILogObserver)
@@ -95,32 +95,26 @@ class WorkerTag:
 
 
 def describe(event: LogEvent) -> dict[str, object]:
-    """Turn an event into what a JSON line holds.
-
-    Args:
-        event: as Twisted's logger made it.
-
-    Returns:
-        members in the order in which they are written.
-    """
+    """Return the members of an event's JSON line, in their order."""
     level = event.get("log_level")
     line: dict[str, object] = {
         "time": datetime.fromtimestamp(event.get("log_time", 0.0), UTC).isoformat(timespec="milliseconds"),
         "level": level.name if level is not None else "info",
         "logger": event.get("log_namespace", ""),
-        "message": formatEvent(event),
+        "message": event.get("log_text") or formatEvent(event),
     }
     for name, value in event.items():
         if not name.startswith("log_") and name not in _INTERNAL and name not in line:
-            line[name] = value if _is_json(value) else safe_str(value)
+            line[name] = value if type(value) in _EXACT_TYPES or _is_finite(value) else safe_str(value)
     failure = event.get("log_failure")
     if failure is not None:
         line["traceback"] = failure.getBriefTraceback()
     return line
 
 
-def _is_json(value: object) -> bool:
-    return isinstance(value, _SCALARS) and not (isinstance(value, float) and not math.isfinite(value))
+def _is_finite(value: object) -> bool:
+    """Return True for a float that JSON has a number for."""
+    return isinstance(value, float) and math.isfinite(value)
 
 
 @implementer(ILogFilterPredicate)

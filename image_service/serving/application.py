@@ -30,7 +30,8 @@ from image_service.images.reference import Reader
 from image_service.serving.digests import checksum_line, repr_digest
 from image_service.serving.lease import ImageLease
 from image_service.snapshots.versions import ImageRequest, ReadMode
-from image_service.transport.exchange import NOTHING, Answer, Subject
+from image_service.transport.access_log import NO_SUBJECT, Subject
+from image_service.transport.exchange import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -319,7 +320,7 @@ def _with(fields: bytes, answer: Answer) -> Answer:
     )
 
 
-def _refusal(request: Request, error: ImageServiceError, subject: Subject = NOTHING) -> Answer:
+def _refusal(request: Request, error: ImageServiceError, subject: Subject = NO_SUBJECT) -> Answer:
     return Answer(problem(error, head_only=request.method == "HEAD"), subject)
 
 

@@ -8,7 +8,8 @@ import attrs
 
 from image_service.http.respond import PartFields  # noqa: TC001 - attrs resolves annotations
 from image_service.http.response import Response
-from image_service.transport.exchange import Answer, Subject
+from image_service.transport.access_log import Subject  # noqa: TC001 - attrs resolves annotations
+from image_service.transport.exchange import Answer
 
 if TYPE_CHECKING:
     from image_service.images.reference import Reader

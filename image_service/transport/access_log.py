@@ -1,9 +1,12 @@
-"""The access log: a line a request, but one for the many ranges that a connection reads of an image."""
+"""The access log: one line per request, but one per ten seconds for the ranges that a connection reads.
+
+Request identifiers are here too: each line has one, that of the request's X-Request-ID or a new one.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-import uuid
 from typing import TYPE_CHECKING, Protocol
 
 import attrs
@@ -12,24 +15,42 @@ from twisted.logger import Logger
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-    from image_service.transport.exchange import Subject
-
 SUMMARY_SECONDS = 10
 COMPLETE = "complete"
 
-_TEXT_CHARACTERS = 200
+_MAX_USER_AGENT = 200  # characters
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _RANGE = re.compile(r"bytes=[0-9, -]{1,180}")
 _PARTIAL_CONTENT = 206
+# The text is rendered here: Twisted's formatter takes longer than everything else about a HEAD.
+_FORMAT = "{log_text}"
+
+
+@attrs.frozen
+class Subject:
+    """What a request is about, for log and metrics; holds no credential.
+
+    Args:
+        handler: the route's pattern; empty if there is no route.
+        infra_env: its identifier, if any.
+        kind: kind of image, if any.
+    """
+
+    handler: str = ""
+    infra_env: str = ""
+    kind: str = ""
+
+
+NO_SUBJECT = Subject()
 
 
 @attrs.frozen
 class AccessLog:
-    """What all connections' logs have in common.
+    """What the logs of all connections have in common.
 
     Args:
-        clock: for durations and the summaries' timer.
-        each_range: give every range a line of its own (``LOG_RANGES=each``).
+        clock: for durations and the timer of summaries.
+        each_range: log each range by a line of its own (`LOG_RANGES=each`).
     """
 
     clock: IReactorTime
@@ -37,12 +58,12 @@ class AccessLog:
     logger: Logger = attrs.field(factory=lambda: Logger(namespace="access"), repr=False)
 
     def has_own_line(self, status: int) -> bool:
-        """Whether an answer that ends well is logged by itself."""
+        """Return True if complete responses of this status are logged by a line each."""
         return self.each_range or status != _PARTIAL_CONTENT
 
 
 class LoggedRequest(Protocol):
-    """A request that is over, as far as the log tells of it."""
+    """A finished request, as the log sees it."""
 
     @property
     def request_id(self) -> str:
@@ -50,7 +71,7 @@ class LoggedRequest(Protocol):
 
     @property
     def method(self) -> str:
-        """As sent; empty where the head could not be read."""
+        """As sent; empty if the head could not be read."""
 
     @property
     def user_agent(self) -> str:
@@ -62,15 +83,15 @@ class LoggedRequest(Protocol):
 
     @property
     def subject(self) -> Subject:
-        """What it was about."""
+        """What the request is about."""
 
     @property
     def status(self) -> int:
-        """Of the answer; 0: there was none."""
+        """Of the response; 0 if there was none."""
 
     @property
     def code(self) -> str:
-        """The error's code, if it was an error."""
+        """The error's code; empty if there was no error."""
 
 
 @attrs.define
@@ -78,15 +99,13 @@ class _Summary:
     subject: Subject
     user_agent: str
     request_id: str
-    began: float
+    started: float
     ranges: int = 0
     body_bytes: int = 0
-    told: LoggedRequest | None = None
-    """Of the latest range, if there are more for the same."""
 
 
 class ConnectionLog:
-    """One connection's lines.
+    """The lines of one connection.
 
     Args:
         log: what it has in common with the others.
@@ -101,56 +120,40 @@ class ConnectionLog:
         self._summary: _Summary | None = None
         self._timer: IDelayedCall | None = None
 
-    def add(self, told: LoggedRequest, body_bytes: int, seconds: float, ended: str) -> None:
-        """Log a request, or count it among the ranges that the next summary tells of.
+    def add(self, request: LoggedRequest, body_bytes: int, seconds: float, ended: str) -> None:
+        """Log a finished request, or add it to the summary of ranges.
 
         Args:
-            told: the request.
-            body_bytes: bytes of content that the transport took.
+            request: the request.
+            body_bytes: bytes of content that the kernel accepted.
             seconds: from the head's arrival to the end.
-            ended: ``complete``, or why not.
+            ended: `COMPLETE`, or the reason of the abort.
         """
-        if ended == COMPLETE and not self._log.has_own_line(told.status):
-            self._count(told, body_bytes, seconds)
+        if ended == COMPLETE and not self._log.has_own_line(request.status):
+            self.add_range(request.subject, request.user_agent, request.request_id, body_bytes, seconds)
         else:
-            self._write(told, body_bytes, seconds, ended)
+            self._log_request(request, body_bytes, seconds, ended)
 
-    def add_further(self, told: LoggedRequest, body_bytes: int) -> None:
-        """Count a range among those that the next summary tells of.
-
-        Args:
-            told: a request, the same object for all that are alike.
-            body_bytes: bytes of content that the transport took.
-        """
+    def add_range(
+        self, subject: Subject, user_agent: str, request_id: str, body_bytes: int, seconds: float = 0.0
+    ) -> None:
+        """Add a complete 206 to the summary of its subject and user agent."""
         summary = self._summary
-        if summary is None or summary.told is not told:
-            self._count(told, body_bytes, 0.0).told = told
-            return
+        if summary is None or summary.subject != subject or summary.user_agent != user_agent:
+            self._flush()
+            started = self._log.clock.seconds() - seconds
+            self._summary = summary = _Summary(subject, user_agent, request_id, started)
+            if self._timer is None:
+                self._timer = self._log.clock.callLater(SUMMARY_SECONDS, self._expire)
         summary.ranges += 1
         summary.body_bytes += body_bytes
 
     def close(self) -> None:
-        """The connection has ended: write what has been counted."""
+        """Log the pending summary: the connection is closed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._flush()
-
-    def _count(self, told: LoggedRequest, body_bytes: int, seconds: float) -> _Summary:
-        summary = self._summary
-        if summary is None or (summary.subject, summary.user_agent) != (told.subject, told.user_agent):
-            summary = self._begin_summary(told, seconds)
-        summary.ranges += 1
-        summary.body_bytes += body_bytes
-        return summary
-
-    def _begin_summary(self, told: LoggedRequest, seconds: float) -> _Summary:
-        self._flush()
-        began = self._log.clock.seconds() - seconds
-        self._summary = summary = _Summary(told.subject, told.user_agent, told.request_id, began)
-        if self._timer is None:
-            self._timer = self._log.clock.callLater(SUMMARY_SECONDS, self._expire)
-        return summary
 
     def _expire(self) -> None:
         self._timer = None
@@ -158,36 +161,43 @@ class ConnectionLog:
 
     def _flush(self) -> None:
         summary, self._summary = self._summary, None
-        if summary is not None:
-            self._log.logger.info(
-                "{ranges} ranges of {infra_env} {kind} to {client}, {bytes} bytes",
-                id=summary.request_id or new_request_id(),
-                client=self._client,
-                method="GET",
-                user_agent=summary.user_agent[:_TEXT_CHARACTERS],
-                handler=summary.subject.handler,
-                infra_env=summary.subject.infra_env,
-                kind=summary.subject.kind,
-                status=_PARTIAL_CONTENT,
-                ranges=summary.ranges,
-                bytes=summary.body_bytes,
-                seconds=round(self._log.clock.seconds() - summary.began, 6),
-                ended=COMPLETE,
-            )
-
-    def _write(self, told: LoggedRequest, body_bytes: int, seconds: float, ended: str) -> None:
+        if summary is None:
+            return
+        subject = summary.subject
         self._log.logger.info(
-            "{method} {handler} {infra_env} {kind} to {client}: {status}, {bytes} bytes, {ended}",
-            id=told.request_id or new_request_id(),
+            _FORMAT,
+            log_text=f"{summary.ranges} ranges of {subject.infra_env} {subject.kind} to {self._client},"
+            f" {summary.body_bytes} bytes",
+            id=summary.request_id or new_request_id(),
             client=self._client,
-            method=told.method,
-            user_agent=told.user_agent[:_TEXT_CHARACTERS],
-            handler=told.subject.handler,
-            infra_env=told.subject.infra_env,
-            kind=told.subject.kind,
-            range=told.range if _RANGE.fullmatch(told.range) else "",
-            status=told.status,
-            code=told.code,
+            method="GET",
+            user_agent=summary.user_agent[:_MAX_USER_AGENT],
+            handler=subject.handler,
+            infra_env=subject.infra_env,
+            kind=subject.kind,
+            status=_PARTIAL_CONTENT,
+            ranges=summary.ranges,
+            bytes=summary.body_bytes,
+            seconds=round(self._log.clock.seconds() - summary.started, 6),
+            ended=COMPLETE,
+        )
+
+    def _log_request(self, request: LoggedRequest, body_bytes: int, seconds: float, ended: str) -> None:
+        subject, method, status, requested = request.subject, request.method, request.status, request.range
+        self._log.logger.info(
+            _FORMAT,
+            log_text=f"{method} {subject.handler} {subject.infra_env} {subject.kind} to {self._client}:"
+            f" {status}, {body_bytes} bytes, {ended}",
+            id=request.request_id or new_request_id(),
+            client=self._client,
+            method=method,
+            user_agent=request.user_agent[:_MAX_USER_AGENT],
+            handler=subject.handler,
+            infra_env=subject.infra_env,
+            kind=subject.kind,
+            range=requested if _RANGE.fullmatch(requested) else "",
+            status=status,
+            code=request.code,
             bytes=body_bytes,
             seconds=round(seconds, 6),
             ended=ended,
@@ -195,10 +205,10 @@ class ConnectionLog:
 
 
 def new_request_id() -> str:
-    """Make an identifier for a request that brought none."""
-    return uuid.uuid4().hex
+    """Return a new identifier: 32 random hexadecimal digits."""
+    return os.urandom(16).hex()
 
 
-def known_request_id(value: str | None) -> str:
-    """The identifier that a request brought, if it is fit to be echoed and logged; else empty."""
+def valid_request_id(value: str | None) -> str:
+    """Return an X-Request-ID that is safe to echo and to log; else empty."""
     return value if value is not None and _REQUEST_ID.fullmatch(value) else ""

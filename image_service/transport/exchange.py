@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import attrs
 
 from image_service.http.response import STATUS_LINES, Response
-from image_service.transport.access_log import known_request_id, new_request_id
+from image_service.transport.access_log import NO_SUBJECT, Subject, new_request_id, valid_request_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,24 +17,6 @@ if TYPE_CHECKING:
 
     from image_service.http.head import Request
     from image_service.transport.admission import Slot
-
-
-@attrs.frozen
-class Subject:
-    """What an answer is about, for the log: nothing in it is a credential.
-
-    Args:
-        handler: the route's pattern; empty where no route was found.
-        infra_env: its identifier, if any.
-        kind: kind of image, if any.
-    """
-
-    handler: str = ""
-    infra_env: str = ""
-    kind: str = ""
-
-
-NOTHING = Subject()
 
 
 class Lease(Protocol):
@@ -79,7 +61,7 @@ class Answer:
     """
 
     response: Response
-    subject: Subject = NOTHING
+    subject: Subject = NO_SUBJECT
     ended: Callable[[], None] = lambda: None
     lease: Lease | None = None
 
@@ -111,7 +93,7 @@ class Exchange:
     @property
     def subject(self) -> Subject:
         """What it is about, as far as is known."""
-        return self.answer.subject if self.answer is not None else NOTHING
+        return self.answer.subject if self.answer is not None else NO_SUBJECT
 
     @property
     def handler(self) -> str:
@@ -155,7 +137,7 @@ class Exchange:
         """
         wanted_id = self._headers.get("x-request-id")
         if wanted_id is not None or needs_id:
-            self.request_id = known_request_id(wanted_id) or (new_request_id() if needs_id else "")
+            self.request_id = valid_request_id(wanted_id) or (new_request_id() if needs_id else "")
         return STATUS_LINES[response.status] + date_line + response.fields + self.last_lines()
 
     def last_lines(self) -> bytes:

@@ -93,5 +93,5 @@ class FurtherRanges:
         """
         exchange = self.exchange
         self._count(self._clock.seconds() - exchange.began, body_bytes)
-        self._log.add_further(exchange, body_bytes)
+        self._log.add_range(exchange.subject, exchange.user_agent, exchange.request_id, body_bytes)
         self._lease.end()

@@ -10,7 +10,8 @@ from image_service.errors import Forbidden, NotFound, Unauthorized, UpstreamErro
 from image_service.images.reference import Credentials, CredentialScheme
 from image_service.observability.log import describe
 from image_service.serving import application as application_module
-from image_service.transport.exchange import NOTHING, Answer, Subject
+from image_service.transport.access_log import NO_SUBJECT, Subject
+from image_service.transport.exchange import Answer
 from tests.http.reading import body_of, fields_of, problem_of
 from tests.serving.asking import TARGET, Service, answers_of
 from tests.snapshots.doubles import ID, TTL_SECONDS, infra_env_of
@@ -334,7 +335,7 @@ def test_the_line_of_an_unforeseen_error_names_the_infra_env_and_no_credential(
 
 
 def test_an_answer_is_about_nothing_unless_told(service: Service) -> None:
-    assert service.get("/").subject == NOTHING == Subject("", "", "")
+    assert service.get("/").subject == NO_SUBJECT == Subject("", "", "")
 
 
 def test_a_weak_tag_names_nothing_that_was_superseded(service: Service) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from image_service.errors import Forbidden
 from image_service.http.cors import Cors
-from image_service.transport.exchange import NOTHING, Answer
+from image_service.transport.access_log import NO_SUBJECT
+from image_service.transport.exchange import Answer
 from tests.http.reading import body_of
 from tests.serving.asking import TARGET, Service, answers_of
 from tests.snapshots.doubles import ID
@@ -64,7 +65,7 @@ def test_a_preflight_is_allowed_at_once_wherever_it_goes(
     """In a crowd too: the page is to hear the 503 of what it asks for, and when to come back."""
     answer = service.ask(target, "OPTIONS", crowded=crowded, **PREFLIGHT)
     assert isinstance(answer, Answer)
-    assert (answer.response.status, answer.response.body, answer.subject) == (204, (), NOTHING)
+    assert (answer.response.status, answer.response.body, answer.subject) == (204, (), NO_SUBJECT)
     assert values_of(answer.response, "access-control-allow-origin") == [CONSOLE]
     assert values_of(answer.response, "access-control-allow-methods") == ["GET, HEAD"]
     (allowed,) = values_of(answer.response, "access-control-allow-headers")

@@ -15,13 +15,14 @@ from twisted.logger import Logger, LogLevel, formatEvent
 from image_service.observability.log import JsonLines
 from image_service.transport.access_log import (
     COMPLETE,
+    NO_SUBJECT,
     SUMMARY_SECONDS,
     AccessLog,
     ConnectionLog,
-    known_request_id,
+    Subject,
     new_request_id,
+    valid_request_id,
 )
-from image_service.transport.exchange import NOTHING, Subject
 
 IMAGE = Subject("/byid/:token", "a6c0ff12-3456-4789-8abc-def012345678", "full-iso")
 OTHER = attrs.evolve(IMAGE, infra_env="b7d1ff12-3456-4789-8abc-def012345678")
@@ -283,7 +284,7 @@ def test_a_user_agent_has_an_end(kept: Kept) -> None:
 
 
 def test_what_was_no_request_is_told_too(kept: Kept) -> None:
-    kept.add(Over("", "", "", "", NOTHING, 400, "request-invalid", 120, 0.0, COMPLETE))
+    kept.add(Over("", "", "", "", NO_SUBJECT, 400, "request-invalid", 120, 0.0, COMPLETE))
     (event,) = kept.events
     assert (event["status"], event["code"], event["method"], event["handler"]) == (
         400,
@@ -318,25 +319,25 @@ def test_any_text_makes_one_line_of_json(user_agent: str, field: str, status: in
     ],
 )
 def test_an_identifier_that_is_fit_is_kept(value: str) -> None:
-    assert known_request_id(value) == value
+    assert valid_request_id(value) == value
 
 
 @pytest.mark.parametrize(
     "value", [None, "", "x" * 129, "a b", "a\r\nX: y", "a\n", '"a"', "a;b", "ä", "{a}", "a,b", "<a>", "٣"]
 )
 def test_an_identifier_that_is_not_fit_is_dropped(value: str | None) -> None:
-    assert known_request_id(value) == ""
+    assert valid_request_id(value) == ""
 
 
 def test_a_new_identifier_is_fit_and_new() -> None:
     made = {new_request_id() for _ in range(100)}
     assert len(made) == 100
-    assert all(known_request_id(identifier) == identifier for identifier in made)
+    assert all(valid_request_id(identifier) == identifier for identifier in made)
 
 
 def test_a_line_without_an_identifier_gets_one_and_a_summary_has_its_first_request_s(kept: Kept) -> None:
     kept.add(HEAD, attrs.evolve(RANGE, request_id="first"), attrs.evolve(RANGE, request_id="second"))
     kept.connection.close()
     made, first = kept.told("id")
-    assert known_request_id(str(made))
+    assert valid_request_id(str(made))
     assert first == "first"
