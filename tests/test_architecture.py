@@ -20,11 +20,11 @@ PLUGIN = ROOT / "twisted" / "plugins" / "image_service_plugin.py"
 # layer do not import each other.
 LAYERS = (
     ("errors",),
+    ("formats",),
+    ("coreos",),
     ("settings",),
     ("concurrency",),
     ("files",),
-    ("formats",),
-    ("coreos",),
     ("images",),
     ("database",),
     ("http",),
@@ -53,7 +53,6 @@ KNOWN = {
     "files/cached_regions.py",
     "files/open_files.py",
     "files/page_cache.py",
-    "formats/kernel.py",
     "loadtest/infra_envs.py",
     "loadtest/options.py",
     "loadtest/targets.py",

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.coreos.live_iso import read_live_iso
+from image_service.coreos.live_iso import read_architecture, read_live_iso
 from image_service.coreos.minimal_iso import verify
 from image_service.errors import BaseImageError, Unprocessable
-from image_service.formats.kernel import read_architecture
 from image_service.images.base import BaseImage
 from image_service.images.canvas import virtual_minimal_canvas
 from image_service.images.extents import BaseFile

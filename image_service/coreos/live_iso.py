@@ -24,6 +24,7 @@ from image_service.coreos.kargs_areas import KARGS_JSON, KargsAreas, find_kargs_
 from image_service.coreos.minimal_iso import MinimalIso, read_minimal_iso
 from image_service.errors import FileNotInImage, FormatError
 from image_service.formats.iso9660 import IsoFile, read_iso9660
+from image_service.formats.kernel import HEAD_BYTES, kernel_architecture
 from image_service.formats.reading import read_exactly
 from image_service.formats.spans import Span, check_room, refuse_overlaps
 
@@ -157,6 +158,15 @@ def read_live_iso(read_at: ReadAt, size: int) -> LiveIso:
         minimal=minimal,
         no_minimal=no_minimal,
     )
+
+
+def read_architecture(read_at: ReadAt, files: BootFiles) -> str | None:
+    """Return the RPM architecture name of a live ISO by its boot files; None if they do not show it."""
+    if files.ins_file:
+        return "s390x"
+    if files.kernel is None:
+        return None
+    return kernel_architecture(read_at(files.kernel.offset, min(files.kernel.length, HEAD_BYTES)))
 
 
 def _find(iso: Iso9660, *paths: str) -> IsoFile | None:

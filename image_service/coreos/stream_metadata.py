@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 
 import attrs
 
+from image_service.coreos.names import VERSION, VERSION_FAULT, is_web_url
 from image_service.errors import StreamMetadataInvalid
-from image_service.settings.os_images import VERSION, VERSION_FAULT, is_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -187,17 +187,16 @@ def _artifact(node: _Node) -> StreamArtifact:
     return StreamArtifact(
         location=node.member("location").matching(_is_location, _LOCATION_FAULT),
         sha256=node.member("sha256").matching(_SHA256.fullmatch, "must be 64 lower-case hexadecimal digits"),
-        signature=signature.matching(_is_web_url, _URL_FAULT) if signature else None,
+        signature=signature.matching(_is_artifact_url, _URL_FAULT) if signature else None,
     )
 
 
-def _is_web_url(value: str) -> bool:
-    """Whether it can be fetched from another machine: a document from afar opens no file of this one."""
-    return len(value) <= _MAX_URL and is_url(value) and urlsplit(value).scheme != "file"
+def _is_artifact_url(value: str) -> bool:
+    return len(value) <= _MAX_URL and is_web_url(value)
 
 
 def _is_location(value: str) -> object:
-    return _is_web_url(value) and _FILE_NAME.fullmatch(file_name(value))
+    return _is_artifact_url(value) and _FILE_NAME.fullmatch(file_name(value))
 
 
 _URL_FAULT = (

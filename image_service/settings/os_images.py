@@ -1,8 +1,4 @@
-"""``OS_IMAGES``: the base images that an operator offers, parsed and merged.
-
-``version`` and ``cpu_architecture`` become part of file names and of URL paths, so both keep to an
-alphabet that needs no escape in either. An architecture has no ``-``: so no two images share a file name.
-"""
+"""``OS_IMAGES``: the base images that an operator offers, parsed and merged."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 import attrs
 
+from image_service.coreos.names import ARCHITECTURE, ARCHITECTURE_FAULT, VERSION, VERSION_FAULT, is_web_url
 from image_service.settings import parsers
 
 if TYPE_CHECKING:
@@ -21,12 +18,7 @@ if TYPE_CHECKING:
 FULL_ISO = "full-iso"
 TYPES = (FULL_ISO, "disconnected-iso")
 
-VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 SHA256 = re.compile(r"[0-9A-Fa-f]{64}")
-ARCHITECTURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]{0,31}")
-_ALPHABET = "must be at most {} characters, each a letter, a digit or one of {}, the first a letter or digit"
-VERSION_FAULT = _ALPHABET.format(100, ". _ -")
-ARCHITECTURE_FAULT = _ALPHABET.format(32, "_")
 _URL_FAULT = (
     "must be a file:///path, http:// or https:// URL, escaped, with no fragment and no user name "
     "(credentials go into OS_IMAGES_REQUEST_HEADERS)"
@@ -108,17 +100,11 @@ def _faults(entry: object) -> Iterable[str]:
 
 
 def is_url(value: str) -> bool:
-    """Whether a URL can be fetched, or opened, as it is."""
-    if not re.fullmatch(r"[!-~]+", value) or "#" in value:
-        return False
-    try:
-        split = urlsplit(value)
-        if split.scheme == "file":
-            return split.netloc in {"", "localhost"} and split.path.startswith("/") and not split.query
-        parsers.address(split.netloc)
-    except ValueError:
-        return False
-    return split.scheme in {"http", "https"}
+    """Return True for a URL that can be fetched, or a ``file`` URL that can be opened, as it stands."""
+    split = urlsplit(value) if re.fullmatch(r"file:[!-~]+", value) and "#" not in value else None
+    if split is None:
+        return is_web_url(value)
+    return split.netloc in {"", "localhost"} and split.path.startswith("/") and not split.query
 
 
 _MEMBERS: dict[str, tuple[Callable[[str], object], str]] = {

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.coreos.names import ARCHITECTURE, ARCHITECTURE_FAULT, VERSION, VERSION_FAULT, is_web_url
 from image_service.settings import parsers
-from image_service.settings.os_images import ARCHITECTURE, ARCHITECTURE_FAULT, VERSION, VERSION_FAULT, is_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -92,7 +92,7 @@ def _matches(pattern: Callable[[str], object], value: object) -> bool:
 
 
 def _is_web_url(value: object) -> bool:
-    return isinstance(value, str) and is_url(value) and not value.startswith("file:")
+    return isinstance(value, str) and is_web_url(value)
 
 
 def _repeated(names: list[str]) -> list[str]:

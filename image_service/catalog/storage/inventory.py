@@ -10,8 +10,9 @@ from image_service.catalog.lifecycle.status import ImageStatus, State
 from image_service.catalog.storage.data_dir import MANIFEST
 from image_service.catalog.storage.digest import Sidecar
 from image_service.catalog.storage.manifest import read_manifest
+from image_service.coreos.names import ARCHITECTURE, VERSION
 from image_service.images.extents import BaseFile
-from image_service.settings.os_images import ARCHITECTURE, TYPES, VERSION, OsImage
+from image_service.settings.os_images import TYPES, OsImage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
