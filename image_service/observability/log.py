@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # What Twisted puts into every event, or what is no fact of its own.
 _INTERNAL = frozenset({"isError", "format", "failure", "why", "message", "system", "time", "logLevel"})
 _CHATTER = frozenset({"Starting factory {factory!r}", "Stopping factory {factory!r}"})
-_EXACT_TYPES = frozenset({str, int, bool, type(None)})
+_COMMON_TYPES = frozenset({str, int, bool, type(None)})
 
 
 @implementer(ILogObserver)
@@ -105,16 +105,15 @@ def describe(event: LogEvent) -> dict[str, object]:
     }
     for name, value in event.items():
         if not name.startswith("log_") and name not in _INTERNAL and name not in line:
-            line[name] = value if type(value) in _EXACT_TYPES or _is_finite(value) else safe_str(value)
+            line[name] = value if type(value) in _COMMON_TYPES or _is_json(value) else safe_str(value)
     failure = event.get("log_failure")
     if failure is not None:
         line["traceback"] = failure.getBriefTraceback()
     return line
 
 
-def _is_finite(value: object) -> bool:
-    """Return True for a float that JSON has a number for."""
-    return isinstance(value, float) and math.isfinite(value)
+def _is_json(value: object) -> bool:
+    return isinstance(value, int | str) or (isinstance(value, float) and math.isfinite(value))
 
 
 @implementer(ILogFilterPredicate)
