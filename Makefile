@@ -36,7 +36,7 @@ format: $(VENV)/tools ## what ruff can put right by itself
 	$(bin)/ruff format .
 
 docs: $(VENV)/installed ## docs/configuration.md and docs/metrics.md, from the code
-	$(bin)/python -m image_service.settings.settings >docs/configuration.md
+	$(bin)/python -m image_service.settings.reference >docs/configuration.md
 	$(bin)/python -m image_service.observability.metrics >docs/metrics.md
 
 bench: $(VENV)/tools ## this service beside nginx; ARGS=--help goes to it

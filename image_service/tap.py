@@ -48,5 +48,5 @@ def makeService(options: Options) -> Service:
     """
     from twisted.internet import reactor  # noqa: PLC0415, TID251 - here and nowhere else
 
-    kind = Supervisor if options.settings.workers > 1 else ImageService
+    kind = Supervisor if options.settings.process.workers > 1 else ImageService
     return kind(cast("EPollReactor", reactor), options.settings, standalone=bool(options["standalone"]))

@@ -74,9 +74,12 @@ class BaseImages:
         self.entries = entries
         self._following: StreamSync | None = None
         self._data_dir = DataDir(
-            settings.data_dir, settings.retention, settings.data_dir_max_bytes, scratch=settings.data_temp_dir
+            settings.storage.data_dir,
+            settings.storage.retention_seconds,
+            settings.storage.max_bytes,
+            scratch=settings.storage.scratch_dir,
         )
-        self._http = ConfiguredHttp.from_settings(settings)
+        self._http = ConfiguredHttp.configured(settings.download, settings.source_urls)
         self.templates = Templates(reactor, reactor, self._data_dir)
         self.catalog = self._catalog(superseded)
 
@@ -88,11 +91,11 @@ class BaseImages:
             self.entries,
             self._data_dir,
             Downloader(self._http).fetch,
-            keys=KeyRing.read(settings.signing_keys) if settings.signing_keys else None,
+            keys=KeyRing.read(settings.catalog.signing_keys) if settings.catalog.signing_keys else None,
             derive=self.templates.derive,
-            downloads=settings.download_concurrency,
-            backoff=Backoff(settings.download_retry_min, settings.download_retry_max),
-            any_is_enough=settings.ready_when == "any",
+            downloads=settings.download.concurrency,
+            backoff=Backoff(settings.download.retry_min_seconds, settings.download.retry_max_seconds),
+            any_is_enough=settings.catalog.ready_when == "any",
             changed=self._images_changed,
             superseded=superseded,
         )
@@ -128,9 +131,9 @@ class BaseImages:
             self._reactor,
             self._running.in_pool(1, "streams"),
             self._http,
-            settings.coreos_streams,
-            settings.data_dir,
-            refresh_seconds=settings.stream_refresh if self._leads else _follow_seconds(settings),
+            settings.streams.sources,
+            settings.storage.data_dir,
+            refresh_seconds=settings.streams.refresh_seconds if self._leads else _follow_seconds(settings),
             asks=self._leads,
         )
         mirror = self._start_mirror(streams, base_url)
@@ -142,7 +145,9 @@ class BaseImages:
 
     def _start_mirror(self, streams: Streams, base_url: str) -> Mirror:
         in_thread, interruption = self._running.in_pool(1, "mirror"), Interruption()
-        preparation = Preparation(self._settings.data_dir, self._http, interruption, self._data_dir.claim)
+        preparation = Preparation(
+            self._settings.storage.data_dir, self._http, interruption, self._data_dir.claim
+        )
         mirror = Mirror(
             streams,
             self.catalog.find,
@@ -150,7 +155,7 @@ class BaseImages:
             partial(self._prepare, preparation, interruption),
             base_url,
         )
-        self._running.every(self._settings.stream_refresh, mirror.update)
+        self._running.every(self._settings.streams.refresh_seconds, mirror.update)
         self._running.push_async_callback(mirror.settled)
         self._running.callback(interruption.interrupt)
         return mirror
@@ -172,7 +177,7 @@ class BaseImages:
 
 
 def _follow_seconds(settings: Settings) -> float:
-    return min(FOLLOW_SECONDS, settings.stream_refresh)
+    return min(FOLLOW_SECONDS, settings.streams.refresh_seconds)
 
 
 def configured_images(settings: Settings, *, standalone: bool) -> tuple[OsImage, ...]:
@@ -185,9 +190,9 @@ def configured_images(settings: Settings, *, standalone: bool) -> tuple[OsImage,
     Raises:
         OSError: the sample cannot be written.
     """
-    if standalone and not settings.os_images and not settings.coreos_streams:
-        return (_sample(settings.data_dir),)
-    return settings.os_images
+    if standalone and not settings.catalog.images and not settings.streams.sources:
+        return (_sample(settings.storage.data_dir),)
+    return settings.catalog.images
 
 
 def _sample(data_dir: Path) -> OsImage:

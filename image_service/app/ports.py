@@ -30,7 +30,7 @@ def take_ports(settings: Settings, processes: int) -> list[list[socket.socket]]:
     Raises:
         SystemExit: it cannot be had.
     """
-    ports = (settings.listen_port, settings.http_listen_port)
+    ports = (settings.listen.port, settings.listen.http_port)
     return [_take(port, processes) for port in ports if port is not None]
 
 

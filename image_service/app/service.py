@@ -7,7 +7,6 @@ import signal
 from functools import partial
 from typing import TYPE_CHECKING
 
-import attrs
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
@@ -128,7 +127,7 @@ class ImageService(Service):
     async def _start(self) -> None:
         settings = self._settings
         main, *beside = self._sockets
-        base_url = attrs.evolve(settings, listen_port=main.getsockname()[1]).base_url
+        base_url = settings.base_url(main.getsockname()[1])
         base_images = self._start_base_images()
         catalog = base_images.catalog
         mirror = await base_images.start_streams(base_url)
@@ -140,17 +139,17 @@ class ImageService(Service):
             images,
             self._start_digests(),
             lambda: catalog.ready and not self._listeners.leaving,
-            settings.base_path,
-            cors=Cors(settings.allowed_domains) if settings.allowed_domains else None,
-            proxies=settings.trusted_proxies,
+            settings.listen.base_path,
+            cors=Cors(settings.listen.allowed_origins) if settings.listen.allowed_origins else None,
+            proxies=settings.listen.trusted_proxies,
             metrics=partial(self._share.page, self.metrics),
             base_images=lambda: render_statuses(catalog.states()),
             mirror=mirror.find,
         )
         connections = self._connections()
-        plain = application(serves_isos=settings.http_serves_images)
+        plain = application(serves_isos=settings.listen.http_serves_isos)
         self._factories = [
-            connections(application=application(), secure=settings.https),
+            connections(application=application(), secure=settings.tls.is_enabled),
             *(connections(application=plain) for _ in beside),
         ]
         self.listen(self._sockets)
@@ -192,11 +191,11 @@ class ImageService(Service):
         settings = self._settings
         assisted = AssistedService(
             self._reactor,
-            stand_in.base_url if stand_in else settings.assisted_service_url,
-            ca_file=stand_in.ca_file if stand_in else settings.assisted_service_ca_file,
-            insecure=settings.insecure_skip_verify,
-            upstream_timeout_seconds=settings.upstream_timeout,
-            concurrency=settings.upstream_concurrency,
+            stand_in.base_url if stand_in else settings.upstream.url,
+            ca_file=stand_in.ca_file if stand_in else settings.upstream.ca_file,
+            insecure=settings.upstream.insecure,
+            upstream_timeout_seconds=settings.upstream.timeout_seconds,
+            concurrency=settings.upstream.concurrency,
             count=self.metrics.upstream,
         )
         self._running.push_async_callback(assisted.close)
@@ -209,7 +208,11 @@ class ImageService(Service):
         in_thread = self._running.in_pool(COMPOSING_THREADS, "compose")
         customizations = Customizations(assisted)
         archive = await self._start_archive(in_thread)
-        lifetimes = Lifetimes(settings.snapshot_ttl, settings.snapshot_grace, settings.snapshot_max_age)
+        lifetimes = Lifetimes(
+            settings.snapshots.ttl_seconds,
+            settings.snapshots.grace_seconds,
+            settings.snapshots.max_age_seconds,
+        )
         snapshots = Snapshots(
             customizations.get,
             archive,
@@ -224,14 +227,14 @@ class ImageService(Service):
             Resolver(
                 self._infra_envs(customizations, archive),
                 self._reactor,
-                settings.snapshot_ttl,
-                settings.snapshot_grace,
+                settings.snapshots.ttl_seconds,
+                settings.snapshots.grace_seconds,
             ),
             snapshots,
             archive,
             self._reactor,
-            window_seconds=settings.mount_window,
-            held_bytes=settings.snapshot_cache_bytes,
+            window_seconds=settings.snapshots.mount_window_seconds,
+            held_bytes=settings.snapshots.cache_bytes,
             count=self.metrics.snapshot,
             stamps=self._share.stamps,
         )
@@ -251,18 +254,18 @@ class ImageService(Service):
         """Who shares the store with others shares what infra-envs say about themselves."""
         if not self._share.stamps.are_shared:
             return customizations
-        ttl_seconds = self._settings.snapshot_ttl
+        ttl_seconds = self._settings.snapshots.ttl_seconds
         return SharedInfraEnvs(customizations, archive, self._reactor, ttl_seconds, self._turn())
 
     def _turn(self) -> Turn:
         """Who shares the store with others takes turns at asking."""
         if not self._share.stamps.are_shared:
             return no_turn
-        return Turns(FileLocks(self._settings.data_dir / TURNS_FILE), self._reactor).of
+        return Turns(FileLocks(self._settings.storage.data_dir / TURNS_FILE), self._reactor).of
 
     async def _start_archive(self, in_thread: InThread) -> Archive:
         """Open what outlives the process."""
-        data_dir = self._settings.data_dir
+        data_dir = self._settings.storage.data_dir
         in_store = self._running.in_pool(STORE_THREADS, "store")
         store = SqliteStore(data_dir / "snapshots.sqlite", in_store)
         self._running.push_async_callback(store.close)
@@ -289,7 +292,7 @@ class ImageService(Service):
     def _connections(self) -> Callable[..., ConnectionFactory]:
         """Give what makes factories of connections that share everything but their application."""
         settings, metrics = self._settings, self.metrics
-        downloads = settings.max_concurrent_requests
+        downloads = settings.limits.downloads
         slots = Slots(self._share.supply(downloads), downloads, PATIENCE_SECONDS, self._reactor, metrics)
         metrics.watch("slots_limit", lambda: slots.limit)
         metrics.watch("slots_taken", lambda: slots.taken)
@@ -301,7 +304,7 @@ class ImageService(Service):
             clock=self._reactor,
             page_cache=PageCache(self._reactor, self._running.pool(DISK_THREADS, "disk")),
             lanes=SendfileThreads(self._reactor, self._running.pool(LANES, "lane")),
-            access_log=AccessLog(self._reactor, each_range=settings.log_ranges == "each"),
+            access_log=AccessLog(self._reactor, each_range=settings.log.ranges == "each"),
             limits=_limits(settings),
             slots=slots,
             observer=metrics,
@@ -336,7 +339,7 @@ class ImageService(Service):
         return port
 
     def _with_tls(self, connections: ConnectionFactory) -> IProtocolFactory:
-        key_file, certificate_file = self._settings.https_key_file, self._settings.https_cert_file
+        key_file, certificate_file = self._settings.tls.key_file, self._settings.tls.certificate_file
         if key_file is None or certificate_file is None:
             return connections
         certificate = ServerCertificate(key_file, certificate_file, self._reactor)
@@ -345,8 +348,8 @@ class ImageService(Service):
     async def _close_listeners(self) -> None:
         _log.info("going away")
         sigterm = self.ending.number == signal.SIGTERM  # else nobody balances load, and a person waits
-        delay_seconds = self._settings.drain_delay if sigterm else 0
-        await self._listeners.close(delay_seconds, self._settings.drain_timeout)
+        delay_seconds = self._settings.process.drain_delay_seconds if sigterm else 0
+        await self._listeners.close(delay_seconds, self._settings.process.drain_timeout_seconds)
 
     async def _stop(self) -> None:
         await self._started
@@ -362,11 +365,11 @@ class ImageService(Service):
 
 def _limits(settings: Settings) -> Limits:
     return Limits(
-        handshake_seconds=settings.handshake_timeout,
-        head_seconds=settings.head_timeout,
-        idle_seconds=settings.idle_timeout,
-        stall_seconds=settings.stall_timeout,
-        connections=settings.max_connections,
+        handshake_seconds=settings.limits.handshake_seconds,
+        head_seconds=settings.limits.head_seconds,
+        idle_seconds=settings.limits.idle_seconds,
+        stall_seconds=settings.limits.stall_seconds,
+        connections=settings.limits.connections,
     )
 
 

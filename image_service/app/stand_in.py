@@ -55,7 +55,7 @@ async def start_stand_in(
         OSError: ``DATA_DIR`` cannot be written.
     """
     standalone = Standalone(
-        reactor, settings.data_dir, settings.standalone_listen, settings.standalone_token, base_url
+        reactor, settings.storage.data_dir, settings.standalone.listen, settings.standalone.token, base_url
     )
     await standalone.start()
     running.push_async_callback(standalone.stop)

@@ -82,7 +82,7 @@ def run_verify(options: argparse.Namespace) -> int:
     keys = _keys(settings)
 
     def verify(entry: OsImage) -> str:
-        path = entry.local_path or settings.data_dir / entry.file_name
+        path = entry.local_path or settings.storage.data_dir / entry.file_name
         with TemporaryDirectory() as scratch:  # what is remembered of it is not believed
             return _close(open_base_image(entry, path, Path(scratch) / "sidecar", Interruption(), keys))
 
@@ -102,8 +102,10 @@ def run_fetch(options: argparse.Namespace) -> int:
     """
     end_in_order()
     settings = _settings()
-    data_dir = DataDir(settings.data_dir, settings.retention, settings.data_dir_max_bytes)
-    fetch = Downloader(ConfiguredHttp.from_settings(settings)).fetch
+    data_dir = DataDir(
+        settings.storage.data_dir, settings.storage.retention_seconds, settings.storage.max_bytes
+    )
+    fetch = Downloader(ConfiguredHttp.configured(settings.download, settings.source_urls)).fetch
     keeper = ImageFetcher(data_dir, fetch, Interruption(), _keys(settings))
 
     def obtain(entry: OsImage) -> str:
@@ -113,7 +115,7 @@ def run_fetch(options: argparse.Namespace) -> int:
 
     data_dir.open()
     try:
-        return _do(obtain, settings.os_images, options.versions)
+        return _do(obtain, settings.catalog.images, options.versions)
     finally:
         data_dir.close()
 
@@ -128,7 +130,7 @@ def run_remove(options: argparse.Namespace) -> int:
         exit status: whether all of it is gone.
     """
     settings = _settings()
-    data_dir = DataDir(settings.data_dir)
+    data_dir = DataDir(settings.storage.data_dir)
 
     def remove(entry: OsImage) -> str:
         for name in (entry.file_name, *derived_names(entry.version, entry.cpu_architecture)):
@@ -145,11 +147,11 @@ def _settings() -> Settings:
 
 
 def _keys(settings: Settings) -> KeyRing | None:
-    return KeyRing.read(settings.signing_keys) if settings.signing_keys else None
+    return KeyRing.read(settings.catalog.signing_keys) if settings.catalog.signing_keys else None
 
 
 def _holdings(settings: Settings) -> tuple[ImageStatus, ...]:
-    return list_holdings(settings.data_dir, settings.os_images)
+    return list_holdings(settings.storage.data_dir, settings.catalog.images)
 
 
 def _close(base: BaseImage) -> str:

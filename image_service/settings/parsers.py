@@ -79,7 +79,7 @@ class Address:
 
 
 @attrs.frozen
-class Listen:
+class ListenAddress:
     """Where to listen.
 
     Args:
@@ -91,7 +91,7 @@ class Listen:
     port: int
 
     @property
-    def loopback(self) -> bool:
+    def is_loopback(self) -> bool:
         """Whether only this machine can reach it."""
         return ipaddress.ip_address(self.host).is_loopback
 
@@ -177,12 +177,12 @@ def address(value: str) -> Address:
     return Address(host, int(match["port"]) if match["port"] else None)
 
 
-def listen(value: str) -> Listen:
+def listen(value: str) -> ListenAddress:
     """``address:port`` to listen on; ``localhost`` is 127.0.0.1."""
     host, _, number = value.rpartition(":")
     host = {"localhost": "127.0.0.1"}.get(host, host.removeprefix("[").removesuffix("]"))
     try:
-        return Listen(str(ipaddress.ip_address(host)), port(number))
+        return ListenAddress(str(ipaddress.ip_address(host)), port(number))
     except ValueError:
         raise ValueError("must be an IP address and a port, such as 127.0.0.1:8090 or [::1]:8090") from None
 

@@ -23,7 +23,7 @@ from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import ConfigurationError
 from image_service.management.authentication import Guard
 from image_service.management.resource import ApiResource, ApiSite
-from image_service.settings.parsers import Address, Listen
+from image_service.settings.parsers import Address, ListenAddress
 from image_service.standalone.api import Api
 from image_service.standalone.certificates import prepare_certificates
 from image_service.standalone.double import Call, DownloadsResource, Fault
@@ -82,11 +82,11 @@ class Standalone:
         self,
         reactor: PosixReactorBase,
         data_dir: Path,
-        listen: Listen,
+        listen: ListenAddress,
         token: str | None,
         image_service_base_url: str,
     ) -> None:
-        if token is None and not listen.loopback:
+        if token is None and not listen.is_loopback:
             raise ConfigurationError("STANDALONE_LISTEN: beyond loopback STANDALONE_TOKEN is required")
         self.image_service_base_url = image_service_base_url
         self.calls: Counter[tuple[str, Call]] = Counter()
@@ -124,7 +124,7 @@ class Standalone:
         """
         self._running = running = await self._in_thread(self._prepare)
         downloads = DownloadsResource(Guard(), running.api, self.calls, self.faults, self._reactor)
-        people = ApiResource(Guard(self._token, any_host=not self._listen.loopback), running.api.answer)
+        people = ApiResource(Guard(self._token, any_host=not self._listen.is_loopback), running.api.answer)
         server_file = str(running.certificates.server_file)
         tls = DefaultOpenSSLContextFactory(server_file, server_file)
         try:

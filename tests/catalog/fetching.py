@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING
 
 from image_service.catalog.download import partial_file
 from image_service.catalog.download.downloader import Downloader
+from image_service.catalog.download.http_get import HttpGet
 from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.catalog.storage.data_dir import DataDir
 from image_service.concurrency.interruption import Interruption
 from image_service.errors import Unavailable
 from image_service.files import disk_quota
+from image_service.settings.base_images import DownloadSettings
 from image_service.settings.os_images import OsImage
-from image_service.settings.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,8 +58,9 @@ def fetch(directory: Path, urls: Sequence[str]) -> None:
     disk_quota.SPARE_BYTES = 0  # the disk is to be full in earnest
     data_dir = DataDir(directory)
     data_dir.open()
-    settings = Settings.from_environment({"DATA_DIR": str(directory)}, standalone=True)
-    keeper = ImageFetcher(data_dir, Downloader.from_settings(settings).fetch, Interruption())
+    keeper = ImageFetcher(
+        data_dir, Downloader(HttpGet.from_settings(DownloadSettings())).fetch, Interruption()
+    )
     with ThreadPoolExecutor(len(urls)) as pool:
         told = list(pool.map(lambda url: _fetch_one(keeper, entry(url)), urls))
     data_dir.close()

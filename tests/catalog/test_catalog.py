@@ -15,14 +15,15 @@ from twisted.internet.task import Clock, deferLater
 
 from image_service.catalog.catalog import DOWNLOADS, Catalog
 from image_service.catalog.download.downloader import Downloader
+from image_service.catalog.download.http_get import HttpGet
 from image_service.catalog.lifecycle.lifecycle import RECHECK_AFTER_SECONDS, REFUSED_RETRY_AFTER_SECONDS
 from image_service.catalog.lifecycle.status import State
 from image_service.catalog.storage.data_dir import LOCKS, MANIFEST, DataDir
 from image_service.concurrency.backoff import Backoff
 from image_service.errors import BaseImageError, NotFound, Unavailable
 from image_service.images.reference import Kind
+from image_service.settings.base_images import DownloadSettings
 from image_service.settings.os_images import OsImage
-from image_service.settings.settings import Settings
 from tests.catalog.origin import Answer, Origin
 from tests.formats.iso_builder import build_live_iso, live_files
 from tests.pytwisted import async_fixture, ensure_deferred
@@ -60,8 +61,7 @@ class Bench:
     started: list[Catalog]
 
     def start(self, *entries: OsImage, **options: Any) -> Catalog:
-        settings = Settings.from_environment({"DATA_DIR": str(self.data_dir)}, standalone=True)
-        fetch = Downloader.from_settings(settings).fetch
+        fetch = Downloader(HttpGet.from_settings(DownloadSettings())).fetch
         backoff = Backoff(RETRY_SECONDS, 4 * RETRY_SECONDS, jitter=lambda _, most: most)
         catalog = Catalog(
             self.reactor, self.clock, entries, DataDir(self.data_dir), fetch, backoff=backoff, **options

@@ -30,7 +30,8 @@ def http(directory: Path, environ: Mapping[str, str]) -> ConfiguredHttp:
         "OS_IMAGES_REQUEST_QUERY_PARAMS": '{"token": "top-secret"}',
     }
     environ = {"DATA_DIR": str(directory), **credentials, **environ}
-    return ConfiguredHttp.from_settings(Settings.from_environment(environ, standalone=True))
+    settings = Settings.from_environment(environ, standalone=True)
+    return ConfiguredHttp.configured(settings.download, settings.source_urls)
 
 
 def asked(asker: ConfiguredHttp, origin: Origin) -> tuple[str, str | None]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from image_service.catalog.download import partial_file
 from image_service.catalog.download.downloader import Downloader
+from image_service.catalog.download.http_get import HttpGet
 from image_service.catalog.download.partial_file import state_path
 from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import Unavailable
@@ -43,9 +44,8 @@ def partial(tmp_path: Path) -> Path:
 
 
 def downloader(**environ: str) -> Downloader:
-    return Downloader.from_settings(
-        Settings.from_environment({"DATA_DIR": "/tmp", **environ}, standalone=True)
-    )
+    settings = Settings.from_environment({"DATA_DIR": "/tmp", **environ}, standalone=True)
+    return Downloader(HttpGet.from_settings(settings.download))
 
 
 def fetch(

@@ -56,7 +56,9 @@ def authority(directory: Path) -> Authority:
 
 
 def http(**environ: str) -> HttpGet:
-    return HttpGet.from_settings(Settings.from_environment({"DATA_DIR": "/tmp", **environ}, standalone=True))
+    return HttpGet.from_settings(
+        Settings.from_environment({"DATA_DIR": "/tmp", **environ}, standalone=True).download
+    )
 
 
 def fetch(url: str, interruption: Interruption | None = None, /, **environ: str) -> bytes:

@@ -11,13 +11,14 @@ import attrs
 import pytest
 
 from image_service.catalog.download.downloader import Downloader
+from image_service.catalog.download.http_get import HttpGet
 from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.catalog.lifecycle.signature import KeyRing
 from image_service.catalog.storage.data_dir import LOCKS, MANIFEST, DataDir
 from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import BaseImageError, Unavailable
+from image_service.settings.base_images import DownloadSettings
 from image_service.settings.os_images import OsImage
-from image_service.settings.settings import Settings
 from tests.acceptance.clients import needs_client
 from tests.catalog.origin import Answer, Origin, Resource
 from tests.formats.iso_builder import build_live_iso, live_files
@@ -53,8 +54,7 @@ class Bench:
 
     def keeper(self, keys: KeyRing | None = None) -> ImageFetcher:
         """As a process has it."""
-        settings = Settings.from_environment({"DATA_DIR": str(self.path)}, standalone=True)
-        fetch = Downloader.from_settings(settings).fetch
+        fetch = Downloader(HttpGet.from_settings(DownloadSettings())).fetch
         return ImageFetcher(DataDir(self.path), fetch, Interruption(), keys)
 
     def entry(self, content: bytes = ISO, sha256: str | None = None) -> OsImage:

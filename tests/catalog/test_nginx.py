@@ -13,9 +13,10 @@ import attrs
 import pytest
 
 from image_service.catalog.download.downloader import Downloader
+from image_service.catalog.download.http_get import HttpGet
 from image_service.concurrency.interruption import Interruption
 from image_service.errors import Unavailable
-from image_service.settings.settings import Settings
+from image_service.settings.base_images import DownloadSettings
 from tests.acceptance.clients import needs_client
 from tests.ports import free_port
 
@@ -114,8 +115,7 @@ def _wait_for(port: int) -> None:
 
 
 def fetch(url: str, partial: Path, progress: Callable[[int, int | None], None] = lambda *_: None) -> bytes:
-    settings = Settings.from_environment({"DATA_DIR": "/tmp"}, standalone=True)
-    Downloader.from_settings(settings).fetch(url, partial, Interruption(), progress)
+    Downloader(HttpGet.from_settings(DownloadSettings())).fetch(url, partial, Interruption(), progress)
     return partial.read_bytes()
 
 

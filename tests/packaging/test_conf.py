@@ -46,8 +46,8 @@ def test_example_shows_the_defaults_that_hold(example: str) -> None:
 
 def test_example_is_valid_configuration(example: str, tmp_path: Path) -> None:
     settings = Settings.from_environment(assignments(example) | {"DATA_DIR": str(tmp_path)})
-    assert settings.assisted_service_url == "https://assisted-service.example.com:8090"
-    assert [image.version for image in settings.os_images] == ["9.6.20250826-0"]
+    assert settings.upstream.url == "https://assisted-service.example.com:8090"
+    assert [image.version for image in settings.catalog.images] == ["9.6.20250826-0"]
 
 
 def analyze(verb: str, *options: str, unit: Path) -> subprocess.CompletedProcess[str]:

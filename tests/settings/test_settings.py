@@ -5,8 +5,10 @@ import os
 import resource
 import subprocess
 import sys
+from operator import attrgetter
 from pathlib import Path
 
+import attrs
 import pytest
 import trustme
 from cryptography.hazmat.primitives.serialization import (
@@ -20,7 +22,8 @@ from hypothesis import strategies as st
 
 from image_service.errors import ConfigurationError
 from image_service.settings import parsers
-from image_service.settings.settings import Settings, documentation, variables
+from image_service.settings.reference import render_reference
+from image_service.settings.settings import Settings, groups, variables
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE = {
@@ -57,65 +60,79 @@ def faults(environ: dict[str, str], *, standalone: bool = False) -> list[str]:
     return refusal.value.detail.splitlines()
 
 
-def test_the_reference_is_current() -> None:
-    assert (ROOT / "docs" / "configuration.md").read_text() == documentation(), "generate it with: make docs"
+def test_reference_page_is_current() -> None:
+    assert (ROOT / "docs" / "configuration.md").read_text() == render_reference(), (
+        "generate it with: make docs"
+    )
 
 
-def test_the_reference_is_printed() -> None:
-    command = [sys.executable, "-m", "image_service.settings.settings"]
+def test_reference_module_prints_the_page() -> None:
+    command = [sys.executable, "-m", "image_service.settings.reference"]
     printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    assert printed == documentation()
+    assert printed == render_reference()
 
 
-def test_the_reference_names_every_variable_once() -> None:
-    headings = [line for line in documentation().splitlines() if line.startswith("## ")]
+def test_reference_page_names_every_variable_once() -> None:
+    headings = [line for line in render_reference().splitlines() if line.startswith("### ")]
     names = [name for variable in variables() for name in variable.names]
     assert [name for heading in headings for name in heading.split("`")[1::2]] == names
     assert len(set(names)) == len(names)
 
 
+def test_groups_have_at_most_16_fields() -> None:
+    assert all(len(attrs.fields(group)) <= 16 for _, group in groups())
+
+
 def test_defaults(complete: dict[str, str]) -> None:
     settings = Settings.from_environment(complete)
 
-    assert settings.assisted_service_url == "http://assisted.example:8090"
-    assert settings.base_url == "http://localhost:8080"
-    assert settings.base_path == ""
-    assert not settings.https
-    assert (settings.upstream_timeout, settings.snapshot_ttl, settings.stall_timeout) == (30, 60, 120)
-    assert (settings.handshake_timeout, settings.head_timeout, settings.idle_timeout) == (15, 5, 60)
-    assert (settings.log_level, settings.log_ranges) == ("info", "summed")
-    assert settings.standalone_listen == parsers.Listen("127.0.0.1", 8090)
-    assert settings.os_images[0].file_name == "rhcos-full-iso-9.6.1-0-x86_64.iso"
+    assert settings.upstream.url == "http://assisted.example:8090"
+    assert settings.base_url(8080) == "http://localhost:8080"
+    assert settings.listen.base_path == ""
+    assert not settings.tls.is_enabled
+    assert (
+        settings.upstream.timeout_seconds,
+        settings.snapshots.ttl_seconds,
+        settings.limits.stall_seconds,
+    ) == (30, 60, 120)
+    assert (
+        settings.limits.handshake_seconds,
+        settings.limits.head_seconds,
+        settings.limits.idle_seconds,
+    ) == (15, 5, 60)
+    assert (settings.log.level, settings.log.ranges) == ("info", "summed")
+    assert settings.standalone.listen == parsers.ListenAddress("127.0.0.1", 8090)
+    assert settings.catalog.images[0].file_name == "rhcos-full-iso-9.6.1-0-x86_64.iso"
 
 
-def test_every_default_is_right_by_itself(tmp_path: Path) -> None:
+def test_every_default_is_a_valid_text(tmp_path: Path) -> None:
     defaults = {variable.names[0]: variable.default for variable in variables() if variable.default}
     explicit = Settings.from_environment({**defaults, "DATA_DIR": str(tmp_path)}, standalone=True)
     assert explicit == Settings.from_environment({"DATA_DIR": str(tmp_path)}, standalone=True)
 
 
-def test_standing_alone_requires_nothing(tmp_path: Path) -> None:
+def test_standalone_mode_requires_no_variable(tmp_path: Path) -> None:
     settings = Settings.from_environment({"DATA_DIR": str(tmp_path)}, standalone=True)
-    assert settings.os_images == ()
-    assert settings.assisted_service_host is None
+    assert settings.catalog.images == ()
+    assert settings.upstream.host is None
 
 
-def test_an_empty_variable_is_not_set(complete: dict[str, str]) -> None:
+def test_empty_variable_is_not_set(complete: dict[str, str]) -> None:
     empty = {name: "" for variable in variables() for name in variable.names}
     assert Settings.from_environment({**empty, **complete}) == Settings.from_environment(complete)
 
 
-def test_the_first_name_that_is_set_counts(complete: dict[str, str]) -> None:
+def test_first_name_that_is_set_is_used(complete: dict[str, str]) -> None:
     other = json.dumps([{**IMAGE, "version": "other"}])
-    images = Settings.from_environment({**complete, "RHCOS_VERSIONS": other}).os_images
+    images = Settings.from_environment({**complete, "RHCOS_VERSIONS": other}).catalog.images
     assert [image.version for image in images] == ["9.6.1-0"]
 
-    images = Settings.from_environment({**complete, "OS_IMAGES": "", "RHCOS_VERSIONS": other}).os_images
+    images = Settings.from_environment({**complete, "OS_IMAGES": "", "RHCOS_VERSIONS": other}).catalog.images
     assert [image.version for image in images] == ["other"]
 
 
-def test_tells_all_faults_at_once(tmp_path: Path) -> None:
-    told = faults(
+def test_all_faults_are_reported_at_once(tmp_path: Path) -> None:
+    found = faults(
         {
             "ASSISTED_SERVICE_SCHEME": "gopher",
             "ASSISTED_SERVICE_HOST": "a host",
@@ -136,30 +153,30 @@ def test_tells_all_faults_at_once(tmp_path: Path) -> None:
         "OS_IMAGES: entry 1: version must be",
         "HTTPS_KEY_FILE and HTTPS_CERT_FILE: one is set; both must be, or none",
     ]
-    assert len(told) == len(expected)
+    assert len(found) == len(expected)
     for line in expected:
-        assert any(found.startswith(line) for found in told), line
+        assert any(fault.startswith(line) for fault in found), line
 
 
-def test_requires_an_upstream_and_images(tmp_path: Path) -> None:
+def test_missing_upstream_and_images_are_reported(tmp_path: Path) -> None:
     assert faults({"DATA_DIR": str(tmp_path)}) == [
         "ASSISTED_SERVICE_HOST: is not set, but required",
         "OS_IMAGES or RHCOS_VERSIONS: is not set, but required",
     ]
 
 
-def test_streams_may_take_the_place_of_images(complete: dict[str, str]) -> None:
+def test_streams_replace_required_images(complete: dict[str, str]) -> None:
     source = {"stream": "stable", "url": f"https://mirror/x?token={SECRET}", "architectures": ["x86_64"]}
     environ = {**complete, "OS_IMAGES": "", "COREOS_STREAMS": json.dumps([source])}
     settings = Settings.from_environment(environ)
-    assert settings.os_images == ()
-    assert [found.stream for found in settings.coreos_streams] == ["stable"]
+    assert settings.catalog.images == ()
+    assert [found.stream for found in settings.streams.sources] == ["stable"]
     assert SECRET not in repr(settings)
-    (told,) = faults({**environ, "COREOS_STREAMS": json.dumps([{**source, "keep": 0}])})
-    assert told.startswith("COREOS_STREAMS: entry 0: keep must be")
+    (found,) = faults({**environ, "COREOS_STREAMS": json.dumps([{**source, "keep": 0}])})
+    assert found.startswith("COREOS_STREAMS: entry 0: keep must be")
 
 
-def test_repeats_no_secret(complete: dict[str, str]) -> None:
+def test_faults_repeat_no_secret(complete: dict[str, str]) -> None:
     wrong = {
         "OS_IMAGES": json.dumps([{**IMAGE, "url": f"https://user:{SECRET}@mirror/x"}]),
         "OS_IMAGES_REQUEST_HEADERS": json.dumps({"Authorization": f"{SECRET}\n"}),
@@ -168,12 +185,12 @@ def test_repeats_no_secret(complete: dict[str, str]) -> None:
         "ASSISTED_SERVICE_HOST": f"user:{SECRET}\n@host",
         "IMAGE_SERVICE_BASE_URL": f"https://user:{SECRET}/@host/",
     }
-    told = faults({**complete, **wrong})
-    assert {line.partition(":")[0].partition("=")[0] for line in told} == set(wrong)
-    assert SECRET not in "\n".join(told)
+    found = faults({**complete, **wrong})
+    assert {line.partition(":")[0].partition("=")[0] for line in found} == set(wrong)
+    assert SECRET not in "\n".join(found)
 
 
-def test_shows_no_secret(complete: dict[str, str]) -> None:
+def test_repr_shows_no_secret(complete: dict[str, str]) -> None:
     secrets = {
         "OS_IMAGES": json.dumps([{**IMAGE, "url": f"https://mirror/x?signature={SECRET}"}]),
         "OS_IMAGES_REQUEST_HEADERS": json.dumps({"Authorization": SECRET}),
@@ -181,11 +198,11 @@ def test_shows_no_secret(complete: dict[str, str]) -> None:
         "STANDALONE_TOKEN": SECRET,
     }
     settings = Settings.from_environment({**complete, **secrets})
-    assert settings.standalone_token == SECRET
-    assert settings.os_images_request_headers == {"Authorization": SECRET}
-    assert settings.os_images_request_query_params == {"key": SECRET}
+    assert settings.standalone.token == SECRET
+    assert settings.download.headers == {"Authorization": SECRET}
+    assert settings.download.query_params == {"key": SECRET}
     assert SECRET not in repr(settings)
-    assert SECRET not in repr(settings.os_images)
+    assert SECRET not in repr(settings.catalog.images)
 
 
 @pytest.mark.parametrize(
@@ -199,15 +216,15 @@ def test_shows_no_secret(complete: dict[str, str]) -> None:
         ("[FD00:0::1]:80", "http://[fd00::1]:80"),
     ],
 )
-def test_takes_hosts_of_every_kind(complete: dict[str, str], text: str, url: str) -> None:
+def test_host_is_accepted(complete: dict[str, str], text: str, url: str) -> None:
     settings = Settings.from_environment({**complete, "ASSISTED_SERVICE_HOST": text})
-    assert settings.assisted_service_url == url
+    assert settings.upstream.url == url
 
 
 @pytest.mark.parametrize(
     "text", ["h:", "h:0", "h:65536", "h/path", "http://h", "[::1", "[h]", "[::1]80", "h h", "ü"]
 )
-def test_refuses_what_is_no_host(complete: dict[str, str], text: str) -> None:
+def test_malformed_host_is_refused(complete: dict[str, str], text: str) -> None:
     assert len(faults({**complete, "ASSISTED_SERVICE_HOST": text})) == 1
 
 
@@ -215,30 +232,30 @@ def test_refuses_what_is_no_host(complete: dict[str, str], text: str) -> None:
     st.one_of(st.ip_addresses(), st.from_regex(r"[a-z][a-z0-9.-]{0,20}", fullmatch=True)),
     st.integers(1, 65535),
 )
-def test_an_address_survives_its_url_form(host: object, port: int) -> None:
+def test_address_round_trips_through_its_netloc(host: object, port: int) -> None:
     for address in (parsers.Address(str(host), None), parsers.Address(str(host), port)):
         assert parsers.address(address.netloc) == address
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("0", 0), ("0.0", 0), ("2.5", 2.5), ("1000000", 1_000_000)])
-def test_a_delay_may_be_none(complete: dict[str, str], text: str, seconds: float) -> None:
-    assert Settings.from_environment({**complete, "DRAIN_DELAY": text}).drain_delay == seconds
+def test_delay_of_zero_is_accepted(complete: dict[str, str], text: str, seconds: float) -> None:
+    assert Settings.from_environment({**complete, "DRAIN_DELAY": text}).process.drain_delay_seconds == seconds
 
 
 @pytest.mark.parametrize("text", ["-1", "-0.1", "nan", "inf", "1000001", " ", "5s"])
-def test_refuses_what_is_no_delay(complete: dict[str, str], text: str) -> None:
+def test_malformed_delay_is_refused(complete: dict[str, str], text: str) -> None:
     (fault,) = faults({**complete, "DRAIN_DELAY": text})
     assert "from 0 to 1000000" in fault
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "1e400", "1000001", "", " ", "1m", "0x10"])
-def test_refuses_what_is_no_duration(complete: dict[str, str], text: str) -> None:
+def test_malformed_duration_is_refused(complete: dict[str, str], text: str) -> None:
     if text:
         assert len(faults({**complete, "IDLE_TIMEOUT": text})) == 1
 
 
-def test_takes_fractions_of_a_second(complete: dict[str, str]) -> None:
-    assert Settings.from_environment({**complete, "IDLE_TIMEOUT": "0.25"}).idle_timeout == 0.25
+def test_fraction_of_a_second_is_accepted(complete: dict[str, str]) -> None:
+    assert Settings.from_environment({**complete, "IDLE_TIMEOUT": "0.25"}).limits.idle_seconds == 0.25
 
 
 @pytest.mark.parametrize(
@@ -249,9 +266,9 @@ def test_takes_fractions_of_a_second(complete: dict[str, str]) -> None:
         ("http://[::1]:8080/a/b-c/", "http://[::1]:8080/a/b-c", "/a/b-c"),
     ],
 )
-def test_takes_the_base_url_apart(complete: dict[str, str], text: str, url: str, path: str) -> None:
+def test_base_url_and_its_path_are_parsed(complete: dict[str, str], text: str, url: str, path: str) -> None:
     settings = Settings.from_environment({**complete, "IMAGE_SERVICE_BASE_URL": text})
-    assert (settings.base_url, settings.base_path) == (url, path)
+    assert (settings.base_url(8080), settings.listen.base_path) == (url, path)
 
 
 @pytest.mark.parametrize(
@@ -267,27 +284,30 @@ def test_takes_the_base_url_apart(complete: dict[str, str], text: str, url: str,
         "http://[x",
     ],
 )
-def test_refuses_what_is_no_base_url(complete: dict[str, str], text: str) -> None:
+def test_malformed_base_url_is_refused(complete: dict[str, str], text: str) -> None:
     assert len(faults({**complete, "IMAGE_SERVICE_BASE_URL": text})) == 1
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "expected"),
+    ("name", "text", "field", "expected"),
     [
-        ("LOG_LEVEL", "Warning", {"log_level": "warn"}),
-        ("LOGLEVEL", "trace", {"log_level": "debug"}),
-        ("INSECURE_SKIP_VERIFY", "T", {"insecure_skip_verify": True}),
-        ("INSECURE_SKIP_VERIFY", "0", {"insecure_skip_verify": False}),
-        ("LISTEN_PORT", "0", {"listen_port": 0}),
-        ("LOG_RANGES", "EACH", {"log_ranges": "each"}),
-        ("STANDALONE_LISTEN", "[::1]:0", {"standalone_listen": parsers.Listen("::1", 0)}),
-        ("STANDALONE_LISTEN", "localhost:1", {"standalone_listen": parsers.Listen("127.0.0.1", 1)}),
-        ("MAX_CONNECTIONS", "17", {"max_connections": 17}),
+        ("LOG_LEVEL", "Warning", "log.level", "warn"),
+        ("LOGLEVEL", "trace", "log.level", "debug"),
+        ("INSECURE_SKIP_VERIFY", "T", "upstream.insecure", True),
+        ("INSECURE_SKIP_VERIFY", "T", "download.insecure", True),
+        ("INSECURE_SKIP_VERIFY", "0", "upstream.insecure", False),
+        ("LISTEN_PORT", "0", "listen.port", 0),
+        ("LOG_RANGES", "EACH", "log.ranges", "each"),
+        ("STANDALONE_LISTEN", "[::1]:0", "standalone.listen", parsers.ListenAddress("::1", 0)),
+        ("STANDALONE_LISTEN", "localhost:1", "standalone.listen", parsers.ListenAddress("127.0.0.1", 1)),
+        ("MAX_CONNECTIONS", "17", "limits.connections", 17),
     ],
 )
-def test_reads(complete: dict[str, str], name: str, text: str, expected: dict[str, object]) -> None:
+def test_text_of_a_variable_is_parsed(
+    complete: dict[str, str], name: str, text: str, field: str, expected: object
+) -> None:
     settings = Settings.from_environment({**complete, name: text})
-    assert {setting: getattr(settings, setting) for setting in expected} == expected
+    assert attrgetter(field)(settings) == expected
 
 
 @pytest.mark.parametrize(
@@ -306,7 +326,7 @@ def test_reads(complete: dict[str, str], name: str, text: str, expected: dict[st
         ("OS_IMAGES_REQUEST_QUERY_PARAMS", "a=b"),
     ],
 )
-def test_refuses(complete: dict[str, str], name: str, text: str) -> None:
+def test_malformed_text_is_refused(complete: dict[str, str], name: str, text: str) -> None:
     assert [line.partition(":")[0].partition("=")[0] for line in faults({**complete, name: text})] == [name]
 
 
@@ -332,7 +352,7 @@ def test_refuses(complete: dict[str, str], name: str, text: str) -> None:
         (",", ()),
     ],
 )
-def test_takes_origins(text: str, expected: tuple[str, ...]) -> None:
+def test_origins_are_parsed(text: str, expected: tuple[str, ...]) -> None:
     assert parsers.origins(text) == expected
 
 
@@ -354,7 +374,7 @@ def test_takes_origins(text: str, expected: tuple[str, ...]) -> None:
         "'*'",
     ],
 )
-def test_refuses_what_is_no_origin(text: str) -> None:
+def test_malformed_origin_is_refused(text: str) -> None:
     """What no browser ever sends would be allowed in vain."""
     with pytest.raises(ValueError, match="origin such as https://") as refusal:
         parsers.origins(f"https://a.example,{text},https://b.example,also wrong")
@@ -364,14 +384,14 @@ def test_refuses_what_is_no_origin(text: str) -> None:
 # Files.
 
 
-def test_takes_a_key_and_its_certificate(complete: dict[str, str], certificate: dict[str, str]) -> None:
+def test_key_and_certificate_enable_tls(complete: dict[str, str], certificate: dict[str, str]) -> None:
     settings = Settings.from_environment({**complete, **certificate})
-    assert settings.https
-    assert settings.base_url == "https://localhost:8080"
+    assert settings.tls.is_enabled
+    assert settings.base_url(8080) == "https://localhost:8080"
 
 
 @pytest.mark.parametrize("missing", ["HTTPS_KEY_FILE", "HTTPS_CERT_FILE"])
-def test_wants_key_and_certificate_together(
+def test_key_without_certificate_is_refused_and_vice_versa(
     complete: dict[str, str], certificate: dict[str, str], missing: str
 ) -> None:
     del certificate[missing]
@@ -380,29 +400,29 @@ def test_wants_key_and_certificate_together(
     ]
 
 
-def test_refuses_a_key_of_another_certificate(
+def test_key_of_another_certificate_is_refused(
     complete: dict[str, str], certificate: dict[str, str], tmp_path: Path
 ) -> None:
     trustme.CA().issue_cert("localhost").private_key_pem.write_to_path(tmp_path / "key.pem")
-    (told,) = faults({**complete, **certificate})
-    assert told.endswith("not a pair: KEY_VALUES_MISMATCH")
+    (found,) = faults({**complete, **certificate})
+    assert found.endswith("not a pair: KEY_VALUES_MISMATCH")
 
 
-def test_refuses_an_encrypted_key_without_asking(
+def test_encrypted_key_is_refused_without_a_prompt(
     complete: dict[str, str], certificate: dict[str, str], tmp_path: Path
 ) -> None:
     key = load_pem_private_key((tmp_path / "key.pem").read_bytes(), None)
     locked = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"passphrase"))
     (tmp_path / "locked.pem").write_bytes(locked)
-    (told,) = faults({**complete, **certificate, "HTTPS_KEY_FILE": str(tmp_path / "locked.pem")})
-    assert "not a pair" in told
+    (found,) = faults({**complete, **certificate, "HTTPS_KEY_FILE": str(tmp_path / "locked.pem")})
+    assert "not a pair" in found
 
 
 @pytest.mark.parametrize(
     "name",
     ["HTTPS_CA_FILE", "ASSISTED_SERVICE_API_TRUSTED_CA_FILE", "OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE"],
 )
-def test_wants_certificates_in_a_ca_file(complete: dict[str, str], tmp_path: Path, name: str) -> None:
+def test_ca_file_without_certificates_is_refused(complete: dict[str, str], tmp_path: Path, name: str) -> None:
     path = tmp_path / "ca.pem"
     path.write_text("nothing of the kind")
     assert faults({**complete, name: str(path)}) == [
@@ -411,23 +431,23 @@ def test_wants_certificates_in_a_ca_file(complete: dict[str, str], tmp_path: Pat
 
     trustme.CA().cert_pem.write_to_path(path)
     settings = Settings.from_environment({**complete, name: str(path)})
-    assert path in {settings.assisted_service_ca_file, settings.os_image_download_ca_file}
+    assert path in {settings.upstream.ca_file, settings.download.ca_file}
 
 
-def test_takes_a_data_dir_that_can_be_made(complete: dict[str, str], tmp_path: Path) -> None:
+def test_data_dir_that_can_be_created_is_accepted(complete: dict[str, str], tmp_path: Path) -> None:
     settings = Settings.from_environment({**complete, "DATA_DIR": str(tmp_path / "a" / "b")})
-    assert settings.data_dir == tmp_path / "a" / "b"
+    assert settings.storage.data_dir == tmp_path / "a" / "b"
     assert not (tmp_path / "a").exists()
 
 
-def test_refuses_a_data_dir_that_cannot_be_made(complete: dict[str, str], tmp_path: Path) -> None:
+def test_data_dir_that_cannot_be_created_is_refused(complete: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    (told,) = faults({**complete, "DATA_DIR": str(tmp_path / "file" / "data")})
-    assert told.endswith(f"must be a directory that this process may write; {tmp_path / 'file'} is not")
+    (found,) = faults({**complete, "DATA_DIR": str(tmp_path / "file" / "data")})
+    assert found.endswith(f"must be a directory that this process may write; {tmp_path / 'file'} is not")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_refuses_a_data_dir_that_cannot_be_written(complete: dict[str, str], tmp_path: Path) -> None:
+def test_read_only_data_dir_is_refused(complete: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "locked").mkdir(mode=0o500)
     assert len(faults({**complete, "DATA_DIR": str(tmp_path / "locked")})) == 1
 
@@ -435,22 +455,24 @@ def test_refuses_a_data_dir_that_cannot_be_written(complete: dict[str, str], tmp
 # Limits.
 
 
-def test_refuses_more_connections_than_descriptors(complete: dict[str, str]) -> None:
+def test_more_connections_than_descriptors_are_refused(complete: dict[str, str]) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
         pytest.skip("the number of open files is not limited here")
-    (told,) = faults({**complete, "MAX_CONNECTIONS": str(hard)})
-    assert told == f"MAX_CONNECTIONS='{hard}': must be a whole number, from 1 to {hard - 256}"
+    (found,) = faults({**complete, "MAX_CONNECTIONS": str(hard)})
+    assert found == f"MAX_CONNECTIONS='{hard}': must be a whole number, from 1 to {hard - 256}"
 
 
 @pytest.mark.parametrize(("limit", "connections"), [(1000, 744), (9000, 8192), (100, 1)])
-def test_expects_no_more_connections_than_descriptors(tmp_path: Path, limit: int, connections: int) -> None:
+def test_default_connections_leave_descriptors_for_other_uses(
+    tmp_path: Path, limit: int, connections: int
+) -> None:
     """In a process of its own, because a hard limit never grows again."""
     program = (
         f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))\n"
         "from image_service.settings.settings import Settings\n"
         f"settings = Settings.from_environment({{'DATA_DIR': {str(tmp_path)!r}}}, standalone=True)\n"
-        "print(settings.max_connections)"
+        "print(settings.limits.connections)"
     )
     command = [sys.executable, "-c", program]
     printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
@@ -461,14 +483,14 @@ def test_expects_no_more_connections_than_descriptors(tmp_path: Path, limit: int
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:8090", "[::]:8090", "192.0.2.1:8090"])
-def test_listens_beyond_loopback_only_with_a_token(tmp_path: Path, listen: str) -> None:
+def test_standalone_api_beyond_loopback_requires_a_token(tmp_path: Path, listen: str) -> None:
     environ = {"DATA_DIR": str(tmp_path), "STANDALONE_LISTEN": listen}
     assert faults(environ, standalone=True) == [
         "STANDALONE_LISTEN is not on loopback; STANDALONE_TOKEN must be set then"
     ]
     settings = Settings.from_environment({**environ, "STANDALONE_TOKEN": SECRET}, standalone=True)
-    assert not settings.standalone_listen.loopback
+    assert not settings.standalone.listen.is_loopback
 
 
-def test_asks_for_no_token_when_nothing_stands_alone(complete: dict[str, str]) -> None:
+def test_token_is_not_required_without_standalone_mode(complete: dict[str, str]) -> None:
     Settings.from_environment({**complete, "STANDALONE_LISTEN": "0.0.0.0:8090"})

@@ -11,7 +11,7 @@ from treq.client import HTTPClient
 from twisted.web.client import Agent, HTTPConnectionPool
 from twisted.web.http_headers import Headers
 
-from image_service.settings.parsers import Listen
+from image_service.settings.parsers import ListenAddress
 from image_service.standalone.service import Standalone
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 BASE_URL = "http://images.test:8080"
 INFRA_ENVS = "/api/assisted-install/v2/infra-envs"
-LOOPBACK = Listen("127.0.0.1", 0)
+LOOPBACK = ListenAddress("127.0.0.1", 0)
 
 
 @attrs.frozen
@@ -73,7 +73,7 @@ class ApiClient:
 
 @asynccontextmanager
 async def running(
-    reactor: EPollReactor, data_dir: Path, listen: Listen = LOOPBACK, token: str | None = None
+    reactor: EPollReactor, data_dir: Path, listen: ListenAddress = LOOPBACK, token: str | None = None
 ) -> AsyncIterator[Standalone]:
     standalone = Standalone(reactor, data_dir, listen, token, BASE_URL)
     await standalone.start()

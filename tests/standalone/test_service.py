@@ -12,7 +12,7 @@ from twisted.internet.threads import deferToThread
 
 from image_service.assisted.client import AssistedService
 from image_service.errors import ConfigurationError, UpstreamError
-from image_service.settings.parsers import Listen
+from image_service.settings.parsers import ListenAddress
 from image_service.standalone.double import Break, Call, Fault
 from image_service.standalone.service import SAMPLE_ID, Standalone
 from tests.pytwisted import ensure_deferred
@@ -44,12 +44,12 @@ async def test_what_it_keeps_is_secret(reactor: EPollReactor, tmp_path: Path) ->
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])  # noqa: S104 - to be refused
 def test_beyond_loopback_a_token_is_required(reactor: EPollReactor, tmp_path: Path, host: str) -> None:
     with pytest.raises(ConfigurationError, match="STANDALONE_TOKEN"):
-        Standalone(reactor, tmp_path, Listen(host, 0), None, "")
+        Standalone(reactor, tmp_path, ListenAddress(host, 0), None, "")
 
 
 @ensure_deferred
 async def test_beyond_loopback_with_a_token_any_name_serves(reactor: EPollReactor, tmp_path: Path) -> None:
-    async with running(reactor, tmp_path, Listen("0.0.0.0", 0), "t0ken") as standalone:  # noqa: S104 - briefly
+    async with running(reactor, tmp_path, ListenAddress("0.0.0.0", 0), "t0ken") as standalone:  # noqa: S104 - briefly
         port = standalone.api_url.rpartition(":")[2]
         api = ApiClient(reactor, f"http://127.0.0.1:{port}")
         reply = await api("GET", INFRA_ENVS, Host="images.example.com", Authorization="Bearer t0ken")
@@ -58,7 +58,7 @@ async def test_beyond_loopback_with_a_token_any_name_serves(reactor: EPollReacto
 
 @ensure_deferred
 async def test_people_may_come_by_ipv6(reactor: EPollReactor, tmp_path: Path) -> None:
-    async with running(reactor, tmp_path, Listen("::1", 0)) as standalone:
+    async with running(reactor, tmp_path, ListenAddress("::1", 0)) as standalone:
         assert standalone.api_url.startswith("http://[::1]:")
         assert await deferToThread(_status, standalone.api_url + INFRA_ENVS) == 200
 
@@ -73,7 +73,9 @@ async def test_a_port_that_is_taken_is_told_and_nothing_stays_open(
     reactor: EPollReactor, tmp_path: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        standalone = Standalone(reactor, tmp_path, Listen("127.0.0.1", taken.getsockname()[1]), None, "")
+        standalone = Standalone(
+            reactor, tmp_path, ListenAddress("127.0.0.1", taken.getsockname()[1]), None, ""
+        )
         with pytest.raises(ConfigurationError, match="STANDALONE_LISTEN"):
             await standalone.start()
 

@@ -12,7 +12,7 @@ from image_service.catalog.lifecycle.opening import open_base_image
 from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.coreos.stream_metadata import StreamArtifact, select_releases
 from image_service.errors import Unavailable
-from image_service.settings.settings import Settings
+from image_service.settings.base_images import DownloadSettings
 from image_service.streams import mirrored
 from image_service.streams.mirrored import MAX_SIGNATURE_BYTES, MirroredFile, MirroredRelease, Preparation
 from image_service.streams.streams import StreamRelease
@@ -71,8 +71,7 @@ def base(wanted: StreamRelease, tmp_path: Path) -> Iterator[BaseImage]:
 
 
 def preparation(directory: Path) -> Preparation:
-    settings = Settings.from_environment({"DATA_DIR": str(directory)}, standalone=True)
-    return Preparation(directory, HttpGet.from_settings(settings), Interruption())
+    return Preparation(directory, HttpGet.from_settings(DownloadSettings()), Interruption())
 
 
 def content(release: MirroredRelease, file: MirroredFile) -> bytes:

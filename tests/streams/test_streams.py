@@ -11,7 +11,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
 from image_service.catalog.download.http_get import HttpGet
-from image_service.settings.settings import Settings
+from image_service.settings.base_images import DownloadSettings
 from image_service.settings.stream_sources import StreamSource
 from image_service.streams import stream_refresh
 from image_service.streams.streams import RETRY_SECONDS, Streams
@@ -45,11 +45,10 @@ class Bench:
     made: list[Streams] = attrs.field(factory=list)
 
     def make(self, *sources: StreamSource, asks: bool = True) -> Streams:
-        settings = Settings.from_environment({"DATA_DIR": str(self.directory)}, standalone=True)
         streams = Streams(
             self.clock,
             lambda work: deferToThreadPool(self.reactor, self.pool, work),
-            HttpGet.from_settings(settings),
+            HttpGet.from_settings(DownloadSettings()),
             sources or [self.source()],
             self.directory,
             refresh_seconds=HOUR,

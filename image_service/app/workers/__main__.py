@@ -125,10 +125,11 @@ def _sockets(assignment: Assignment, place: int) -> list[socket.socket]:
 
 def _part(settings: Settings, workers: int) -> Settings:
     """What one of several may take of what all may take together."""
+    upstream, snapshots = settings.upstream, settings.snapshots
     return attrs.evolve(
         settings,
-        upstream_concurrency=max(1, settings.upstream_concurrency // workers),
-        snapshot_cache_bytes=settings.snapshot_cache_bytes // workers,
+        upstream=attrs.evolve(upstream, concurrency=max(1, upstream.concurrency // workers)),
+        snapshots=attrs.evolve(snapshots, cache_bytes=snapshots.cache_bytes // workers),
     )
 
 

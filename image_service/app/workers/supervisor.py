@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-import attrs
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, gatherResults, succeed
 from twisted.logger import Logger
@@ -72,7 +71,7 @@ class Supervisor(Service):
         Service.privilegedStartService(self)
         self._reactor.callWhenRunning(self._ending.on_signals)
         raise_descriptor_limit()
-        self._ports = take_ports(self._settings, self._settings.workers)
+        self._ports = take_ports(self._settings, self._settings.process.workers)
 
     def startService(self) -> None:
         """Start the workers."""
@@ -89,21 +88,21 @@ class Supervisor(Service):
         stand_in = await self._stand_in() if self._standalone else None
         self._memory = shared_memory.create()
         self._shared = shared_memory.SharedMemory(self._memory)
-        self._slots = create_slots(self._settings.max_concurrent_requests)
+        self._slots = create_slots(self._settings.limits.downloads)
         self._metrics.watch("workers", lambda: sum(place.serving for place in self._places))
-        self._places = [self._place(number, stand_in) for number in range(self._settings.workers)]
+        self._places = [self._place(number, stand_in) for number in range(self._settings.process.workers)]
         for place in self._places:
             place.start()
 
     async def _stand_in(self) -> StandIn:
         settings = self._settings
-        base_url = attrs.evolve(settings, listen_port=self._ports[0][0].getsockname()[1]).base_url
+        base_url = settings.base_url(self._ports[0][0].getsockname()[1])
         entries = configured_images(settings, standalone=True)
         return await start_stand_in(self._reactor, settings, self._running, entries, base_url)
 
     def _place(self, number: int, stand_in: StandIn | None) -> WorkerSlot:
         listeners = [listener.fileno() for place in zip(*self._ports, strict=True) for listener in place]
-        assignment = Assignment(number, self._settings.workers, len(self._ports), stand_in)
+        assignment = Assignment(number, self._settings.process.workers, len(self._ports), stand_in)
         descriptors = assignment.descriptors(self._memory, self._slots, listeners)
         return WorkerSlot(self._reactor, assignment, descriptors, self)
 

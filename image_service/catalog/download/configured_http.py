@@ -11,11 +11,11 @@ import attrs
 from image_service.catalog.download.http_get import HttpGet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from image_service.catalog.download.http_get import Answer
     from image_service.concurrency.interruption import Interruption
-    from image_service.settings.settings import Settings
+    from image_service.settings.base_images import DownloadSettings
 
 
 @attrs.frozen
@@ -29,11 +29,8 @@ class ConfiguredHttp(HttpGet):
     origins: frozenset[tuple[str, str | None, int | None]] = frozenset()
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> Self:
-        """Make one that knows the origins of ``OS_IMAGES`` and ``COREOS_STREAMS``."""
-        urls = [image.url for image in settings.os_images] + [
-            source.url for source in settings.coreos_streams
-        ]
+    def configured(cls, settings: DownloadSettings, urls: Iterable[str]) -> Self:
+        """Make one that sends the configured credentials to the origins of `urls` only."""
         plain = HttpGet.from_settings(settings)
         return cls(
             plain.trust,

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from image_service.catalog.download.http_get import HttpGet
 from image_service.catalog.download.partial_file import PartialFile, Representation
 from image_service.errors import Unavailable
 from image_service.http.dates import parse_http_date
@@ -24,9 +23,8 @@ if TYPE_CHECKING:
     from email.message import Message
     from pathlib import Path
 
-    from image_service.catalog.download.http_get import Answer
+    from image_service.catalog.download.http_get import Answer, HttpGet
     from image_service.concurrency.interruption import Interruption
-    from image_service.settings.settings import Settings
 
     Progress: TypeAlias = Callable[[int, int | None], None]
 
@@ -47,11 +45,6 @@ class Downloader:
     """
 
     http: HttpGet
-
-    @classmethod
-    def from_settings(cls, settings: Settings) -> Downloader:
-        """Make one that trusts the system's authorities and the configured ones."""
-        return cls(HttpGet.from_settings(settings))
 
     def fetch(
         self, url: str, partial: Path, interruption: Interruption, progress: Progress = lambda *_: None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.concurrency.interruption import Interruption
-    from image_service.settings.settings import Settings
+    from image_service.settings.base_images import DownloadSettings
 
 _BLOCK_BYTES = 256 * 1024
 # What tells something about the resource; every other status is a failure.
@@ -59,18 +59,18 @@ class HttpGet:
     stall_seconds: float
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> HttpGet:
+    def from_settings(cls, settings: DownloadSettings) -> HttpGet:
         """Make one that trusts the system's authorities and the configured ones."""
-        insecure = settings.insecure_skip_verify
+        insecure = settings.insecure
         if insecure:
             Logger().warn(
                 "INSECURE_SKIP_VERIFY is set: anyone can be assisted-service, or put in a base image"
             )
         return cls(
-            trusting(settings.os_image_download_ca_file, insecure=insecure),
-            settings.os_images_request_headers,
-            settings.os_images_request_query_params,
-            settings.download_stall_timeout,
+            trusting(settings.ca_file, insecure=insecure),
+            settings.headers,
+            settings.query_params,
+            settings.stall_seconds,
         )
 
     @contextmanager

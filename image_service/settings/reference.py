@@ -1,0 +1,44 @@
+"""The reference page of all variables: ``python -m image_service.settings.reference`` prints it."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+from image_service.settings.settings import groups
+from image_service.settings.variables import variables_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+INTRODUCTION = """# Configuration
+
+Everything is configured by environment variables. All of them are read and checked at start; if any is wrong,
+the service reports every fault and does not start. A variable that is empty is not set. Durations are plain
+seconds, sizes plain bytes. Where two names are given, the first that is set counts.
+
+`make docs` generates this page from `image_service/settings/`."""
+
+
+def render_reference() -> str:
+    """Return the page, as Markdown."""
+    return "\n\n".join([INTRODUCTION, *_sections()]) + "\n"
+
+
+def _sections() -> Iterator[str]:
+    documented = set()
+    for _, group in groups():
+        yield f"## {(group.__doc__ or '').rstrip('.')}"
+        for variable in variables_of(group):
+            if variable.names in documented:  # another group has it too
+                continue
+            documented.add(variable.names)
+            yield "### " + ", else ".join(f"`{name}`" for name in variable.names)
+            yield textwrap.fill(variable.meaning, 110, break_on_hyphens=False)
+            if variable.default is not None:
+                yield f"Default: `{variable.default}`"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render_reference())
