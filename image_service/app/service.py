@@ -20,8 +20,6 @@ from image_service.app.stand_in import StandIn, start_stand_in
 from image_service.assisted.client import AssistedService
 from image_service.assisted.customizations import Customizations
 from image_service.catalog.lifecycle.status import render_statuses
-from image_service.concurrency.file_locks import FileLocks
-from image_service.concurrency.process_locks import TURNS_FILE, Turn, Turns, no_turn
 from image_service.errors import StoreFailed
 from image_service.files.page_cache import PageCache
 from image_service.http.cors import Cors
@@ -34,7 +32,7 @@ from image_service.snapshots.cache_entry import Lifetimes
 from image_service.snapshots.composer import Composer
 from image_service.snapshots.encryption import SECRET_BYTES, SnapshotCipher
 from image_service.snapshots.instance_secret import load_or_create_secret
-from image_service.snapshots.resolver import InfraEnvs, Resolver
+from image_service.snapshots.resolver import Resolver
 from image_service.snapshots.shared_infra_envs import SharedInfraEnvs
 from image_service.snapshots.snapshots import Snapshots
 from image_service.snapshots.sqlite import SqliteStore
@@ -219,13 +217,18 @@ class ImageService(Service):
             self._reactor,
             lifetimes=lifetimes,
             count=self.metrics.snapshot,
-            stamps=self._share.stamps,
-            turn=self._turn(),
+            coordination=self._share.coordination,
         )
         images = BootImages(
             Composer(base_images.catalog, base_images.templates, in_thread, base_url),
             Resolver(
-                self._infra_envs(customizations, archive),
+                SharedInfraEnvs(
+                    customizations,
+                    archive,
+                    self._reactor,
+                    settings.snapshots.ttl_seconds,
+                    self._share.coordination,
+                ),
                 self._reactor,
                 settings.snapshots.ttl_seconds,
                 settings.snapshots.grace_seconds,
@@ -236,7 +239,7 @@ class ImageService(Service):
             window_seconds=settings.snapshots.mount_window_seconds,
             held_bytes=settings.snapshots.cache_bytes,
             count=self.metrics.snapshot,
-            stamps=self._share.stamps,
+            coordination=self._share.coordination,
         )
         self.metrics.watch("snapshot_held_bytes", lambda: images.held_bytes)
         self.metrics.watch("snapshot_grace_active", lambda: snapshots.in_grace)
@@ -249,19 +252,6 @@ class ImageService(Service):
             )
         self._running.push_async_callback(images.save_mounts)
         return images
-
-    def _infra_envs(self, customizations: Customizations, archive: Archive) -> InfraEnvs:
-        """Who shares the store with others shares what infra-envs say about themselves."""
-        if not self._share.stamps.are_shared:
-            return customizations
-        ttl_seconds = self._settings.snapshots.ttl_seconds
-        return SharedInfraEnvs(customizations, archive, self._reactor, ttl_seconds, self._turn())
-
-    def _turn(self) -> Turn:
-        """Who shares the store with others takes turns at asking."""
-        if not self._share.stamps.are_shared:
-            return no_turn
-        return Turns(FileLocks(self._settings.storage.data_dir / TURNS_FILE), self._reactor).of
 
     async def _start_archive(self, in_thread: InThread) -> Archive:
         """Open what outlives the process."""

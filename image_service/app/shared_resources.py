@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.concurrency.version_counters import VersionCounters
+from image_service.concurrency.coordination import LocalCoordination
 from image_service.observability.metrics import Metrics
 from image_service.transport.admission import ConnectionCounter, LocalSlotPool, SlotPool
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from image_service.app.stand_in import StandIn
+    from image_service.concurrency.coordination import Coordination
     from image_service.serving.application import Page
 
 
@@ -27,7 +28,7 @@ class SharedResources:
         leads: whether it does what only one of them is to do.
         supply: makes the supply of slots, by their number.
         headcount: counts clients.
-        stamps: tell of changes.
+        coordination: with the other processes.
         stand_in: which another process runs; None: it runs here, where there is one.
         page: makes the page of metrics of this process's, at once or later.
         serving: is called when it accepts clients.
@@ -36,7 +37,7 @@ class SharedResources:
     leads: bool = True
     supply: Callable[[int], SlotPool] = LocalSlotPool
     headcount: ConnectionCounter = attrs.field(factory=ConnectionCounter)
-    stamps: VersionCounters = attrs.field(factory=VersionCounters)
+    coordination: Coordination = attrs.field(factory=LocalCoordination)
     stand_in: StandIn | None = None
     page: Callable[[Metrics], Page | Deferred[Page]] = Metrics.render
     serving: Callable[[], None] = lambda: None

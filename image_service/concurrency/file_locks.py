@@ -38,7 +38,7 @@ class FileLocks:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
 
     @contextmanager
     def held(self, name: str, interruption: Interruption) -> Iterator[None]:
@@ -104,7 +104,7 @@ class FileLocks:
         return descriptor
 
     def _open(self) -> int:
-        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
 def _byte(name: str) -> int:

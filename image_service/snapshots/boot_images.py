@@ -4,8 +4,8 @@
     If-Match, If-Range           the version that they name, if it is retained
     everything else              the newest version
 
-Processes that share ``Stamps`` may serve one reader by turns. What it begins to read is in the store before
-it gets any of it, and its stamp tells the other processes to look there.
+Several processes may serve one reader by turns. What it begins to read is in the store before
+it gets any of it, and the version of its key tells the other processes to look there.
 
 A version is one snapshot laid over one base. A mount whose version is lost, or has ended, is refused for as
 long as it is in progress: it must not get the bytes of another in the midst of one.
@@ -20,8 +20,8 @@ from weakref import ref
 
 from twisted.internet.defer import Deferred
 
+from image_service.concurrency.coordination import LocalCoordination
 from image_service.concurrency.single_flight import detached
-from image_service.concurrency.version_counters import VersionCounters
 from image_service.errors import UpstreamTimeout
 from image_service.images.reference import ImageRef, Reader, Ref
 from image_service.snapshots.cached_lookup import CachedLookup
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IReactorTime
 
+    from image_service.concurrency.coordination import Coordination
     from image_service.images.base import BaseImage
     from image_service.images.customization import Customization
     from image_service.images.reference import Credentials
@@ -79,7 +80,7 @@ class BootImages:
         window_seconds: how long after its last read a mount is in progress.
         held_bytes: what all composed images may hold in memory.
         count: is told what happened, by a word, for metrics.
-        stamps: of readers and of questions; shared with the processes that may serve the same ones.
+        coordination: with the processes that may serve the same readers.
     """
 
     def __init__(  # noqa: PLR0913 - each a part that tests put another in the place of
@@ -93,16 +94,15 @@ class BootImages:
         window_seconds: float,
         held_bytes: int,
         count: Callable[[str], None] = lambda _: None,
-        stamps: VersionCounters | None = None,
+        coordination: Coordination | None = None,
     ) -> None:
         self._finder = VersionFinder(composer, resolver, snapshots)
         self._snapshots = snapshots
         self._clock = clock
         self._window_seconds = window_seconds
-        self._stamps = stamps or VersionCounters()
-        self.mounts: Mounts[Version] = Mounts(clock, window_seconds, memory.reader_of, self._stamps)
-        are_others = self._stamps.are_shared
-        self._kept = KeptMounts(memory, self.mounts, clock, window_seconds, are_others=are_others)
+        self._coordination = coordination or LocalCoordination()
+        self.mounts: Mounts[Version] = Mounts(clock, window_seconds, memory.reader_of, self._coordination)
+        self._kept = KeptMounts(memory, self.mounts, clock, window_seconds, self._coordination)
         self.save_seconds = self._kept.save_seconds
         self._composed = ComposedImages(composer, snapshots, held_bytes, count)
         self._retained: OrderedDict[_Tag, Version] = OrderedDict()
@@ -173,7 +173,7 @@ class BootImages:
             over, or there is something to wait for.
         """
         version = mount.version
-        stamps = self._stamps.note(*self._slots(mount))  # first: what is renewed from here on is seen
+        is_unchanged = self._coordination.watch(*_keys(mount))  # first: it sees what changes from here on
         good_until = self._goes_on_until(version)
         composed = self._composed.known(version)
         if now >= good_until or composed is None or not self.mounts.go_on(reader, mount):
@@ -182,7 +182,7 @@ class BootImages:
             return None
         longest = min(self._window_seconds, MAX_HOLD_SECONDS)
         until = min(good_until, self._kept.noted_until(mount), now + longest)
-        return CachedLookup(mount, ref(composed), now, until, self._stamps, stamps)
+        return CachedLookup(mount, ref(composed), now, until, is_unchanged)
 
     def shows(self, want: ImageRequest, composed: Composed) -> None:
         """Note that a client gets to know an entity tag, which it may ask for parts by.
@@ -249,10 +249,6 @@ class BootImages:
         except Lost:  # by the store, which is known only now: it is asked for anew
             return await self._composed.get(await self._finder.newest(reader))
 
-    def _slots(self, mount: Mount[Version]) -> tuple[int, ...]:
-        snapshot = mount.version.snapshot
-        return (mount.slot,) if snapshot is None else (mount.slot, self._stamps.slot(snapshot.key))
-
     def _goes_on_until(self, version: Version) -> float:
         return inf if version.snapshot is None else self._snapshots.goes_on_until(version.snapshot)
 
@@ -317,6 +313,11 @@ class BootImages:
         if remembered is None or (known is not None and is_of(remembered, known)):
             return known
         return await self._finder.remembered(reader, remembered)
+
+
+def _keys(mount: Mount[Version]) -> tuple[bytes, ...]:
+    snapshot = mount.version.snapshot
+    return (mount.key,) if snapshot is None else (mount.key, snapshot.key)
 
 
 def _too_slow(_: object, seconds: float) -> NoReturn:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import attrs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from weakref import ref
 
-    from image_service.concurrency.version_counters import VersionCounters
     from image_service.images.boot_image import BootImage
     from image_service.snapshots.mounts import Mount
     from image_service.snapshots.versions import Composed, Version
@@ -26,16 +26,14 @@ class CachedLookup:
         composed: what it reads.
         since: when it began, the clock's seconds.
         until: when to ask again at the latest.
-        stamps: of readers and of questions.
-        noted: those of the mount and of its snapshot.
+        is_unchanged: whether no other process has changed the mount or its snapshot.
     """
 
     mount: Mount[Version]
     _composed: ref[Composed]
     _since: float
     _until: float
-    _stamps: VersionCounters
-    _noted: tuple[tuple[int, int], ...]
+    _is_unchanged: Callable[[], bool]
 
     def image(self, now: float) -> BootImage | None:
         """Give what is read.
@@ -52,6 +50,4 @@ class CachedLookup:
         snapshot = mount.version.snapshot
         if snapshot is not None and snapshot.tenure.ended:
             return None
-        if self._noted and not self._stamps.are_as(self._noted):
-            return None
-        return composed.representation.image
+        return composed.representation.image if self._is_unchanged() else None

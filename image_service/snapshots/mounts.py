@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import attrs
 from twisted.internet.defer import Deferred  # noqa: TC002 - attrs resolves annotations
 
-from image_service.concurrency.version_counters import VersionCounters
+from image_service.concurrency.coordination import LocalCoordination
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from twisted.internet.interfaces import IReactorTime
 
+    from image_service.concurrency.coordination import Coordination
     from image_service.images.reference import Reader
 
 MAX_MOUNTS = 16384
@@ -31,8 +32,8 @@ class Mount(Generic[_Version]):
         answers: those that are still being sent.
         saved_at: of when it is known beyond this process, the clock's seconds; None: it is not.
         began_at: when this process learned of it, the clock's seconds.
-        slot: of the reader's stamp.
-        stamp: the reader's, as it was then: another process has moved the reader on if it is another now.
+        key: of the reader, alike in all processes.
+        stamp: the version of `key` then; another one now: another process has moved the reader on.
         noting: while it is being noted where other processes look; answers that begin it wait for that.
         is_over: the reader is known to be in the midst of something else, or of nothing.
     """
@@ -40,7 +41,7 @@ class Mount(Generic[_Version]):
     version: _Version
     read_at: float
     began_at: float
-    slot: int
+    key: bytes
     stamp: int
     answers: int = 0
     saved_at: float | None = None
@@ -55,7 +56,7 @@ class Mounts(Generic[_Version]):
         clock: tells the time.
         window_seconds: how long after its last read a mount is in progress.
         digest: of a reader, alike in all processes.
-        stamps: of readers; shared with the processes that may serve the same ones.
+        coordination: with the processes that may serve the same readers.
     """
 
     def __init__(
@@ -63,12 +64,12 @@ class Mounts(Generic[_Version]):
         clock: IReactorTime,
         window_seconds: float,
         digest: Callable[[Reader], bytes],
-        stamps: VersionCounters | None = None,
+        coordination: Coordination | None = None,
     ) -> None:
         self._clock = clock
         self._window_seconds = window_seconds
         self._digest = digest
-        self._stamps = stamps or VersionCounters()
+        self._coordination = coordination or LocalCoordination()
         self._mounts: OrderedDict[Reader, Mount[_Version]] = OrderedDict()
 
     def find(self, reader: Reader) -> _Version | None:
@@ -131,8 +132,8 @@ class Mounts(Generic[_Version]):
         if mount is None or not self._is_of(mount, version):
             if mount is not None:
                 mount.is_over = True
-            now, slot = self._clock.seconds(), self._slot(reader)
-            mount = self._mounts[reader] = Mount(version, read_at, now, slot, stamp)
+            now = self._clock.seconds()
+            mount = self._mounts[reader] = Mount(version, read_at, now, self._digest(reader), stamp)
         mount.read_at, mount.stamp, mount.saved_at = max(mount.read_at, read_at), stamp, read_at
         self._mounts.move_to_end(reader)
         while len(self._mounts) > MAX_MOUNTS:
@@ -142,11 +143,11 @@ class Mounts(Generic[_Version]):
 
     def stamp(self, reader: Reader) -> int:
         """Give a reader's stamp: what is looked up from now on is as good as that is."""
-        return self._stamps[self._slot(reader)]
+        return self._coordination.version(self._digest(reader))
 
     def renew(self, reader: Reader) -> int:
         """Give a reader another stamp, so that whoever knows what it reads looks again."""
-        return self._stamps.renew(self._slot(reader))
+        return self._coordination.bump(self._digest(reader))
 
     def end(self, mount: Mount[_Version]) -> None:
         """Note that one of a mount's answers is over.
@@ -182,10 +183,7 @@ class Mounts(Generic[_Version]):
         return self._is_current(mount) and self._is_in_progress(mount)
 
     def _is_current(self, mount: Mount[_Version]) -> bool:
-        return not self._stamps.are_shared or mount.stamp == self._stamps[mount.slot]
-
-    def _slot(self, reader: Reader) -> int:
-        return self._stamps.slot(self._digest(reader))
+        return mount.stamp == self._coordination.version(mount.key)
 
     @staticmethod
     def _is_of(mount: Mount[_Version], version: _Version) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IReactorTime
 
-    from image_service.concurrency.version_counters import VersionCounters
+    from image_service.concurrency.coordination import Coordination
     from image_service.snapshots.archive import Archive
     from image_service.snapshots.snapshot import Snapshot, SnapshotKey
 
@@ -32,14 +32,13 @@ class SharedPins:
     Args:
         archive: keeps snapshots beyond this process.
         clock: tells the time, in seconds since the epoch.
-        stamps: of questions; shared with the processes that share the store.
+        coordination: with the processes that share the store.
     """
 
-    def __init__(self, archive: Archive, clock: IReactorTime, stamps: VersionCounters) -> None:
+    def __init__(self, archive: Archive, clock: IReactorTime, coordination: Coordination) -> None:
         self._archive = archive
         self._clock = clock
-        self._stamps = stamps
-        self.are_shared = stamps.are_shared
+        self._coordination = coordination
         self._pins: OrderedDict[SnapshotKey, CacheEntry] = OrderedDict()
         self._catching_up: SingleFlight[SnapshotKey, CacheEntry | None] = SingleFlight()
 
@@ -58,7 +57,7 @@ class SharedPins:
 
     def is_current(self, pin: CacheEntry) -> bool:
         """Tell whether no other process has changed what is pinned."""
-        return not self.are_shared or pin.stamp == self._stamps[self._slot(pin.snapshot)]
+        return pin.stamp == self._coordination.version(pin.snapshot.key)
 
     async def current(self, question: SnapshotKey) -> CacheEntry | None:
         """Give what is pinned, by whichever process.
@@ -85,9 +84,9 @@ class SharedPins:
         Returns:
             what is pinned then; None: it has ended.
         """
-        if not self.are_shared:
+        if self.is_current(pin):
             return pin
-        snapshot, stamp = pin.snapshot, self._stamps[self._slot(pin.snapshot)]
+        snapshot, stamp = pin.snapshot, self._coordination.version(pin.snapshot.key)
         stored = await self._archive.state(snapshot.question)
         if stored is not None and pin.is_superseded_by(stored):
             if not stored.ended:
@@ -101,7 +100,7 @@ class SharedPins:
 
     async def restore(self, question: SnapshotKey) -> CacheEntry | None:
         """Pin what the archive has; None: nothing."""
-        stamp = self._stamps[self._stamps.slot(self._archive.key_of(question))]
+        stamp = self._coordination.version(self._archive.key_of(question))
         found = await self._archive.latest(question)
         if found is None:
             return None
@@ -110,19 +109,23 @@ class SharedPins:
 
     def pin(self, snapshot: Snapshot, validated_at: float) -> CacheEntry:
         """Pin a snapshot, for all processes: it is in the archive."""
-        return self._remember(CacheEntry(snapshot, validated_at, self._renew(snapshot)))
+        version = self._coordination.bump(snapshot.key)
+        return self._remember(CacheEntry(snapshot, validated_at, version))
 
     def renew(self, pin: CacheEntry) -> None:
         """Have the other processes look at the archive again."""
-        pin.stamp = self._renew(pin.snapshot)
+        is_current = self.is_current(pin)
+        version = self._coordination.bump(pin.snapshot.key)
+        if is_current:  # else this process has to look, too
+            pin.stamp = version
 
     async def end(self, pin: CacheEntry) -> None:
         """Let go of all generations, in all processes."""
         known = self._pins.pop(pin.snapshot.question, pin)  # another, where this one has made room
         known.snapshot.tenure.ended = pin.snapshot.tenure.ended = True
-        self._renew(pin.snapshot)
+        self._coordination.bump(pin.snapshot.key)
         await self._archive.end(pin.snapshot, self._clock.seconds())
-        self._renew(pin.snapshot)  # for processes that have looked too early
+        self._coordination.bump(pin.snapshot.key)  # for processes that have looked too early
 
     async def generation(self, pin: CacheEntry, number: int) -> Snapshot | None:
         """Give one of a pin's generations.
@@ -186,9 +189,3 @@ class SharedPins:
         while len(self._pins) > MAX_PINNED:
             self._pins.popitem(last=False)
         return pin
-
-    def _renew(self, snapshot: Snapshot) -> int:
-        return self._stamps.renew(self._slot(snapshot))
-
-    def _slot(self, snapshot: Snapshot) -> int:
-        return self._stamps.slot(snapshot.key)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.assisted.answers import InfraEnv
-    from image_service.concurrency.process_locks import Turn
+    from image_service.concurrency.coordination import Coordination
     from image_service.images.reference import Credentials
 
 
@@ -48,17 +48,22 @@ class SharedInfraEnvs:
         memory: shared with the other processes.
         clock: tells the time, in seconds since the epoch.
         ttl_seconds: how long an answer is good.
-        turn: waits until no other process asks the same.
+        coordination: with those processes.
     """
 
     def __init__(
-        self, infra_envs: InfraEnvs, memory: Memory, clock: IReactorTime, ttl_seconds: float, turn: Turn
+        self,
+        infra_envs: InfraEnvs,
+        memory: Memory,
+        clock: IReactorTime,
+        ttl_seconds: float,
+        coordination: Coordination,
     ) -> None:
         self._infra_envs = infra_envs
         self._memory = memory
         self._clock = clock
         self._ttl_seconds = ttl_seconds
-        self._turn = turn
+        self._coordination = coordination
 
     async def infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
         """Give what an infra-env says about itself, without its kernel arguments where another was told.
@@ -73,12 +78,20 @@ class SharedInfraEnvs:
         Raises:
             ImageServiceError: it cannot be had.
         """
-        async with self._turn(self._memory.key_of_infra_env(infra_env_id, credentials)):
-            kept = await self._memory.infra_env(infra_env_id, credentials)
-            now = self._clock.seconds()
-            if kept is not None and kept.said_at is not None and now < kept.said_at + self._ttl_seconds:
-                return attrs.evolve(kept, said_at=min(kept.said_at, now))
+        key = self._memory.key_of_infra_env(infra_env_id, credentials)
+        async with self._coordination.lock(key):
+            if self._coordination.version(key):
+                kept = await self._memory.infra_env(infra_env_id, credentials)
+                now = self._clock.seconds()
+                if kept is not None and kept.said_at is not None and now < kept.said_at + self._ttl_seconds:
+                    return attrs.evolve(kept, said_at=min(kept.said_at, now))
             said = await self._infra_envs.infra_env(infra_env_id, credentials)
             at = self._clock.seconds()
-            await self._memory.keep_infra_env(infra_env_id, credentials, said, at)
+
+            async def save() -> bool:
+                await self._memory.keep_infra_env(infra_env_id, credentials, said, at)
+                self._coordination.bump(key)
+                return True
+
+            await self._coordination.publish(save)
             return attrs.evolve(said, said_at=at)

@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from twisted.logger import Logger
 
+from image_service.concurrency.coordination import LocalCoordination
 from image_service.concurrency.negative_cache import NegativeCache
-from image_service.concurrency.process_locks import no_turn
 from image_service.concurrency.single_flight import SingleFlight
-from image_service.concurrency.version_counters import VersionCounters
 from image_service.errors import (
     Forbidden,
     ImageServiceError,
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from twisted.internet.interfaces import IReactorTime
 
-    from image_service.concurrency.process_locks import Turn
+    from image_service.concurrency.coordination import Coordination
     from image_service.images.customization import Customization
     from image_service.images.reference import Credentials, Kind
     from image_service.snapshots.archive import Archive
@@ -83,8 +82,7 @@ class Snapshots:
         clock: tells the time, in seconds since the epoch.
         lifetimes: how long what is good.
         count: is told what happened, by a word, for metrics.
-        stamps: of questions; shared with the processes that share the store.
-        turn: waits until none of those asks the same.
+        coordination: with the processes that share the store.
     """
 
     def __init__(  # noqa: PLR0913 - each a part that tests put another in the place of
@@ -95,16 +93,15 @@ class Snapshots:
         *,
         lifetimes: Lifetimes = _DEFAULTS,
         count: Callable[[str], None] = lambda _: None,
-        stamps: VersionCounters | None = None,
-        turn: Turn = no_turn,
+        coordination: Coordination | None = None,
     ) -> None:
         self._ask = ask
         self._archive = archive
         self._clock = clock
         self._lifetimes = lifetimes
         self._count = count
-        self._turn = turn
-        self._pins = SharedPins(archive, clock, stamps or VersionCounters())
+        self._coordination = coordination or LocalCoordination()
+        self._pins = SharedPins(archive, clock, self._coordination)
         self._absences: NegativeCache[SnapshotKey] = NegativeCache(clock)
         self._first: SingleFlight[SnapshotKey, CacheEntry] = SingleFlight(MAX_ASKING)
         self._revalidations: SingleFlight[SnapshotKey, None] = SingleFlight()
@@ -259,7 +256,7 @@ class Snapshots:
     async def _revalidate(self, pin: CacheEntry) -> None:
         pin.asked_at = self._clock.seconds()
         try:
-            async with self._turn(pin.snapshot.key):
+            async with self._coordination.lock(pin.snapshot.key):
                 current = await self._pins.catch_up(pin)
                 if current is not None and self._is_to_be_asked(current):
                     await self._ask_again(current)
@@ -291,6 +288,7 @@ class Snapshots:
             self._count("unchanged")
             pin.validated_at = self._clock.seconds()
             await self._archive.validated(snapshot, pin.validated_at)
+            self._pins.renew(pin)
             return
         self._count("changed")
         renewed = await self._pin(snapshot.question, customization, after=snapshot.generation)
@@ -318,13 +316,16 @@ class Snapshots:
 
     async def _obtain(self, question: SnapshotKey) -> CacheEntry:
         """From the archive, else from assisted-service."""
+        key = self._archive.key_of(question)
+        version = self._coordination.version(key)
         pin = await self._pins.restore(question)
         if pin is not None:
             return pin
-        async with self._turn(self._archive.key_of(question)):
-            pin = await self._pins.restore(question) if self._pins.are_shared else None
-            if pin is not None:
-                return pin
+        async with self._coordination.lock(key):
+            if self._coordination.version(key) != version:  # another process has been asking
+                pin = await self._pins.restore(question)
+                if pin is not None:
+                    return pin
             self._count("miss")
             return await self._pin(question, await self._asked(question), after=0)
 

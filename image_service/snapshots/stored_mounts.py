@@ -7,6 +7,7 @@ noted, and the reader's stamp tells them to look.
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IReactorTime
 
+    from image_service.concurrency.coordination import Coordination
     from image_service.images.reference import Reader
     from image_service.snapshots.mounts import Mount, Mounts
     from image_service.snapshots.snapshot import Snapshot
@@ -85,7 +87,7 @@ class KeptMounts:
         mounts: of this process.
         clock: tells the time, in seconds since the epoch.
         window_seconds: how long after its last read a mount is in progress.
-        are_others: whether other processes may serve the same readers.
+        coordination: with the processes that may serve the same readers.
     """
 
     def __init__(
@@ -94,14 +96,13 @@ class KeptMounts:
         mounts: Mounts[Version],
         clock: IReactorTime,
         window_seconds: float,
-        *,
-        are_others: bool,
+        coordination: Coordination,
     ) -> None:
         self._memory = memory
         self._mounts = mounts
         self._clock = clock
         self._window_seconds = window_seconds
-        self._are_others = are_others
+        self._coordination = coordination
         self.save_seconds = save_seconds(window_seconds)
 
     def note(self, reader: Reader, mount: Mount[Version]) -> None:
@@ -142,9 +143,8 @@ class KeptMounts:
         Returns:
             False: another process has begun another one with it.
         """
-        return not self._are_others or await self._begin(
-            reader, version, self._clock.seconds() - self._window_seconds
-        )
+        since = self._clock.seconds() - self._window_seconds
+        return await self._coordination.publish(partial(self._begin, reader, version, since))
 
     async def save(self) -> None:
         """Note all mounts that have read since the last time, for a process that may follow this one."""
@@ -184,8 +184,9 @@ class KeptMounts:
         mount.saved_at = mount.read_at
         noting = Deferred.fromCoroutine(saving)
         noting.addErrback(lambda failure: _log.failure("a mount was not saved", failure=failure))
-        if self._are_others and not noting.called:
-            mount.noting = noting.addCallback(lambda _: setattr(mount, "noting", None))
+        mount.noting = self._coordination.until_visible(noting)
+        if mount.noting is not None:
+            mount.noting.addCallback(lambda _: setattr(mount, "noting", None))
 
     async def _save(self, mounts: Iterable[tuple[Reader, Mount[Version]]]) -> None:
         await self._memory.save_mounts(
@@ -200,8 +201,9 @@ class KeptMounts:
             return True
         now = self._clock.seconds()
         await self._memory.save_mounts([(reader, version.snapshot, version.base.sha256, now, since)])
-        if not self._are_others:
-            return True
+        return await self._coordination.publish(partial(self._confirm, reader, version, now))
+
+    async def _confirm(self, reader: Reader, version: Version, now: float) -> bool:
         stamp = self._mounts.renew(reader)
         kept = await self._memory.recall(reader)  # as of after that: who writes later renews the stamp later
         if kept is not None and not is_of(kept, version):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
@@ -18,7 +19,7 @@ from image_service.app.workers.shared_slots import (
     create_slots,
     return_holdings,
 )
-from image_service.concurrency.version_counters import VersionCounters
+from image_service.concurrency.coordination import SharedMemoryCoordination
 from image_service.transport.admission import PATIENCE_SECONDS, Slots
 from tests.pytwisted import ensure_deferred
 from tests.transport.turns import turns, until
@@ -116,7 +117,7 @@ def test_each_process_knows_the_clients_of_all(steps: list[tuple[int, int]]) -> 
     assert [count.own for count in counts] == own
 
 
-def test_what_processes_hold_and_the_stamps_are_apart() -> None:
+def test_rows_of_workers_and_versions_of_keys_do_not_overlap() -> None:
     descriptor = shared_memory.create()
     one, other = shared_memory.SharedMemory(descriptor), shared_memory.SharedMemory(descriptor)
     os.close(descriptor)
@@ -124,8 +125,11 @@ def test_what_processes_hold_and_the_stamps_are_apart() -> None:
         row = one.row(worker)
         for cell in range(len(row)):
             row[cell] = worker + 1
-    stamp = VersionCounters(one.stamps).renew(0)
-    assert VersionCounters(other.stamps)[0] == stamp
+    key = bytes(32)
+    bumping, looking = (
+        SharedMemoryCoordination(each.versions, Path("/nonexistent"), Clock()) for each in (one, other)
+    )
+    assert looking.version(key) != bumping.bump(key) == looking.version(key)
     assert [set(other.row(worker)) for worker in range(shared_memory.MAX_WORKERS)] == [
         {worker + 1} for worker in range(shared_memory.MAX_WORKERS)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
@@ -9,8 +10,9 @@ import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.task import Clock
 
-from image_service.concurrency.version_counters import SIZE_BYTES, VersionCounters
+from image_service.concurrency.coordination import SIZE_BYTES, SharedMemoryCoordination
 from image_service.errors import Forbidden
 from image_service.http.cors import Cors
 from image_service.images.reference import Reader
@@ -30,6 +32,8 @@ ADDRESS = "192.0.2.1"
 READER = Reader(ADDRESS, None, REF)
 WANT = ImageRequest(READER, ReadMode.CONTINUING)
 MOMENT = 0.01
+MEMORY = memoryview(bytearray(SIZE_BYTES))
+COORDINATION = SharedMemoryCoordination(MEMORY, Path("/nonexistent/locks"), Clock())
 
 
 @pytest.fixture
@@ -185,8 +189,7 @@ def _another_process_changes_what_is_pinned(service: Service) -> None:
     version = service.world.images.mounts.find(READER)
     assert version is not None
     assert version.snapshot is not None
-    stamps = service.world.images.mounts._stamps
-    stamps.renew(stamps.slot(version.snapshot.key))
+    COORDINATION.bump(version.snapshot.key)
 
 
 CAUSES = [
@@ -205,7 +208,7 @@ CAUSES = [
 @pytest.mark.parametrize("cause", CAUSES)
 def test_it_is_over_with_what_it_rests_on(cause: Callable[[Service], None]) -> None:
     with make_world() as world:
-        world.images = world.make_images(stamps=VersionCounters(memoryview(bytearray(SIZE_BYTES))))
+        world.images = world.make_images(coordination=COORDINATION)
         service = Service(world)
         before = ask(service)
         lease = lease_of(before)

@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 
 from image_service.assisted.answers import Ignition, InfraEnv
 from image_service.assisted.customizations import Customizations
-from image_service.concurrency.process_locks import Turn, no_turn
+from image_service.concurrency.coordination import LocalCoordination
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import Unavailable, UnknownBaseImage
 from image_service.images.reference import ImageRef, Kind
@@ -21,7 +21,7 @@ from image_service.snapshots.boot_images import BootImages
 from image_service.snapshots.cache_entry import Lifetimes
 from image_service.snapshots.composer import Composer
 from image_service.snapshots.encryption import SnapshotCipher
-from image_service.snapshots.resolver import InfraEnvs, Resolver
+from image_service.snapshots.resolver import Resolver
 from image_service.snapshots.shared_infra_envs import SharedInfraEnvs
 from image_service.snapshots.snapshots import Snapshots
 from tests.formats.iso_builder import CREATED, build_live_iso, live_files
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
     from datetime import datetime
 
-    from image_service.concurrency.version_counters import VersionCounters
+    from image_service.concurrency.coordination import Coordination
     from image_service.images.base import BaseImage, NmstateImage
     from image_service.images.boot_image import BootImage
     from image_service.images.reference import Credentials
@@ -231,24 +231,25 @@ class World:
         self.images = self.make_images()
 
     def make_images(
-        self, in_thread: InThread | None = None, stamps: VersionCounters | None = None, turn: Turn = no_turn
+        self, in_thread: InThread | None = None, coordination: Coordination | None = None
     ) -> BootImages:
         """Boot images of this world that nobody has asked for yet."""
         customizations = Customizations(self.assisted)
         archive = Archive(self.store, SnapshotCipher(bytes(32)), at_once)
         lifetimes = Lifetimes(TTL_SECONDS, GRACE_SECONDS, MAX_AGE_SECONDS)
-        infra_envs: InfraEnvs = customizations
-        if stamps is not None:
-            infra_envs = SharedInfraEnvs(customizations, archive, self.clock, TTL_SECONDS, turn)
+        coordination = coordination or LocalCoordination()
+        infra_envs = SharedInfraEnvs(customizations, archive, self.clock, TTL_SECONDS, coordination)
         return BootImages(
             Composer(self.catalog, self.templates, in_thread or self.threads.run, BASE_URL),
             Resolver(infra_envs, self.clock, TTL_SECONDS, GRACE_SECONDS),
-            Snapshots(customizations.get, archive, self.clock, lifetimes=lifetimes, stamps=stamps, turn=turn),
+            Snapshots(
+                customizations.get, archive, self.clock, lifetimes=lifetimes, coordination=coordination
+            ),
             archive,
             self.clock,
             window_seconds=WINDOW_SECONDS,
             held_bytes=HELD_BYTES,
-            stamps=stamps,
+            coordination=coordination,
         )
 
 

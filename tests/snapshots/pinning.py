@@ -11,8 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from image_service.concurrency.process_locks import Turn, no_turn
-from image_service.concurrency.version_counters import VersionCounters
+from image_service.concurrency.coordination import LocalCoordination
 from image_service.errors import StoreFailed
 from image_service.images.customization import Customization
 from image_service.images.reference import Kind
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from datetime import datetime
 
+    from image_service.concurrency.coordination import Coordination
     from image_service.images.reference import Credentials
     from image_service.snapshots.repository import SnapshotStore
     from image_service.snapshots.snapshot import Snapshot
@@ -167,8 +167,7 @@ class Pinning:
         clock: may be too.
         secret: of the instance.
         lifetimes: how long what is good.
-        stamps: may be shared with others, too.
-        turn: of asking.
+        coordination: with others that share the store.
     """
 
     store: FaultyStore = attrs.field(factory=FaultyStore)
@@ -176,8 +175,7 @@ class Pinning:
     clock: Clock = attrs.field(factory=_make_clock)
     secret: bytes = SECRET
     lifetimes: Lifetimes = LIFETIMES
-    stamps: VersionCounters = attrs.field(factory=VersionCounters)
-    turn: Turn = no_turn
+    coordination: Coordination = attrs.field(factory=LocalCoordination)
     counted: Counter[str] = attrs.field(factory=Counter)
     archive: Archive = attrs.field(init=False)
     snapshots: Snapshots = attrs.field(init=False)
@@ -190,8 +188,7 @@ class Pinning:
             self.clock,
             lifetimes=self.lifetimes,
             count=lambda word: self.counted.update([word]),
-            stamps=self.stamps,
-            turn=self.turn,
+            coordination=self.coordination,
         )
 
     def restarted(self) -> Pinning:

@@ -10,8 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from image_service.assisted.answers import InfraEnv
-from image_service.concurrency.file_locks import FileLocks
-from image_service.concurrency.process_locks import MAX_POLL_SECONDS, Turns
+from image_service.concurrency.coordination import MAX_POLL_SECONDS, SIZE_BYTES, SharedMemoryCoordination
 from image_service.errors import NotFound, SnapshotUnreadable
 from image_service.images.reference import Credentials, CredentialScheme, Kind
 from image_service.snapshots.archive import Archive
@@ -57,6 +56,7 @@ class Setting:
     directory: Path
     upstream: Upstream = attrs.field(factory=Upstream)
     clock: Clock = attrs.field(factory=Clock)
+    memory: memoryview = attrs.field(factory=lambda: memoryview(bytearray(SIZE_BYTES)))
     store: FaultyStore = attrs.field(init=False)
     processes: list[SharedInfraEnvs] = attrs.field(init=False)
 
@@ -66,8 +66,8 @@ class Setting:
 
     def process(self) -> SharedInfraEnvs:
         archive = Archive(cast("SnapshotStore", self.store), SnapshotCipher(SECRET), at_once)
-        turns = Turns(FileLocks(self.directory / "locks"), self.clock)
-        return SharedInfraEnvs(self.upstream, archive, self.clock, TTL, turns.of)
+        coordination = SharedMemoryCoordination(self.memory, self.directory / "locks", self.clock)
+        return SharedInfraEnvs(self.upstream, archive, self.clock, TTL, coordination)
 
     def say(self, number: int, credentials: Credentials | None = None) -> InfraEnv:
         return outcome(self.processes[number].infra_env(ID, credentials))

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 from twisted.internet.defer import Deferred
 
-from image_service.concurrency.file_locks import FileLocks
-from image_service.concurrency.process_locks import Turns, no_turn
-from image_service.concurrency.version_counters import COUNT, SIZE_BYTES, VersionCounters
+from image_service.concurrency.coordination import COUNT, SIZE_BYTES, SharedMemoryCoordination
 from image_service.errors import Forbidden, NotFound
 from image_service.images.reference import ImageRef, Kind
 from image_service.snapshots.composer import THREAD_BYTES
@@ -40,6 +38,7 @@ from tests.snapshots.stores import store_in
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from image_service.concurrency.coordination import Coordination
     from image_service.images.reference import Reader
     from image_service.snapshots.boot_images import BootImages
     from image_service.snapshots.versions import Composed
@@ -49,13 +48,13 @@ MOMENT = 0.01
 READER = Client(cast("World", None)).reader
 
 
-def sharing(world: World, directory: Path) -> list[BootImages]:
+def coordination_in(world: World, directory: Path) -> SharedMemoryCoordination:
+    return SharedMemoryCoordination(memoryview(bytearray(SIZE_BYTES)), directory / "locks", world.clock)
+
+
+def sharing(world: World, coordination: Coordination) -> list[BootImages]:
     """Three processes of a world."""
-    memory = memoryview(bytearray(SIZE_BYTES))
-    locks = FileLocks(directory / "locks")
-    return [
-        world.make_images(stamps=VersionCounters(memory), turn=Turns(locks, world.clock).of) for _ in range(3)
-    ]
+    return [world.make_images(coordination=coordination) for _ in range(3)]
 
 
 @pytest.fixture
@@ -73,9 +72,14 @@ def store(world: World, tmp_path: Path) -> FaultyStore:
 
 
 @pytest.fixture
-def processes(world: World, store: FaultyStore, tmp_path: Path) -> list[BootImages]:
+def coordination(world: World, tmp_path: Path) -> SharedMemoryCoordination:
+    return coordination_in(world, tmp_path)
+
+
+@pytest.fixture
+def processes(world: World, store: FaultyStore, coordination: Coordination) -> list[BootImages]:
     assert store is cast("object", world.store)
-    return sharing(world, tmp_path)
+    return sharing(world, coordination)
 
 
 def ask(images: BootImages, reading: ReadMode, *etags: str, reader: Reader = READER) -> Asked:
@@ -197,11 +201,10 @@ def test_of_two_that_begin_at_once_the_first_in_the_store_counts(
 
 
 def test_who_was_slow_to_make_an_older_version_gives_what_another_has_begun(
-    world: World, processes: list[BootImages]
+    world: World, processes: list[BootImages], coordination: Coordination
 ) -> None:
     threads = HeldThreads()
-    stamps, turn = processes[0].mounts._stamps, no_turn
-    slow, other = world.make_images(threads.run, stamps=stamps, turn=turn), processes[1]
+    slow, other = world.make_images(threads.run, coordination), processes[1]
     say(world, "x" * THREAD_BYTES)
     ask(processes[2], ReadMode.NEWEST, reader=attrs.evolve(READER, address="192.0.2.2"))
     world.clock.advance(TTL_SECONDS - 1)
@@ -216,10 +219,10 @@ def test_who_was_slow_to_make_an_older_version_gives_what_another_has_begun(
 
 
 def test_who_looks_while_a_mount_is_being_written_looks_again(
-    world: World, processes: list[BootImages], store: FaultyStore
+    world: World, processes: list[BootImages], store: FaultyStore, coordination: Coordination
 ) -> None:
     world.store = cast("MemoryStore", FaultyStore(store.store))
-    slow = world.make_images(stamps=processes[0].mounts._stamps)
+    slow = world.make_images(coordination=coordination)
     old = bytes_of(part(processes[0]))
     change(world, processes)
     new = bytes_of(ask(slow, ReadMode.NEWEST, reader=attrs.evolve(READER, address="192.0.2.2")).composed)
@@ -264,14 +267,17 @@ def test_one_process_alone_waits_for_nothing(world: World, store: FaultyStore) -
 
 @pytest.mark.parametrize("broken", [{"save_mounts"}, {"mount"}, {"save_mounts", "mount"}])
 def test_a_store_that_fails_costs_nothing_but_the_guarantee(
-    world: World, processes: list[BootImages], store: FaultyStore, broken: set[str]
+    world: World,
+    processes: list[BootImages],
+    store: FaultyStore,
+    coordination: SharedMemoryCoordination,
+    broken: set[str],
 ) -> None:
     store.broken = broken
     first = bytes_of(part(processes[0]))
     change(world, processes[:1])
-    stamps = processes[0].mounts._stamps
-    for slot in range(COUNT):
-        stamps.renew(slot)
+    for number in range(COUNT):
+        coordination.bump(number.to_bytes(8))
     assert bytes_of(part(processes[0])) == first
 
 
@@ -319,7 +325,8 @@ class Mounting(RuleBasedStateMachine):
         self.directory = TemporaryDirectory()
         self.making = make_world()
         self.world = self.making.__enter__()
-        self.processes = sharing(self.world, Path(self.directory.name))
+        self.coordination = coordination_in(self.world, Path(self.directory.name))
+        self.processes = sharing(self.world, self.coordination)
         self.text = ""
         self.read: dict[Reader, tuple[bytes, float]] = {}
 
@@ -339,10 +346,7 @@ class Mounting(RuleBasedStateMachine):
 
     @rule(number=NUMBERS)
     def restart(self, number: int) -> None:
-        stamps = self.processes[number].mounts._stamps
-        locks = FileLocks(Path(self.directory.name) / "locks")
-        turn = Turns(locks, self.world.clock).of
-        self.processes[number] = self.world.make_images(stamps=stamps, turn=turn)
+        self.processes[number] = self.world.make_images(coordination=self.coordination)
 
     @rule(refuses=st.booleans())
     def refuse(self, refuses: bool) -> None:  # noqa: FBT001 - hypothesis names it

@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 from twisted.internet.defer import Deferred
 
-from image_service.concurrency.file_locks import FileLocks
+from image_service.concurrency.coordination import MAX_POLL_SECONDS, SIZE_BYTES, SharedMemoryCoordination
 from image_service.concurrency.negative_cache import ABSENT_SECONDS
-from image_service.concurrency.process_locks import MAX_POLL_SECONDS, Turns
-from image_service.concurrency.version_counters import SIZE_BYTES, VersionCounters
 from image_service.errors import Conflict, Forbidden, NotFound, Unauthorized, UpstreamError
 from image_service.snapshots.cache_entry import RETRY_SECONDS
 from image_service.snapshots.snapshots import REVALIDATION_PATIENCE_SECONDS
@@ -40,8 +38,8 @@ def sharing(directory: Path, store: SnapshotStore) -> list[Pinning]:
     first = Pinning(store=FaultyStore(store))
 
     def another() -> Pinning:
-        turns = Turns(FileLocks(directory / "locks"), first.clock)
-        return attrs.evolve(first, stamps=VersionCounters(memory), turn=turns.of)
+        coordination = SharedMemoryCoordination(memory, directory / "locks", first.clock)
+        return attrs.evolve(first, coordination=coordination)
 
     return [another() for _ in range(3)]
 
@@ -224,7 +222,7 @@ def test_a_refusal_is_told_by_each_and_ends_with_the_next_answer(processes: list
 def test_a_question_that_shares_its_stamp_costs_a_look_into_the_store(processes: list[Pinning]) -> None:
     one, other, _ = processes
     snapshot = one.newest()
-    other.stamps.renew(other.stamps.slot(snapshot.key))
+    other.coordination.bump(snapshot.key)
     assert one.snapshots.fresh(QUESTION) is None
     assert one.newest() is snapshot
     assert one.snapshots.fresh(QUESTION) is snapshot
@@ -270,8 +268,6 @@ def test_one_process_takes_no_turns_and_never_looks_twice(tmp_path: Path) -> Non
     alone.clock.advance(TTL)
     alone.newest()
     assert alone.store.called == {"latest": 1, "add": 1, "validated": 1}
-    alone.stamps.renew(alone.stamps.slot(alone.newest().key))
-    assert alone.snapshots.fresh(QUESTION), "nobody else renews it"
 
 
 NUMBERS = st.integers(0, 2)

@@ -21,7 +21,7 @@ from image_service.app.workers.channel import Channel
 from image_service.app.workers.process import ENDING
 from image_service.app.workers.shared_memory import SharedMemory
 from image_service.app.workers.shared_slots import SharedConnectionCounter, SharedSlotPool
-from image_service.concurrency.version_counters import VersionCounters
+from image_service.concurrency.coordination import LOCKS_FILE, SharedMemoryCoordination
 from image_service.errors import Unavailable
 from image_service.observability.log import WorkerTag, observer
 from image_service.observability.merging import export
@@ -29,6 +29,7 @@ from image_service.settings.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from twisted.internet.epollreactor import EPollReactor
     from twisted.internet.interfaces import IListeningPort
@@ -66,11 +67,11 @@ class Worker:
             _part(settings, assignment.workers),
             standalone=assignment.stand_in is not None,
             sockets=own,
-            share=self._share(reactor),
+            share=self._share(reactor, settings.storage.data_dir),
         )
         StandardIO(self._channel, HEARS, SAYS, reactor)  # type: ignore[call-arg]  # mypy reads that of Windows
 
-    def _share(self, reactor: EPollReactor) -> SharedResources:
+    def _share(self, reactor: EPollReactor, data_dir: Path) -> SharedResources:
         memory, assignment = SharedMemory(MEMORY), self._assignment
         row = memory.row(assignment.worker)
         rows = [memory.row(worker) for worker in range(assignment.workers)]
@@ -78,7 +79,7 @@ class Worker:
             leads=assignment.worker == 0,
             supply=lambda limit: SharedSlotPool(reactor, SLOTS, limit, row),
             headcount=SharedConnectionCounter(row, rows),
-            stamps=VersionCounters(memory.stamps),
+            coordination=SharedMemoryCoordination(memory.versions, data_dir / LOCKS_FILE, reactor),
             stand_in=assignment.stand_in,
             page=self._ask_for_page,
             serving=lambda: self._channel.say("serving"),

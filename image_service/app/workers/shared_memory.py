@@ -1,11 +1,11 @@
-"""What the processes of one service share in memory: what each holds, and the stamps."""
+"""What the processes of one service share in memory: what each holds, and the versions of keys."""
 
 from __future__ import annotations
 
 import mmap
 import os
 
-from image_service.concurrency.version_counters import SIZE_BYTES as STAMPS_BYTES
+from image_service.concurrency.coordination import SIZE_BYTES as VERSIONS_BYTES
 
 MAX_WORKERS = 64
 SLOTS, CONNECTIONS = range(2)
@@ -13,7 +13,7 @@ SLOTS, CONNECTIONS = range(2)
 _CELL_BYTES = 8
 _ROW_BYTES = 64  # a cache line, so that workers do not write to one another's
 _ROWS_BYTES = MAX_WORKERS * _ROW_BYTES
-_SIZE_BYTES = _ROWS_BYTES + STAMPS_BYTES
+_SIZE_BYTES = _ROWS_BYTES + VERSIONS_BYTES
 
 
 def create() -> int:
@@ -50,6 +50,6 @@ class SharedMemory:
         return self._bytes[start : start + _ROW_BYTES].cast("q")
 
     @property
-    def stamps(self) -> memoryview:
-        """The part that stamps are in."""
+    def versions(self) -> memoryview:
+        """The part for the versions of `SharedMemoryCoordination`."""
         return self._bytes[_ROWS_BYTES:]

@@ -1,0 +1,168 @@
+"""Coordination of the processes that share a store: a lock and a version for each key.
+
+A process that has changed something in the store bumps the version of its key. A process that caches
+something reads the version before it reads the store, and relies on its copy while the version is the same.
+
+Keys are digests of at least 8 bytes, alike in all processes.
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Protocol
+
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from image_service.concurrency.file_locks import FileLocks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+    from pathlib import Path
+
+    from twisted.internet.defer import Deferred
+    from twisted.internet.interfaces import IReactorTime
+
+_log = Logger()
+
+LOCKS_FILE = "snapshots.locks"
+POLL_SECONDS = 0.02
+MAX_POLL_SECONDS = 0.16
+LOCK_TIMEOUT_SECONDS = 60.0
+"""After this a lock counts as acquired: a process that hangs must not stop the others for good."""
+COUNT = 64 * 1024
+"""Versions in shared memory. Two keys that share one cost each other a read of the store, nothing else."""
+_VERSION_BYTES = 8
+SIZE_BYTES = COUNT * _VERSION_BYTES
+
+
+class Coordination(Protocol):
+    """What the processes of one service coordinate by."""
+
+    def lock(self, key: bytes) -> AbstractAsyncContextManager[None]:
+        """Return the lock of a key, which one process holds at a time.
+
+        While it is held, ``version`` shows what earlier holders have bumped. A process shares work of its
+        own by `SingleFlight`.
+        """
+
+    def version(self, key: bytes) -> int:
+        """Return the version of a key, without a system call; 0: no process has bumped it."""
+
+    def bump(self, key: bytes) -> int:
+        """Give a key another version, and return it. By the next look it may be another process's."""
+
+    def watch(self, *keys: bytes) -> Callable[[], bool]:
+        """Return a cheap function: True while no process has bumped any of these keys since this call."""
+
+    async def publish(self, work: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
+        """Run work that only serves other processes, and return its result; True if there is none."""
+
+    def until_visible(self, write: Deferred[Any]) -> Deferred[Any] | None:
+        """Return what to wait for until every process can see a write; None: nothing."""
+
+
+class LocalCoordination:
+    """Coordination of a process that shares its store with no other: nothing is locked or written."""
+
+    def lock(self, _: bytes) -> AbstractAsyncContextManager[None]:
+        """Return a lock that is free."""
+        return nullcontext()
+
+    def version(self, _: bytes) -> int:
+        """Return 0: no other process changes anything."""
+        return 0
+
+    def bump(self, _: bytes) -> int:
+        """Return 0."""
+        return 0
+
+    def watch(self, *_: bytes) -> Callable[[], bool]:
+        """Return a function that returns True."""
+        return _is_unchanged
+
+    async def publish(self, _: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
+        """Return True: there is nobody to publish for."""
+        return True
+
+    def until_visible(self, _: Deferred[Any]) -> None:
+        """Return None: no other process looks."""
+
+
+def _is_unchanged() -> bool:
+    return True
+
+
+class SharedMemoryCoordination:
+    """Coordination of the processes of one host: versions in shared memory, locks on bytes of a file.
+
+    Args:
+        memory: at least `SIZE_BYTES`, writable, zeros at first; the same in all processes.
+        locks: the file; is made when it is first used, in a directory that exists then.
+        clock: for waiting for a lock.
+    """
+
+    def __init__(self, memory: memoryview, locks: Path, clock: IReactorTime) -> None:
+        self._versions = memory[:SIZE_BYTES].cast("B").cast("Q")  # aligned: none is seen half written
+        self._locks = FileLocks(locks)
+        self._clock = clock
+
+    @asynccontextmanager
+    async def lock(self, key: bytes) -> AsyncIterator[None]:
+        """Hold the lock of a key; it ends with the process. Without a usable file nothing is locked."""
+        pause, waited = POLL_SECONDS, 0.0
+        with ExitStack() as held:
+            while waited < LOCK_TIMEOUT_SECONDS and not self._try_lock(held, key):
+                await deferLater(self._clock, pause)
+                waited += pause
+                pause = min(2 * pause, MAX_POLL_SECONDS)
+            yield
+
+    def version(self, key: bytes) -> int:
+        """Return the version of a key."""
+        return self._versions[_slot(key)]
+
+    def bump(self, key: bytes) -> int:
+        """Give a key a random version, so that two processes never write the same."""
+        version = self._versions[_slot(key)] = 1 + secrets.randbelow((1 << 64) - 1)
+        return version
+
+    def watch(self, *keys: bytes) -> Callable[[], bool]:
+        """Return a function that compares the versions of these keys with what they are now."""
+        versions = self._versions
+        seen = tuple((slot, versions[slot]) for slot in map(_slot, keys))
+
+        def is_unchanged() -> bool:
+            for slot, version in seen:  # noqa: SIM110 - a generator would take several times as long
+                if versions[slot] != version:
+                    return False
+            return True
+
+        return is_unchanged
+
+    async def publish(self, work: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
+        """Run the work."""
+        return await work()
+
+    def until_visible(self, write: Deferred[Any]) -> Deferred[Any] | None:
+        """Return the write, unless it is over."""
+        return None if write.called else write
+
+    def _try_lock(self, held: ExitStack, key: bytes) -> bool:
+        try:
+            with ExitStack() as attempt:
+                if not attempt.enter_context(self._locks.tried(key.hex())):
+                    return False
+                held.push(attempt.pop_all())
+        except OSError as error:
+            _log.error(
+                "cannot lock {path}; workers may ask assisted-service the same at once: {reason}",
+                path=str(self._locks.path),
+                reason=error.strerror,
+            )
+        return True
+
+
+def _slot(key: bytes) -> int:
+    return int.from_bytes(key[:_VERSION_BYTES]) % COUNT
