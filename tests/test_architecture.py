@@ -50,9 +50,6 @@ MAX_MODULES = 16
 REACTOR_USERS = {"tap", "cli", "app"}
 
 KNOWN = {
-    "files/cached_regions.py",
-    "files/open_files.py",
-    "files/page_cache.py",
     "loadtest/infra_envs.py",
     "loadtest/options.py",
     "loadtest/targets.py",

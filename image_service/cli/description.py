@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.cli.base import UNKNOWN, reader, with_true_minimal
+from image_service.cli.base import UNKNOWN, with_true_minimal
 from image_service.coreos.json_file import read_json_object
 from image_service.coreos.live_iso import BootFiles  # noqa: TC001 - attrs resolves annotations at run time
 from image_service.errors import BaseImageError
@@ -119,7 +119,7 @@ def describe(base: BaseImage) -> Description:
         BaseImageError: it became shorter.
         OSError: it cannot be read.
     """
-    read_at = reader(base.file)
+    read_at = base.file.read_at
     customized = base.layout.customized
     layout = base.layout if customized else with_true_minimal(base).layout
     minimal = None if customized else layout.minimal

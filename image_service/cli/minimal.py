@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,9 +22,6 @@ if TYPE_CHECKING:
     from image_service.images.base import BaseImage
     from image_service.images.boot_image import BootImage
     from image_service.images.customization import Customization
-    from image_service.images.extents import BaseFile
-
-_BLOCK_BYTES = 1024 * 1024
 
 
 @contextmanager
@@ -70,7 +65,10 @@ def _derived(base: BaseImage, scratch: Path) -> Iterator[BaseImage]:
     from image_service.catalog.storage.data_dir import DataDir  # noqa: PLC0415
     from image_service.concurrency.interruption import Interruption  # noqa: PLC0415
 
-    base = attrs.evolve(base, sha256=_take_digest(base.file))
+    with Progress(
+        base.file.size
+    ) as progress:  # the digest makes the derived partitions' GUIDs the same everywhere
+        base = attrs.evolve(base, sha256=base.file.sha256(on_block=progress.advance))
     with TemporaryDirectory(dir=scratch, prefix=".image-service-") as name:
         interruption = Interruption()
         with signals_interrupt(interruption.interrupt):
@@ -78,15 +76,4 @@ def _derived(base: BaseImage, scratch: Path) -> Iterator[BaseImage]:
         try:
             yield template
         finally:
-            os.close(template.file.descriptor)
-
-
-def _take_digest(file: BaseFile) -> str:
-    """What makes the partitions' GUIDs of a derived ISO the same everywhere."""
-    digest = hashlib.sha256()
-    with Progress(file.size) as progress:
-        for offset in range(0, file.size, _BLOCK_BYTES):
-            block = os.pread(file.descriptor, _BLOCK_BYTES, offset)
-            digest.update(block)
-            progress.advance(len(block))
-    return digest.hexdigest()
+            template.file.close()

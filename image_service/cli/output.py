@@ -21,7 +21,8 @@ from image_service.images.extents import FileExtent, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from image_service.images.extents import BaseFile, Extent, ExtentMap
+    from image_service.files.base_file import BaseFile
+    from image_service.images.extents import Extent, ExtentMap
 
 _STANDARD_OUTPUT = "-"
 _CHUNK = 4 * 1024 * 1024
@@ -130,7 +131,10 @@ def _write_chunk(chunk: Extent, target: int) -> int:
 
 def _copy(chunk: FileExtent, target: int) -> int:
     """Write at least one byte of a chunk."""
-    with suppress(OSError):  # whatever it cannot do, or not with a pipe; what is really wrong shows below
+    with (
+        suppress(OSError),
+        chunk.file.hold(chunk.offset, chunk.length),
+    ):  # whatever it cannot do, or not with a pipe; what is really wrong shows below
         copied = os.copy_file_range(chunk.file.descriptor, target, chunk.length, chunk.offset)
         if copied:
             return copied
@@ -142,7 +146,7 @@ def _copy(chunk: FileExtent, target: int) -> int:
 def _read(chunk: FileExtent) -> bytes:
     where = f"{chunk.file.path} at offset {chunk.offset}"
     try:
-        data = os.pread(chunk.file.descriptor, chunk.length, chunk.offset)
+        data = chunk.file.read_at(chunk.offset, chunk.length)
     except OSError as error:
         raise BaseImageError(f"{where}: {error.strerror}") from None
     if not data:

@@ -7,14 +7,12 @@ from weakref import ref
 
 import attrs
 
-from image_service.images.extents import FileExtent
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twisted.internet.interfaces import IReactorTime
 
-    from image_service.images.extents import BaseFile
+    from image_service.files.base_file import BaseFile
 
 REGION_BYTES = 4 * 1024 * 1024
 LASTING_SECONDS = 1.0
@@ -29,12 +27,12 @@ class _Region:
     Args:
         file: whose; its descriptor may be another's by now.
         until: when to look again, the clock's seconds.
-        is_present: whether all of it was present.
+        is_resident: whether all of it was present.
     """
 
     file: ref[BaseFile]
     until: float
-    is_present: bool = False
+    is_resident: bool = False
 
 
 class Regions:
@@ -45,26 +43,27 @@ class Regions:
 
     Args:
         clock: tells the time.
-        is_present: looks at an extent.
+        is_resident: looks at an extent.
     """
 
-    def __init__(self, clock: IReactorTime, is_present: Callable[[FileExtent], bool]) -> None:
+    def __init__(self, clock: IReactorTime, is_resident: Callable[[BaseFile, int, int], bool]) -> None:
         self._clock = clock
-        self._is_present = is_present
+        self._is_resident = is_resident
         self._regions: dict[tuple[int, int], _Region] = {}
 
-    def are_present(self, extent: FileExtent) -> bool:
+    def are_resident(self, file: BaseFile, offset: int, length: int) -> bool:
         """Tell whether an extent lies in a region that was present a moment ago.
 
         Args:
-            extent: not empty.
+            file: an open file.
+            offset: of the first byte.
+            length: bytes, at least 1.
 
         Returns:
             False: perhaps it is not, and it has to be looked at itself.
         """
-        file = extent.file
-        index, start = divmod(extent.offset, REGION_BYTES)
-        if start + extent.length > REGION_BYTES:
+        index, start = divmod(offset, REGION_BYTES)
+        if start + length > REGION_BYTES:
             return False
         place, now = (file.descriptor, index), self._clock.seconds()
         region = self._regions.get(place)
@@ -77,10 +76,10 @@ class Regions:
             self._begin(place, file, now)
             return False
         if now >= region.until:
-            offset = extent.offset - start
-            whole = FileExtent(file, offset, min(REGION_BYTES, file.size - offset))
-            region.is_present, region.until = self._is_present(whole), now + LASTING_SECONDS
-        return region.is_present
+            offset -= start
+            region.is_resident = self._is_resident(file, offset, min(REGION_BYTES, file.size - offset))
+            region.until = now + LASTING_SECONDS
+        return region.is_resident
 
     def _begin(self, place: tuple[int, int], file: BaseFile, now: float) -> None:
         """Look at a region when it is read from the next time, if that is soon."""

@@ -1,4 +1,4 @@
-"""The presence of local files: what the kernel holds is sent at once, the rest is read in a thread first."""
+"""The page cache: which bytes of local files the kernel holds, and reading the others in a thread."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from image_service.files.cached_regions import Regions
 from image_service.files.cachestat import is_cached
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
     from twisted.python.threadpool import ThreadPool
 
-    from image_service.images.extents import BaseFile, FileExtent
+    from image_service.files.base_file import BaseFile
 
 READ_AHEAD_BYTES = 8 * 1024 * 1024
 PROBE_BYTES = 64 * 1024
@@ -55,33 +55,41 @@ class PageCache:
         self._in_memory: WeakKeyDictionary[BaseFile, bool] = WeakKeyDictionary()
         self._regions = Regions(cast("IReactorTime", reactor), self._holds_region)
 
-    def present(self, extent: FileExtent) -> int:
-        """Count the bytes that can be sent without waiting for the disk (see ``Presence``)."""
-        is_present = (
-            self._regions.are_present(extent) or self._holds(extent) or self._is_in_memory(extent.file)
-        )
-        return extent.length if is_present else 0
+    def resident_bytes(self, file: BaseFile, offset: int, length: int) -> int:
+        """Return how many of the bytes at `offset` can be sent without waiting for the disk: all, or 0.
 
-    def _holds_region(self, extent: FileExtent) -> bool:
+        Args:
+            file: an open file.
+            offset: of the first byte.
+            length: bytes, at least 1.
+        """
+        is_resident = (
+            self._regions.are_resident(file, offset, length)
+            or self._holds(file, offset, length)
+            or self._is_in_memory(file)
+        )
+        return length if is_resident else 0
+
+    def _holds_region(self, file: BaseFile, offset: int, length: int) -> bool:
         """Whether every page is there, and those that are looked at have been read.
 
         Several readers may be waiting for parts of it, each of which is read in ascending order.
         """
-        return self._holds(extent, READ_BYTES)
+        return self._holds(file, offset, length, READ_BYTES)
 
-    def _holds(self, extent: FileExtent, read_bytes: int = sys.maxsize) -> bool:
+    def _holds(self, file: BaseFile, start: int, length: int, read_bytes: int = sys.maxsize) -> bool:
         """Whether every page is there, and the last one has been read, as well as one in every so many bytes.
 
         The kernel reads in ascending order, and what is not there is never asked for here: to ask would
         make the kernel begin to read, for which it may have to wait.
         """
-        descriptor, last = extent.file.descriptor, extent.offset + extent.length - 1
-        cached = is_cached(descriptor, extent.offset, extent.length)
+        descriptor, last = file.descriptor, start + length - 1
+        cached = is_cached(descriptor, start, length)
         if cached is False:
             return False
-        probes: Iterable[int] = range(last, extent.offset - 1, -read_bytes)
+        probes: Iterable[int] = range(last, start - 1, -read_bytes)
         if cached is None:
-            probes = (*range(extent.offset, last, PROBE_BYTES), last)
+            probes = (*range(start, last, PROBE_BYTES), last)
         try:
             for offset in probes:
                 os.preadv(descriptor, self._probe, offset, os.RWF_NOWAIT)
@@ -122,22 +130,19 @@ class PageCache:
                 return None
             return os.preadv(file.descriptor, [buffer], offset)
 
-    async def bring(self, extent: FileExtent) -> None:
-        """Bring bytes into the page cache, and let the kernel begin with what follows them.
-
-        Args:
-            extent: of an open file.
+    async def prefetch(self, file: BaseFile, offset: int, length: int) -> None:
+        """Read bytes into the page cache, and have the kernel start on those that follow.
 
         Raises:
             OSError: the disk failed.
         """
-        turns = self._turns[os.fstat(extent.file.descriptor).st_dev]
+        turns = self._turns[os.fstat(file.descriptor).st_dev]
         await turns.acquire()
-        await self._read_in_thread(extent, turns)
+        await self._read_in_thread(partial(_read_through, file, offset, length), turns)
 
-    def _read_in_thread(self, extent: FileExtent, turns: DeferredSemaphore) -> Deferred[None]:
+    def _read_in_thread(self, read: Callable[[], None], turns: DeferredSemaphore) -> Deferred[None]:
         """What is returned may be cancelled, the thread may not: it keeps its turn until it is done."""
-        reading = maybeDeferred(deferToThreadPool, self._reactor, self._pool, _read_through, extent)
+        reading = maybeDeferred(deferToThreadPool, self._reactor, self._pool, read)
         reading.addBoth(_give_back, turns)
         told: Deferred[None] = Deferred()
         reading.chainDeferred(told)
@@ -149,9 +154,9 @@ def _give_back(result: object, turns: DeferredSemaphore) -> object:
     return result
 
 
-def _read_through(extent: FileExtent) -> None:
-    """The file comes with it, which is closed when nothing refers to it."""
-    descriptor, offset, length = extent.file.descriptor, extent.offset, extent.length
+def _read_through(file: BaseFile, offset: int, length: int) -> None:
+    """Holds a reference to the file, which is closed when nothing refers to it."""
+    descriptor = file.descriptor
     os.posix_fadvise(descriptor, offset, max(length, READ_AHEAD_BYTES), os.POSIX_FADV_WILLNEED)
     scratch = bytearray(min(length, _PIECE_BYTES))
     for position in range(offset, offset + length, len(scratch)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from image_service.coreos.live_iso import LiveIso  # noqa: TC001 - attrs resolves annotations at run time
-from image_service.images.extents import BaseFile  # noqa: TC001 - same
+from image_service.files.base_file import BaseFile  # noqa: TC001 - same
 
 
 @attrs.frozen

@@ -24,8 +24,8 @@ from image_service.images.extents import Extent, ExtentMap, FileExtent, Literal,
 
 if TYPE_CHECKING:
     from image_service.coreos.minimal_iso import MinimalIso
+    from image_service.files.base_file import BaseFile
     from image_service.images.base import BaseImage
-    from image_service.images.extents import BaseFile
 
 ROOTFS_URL = "coreos.live.rootfs_url="
 

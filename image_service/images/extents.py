@@ -4,55 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import accumulate
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
+from image_service.files.base_file import BaseFile  # noqa: TC001 - attrs resolves annotations at run time
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-class Residency(Protocol):
-    """Knows which bytes of a file are here, to be read without waiting, and brings those that are not."""
-
-    def present(self, extent: FileExtent) -> int:
-        """Count the bytes that can be read now without waiting for anything.
-
-        Args:
-            extent: not empty.
-
-        Returns:
-            how many, from its first byte on; 0: that one is not here.
-        """
-
-    async def bring(self, extent: FileExtent) -> None:
-        """Bring an extent's bytes here, for somebody who is going to read them at once.
-
-        Cancelling drops what has not begun; the bytes then may come or not.
-
-        Args:
-            extent: not empty.
-
-        Raises:
-            OSError: they cannot be had.
-        """
-
-
-@attrs.frozen(eq=False)
-class BaseFile:
-    """An open, read-only file. The descriptor belongs to whoever opened it; extents only borrow it.
-
-    Args:
-        descriptor: file descriptor.
-        size: bytes.
-        path: for messages.
-        presence: of its bytes; None: all of them are on disk, and whoever sends them knows what to ask.
-    """
-
-    descriptor: int
-    size: int
-    path: str
-    presence: Residency | None = None
 
 
 @attrs.frozen

@@ -183,7 +183,7 @@ def _read(extent: FileExtent) -> bytes:
     name = Path(file.path).name
     # No posix_fadvise: the descriptor is that of the downloads, and reading ahead made nothing faster.
     try:
-        data = os.pread(file.descriptor, extent.length, offset)
+        data = file.read_at(offset, extent.length)
     except OSError as error:
         raise BaseImageError(f"{name} cannot be read at offset {offset}: {error.strerror}") from error
     if not data:

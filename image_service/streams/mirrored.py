@@ -7,8 +7,6 @@ even where it is told to do without.
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
 from typing import TYPE_CHECKING
 
@@ -19,6 +17,7 @@ from image_service.catalog.storage.digest import Sidecar
 from image_service.coreos.stream_mirror import PublishedFile, PublishedRelease
 from image_service.errors import Unavailable
 from image_service.files.atomic import written
+from image_service.files.base_file import ShortReadError
 from image_service.streams.stream_refresh import read_body
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from image_service.streams.streams import StreamRelease
 
 MAX_SIGNATURE_BYTES = 64 * 1024
-_BLOCK_BYTES = 1024 * 1024
 # A signature packet of RFC 9580 in either format, or one in ASCII armour
 _SIGNATURE = re.compile(rb"[\x88-\x8b\xc2]|-----BEGIN PGP SIGNATURE-----")
 
@@ -151,7 +149,12 @@ class Preparation:
         key = f"{name}_sha256"
         digest = sidecar.get(key)
         if digest is None:
-            digest = _sha256(base, file, self.interruption)
+            try:
+                digest = base.file.sha256(
+                    file.offset, file.length, on_block=lambda _: self.interruption.raise_if_interrupted()
+                )
+            except ShortReadError:
+                raise Unavailable("changed while it was read") from None
             sidecar.put(key, digest)
         published_as = artifact.name if artifact else _name(wanted, name)
         return self._signed(wanted, MirroredFile(published_as, digest, file.offset, file.length), artifact)
@@ -188,16 +191,3 @@ def _name(wanted: StreamRelease, part: str) -> str:
     """What a part is called that the metadata has no name for."""
     suffix = "" if part == "kernel" else ".img"
     return f"coreos-{wanted.release.version}-live-{part}.{wanted.release.architecture}{suffix}"
-
-
-def _sha256(base: BaseImage, file: IsoFile, interruption: Interruption) -> str:
-    digest = hashlib.sha256()
-    offset, stop = file.offset, file.offset + file.length
-    while offset < stop:
-        interruption.raise_if_interrupted()
-        block = os.pread(base.file.descriptor, min(_BLOCK_BYTES, stop - offset), offset)
-        if not block:
-            raise Unavailable("changed while it was read")
-        digest.update(block)
-        offset += len(block)
-    return digest.hexdigest()

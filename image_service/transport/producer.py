@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from twisted.internet.defer import Deferred
 
+from image_service.files.base_file import ShortReadError
 from image_service.images.extents import Literal
 from image_service.transport.observer import Abort
 
@@ -66,10 +67,6 @@ class Sender(Protocol):
 
     def stop(self) -> None:
         """Send nothing more and tell nothing more."""
-
-
-class ShortReadError(Exception):
-    """A file is shorter than it was."""
 
 
 class NeedsDisk(Exception):
@@ -188,7 +185,8 @@ class Producer(ABC):
         if self._brought:
             count, self._brought = min(self._brought, extent.length), 0
             return count
-        count = (extent.file.presence or self._page_cache).present(extent)
+        residency = extent.file.residency or self._page_cache
+        count = residency.resident_bytes(extent.file, extent.offset, extent.length)
         if not count:
             raise NeedsDisk(extent)
         return count
@@ -196,7 +194,7 @@ class Producer(ABC):
     def _read_into(self, buffer: memoryview, extent: FileExtent) -> int:
         """Read what is present of an extent, or raise ``NeedsDisk``, ``ShortReadError`` or ``OSError``."""
         file, offset = extent.file, extent.offset
-        if self._brought or file.presence is not None:
+        if self._brought or file.residency is not None:
             data = os.pread(file.descriptor, self._present(extent), offset)
             count: int | None = len(data)
             buffer[:count] = data
@@ -205,14 +203,14 @@ class Producer(ABC):
         if count is None:
             raise NeedsDisk(extent)
         if not count:
-            raise ShortReadError
+            raise ShortReadError(offset, file.size)
         return count
 
     def _bring(self, extent: FileExtent) -> None:
         """Bring what is not present."""
         extent = extent.cut(0, min(extent.length, BRING_BYTES))
-        presence = extent.file.presence or self._page_cache
-        bringing = Deferred.fromCoroutine(presence.bring(extent))
+        residency = extent.file.residency or self._page_cache
+        bringing = Deferred.fromCoroutine(residency.prefetch(extent.file, extent.offset, extent.length))
         self._wait_for(bringing.addCallback(self._was_brought, extent.length))
 
     def _was_brought(self, _: None, count: int) -> None:

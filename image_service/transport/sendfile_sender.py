@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
 
+from image_service.files.base_file import ShortReadError
 from image_service.images.extents import FileExtent
 from image_service.transport.listeners import UNSENT_BYTES
-from image_service.transport.producer import NeedsDisk, Producer, ShortReadError, data_of
+from image_service.transport.producer import NeedsDisk, Producer, data_of
 from image_service.transport.progress import is_connected
 from image_service.transport.sendfile_threads import LANE_BYTES, WORTHWHILE_BYTES
 
@@ -119,7 +120,7 @@ class SendfileSender(Producer):
                 self._send_bytes(head + self._copy(extent))
             elif isinstance(extent, FileExtent) and self._send_bytes(head, socket.MSG_MORE) == len(head):
                 self._send_file(extent, self._present(extent))
-        except (OSError, NeedsDisk, ShortReadError):
+        except (OSError, NeedsDisk):
             return False
         return self.body_bytes == extent.length
 
@@ -148,7 +149,7 @@ class SendfileSender(Producer):
         if self._waiting is not None or not self._queue:
             return False
         extent, _ = self._queue.next(LANE_BYTES)
-        if not isinstance(extent, FileExtent) or extent.file.presence or extent.length < WORTHWHILE_BYTES:
+        if not isinstance(extent, FileExtent) or extent.file.residency or extent.length < WORTHWHILE_BYTES:
             return False
         sending = self._lanes.send(self._socket, extent)
         if sending is not None:
@@ -176,6 +177,8 @@ class SendfileSender(Producer):
                 pass
         except BlockingIOError:
             pass
+        except ShortReadError:
+            raise
         except OSError:  # of the disk or of the network: ETIMEDOUT, say, may come of either
             if not is_connected(self._socket):
                 raise ConnectionError from None
@@ -209,7 +212,7 @@ class SendfileSender(Producer):
     def _send_file(self, extent: FileExtent, count: int) -> int:
         count = os.sendfile(self._socket.fileno(), extent.file.descriptor, extent.offset, count)
         if count == 0:
-            raise ShortReadError
+            raise ShortReadError(extent.offset, extent.file.size)
         self._sent.sendfile += count
         self._took(count)
         return count

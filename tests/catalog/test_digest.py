@@ -9,7 +9,7 @@ import pytest
 from image_service.catalog.storage.digest import Sidecar, sha256_of
 from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import Unavailable
-from image_service.images.extents import BaseFile
+from image_service.files.base_file import BaseFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,9 @@ import pytest
 from image_service.catalog.lifecycle.signature import KeyRing
 from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import BaseImageError, ConfigurationError, Unavailable
-from image_service.images.extents import BaseFile
+from image_service.files.base_file import BaseFile
 from tests.acceptance.clients import needs_client
+from tests.files.partly_absent import PartlyAbsent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,6 +84,13 @@ def test_a_good_one_is_good(
     keys = ring(tmp_path, one.public(*armor), two.public(*armor))
     for signer in signers:
         keys.verify(file, signer.sign(*armor), Interruption())
+
+
+def test_partly_absent_file_is_verified_whole(signers: tuple[Signer, Signer], tmp_path: Path) -> None:
+    signer, _ = signers
+    absent = PartlyAbsent(tmp_path / "remote.iso", CONTENT).file
+    ring(tmp_path, signer.public()).verify(absent, signer.sign(), Interruption())
+    absent.close()
 
 
 def test_one_of_somebody_else_is_not(signers: tuple[Signer, Signer], file: BaseFile, tmp_path: Path) -> None:

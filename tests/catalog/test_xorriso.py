@@ -12,7 +12,7 @@ from image_service.catalog.derived import xorriso
 from image_service.catalog.derived.xorriso import Remastering, remaster
 from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import Unavailable
-from image_service.images.extents import BaseFile
+from image_service.files.base_file import BaseFile
 from tests.acceptance.media import master
 from tests.catalog.fake_xorriso import fake_xorriso
 from tests.formats.iso_builder import VOLUME_ID

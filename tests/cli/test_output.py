@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from image_service.cli import output
 from image_service.cli.output import Output, choose_output
 from image_service.errors import BaseImageError
-from image_service.images.extents import BaseFile, ExtentMap, FileExtent, Literal
+from image_service.files.base_file import BaseFile
+from image_service.images.extents import ExtentMap, FileExtent, Literal
+from tests.files.partly_absent import PartlyAbsent
 from tests.images.building import base_file, maps_over, read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.cli.conftest import Run
@@ -186,3 +188,15 @@ def test_a_terminal_takes_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     with base_file(CONTENT) as file, pytest.raises(OSError, match="standard output is a terminal"):
         choose_output("-", file, force=True)
+
+
+@pytest.mark.parametrize("copy", [os.copy_file_range, refuse], ids=lambda copy: copy.__name__)
+def test_absent_bytes_of_a_base_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copy: Callable[..., int]
+) -> None:
+    monkeypatch.setattr(os, "copy_file_range", copy)
+    content = os.urandom(300_000)
+    file = PartlyAbsent(tmp_path / "base.iso", content).file
+    Output(tmp_path / "out").write(ExtentMap((FileExtent(file, 100, 200_000),)))
+    assert (tmp_path / "out").read_bytes() == content[100:200_100]
+    file.close()

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
+from image_service.files.base_file import BaseFile
 from image_service.files.cached_regions import LASTING_SECONDS, MAX_REGIONS, REGION_BYTES, Regions
-from image_service.images.extents import BaseFile, FileExtent
 
 SIZE = 3 * REGION_BYTES - 1000
 KIB = 1024
@@ -29,15 +29,16 @@ class World:
     regions: Regions = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.regions = Regions(self.clock, self._is_present)
+        self.regions = Regions(self.clock, self._is_resident)
 
-    def _is_present(self, extent: FileExtent) -> bool:
-        self.looked_at.append((extent.offset, extent.length))
-        return not extent.offset <= self.cold < extent.offset + extent.length
+    def _is_resident(self, file: BaseFile, offset: int, length: int) -> bool:
+        assert file is self.file
+        self.looked_at.append((offset, length))
+        return not offset <= self.cold < offset + length
 
     def knows(self, offset: int, length: int = 64 * KIB) -> bool:
         """Whether an extent is known to be present."""
-        return self.regions.are_present(FileExtent(self.file, offset, length))
+        return self.regions.are_resident(self.file, offset, length)
 
 
 @pytest.fixture
@@ -102,7 +103,7 @@ def test_files_are_not_mistaken_for_one_another(world: World) -> None:
     other = BaseFile(8, SIZE, "other.iso")
     world.knows(0)
     assert world.knows(0)
-    assert not world.regions.are_present(FileExtent(other, 0, 1))
+    assert not world.regions.are_resident(other, 0, 1)
 
 
 def test_another_file_of_the_same_number_is_looked_at_itself(world: World) -> None:

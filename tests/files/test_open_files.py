@@ -4,8 +4,8 @@ import gc
 import os
 from typing import TYPE_CHECKING
 
+from image_service.files.base_file import BaseFile
 from image_service.files.open_files import OpenFiles
-from image_service.images.extents import BaseFile
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,10 +13,10 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 from twisted.python.threadpool import ThreadPool
 
+from image_service.files.base_file import BaseFile
 from image_service.files.cached_regions import REGION_BYTES
 from image_service.files.cachestat import is_cached
 from image_service.files.page_cache import PROBE_BYTES, READ_AHEAD_BYTES, READ_BYTES, PageCache
-from image_service.images.extents import BaseFile, FileExtent
 from tests.images.building import base_file
 from tests.pytwisted import ensure_deferred
 from tests.transport.turns import turns, until
@@ -69,7 +69,7 @@ def cachestat(file: BaseFile) -> None:
 
 def holds(page_cache: PageCache, file: BaseFile, offset: int, length: int) -> bool:
     """Whether all of it is present."""
-    return page_cache.present(FileExtent(file, offset, length)) == length
+    return page_cache.resident_bytes(file, offset, length) == length
 
 
 def _skip_without_nowait(descriptor: int) -> None:
@@ -116,7 +116,7 @@ async def test_what_was_loaded_is_held(
     page_cache: PageCache, file: BaseFile, offset: int, length: int
 ) -> None:
     assert not holds(page_cache, file, offset, length)
-    await page_cache.bring(FileExtent(file, offset, length))
+    await page_cache.prefetch(file, offset, length)
     assert holds(page_cache, file, offset, length)
     assert read(page_cache, file, offset, length) == CONTENT[offset : offset + length]
 
@@ -217,7 +217,7 @@ async def test_loading_lets_the_kernel_begin_with_what_follows(
     reactor: EPollReactor, page_cache: PageCache, file: BaseFile
 ) -> None:
     assert resident(file) == 0
-    await page_cache.bring(FileExtent(file, 0, PAGE))
+    await page_cache.prefetch(file, 0, PAGE)
     while resident(file) * PAGE < READ_AHEAD_BYTES // 2:  # far more than it begins with by itself
         await deferLater(reactor, 0.001)
     assert READ_AHEAD_BYTES == 8 * 2**20
@@ -238,14 +238,14 @@ def resident(file: BaseFile) -> int:
 @pytest.mark.parametrize("offset", [SIZE, SIZE + 1, SIZE + 10 * PAGE])
 @ensure_deferred
 async def test_behind_the_end_there_is_nothing(page_cache: PageCache, file: BaseFile, offset: int) -> None:
-    await page_cache.bring(FileExtent(file, offset, PAGE))
+    await page_cache.prefetch(file, offset, PAGE)
     assert read(page_cache, file, offset, PAGE) == b""
 
 
 @ensure_deferred
 async def test_a_file_that_has_shrunk_is_read_short(page_cache: PageCache, file: BaseFile) -> None:
     os.truncate(file.path, 100)
-    await page_cache.bring(FileExtent(file, 0, 3 * 2**20))
+    await page_cache.prefetch(file, 0, 3 * 2**20)
     assert read(page_cache, file, 90, 1000) == CONTENT[90:100]
 
 
@@ -265,7 +265,7 @@ async def test_where_the_kernel_cannot_tell_everything_is_cold(
         return preadv(descriptor, buffers, offset, flags)
 
     monkeypatch.setattr(os, "preadv", refuse)
-    await page_cache.bring(FileExtent(file, 0, SIZE))
+    await page_cache.prefetch(file, 0, SIZE)
     assert resident(file) == SIZE // PAGE
     assert not holds(page_cache, file, 0, PAGE)
     assert read(page_cache, file, 0, PAGE) is None
@@ -289,7 +289,7 @@ async def test_a_fault_is_told_where_the_bytes_are_wanted(page_cache: PageCache,
     broken = BaseFile(descriptor, 100, "broken")
     try:
         with pytest.raises(IsADirectoryError):
-            await page_cache.bring(FileExtent(broken, 0, 100))
+            await page_cache.prefetch(broken, 0, 100)
     finally:
         os.close(descriptor)
 
@@ -306,9 +306,10 @@ class Reads:
         self._descriptor = file.descriptor
         monkeypatch.setattr("image_service.files.page_cache._read_through", self._wait)
 
-    def _wait(self, extent: FileExtent) -> None:
-        if extent.file.descriptor == self._descriptor:
-            self.begun.append(extent.offset)
+    def _wait(self, file: BaseFile, offset: int, length: int) -> None:
+        del length
+        if file.descriptor == self._descriptor:
+            self.begun.append(offset)
             self.go_on.acquire()
 
 
@@ -319,7 +320,7 @@ def reads(file: BaseFile, monkeypatch: pytest.MonkeyPatch) -> Reads:
 
 def asked(page_cache: PageCache, file: BaseFile, count: int) -> list[Deferred[None]]:
     """So many reads that are waited for, of bytes 0, 1 and so on."""
-    return [Deferred.fromCoroutine(page_cache.bring(FileExtent(file, offset, 1))) for offset in range(count)]
+    return [Deferred.fromCoroutine(page_cache.prefetch(file, offset, 1)) for offset in range(count)]
 
 
 @ensure_deferred
@@ -341,7 +342,7 @@ async def test_a_file_system_that_hangs_keeps_others_from_nothing(
     waiting = asked(page_cache, file, 10)
     await until(reactor, lambda: reads.begun)
     with base_file(b"elsewhere") as other:
-        await page_cache.bring(FileExtent(other, 0, 9))
+        await page_cache.prefetch(other, 0, 9)
     assert reads.begun == [0]
     assert not any(deferred.called for deferred in waiting)
     for deferred in waiting:
@@ -392,5 +393,5 @@ async def test_a_thread_that_cannot_be_started_takes_nobodys_turn(
         patch.setattr(pool, "threadFactory", no_thread)
         for _ in range(3):
             with pytest.raises(RuntimeError):
-                await page_cache.bring(FileExtent(file, 0, PAGE))
-    await page_cache.bring(FileExtent(file, 0, PAGE))
+                await page_cache.prefetch(file, 0, PAGE)
+    await page_cache.prefetch(file, 0, PAGE)

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from image_service.files.base_file import BaseFile
 from image_service.http.respond import Representation
 from image_service.images.boot_image import BootImage
-from image_service.images.extents import BaseFile, ExtentMap, FileExtent, Literal, Zeros, lay_over
+from image_service.images.extents import ExtentMap, FileExtent, Literal, Zeros, lay_over
 from tests.http.reading import body_of, fields_of, parts_of, problem_of, span_of
 from tests.images.building import base_file, build, contents, maps_over, overlays_for, read
 

@@ -10,16 +10,9 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 
 from image_service.coreos.live_iso import read_live_iso
+from image_service.files.base_file import BaseFile
 from image_service.images.base import BaseImage
-from image_service.images.extents import (
-    BaseFile,
-    Extent,
-    ExtentMap,
-    FileExtent,
-    Literal,
-    Overlay,
-    Zeros,
-)
+from image_service.images.extents import Extent, ExtentMap, FileExtent, Literal, Overlay, Zeros
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

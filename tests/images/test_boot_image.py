@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from image_service.files.base_file import BaseFile
 from image_service.images.boot_image import BootImage
-from image_service.images.extents import BaseFile, ExtentMap, FileExtent, Literal, Zeros
+from image_service.images.extents import ExtentMap, FileExtent, Literal, Zeros
 
 EXTENTS = ExtentMap((FileExtent(BaseFile(-1, 2**33, "base.iso"), 0, 2**33), Literal(b"s3cr3t"), Zeros(4)))
 IMAGE = BootImage(EXTENTS, '"e"', datetime(2026, 1, 2, tzinfo=UTC), "x.iso")

@@ -21,13 +21,13 @@ from image_service.errors import (
     KernelArgumentInvalid,
     KernelArgumentsTooLarge,
 )
+from image_service.files.base_file import BaseFile
 from image_service.formats.initrd import read_members
 from image_service.http.problem import status_of
 from image_service.images.base import BaseImage
 from image_service.images.canvas import full_canvas
 from image_service.images.compose import compose
 from image_service.images.customization import Customization
-from image_service.images.extents import BaseFile
 from tests.formats.iso_builder import (
     CREATED,
     IGNITION_LENGTH,

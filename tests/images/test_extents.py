@@ -7,15 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.images.extents import (
-    BaseFile,
-    ExtentMap,
-    FileExtent,
-    Literal,
-    Overlay,
-    Zeros,
-    lay_over,
-)
+from image_service.files.base_file import BaseFile
+from image_service.images.extents import ExtentMap, FileExtent, Literal, Overlay, Zeros, lay_over
 from tests.images.building import base_file, build, contents, maps_over, overlays_for, read
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
 from image_service.errors import BaseImageError, ImageServiceError, Unavailable
+from image_service.files.base_file import BaseFile
 from image_service.images.boot_image import BootImage
-from image_service.images.extents import BaseFile, Extent, ExtentMap, FileExtent, Literal, Zeros
+from image_service.images.extents import Extent, ExtentMap, FileExtent, Literal, Zeros
 from image_service.serving import digests
 from image_service.serving.digests import (
     MAX_WAITING,
@@ -34,6 +35,7 @@ from image_service.serving.digests import (
     repr_digest,
     sha256_of,
 )
+from tests.files.partly_absent import PartlyAbsent
 from tests.images.building import base_file, contents, maps_over
 from tests.pytwisted import ensure_deferred
 
@@ -429,3 +431,10 @@ def test_sha256sum_takes_the_line(tmp_path: Path, content: bytes, status: int) -
     line = checksum_line(sha256(b"data").digest(), "discovery.iso")
     command = ["sha256sum", "--check", "--strict", "--status", "-"]
     assert subprocess.run(command, cwd=tmp_path, input=line, check=False).returncode == status
+
+
+def test_sha256_of_a_partly_absent_file_reads_no_holes(tmp_path: Path) -> None:
+    content = os.urandom(300_000)
+    file = PartlyAbsent(tmp_path / "base.iso", content).file
+    assert sha256_of([FileExtent(file, 100, 200_000)], lambda: None) == sha256(content[100:200_100]).digest()
+    file.close()

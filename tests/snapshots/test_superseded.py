@@ -20,8 +20,8 @@ from tests.snapshots.mounting import Client, bytes_of, etag_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from image_service.files.base_file import BaseFile
     from image_service.images.base import BaseImage
-    from image_service.images.extents import BaseFile
 
 KEY = (VERSION, "x86_64", FULL)
 MOMENT = 0.01

@@ -12,8 +12,9 @@ from twisted.internet.defer import Deferred, execute
 from image_service.concurrency.interruption import Interrupted
 from image_service.coreos.stream_metadata import select_releases
 from image_service.errors import ImageServiceError, NotFound, Unavailable, UnknownBaseImage
+from image_service.files.base_file import BaseFile
 from image_service.images.base import BaseImage
-from image_service.images.extents import BaseFile, FileExtent, Literal
+from image_service.images.extents import FileExtent, Literal
 from image_service.images.reference import Kind
 from image_service.streams.mirror import Mirror
 from image_service.streams.mirrored import MirroredFile, MirroredRelease

@@ -12,8 +12,8 @@ from image_service.catalog.lifecycle.opening import open_base_image
 from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.coreos.stream_metadata import StreamArtifact, select_releases
 from image_service.errors import Unavailable
+from image_service.files.base_file import BaseFile
 from image_service.settings.base_images import DownloadSettings
-from image_service.streams import mirrored
 from image_service.streams.mirrored import MAX_SIGNATURE_BYTES, MirroredFile, MirroredRelease, Preparation
 from image_service.streams.streams import StreamRelease
 from tests.catalog.origin import Answer, Origin
@@ -123,7 +123,7 @@ def test_what_was_found_out_is_remembered(
     wanted: StreamRelease, base: BaseImage, origin: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = preparation(tmp_path).prepare(wanted, base)
-    monkeypatch.setattr(mirrored, "_sha256", None)
+    monkeypatch.setattr(BaseFile, "sha256", None)
     assert preparation(tmp_path).prepare(wanted, base) == first
     assert len(origin.asked) == 4
 

@@ -11,9 +11,10 @@ import attrs
 from twisted.internet.defer import Deferred, succeed
 
 from image_service.errors import NotFound, Unavailable
+from image_service.files.base_file import BaseFile
 from image_service.http.problem import problem
 from image_service.http.response import Response, render_fields
-from image_service.images.extents import BaseFile, ExtentMap, FileExtent, Literal, Overlay, Zeros, lay_over
+from image_service.images.extents import ExtentMap, FileExtent, Literal, Overlay, Zeros, lay_over
 from image_service.transport.access_log import Subject
 from image_service.transport.exchange import Answer
 

@@ -13,7 +13,7 @@ from image_service.files.page_cache import PageCache
 if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
 
-    from image_service.images.extents import BaseFile, FileExtent
+    from image_service.files.base_file import BaseFile
 
 
 @attrs.frozen
@@ -38,10 +38,11 @@ class SlowDisk(PageCache):
         self.asked = 0
         self._warm_bytes = 0
 
-    def present(self, extent: FileExtent) -> int:
+    def resident_bytes(self, file: BaseFile, offset: int, length: int) -> int:
         """As far as the disk has answered."""
+        del file
         self.asked += 1
-        return max(0, min(extent.length, self._warm_bytes - extent.offset))
+        return max(0, min(length, self._warm_bytes - offset))
 
     def read_into(self, buffer: memoryview, file: BaseFile, offset: int) -> int | None:
         """Read as far as the disk has answered."""
@@ -49,9 +50,10 @@ class SlowDisk(PageCache):
         length = min(len(buffer), self._warm_bytes - offset)
         return super().read_into(buffer[:length], file, offset) if length > 0 else None
 
-    async def bring(self, extent: FileExtent) -> None:
+    async def prefetch(self, file: BaseFile, offset: int, length: int) -> None:
         """Ask the disk."""
-        self.loads.append(Load(extent.offset, extent.length, Deferred()))
+        del file
+        self.loads.append(Load(offset, length, Deferred()))
         await self.loads[-1].done
 
     def answer(self) -> int:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet.defer import Deferred
 
+from image_service.files.base_file import BaseFile
 from image_service.files.cachestat import is_cached
-from image_service.images.extents import BaseFile, ExtentMap, FileExtent
+from image_service.images.extents import ExtentMap, FileExtent
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
 from tests.transport.image import FILE_BYTES, MIB, Image, ImageApplication, make_image

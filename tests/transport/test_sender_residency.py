@@ -1,4 +1,4 @@
-"""Files with a presence of their own, as bases that stay remote: what is not here comes when asked for."""
+"""Senders of files whose bytes are partly absent: absent bytes are prefetched, never sent as holes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
 
-from image_service.images.extents import BaseFile, ExtentMap, FileExtent
+from image_service.images.extents import ExtentMap, FileExtent
+from tests.files.partly_absent import PartlyAbsent
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
 from tests.transport.image import MIB, Image, make_image
@@ -19,14 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from image_service.files.base_file import BaseFile
     from tests.transport.image import ImageApplication
     from tests.transport.serving import Server
 
 BLOCK_BYTES = 300_000
 
 
-class Remote:
-    """Fetches blocks when a test lets it; what has not been fetched is a hole.
+class Remote(PartlyAbsent):
+    """Prefetches when a test lets it.
 
     Args:
         path: of the file to fetch to.
@@ -34,40 +36,24 @@ class Remote:
     """
 
     def __init__(self, path: Path, content: bytes) -> None:
-        self.asked: list[tuple[FileExtent, Deferred[None]]] = []
+        super().__init__(path, content, BLOCK_BYTES)
+        self.asked: list[tuple[int, int, Deferred[None]]] = []
         self.dropped = 0
-        self._content = content
-        self._fetched: set[int] = set()
-        path.touch()
-        os.truncate(path, len(content))
-        self.file = BaseFile(os.open(path, os.O_RDWR), len(content), str(path), self)
 
-    def present(self, extent: FileExtent) -> int:
-        """Count what has been fetched from there on."""
-        stop = extent.offset
-        while stop // BLOCK_BYTES in self._fetched:
-            stop = (stop // BLOCK_BYTES + 1) * BLOCK_BYTES
-        return min(stop - extent.offset, extent.length)
-
-    async def bring(self, extent: FileExtent) -> None:
+    async def prefetch(self, file: BaseFile, offset: int, length: int) -> None:
         """Fetch the blocks when the test says so."""
         fetched: Deferred[None] = Deferred()
-        self.asked.append((extent, fetched))
+        self.asked.append((offset, length, fetched))
         try:
             await fetched
         except CancelledError:
             self.dropped += 1
             raise
-        for block in range(
-            extent.offset // BLOCK_BYTES, (extent.offset + extent.length - 1) // BLOCK_BYTES + 1
-        ):
-            start = block * BLOCK_BYTES
-            os.pwrite(self.file.descriptor, self._content[start : start + BLOCK_BYTES], start)
-            self._fetched.add(block)
+        await super().prefetch(file, offset, length)
 
     def answer(self) -> None:
         """Let what was asked for first come."""
-        self.asked.pop(0)[1].callback(None)
+        self.asked.pop(0)[2].callback(None)
 
 
 @pytest.fixture
@@ -93,8 +79,8 @@ async def test_what_is_absent_is_waited_for(
     while not answers.called:
         await until(server.reactor, lambda: remote.asked or answers.called)
         if remote.asked:
-            ((extent, _),) = remote.asked
-            assert extent.length <= MIB
+            ((_, length, _),) = remote.asked
+            assert length <= MIB
             remote.answer()
     (received,) = await answers
     start, dash, stop = target.removeprefix("/image").strip("/").partition("-")
@@ -116,7 +102,7 @@ async def test_what_is_present_waits_for_nobody(
     for start in range(0, 270_000, 30_000):
         answer = await other.ask(f"/image/{start}-{start + 30_000}")
         assert answer.body == application.image.content[start : start + 30_000]
-    assert [extent.offset for extent, _ in remote.asked] == [300_000], "and what was there has been sent"
+    assert [offset for offset, _, _ in remote.asked] == [300_000], "and what was there has been sent"
     remote.answer()
     assert (await first.answer()).body == application.image.content[:600_000]
 
@@ -136,6 +122,6 @@ async def test_what_cannot_be_had_cuts_the_answer(server: Server, remote: Remote
     client = await server.client()
     await client.send(request("/image"))
     await until(server.reactor, lambda: remote.asked)
-    remote.asked.pop()[1].errback(OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH)))
+    remote.asked.pop()[2].errback(OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH)))
     await client.until_cut()
     assert [line["ended"] for line in server.lines] == ["the disk failed: [Errno 113] No route to host"]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
-    from image_service.images.extents import BaseFile, FileExtent
+    from image_service.files.base_file import BaseFile
     from tests.transport.client import Client
     from tests.transport.conftest import Serve
     from tests.transport.image import Image, ImageApplication
@@ -68,10 +68,10 @@ class GreedyPageCache(PageCache):
         super().__init__(reactor, ThreadPool(0, 1))
         self.greed = greed
 
-    def present(self, extent: FileExtent) -> int:
+    def resident_bytes(self, file: BaseFile, offset: int, length: int) -> int:
         """Let the client read first."""
         self.greed.read()
-        return super().present(extent)
+        return super().resident_bytes(file, offset, length)
 
     def read_into(self, buffer: memoryview, file: BaseFile, offset: int) -> int | None:
         """Let the client read first."""

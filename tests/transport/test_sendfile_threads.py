@@ -15,10 +15,12 @@ import attrs
 import pytest
 from twisted.internet.defer import Deferred
 
-from image_service.images.extents import BaseFile, ExtentMap, FileExtent
+from image_service.files.base_file import BaseFile
+from image_service.images.extents import ExtentMap, FileExtent
 from image_service.transport import sendfile_sender, sendfile_threads
 from image_service.transport.listeners import UNSENT_BYTES, bind
 from image_service.transport.progress import taken_bytes
+from tests.files.partly_absent import PartlyAbsent
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.transport.client import request
 from tests.transport.image import MIB, Image
@@ -313,14 +315,15 @@ async def test_nicer_processes_have_lanes(
 
 
 @ensure_deferred
-async def test_who_knows_by_itself_what_is_present_needs_none(
-    server: Server, application: ImageApplication, sent: Sent, image: Image
+async def test_files_with_a_residency_of_their_own_are_not_sent_in_threads(
+    server: Server, application: ImageApplication, sent: Sent, image: Image, tmp_path: Path
 ) -> None:
-    file = attrs.evolve(image.file, presence=server.factory.page_cache)
-    application.image = attrs.evolve(image, extents=ExtentMap((FileExtent(file, 0, SIZE),)))
+    absent = PartlyAbsent(tmp_path / "absent", image.content).file
+    application.image = attrs.evolve(image, extents=ExtentMap((FileExtent(absent, 0, SIZE),)))
     client = await server.client()
     assert (await client.ask("/image")).body == image.content
     assert sent.elsewhere == []
+    absent.close()
 
 
 @ensure_deferred

@@ -7,10 +7,8 @@ full one's. Runs in a thread, and needs on disk what the minimal ISO takes and s
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -82,9 +80,8 @@ def derive(
     """
     if base.architecture in WITHOUT_MINIMAL_ISO:
         raise BaseImageError(f"{base.architecture} loads one initrd, behind which there can be no others")
-    read_at = partial(_read_at, base.file.descriptor)
-    iso = read_iso9660(read_at, base.file.size)
-    boot = _derive_boot_configs(base, iso, read_at, [RAMDISK_FILE, *([NMSTATE_FILE] if nmstate else [])])
+    iso = read_iso9660(base.file.read_at, base.file.size)
+    boot = _derive_boot_configs(base, iso, [RAMDISK_FILE, *([NMSTATE_FILE] if nmstate else [])])
     with made(target) as temporary, scratch_directory(scratch) as directory:
         added = _write_files(boot, directory)
         if nmstate:
@@ -93,9 +90,9 @@ def derive(
         _clear_legacy_headers(temporary)
 
 
-def _derive_boot_configs(base: BaseImage, iso: Iso9660, read_at: ReadAt, initrds: list[str]) -> BootConfigs:
+def _derive_boot_configs(base: BaseImage, iso: Iso9660, initrds: list[str]) -> BootConfigs:
     kargs = base.layout.kernel_arguments
-    configs = tuple(_find_boot_configs(iso, read_at, kargs))
+    configs = tuple(_find_boot_configs(iso, base.file.read_at, kargs))
     boot = BootConfigs(kargs.default, kargs.size, configs) if kargs else make_areas(configs)
     held = sum(len(config.areas) for config in configs)
     if kargs and held != len(kargs.areas):
@@ -169,7 +166,3 @@ def _clear_legacy_headers(path: Path) -> None:
             if file.read(len(magic)) == magic:
                 file.seek(offset)
                 file.write(bytes(length))
-
-
-def _read_at(descriptor: int, offset: int, length: int) -> bytes:
-    return os.pread(descriptor, length, offset)

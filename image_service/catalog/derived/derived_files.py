@@ -7,8 +7,7 @@ that neither takes away what the other has.
 from __future__ import annotations
 
 import hashlib
-import os
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,8 +22,8 @@ from image_service.coreos.live_iso import read_live_iso
 from image_service.coreos.rootfs import nmstate_archive, read_nmstatectl
 from image_service.errors import BaseImageError
 from image_service.files.atomic import written
+from image_service.files.base_file import BaseFile
 from image_service.images.base import BaseImage, NmstateImage
-from image_service.images.extents import BaseFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -75,7 +74,7 @@ class DerivedFiles:
         make = partial(derive, base, archive, path, self.data_dir.scratch, self.interruption)
         with self._obtained(path, _origin(digests), make) as (file, digest):
             layout = read_live_iso(partial(self._read_at, file), file.size)
-            return attrs.evolve(base, file=_kept(file), layout=layout, sha256=digest)
+            return attrs.evolve(base, file=file.duplicate(), layout=layout, sha256=digest)
 
     def nmstate(self, base: BaseImage) -> NmstateImage:
         """Give an initrd that has nmstatectl and nothing else.
@@ -93,7 +92,7 @@ class DerivedFiles:
             Interrupted: the service stops.
         """
         with self._nmstate(base) as (file, digest):
-            return NmstateImage(_kept(file), digest)
+            return NmstateImage(file.duplicate(), digest)
 
     def _nmstate(self, base: BaseImage) -> AbstractContextManager[tuple[BaseFile, str]]:
         _, name = derived_names(base.version, base.architecture)
@@ -109,9 +108,9 @@ class DerivedFiles:
                 self.data_dir.claim(path.name, path.name, f"{path.name}.json")
                 path.unlink(missing_ok=True)  # there may be no room for both
                 make()
-                with _opened(path) as file:
+                with closing(BaseFile.open(path)) as file:
                     _sidecar(file).put("origin", origin)
-            with _opened(path) as file:
+            with closing(BaseFile.open(path)) as file:
                 yield file, sha256_of(file, _sidecar(file), self.interruption)
 
     def _extract_nmstate(self, base: BaseImage, path: Path) -> None:
@@ -124,7 +123,7 @@ class DerivedFiles:
 
     def _read_at(self, file: BaseFile, offset: int, length: int) -> bytes:
         self.interruption.raise_if_interrupted()
-        return os.pread(file.descriptor, length, offset)
+        return file.read_at(offset, length)
 
 
 def _origin(digests: Sequence[str]) -> str:
@@ -134,7 +133,7 @@ def _origin(digests: Sequence[str]) -> str:
 
 def _is_made_of(path: Path, origin: str) -> bool:
     try:
-        with _opened(path) as file:
+        with closing(BaseFile.open(path)) as file:
             return _sidecar(file).get("origin") == origin
     except FileNotFoundError:
         return False
@@ -142,14 +141,3 @@ def _is_made_of(path: Path, origin: str) -> bool:
 
 def _sidecar(file: BaseFile) -> Sidecar:
     return Sidecar(Path(f"{file.path}.json"), file)
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[BaseFile]:
-    with path.open("rb") as file:
-        yield BaseFile(file.fileno(), os.fstat(file.fileno()).st_size, str(path))
-
-
-def _kept(file: BaseFile) -> BaseFile:
-    """The same file, open for longer."""
-    return attrs.evolve(file, descriptor=os.dup(file.descriptor))

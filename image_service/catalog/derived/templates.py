@@ -8,7 +8,6 @@ that is closed meanwhile.
 from __future__ import annotations
 
 import math
-import os
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
 
     from image_service.catalog.storage.data_dir import DataDir
-    from image_service.images.extents import BaseFile
+    from image_service.files.base_file import BaseFile
 
 T = TypeVar("T", BaseImage, NmstateImage)
 R = TypeVar("R")
@@ -154,11 +153,11 @@ class _Worker:
 
     async def run(self, make: Callable[[BaseImage], R], base: BaseImage) -> R:
         """Make a file of a base image, which may be closed meanwhile."""
-        own = attrs.evolve(base.file, descriptor=os.dup(base.file.descriptor))
+        own = base.file.duplicate()
         try:
             return await deferToThreadPool(self.reactor, self.thread, make, attrs.evolve(base, file=own))
         finally:
-            os.close(own.descriptor)
+            own.close()
 
 
 @attrs.define(eq=False)

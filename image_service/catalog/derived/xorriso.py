@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.concurrency.interruption import Interruption
-    from image_service.images.extents import BaseFile
+    from image_service.files.base_file import BaseFile
 
 MAX_SECONDS = 600.0  # a minimal ISO of 100 MiB takes half a second where the disk is not slow
 MAX_CPU_SECONDS = 60  # a directory that contains itself would be read for ever
@@ -63,7 +63,7 @@ def remaster(source: BaseFile, target: Path, remastering: Remastering, interrupt
         Interrupted: the service stops.
     """
     command = [*_start(source, target), *_changes(remastering), "-commit_eject", "none"]
-    with open(os.memfd_create("xorriso"), "w+b") as told:  # noqa: PTH123 - it has no path
+    with source.hold(), open(os.memfd_create("xorriso"), "w+b") as told:  # noqa: PTH123 - it has no path
         status = run_sandboxed(
             command,
             interruption,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +12,9 @@ from image_service.catalog.storage.digest import Sidecar, sha256_of
 from image_service.coreos.live_iso import ROOTFS_FILE, read_live_iso
 from image_service.coreos.minimal_iso import verify
 from image_service.errors import BaseImageError, Unprocessable
+from image_service.files.base_file import BaseFile
 from image_service.images.base import BaseImage
 from image_service.images.canvas import virtual_minimal_canvas
-from image_service.images.extents import BaseFile
 from image_service.images.reference import Kind
 from image_service.settings.os_images import precedence
 
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
     from image_service.catalog.lifecycle.signature import KeyRing
     from image_service.concurrency.interruption import Interruption
     from image_service.coreos.live_iso import LiveIso
-    from image_service.formats.reading import ReadAt
     from image_service.settings.os_images import OsImage
 
 _FIRST_WITH_NMSTATE = "4.18.0-ec.0"  # of OpenShift; from then on nmstatectl is not in the initrd
@@ -57,31 +53,23 @@ def open_base_image(
         OSError: it cannot be read.
         Interrupted: the service stops.
     """
-    # O_NONBLOCK: a FIFO is refused, not waited for; regular files do not know it.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    file = BaseFile.open(path)
     try:
-        return _examine(entry, _base_file(descriptor, path), sidecar, interruption, keys)
+        return examine(entry, file, sidecar, interruption, keys)
     except BaseException:
-        os.close(descriptor)
+        file.close()
         raise
 
 
-def _base_file(descriptor: int, path: Path) -> BaseFile:
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        raise BaseImageError("is not a regular file")
-    return BaseFile(descriptor, status.st_size, str(path))
-
-
-def _examine(
-    entry: OsImage, file: BaseFile, sidecar: Path, interruption: Interruption, keys: KeyRing | None
+def examine(
+    entry: OsImage, file: BaseFile, sidecar: Path, interruption: Interruption, keys: KeyRing | None = None
 ) -> BaseImage:
+    """Verify an open file and read its layout; see `open_base_image`."""
     disconnected = Kind(entry.image_type) is Kind.DISCONNECTED_ISO
-    read_at = partial(_read_at, file.descriptor)
     known = Sidecar(sidecar, file)  # first: whatever is read from now on is of this very file
     if known.rotten:
-        raise BaseImageError("has rotted: a sample is not what it was, though nobody wrote to the file")
-    layout = read_live_iso(read_at, file.size)
+        raise BaseImageError("content changed without a write (corruption?): a sample of it differs")
+    layout = read_live_iso(file.read_at, file.size)
     if not disconnected:
         _check_boot_files(layout)
     if layout.customized and not disconnected:
@@ -100,7 +88,7 @@ def _examine(
         disconnected=disconnected,
         needs_nmstate=precedence(entry.openshift_versions[0]) >= precedence(_FIRST_WITH_NMSTATE),
     )
-    return base if disconnected else _with_usable_minimal(base, read_at, known, interruption)
+    return base if disconnected else _with_usable_minimal(base, known, interruption)
 
 
 def _check_boot_files(layout: LiveIso) -> None:
@@ -131,9 +119,7 @@ def _check_signature(
         known.put("signature_sha256", proof)
 
 
-def _with_usable_minimal(
-    base: BaseImage, read_at: ReadAt, known: Sidecar, interruption: Interruption
-) -> BaseImage:
+def _with_usable_minimal(base: BaseImage, known: Sidecar, interruption: Interruption) -> BaseImage:
     """The image, without a recipe that does not make what it says, or what cannot be customized."""
     minimal = base.layout.minimal
     if minimal is None:
@@ -141,12 +127,8 @@ def _with_usable_minimal(
     try:
         virtual_minimal_canvas(base, rootfs_url="")
         if known.get("minimal_sha256") != minimal.sha256:
-            verify(minimal, read_at, interruption.raise_if_interrupted)
+            verify(minimal, base.file.read_at, interruption.raise_if_interrupted)
             known.put("minimal_sha256", minimal.sha256)
     except (BaseImageError, Unprocessable) as error:
         return attrs.evolve(base, layout=attrs.evolve(base.layout, minimal=None, no_minimal=error.detail))
     return base
-
-
-def _read_at(descriptor: int, offset: int, length: int) -> bytes:
-    return os.pread(descriptor, length, offset)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.concurrency.interruption import Interruption
-    from image_service.images.extents import BaseFile
+    from image_service.files.base_file import BaseFile
 
 MAX_SIGNATURE_BYTES = 64 * 1024  # one of a dozen keys has some KiB
 _MAX_TOLD_BYTES = 64 * 1024
@@ -83,7 +83,12 @@ class KeyRing:
             Unavailable: gpgv is not installed.
             Interrupted: the service stops.
         """
-        with _in_memory(self.keys) as keys, _in_memory(signature) as detached, _in_memory() as told:
+        with (
+            file.hold(),
+            _in_memory(self.keys) as keys,
+            _in_memory(signature) as detached,
+            _in_memory() as told,
+        ):
             paths = [f"/proc/self/fd/{descriptor}" for descriptor in (keys, detached, file.descriptor)]
             options = ["--homedir", "/nonexistent", "--status-fd", "1", "--keyring"]
             status = run_sandboxed(

@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING
 
 from image_service.errors import BaseImageError, Unavailable
 from image_service.files.atomic import written
+from image_service.files.base_file import ShortReadError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from image_service.concurrency.interruption import Interruption
-    from image_service.images.extents import BaseFile
+    from image_service.files.base_file import BaseFile
 
-_BLOCK_BYTES = 1024 * 1024
 _SAMPLES = 16
 _SAMPLE_BYTES = 64 * 1024
 _IDLE = 4  # times as long as it reads, a check in the background waits
@@ -44,7 +43,7 @@ class Sidecar:
     def __init__(self, path: Path, file: BaseFile) -> None:
         self._path = path
         self._file = file
-        self._identity = _identity(file)
+        self._identity = file.identity()
         remembered = _read(path)
         same = all(remembered.get(name) == value for name, value in self._identity.items())
         self._sample = _sample(file)
@@ -65,7 +64,7 @@ class Sidecar:
         Raises:
             Unavailable: the file changed since this was made.
         """
-        if _identity(self._file) != self._identity:
+        if self._file.identity() != self._identity:
             raise Unavailable("changed while it was read")
         ctime_ns = os.fstat(self._file.descriptor).st_ctime_ns
         self._known |= {**self._identity, "ctime_ns": ctime_ns, "sample": self._sample, name: digest}
@@ -91,7 +90,10 @@ def sha256_of(file: BaseFile, sidecar: Sidecar, interruption: Interruption) -> s
     """
     known = sidecar.get("sha256")
     if known is None:
-        known = _take(file, interruption.raise_if_interrupted)
+        try:
+            known = file.sha256(on_block=lambda _: interruption.raise_if_interrupted())
+        except ShortReadError:
+            raise Unavailable("changed while it was read") from None
         sidecar.put("sha256", known)
     return known
 
@@ -111,24 +113,19 @@ def recheck(file: BaseFile, sha256: str, interruption: Interruption) -> None:
     """
     began = time.monotonic()
 
-    def pause() -> None:
+    def pause(_: int) -> None:
         nonlocal began
         interruption.wait(_IDLE * (time.monotonic() - began))
         began = time.monotonic()
 
-    found = _take(file, pause)
+    try:
+        found = file.sha256(on_block=pause)
+    except ShortReadError:
+        raise BaseImageError(
+            f"content changed (corruption?): it had {file.size} bytes and is shorter"
+        ) from None
     if found != sha256:
-        raise BaseImageError(f"has rotted: its SHA-256 was {sha256} and is {found}")
-
-
-def _identity(file: BaseFile) -> dict[str, object]:
-    status = os.fstat(file.descriptor)
-    return {
-        "path": file.path,
-        "size": status.st_size,
-        "mtime_ns": status.st_mtime_ns,
-        "inode": status.st_ino,
-    }
+        raise BaseImageError(f"content changed (corruption?): its SHA-256 was {sha256} and is {found}")
 
 
 def _read(sidecar: Path) -> dict[str, object]:
@@ -145,15 +142,5 @@ def _sample(file: BaseFile) -> str:
     digest = hashlib.sha256(str(file.size).encode())
     for number in range(_SAMPLES):
         offset = max(0, file.size - _SAMPLE_BYTES) * number // (_SAMPLES - 1)
-        digest.update(os.pread(file.descriptor, _SAMPLE_BYTES, offset))
-    return digest.hexdigest()
-
-
-def _take(file: BaseFile, between: Callable[[], None]) -> str:
-    digest = hashlib.sha256()
-    offset = 0
-    while block := os.pread(file.descriptor, _BLOCK_BYTES, offset):
-        between()
-        digest.update(block)
-        offset += len(block)
+        digest.update(file.read_at(offset, _SAMPLE_BYTES))
     return digest.hexdigest()

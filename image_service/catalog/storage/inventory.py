@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from image_service.catalog.lifecycle.status import ImageStatus, State
@@ -11,7 +11,7 @@ from image_service.catalog.storage.data_dir import MANIFEST
 from image_service.catalog.storage.digest import Sidecar
 from image_service.catalog.storage.manifest import read_manifest
 from image_service.coreos.names import ARCHITECTURE, VERSION
-from image_service.images.extents import BaseFile
+from image_service.files.base_file import BaseFile
 from image_service.settings.os_images import TYPES, OsImage
 
 if TYPE_CHECKING:
@@ -63,11 +63,7 @@ def _status(directory: Path, entry: OsImage) -> ImageStatus:
 
 
 def _status_of_file(entry: OsImage, path: Path, sidecar: Path) -> ImageStatus:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        size = os.fstat(descriptor).st_size
-        digest = Sidecar(sidecar, BaseFile(descriptor, size, str(path))).get("sha256")
-    finally:
-        os.close(descriptor)
+    with closing(BaseFile.open(path)) as file:
+        digest = Sidecar(sidecar, file).get("sha256")
     state, reason = (State.READY, "") if digest else (State.WAITING, "not verified")
-    return ImageStatus(entry, state, reason, size, size, size, digest)
+    return ImageStatus(entry, state, reason, file.size, file.size, file.size, digest)
