@@ -50,9 +50,6 @@ MAX_MODULES = 16
 REACTOR_USERS = {"tap", "cli", "app"}
 
 KNOWN = {
-    "loadtest/infra_envs.py",
-    "loadtest/options.py",
-    "loadtest/targets.py",
     "management/resource.py",
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -1,19 +1,18 @@
-"""``image-service loadtest``: many clients that read images, verify them, and measure."""
+"""The arguments of ``image-service loadtest``."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 from typing import TYPE_CHECKING
 
+from image_service.cli.command import end_in_order
 from image_service.errors import ConfigurationError
-from image_service.loadtest.profiles import Profile
 
 if TYPE_CHECKING:
     from image_service.cli.command import AddParser
 
-EXIT_USAGE = 2
+PROFILES = ("mount", "boot", "download")
 _EXAMPLES = """\
 examples:
   image-service loadtest URL --clients 64 --duration 1m --slo 'p99<200ms' --slo 'errors<0.1%'
@@ -21,16 +20,12 @@ examples:
   image-service loadtest 'http://localhost:8080/byid/{infra_env}/sample/x86_64/full.iso' \\
       --infra-envs 100 --api http://localhost:8090
 
-It makes as much load as it can: aim it only at servers that are yours.
+It generates as much load as it can: use it only against your own servers.
 """
 
 
 def add(add_parser: AddParser) -> None:
-    """Declare the command.
-
-    Args:
-        add_parser: makes its parser.
-    """
+    """Declare the command."""
     parser = add_parser(
         "loadtest",
         help="load a server with clients that verify what they read",
@@ -80,8 +75,8 @@ def _add_targets(parser: argparse.ArgumentParser) -> None:
 def _add_load(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile",
-        choices=[profile.value for profile in Profile],
-        default=Profile.MOUNT.value,
+        choices=PROFILES,
+        default=PROFILES[0],
         help="ranges as a BMC reads them, the first of them only, or whole images (default: mount)",
     )
     parser.add_argument("--clients", default="16", metavar="N", help="that read at once (default: 16)")
@@ -106,25 +101,15 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run a load test.
-
-    Args:
-        options: as declared.
-
-    Returns:
-        exit status: 0; 1, objectives missed or verification failed; 2, the command line makes no sense.
-
-    Raises:
-        ImageServiceError: it cannot begin.
-        OSError: the report cannot be written.
-    """
-    # Imported late: other commands need none of what comes with it.
-    from image_service.cli.loadtest_run import run_stated  # noqa: PLC0415
-    from image_service.loadtest.options import read_options  # noqa: PLC0415
-
+    """Run a load test; return the exit status."""
+    # Imported late: other commands do not need this package, nor the extra.
     try:
-        return run_stated(read_options(options), os.environ.get("STANDALONE_TOKEN"))
-    except ConfigurationError as error:
-        for fault in error.detail.splitlines():
-            print(f"image-service: {fault}", file=sys.stderr)  # noqa: T201
-        return EXIT_USAGE
+        from image_service.loadtest.command import run_command  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"loadtest needs the module {error.name}: pip install 'image-service[loadtest]'"
+        ) from None
+    from twisted.internet import reactor  # noqa: PLC0415, TID251 - an entry point
+
+    end_in_order()
+    return run_command(options, os.environ.get("STANDALONE_TOKEN"), reactor)

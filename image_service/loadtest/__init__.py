@@ -1,1 +1,1 @@
-"""The load test: clients that read images as machines do, verify what they read, and measure it."""
+"""The load test: clients that read images as machines do, verify the bytes, and measure the server."""

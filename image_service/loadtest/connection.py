@@ -1,19 +1,19 @@
-"""One kept-alive connection to a server: a request at a time, each as cheap as this reactor makes it."""
+"""One kept-alive client connection: one request at a time, at as little CPU cost as the reactor allows."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
-from typing import Protocol as Structure
+import socket
+from typing import TYPE_CHECKING, Protocol, cast
 
 import httptools
+from twisted.internet import protocol
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IHandshakeListener
-from twisted.internet.protocol import Protocol, connectionDone
 from zope.interface import implementer
 
-from image_service.loadtest import certificates
-from image_service.loadtest.verification import Answer
+from image_service.loadtest.tls import tls_error_kind
+from image_service.loadtest.verification import ResponseHead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,19 +22,25 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime, ITCPTransport
     from twisted.python.failure import Failure
 
-    class Transport(ITCPTransport, IPushProducer):
-        """What TCP and TLS connections are."""
+    class ClientTransport(ITCPTransport, IPushProducer):
+        """The interface of TCP and TLS connections."""
+
+        socket: socket.socket
 
         def getHandle() -> SSL.Connection:
-            """Give OpenSSL's part of one over TLS; another has nothing to give any more when it has ended."""
+            """Return OpenSSL's connection; of TLS connections only."""
 
 
-class Failed(Exception):
-    """A request came to nothing.
+SLOW_RECEIVE_BUFFER_BYTES = 32 * 1024
+"""Of a client with a byte rate, so that unread bytes stay with the server and not with its own kernel."""
+
+
+class RequestFailed(Exception):
+    """A request without a response.
 
     Args:
-        kind: one word for it, by which failures are counted.
-        stale: it met a kept-alive connection that the server was about to close: it may be sent again.
+        kind: one word for the cause; errors are counted by it.
+        stale: the server closed a kept-alive connection before it responded: the request may be sent again.
     """
 
     def __init__(self, kind: str, *, stale: bool = False) -> None:
@@ -43,200 +49,191 @@ class Failed(Exception):
         self.stale = stale
 
 
-class Receiver(Structure):
-    """Takes an answer as it comes."""
+class ResponseReceiver(Protocol):
+    """Receives a response as it arrives; an exception raised here fails the request."""
 
-    def begin(self, answer: Answer) -> None:
-        """Take its head; what it raises ends the connection and the request."""
+    def receive_head(self, head: ResponseHead) -> None:
+        """Receive status and header fields."""
 
-    def take(self, data: bytes) -> None:
-        """Take more of its content."""
+    def receive_content(self, data: bytes) -> None:
+        """Receive more of the content."""
 
 
 @implementer(IHandshakeListener)
-class Connection(Protocol):
-    """A connection, as a protocol of Twisted.
+class ClientConnection(protocol.Protocol):
+    """The client's side of a connection.
 
     Args:
-        reactor: times pauses.
+        reactor: schedules pauses.
         clock: seconds, for measuring.
-        took: told how many bytes of content came, as they come.
-        bytes_per_second: how fast answers are read; None: as they come.
-        secure: whether it is there only after a TLS handshake.
+        count_content: called with the number of bytes of content that arrived.
+        bytes_per_second: how fast responses are read; None: as fast as they arrive.
+        secure: over TLS, so usable only after the handshake.
 
     Attributes:
-        ready: fires once requests can be sent; fails with Failed.
-        first_byte_at: when the first byte of the latest answer came; None: not yet.
+        ready: fires when requests can be sent; fails with RequestFailed.
+        first_byte_at: when the first byte of the latest response arrived; None: not yet.
     """
 
-    transport: Transport
+    transport: ClientTransport
 
     def __init__(
         self,
         reactor: IReactorTime,
         clock: Callable[[], float],
-        took: Callable[[int], None],
+        count_content: Callable[[int], None],
         bytes_per_second: float | None,
         *,
         secure: bool,
     ) -> None:
-        self.ready: Deferred[Connection] = Deferred(lambda _: self.close())
+        self.ready: Deferred[ClientConnection] = Deferred(lambda _: self.close())
         self.first_byte_at: float | None = None
         self._reactor = reactor
         self._clock = clock
-        self._took = took
+        self._count_content = count_content
         self._bytes_per_second = bytes_per_second
         self._secure = secure
         self._usable = False
-        self._answers = 0
-        self._waiting: Deferred[Answer] | None = None
-        self._heard_at = clock()
+        self._responses = 0
+        self._pending: Deferred[ResponseHead] | None = None
+        self._active_at = clock()
         self._pause: IDelayedCall | None = None
 
     @property
     def usable(self) -> bool:
-        """Whether another request can be sent."""
+        """True if another request can be sent."""
         return self._usable
 
     @property
-    def is_under_way(self) -> bool:
-        """Whether a request was sent whose answer has not ended."""
-        return self._waiting is not None
+    def is_busy(self) -> bool:
+        """True while a response is outstanding."""
+        return self._pending is not None
 
-    def ask(self, request: bytes, receiver: Receiver, *, head: bool = False) -> Deferred[Answer]:
-        """Send a request, when no other is under way.
+    def send_request(
+        self, request: bytes, receiver: ResponseReceiver, *, head: bool = False
+    ) -> Deferred[ResponseHead]:
+        """Send a request; only one may be outstanding.
 
         Args:
-            request: its head; it has no content.
-            receiver: takes the answer.
-            head: whether the method is HEAD, whose answers have no content.
+            request: the request head; there is no content.
+            receiver: receives the response.
+            head: the method is HEAD, whose responses have no content.
 
         Returns:
-            fires with the answer's head when all of it has come; fails with Failed, or with what the
-            receiver raises. Cancelling it ends the connection.
+            fires with the head when the response is complete; fails with RequestFailed, or with the
+            exception of the receiver. Canceling it closes the connection.
         """
         self.first_byte_at = None
-        self._heard_at = self._clock()
+        self._active_at = self._clock()
         self._head_only, self._receiver = head, receiver
         self._status, self._fields = 0, cast("dict[str, str]", {})
         self._complete = False
         self._parser = httptools.HttpResponseParser(self)
-        self._waiting = Deferred(lambda _: self.close())
+        self._pending = Deferred(lambda _: self.close())
         self.transport.write(request)
-        return self._waiting
+        return self._pending
 
-    def expire(self, seconds: float) -> None:
-        """Give up a request whose answer has not gone on for so long."""
-        if self._waiting is not None and self._clock() - self._heard_at > seconds:
-            self._end(Failed("timeout"))
+    def check_timeout(self, seconds: float) -> None:
+        """Fail the outstanding request if nothing of its response arrived for so long."""
+        if self._pending is not None and self._clock() - self._active_at > seconds:
+            self._fail(RequestFailed("timeout"))
 
     def close(self) -> None:
-        """Close it; a request that is under way fails."""
+        """Close the connection; an outstanding request fails."""
         self._usable = False
-        self._abort()
+        if self.transport is not None:
+            self.transport.abortConnection()
 
     def connectionMade(self) -> None:
-        """Begin, unless there is a handshake to come."""
+        """Start, unless a TLS handshake comes first."""
         self.transport.setTcpNoDelay(enabled=True)
+        if self._bytes_per_second is not None:
+            self.transport.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_RECEIVE_BUFFER_BYTES)
         if not self._secure:
             self.handshakeCompleted()
 
     def handshakeCompleted(self) -> None:
-        """Begin."""
+        """Start."""
         self._usable = True
         self.ready.callback(self)
 
     def dataReceived(self, data: bytes) -> None:
-        """Take bytes of an answer."""
-        now = self._heard_at = self._clock()
-        if self._waiting is None:
-            self.close()  # nobody asked
+        """Receive bytes of a response."""
+        now = self._active_at = self._clock()
+        if self._pending is None:
+            self.close()  # a response without a request
             return
         if self.first_byte_at is None:
             self.first_byte_at = now
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._end(_fault_of(error))
+            # The parser wraps an exception of a callback; without one, it could not parse the response.
+            self._fail(error.__context__ or RequestFailed("malformed"))
             return
-        if self._complete:  # only now: who asked may ask again at once, and the parser was still at work
-            self._finish(Answer(self._status, self._fields))
-        else:
-            self._slow_down(len(data), now)
+        if self._complete:  # not in the parser's callback: the next request replaces the parser
+            self._finish(ResponseHead(self._status, self._fields))
+        elif self._bytes_per_second is not None:
+            self._pause_for(len(data) / self._bytes_per_second)
 
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Fail what is under way."""
+    def connectionLost(self, reason: Failure = protocol.connectionDone) -> None:
+        """Fail the outstanding request."""
         self._usable = False
         if self._pause is not None and self._pause.active():
             self._pause.cancel()
-        failed = Failed(self._kind_of(reason), stale=self._answers > 0 and self.first_byte_at is None)
+        kind = "closed"
+        if not reason.check(ConnectionDone):
+            tls_kind = tls_error_kind(reason.value, self.transport.getHandle()) if self._secure else None
+            kind = tls_kind or "reset"
+        failed = RequestFailed(kind, stale=self._responses > 0 and self.first_byte_at is None)
         if not self.ready.called:
             self.ready.errback(failed)
         self._finish(failed)
 
-    # What the parser calls.
+    # Callbacks of the parser.
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a field; of one that comes twice the last."""
+        """Store a field; the last one of a name counts."""
         self._fields[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """Show the head to the receiver."""
+        """Pass the head to the receiver."""
         self._status = self._parser.get_status_code()
-        self._receiver.begin(Answer(self._status, self._fields))
-        if self._head_only:  # the parser does not know, and would wait for content
+        self._receiver.receive_head(ResponseHead(self._status, self._fields))
+        if self._head_only:  # the parser does not know the method, and would expect content
             self.on_message_complete()
 
     def on_body(self, data: bytes) -> None:
-        """Pass content on."""
-        self._took(len(data))
-        self._receiver.take(data)
+        """Pass content to the receiver."""
+        self._count_content(len(data))
+        self._receiver.receive_content(data)
 
     def on_message_complete(self) -> None:
-        """Note that all has come, and whether more may be asked for."""
+        """Record that the response is complete, and whether the connection stays open."""
         self._complete = True
         self._usable = self._usable and self._parser.should_keep_alive()
 
-    def _slow_down(self, count: int, now: float) -> None:
-        """Read no more until what came would have come at the pace that is asked for."""
-        if self._bytes_per_second is None:
-            return
-        seconds = count / self._bytes_per_second
-        self._heard_at = now + seconds
-        if self._pause is not None and self._pause.active():  # TLS may give more than was waited for
+    def _pause_for(self, seconds: float) -> None:
+        """Stop reading until the bytes that arrived are due at the configured rate."""
+        self._active_at += seconds
+        if self._pause is not None and self._pause.active():  # TLS delivers several records of one read
             self._pause.delay(seconds)
             return
         self.transport.pauseProducing()
         self._pause = self._reactor.callLater(seconds, self.transport.resumeProducing)
 
-    def _kind_of(self, reason: Failure) -> str:
-        """One word for the end of a connection in the midst of an answer."""
-        if reason.check(ConnectionDone):
-            return "closed"
-        of_tls = certificates.kind_of(reason.value, self.transport.getHandle()) if self._secure else None
-        return of_tls or "reset"
-
-    def _end(self, failure: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         self.close()
-        self._finish(failure)
+        self._finish(error)
 
-    def _finish(self, outcome: Answer | BaseException) -> None:
-        waiting, self._waiting = self._waiting, None
-        if waiting is None or waiting.called:  # it was cancelled
+    def _finish(self, outcome: ResponseHead | BaseException) -> None:
+        pending, self._pending = self._pending, None
+        if pending is None or pending.called:  # canceled
             return
         if not self._usable:
-            self._abort()
+            self.close()
         if isinstance(outcome, BaseException):
-            waiting.errback(outcome)
+            pending.errback(outcome)
         else:
-            self._answers += 1
-            waiting.callback(outcome)
-
-    def _abort(self) -> None:
-        if self.transport is not None:
-            self.transport.abortConnection()
-
-
-def _fault_of(error: Exception) -> BaseException:
-    """What a callback raised, which the parser wraps; or that the parser made nothing of it."""
-    return error.__context__ or Failed("malformed")
+            self._responses += 1
+            pending.callback(outcome)

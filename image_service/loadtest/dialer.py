@@ -1,4 +1,4 @@
-"""Connections to the servers that are tested."""
+"""Opens connections to the tested servers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from twisted.internet import error
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint, connectProtocol, wrapClientTLS
 
-from image_service.loadtest.connection import Connection, Failed
+from image_service.loadtest.connection import ClientConnection, RequestFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -17,27 +17,21 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorCore, IReactorTCP, IReactorTime, IStreamClientEndpoint
     from twisted.web.iweb import IPolicyForHTTPS
 
-    from image_service.loadtest.targets import Origin
+    from image_service.loadtest.plan import ServerOrigin
 
-    class Reactor(IReactorTCP, IReactorTime, IReactorCore):
-        """What connections need."""
-
-
-_LOOK_SECONDS = 3.0
+    class ClientReactor(IReactorTCP, IReactorTime, IReactorCore):
+        """The interfaces of the reactor that clients need."""
 
 
-def find_addresses(origin: Origin) -> list[str]:
-    """Find where a server listens. Blocks.
+_PROBE_SECONDS = 3.0
 
-    Args:
-        origin: the server.
 
-    Returns:
-        IP literals: all that accept a connection; all that there are where none does.
+def find_addresses(origin: ServerOrigin) -> list[str]:
+    """Return the IP literals of a server that accept a connection; all of them if none does. Blocks.
 
     Raises:
-        OSError: its name is not known.
-        UnicodeError: it is no name.
+        OSError: the name cannot be resolved.
+        UnicodeError: the host is not a valid name.
     """
     found = socket.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
@@ -45,26 +39,26 @@ def find_addresses(origin: Origin) -> list[str]:
 
 
 def _accepts(address: str, port: int) -> bool:
-    with suppress(OSError), socket.create_connection((address, port), _LOOK_SECONDS):
+    with suppress(OSError), socket.create_connection((address, port), _PROBE_SECONDS):
         return True
     return False
 
 
 class Dialer:
-    """Makes connections.
+    """Opens connections.
 
     Args:
         reactor: connects.
         addresses: of each server; clients are spread over them.
-        policy: how certificates are verified.
+        policy: verifies certificates.
         clock: seconds, for measuring.
-        timeout_seconds: for one connection.
+        timeout_seconds: for connecting, and again for the TLS handshake.
     """
 
     def __init__(
         self,
-        reactor: Reactor,
-        addresses: Mapping[Origin, Sequence[str]],
+        reactor: ClientReactor,
+        addresses: Mapping[ServerOrigin, Sequence[str]],
         policy: IPolicyForHTTPS,
         *,
         clock: Callable[[], float],
@@ -80,46 +74,45 @@ class Dialer:
 
     async def connect(
         self,
-        origin: Origin,
+        origin: ServerOrigin,
         number: int,
-        took: Callable[[int], None] = lambda _: None,
+        count_content: Callable[[int], None] = lambda _: None,
         bytes_per_second: float | None = None,
-    ) -> Connection:
-        """Connect to a server.
+    ) -> ClientConnection:
+        """Return a connection on which requests can be sent.
 
         Args:
             origin: the server.
-            number: of the client.
-            took: told how many bytes of content came, as they come.
-            bytes_per_second: how fast answers are read; None: as they come.
-
-        Returns:
-            a connection that takes requests.
+            number: of the client; selects the address.
+            count_content: called with the number of bytes of content that arrived.
+            bytes_per_second: how fast responses are read; None: as fast as they arrive.
 
         Raises:
-            Failed: there is none.
+            RequestFailed: the connection or the handshake failed.
         """
         endpoints = self._endpoints[origin]
         secure = origin.scheme == "https"
-        connection = Connection(self._reactor, self._clock, took, bytes_per_second, secure=secure)
+        connection = ClientConnection(
+            self._reactor, self._clock, count_content, bytes_per_second, secure=secure
+        )
         try:
             await connectProtocol(endpoints[number % len(endpoints)], connection)
         except error.ConnectionRefusedError:
-            raise Failed("refused") from None
+            raise RequestFailed("refused") from None
         except (error.TimeoutError, error.TCPTimedOutError):
-            raise Failed("connect-timeout") from None
+            raise RequestFailed("connect-timeout") from None
         except error.ConnectError:
-            raise Failed("unreachable") from None
+            raise RequestFailed("unreachable") from None
         connection.ready.addTimeout(self._timeout_seconds, self._reactor)
         try:
             return await connection.ready
         except TimeoutError:
-            raise Failed("connect-timeout") from None
+            raise RequestFailed("connect-timeout") from None
 
-    def _endpoint(self, origin: Origin, address: str, policy: IPolicyForHTTPS) -> IStreamClientEndpoint:
-        make = TCP6ClientEndpoint if ":" in address else TCP4ClientEndpoint
-        plain = make(self._reactor, address, origin.port, timeout=self._timeout_seconds)
+    def _endpoint(self, origin: ServerOrigin, address: str, policy: IPolicyForHTTPS) -> IStreamClientEndpoint:
+        endpoint_class = TCP6ClientEndpoint if ":" in address else TCP4ClientEndpoint
+        plain = endpoint_class(self._reactor, address, origin.port, timeout=self._timeout_seconds)
         if origin.scheme == "http":
             return plain
-        # Once for all connections: to load what is trusted takes longer than a handshake.
+        # Once for all connections: loading the trusted certificates takes longer than a handshake.
         return wrapClientTLS(policy.creatorForNetloc(origin.host.encode("ascii"), origin.port), plain)

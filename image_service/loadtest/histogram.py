@@ -1,8 +1,7 @@
-"""How long things took: counts in buckets whose width grows with the value.
+"""A histogram of durations in buckets whose width grows with the value.
 
-Each power of two is divided into equal buckets, so that a value is known to within one part in 128 from
-microseconds to hours, in a few KiB however many values there are. (HdrHistogram has the same idea; its Python
-package would be a dependency with a C extension for what are thirty lines.)
+Each power of two is divided into equal buckets, so the error is at most one part in 128 from microseconds to
+hours, in a few KiB for any number of values. (HdrHistogram does the same with a C extension.)
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ _EXACT = 2 << _BITS
 _UNITS = 1_000_000  # microseconds in a second
 
 
-class Histogram:
-    """Durations, counted. Whole microseconds are told apart; what is shorter counts as the next of them."""
+class DurationHistogram:
+    """Counts of durations; each is rounded up to whole microseconds."""
 
     __slots__ = ("_buckets", "_largest", "_sum")
 
@@ -31,35 +30,31 @@ class Histogram:
         self._sum = 0.0
 
     def record(self, seconds: float) -> None:
-        """Count a duration; a negative one, of a clock that was set back, as none."""
+        """Count a duration; a negative one, of a clock that was set back, as 0."""
         self._buckets[_bucket(math.ceil(max(seconds, 0) * _UNITS))] += 1
         self._sum += seconds
         self._largest = max(self._largest, seconds)
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of durations."""
         return self._buckets.total()
 
     @property
     def largest(self) -> float:
-        """The longest in seconds, exactly; 0 where there is none."""
+        """The longest duration in seconds, exact; 0 if there is none."""
         return self._largest
 
     @property
     def mean(self) -> float:
-        """Seconds; 0 where there is none."""
+        """The mean in seconds; 0 if there is none."""
         return self._sum / self.count if self.count else 0.0
 
     def percentile(self, percent: float) -> float:
-        """Tell what a share of the durations does not exceed.
+        """Return the duration at a rank in seconds, at most one part in 128 too long; 0 if there is none.
 
         Args:
             percent: more than 0, at most 100.
-
-        Returns:
-            seconds, at most one part in 128 more than the duration at that rank, and never less; 0 where
-            there is none.
         """
         rank = math.ceil(self.count * percent / 100)
         reached = 0
@@ -70,11 +65,7 @@ class Histogram:
         return 0.0
 
     def shares(self) -> Iterator[tuple[float, float]]:
-        """Give the whole distribution.
-
-        Yields:
-            seconds, and the share of durations (0 to 1) that do not exceed them, both rising.
-        """
+        """Yield seconds and the share of durations (0 to 1) that do not exceed them, both increasing."""
         count, reached = self.count, 0
         for bucket in sorted(self._buckets):
             reached += self._buckets[bucket]
@@ -82,13 +73,13 @@ class Histogram:
 
 
 def _bucket(value: int) -> int:
-    """The number of a value's bucket: as the values go, so do the numbers."""
+    """Return the number of a value's bucket; larger values have larger numbers."""
     shift = max(value.bit_length() - _BITS - 1, 0)
     return (shift << _BITS) + (value >> shift)
 
 
 def _last(bucket: int) -> int:
-    """The largest value of a bucket."""
+    """Return the largest value of a bucket."""
     if bucket < _EXACT:
         return bucket
     shift = (bucket >> _BITS) - 1

@@ -1,4 +1,4 @@
-"""Infra-envs for a load test, registered with assisted-service's API and deregistered behind it."""
+"""Infra-envs for a load test: registered with assisted-service's API before it, deregistered after it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from image_service.errors import Unavailable
-
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterator, Mapping
 
 _COLLECTION = "/api/assisted-install/v2/infra-envs"
-_SECONDS = 30.0
-_LONGEST_DETAIL = 300
+_TIMEOUT_SECONDS = 30.0
+_MAX_DETAIL_BYTES = 300
+
+
+class RegistrationError(Exception):
+    """The API is unreachable, or refused to register an infra-env; the message says why."""
 
 
 @contextmanager
@@ -27,20 +29,20 @@ def registered(
     token: str | None,
     context: ssl.SSLContext,
 ) -> Iterator[list[str]]:
-    """Register infra-envs for as long as the block lasts. Blocks.
+    """Register infra-envs for the duration of the block. Blocks.
 
     Args:
         api: URL of the API's server.
         count: how many.
         build: version and architecture of their base image.
-        token: bearer token of the API; None: it asks for none.
-        context: whom to trust.
+        token: bearer token of the API, if it needs one.
+        context: certificates to trust.
 
     Yields:
         their identifiers.
 
     Raises:
-        Unavailable: the API cannot be reached, or refuses; says why.
+        RegistrationError: the API is unreachable or refused.
     """
     version, architecture = build
     fields = {
@@ -49,50 +51,50 @@ def registered(
         "ignition_config_override": '{"ignition": {"version": "3.2.0"}}',
     }
     with closing(_connect(api, context)) as connection:
-        asked = _Api(connection, {"Authorization": f"Bearer {token}"} if token else {})
-        made: list[str] = []
+        client = _InfraEnvApi(connection, {"Authorization": f"Bearer {token}"} if token else {})
+        identifiers: list[str] = []
         try:
             for number in range(count):
-                infra_env = asked.register({"name": f"loadtest-{number + 1}", **fields})
-                made.append(infra_env)  # one by one: those that were made are to go, whatever happens
-            yield made
+                infra_env = client.register({"name": f"loadtest-{number + 1}", **fields})
+                identifiers.append(infra_env)  # at once: those registered before an error are deregistered
+            yield identifiers
         finally:
-            connection.close()  # which the server may have done long ago; the next request opens another
-            for infra_env in made:
-                asked.deregister(infra_env)
+            connection.close()  # the server may have closed it during the test; a request reconnects
+            for identifier in identifiers:
+                client.deregister(identifier)
 
 
 def _connect(api: str, context: ssl.SSLContext) -> http.client.HTTPConnection:
     parts = urlsplit(api)
     if parts.scheme == "https":
-        return http.client.HTTPSConnection(parts.netloc, timeout=_SECONDS, context=context)
-    return http.client.HTTPConnection(parts.netloc, timeout=_SECONDS)
+        return http.client.HTTPSConnection(parts.netloc, timeout=_TIMEOUT_SECONDS, context=context)
+    return http.client.HTTPConnection(parts.netloc, timeout=_TIMEOUT_SECONDS)
 
 
-class _Api:
-    """The API, over a connection that is made anew where it has been closed."""
+class _InfraEnvApi:
+    """The API's client, over a connection that reconnects when it was closed."""
 
     def __init__(self, connection: http.client.HTTPConnection, credentials: Mapping[str, str]) -> None:
         self._connection = connection
         self._headers = {"Content-Type": "application/json", **credentials}
 
     def register(self, fields: Mapping[str, str]) -> str:
-        status, body = self._ask("POST", _COLLECTION, json.dumps(fields))
+        status, body = self._request("POST", _COLLECTION, json.dumps(fields))
         with suppress(ValueError, TypeError, KeyError):
             if status == http.client.CREATED:
                 return str(json.loads(body)["id"])
-        told = body[:_LONGEST_DETAIL].decode(errors="replace")
-        raise Unavailable(f"the API registers no infra-env; it answers {status}: {told!a}")
+        detail = body[:_MAX_DETAIL_BYTES].decode(errors="replace")
+        raise RegistrationError(f"the API refused to register an infra-env: status {status}, {detail!a}")
 
     def deregister(self, infra_env: str) -> None:
-        with suppress(Unavailable):  # it is no part of the test
-            self._ask("DELETE", f"{_COLLECTION}/{infra_env}", None)
+        with suppress(RegistrationError):  # the result of the test does not depend on it
+            self._request("DELETE", f"{_COLLECTION}/{infra_env}", None)
 
-    def _ask(self, method: str, path: str, body: str | None) -> tuple[int, bytes]:
+    def _request(self, method: str, path: str, body: str | None) -> tuple[int, bytes]:
         try:
             self._connection.request(method, path, body, self._headers)
-            answer = self._connection.getresponse()
-            return answer.status, answer.read()
+            response = self._connection.getresponse()
+            return response.status, response.read()
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
-            raise Unavailable(f"the API cannot be asked: {str(error) or type(error).__name__}") from None
+            raise RegistrationError(f"the API is unreachable: {str(error) or type(error).__name__}") from None

@@ -1,4 +1,4 @@
-"""Objectives as they are stated on the command line: ``p99<200ms``, ``errors<0.1%``, ``throughput>1GB/s``."""
+"""Objectives of the command line: ``p99<200ms``, ``errors<0.1%``, ``throughput>1GB/s``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Timing(StrEnum):
-    """What is timed. All of it is counted by the client, from when a request was due."""
+    """What the client times, each from when the request was due."""
 
     REQUEST = "request"
     HEAD = "head"
@@ -25,7 +25,7 @@ class Timing(StrEnum):
 
 
 class Dimension(StrEnum):
-    """What a value is a number of."""
+    """The dimension of a value; its own unit is the enumeration's value."""
 
     SECONDS = "s"
     SHARE = ""
@@ -52,23 +52,25 @@ _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
-_STATED = re.compile(r"([a-z-]+\.)?([a-z]+[0-9]*(?:\.[0-9]+)?)\s*(<=|>=|<|>)\s*([0-9]+(?:\.[0-9]+)?)\s*(\S*)")
+_OBJECTIVE = re.compile(
+    r"([a-z-]+\.)?([a-z]+[0-9]*(?:\.[0-9]+)?)\s*(<=|>=|<|>)\s*([0-9]+(?:\.[0-9]+)?)\s*(\S*)"
+)
 _PERCENTILE = re.compile(r"p([0-9]{1,2}(?:\.[0-9]+)?|100)")
 _STATISTICS = ("max", "mean")
 
 
 @attrs.frozen
 class Objective:
-    """What a load test is to show.
+    """A bound that a load test must meet.
 
     Args:
-        text: as it was stated.
+        text: as on the command line.
         statistic: ``max``, ``mean`` or a percentile (``p99.9``) of a timing; or ``errors``, ``refusals``,
             ``throughput``, ``requests``.
-        timing: of what; None: of nothing, it is a rate.
+        timing: None for these rates.
         comparison: ``<``, ``<=``, ``>`` or ``>=``.
         bound: in the dimension's own unit.
-        dimension: of the bound and of what is measured.
+        dimension: of the bound and of the measured value.
     """
 
     text: str
@@ -79,32 +81,25 @@ class Objective:
     dimension: Dimension
 
     def is_met_by(self, measured: float | None) -> bool:
-        """Judge a measurement; of what was not measured nothing is known, so nothing is met."""
+        """Return True if the measured value meets the bound; None (not measured) does not."""
         return measured is not None and _OPERATORS[self.comparison](measured, self.bound)
 
     @property
     def percent(self) -> float | None:
-        """The percentile that it is about; None: it is about none."""
+        """The percentile; None for another statistic."""
         found = _PERCENTILE.fullmatch(self.statistic)
         return float(found[1]) if found else None
 
 
 def parse_objective(text: str) -> Objective:
-    """Read an objective.
+    """Parse an objective: ``[TIMING.]STATISTIC`` or a rate, a comparison, a number with its unit.
 
-    Args:
-        text: ``[TIMING.]STATISTIC`` or a rate, a comparison, a number with its unit.
-
-    Returns:
-        the objective; a statistic without a timing is that of whole requests.
-
-    Raises:
-        ValueError: what is wrong and what would be right.
+    A statistic without a timing is that of whole requests. Raises ValueError, which says what is right.
     """
-    stated = _STATED.fullmatch(text.strip())
-    if stated is None:
+    match = _OBJECTIVE.fullmatch(text.strip())
+    if match is None:
         raise ValueError("must be as p99<200ms, first-byte.max<=3s, errors<0.1% or throughput>1GB/s")
-    of, statistic, comparison, number, unit = stated.groups()
+    of, statistic, comparison, number, unit = match.groups()
     timing = None if statistic in _RATES and not of else _timing(of, statistic)
     dimension = _RATES[statistic] if timing is None else Dimension.SECONDS
     return Objective(
@@ -131,12 +126,12 @@ def _factor(unit: str, dimension: Dimension) -> float:
 
 
 def parse_bytes_per_second(text: str) -> float | None:
-    """Read ``10KiB/s`` or its like; None: it is nothing of the kind."""
+    """Parse bytes per second, such as ``10KiB/s``; None if the text is something else."""
     return _rate(text, Dimension.BYTES_PER_SECOND)
 
 
 def parse_per_second(text: str) -> float | None:
-    """Read ``20/s``; None: it is nothing of the kind."""
+    """Parse events per second, such as ``20/s``; None if the text is something else."""
     return _rate(text, Dimension.PER_SECOND)
 
 
@@ -147,16 +142,8 @@ def _rate(text: str, dimension: Dimension) -> float | None:
     return float(found[1]) * _UNITS[dimension][found[2]] or None
 
 
-def tell(value: float, dimension: Dimension) -> str:
-    """Write a value in the unit in which it is read most easily.
-
-    Args:
-        value: in the dimension's own unit.
-        dimension: what it is a number of.
-
-    Returns:
-        three digits or more, and the unit.
-    """
+def format_value(value: float, dimension: Dimension) -> str:
+    """Format a value, given in the dimension's own unit, with three digits or more in a readable unit."""
     if dimension is Dimension.SHARE:
         return f"{value * 100:.3g} %"
     units = {unit: factor for unit, factor in _UNITS[dimension].items() if unit != "m" and "i" not in unit}

@@ -1,27 +1,28 @@
-"""The command line of a load test: all that is wrong with it is told at once."""
+"""The options of a load test, parsed from the command line; all faults are reported together."""
 
 from __future__ import annotations
 
+import os
 import re
+import ssl
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
-from image_service.errors import ConfigurationError
 from image_service.loadtest.objectives import parse_bytes_per_second, parse_objective, parse_per_second
-from image_service.loadtest.plan import Plan
-from image_service.loadtest.profiles import Profile
-from image_service.loadtest.targets import (
+from image_service.loadtest.plan import (
     PLACEHOLDER,
+    Plan,
     build_of,
     check_identifiers,
     fill,
+    parse_base_url,
     parse_lines,
     parse_target,
 )
-from image_service.settings.parsers import base_url, ca_file, writable_directory
+from image_service.loadtest.profiles import Profile
 
 if TYPE_CHECKING:
     import argparse
@@ -51,21 +52,25 @@ _OWN_FIELDS = {
 }
 
 
+class OptionsError(Exception):
+    """The command line is invalid; the message has a line for each fault, without possible credentials."""
+
+
 @attrs.frozen(kw_only=True)
-class Stated:
-    """What the command line says.
+class LoadTestOptions:
+    """The parsed command line.
 
     Args:
         plan: all but its targets.
-        objectives: what is to be shown.
-        templates: URLs, in which an infra-env may have to be put.
+        objectives: what the test must show.
+        templates: URLs, perhaps with ``PLACEHOLDER``.
         infra_envs: identifiers for the templates.
-        register: how many infra-envs are to be registered, instead.
-        build: version and architecture to register them for; None: none are.
-        api: where; None: nowhere.
-        report: directory for the report; None: none.
-        ca_file: authorities to trust beside the system's.
-        insecure: verify no certificate.
+        register: how many infra-envs to register instead.
+        build: version and architecture to register them for; None: none are registered.
+        api: URL of the API to register them with.
+        report: directory for the report; None: none is written.
+        ca_file: authorities to trust in addition to the system's.
+        insecure: do not verify certificates.
     """
 
     plan: Plan
@@ -80,26 +85,19 @@ class Stated:
     insecure: bool
 
     def plan_for(self, infra_envs: Iterable[str]) -> Plan:
-        """Complete the plan.
-
-        Args:
-            infra_envs: identifiers for the templates.
-
-        Returns:
-            the plan with its targets.
-        """
-        known = tuple(infra_envs)
-        urls = [url for template in self.templates for url in fill(template, known)]
+        """Return the plan with the targets for these identifiers."""
+        identifiers = tuple(infra_envs)
+        urls = [url for template in self.templates for url in fill(template, identifiers)]
         return attrs.evolve(self.plan, targets=tuple(map(parse_target, urls)))
 
 
-class _Reading:
-    """Parses texts, and keeps what is wrong with them."""
+class _FaultCollector:
+    """Parses texts, and collects the faults."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
 
-    def read(self, name: str, parse: Callable[[str], T], text: str | None, default: D) -> T | D:
+    def parse(self, name: str, parse: Callable[[str], T], text: str | None, default: D) -> T | D:
         if text is None:
             return default
         try:
@@ -114,54 +112,46 @@ class _Reading:
             self.faults.append(fault)
 
 
-def read_options(options: argparse.Namespace) -> Stated:
-    """Read the command line.
-
-    Args:
-        options: as ``image-service loadtest`` declares them.
-
-    Returns:
-        what is to be done.
-
-    Raises:
-        ConfigurationError: it makes no sense; a line for each fault, without what may be a credential.
-    """
-    reading = _Reading()
-    profile = Profile(options.profile)
-    templates = tuple(options.urls) + reading.read("--urls", _read_lines, options.urls_file, ())
-    infra_envs, register = _infra_envs(reading, options.infra_envs)
-    build = _check_urls(reading, templates, infra_envs, register, options.api)
-    per_client = _rate(reading, options.rate, profile)
-    objectives = [reading.read(f"--slo {text!a}", parse_objective, text, None) for text in options.slo]
-    stated = Stated(
+def parse_options(arguments: argparse.Namespace) -> LoadTestOptions:
+    """Parse what ``image-service loadtest`` declares; raises OptionsError."""
+    collector = _FaultCollector()
+    parse = collector.parse
+    profile = Profile(arguments.profile)
+    templates = tuple(arguments.urls) + parse("--urls", _read_lines, arguments.urls_file, ())
+    infra_envs, register = _infra_envs(collector, arguments.infra_envs)
+    build = _check_urls(collector, templates, infra_envs, register, arguments.api)
+    requests_per_second, bytes_per_second = _rate(collector, arguments.rate, profile)
+    objectives = [parse(f"--slo {text!a}", parse_objective, text, None) for text in arguments.slo]
+    fields = [field for text in arguments.header for field in parse("--header", _fields, text, ())]
+    options = LoadTestOptions(
         plan=Plan(
             targets=(),
             profile=profile,
-            clients=reading.read("--clients", _number(1, MAX_CLIENTS), options.clients, 1),
-            seconds=reading.read("--duration", parse_duration, options.duration, 1.0),
-            requests_per_second=per_client[0],
-            bytes_per_second=per_client[1],
-            timeout_seconds=reading.read("--timeout", parse_duration, options.timeout, 1.0),
-            fields=_read_fields(reading, options.header),
-            checks=reading.read("--check", _number(0, MAX_REGISTERED), options.check, 0),
+            clients=parse("--clients", _number(1, MAX_CLIENTS), arguments.clients, 1),
+            seconds=parse("--duration", parse_duration, arguments.duration, 1.0),
+            requests_per_second=requests_per_second,
+            bytes_per_second=bytes_per_second,
+            timeout_seconds=parse("--timeout", parse_duration, arguments.timeout, 1.0),
+            fields=tuple(fields),
+            checks=parse("--check", _number(0, MAX_REGISTERED), arguments.check, 0),
         ),
         objectives=tuple(filter(None, objectives)),
         templates=templates,
         infra_envs=infra_envs,
         register=register,
         build=build,
-        api=reading.read("--api", base_url, options.api, None),
-        report=reading.read("--report", writable_directory, options.report, None),
-        ca_file=reading.read("--cacert", ca_file, options.cacert, None),
-        insecure=options.insecure,
+        api=parse("--api", parse_base_url, arguments.api, None),
+        report=parse("--report", _writable_directory, arguments.report, None),
+        ca_file=parse("--cacert", _ca_file, arguments.cacert, None),
+        insecure=arguments.insecure,
     )
-    if reading.faults:
-        raise ConfigurationError("\n".join(reading.faults))
-    return stated
+    if collector.faults:
+        raise OptionsError("\n".join(collector.faults))
+    return options
 
 
 def parse_duration(text: str) -> float:
-    """Read ``30s``, ``5m``, ``1h`` or seconds; raises ValueError."""
+    """Parse ``30s``, ``5m``, ``1h`` or seconds; raises ValueError."""
     found = _DURATION.fullmatch(text)
     seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
     if not 0 < seconds <= MAX_SECONDS:
@@ -186,11 +176,11 @@ def _read_lines(name: str) -> tuple[str, ...]:
     return lines
 
 
-def _infra_envs(reading: _Reading, text: str | None) -> tuple[tuple[str, ...], int]:
-    """A number of infra-envs to register; else a file of identifiers."""
+def _infra_envs(collector: _FaultCollector, text: str | None) -> tuple[tuple[str, ...], int]:
+    """Parse the number of infra-envs to register, or a file of identifiers."""
     if text is not None and text.isdecimal():
-        return (), reading.read("--infra-envs", _number(1, MAX_REGISTERED), text, 1)
-    return reading.read("--infra-envs", _read_identifiers, text, ()), 0
+        return (), collector.parse("--infra-envs", _number(1, MAX_REGISTERED), text, 1)
+    return collector.parse("--infra-envs", _read_identifiers, text, ()), 0
 
 
 def _read_identifiers(name: str) -> tuple[str, ...]:
@@ -200,45 +190,48 @@ def _read_identifiers(name: str) -> tuple[str, ...]:
 
 
 def _check_urls(
-    reading: _Reading, templates: tuple[str, ...], infra_envs: tuple[str, ...], register: int, api: str | None
+    collector: _FaultCollector,
+    templates: tuple[str, ...],
+    infra_envs: tuple[str, ...],
+    register: int,
+    api: str | None,
 ) -> tuple[str, str] | None:
-    """Say what is wrong with the URLs, each by its number: what is in them may be a credential."""
-    reading.require(templates, "there is no URL: give one, or a file of them (--urls)")
+    """Report faults by the number of a URL, which may hold a credential; return the build to register for."""
+    collector.require(templates, "a URL is required, or a file of URLs (--urls)")
     for number, template in enumerate(templates, 1):
-        reading.read(f"URL {number}", parse_target, template.replace(PLACEHOLDER, "x"), None)
-    open_ones = [template for template in templates if PLACEHOLDER in template]
-    given = bool(infra_envs or register)
-    reading.require(
-        given or not open_ones, f"{PLACEHOLDER} is in a URL: --infra-envs says what belongs there"
+        collector.parse(f"URL {number}", parse_target, template.replace(PLACEHOLDER, "x"), None)
+    unfilled = [template for template in templates if PLACEHOLDER in template]
+    has_infra_envs = bool(infra_envs or register)
+    collector.require(
+        has_infra_envs or not unfilled,
+        f"{PLACEHOLDER} is in a URL: --infra-envs must provide the identifiers",
     )
-    reading.require(open_ones or not given, f"--infra-envs: no URL has {PLACEHOLDER} in it")
-    reading.require(api or not register, "--infra-envs: a number needs --api, where they are registered")
-    reading.require(register or not api, "--api: needs --infra-envs with a number, that are registered there")
-    if not (register and open_ones):
+    collector.require(unfilled or not has_infra_envs, f"--infra-envs: no URL has {PLACEHOLDER} in it")
+    collector.require(api or not register, "--infra-envs: a number needs --api to register them")
+    collector.require(register or not api, "--api: needs --infra-envs with the number to register")
+    if not (register and unfilled):
         return None
-    return reading.read("--infra-envs", build_of, open_ones[0], None)
+    return collector.parse("--infra-envs", build_of, unfilled[0], None)
 
 
-def _rate(reading: _Reading, text: str | None, profile: Profile) -> tuple[float | None, float | None]:
-    """Requests a second, or bytes a second."""
+def _rate(
+    collector: _FaultCollector, text: str | None, profile: Profile
+) -> tuple[float | None, float | None]:
+    """Parse requests per second, or bytes per second."""
     if text is None:
         return None, None
     requests, byte_count = parse_per_second(text), parse_bytes_per_second(text)
     if requests is None and byte_count is None:
-        reading.faults.append("--rate: must be requests a second as 20/s, or bytes a second as 10KiB/s")
+        collector.faults.append("--rate: must be requests per second as 20/s, or bytes per second as 10KiB/s")
     if byte_count is not None and profile.is_mount:
-        reading.faults.append(
-            "--rate: bytes a second are for --profile download; ranges have requests a second"
+        collector.faults.append(
+            "--rate: bytes per second need --profile download; ranges take requests per second"
         )
     return requests, byte_count
 
 
-def _read_fields(reading: _Reading, texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    return tuple(field for text in texts for field in reading.read("--header", _fields, text, ()))
-
-
 def _fields(text: str) -> tuple[tuple[str, str], ...]:
-    """A field, or those of the file behind an @."""
+    """Parse a field, or those of a file after @."""
     lines = _read_lines(text[1:]) if text.startswith("@") else (text,)
     return tuple(map(_field, lines))
 
@@ -250,3 +243,21 @@ def _field(line: str) -> tuple[str, str]:
     if found[1].lower() in _OWN_FIELDS:
         raise ValueError(f"{found[1]} is set by the load test itself")
     return found[1], found[2] or ""
+
+
+def _ca_file(name: str) -> Path:
+    path = Path(name)
+    path.read_bytes()
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except OSError:
+        raise ValueError("must be a file of certificates in PEM form") from None
+    return path
+
+
+def _writable_directory(name: str) -> Path:
+    path = Path(name)
+    existing = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise ValueError(f"must be a directory that this process may write; {existing} is not")
+    return path

@@ -1,4 +1,4 @@
-"""Which ranges are read of an image, as machines read it. Offsets and lengths are in bytes."""
+"""The ranges that machines read of an image: synthetic traces. Offsets and lengths are in bytes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ if TYPE_CHECKING:
     from random import Random
 
 BLOCK = 4096
-"""Ranges begin at multiples of this, and end there or with the image."""
+"""Ranges begin at multiples of this, and end at one or with the image."""
 SHORTEST_BLOCKS, LONGEST_BLOCKS = 1, 32  # 4 to 128 KiB
 MOUNT_RANGES = 3000
 BOOT_RANGES = 100
 DIRECTORY_BYTES = 1024 * 1024
-"""Where volume descriptors, path tables and directories are: ISO 9660 has them in front."""
+"""Volume descriptors, path tables and directories, which come first in ISO 9660."""
 BOOT_BYTES = 16 * 1024 * 1024
-"""What follows them: boot loaders, their configuration, the EFI system partition."""
+"""The boot loaders, their configuration and the EFI system partition follow."""
 _DIRECTORY_FIRST = 16
 _JUMP_ONE_IN = 32
 
 
 class Profile(StrEnum):
-    """How a client reads."""
+    """How a client reads images."""
 
     MOUNT = "mount"
     BOOT = "boot"
@@ -31,20 +31,17 @@ class Profile(StrEnum):
 
     @property
     def is_mount(self) -> bool:
-        """Whether it reads ranges; else the whole image."""
+        """True if it reads ranges; otherwise it reads whole images."""
         return self is not Profile.DOWNLOAD
 
 
 def ranges(profile: Profile, size: int, random: Random) -> Iterator[tuple[int, int]]:
-    """Make the ranges of one mount.
+    """Yield start and stop of the ranges of one mount; an empty image has none.
 
     Args:
         profile: one that ``is_mount``.
         size: of the image.
-        random: where chance comes from.
-
-    Returns:
-        the first offset of each range and the one behind its last; none where the image is empty.
+        random: equal seeds make equal ranges.
     """
     if size == 0:
         return iter(())
@@ -52,7 +49,7 @@ def ranges(profile: Profile, size: int, random: Random) -> Iterator[tuple[int, i
 
 
 def _mount(size: int, random: Random) -> Iterator[tuple[int, int]]:
-    """What a BMC passes on while a machine boots and installs: mostly sequential, with looks back."""
+    """The ranges of a BMC while a machine boots and installs: mostly sequential, with jumps back."""
     position = _aligned(random.randrange(size))
     for number in range(MOUNT_RANGES):
         if number < _DIRECTORY_FIRST or random.randrange(_JUMP_ONE_IN) == 0:
@@ -65,7 +62,7 @@ def _mount(size: int, random: Random) -> Iterator[tuple[int, int]]:
 
 
 def _boot(size: int, random: Random) -> Iterator[tuple[int, int]]:
-    """The first seconds: directories here and there, then what is behind them from the beginning."""
+    """The ranges of the first seconds: directories at random, then everything from the start."""
     for _ in range(_DIRECTORY_FIRST):
         yield _read(_aligned(random.randrange(min(DIRECTORY_BYTES, size))), size, random)
     position = 0

@@ -1,4 +1,4 @@
-"""Whether what was read is what it has to be: one version for a whole mount, equal bytes at equal offsets."""
+"""Verifies responses: one version for a whole mount, equal bytes at equal offsets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SLOTS = 1_048_573
-"""Blocks whose digests are kept: 4 GiB of images in 16 MiB of memory. A prime, over which keys spread."""
+"""Number of block digests kept: 4 GiB of images in 16 MiB of memory. A prime, so that keys spread."""
 _BLOCKS_OF_A_VERSION = 1 << 40
 _VERSIONS = 1 << 22
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")
@@ -23,8 +23,8 @@ _CHECKSUM = re.compile(rb"([0-9a-f]{64})  [^\n]*\n?")
 OK, PARTIAL_CONTENT = 200, 206
 
 
-class Fault(StrEnum):
-    """What must not be, however much the load."""
+class VerificationFault(StrEnum):
+    """What is wrong with a response, under any load."""
 
     RANGE_IGNORED = "range-ignored"
     CONTENT_RANGE = "content-range"
@@ -36,7 +36,7 @@ class Fault(StrEnum):
 
 
 @attrs.frozen
-class Answer:
+class ResponseHead:
     """The head of a response.
 
     Args:
@@ -49,56 +49,46 @@ class Answer:
 
     @property
     def length(self) -> int | None:
-        """Content-Length; None: there is none, or no number."""
+        """Content-Length; None if it is absent or not a number."""
         text = self.fields.get("content-length", "")
         return int(text) if text.isdecimal() else None
 
 
-class Blocks:
-    """Digests of the aligned blocks that were read, for comparison with what is read again.
+class BlockDigests:
+    """Digests of the aligned blocks that were read, for comparison with later reads.
 
-    Each block has one slot that it shares with others; the latest has it. So memory is bounded, the check
-    costs little, and of very many images only the latest reads are compared.
+    Several blocks share a slot, which holds the latest of them. So memory is bounded, and of very many images
+    only the latest reads are compared.
 
     Args:
-        slots: how many; best a prime.
+        slots: how many; preferably a prime.
     """
 
     def __init__(self, slots: int = SLOTS) -> None:
         self._slots = slots
         self._keys = array("q", bytes(8 * slots))
         self._digests = array("q", bytes(8 * slots))
-        self._versions: dict[tuple[int, str], int] = {}
+        self._versions: dict[tuple[int, str] | None, int] = {}
         self._latest = 0
         self.compared = 0
 
     def version(self, image: int, etag: str | None) -> int:
-        """Give the number of what must have the same bytes wherever it is read.
-
-        Args:
-            image: its number.
-            etag: as it was told; None: nothing tells whether another mount has the same bytes.
-
-        Returns:
-            the number of the image with this ETag; without one, a new number.
-        """
-        if etag is None:
-            return self._new()
-        key = image, etag
-        if key not in self._versions:
-            self._versions[key] = self._new()
-        return self._versions[key]
+        """Return the number of an image's version; without an ETag, a new one for each mount."""
+        key = (image, etag) if etag is not None else None
+        if key in self._versions:
+            return self._versions[key]
+        self._latest = self._latest % (_VERSIONS - 1) + 1  # not 0, which is the key of an empty slot
+        if key is not None:
+            self._versions[key] = self._latest
+        return self._latest
 
     def check(self, version: int, start: int, data: bytes) -> int | None:
-        """Compare blocks with what was read of them before.
+        """Compare blocks with earlier reads; return the offset of the first that differs, or None.
 
         Args:
-            version: as ``version`` gave it.
+            version: of the image.
             start: offset of the first block, a multiple of ``BLOCK``.
-            data: whole blocks; the last may be shorter where the image ends.
-
-        Returns:
-            offset of the first block that differs; None: none does.
+            data: whole blocks; the last of the image may be shorter.
         """
         keys, digests, view = self._keys, self._digests, memoryview(data)
         key = version * _BLOCKS_OF_A_VERSION + start // BLOCK
@@ -114,22 +104,18 @@ class Blocks:
             key += 1
         return differs
 
-    def _new(self) -> int:
-        self._latest = self._latest % (_VERSIONS - 1) + 1  # 0 is nobody's: empty slots have that key
-        return self._latest
 
-
-class Content:
-    """The content of one answer, as it comes: cut into aligned blocks, which are compared.
+class ContentCheck:
+    """Compares the content of one response as it arrives, in aligned blocks.
 
     Args:
-        blocks: what they are compared with.
-        version: as ``Blocks.version`` gave it.
-        start: offset of its first byte in the image.
+        blocks: of earlier reads.
+        version: of the image.
+        start: offset of the first byte in the image.
         size: of the image.
     """
 
-    def __init__(self, blocks: Blocks, version: int, start: int, size: int) -> None:
+    def __init__(self, blocks: BlockDigests, version: int, start: int, size: int) -> None:
         self._blocks = blocks
         self._version = version
         self._position = start
@@ -138,7 +124,7 @@ class Content:
         self.differs_at: int | None = None
 
     def feed(self, data: bytes) -> None:
-        """Take more of it."""
+        """Compare the next bytes."""
         data = self._rest + data if self._rest else data
         position = self._position
         stop = position + len(data)
@@ -154,64 +140,57 @@ class Content:
 
 
 @attrs.define
-class Mount:
-    """What all answers of one mount have in common.
+class MountCheck:
+    """Checks that all responses of one mount are of one version.
 
     Args:
         image: number of the image.
-        blocks: what was read of it, by all.
-        size: of the image; None until the first answer.
-        etag: of the version; None: none, or not known yet.
-        version: its number; None until the first answer.
+        blocks: of earlier reads, by all clients.
+        size: of the image; None until the first response.
+        etag: None until the first response, or if the server sends none.
+        version: its number; None until the first response.
     """
 
     image: int
-    blocks: Blocks = attrs.field(repr=False)
+    blocks: BlockDigests = attrs.field(repr=False)
     size: int | None = None
     etag: str | None = None
     version: int | None = None
 
-    def check_head(self, answer: Answer) -> Fault | None:
-        """Judge an answer that is about the whole image."""
-        if answer.length is None:
-            return Fault.LENGTH
-        return self._check_version(answer, answer.length)
+    def check_head(self, head: ResponseHead) -> VerificationFault | None:
+        """Return what is wrong with the head of a response with the whole image."""
+        if head.length is None:
+            return VerificationFault.LENGTH
+        return self._check_version(head, head.length)
 
-    def check_range(self, answer: Answer, start: int, stop: int) -> Fault | None:
-        """Judge the head of an answer to a request for a range of the image."""
-        if answer.status == OK:
-            return Fault.RANGE_IGNORED
-        told = _CONTENT_RANGE.fullmatch(answer.fields.get("content-range", ""))
-        if told is None or (int(told[1]), int(told[2])) != (start, stop - 1):
-            return Fault.CONTENT_RANGE
-        if answer.length != stop - start:
-            return Fault.LENGTH
-        return self._check_version(answer, int(told[3]))
+    def check_range(self, head: ResponseHead, start: int, stop: int) -> VerificationFault | None:
+        """Return what is wrong with the head of a response with a range."""
+        if head.status == OK:
+            return VerificationFault.RANGE_IGNORED
+        match = _CONTENT_RANGE.fullmatch(head.fields.get("content-range", ""))
+        if match is None or (int(match[1]), int(match[2])) != (start, stop - 1):
+            return VerificationFault.CONTENT_RANGE
+        if head.length != stop - start:
+            return VerificationFault.LENGTH
+        return self._check_version(head, int(match[3]))
 
-    def content(self, start: int) -> Content:
-        """Begin to compare content; an answer must have been judged before."""
+    def check_content(self, start: int) -> ContentCheck:
+        """Return the check of a response's content; its head has been checked."""
         assert self.version is not None  # noqa: S101 - for the type
         assert self.size is not None  # noqa: S101 - same
-        return Content(self.blocks, self.version, start, self.size)
+        return ContentCheck(self.blocks, self.version, start, self.size)
 
-    def _check_version(self, answer: Answer, size: int) -> Fault | None:
-        etag = answer.fields.get("etag")
+    def _check_version(self, head: ResponseHead, size: int) -> VerificationFault | None:
+        etag = head.fields.get("etag")
         if self.version is None:
             self.size, self.etag = size, etag
             self.version = self.blocks.version(self.image, etag)
         if size != self.size:
-            return Fault.SIZE_CHANGED
-        return None if etag == self.etag else Fault.ETAG_CHANGED
+            return VerificationFault.SIZE_CHANGED
+        return None if etag == self.etag else VerificationFault.ETAG_CHANGED
 
 
 def parse_checksum(body: bytes) -> str | None:
-    """Read what ``sha256sum`` writes for one file.
-
-    Args:
-        body: its line.
-
-    Returns:
-        64 hexadecimal digits; None: it is something else.
-    """
+    """Return the 64 hexadecimal digits of a line of ``sha256sum``; None if it is something else."""
     found = _CHECKSUM.fullmatch(body)
     return found[1].decode() if found else None

@@ -1,4 +1,4 @@
-"""The load test as users start it: against the real service, and against servers wrong on purpose."""
+"""The load test as users start it: against the real service, and against servers with one mistake."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ COMMAND = (sys.executable, "-m", "image_service.cli", "loadtest")
 
 
 @attrs.frozen
-class Ran:
-    """What a load test left behind."""
+class Result:
+    """The results of a load test."""
 
     status: int
     output: str
@@ -49,19 +49,19 @@ class LoadTest:
 
     directory: Path
 
-    def run(self, *arguments: str) -> Ran:
-        """Run one to its end; it reads for half a second unless told otherwise."""
+    def run(self, *arguments: str) -> Result:
+        """Run one to its end; for half a second by default."""
         options = ("--clients=4", "--duration=0.5s", f"--report={self.directory}")
         command = (*COMMAND, *options, *arguments)
         environment = os.environ | {"STANDALONE_TOKEN": TOKEN}
         ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         return self.ran(ran.returncode, ran.stdout, ran.stderr)
 
-    def ran(self, status: int, output: str, errors: str) -> Ran:
+    def ran(self, status: int, output: str, errors: str) -> Result:
         """Read what it wrote."""
         assert errors == ""
         assert (self.directory / "report.html").read_text().startswith("<!doctype html>")
-        return Ran(status, output, json.loads((self.directory / "report.json").read_text()))
+        return Result(status, output, json.loads((self.directory / "report.json").read_text()))
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_untrusted_certificate_ends_the_load_test_before_it_reads(
     ran = load_test.run(service.url + TEMPLATE.format(infra_env="x"))
     assert ran.status == 1
     assert set(ran.report["counts"]["errors"]) == {"tls-untrusted"}
-    assert "tls-untrusted: no trusted authority vouches for the certificate; --cacert FILE" in ran.output
+    assert "tls-untrusted: no trusted authority issued the certificate; --cacert FILE" in ran.output
 
 
 def test_api_that_registers_no_infra_env_is_reported(service: Service) -> None:
@@ -115,10 +115,10 @@ def test_api_that_registers_no_infra_env_is_reported(service: Service) -> None:
     command = (*COMMAND, template, "--infra-envs=1", f"--api={service.api_url}")
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 1
-    assert ran.stderr.startswith("image-service: the API registers no infra-env; it answers 401")
+    assert ran.stderr.startswith("image-service: the API refused to register an infra-env: status 401")
 
 
-def sound(reply: Reply) -> Reply:
+def correct(reply: Reply) -> Reply:
     return reply
 
 
@@ -172,7 +172,7 @@ def test_wrong_bytes_fail_the_load_test_whatever_the_objectives(
 
 
 def bytes_of_the_connection(reply: Reply) -> Reply:
-    """What a server without ETags may do: each mount gets bytes of its own."""
+    """Give each mount bytes of its own, as a server without ETags may."""
     fields = {name: value for name, value in reply.fields.items() if name != "ETag"}
     status = 404 if reply.is_digest else reply.status
     other = bytes(byte ^ reply.connection % 256 for byte in reply.body)
@@ -218,8 +218,8 @@ def busy(reply: Reply) -> Reply:
 @pytest.mark.parametrize(
     ("mistake", "objective", "errors"),
     [
-        (sound, "throughput>9999GB/s", set()),
-        (sound, "requests>9999999/s", set()),
+        (correct, "throughput>9999GB/s", set()),
+        (correct, "requests>9999999/s", set()),
         (resets, "errors<0.1%", {"reset"}),
         (closes, "errors<0.1%", {"closed"}),
         (garbage, "errors<0.1%", {"malformed"}),

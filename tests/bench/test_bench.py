@@ -63,7 +63,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "*HEAD*",
     ],
 )
-def test_a_race_compares_the_service_with_nginx(directory: Path, pattern: str) -> None:
+def test_comparison_has_service_and_nginx(directory: Path, pattern: str) -> None:
     needs_client("wrk")
     needs_client("nginx")
     written = directory / "race.json"
@@ -91,7 +91,7 @@ def test_a_race_compares_the_service_with_nginx(directory: Path, pattern: str) -
         ("*more workers", {"WORKERS=2 ÷ WORKERS=1", "WORKERS=2, CPU time"}),
     ],
 )
-def test_a_study_finds_its_figures(directory: Path, pattern: str, figures: set[str]) -> None:
+def test_study_measures_its_figures(directory: Path, pattern: str, figures: set[str]) -> None:
     needs_client("wrk")
     needs_client("nginx")
     written = directory / "study.json"
@@ -105,7 +105,7 @@ def test_a_study_finds_its_figures(directory: Path, pattern: str, figures: set[s
 
 
 @pytest.mark.acceptance
-def test_a_soak_reads_memory_and_judges_its_slope(tmp_path: Path) -> None:
+def test_soak_measures_memory_and_its_slope(tmp_path: Path) -> None:
     written = tmp_path / "soak.json"
     few = ("--ranges", "2000", "--infra-envs", "20", "--warm-up", "2", "--parts", "4", "--megabytes", "16")
     run("bench.soak", *few, "--json", written)
@@ -116,7 +116,7 @@ def test_a_soak_reads_memory_and_judges_its_slope(tmp_path: Path) -> None:
     assert {finding["unit"] for finding in document["findings"]} == {"MiB"}
 
 
-def test_growth_is_told_as_a_slope() -> None:
+def test_memory_growth_is_reported_as_a_slope() -> None:
     memory = [100.0, 102.0, 104.0, 106.0]
     readings = [
         soak.ReadMode(ranges=number * 100_000, infra_envs=number, memory_mib=value)
@@ -127,7 +127,7 @@ def test_growth_is_told_as_a_slope() -> None:
     assert not meets(spread(figures[-1].values), figures[-1].target)
 
 
-def test_a_target_is_met_or_missed() -> None:
+def test_target_is_met_or_missed() -> None:
     assert meets(spread([1.0, 2.0, 9.0]), Target(at_least=2.0))
     assert not meets(spread([1.0, 2.0, 9.0]), Target(at_least=2.1))
     assert meets(spread([1.0, 2.0, 9.0]), Target(at_most=2.0))
@@ -144,7 +144,7 @@ def test_findings_of_several_runs_are_one_table() -> None:
     assert lines[-2:] == ["| a | b | c | 2.00 (1.00 to 30.0) ms | at most 1: missed |"] * 2
 
 
-def test_the_recording_is_of_3000_ranges_most_of_them_sequential() -> None:
+def test_mount_trace_is_within_the_image() -> None:
     ranges = list(recorded(960 * _MIB))
     assert len(ranges) == 3000
     assert all(4096 <= length <= 131072 for _, length in ranges)
@@ -153,7 +153,7 @@ def test_the_recording_is_of_3000_ranges_most_of_them_sequential() -> None:
     assert all(offset + length <= 16 * _MIB for offset, length in recorded(16 * _MIB))
 
 
-def test_scenarios_have_names_of_their_own(tmp_path: Path) -> None:
+def test_scenario_names_are_unique(tmp_path: Path) -> None:
     with ExitStack() as stack:
         names = [scenario.name for scenario in scenarios(Stage(QUICK, tmp_path, stack))]
     assert len(set(names)) == len(names)
@@ -163,7 +163,7 @@ def test_scenarios_have_names_of_their_own(tmp_path: Path) -> None:
     ("option", "status", "told"),
     [("--scenario", 1, "no scenario is like nothing"), ("--server", 2, "no server is called nothing")],
 )
-def test_a_name_that_fits_nothing_is_told(option: str, status: int, told: str) -> None:
+def test_unknown_name_is_reported(option: str, status: int, told: str) -> None:
     command = [sys.executable, "-m", "bench", "--list", option, "nothing"]
     result = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     assert result.returncode == status
@@ -171,7 +171,7 @@ def test_a_name_that_fits_nothing_is_told(option: str, status: int, told: str) -
 
 
 @pytest.mark.parametrize("effort", ["--rounds=0", "--seconds=-1", "--megabytes=x"])
-def test_nothing_is_measured_with_no_effort(effort: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_effort_below_one_is_refused(effort: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         parse([effort])
     assert caught.value.code == 2
@@ -179,7 +179,7 @@ def test_nothing_is_measured_with_no_effort(effort: str, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("content", [None, "no JSON"])
-def test_a_file_that_was_not_measured_is_told(
+def test_invalid_result_file_is_reported(
     content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "run.json"

@@ -29,7 +29,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
     ids=["v2", "v1"],
 )
-def test_a_group_says_what_its_processes_get(root: Path, parent: str, limits: dict[str, str]) -> None:
+def test_control_group_limits_the_cpu_share(root: Path, parent: str, limits: dict[str, str]) -> None:
     (root / parent).mkdir(exist_ok=True)
     with ExitStack() as stack:
         group = cores.bounding_group(stack, "one", 0.25)
@@ -43,12 +43,12 @@ def test_a_group_says_what_its_processes_get(root: Path, parent: str, limits: di
     assert not group.exists()
 
 
-def test_where_no_group_can_be_made_there_is_none(root: Path) -> None:
+def test_unwritable_control_groups_return_none(root: Path) -> None:
     root.rmdir()
     with ExitStack() as stack:
         assert cores.bounding_group(stack, "one", 0.25) is None
 
 
-def test_what_all_have_taken_does_not_shrink() -> None:
+def test_total_cpu_seconds_do_not_decrease() -> None:
     earlier = cores.taken_seconds()
     assert 0 < earlier <= cores.taken_seconds()

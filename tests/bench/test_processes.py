@@ -43,14 +43,14 @@ def child_of(pid: int) -> int:
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_children_count(read: Callable[[int], float]) -> None:
+def test_child_processes_count(read: Callable[[int], float]) -> None:
     """This one has more to do than its parent."""
     with forked(BUSY) as pid:
         of_child = read(child_of(pid))
         assert read(pid) > of_child > 0
 
 
-def test_a_child_that_has_ended_takes_no_memory() -> None:
+def test_zombie_child_has_no_memory() -> None:
     """And nobody has asked for its status yet, so that it is still one."""
     with forked("os._exit(0)", "os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT); print(flush=True)") as pid:
         assert child_of(pid)
@@ -58,7 +58,7 @@ def test_a_child_that_has_ended_takes_no_memory() -> None:
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_who_ends_while_all_are_read_is_left_out(
+def test_process_that_exits_meanwhile_is_skipped(
     read: Callable[[int], float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with forked(WAITING) as pid:
@@ -68,7 +68,7 @@ def test_who_ends_while_all_are_read_is_left_out(
         assert read(pid) > 0
 
 
-def test_threads_that_end_meanwhile_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_that_exits_meanwhile_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = [Path("/proc/self/task/0")]
     with forked(WAITING) as pid:
         monkeypatch.setattr(Path, "iterdir", lambda _: iter(gone))
@@ -76,7 +76,7 @@ def test_threads_that_end_meanwhile_are_left_out(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_a_process_that_has_ended_takes_nothing_that_can_be_read(read: Callable[[int], float]) -> None:
+def test_exited_process_raises_os_error(read: Callable[[int], float]) -> None:
     with subprocess.Popen(["true"]) as process:
         process.wait()
     with pytest.raises(OSError, match=r"No such process|Invalid argument|No such file"):

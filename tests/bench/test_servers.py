@@ -32,20 +32,22 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_server_that_ends_is_told_with_what_it_printed(log: Path) -> None:
+def test_server_that_exits_is_reported_with_its_output(log: Path) -> None:
     with ExitStack() as stack, pytest.raises(SystemExit) as caught:
         servers.start(stack, [sys.executable, "-c", UNABLE], log, never)
     assert str(caught.value).endswith("has ended with status 3 before it was up; one.log ends:\nno room\n")
 
 
-def test_a_server_that_never_answers_is_told_and_ended(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_that_never_answers_is_reported_and_stopped(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(servers, "_START_SECONDS", 0)
     with ExitStack() as stack, pytest.raises(SystemExit) as caught:
         servers.start(stack, [sys.executable, "-c", FOR_EVER], log, never)
     assert "is not up after 0 s: nobody answers; one.log ends:" in str(caught.value)
 
 
-def test_a_server_is_waited_for_and_ends_with_the_stack(log: Path) -> None:
+def test_server_is_awaited_and_stopped_with_the_stack(log: Path) -> None:
     def probe() -> None:
         if "here" not in log.read_text():
             raise FileNotFoundError
@@ -57,7 +59,7 @@ def test_a_server_is_waited_for_and_ends_with_the_stack(log: Path) -> None:
     assert process.poll() is not None
 
 
-def test_a_port_that_nginx_cannot_have_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_occupied_port_of_nginx_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needs_client("nginx")
     with socket.socket() as other, ExitStack() as stack:
         other.bind(("127.0.0.1", 0))  # and shares it with nobody
@@ -69,7 +71,7 @@ def test_a_port_that_nginx_cannot_have_is_told(tmp_path: Path, monkeypatch: pyte
             servers.start_nginx(stack, tmp_path, tmp_path / "a.iso", certificate)
 
 
-def test_a_server_that_wrk_does_not_reach_is_told() -> None:
+def test_server_unreachable_by_wrk_is_reported() -> None:
     needs_client("wrk")
     with pytest.raises(SystemExit, match="unable to connect"):
         wrk.run_wrk(f"http://127.0.0.1:{free_port()}/", 1, 1)

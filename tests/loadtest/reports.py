@@ -1,4 +1,4 @@
-"""Reports of load tests that never were."""
+"""Reports for tests, without a load test."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from typing import Any
 
 import attrs
 
-from image_service.loadtest.check import DigestCheck
+from image_service.loadtest.counters import Counters
+from image_service.loadtest.image_check import DigestCheck
 from image_service.loadtest.objectives import Timing, parse_objective
-from image_service.loadtest.plan import Plan
+from image_service.loadtest.plan import Plan, parse_target
 from image_service.loadtest.profiles import Profile
-from image_service.loadtest.report import Report
-from image_service.loadtest.tally import Tally
-from image_service.loadtest.targets import parse_target
+from image_service.loadtest.reports.report import Report
 
 SECRET = "top-secret"
 PLAN = Plan(
@@ -25,32 +24,32 @@ PLAN = Plan(
 
 
 def report(*objectives: str, durations: tuple[float, ...] = (0.01, 0.02, 0.03), **changes: Any) -> Report:
-    """Make a report of requests that took so long, in two intervals."""
-    tally = Tally(Timing.REQUEST)
+    """Return a report of requests of these durations, in two intervals."""
+    counters = Counters(Timing.REQUEST)
     for seconds in durations:
-        tally.record(Timing.REQUEST, seconds)
-        tally.record(Timing.FIRST_BYTE, seconds)
-    tally.requests, tally.byte_count = len(durations), 4_000_000
-    tally.end_interval(1.0)
-    tally.end_interval(2.0)
+        counters.record_duration(Timing.REQUEST, seconds)
+        counters.record_duration(Timing.FIRST_BYTE, seconds)
+    counters.requests, counters.byte_count = len(durations), 4_000_000
+    counters.close_interval(1.0)
+    counters.close_interval(2.0)
     made = Report(
         plan=PLAN,
         objectives=tuple(map(parse_objective, objectives)),
-        begun_at="2026-01-02T03:04:05+00:00",
+        started_at="2026-01-02T03:04:05+00:00",
         seconds=2.0,
         was_interrupted=False,
         cpu_share=0.25,
-        requests=tally.requests,
-        byte_count=tally.byte_count,
+        requests=counters.requests,
+        byte_count=counters.byte_count,
         refusals=0,
         reconnects=0,
         errors={},
         faults={},
         examples=(),
         blocks_compared=7,
-        timings=tally.timings,
-        plotted=tally.plotted,
-        intervals=tally.intervals,
+        timings=counters.timings,
+        plotted=counters.plotted,
+        intervals=counters.intervals,
         checks=(DigestCheck("http://h/…/full.iso", "equal", "ab" * 32),),
     )
     return attrs.evolve(made, **changes)

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.loadtest.histogram import Histogram
+from image_service.loadtest.histogram import DurationHistogram
 
 SECONDS = st.floats(0, 100_000) | st.floats(0, 0.01) | st.integers(0, 10**7).map(lambda us: us / 1e6)
 MICROSECOND = 1e-6
 
 
-def histogram_of(durations: list[float]) -> Histogram:
-    histogram = Histogram()
+def histogram_of(durations: list[float]) -> DurationHistogram:
+    histogram = DurationHistogram()
     for seconds in durations:
         histogram.record(seconds)
     return histogram
@@ -29,7 +29,7 @@ def test_percentiles_are_those_of_the_sorted_durations(durations: list[float], p
 
 
 @given(st.lists(SECONDS, min_size=1))
-def test_the_longest_is_exact_and_is_the_last_percentile(durations: list[float]) -> None:
+def test_largest_is_exact_and_is_percentile_100(durations: list[float]) -> None:
     histogram = histogram_of(durations)
     assert histogram.count == len(durations)
     assert histogram.largest == histogram.percentile(100) == max(durations)
@@ -37,7 +37,7 @@ def test_the_longest_is_exact_and_is_the_last_percentile(durations: list[float])
 
 
 @given(st.lists(SECONDS, min_size=1))
-def test_shares_rise_and_are_those_that_are_not_exceeded(durations: list[float]) -> None:
+def test_shares_increase_and_match_sorted_durations(durations: list[float]) -> None:
     shares = list(histogram_of(durations).shares())
     assert shares == sorted(shares)
     assert shares[-1] == (max(durations), 1.0)
@@ -46,16 +46,16 @@ def test_shares_rise_and_are_those_that_are_not_exceeded(durations: list[float])
         assert share == pytest.approx(at_most)
 
 
-def test_without_durations_there_is_nothing() -> None:
-    histogram = Histogram()
+def test_empty_histogram_is_all_zero() -> None:
+    histogram = DurationHistogram()
     assert (histogram.count, histogram.mean, histogram.largest, histogram.percentile(99)) == (0, 0, 0, 0)
     assert list(histogram.shares()) == []
 
 
-def test_a_clock_that_was_set_back_measures_nothing() -> None:
+def test_negative_duration_counts_as_zero() -> None:
     assert histogram_of([-1.0]).percentile(100) == 0
 
 
 @given(st.lists(st.floats(0.0001, 1000), max_size=2000))
-def test_memory_is_bounded_by_the_range_of_values(durations: list[float]) -> None:
+def test_bucket_count_is_bounded_by_the_range_of_values(durations: list[float]) -> None:
     assert len(list(histogram_of(durations).shares())) <= 128 * 25

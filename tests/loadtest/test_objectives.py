@@ -1,4 +1,4 @@
-"""Objectives as they are stated, judged and told."""
+"""Objectives: parsed, compared and formatted."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from image_service.loadtest.objectives import (
     Dimension,
     Timing,
+    format_value,
     parse_bytes_per_second,
     parse_objective,
     parse_per_second,
-    tell,
 )
 
 
@@ -33,7 +33,7 @@ from image_service.loadtest.objectives import (
         ("requests>1000/s", "requests", None, 1000),
     ],
 )
-def test_objectives_are_read(text: str, statistic: str, timing: Timing | None, bound: float) -> None:
+def test_objective_is_parsed(text: str, statistic: str, timing: Timing | None, bound: float) -> None:
     objective = parse_objective(f" {text} ")
     assert (objective.text, objective.statistic, objective.timing) == (text, statistic, timing)
     assert objective.bound == pytest.approx(bound)
@@ -58,13 +58,13 @@ def test_objectives_are_read(text: str, statistic: str, timing: Timing | None, b
         ("range.errors<1%", "errors is none of"),
     ],
 )
-def test_what_is_no_objective_is_refused(text: str, reason: str) -> None:
+def test_invalid_objective_is_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason.replace(".", r"\.")):
         parse_objective(text)
 
 
 @given(st.sampled_from(("<", "<=", ">", ">=")), st.integers(0, 100), st.integers(0, 100))
-def test_objectives_judge(comparison: str, bound: int, measured: int) -> None:
+def test_objective_compares_as_the_operator_says(comparison: str, bound: int, measured: int) -> None:
     objective = parse_objective(f"requests{comparison}{bound}/s")
     naive = {"<": measured < bound, ">": measured > bound}.get(comparison[:1], False)
     assert objective.is_met_by(measured) == (naive or (measured == bound and "=" in comparison))
@@ -103,11 +103,11 @@ def test_rates_are_of_bytes_or_of_requests(
         (1234.5, Dimension.PER_SECOND, "1,234/s"),
     ],
 )
-def test_values_are_told_in_a_readable_unit(value: float, dimension: Dimension, told: str) -> None:
-    assert tell(value, dimension) == told
+def test_value_is_formatted_in_a_readable_unit(value: float, dimension: Dimension, told: str) -> None:
+    assert format_value(value, dimension) == told
 
 
 @given(st.floats(1e-6, 1e5))
-def test_what_is_told_can_be_stated(seconds: float) -> None:
-    objective = parse_objective(f"p99<{tell(seconds, Dimension.SECONDS).replace(',', '')}")
+def test_formatted_value_can_be_parsed_again(seconds: float) -> None:
+    objective = parse_objective(f"p99<{format_value(seconds, Dimension.SECONDS).replace(',', '')}")
     assert objective.bound == pytest.approx(seconds, rel=0.006)

@@ -43,7 +43,7 @@ def test_ranges_are_aligned_within_the_image_and_of_4_to_128_kib(
 
 @settings(max_examples=20)  # of 3000 ranges each
 @given(st.integers(0, 1000))
-def test_a_mount_is_mostly_sequential_with_looks_back(seed: int) -> None:
+def test_mount_is_mostly_sequential_with_jumps_back(seed: int) -> None:
     made = reads(Profile.MOUNT, GIB, seed)
     followed = {stop % GIB for _, stop in made}
     sequential = sum(start in followed for start, _ in made)
@@ -53,7 +53,7 @@ def test_a_mount_is_mostly_sequential_with_looks_back(seed: int) -> None:
     assert sum(start < BOOT_BYTES for start in back) >= len(back) - 2
 
 
-def test_a_boot_begins_with_directories() -> None:
+def test_boot_begins_with_directories() -> None:
     made = reads(Profile.BOOT, GIB, 1)
     assert all(start < DIRECTORY_BYTES for start, _ in made[:16])
     assert made[16][0] == 0
@@ -61,10 +61,10 @@ def test_a_boot_begins_with_directories() -> None:
 
 
 @pytest.mark.parametrize("profile", [Profile.MOUNT, Profile.BOOT])
-def test_an_empty_image_has_no_ranges(profile: Profile) -> None:
+def test_empty_image_has_no_ranges(profile: Profile) -> None:
     assert reads(profile, 0, 1) == []
 
 
-def test_equal_chance_makes_equal_ranges() -> None:
+def test_equal_seeds_make_equal_ranges() -> None:
     assert reads(Profile.MOUNT, GIB, 7) == reads(Profile.MOUNT, GIB, 7)
     assert reads(Profile.MOUNT, GIB, 7) != reads(Profile.MOUNT, GIB, 8)

@@ -1,4 +1,4 @@
-"""The report: whether it is a success, and how it is told to people and to programs."""
+"""The report: verdict, JSON, text and HTML page."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.loadtest.certificates import ADVICE
-from image_service.loadtest.check import DigestCheck
-from image_service.loadtest.page import MAX_POINTS, render_page, thin
+from image_service.loadtest.counters import Interval
+from image_service.loadtest.image_check import DigestCheck
 from image_service.loadtest.profiles import Profile
-from image_service.loadtest.tally import Interval
-from image_service.loadtest.text import render_interval, render_text
-from image_service.loadtest.verification import Fault
+from image_service.loadtest.reports.page import MAX_POINTS, render_page, thin
+from image_service.loadtest.reports.text import render_interval, render_text
+from image_service.loadtest.tls import ADVICE
+from image_service.loadtest.verification import VerificationFault
 from tests.loadtest.reports import PLAN, SECRET, report
 
 if TYPE_CHECKING:
-    from image_service.loadtest.report import Report
+    from image_service.loadtest.reports.report import Report
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "loadtest.md"
 
@@ -53,11 +53,11 @@ def test_objectives_are_measured(objective: str, measured: float) -> None:
         (report("p99<10ms"), "p99<10ms is missed: 30 ms"),
         (report("errors<0.1%", errors={"reset": 1}), "errors<0.1% is missed: 25 %"),
         (report("head.p99<1s"), "head.p99<1s is missed: not measured"),
-        (report(faults={Fault.BYTES_DIFFER: 2}), "verification failed: bytes-differ, 2 times"),
+        (report(faults={VerificationFault.BYTES_DIFFER: 2}), "verification failed: bytes-differ, 2 times"),
         (report(durations=()), "no request was answered"),
     ],
 )
-def test_what_was_not_shown_is_told_with_what_was_measured(made: Report, reason: str) -> None:
+def test_missed_objective_is_reported_with_the_measured_value(made: Report, reason: str) -> None:
     assert made.missed() == [reason]
     assert made.to_json()["passed"] is False
     text = render_text(made)
@@ -66,7 +66,7 @@ def test_what_was_not_shown_is_told_with_what_was_measured(made: Report, reason:
     assert reason in render_page(made).replace("&lt;", "<")
 
 
-def test_a_success_is_told() -> None:
+def test_success_is_reported() -> None:
     made = report("p99<1s")
     text = render_text(made)
     assert "p99<1s: met, 30 ms\n" in text
@@ -77,18 +77,18 @@ def test_a_success_is_told() -> None:
 @pytest.mark.parametrize(
     ("changes", "remark"),
     [
-        ({}, "while the server stalls, less is asked"),
+        ({}, "while the server stalls, fewer requests are sent"),
         ({"plan": attrs.evolve(PLAN, requests_per_second=5.0)}, "count from when a request was due"),
         ({"cpu_share": 0.95}, "used 95% of a processor: it was at its own limit"),
         ({"was_interrupted": True}, "It was ended early"),
         *(({"errors": {"reset": 1, kind: 1}}, f"{kind}: {advice}.") for kind, advice in ADVICE.items()),
         (
             {"plan": attrs.evolve(PLAN, profile=Profile.DOWNLOAD), "durations": ()},
-            "No download came to its end",
+            "No download was complete",
         ),
     ],
 )
-def test_what_has_to_be_known_is_remarked(changes: dict[str, Any], remark: str) -> None:
+def test_remarks_explain_the_numbers(changes: dict[str, Any], remark: str) -> None:
     made = report(**changes)
     assert remark in render_text(made)
     assert remark in render_page(made)
@@ -101,19 +101,19 @@ def test_what_has_to_be_known_is_remarked(changes: dict[str, Any], remark: str) 
         (DigestCheck("full.iso", "status-404"), "full.iso: status-404"),
     ],
 )
-def test_only_what_was_read_has_a_digest(check: DigestCheck, told: str) -> None:
+def test_digest_is_shown_only_for_images_that_were_read(check: DigestCheck, told: str) -> None:
     made = report(checks=(check,))
     assert f"read whole: {told}\n" in render_text(made)
     assert f"Read whole: {told}<" in render_page(made)
 
 
-def test_credentials_are_nowhere() -> None:
+def test_reports_hold_no_credentials() -> None:
     made = report("p99<1s", examples=("bytes-differ: image 1",))
     assert SECRET not in f"{made!r} {json.dumps(made.to_json())} {render_text(made)} {render_page(made)}"
 
 
 def names(value: object) -> set[str]:
-    """All names of members that are not names of things."""
+    """Return the names of all members."""
     if isinstance(value, list):
         return set().union(*map(names, value))
     if not isinstance(value, dict):
@@ -121,15 +121,15 @@ def names(value: object) -> set[str]:
     return set(value).union(*(names(member) for name, member in value.items()))
 
 
-def test_members_of_the_json_are_documented() -> None:
-    made = report("p99<1s", errors=dict.fromkeys(["reset", *ADVICE], 1), faults={Fault.LENGTH: 1})
+def test_json_members_are_documented() -> None:
+    made = report("p99<1s", errors=dict.fromkeys(["reset", *ADVICE], 1), faults={VerificationFault.LENGTH: 1})
     document = json.loads(json.dumps(made.to_json()))
     documented = set(re.findall(r"`([^`\s]+)`", DOCUMENT.read_text()))
     assert names(document) <= documented
 
 
 class Outside(HTMLParser):
-    """Collects whatever a page fetches or runs."""
+    """Collects elements that load or run something."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class Outside(HTMLParser):
             self.found.append(tag)
 
 
-def test_the_page_needs_nothing_from_elsewhere() -> None:
+def test_page_has_no_external_resources() -> None:
     page = render_page(report("p99<1s"))
     outside = Outside()
     outside.feed(page)
@@ -152,7 +152,7 @@ def test_the_page_needs_nothing_from_elsewhere() -> None:
     assert "@import" not in page
 
 
-def test_the_page_shows_text_as_text() -> None:
+def test_page_escapes_text() -> None:
     page = render_page(report(examples=("<script>alert(1)</script>",)))
     assert "<script" not in page
     assert "&lt;script&gt;" in page
@@ -163,7 +163,7 @@ SECONDS = st.floats(0, 1000)
 
 
 @given(st.lists(st.tuples(COUNTS, COUNTS, SECONDS), max_size=4))
-def test_charts_are_xml_with_all_points_within(rows: list[tuple[int, int, float]]) -> None:
+def test_charts_are_xml_with_all_points_inside(rows: list[tuple[int, int, float]]) -> None:
     intervals = [
         Interval(float(number), 1.0, count, count, errors, 0, seconds / 3, seconds / 2, seconds)
         for number, (count, errors, seconds) in enumerate(rows, 1)
@@ -181,7 +181,7 @@ def test_charts_are_xml_with_all_points_within(rows: list[tuple[int, int, float]
 
 
 @given(st.integers(0, 4 * MAX_POINTS))
-def test_a_long_course_is_thinned_and_loses_nothing(count: int) -> None:
+def test_many_intervals_are_joined_without_losing_counts(count: int) -> None:
     rows = [Interval(n + 1.0, 1.0, n, 2 * n, n % 2, n % 3, 1.0, float(n), float(n)) for n in range(count)]
     thinned = thin(rows)
     assert len(thinned) <= MAX_POINTS
@@ -190,6 +190,6 @@ def test_a_long_course_is_thinned_and_loses_nothing(count: int) -> None:
     assert max((row.max_seconds for row in thinned), default=0) == max(count - 1, 0)
 
 
-def test_a_second_is_told_in_a_line() -> None:
+def test_interval_is_rendered_as_one_line() -> None:
     interval = Interval(12.0, 1.0, 1234, 10**9, 1, 2, 0.001, 0.0123, 0.1)
     assert render_interval(interval, 30) == "12/30 s  1,234/s  1 GB/s  p99 12.3 ms  1 errors  2 refusals"

@@ -1,4 +1,4 @@
-"""What is compared, and what is found to be wrong."""
+"""Verification of heads and content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.loadtest.profiles import BLOCK
-from image_service.loadtest.verification import Answer, Blocks, Content, Fault, Mount, parse_checksum
+from image_service.loadtest.verification import (
+    BlockDigests,
+    ContentCheck,
+    MountCheck,
+    ResponseHead,
+    VerificationFault,
+    parse_checksum,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,10 +28,12 @@ OFFSETS = st.integers(0, SIZE)
 SLOTS = 97  # more than there are blocks
 
 
-def read(blocks: Blocks, version: int, image: bytes, span: Sequence[int], cuts: list[int]) -> int | None:
+def read(
+    blocks: BlockDigests, version: int, image: bytes, span: Sequence[int], cuts: list[int]
+) -> int | None:
     """Read a range in pieces that end at the cuts."""
     start, stop = span
-    content = Content(blocks, version, start, len(image))
+    content = ContentCheck(blocks, version, start, len(image))
     edges = [start, *sorted(cut for cut in cuts if start < cut < stop), stop]
     for begin, end in pairwise(edges):
         content.feed(image[begin:end])
@@ -32,7 +41,7 @@ def read(blocks: Blocks, version: int, image: bytes, span: Sequence[int], cuts: 
 
 
 def whole_blocks(start: int, stop: int) -> set[int]:
-    """The blocks that a range holds wholly; the last of the image is shorter."""
+    """Return the blocks that lie completely in a range; the last of the image is shorter."""
     return {
         block
         for block in range(SIZE // BLOCK + 1)
@@ -45,10 +54,10 @@ def whole_blocks(start: int, stop: int) -> set[int]:
     st.lists(OFFSETS, max_size=6),
     st.integers(0, SIZE - 1),
 )
-def test_a_wrong_byte_is_found_where_its_block_was_read_before(
+def test_wrong_byte_is_found_in_a_block_read_before(
     spans: list[list[int]], cuts: list[int], wrong: int
 ) -> None:
-    blocks = Blocks(SLOTS)
+    blocks = BlockDigests(SLOTS)
     version = blocks.version(0, '"a"')
     *earlier, (start, stop) = spans
     for first, last in earlier:
@@ -64,22 +73,22 @@ def test_a_wrong_byte_is_found_where_its_block_was_read_before(
 
 @given(st.tuples(OFFSETS, OFFSETS).map(sorted), st.lists(OFFSETS, max_size=6))
 def test_equal_bytes_are_compared_and_never_differ(span: list[int], cuts: list[int]) -> None:
-    blocks = Blocks(SLOTS)
+    blocks = BlockDigests(SLOTS)
     for _ in range(2):
         assert read(blocks, 1, IMAGE, span, cuts) is None
     assert blocks.compared == len(whole_blocks(*span))
 
 
 @pytest.mark.parametrize("cuts", [[], [3 * BLOCK]])
-def test_of_several_wrong_blocks_the_first_is_told(cuts: list[int]) -> None:
-    blocks = Blocks(SLOTS)
+def test_first_of_several_wrong_blocks_is_reported(cuts: list[int]) -> None:
+    blocks = BlockDigests(SLOTS)
     assert read(blocks, 1, IMAGE, (0, SIZE), cuts) is None
     other = IMAGE[:BLOCK] + bytes(4 * BLOCK) + IMAGE[5 * BLOCK :]
     assert read(blocks, 1, other, (0, SIZE), cuts) == BLOCK
 
 
-def test_only_the_same_version_is_compared() -> None:
-    blocks = Blocks()
+def test_only_blocks_of_the_same_version_are_compared() -> None:
+    blocks = BlockDigests()
     numbers = [
         blocks.version(0, '"a"'),
         blocks.version(0, '"b"'),
@@ -93,8 +102,8 @@ def test_only_the_same_version_is_compared() -> None:
     assert blocks.compared == 0
 
 
-def test_memory_is_bounded_and_the_latest_is_kept() -> None:
-    blocks = Blocks(slots=3)
+def test_latest_block_replaces_the_one_in_its_slot() -> None:
+    blocks = BlockDigests(slots=3)
     assert read(blocks, 1, IMAGE, (0, SIZE), []) is None
     assert read(blocks, 1, IMAGE, (0, SIZE), []) is None
     other = bytes(reversed(IMAGE))
@@ -103,14 +112,14 @@ def test_memory_is_bounded_and_the_latest_is_kept() -> None:
     assert read(blocks, 1, other, (last, SIZE), []) == last
 
 
-def head(length: object = SIZE, etag: str | None = '"a"') -> Answer:
+def head(length: object = SIZE, etag: str | None = '"a"') -> ResponseHead:
     fields = {"content-length": str(length)} | ({} if etag is None else {"etag": etag})
-    return Answer(200, fields)
+    return ResponseHead(200, fields)
 
 
-def partial(content_range: str, length: object, etag: str | None = '"a"') -> Answer:
+def partial(content_range: str, length: object, etag: str | None = '"a"') -> ResponseHead:
     fields = {"content-range": content_range, "content-length": str(length)}
-    return Answer(206, fields | ({} if etag is None else {"etag": etag}))
+    return ResponseHead(206, fields | ({} if etag is None else {"etag": etag}))
 
 
 RIGHT = f"bytes 4096-8191/{SIZE}"
@@ -120,33 +129,35 @@ RIGHT = f"bytes 4096-8191/{SIZE}"
     ("answer", "fault"),
     [
         (partial(RIGHT, 4096), None),
-        (head(), Fault.RANGE_IGNORED),
-        (partial(f"bytes 4096-8190/{SIZE}", 4095), Fault.CONTENT_RANGE),
-        (partial(f"bytes 0-4095/{SIZE}", 4096), Fault.CONTENT_RANGE),
-        (partial("bytes 4096-8191/*", 4096), Fault.CONTENT_RANGE),
-        (partial("", 4096), Fault.CONTENT_RANGE),
-        (partial(RIGHT, 4095), Fault.LENGTH),
-        (partial(RIGHT, "x"), Fault.LENGTH),
-        (partial(f"bytes 4096-8191/{SIZE + 1}", 4096), Fault.SIZE_CHANGED),
-        (partial(RIGHT, 4096, '"b"'), Fault.ETAG_CHANGED),
-        (partial(RIGHT, 4096, None), Fault.ETAG_CHANGED),
+        (head(), VerificationFault.RANGE_IGNORED),
+        (partial(f"bytes 4096-8190/{SIZE}", 4095), VerificationFault.CONTENT_RANGE),
+        (partial(f"bytes 0-4095/{SIZE}", 4096), VerificationFault.CONTENT_RANGE),
+        (partial("bytes 4096-8191/*", 4096), VerificationFault.CONTENT_RANGE),
+        (partial("", 4096), VerificationFault.CONTENT_RANGE),
+        (partial(RIGHT, 4095), VerificationFault.LENGTH),
+        (partial(RIGHT, "x"), VerificationFault.LENGTH),
+        (partial(f"bytes 4096-8191/{SIZE + 1}", 4096), VerificationFault.SIZE_CHANGED),
+        (partial(RIGHT, 4096, '"b"'), VerificationFault.ETAG_CHANGED),
+        (partial(RIGHT, 4096, None), VerificationFault.ETAG_CHANGED),
     ],
 )
-def test_answers_of_one_mount_are_of_one_version(answer: Answer, fault: Fault | None) -> None:
-    mount = Mount(0, Blocks())
+def test_responses_of_one_mount_are_of_one_version(
+    answer: ResponseHead, fault: VerificationFault | None
+) -> None:
+    mount = MountCheck(0, BlockDigests())
     assert mount.check_head(head()) is None
     assert mount.check_range(answer, 4096, 8192) is fault
 
 
-def test_a_head_without_a_length_is_wrong() -> None:
-    assert Mount(0, Blocks()).check_head(Answer(200, {})) is Fault.LENGTH
+def test_head_without_a_length_is_a_fault() -> None:
+    assert MountCheck(0, BlockDigests()).check_head(ResponseHead(200, {})) is VerificationFault.LENGTH
 
 
-def test_without_etags_one_mount_is_coherent_all_the_same() -> None:
-    mount = Mount(0, Blocks())
+def test_mount_without_etags_must_be_coherent_too() -> None:
+    mount = MountCheck(0, BlockDigests())
     assert mount.check_head(head(etag=None)) is None
     assert mount.check_range(partial(RIGHT, 4096, None), 4096, 8192) is None
-    assert mount.check_range(partial(RIGHT, 4096, '"a"'), 4096, 8192) is Fault.ETAG_CHANGED
+    assert mount.check_range(partial(RIGHT, 4096, '"a"'), 4096, 8192) is VerificationFault.ETAG_CHANGED
 
 
 DIGEST = "0123456789abcdef" * 4
@@ -163,5 +174,5 @@ DIGEST = "0123456789abcdef" * 4
         ("<html>", None),
     ],
 )
-def test_checksums_are_those_of_sha256sum(body: str, digest: str | None) -> None:
+def test_checksum_line_of_sha256sum_is_parsed(body: str, digest: str | None) -> None:
     assert parse_checksum(body.encode()) == digest

@@ -1,4 +1,4 @@
-"""A server of one image that is sound, but for the one mistake that a test gives it."""
+"""A server of one image that responds correctly, except for the one mistake that a test adds."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 IMAGE = hashlib.shake_128(b"image").digest(300_000)
-ETAG = '"sound"'
+ETAG = '"correct"'
 PATH = "/byid/x/4/x86_64/full.iso"
 
 
 @attrs.frozen
 class Reply:
-    """What one request gets.
+    """The response to one request.
 
     Args:
         connection: number of the connection that it came on, from 0.
-        number: of the request among all, from 0.
+        number: of the request, from 0.
         method: of the request.
-        is_digest: whether it asks for the digest.
+        is_digest: the request is for the digest.
         status: status code.
         fields: header fields.
-        body: content; of a HEAD request none is sent.
-        cut: how the connection ends in the midst of the body: ``close`` or ``reset``; empty: it does not.
-        leaves: whether it ends behind the body, unannounced.
-        garbage: is sent instead of all that.
-        waits_seconds: before anything is sent; the end of the server ends it too.
+        body: content; not sent for HEAD.
+        cut: how the connection ends within the body: ``close`` or ``reset``; empty: it does not.
+        leaves: the connection is closed after the body, without ``Connection: close``.
+        garbage: sent instead of the response.
+        waits_seconds: before anything is sent; stopping the server ends the wait.
     """
 
     connection: int
@@ -64,14 +64,14 @@ class WrongServer:
     url: str = ""
     ended: threading.Event = attrs.field(factory=threading.Event)
 
-    def reply(self, connection: int, method: str, path: str, wanted: str | None) -> Reply:
-        """Answer soundly, then make the mistake."""
+    def reply(self, connection: int, method: str, path: str, range_field: str | None) -> Reply:
+        """Return the correct response with the mistake applied."""
         number, is_digest = len(self.replies), path.endswith(".sha256")
         status, fields, body = 200, {"ETag": ETAG}, IMAGE
         if is_digest:
             body = f"{hashlib.sha256(IMAGE).hexdigest()}  full.iso\n".encode()
-        if wanted is not None:
-            first, last = map(int, wanted.removeprefix("bytes=").split("-"))
+        if range_field is not None:
+            first, last = map(int, range_field.removeprefix("bytes=").split("-"))
             status, body = 206, IMAGE[first : last + 1]
             fields["Content-Range"] = f"bytes {first}-{last}/{len(IMAGE)}"
         fields["Content-Length"] = str(len(body))
@@ -81,10 +81,10 @@ class WrongServer:
 
 
 class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = False  # joined on close, so that no test leaves one behind
+    daemon_threads = False  # joined on close
 
     def handle_error(self, *_: object) -> None:
-        """Let clients go away in the midst of an answer."""
+        """Ignore clients that disconnect within a response."""
 
 
 def _handler(server: WrongServer) -> type[http.server.BaseHTTPRequestHandler]:
@@ -120,7 +120,7 @@ def _handler(server: WrongServer) -> type[http.server.BaseHTTPRequestHandler]:
                 self.wfile.write(reply.body[: len(reply.body) // 2])
             if reply.cut == "reset":
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                socket.close(self.connection.detach())  # at once: later it would be shut down in order first
+                socket.close(self.connection.detach())  # now: a later close would shut it down first
             self.close_connection = True
 
         def log_message(self, *_: object) -> None:
@@ -131,7 +131,7 @@ def _handler(server: WrongServer) -> type[http.server.BaseHTTPRequestHandler]:
 
 @contextmanager
 def serving(mistake: Mistake = lambda reply: reply) -> Iterator[WrongServer]:
-    """Serve for as long as the block lasts."""
+    """Serve for the duration of the block."""
     server = WrongServer(mistake)
     http_server = _Server(("127.0.0.1", 0), _handler(server))
     server.url = f"http://127.0.0.1:{http_server.server_port}{PATH}"

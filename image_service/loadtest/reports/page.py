@@ -1,4 +1,4 @@
-"""The report as one page that needs nothing from elsewhere."""
+"""The report as one HTML page without external resources."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.loadtest.objectives import Dimension, Timing, tell
-from image_service.loadtest.plot import Line, chart, linear_axis, log_axis
-from image_service.loadtest.report import PERCENTS
+from image_service.loadtest.objectives import Dimension, Timing, format_value
+from image_service.loadtest.reports.plot import ChartLine, chart, linear_axis, log_axis
+from image_service.loadtest.reports.report import PERCENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from image_service.loadtest.plot import Axis
-    from image_service.loadtest.report import Report
-    from image_service.loadtest.tally import Interval
+    from image_service.loadtest.counters import Interval
+    from image_service.loadtest.reports.plot import ChartAxis
+    from image_service.loadtest.reports.report import Report
 
 MAX_POINTS = 300
-"""Of a line; a longer course is drawn in longer intervals."""
+"""Of a line; a longer run is drawn in longer intervals."""
 _NINES = 5  # the distribution is shown to 99.999 %
 _SHORTEST_SECONDS = 1e-5
 _STYLE = """
@@ -49,14 +49,7 @@ svg .line2 { stroke: var(--line2); } svg .line3 { stroke: var(--line3); }
 
 
 def render_page(report: Report) -> str:
-    """Write a report.
-
-    Args:
-        report: what is told.
-
-    Returns:
-        an HTML document.
-    """
+    """Render a report as an HTML document."""
     body = "".join((*_verdict(report), *_charts(report), *_numbers(report), *_verification(report)))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -67,7 +60,7 @@ def render_page(report: Report) -> str:
 
 
 def _servers(report: Report) -> str:
-    return ", ".join(sorted({str(target.origin) for target in report.plan.targets}))
+    return ", ".join(report.plan.servers)
 
 
 def _verdict(report: Report) -> Iterator[str]:
@@ -75,10 +68,10 @@ def _verdict(report: Report) -> Iterator[str]:
     yield f"<h1>Load test of {escape(_servers(report))}</h1>"
     yield _paragraph(
         f"{plan.profile} · {plan.clients} clients · images: {len(plan.targets)} · {report.seconds:.1f} s"
-        f" from {report.begun_at} · client used {report.cpu_share:.0%} of a processor",
+        f" from {report.started_at} · client used {report.cpu_share:.0%} of a processor",
         "quiet",
     )
-    yield _paragraph("Failed" if missed else "Passed", "bad" if missed else "good")
+    yield _paragraph("RequestFailed" if missed else "Passed", "bad" if missed else "good")
     for reason in missed:
         yield _paragraph(reason, "bad")
     for remark in report.remarks():
@@ -90,7 +83,7 @@ def _verdict(report: Report) -> Iterator[str]:
             (
                 (
                     each.text,
-                    report.tell_measured(each),
+                    report.format_measured(each),
                     "met" if each.is_met_by(report.measured(each)) else "missed",
                 )
                 for each in report.objectives
@@ -105,7 +98,11 @@ def _charts(report: Report) -> Iterator[str]:
         yield "<h2>Course</h2>"
         yield _latency_chart(report.plotted, time, rows)
         yield _rate_chart(
-            "Content read", time, rows, Dimension.BYTES_PER_SECOND, {"content": lambda row: row.byte_count}
+            "ContentCheck read",
+            time,
+            rows,
+            Dimension.BYTES_PER_SECOND,
+            {"content": lambda row: row.byte_count},
         )
         yield _rate_chart(
             "Requests answered", time, rows, Dimension.PER_SECOND, {"requests": lambda row: row.requests}
@@ -121,60 +118,56 @@ def _charts(report: Report) -> Iterator[str]:
     yield _distribution_chart(report)
 
 
-def _latency_chart(timing: Timing, time: Axis, rows: Sequence[Interval]) -> str:
+def _latency_chart(timing: Timing, time: ChartAxis, rows: Sequence[Interval]) -> str:
     lines = [
-        Line("p50", [(row.at_seconds, row.p50_seconds) for row in rows]),
-        Line("p99", [(row.at_seconds, row.p99_seconds) for row in rows]),
-        Line("max", [(row.at_seconds, row.max_seconds) for row in rows]),
+        ChartLine("p50", [(row.at_seconds, row.p50_seconds) for row in rows]),
+        ChartLine("p99", [(row.at_seconds, row.p99_seconds) for row in rows]),
+        ChartLine("max", [(row.at_seconds, row.max_seconds) for row in rows]),
     ]
     return chart(f"Time of a {timing}", time, _durations(lines), lines)
 
 
 def _rate_chart(
     title: str,
-    time: Axis,
+    time: ChartAxis,
     rows: Sequence[Interval],
     dimension: Dimension,
     counts: dict[str, Callable[[Interval], int]],
 ) -> str:
     lines = [
-        Line(name, [(row.at_seconds, count(row) / row.seconds) for row in rows])
+        ChartLine(name, [(row.at_seconds, count(row) / row.seconds) for row in rows])
         for name, count in counts.items()
     ]
     largest = max(value for line in lines for _, value in line.points)
-    return chart(title, time, linear_axis(largest, lambda value: tell(value, dimension)), lines)
+    return chart(title, time, linear_axis(largest, lambda value: format_value(value, dimension)), lines)
 
 
 def _distribution_chart(report: Report) -> str:
-    """Shares as nines, so that the last thousandth has as much room as the first nine tenths."""
+    """Draw shares as nines, so that the last thousandth is as wide as the first nine tenths."""
     shown = (Timing.REQUEST, Timing.FIRST_BYTE, Timing.CONNECT, Timing.FIRST_REQUEST)
     lines = [
-        Line(timing, [(_nines(share), seconds) for seconds, share in report.timings[timing].shares()])
+        ChartLine(timing, [(_nines(share), seconds) for seconds, share in report.timings[timing].shares()])
         for timing in shown
         if report.timings[timing].count
     ]
     nines = linear_axis(_NINES, lambda value: f"{100 - 100 / 10**value:g} %")
-    return chart("How long what share took at most", nines, _durations(lines), lines)
+    return chart("Durations by share of requests", nines, _durations(lines), lines)
 
 
 def _nines(share: float) -> float:
     return _NINES if share >= 1 else min(-math.log10(1 - share), _NINES)
 
 
-def _durations(lines: Sequence[Line]) -> Axis:
+def _durations(lines: Sequence[ChartLine]) -> ChartAxis:
     values = [max(value, _SHORTEST_SECONDS) for line in lines for _, value in line.points if value]
     smallest, largest = min(values, default=_SHORTEST_SECONDS), max(values, default=1.0)
-    return log_axis(smallest, largest, lambda value: tell(value, Dimension.SECONDS))
+    return log_axis(smallest, largest, lambda value: format_value(value, Dimension.SECONDS))
 
 
 def thin(intervals: Sequence[Interval]) -> list[Interval]:
-    """Join neighbours until there are few enough to be drawn.
+    """Join neighboring intervals until at most ``MAX_POINTS`` remain.
 
-    Args:
-        intervals: in their order.
-
-    Returns:
-        at most ``MAX_POINTS``; counts are sums, medians are means of medians, and of the others the worst.
+    Counts are sums; p50 is the mean, p99 and max are the worst.
     """
     size = math.ceil(len(intervals) / MAX_POINTS) or 1
     return [_join(intervals[first : first + size]) for first in range(0, len(intervals), size)]
@@ -204,7 +197,7 @@ def _numbers(report: Report) -> Iterator[str]:
                 timing,
                 f"{histogram.count:,}",
                 *(
-                    tell(value, Dimension.SECONDS)
+                    format_value(value, Dimension.SECONDS)
                     for value in (
                         histogram.mean,
                         *map(histogram.percentile, PERCENTS),
@@ -218,10 +211,14 @@ def _numbers(report: Report) -> Iterator[str]:
     )
     rates = report.rates()
     counts = [
-        ("requests answered", f"{report.requests:,}", tell(rates["requests"], Dimension.PER_SECOND)),
-        ("bytes of content", f"{report.byte_count:,}", tell(rates["throughput"], Dimension.BYTES_PER_SECOND)),
-        ("refusals", f"{report.refusals:,}", tell(rates["refusals"], Dimension.SHARE)),
-        ("errors", f"{sum(report.errors.values()):,}", tell(rates["errors"], Dimension.SHARE)),
+        ("requests answered", f"{report.requests:,}", format_value(rates["requests"], Dimension.PER_SECOND)),
+        (
+            "bytes of content",
+            f"{report.byte_count:,}",
+            format_value(rates["throughput"], Dimension.BYTES_PER_SECOND),
+        ),
+        ("refusals", f"{report.refusals:,}", format_value(rates["refusals"], Dimension.SHARE)),
+        ("errors", f"{sum(report.errors.values()):,}", format_value(rates["errors"], Dimension.SHARE)),
         *((f"error {kind}", f"{count:,}", "") for kind, count in sorted(report.errors.items())),
         ("reconnects", f"{report.reconnects:,}", ""),
     ]
@@ -230,9 +227,9 @@ def _numbers(report: Report) -> Iterator[str]:
 
 def _verification(report: Report) -> Iterator[str]:
     yield "<h2>Verification</h2>"
-    yield _paragraph(f"{report.blocks_compared:,} blocks of 4 KiB were read before, and compared.")
+    yield _paragraph(f"{report.blocks_compared:,} blocks of 4 KiB were compared with earlier reads.")
     for check in report.checks:
-        yield _paragraph(f"Read whole: {check.image}: {check.told}")
+        yield _paragraph(f"Read whole: {check.image}: {check.text}")
     for example in report.examples:
         yield _paragraph(example, "bad")
 

@@ -1,11 +1,11 @@
-"""URLs of images: read, filled in, and told without what could be a credential."""
+"""URLs of images: parsed, filled in, and shown without credentials."""
 
 from __future__ import annotations
 
 import pytest
 
-from image_service.loadtest.targets import (
-    Origin,
+from image_service.loadtest.plan import (
+    ServerOrigin,
     build_of,
     check_identifiers,
     fill,
@@ -14,16 +14,16 @@ from image_service.loadtest.targets import (
 )
 
 
-def test_a_url_is_taken_apart() -> None:
+def test_url_is_parsed() -> None:
     target = parse_target("https://images.example.com/bytoken/top.secret/4.17/x86_64/full.iso?x=1")
-    assert target.origin == Origin("https", "images.example.com", 443, "images.example.com")
+    assert target.origin == ServerOrigin("https", "images.example.com", 443, "images.example.com")
     assert target.path == "/bytoken/top.secret/4.17/x86_64/full.iso?x=1"
     assert target.digest_path == "/bytoken/top.secret/4.17/x86_64/full.iso.sha256?x=1"
     assert target.label == "https://images.example.com/…/full.iso"
     assert "secret" not in f"{target!r} {target.label}"
 
 
-def test_an_ipv6_address_keeps_its_brackets_in_the_host_field_only() -> None:
+def test_ipv6_brackets_are_in_the_host_field_only() -> None:
     origin = parse_target("http://[::1]:8080/x.iso").origin
     assert (origin.host, origin.port, str(origin)) == ("::1", 8080, "http://[::1]:8080")
 
@@ -43,13 +43,13 @@ def test_an_ipv6_address_keeps_its_brackets_in_the_host_field_only() -> None:
         "http://h/secret x",
     ],
 )
-def test_what_is_no_url_of_an_image_is_refused_without_being_told(url: str) -> None:
+def test_invalid_url_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(ValueError, match=r"^(must|has)") as refused:
         parse_target(url)
     assert "secret" not in str(refused.value)
 
 
-def test_infra_envs_are_filled_in() -> None:
+def test_template_is_filled_with_infra_envs() -> None:
     assert fill("http://h/byid/{infra_env}/4/x", ["a", "b"]) == ["http://h/byid/a/4/x", "http://h/byid/b/4/x"]
     assert fill("http://h/x", ["a", "b"]) == ["http://h/x"]
 
@@ -62,20 +62,20 @@ def test_infra_envs_are_filled_in() -> None:
         ("http://h/images/{infra_env}?version=4.17&arch=s390x", ("4.17", "s390x")),
     ],
 )
-def test_a_template_tells_what_its_images_are_made_of(template: str, build: tuple[str, str]) -> None:
+def test_build_is_read_from_the_template(template: str, build: tuple[str, str]) -> None:
     assert build_of(template) == build
 
 
-def test_a_template_may_tell_nothing() -> None:
+def test_template_without_version_is_refused() -> None:
     with pytest.raises(ValueError, match="names no version"):
         build_of("http://h/images/{infra_env}")
 
 
-def test_lists_have_one_entry_a_line() -> None:
+def test_list_has_one_entry_per_line() -> None:
     assert parse_lines("# comment\n\n a \r\nb\n") == ["a", "b"]
 
 
-def test_identifiers_change_nothing_else_of_a_url() -> None:
+def test_identifier_with_other_characters_is_refused() -> None:
     check_identifiers(["5a3b1e00-0000-4000-8000-000000000001"])
     with pytest.raises(ValueError, match="entry 2"):
         check_identifiers(["a", "b/../c"])

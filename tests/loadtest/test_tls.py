@@ -1,4 +1,4 @@
-"""What becomes of connections to servers whose certificate is refused."""
+"""Connections to servers whose certificate is refused."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from twisted.internet.defer import maybeDeferred
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.ssl import ContextFactory
 
-from image_service.assisted.tls import https_policy
-from image_service.loadtest.connection import Failed
+from image_service.loadtest.connection import RequestFailed
 from image_service.loadtest.dialer import Dialer
-from image_service.loadtest.targets import Origin
+from image_service.loadtest.plan import ServerOrigin
+from image_service.loadtest.tls import https_policy
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ DAY = timedelta(days=1)
 
 @attrs.frozen
 class Contexts(ContextFactory):
-    """Makes the one that it is given."""
+    """Returns a given context."""
 
     context: SSL.Context
 
@@ -48,14 +48,14 @@ class Contexts(ContextFactory):
 
 
 def context(certificate: trustme.LeafCert) -> SSL.Context:
-    """Make what a server shows a certificate with."""
+    """Return a server context with a certificate."""
     made = SSL.Context(SSL.TLS_SERVER_METHOD)
     certificate.configure_cert(made)
     return made
 
 
 def asking_for_certificates(certificate: trustme.LeafCert) -> SSL.Context:
-    """Refuse clients without one, in TLS 1.2, where that ends the handshake on both sides."""
+    """Return a context that requires client certificates; in TLS 1.2, where refusal ends both sides."""
     made = context(certificate)
     made.set_max_proto_version(SSL.TLS1_2_VERSION)
     made.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, lambda *_: True)
@@ -63,7 +63,7 @@ def asking_for_certificates(certificate: trustme.LeafCert) -> SSL.Context:
 
 
 def self_signed() -> SSL.Context:
-    """Show a certificate that is its own authority."""
+    """Return a context with a self-signed certificate."""
     key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
     builder = x509.CertificateBuilder(name, name, key.public_key(), 1, NOW - DAY, NOW + DAY)
     host = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address(HOST))])
@@ -74,21 +74,23 @@ def self_signed() -> SSL.Context:
 
 
 @asynccontextmanager
-async def listening(reactor: EPollReactor, shown: SSL.Context | type[Protocol]) -> AsyncIterator[Origin]:
-    """Listen on a free port, with TLS or as a protocol that knows nothing of it."""
+async def listening(
+    reactor: EPollReactor, shown: SSL.Context | type[Protocol]
+) -> AsyncIterator[ServerOrigin]:
+    """Listen on a free port, with TLS or with a plain protocol."""
     if isinstance(shown, SSL.Context):
         port: Any = reactor.listenSSL(0, Factory.forProtocol(Protocol), Contexts(shown), interface=HOST)
     else:
         port = reactor.listenTCP(0, Factory.forProtocol(shown), interface=HOST)
     number = port.getHost().port
     try:
-        yield Origin("https", HOST, number, f"{HOST}:{number}")
+        yield ServerOrigin("https", HOST, number, f"{HOST}:{number}")
     finally:
         await maybeDeferred(port.stopListening)
 
 
 class Chatty(Protocol):
-    """Greets."""
+    """Sends a greeting in plain text."""
 
     transport: ITCPTransport
 
@@ -106,13 +108,13 @@ class Aborting(Protocol):
         self.transport.abortConnection()
 
 
-async def connect(reactor: Any, origin: Origin, ca_file: Path | None, *, insecure: bool = False) -> str:
-    """Connect and leave; what failed is what comes back."""
+async def connect(reactor: Any, origin: ServerOrigin, ca_file: Path | None, *, insecure: bool = False) -> str:
+    """Connect and close; return the kind of the error."""
     policy = https_policy(ca_file, insecure=insecure)
     dialer = Dialer(reactor, {origin: [HOST]}, policy, clock=time.monotonic, timeout_seconds=60)
     try:
         connection = await dialer.connect(origin, 0)
-    except Failed as failed:
+    except RequestFailed as failed:
         return failed.kind
     connection.close()
     return ""
@@ -135,13 +137,15 @@ def ca_file(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("kind", CERTIFICATES)
 @ensure_deferred
-async def test_the_cause_of_a_refusal_is_told(reactor: EPollReactor, ca_file: Path, kind: str) -> None:
+async def test_certificate_error_is_named_by_its_cause(
+    reactor: EPollReactor, ca_file: Path, kind: str
+) -> None:
     async with listening(reactor, context(CERTIFICATES[kind])) as origin:
         assert await connect(reactor, origin, ca_file) == kind
 
 
 @ensure_deferred
-async def test_an_authority_that_nobody_trusts_is_told(reactor: EPollReactor, ca_file: Path) -> None:
+async def test_unknown_authority_is_untrusted(reactor: EPollReactor, ca_file: Path) -> None:
     root = trustme.CA()
     between = root.create_child_ca()
     with_root = context(between.issue_cert(HOST))
@@ -152,7 +156,7 @@ async def test_an_authority_that_nobody_trusts_is_told(reactor: EPollReactor, ca
 
 
 @ensure_deferred
-async def test_an_authority_counts_only_with_those_above_it(reactor: EPollReactor, tmp_path: Path) -> None:
+async def test_intermediate_without_its_root_is_untrusted(reactor: EPollReactor, tmp_path: Path) -> None:
     between = trustme.CA().create_child_ca()
     between.cert_pem.write_to_path(tmp_path / "between.pem")
     async with listening(reactor, context(between.issue_cert(HOST))) as origin:
@@ -160,14 +164,14 @@ async def test_an_authority_counts_only_with_those_above_it(reactor: EPollReacto
 
 
 @ensure_deferred
-async def test_who_vouches_for_itself_is_told(reactor: EPollReactor, ca_file: Path) -> None:
+async def test_self_signed_certificate_is_untrusted(reactor: EPollReactor, ca_file: Path) -> None:
     async with listening(reactor, self_signed()) as origin:
         assert await connect(reactor, origin, ca_file) == "tls-untrusted"
 
 
 @pytest.mark.parametrize(("other", "kind"), [(Chatty, "tls"), (Aborting, "reset")])
 @ensure_deferred
-async def test_what_has_nothing_to_do_with_a_certificate_is_told_apart(
+async def test_other_errors_are_not_certificate_errors(
     reactor: EPollReactor, other: type[Protocol], kind: str
 ) -> None:
     async with listening(reactor, other) as origin:
@@ -175,8 +179,8 @@ async def test_what_has_nothing_to_do_with_a_certificate_is_told_apart(
 
 
 @ensure_deferred
-async def test_where_any_is_taken_none_is_to_blame(reactor: EPollReactor) -> None:
-    """This one would not stand a verification, which is not what went wrong."""
+async def test_insecure_client_never_blames_the_certificate(reactor: EPollReactor) -> None:
+    """The certificate would fail verification, but another error ends the handshake."""
     shown = asking_for_certificates(trustme.CA().issue_cert(HOST))
     async with listening(reactor, shown) as origin:
         assert await connect(reactor, origin, None, insecure=True) == "tls"

@@ -1,4 +1,4 @@
-"""What a load test has shown: as a value, as JSON, and whether that is what was to be shown."""
+"""The result of a load test: as a value and as JSON, and whether it passed."""
 
 from __future__ import annotations
 
@@ -6,54 +6,54 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.loadtest.certificates import ADVICE
-from image_service.loadtest.objectives import Timing, tell
+from image_service.loadtest.objectives import Timing, format_value
 from image_service.loadtest.profiles import Profile
+from image_service.loadtest.tls import ADVICE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from image_service.loadtest.check import DigestCheck
-    from image_service.loadtest.histogram import Histogram
+    from image_service.loadtest.counters import Interval
+    from image_service.loadtest.histogram import DurationHistogram
+    from image_service.loadtest.image_check import DigestCheck
     from image_service.loadtest.objectives import Objective
     from image_service.loadtest.plan import Plan
-    from image_service.loadtest.tally import Interval
-    from image_service.loadtest.verification import Fault
+    from image_service.loadtest.verification import VerificationFault
 
 PERCENTS = (50.0, 90.0, 99.0, 99.9)
 BUSY_SHARE = 0.9
-"""Of a processor: from here on it is this client that is slow, and not the server."""
+"""Of a processor: above it the client is slow, and not the server."""
 SCHEMA = 1
 
 
 @attrs.frozen(kw_only=True)
 class Report:
-    """All of it.
+    """The result of a load test.
 
     Args:
-        plan: what was done.
-        objectives: what was to be shown.
-        begun_at: UTC, as RFC 3339 writes it.
-        seconds: how long the clients were at work.
-        was_interrupted: somebody ended it.
-        cpu_share: of one processor, that this process used meanwhile.
-        requests: that were answered.
-        byte_count: of content that was read.
-        refusals: requests that were told to come again later.
-        reconnects: kept-alive connections that ended before an answer began.
-        errors: requests that failed, by what became of them.
+        plan: the load test.
+        objectives: what it must show.
+        started_at: UTC, as in RFC 3339.
+        seconds: how long the clients were active.
+        was_interrupted: it was ended early.
+        cpu_share: of one processor, used by this process meanwhile.
+        requests: complete responses.
+        byte_count: bytes of content.
+        refusals: responses with Retry-After.
+        reconnects: kept-alive connections that ended before a response began.
+        errors: failed requests, by kind.
         faults: failed verifications, by kind.
         examples: the first of them.
-        blocks_compared: that had been read before.
+        blocks_compared: blocks that had been read before.
         timings: distributions.
-        plotted: the timing that ``intervals`` show.
-        intervals: the course of it.
-        checks: images that were read whole in the end.
+        plotted: the timing whose percentiles ``intervals`` hold.
+        intervals: of about a second.
+        checks: images that were read whole at the end.
     """
 
     plan: Plan
     objectives: Sequence[Objective]
-    begun_at: str
+    started_at: str
     seconds: float
     was_interrupted: bool
     cpu_share: float
@@ -62,16 +62,16 @@ class Report:
     refusals: int
     reconnects: int
     errors: Mapping[str, int]
-    faults: Mapping[Fault, int]
+    faults: Mapping[VerificationFault, int]
     examples: Sequence[str]
     blocks_compared: int
-    timings: Mapping[Timing, Histogram]
+    timings: Mapping[Timing, DurationHistogram]
     plotted: Timing
     intervals: Sequence[Interval]
     checks: Sequence[DigestCheck]
 
     def measured(self, objective: Objective) -> float | None:
-        """Give what an objective is about, in its dimension's own unit; None: it was not measured."""
+        """Return the value of an objective, in its dimension's own unit; None if it was not measured."""
         if objective.timing is None:
             return self.rates().get(objective.statistic)
         histogram = self.timings[objective.timing]
@@ -82,9 +82,9 @@ class Report:
         return histogram.largest if objective.statistic == "max" else histogram.mean
 
     def missed(self) -> list[str]:
-        """Say why this was no success; nothing where it was."""
+        """Return the reasons for failure; none if the test passed."""
         missed = [
-            f"{objective.text} is missed: {self.tell_measured(objective)}"
+            f"{objective.text} is missed: {self.format_measured(objective)}"
             for objective in self.objectives
             if not objective.is_met_by(self.measured(objective))
         ]
@@ -93,38 +93,38 @@ class Report:
             missed.append("no request was answered")
         return missed
 
-    def tell_measured(self, objective: Objective) -> str:
-        """Write what an objective is about."""
+    def format_measured(self, objective: Objective) -> str:
+        """Return the value of an objective for people."""
         measured = self.measured(objective)
-        return "not measured" if measured is None else tell(measured, objective.dimension)
+        return "not measured" if measured is None else format_value(measured, objective.dimension)
 
     def remarks(self) -> list[str]:
-        """Say what has to be known to read the numbers."""
+        """Return what a reader of the numbers must know."""
         if self.plan.requests_per_second:
             remarks = [
-                "Durations count from when a request was due, so they hold the waits behind slow ones."
+                "Durations count from when a request was due, so they include the wait behind slow ones."
             ]
         else:
             remarks = [
-                "Each client asks when its last answer has ended: while the server stalls, less is asked."
+                "Each client waits for its last response: while the server stalls, fewer requests are sent."
             ]
         if self.cpu_share > BUSY_SHARE:
             remarks.append(
                 f"This client used {self.cpu_share:.0%} of a processor: it was at its own limit, and"
-                " durations hold its delays. Run several with fewer --clients."
+                " durations include its delays. Run several with fewer --clients."
             )
         if self.was_interrupted:
-            remarks.append("It was ended early; no image was read whole in the end.")
+            remarks.append("It was ended early; no image was read whole at the end.")
         if self.plan.profile is Profile.DOWNLOAD and not self.timings[Timing.REQUEST].count:
-            remarks.append("No download came to its end in this time.")
+            remarks.append("No download was complete in this time.")
         return remarks + [f"{kind}: {ADVICE[kind]}." for kind in sorted(self.errors) if kind in ADVICE]
 
     def to_json(self) -> dict[str, object]:
-        """Give all of it as a JSON object; docs/loadtest.md says what is in it."""
+        """Return the JSON object that docs/loadtest.md describes."""
         plan = self.plan
         return {
             "schema": SCHEMA,
-            "begun_at": self.begun_at,
+            "begun_at": self.started_at,
             "seconds": self.seconds,
             "was_interrupted": self.was_interrupted,
             "passed": not self.missed(),
@@ -133,7 +133,7 @@ class Report:
                 "profile": plan.profile,
                 "clients": plan.clients,
                 "images": len(plan.targets),
-                "servers": sorted({str(target.origin) for target in plan.targets}),
+                "servers": plan.servers,
                 "seconds": plan.seconds,
                 "requests_per_second": plan.requests_per_second,
                 "bytes_per_second": plan.bytes_per_second,
@@ -171,7 +171,7 @@ class Report:
         }
 
     def rates(self) -> dict[str, float]:
-        """Give shares and rates, by the names that objectives have for them."""
+        """Return shares and rates by their names in objectives."""
         seconds = max(self.seconds, 1e-9)
         failed = sum(self.errors.values())
         sent = max(self.requests + failed + self.refusals, 1)
@@ -183,7 +183,7 @@ class Report:
         }
 
 
-def _summary(histogram: Histogram) -> dict[str, float]:
+def _summary(histogram: DurationHistogram) -> dict[str, float]:
     percentiles = {f"p{percent:g}_seconds": histogram.percentile(percent) for percent in PERCENTS}
     return {
         "count": histogram.count,

@@ -1,0 +1,1 @@
+"""The results of a load test: as a value, as JSON, for a terminal, and as an HTML page."""

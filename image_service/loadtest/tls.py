@@ -1,0 +1,112 @@
+"""TLS towards the tested servers: which certificates are trusted, and why one was refused."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING
+
+import attrs
+from OpenSSL import SSL
+from OpenSSL.crypto import X509StoreContext, X509StoreContextError
+from service_identity import VerificationError as IdentityError
+from twisted.internet._sslverify import IOpenSSLTrustRoot  # exported nowhere else
+from twisted.internet.abstract import isIPAddress, isIPv6Address
+from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
+from twisted.internet.ssl import CertificateOptions
+from twisted.web.client import BrowserLikePolicyForHTTPS
+from twisted.web.iweb import IPolicyForHTTPS
+from zope.interface import implementer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from twisted.protocols.tls import TLSMemoryBIOProtocol
+
+ADVICE = {
+    "tls-untrusted": "no trusted authority issued the certificate; --cacert FILE adds one",
+    "tls-expired": "the certificate, or one above it, has expired; install a new one on the server",
+    "tls-not-yet-valid": "the certificate is not valid yet; compare the clocks of both machines",
+    "tls-wrong-name": "the certificate is for other hosts; use one of its names in the URL",
+}
+"""The next step for the operator, by kind of error."""
+
+_VERIFY_FAILED = "certificate verify failed"
+_CODES = SSL.X509VerificationCodes
+_KINDS = {
+    _CODES.ERR_CERT_HAS_EXPIRED: "tls-expired",
+    _CODES.ERR_CERT_NOT_YET_VALID: "tls-not-yet-valid",
+    _CODES.ERR_DEPTH_ZERO_SELF_SIGNED_CERT: "tls-untrusted",
+    _CODES.ERR_SELF_SIGNED_CERT_IN_CHAIN: "tls-untrusted",
+    _CODES.ERR_UNABLE_TO_GET_ISSUER_CERT: "tls-untrusted",
+    _CODES.ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY: "tls-untrusted",
+}
+
+
+def https_policy(ca_file: Path | None = None, *, insecure: bool = False) -> IPolicyForHTTPS:
+    """Return the policy that trusts the system's authorities and those of a PEM file; insecure: any."""
+    return _AnyCertificate() if insecure else BrowserLikePolicyForHTTPS(_SystemAndFile(ca_file))
+
+
+def ssl_context(ca_file: Path | None = None, *, insecure: bool = False) -> ssl.SSLContext:
+    """Return the same trust as `https_policy`, for clients of the standard library."""
+    context = ssl.create_default_context()
+    if ca_file is not None:
+        context.load_verify_locations(ca_file)
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def tls_error_kind(error: BaseException | None, connection: SSL.Connection) -> str | None:
+    """Return a key of ``ADVICE``, ``tls`` for other TLS errors, or None if the error is not one of TLS."""
+    if isinstance(error, IdentityError):
+        return "tls-wrong-name"
+    if not isinstance(error, SSL.Error):
+        return None
+    reasons = [reason for *_, reason in error.args[0]] if error.args else []
+    return _verification_error_kind(connection) if _VERIFY_FAILED in reasons else "tls"
+
+
+def _verification_error_kind(connection: SSL.Connection) -> str:
+    """Verify once more: the error itself does not hold the cause."""
+    store, chain = connection.get_context().get_cert_store(), connection.get_peer_cert_chain()
+    if store and chain:
+        try:
+            X509StoreContext(store, chain[0], chain).verify_certificate()
+        except X509StoreContextError as error:
+            return _KINDS.get(error.errors[0], "tls")
+    return "tls"
+
+
+@implementer(IOpenSSLTrustRoot)
+@attrs.frozen
+class _SystemAndFile:
+    """Twisted offers the platform's trust or a list of certificates, but not both together."""
+
+    _ca_file: Path | None
+
+    def _addCACertsToContext(self, context: SSL.Context) -> None:
+        context.set_default_verify_paths()
+        if self._ca_file is not None:
+            context.load_verify_locations(str(self._ca_file))
+
+
+@implementer(IPolicyForHTTPS, IOpenSSLClientConnectionCreator)
+@attrs.frozen
+class _AnyCertificate:
+    """TLS connections that name their server but do not verify it."""
+
+    _hostname: bytes = b""
+
+    def creatorForNetloc(self, hostname: bytes, port: int) -> IOpenSSLClientConnectionCreator:
+        del port  # part of the interface
+        return _AnyCertificate(hostname)
+
+    def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
+        del tlsProtocol  # part of the interface
+        connection = SSL.Connection(CertificateOptions().getContext(), None)
+        name = self._hostname.decode("ascii")
+        if not (isIPAddress(name) or isIPv6Address(name)):  # RFC 6066 section 3: never an address
+            connection.set_tlsext_host_name(self._hostname)
+        return connection
