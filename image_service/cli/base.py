@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.coreos.live_iso import read_architecture, read_live_iso
-from image_service.coreos.minimal_iso import verify
+from image_service.coreos.live_iso import detect_architecture, read_live_iso
+from image_service.coreos.minimal_iso import check_minimal_iso
 from image_service.errors import BaseImageError, Unprocessable
 from image_service.files.base_file import BaseFile
 from image_service.images.base import BaseImage
-from image_service.images.canvas import virtual_minimal_canvas
+from image_service.images.canvas import spliced_minimal_canvas
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,8 +58,8 @@ def with_true_minimal(base: BaseImage) -> BaseImage:
     if layout.minimal is None:
         return base
     try:
-        virtual_minimal_canvas(base, rootfs_url="")
-        verify(layout.minimal, base.file.read_at, lambda: None)
+        spliced_minimal_canvas(base, rootfs_url="")
+        check_minimal_iso(layout.minimal, base.file.read_at, lambda: None)
     except (BaseImageError, Unprocessable) as error:
         return attrs.evolve(base, layout=attrs.evolve(layout, minimal=None, no_minimal=error.detail))
     return base
@@ -68,7 +68,7 @@ def with_true_minimal(base: BaseImage) -> BaseImage:
 def _examine(file: BaseFile, path: str) -> BaseImage:
     try:
         layout = read_live_iso(file.read_at, file.size)
-        architecture = read_architecture(file.read_at, layout.files)
+        architecture = detect_architecture(file.read_at, layout.files)
     except BaseImageError as error:
         raise BaseImageError(f"{path}: {error.detail}") from None
     return BaseImage(file, layout, "", Path(path).name, architecture or UNKNOWN)

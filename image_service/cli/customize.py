@@ -15,7 +15,7 @@ from image_service.cli.command import add_base, add_output, end_in_order
 from image_service.cli.minimal import minimal_image
 from image_service.cli.output import choose_output
 from image_service.coreos.ignition import check_ignition
-from image_service.coreos.kargs import KernelArgument, Operation, check
+from image_service.coreos.kargs import KernelArgument, Operation, check_argument
 from image_service.errors import (
     BaseImageError,
     IgnitionInvalid,
@@ -113,7 +113,7 @@ def _add_minimal(parser: argparse.ArgumentParser) -> None:
 def _parse_kernel_argument(operation: Operation, value: str) -> KernelArgument:
     argument = KernelArgument(operation, value)
     try:
-        check(argument)
+        check_argument(argument)
     except KernelArgumentInvalid as error:
         raise argparse.ArgumentTypeError(error.detail) from None
     return argument
@@ -122,7 +122,7 @@ def _parse_kernel_argument(operation: Operation, value: str) -> KernelArgument:
 def _parse_url(url: str) -> str:
     """What is quoted or has blanks would be several kernel arguments, or none."""
     try:
-        check(KernelArgument(Operation.APPEND, url))
+        check_argument(KernelArgument(Operation.APPEND, url))
     except KernelArgumentInvalid as error:
         raise argparse.ArgumentTypeError(error.detail.replace("a kernel argument", "the URL")) from None
     if not {" ", '"'}.isdisjoint(url):

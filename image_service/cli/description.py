@@ -158,7 +158,7 @@ def _arguments(read_at: ReadAt, layout: LiveIso) -> Arguments | None:
 
 def _features(read_at: ReadAt, size: int) -> dict[str, object] | None:
     try:
-        file = read_iso9660(read_at, size).find(_FEATURES)
+        file = read_iso9660(read_at, size).find_file(_FEATURES)
         return dict(read_json_object(read_at, file).values)
     except BaseImageError:
         return None

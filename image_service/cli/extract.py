@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from image_service.cli.base import open_base
 from image_service.cli.command import add_base, add_output, end_in_order
 from image_service.cli.output import choose_output
-from image_service.images.netboot import artifact
+from image_service.images.netboot import compose_artifact
 from image_service.images.reference import BootArtifact
 
 if TYPE_CHECKING:
@@ -51,5 +51,5 @@ def run(options: argparse.Namespace) -> int:
     end_in_order()
     with open_base(options.base) as base:
         output = choose_output(options.output, base.file, force=options.force)
-        output.write(artifact(base, FILES[options.file]).extents)
+        output.write(compose_artifact(base, FILES[options.file]).extents)
     return 0

@@ -13,7 +13,7 @@ from image_service.cli.base import with_true_minimal
 from image_service.cli.command import signals_interrupt
 from image_service.cli.progress import Progress
 from image_service.errors import RamdiskTooLarge
-from image_service.images.canvas import derived_minimal_canvas, virtual_minimal_canvas
+from image_service.images.canvas import derived_minimal_canvas, spliced_minimal_canvas
 from image_service.images.compose import compose
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def minimal_image(
 def _spliced(base: BaseImage, customization: Customization, rootfs_url: str) -> BootImage | None:
     if base.layout.minimal and not base.needs_nmstate:
         with suppress(RamdiskTooLarge):  # the derived one has more room
-            return compose(virtual_minimal_canvas(base, rootfs_url), customization, "")
+            return compose(spliced_minimal_canvas(base, rootfs_url), customization, "")
     return None
 
 

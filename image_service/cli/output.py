@@ -117,7 +117,7 @@ def _write_extent(extent: Extent, target: int) -> Iterator[int]:
     position, stop = offset, offset + extent.length
     while position < stop:
         end = min(position - position % _CHUNK + _CHUNK, stop)
-        written = _write_chunk(extent.cut(position - offset, end - offset), target)
+        written = _write_chunk(extent.slice(position - offset, end - offset), target)
         position += written
         yield written
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.coreos.kargs import KernelArgument, Operation, edit, render_area
+from image_service.coreos.kargs import KernelArgument, Operation, edit_arguments, render_area
 from image_service.coreos.kargs_areas import KargsArea, KargsAreas
 from image_service.coreos.minimal_iso import LIVEISO
 from image_service.errors import FormatError
@@ -94,7 +94,7 @@ _ISOLINUX = _Grammar(
 )
 
 
-def make_areas(configs: Sequence[BootConfig]) -> BootConfigs:
+def add_kargs_areas(configs: Sequence[BootConfig]) -> BootConfigs:
     """Put the kernel arguments into areas, as builders do by now, where an old one wrote them plainly.
 
     Args:
@@ -117,7 +117,7 @@ def make_areas(configs: Sequence[BootConfig]) -> BootConfigs:
     return BootConfigs(default, size, tuple(_with_areas(config, size) for config in configs))
 
 
-def derive_configs(boot: BootConfigs, initrds: Sequence[str]) -> BootConfigs:
+def derive_minimal_configs(boot: BootConfigs, initrds: Sequence[str]) -> BootConfigs:
     """Make the configurations of a minimal ISO.
 
     Args:
@@ -143,7 +143,7 @@ def derive_configs(boot: BootConfigs, initrds: Sequence[str]) -> BootConfigs:
     return BootConfigs(default, boot.size, tuple(configs))
 
 
-def write_kargs_json(boot: BootConfigs) -> bytes:
+def render_kargs_json(boot: BootConfigs) -> bytes:
     """Give coreos/kargs.json, which tells where the areas are."""
     files = [
         {"path": config.path, "offset": area.offset, "pad": area.pad.decode(), "end": area.end.decode()}
@@ -178,7 +178,7 @@ def _with_areas(config: BootConfig, size: int) -> BootConfig:
 
 def _without_liveiso(arguments: str) -> str:
     words = [word for word in arguments.split() if word.startswith(LIVEISO)]
-    return edit(arguments, [KernelArgument(Operation.DELETE, word) for word in words])
+    return edit_arguments(arguments, [KernelArgument(Operation.DELETE, word) for word in words])
 
 
 def _with_arguments(config: BootConfig, areas: KargsAreas) -> BootConfig:

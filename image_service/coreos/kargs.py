@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from image_service.coreos.kargs_areas import KargsArea, KargsAreas
 
 MAX_CHARACTERS = 4096
-"""What all values of an `edit` may hold: twice the largest area. It also bounds what replacing multiplies."""
+"""The limit of all values together: twice the largest area, which also bounds the growth by replacing."""
 
 _NEVER = frozenset("$`\\")  # special to GRUB even within double quotes
 _ONLY_QUOTED = frozenset(";&|<>{}'#")
@@ -57,7 +57,7 @@ class KernelArgument:
     value: str = attrs.field(repr=False)
 
 
-def check(argument: KernelArgument) -> None:
+def check_argument(argument: KernelArgument) -> None:
     """Refuse an argument that a boot loader would run, split or drop.
 
     Args:
@@ -77,7 +77,7 @@ def check(argument: KernelArgument) -> None:
         )
 
 
-def edit(current: str, arguments: Sequence[KernelArgument]) -> str:
+def edit_arguments(current: str, arguments: Sequence[KernelArgument]) -> str:
     """Delete, append and replace arguments as coreos-installer does.
 
     Args:
@@ -88,7 +88,7 @@ def edit(current: str, arguments: Sequence[KernelArgument]) -> str:
         the whole string, without blanks around it.
 
     Raises:
-        KernelArgumentInvalid: one does not pass `check`, or the outcome has a fault that ``current`` has not.
+        KernelArgumentInvalid: one is invalid, or the result has a fault that ``current`` has not.
         KernelArgumentsTooLarge: they have more than `MAX_CHARACTERS`.
     """
     characters = sum(len(argument.value) for argument in arguments)
@@ -97,7 +97,7 @@ def edit(current: str, arguments: Sequence[KernelArgument]) -> str:
             f"the kernel arguments have {characters} characters, of which {MAX_CHARACTERS} are taken at most"
         )
     for argument in arguments:
-        check(argument)
+        check_argument(argument)
     edited = f" {current} "
     for operation, apply in _IN_ORDER.items():
         for argument in arguments:

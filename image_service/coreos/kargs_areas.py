@@ -23,7 +23,7 @@ import attrs
 from image_service.coreos.json_file import read_json_object
 from image_service.errors import FileNotInImage, FormatError
 from image_service.formats.reading import read_exactly
-from image_service.formats.spans import Span, check_room
+from image_service.formats.spans import Span, check_inside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -116,7 +116,7 @@ def find_kargs_areas(iso: Iso9660, read_at: ReadAt, size: int) -> KargsAreas | N
         FormatError: what describes them is wrong.
     """
     try:
-        file = iso.find(KARGS_JSON)
+        file = iso.find_file(KARGS_JSON)
     except FileNotInImage:
         return _areas_of_header(read_at, size)
     return _areas_of_json(iso, read_json_object(read_at, file))
@@ -133,9 +133,9 @@ def _areas_of_json(iso: Iso9660, info: JsonObject) -> KargsAreas:
 
 
 def _area(iso: Iso9660, info: JsonObject, size: int) -> KargsArea:
-    file = iso.find(info.text("path"))
+    file = iso.find_file(info.text("path"))
     offset = info.count("offset")
-    check_room(file.path, offset, size, file.length)
+    check_inside(file.path, offset, size, file.length)
     pad, end = info.character("pad", _PAD), info.character("end", _END)
     return KargsArea(file.offset + offset, pad, end, file.path)
 
@@ -151,7 +151,7 @@ def _areas_of_header(read_at: ReadAt, image_size: int) -> KargsAreas | None:
         raise FormatError(f"{name} lists no areas")
     _check_size(name, size)
     for offset in (default_offset, *(area.offset for area in areas)):
-        check_room("the image", offset, size, image_size)
+        check_inside("the image", offset, size, image_size)
     default = KargsArea(default_offset, _PAD, _END).parse(read_exactly(read_at, default_offset, size))
     return _in_order(default, size, areas)
 

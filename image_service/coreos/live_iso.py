@@ -24,9 +24,9 @@ from image_service.coreos.kargs_areas import KARGS_JSON, KargsAreas, find_kargs_
 from image_service.coreos.minimal_iso import MinimalIso, read_minimal_iso
 from image_service.errors import FileNotInImage, FormatError
 from image_service.formats.iso9660 import IsoFile, read_iso9660
-from image_service.formats.kernel import HEAD_BYTES, kernel_architecture
+from image_service.formats.kernel import HEAD_BYTES, detect_kernel_architecture
 from image_service.formats.reading import read_exactly
-from image_service.formats.spans import Span, check_room, refuse_overlaps
+from image_service.formats.spans import Span, check_disjoint, check_inside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,7 +143,7 @@ def read_live_iso(read_at: ReadAt, size: int) -> LiveIso:
     areas = [Span("Ignition", ignition.offset, ignition.length), *(kargs.spans if kargs else ())]
     if ramdisk:
         areas.append(Span(ramdisk.path, ramdisk.offset, ramdisk.length))
-    refuse_overlaps(areas)
+    check_disjoint(areas)
     minimal, no_minimal = _find_minimal(iso, read_at, size, kargs)
     return LiveIso(
         volume_id=iso.volume_id,
@@ -160,20 +160,20 @@ def read_live_iso(read_at: ReadAt, size: int) -> LiveIso:
     )
 
 
-def read_architecture(read_at: ReadAt, files: BootFiles) -> str | None:
+def detect_architecture(read_at: ReadAt, files: BootFiles) -> str | None:
     """Return the RPM architecture name of a live ISO by its boot files; None if they do not show it."""
     if files.ins_file:
         return "s390x"
     if files.kernel is None:
         return None
-    return kernel_architecture(read_at(files.kernel.offset, min(files.kernel.length, HEAD_BYTES)))
+    return detect_kernel_architecture(read_at(files.kernel.offset, min(files.kernel.length, HEAD_BYTES)))
 
 
 def _find(iso: Iso9660, *paths: str) -> IsoFile | None:
     """The first of the files that is there."""
     for path in paths:
         try:
-            return iso.find(path)
+            return iso.find_file(path)
         except FileNotInImage:
             continue
     return None
@@ -181,15 +181,15 @@ def _find(iso: Iso9660, *paths: str) -> IsoFile | None:
 
 def _find_ignition_area(iso: Iso9660, read_at: ReadAt) -> EmbedArea:
     try:
-        info = read_json_object(read_at, iso.find("coreos/igninfo.json"))
+        info = read_json_object(read_at, iso.find_file("coreos/igninfo.json"))
     except FileNotInImage:
-        file = iso.find("images/ignition.img")
+        file = iso.find_file("images/ignition.img")
         offset, length = 0, file.length
     else:
-        file = iso.find(info.text("file"))
+        file = iso.find_file(info.text("file"))
         offset = info.count("offset", 0)
         length = info.count("length", file.length - offset)
-    check_room(file.path, offset, length, file.length)
+    check_inside(file.path, offset, length, file.length)
     if not 0 < length <= _MAX_IGNITION_AREA:
         raise FormatError(
             f"the Ignition area in {file.path} must have 1 to {_MAX_IGNITION_AREA} bytes, not {length}"

@@ -31,7 +31,7 @@ import attrs
 
 from image_service.coreos.json_file import read_json_object
 from image_service.errors import FormatError
-from image_service.formats.bincode import Fields
+from image_service.formats.bincode import BincodeReader
 from image_service.formats.iso9660 import SECTOR, IsoFile
 from image_service.formats.reading import read_exactly
 
@@ -124,16 +124,16 @@ def read_minimal_iso(read_at: ReadAt, file: IsoFile, image_size: int) -> Minimal
     Raises:
         FormatError: the file is damaged, or asks for more than a minimal ISO can be.
     """
-    fields = Fields(file.path, read_exactly(read_at, file.offset, min(file.length, _MAX_LENGTH)))
+    fields = BincodeReader(file.path, read_exactly(read_at, file.offset, min(file.length, _MAX_LENGTH)))
     _check_header(fields)
     files = _read_files(fields, image_size)
-    digest = fields.take(_DIGEST_LENGTH)
-    literal = _unpack(fields.path, fields.take_bytes(), _gaps(files))
+    digest = fields.read(_DIGEST_LENGTH)
+    literal = _unpack(fields.path, fields.read_bytes(), _gaps(files))
     copied = sum(each.length for each in files)
     return MinimalIso(tuple(_pieces(files, literal)), copied + len(literal), digest.hex())
 
 
-def verify(minimal: MinimalIso, read_at: ReadAt, check: Callable[[], None]) -> None:
+def check_minimal_iso(minimal: MinimalIso, read_at: ReadAt, check: Callable[[], None]) -> None:
     """Make the minimal ISO once, to see that it is the one that its builder made.
 
     Args:
@@ -157,7 +157,7 @@ def verify(minimal: MinimalIso, read_at: ReadAt, check: Callable[[], None]) -> N
         )
 
 
-def render_kargs_json(original: bytes, default: str) -> bytes:
+def rewrite_kargs_json(original: bytes, default: str) -> bytes:
     """Rewrite coreos/kargs.json for other default arguments, byte for byte as coreos-installer does.
 
     Args:
@@ -182,23 +182,23 @@ def render_kargs_json(original: bytes, default: str) -> bytes:
     return rendered.ljust(len(original))
 
 
-def _check_header(fields: Fields) -> None:
-    if fields.take(len(_MAGIC)) != _MAGIC:
+def _check_header(fields: BincodeReader) -> None:
+    if fields.read(len(_MAGIC)) != _MAGIC:
         raise FormatError(f"{fields.path} does not begin with MINISO: the minimal ISO was never packed")
-    version = fields.take_number()
+    version = fields.read_number()
     if version != _VERSION:
         raise FormatError(f"{fields.path} is of version {version}, and only {_VERSION} is known")
-    fields.take_bytes()
+    fields.read_bytes()
 
 
-def _read_files(fields: Fields, image_size: int) -> list[CopiedFile]:
-    count = fields.take_number()
+def _read_files(fields: BincodeReader, image_size: int) -> list[CopiedFile]:
+    count = fields.read_number()
     if not 0 < count <= _MAX_FILES:
         raise FormatError(f"{fields.path} must list 1 to {_MAX_FILES} files, not {count}")
     files: list[CopiedFile] = []
     end = copied = 0
     for index in range(count):
-        file = CopiedFile(fields.take_number() * SECTOR, fields.take_number() * SECTOR, fields.take_number())
+        file = CopiedFile(fields.read_number() * SECTOR, fields.read_number() * SECTOR, fields.read_number())
         copied += file.length
         if not file.length or file.minimal < end:
             raise FormatError(f"{fields.path}: file {index} is empty, or overlaps the one before: {file}")

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 from image_service.errors import FileNotInImage, FormatError
 from image_service.formats.erofs import EROFS_MAGIC, EROFS_OFFSET, read_erofs
-from image_service.formats.file_tree import Window, find
-from image_service.formats.initrd import encode
+from image_service.formats.file_tree import FileWindow, find_node
+from image_service.formats.initrd import compress_archive
 from image_service.formats.newc import Member, locate_members, write_archive
 from image_service.formats.squashfs import SQUASHFS_MAGIC, read_squashfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from image_service.formats.file_tree import Node
+    from image_service.formats.file_tree import TreeNode
     from image_service.formats.iso9660 import IsoFile
     from image_service.formats.reading import ReadAt
 
@@ -69,17 +69,17 @@ def nmstate_archive(executable: bytes) -> bytes:
         gzip, not compressed (see docs/decisions/0006-reading-the-rootfs.md): the same bytes on every machine.
     """
     archive = write_archive([Member(_NMSTATECTL, executable, _EXECUTABLE)])
-    return encode(archive, capacity=sys.maxsize)
+    return compress_archive(archive, capacity=sys.maxsize)
 
 
-def _root(read_at: ReadAt, rootfs: IsoFile) -> Node:
+def _root(read_at: ReadAt, rootfs: IsoFile) -> TreeNode:
     for member in locate_members(read_at, rootfs):
         if member.path in _FILE_SYSTEMS:
-            return _read_file_system(Window(read_at, member))
+            return _read_file_system(FileWindow(read_at, member))
     raise FileNotInImage(f"{rootfs.path} holds neither {' nor '.join(_FILE_SYSTEMS)}")
 
 
-def _read_file_system(window: Window) -> Node:
+def _read_file_system(window: FileWindow) -> TreeNode:
     """Its contents tell what it is, whatever its name."""
     if window(0, len(SQUASHFS_MAGIC)) == SQUASHFS_MAGIC:
         return read_squashfs(window)
@@ -88,16 +88,16 @@ def _read_file_system(window: Window) -> Node:
     raise FormatError(f"{window.file.path} is neither squashfs nor erofs")
 
 
-def _find_nmstatectl(root: Node, rootfs: IsoFile) -> Node:
+def _find_nmstatectl(root: TreeNode, rootfs: IsoFile) -> TreeNode:
     for path in _candidates(root):
         try:
-            return find(root, path)
+            return find_node(root, path)
         except FileNotInImage:
             continue
     raise FileNotInImage(f"no {_NMSTATECTL} in {rootfs.path}, neither at its root nor below {_DEPLOYMENTS}")
 
 
-def _candidates(root: Node) -> Iterator[str]:
+def _candidates(root: TreeNode) -> Iterator[str]:
     yield _NMSTATECTL
     for system in _names(root, _DEPLOYMENTS, _SYSTEM):
         deployments = f"{_DEPLOYMENTS}/{system}/deploy"
@@ -105,10 +105,10 @@ def _candidates(root: Node) -> Iterator[str]:
             yield f"{deployments}/{deployment}/{_NMSTATECTL}"
 
 
-def _names(root: Node, path: str, pattern: re.Pattern[str]) -> list[str]:
+def _names(root: TreeNode, path: str, pattern: re.Pattern[str]) -> list[str]:
     """The first few names in a directory that match; none where there is no directory."""
     try:
-        directory = find(root, path)
+        directory = find_node(root, path)
     except FileNotInImage:
         return []
     if not stat.S_ISDIR(directory.mode):

@@ -144,7 +144,7 @@ def select_releases(document: Document, architectures: Iterable[str]) -> tuple[R
     return tuple(releases)
 
 
-def metal_of(document: Document) -> Mapping[str, object]:
+def metal_members(document: Document) -> Mapping[str, object]:
     """Give what documents have in common that offer the same for bare metal.
 
     Args:

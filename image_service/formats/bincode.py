@@ -17,7 +17,7 @@ _LENGTHS = {251: 2, 252: 4, 253: 8}
 
 
 @attrs.define
-class Fields:
+class BincodeReader:
     """The fields of a file, taken one after another.
 
     Args:
@@ -29,7 +29,7 @@ class Fields:
     _data: bytes = attrs.field(repr=False)
     _position: int = 0
 
-    def take(self, length: int) -> bytes:
+    def read(self, length: int) -> bytes:
         """Take so many bytes.
 
         Raises:
@@ -41,25 +41,25 @@ class Fields:
         self._position = end
         return self._data[start:end]
 
-    def take_number(self) -> int:
+    def read_number(self) -> int:
         """Take a number of at most 64 bits.
 
         Raises:
             FormatError: this is none.
         """
-        first = self.take(1)[0]
+        first = self.read(1)[0]
         if first in _ONE_BYTE:
             return first
         if first not in _LENGTHS:
             raise FormatError(
                 f"{self.path} has no number of at most 64 bits at its offset {self._position - 1}"
             )
-        return int.from_bytes(self.take(_LENGTHS[first]), "little")
+        return int.from_bytes(self.read(_LENGTHS[first]), "little")
 
-    def take_bytes(self) -> bytes:
+    def read_bytes(self) -> bytes:
         """Take bytes whose length is noted before them.
 
         Raises:
             FormatError: there are not as many.
         """
-        return self.take(self.take_number())
+        return self.read(self.read_number())

@@ -1,7 +1,7 @@
 """Decompressors that write no more than they are allowed to.
 
-`inflate`, `unxz` and `unzstd` unpack a whole stream. `unlz4` and `unlzma` read formats without an end: they
-give as many bytes as they are asked for.
+zlib, xz and zstd streams are read whole. LZ4 blocks and MicroLZMA do not mark their end: their decompressors
+return as many bytes as they are asked for.
 
 An LZ4 block is a sequence of
 
@@ -30,7 +30,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-Unpack: TypeAlias = Callable[[bytes, int], bytes]
+Decompressor: TypeAlias = Callable[[bytes, int], bytes]
 """(packed, length) to at most that many bytes of what it unpacks to."""
 
 _MAX_XZ_MEMORY = 32 * 1024 * 1024  # bytes; squashfs has dictionaries of 1 MiB at most
@@ -46,8 +46,8 @@ class _Damaged(Exception):
 _DAMAGES = (zlib.error, lzma.LZMAError, zstd.ZstdError, IndexError, _Damaged)
 
 
-def unpack(method: Unpack, packed: bytes, length: int, where: str) -> bytes:
-    """Unpack by one of the methods of this module.
+def decompress(method: Decompressor, packed: bytes, length: int, where: str) -> bytes:
+    """Decompressor by one of the methods of this module.
 
     Args:
         method: which.
@@ -67,27 +67,27 @@ def unpack(method: Unpack, packed: bytes, length: int, where: str) -> bytes:
         raise FormatError(f"{where} is damaged: its {len(packed)} bytes cannot be unpacked") from None
 
 
-def inflate(packed: bytes, length: int) -> bytes:
-    """Unpack a zlib stream of at most ``length`` bytes."""
+def decompress_zlib(packed: bytes, length: int) -> bytes:
+    """Decompressor a zlib stream of at most ``length`` bytes."""
     stream = zlib.decompressobj()
     return _whole(stream.decompress(packed, length + 1), length, ended=stream.eof)
 
 
-def unxz(packed: bytes, length: int) -> bytes:
-    """Unpack an xz stream of at most ``length`` bytes."""
+def decompress_xz(packed: bytes, length: int) -> bytes:
+    """Decompressor an xz stream of at most ``length`` bytes."""
     stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_XZ_MEMORY)
     return _whole(stream.decompress(packed, length + 1), length, ended=stream.eof)
 
 
-def unzstd(packed: bytes, length: int) -> bytes:
-    """Unpack a zstd frame of at most ``length`` bytes."""
+def decompress_zstd(packed: bytes, length: int) -> bytes:
+    """Decompressor a zstd frame of at most ``length`` bytes."""
     options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _MAX_ZSTD_WINDOW}
     stream = zstd.ZstdDecompressor(options=options)
     return _whole(stream.decompress(packed, length + 1), length, ended=stream.eof)
 
 
-def unlz4(packed: bytes, length: int) -> bytes:
-    """Unpack the first ``length`` bytes of an LZ4 block; fewer where it has no more."""
+def decompress_lz4(packed: bytes, length: int) -> bytes:
+    """Decompressor the first ``length`` bytes of an LZ4 block; fewer where it has no more."""
     unpacked = bytearray()
     position = 0
     while True:
@@ -102,7 +102,7 @@ def unlz4(packed: bytes, length: int) -> bytes:
         _repeat(unpacked, distance, min(match + _MIN_MATCH, length - len(unpacked)))
 
 
-def unlzma(dictionary: int) -> Unpack:
+def microlzma_decompressor(dictionary: int) -> Decompressor:
     """Make a method for MicroLZMA.
 
     Args:

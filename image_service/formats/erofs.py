@@ -35,14 +35,14 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from image_service.errors import FormatError
-from image_service.formats.decompress import unlz4, unlzma, unpack
+from image_service.formats.decompress import decompress, decompress_lz4, microlzma_decompressor
 from image_service.formats.erofs_index import PLAIN, read_index
 from image_service.formats.file_tree import MAX_DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from image_service.formats.decompress import Unpack
+    from image_service.formats.decompress import Decompressor
     from image_service.formats.erofs_index import Extent, Index
     from image_service.formats.reading import ReadAt
 
@@ -92,10 +92,10 @@ def read_erofs(read_at: ReadAt) -> ErofsNode:
     for feature in _bits(features & ~_FEATURES):
         name = _REFUSED.get(feature, "something new")
         raise FormatError(f"the erofs uses {name} (feature {feature:#x}), which is not read")
-    methods: dict[int, Unpack] = {_LZ4: unlz4}
+    methods: dict[int, Decompressor] = {_LZ4: decompress_lz4}
     if features & _SETTINGS and compressions & 1 << _LZMA:
         position = EROFS_OFFSET + _SUPERBLOCK.size + _EXTENSION * extensions
-        methods[_LZMA] = unlzma(_lzma_dictionary(read_at, position, compressions))
+        methods[_LZMA] = microlzma_decompressor(_lzma_dictionary(read_at, position, compressions))
     return _Volume(
         read_at=read_at,
         block_bits=block_bits,
@@ -182,7 +182,7 @@ class _Volume:
     read_at: ReadAt
     block_bits: int
     inodes: int
-    methods: Mapping[int, Unpack]
+    methods: Mapping[int, Decompressor]
     is_padded: bool
     packed: int | None
 
@@ -204,7 +204,7 @@ class _Volume:
         if extent.type == PLAIN:
             content = self._plain(index, extent, stored)
         else:
-            content = unpack(self._method(index.compression), stored.lstrip(b"\0"), last, where)
+            content = decompress(self._method(index.compression), stored.lstrip(b"\0"), last, where)
         if len(content) < last:
             raise FormatError(f"{where} is damaged: {last} bytes are due, it has {len(content)}")
         return content[first:last]
@@ -227,7 +227,7 @@ class _Volume:
         shift = extent.start % (1 << self.block_bits)
         return stored[shift:] + stored[:shift]
 
-    def _method(self, compression: int) -> Unpack:
+    def _method(self, compression: int) -> Decompressor:
         if compression not in self.methods:
             name = _COMPRESSIONS.get(compression, f"method {compression}")
             raise FormatError(f"the erofs has a file compressed by {name}, which is not read")

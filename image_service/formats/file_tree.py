@@ -24,7 +24,7 @@ _MAX_SYMLINKS = 8  # on one path; also what ends a cycle
 _MAX_STEPS = 256  # names on one path, those of symlinks included
 
 
-class Node(Protocol):
+class TreeNode(Protocol):
     """A file, a directory or a symlink."""
 
     @property
@@ -42,7 +42,7 @@ class Node(Protocol):
             FormatError: it cannot be read.
         """
 
-    def entries(self) -> Mapping[str, Callable[[], Node]]:
+    def entries(self) -> Mapping[str, Callable[[], TreeNode]]:
         """What a directory holds: a function for each name, that reads the node.
 
         Raises:
@@ -51,7 +51,7 @@ class Node(Protocol):
 
 
 @attrs.frozen(eq=False)
-class Window:
+class FileWindow:
     """Reads a file of the image by its own offsets, and nothing outside of it.
 
     Args:
@@ -76,7 +76,7 @@ class Window:
         return read_exactly(self.image, self.file.offset + offset, length)
 
 
-def find(root: Node, path: str) -> Node:
+def find_node(root: TreeNode, path: str) -> TreeNode:
     """Follow a path, with the relative symlinks on it.
 
     Args:
@@ -113,7 +113,7 @@ def find(root: Node, path: str) -> Node:
     return trail[-1]
 
 
-def _child(directory: Node, name: str, path: str) -> Node:
+def _child(directory: TreeNode, name: str, path: str) -> TreeNode:
     if not stat.S_ISDIR(directory.mode):
         raise FileNotInImage(f"no file {path}: {name} would lie in what is no directory")
     entry = directory.entries().get(name)
@@ -122,7 +122,7 @@ def _child(directory: Node, name: str, path: str) -> Node:
     return entry()
 
 
-def _target(symlink: Node, path: str) -> str:
+def _target(symlink: TreeNode, path: str) -> str:
     if symlink.size > _MAX_TARGET:
         raise FormatError(f"a symlink on {path} has {symlink.size} bytes, more than {_MAX_TARGET}")
     target = symlink.read().decode("utf-8", "surrogateescape")

@@ -1,6 +1,6 @@
 """Compressed archives as the kernel takes them for its initial file system.
 
-`encode` tries three forms in this order, and takes the first that fits:
+`compress_archive` tries three forms in this order, and takes the first that fits:
 
 1. gzip with stored blocks, not compressed at all. It is written here, so that its bytes depend on no
    library: the same on every machine and after every upgrade. Most configs fit their area like that.
@@ -48,7 +48,7 @@ _MAX_DECODER_MEMORY = 128 * 1024 * 1024  # preset 9 wants 65 MiB
 _CHUNK = 4096  # xz unpacks up to 7000 times as much
 
 
-def encode(archive: bytes, capacity: int) -> bytes:
+def compress_archive(archive: bytes, capacity: int) -> bytes:
     """Make an initrd of an archive.
 
     Args:

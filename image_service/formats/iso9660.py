@@ -78,7 +78,7 @@ class Iso9660:
     _root: _Record = attrs.field(repr=False)
     _image: _Image = attrs.field(repr=False)
 
-    def find(self, path: str) -> IsoFile:
+    def find_file(self, path: str) -> IsoFile:
         """Look up a file.
 
         Args:

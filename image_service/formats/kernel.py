@@ -26,7 +26,7 @@ _PE_MACHINES = {0x8664: "x86_64", 0xAA64: "aarch64"}
 _ELF_MACHINES = {21: "ppc64le"}
 
 
-def kernel_architecture(head: bytes) -> str | None:
+def detect_kernel_architecture(head: bytes) -> str | None:
     """Return the RPM architecture name of the kernel that begins with ``head``; None if it is unknown.
 
     Args:

@@ -25,7 +25,7 @@ class Span:
         return f"{self.length} bytes at offset {self.offset} ({self.name})"
 
 
-def check_room(name: str, offset: int, length: int, limit: int) -> None:
+def check_inside(name: str, offset: int, length: int, limit: int) -> None:
     """Refuse an area that leaves the ``limit`` bytes of ``name``.
 
     Raises:
@@ -35,7 +35,7 @@ def check_room(name: str, offset: int, length: int, limit: int) -> None:
         raise FormatError(f"an embed area leaves {name} of {limit} bytes: {length} bytes at offset {offset}")
 
 
-def refuse_overlaps(spans: Sequence[Span]) -> None:
+def check_disjoint(spans: Sequence[Span]) -> None:
     """Refuse spans of which two share a byte.
 
     Raises:

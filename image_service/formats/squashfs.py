@@ -35,13 +35,13 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from image_service.errors import FormatError
-from image_service.formats.decompress import inflate, unpack, unxz, unzstd
+from image_service.formats.decompress import decompress, decompress_xz, decompress_zlib, decompress_zstd
 from image_service.formats.file_tree import MAX_DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from image_service.formats.decompress import Unpack
+    from image_service.formats.decompress import Decompressor
     from image_service.formats.reading import ReadAt
 
 SQUASHFS_MAGIC = b"hsqs"
@@ -49,7 +49,7 @@ SQUASHFS_MAGIC = b"hsqs"
 _SUPERBLOCK = struct.Struct("<12xIIH6xHHQ24xQQQ8x")
 _VERSION = (4, 0)
 _BLOCK_SIZES = [1 << bits for bits in range(12, 20 + 1)]
-_COMPRESSIONS: Final[Mapping[int, Unpack]] = {1: inflate, 4: unxz, 6: unzstd}
+_COMPRESSIONS: Final[Mapping[int, Decompressor]] = {1: decompress_zlib, 4: decompress_xz, 6: decompress_zstd}
 _REFUSED: Final[Mapping[int, str]] = {2: "lzma", 3: "lzo", 5: "lz4"}
 _METADATA = 8192
 _METADATA_PLAIN, _BLOCK_PLAIN = 1 << 15, 1 << 24
@@ -148,7 +148,7 @@ class _Volume:
     read_at: ReadAt
     block_size: int
     fragments: int
-    method: Unpack
+    method: Decompressor
     inodes: int
     directories: int
     fragment_table: int
@@ -201,7 +201,7 @@ class _Volume:
         if length > limit:
             raise FormatError(f"{where} is damaged: {length} bytes where {limit} are the most")
         stored = self.read_at(position, length)
-        return stored if is_plain else unpack(self.method, stored, limit, where)
+        return stored if is_plain else decompress(self.method, stored, limit, where)
 
 
 @attrs.define

@@ -15,12 +15,20 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.coreos.kargs import KernelArgument, Operation, edit
+from image_service.coreos.kargs import KernelArgument, Operation, edit_arguments
 from image_service.coreos.kargs_areas import KargsAreas  # noqa: TC001 - same
 from image_service.coreos.live_iso import EmbedArea
-from image_service.coreos.minimal_iso import LIVEISO, CopiedFile, render_kargs_json
+from image_service.coreos.minimal_iso import LIVEISO, CopiedFile, rewrite_kargs_json
 from image_service.errors import BaseImageError
-from image_service.images.extents import Extent, ExtentMap, FileExtent, Literal, Overlay, Zeros, lay_over
+from image_service.images.extents import (
+    Extent,
+    ExtentMap,
+    FileExtent,
+    Literal,
+    Overlay,
+    Zeros,
+    apply_overlays,
+)
 
 if TYPE_CHECKING:
     from image_service.coreos.minimal_iso import MinimalIso
@@ -73,7 +81,7 @@ def full_canvas(base: BaseImage) -> Canvas:
     )
 
 
-def virtual_minimal_canvas(base: BaseImage, rootfs_url: str) -> Canvas:
+def spliced_minimal_canvas(base: BaseImage, rootfs_url: str) -> Canvas:
     """Splice the minimal ISO from the base image: not a byte of it is stored.
 
     Args:
@@ -93,7 +101,7 @@ def virtual_minimal_canvas(base: BaseImage, rootfs_url: str) -> Canvas:
     splice = ExtentMap(tuple(_extent(piece, base.file) for piece in minimal.pieces))
     ignition = base.layout.ignition
     return Canvas(
-        extents=lay_over(splice, _kargs_json(base, minimal, kargs)),
+        extents=apply_overlays(splice, _kargs_json(base, minimal, kargs)),
         identity=f"minimal {base.sha256}",
         created=base.layout.created,
         ignition=EmbedArea(minimal.translate(ignition.offset, ignition.length), ignition.length),
@@ -146,7 +154,9 @@ def _without_liveiso(kargs: KargsAreas) -> KargsAreas:
     liveiso = next((word for word in kargs.default.split() if word.startswith(LIVEISO)), None)
     if liveiso is None:
         raise BaseImageError(f"the default kernel arguments have no {LIVEISO} to be taken out")
-    return attrs.evolve(kargs, default=edit(kargs.default, [KernelArgument(Operation.DELETE, liveiso)]))
+    return attrs.evolve(
+        kargs, default=edit_arguments(kargs.default, [KernelArgument(Operation.DELETE, liveiso)])
+    )
 
 
 def _kargs_json(base: BaseImage, minimal: MinimalIso, kargs: KargsAreas) -> list[Overlay]:
@@ -154,8 +164,8 @@ def _kargs_json(base: BaseImage, minimal: MinimalIso, kargs: KargsAreas) -> list
     if file is None:
         return []
     offset = minimal.translate(file.offset, len(file.content))
-    return [Overlay(offset, Literal(render_kargs_json(file.content, kargs.default)))]
+    return [Overlay(offset, Literal(rewrite_kargs_json(file.content, kargs.default)))]
 
 
 def _with_rootfs_url(arguments: str, rootfs_url: str) -> str:
-    return edit(arguments, [KernelArgument(Operation.APPEND, f"{ROOTFS_URL}{rootfs_url}")])
+    return edit_arguments(arguments, [KernelArgument(Operation.APPEND, f"{ROOTFS_URL}{rootfs_url}")])

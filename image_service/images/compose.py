@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from image_service.coreos import kargs
 from image_service.errors import IgnitionTooLarge, KernelArgumentsTooLarge, RamdiskTooLarge
-from image_service.formats.initrd import encode
+from image_service.formats.initrd import compress_archive
 from image_service.formats.newc import Member, write_archive
 from image_service.images.boot_image import BootImage
-from image_service.images.extents import Literal, Overlay, Zeros, lay_over
+from image_service.images.extents import Literal, Overlay, Zeros, apply_overlays
 from image_service.images.validators import last_modified, make_etag
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def compose(canvas: Canvas, customization: Customization, file_name: str) -> Boo
         *_kernel_argument_overlays(canvas, customization.kernel_arguments),
     ]
     return BootImage(
-        extents=lay_over(canvas.extents, overlays),
+        extents=apply_overlays(canvas.extents, overlays),
         etag=make_etag(canvas.identity, overlays),
         modified=last_modified(canvas.created, customization.modified),
         file_name=file_name,
@@ -59,7 +59,7 @@ def ignition_archive(config: bytes, capacity: int) -> bytes:
     Returns:
         an archive, longer than ``capacity`` where none fits.
     """
-    return encode(write_archive([Member("config.ign", config)]), capacity)
+    return compress_archive(write_archive([Member("config.ign", config)]), capacity)
 
 
 def _initrd_overlays(canvas: Canvas, config: bytes, ramdisk: bytes) -> Iterator[Overlay]:
@@ -108,5 +108,5 @@ def _kernel_argument_overlays(canvas: Canvas, arguments: Sequence[kargs.KernelAr
         )
     if areas is None or (canvas.has_arguments and not arguments):
         return ()
-    value = kargs.edit(canvas.arguments, arguments)
+    value = kargs.edit_arguments(canvas.arguments, arguments)
     return [Overlay(area.offset, Literal(kargs.render_area(areas, area, value))) for area in areas.areas]

@@ -22,7 +22,7 @@ class FileExtent:
     offset: int
     length: int
 
-    def cut(self, start: int, stop: int) -> FileExtent:
+    def slice(self, start: int, stop: int) -> FileExtent:
         """The bytes from ``start`` up to ``stop``, counted from the extent's own beginning."""
         return FileExtent(self.file, self.offset + start, stop - start)
 
@@ -38,7 +38,7 @@ class Literal:
         """Bytes."""
         return len(self.data)
 
-    def cut(self, start: int, stop: int) -> Literal:
+    def slice(self, start: int, stop: int) -> Literal:
         """The bytes from ``start`` up to ``stop``."""
         return Literal(self.data[start:stop])
 
@@ -49,7 +49,7 @@ class Zeros:
 
     length: int
 
-    def cut(self, start: int, stop: int) -> Zeros:
+    def slice(self, start: int, stop: int) -> Zeros:
         """As many zeros as lie between ``start`` and ``stop``."""
         return Zeros(stop - start)
 
@@ -109,19 +109,19 @@ class ExtentMap:
         index = bisect_right(starts, start) - 1
         if starts[index] < start < stop <= starts[index + 1]:  # as most ranges lie
             begin = starts[index]
-            return (self.extents[index].cut(start - begin, stop - begin),)
+            return (self.extents[index].slice(start - begin, stop - begin),)
         found: list[Extent] = []
         while start < stop:
             extent, begin, end = self.extents[index], starts[index], starts[index + 1]
             if start == begin and end <= stop:
                 found.append(extent)
             else:
-                found.append(extent.cut(start - begin, min(stop, end) - begin))
+                found.append(extent.slice(start - begin, min(stop, end) - begin))
             start, index = end, index + 1
         return tuple(found)
 
 
-def lay_over(below: ExtentMap, overlays: Sequence[Overlay]) -> ExtentMap:
+def apply_overlays(below: ExtentMap, overlays: Sequence[Overlay]) -> ExtentMap:
     """Lay bytes over an image without changing its size.
 
     Args:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _ADDRESS_BYTES = 8
 
 
-def artifact(base: BaseImage, which: BootArtifact) -> BootImage:
+def compose_artifact(base: BaseImage, which: BootArtifact) -> BootImage:
     """Give one file of a base image.
 
     Args:
@@ -52,7 +52,7 @@ def artifact(base: BaseImage, which: BootArtifact) -> BootImage:
     )
 
 
-def pxe_initrd(
+def compose_pxe_initrd(
     base: BaseImage, nmstate: NmstateImage | None, customization: Customization, file_name: str
 ) -> BootImage:
     """Append an Ignition config, and a ramdisk with what it needs, to the initrd of a base image.
@@ -91,7 +91,7 @@ def pxe_initrd(
     )
 
 
-def initrd_addrsize(base: BaseImage, initrd: BootImage, file_name: str) -> BootImage:
+def compose_initrd_addrsize(base: BaseImage, initrd: BootImage, file_name: str) -> BootImage:
     """Tell an s390x where to load an initrd, and how long it is.
 
     Args:

@@ -165,7 +165,7 @@ def sha256_of(extents: Iterable[Extent], check: Callable[[], None]) -> bytes:
         position = 0
         while position < extent.length:
             check()
-            data = _bytes_of(extent.cut(position, min(position + PIECE_BYTES, extent.length)))
+            data = _bytes_of(extent.slice(position, min(position + PIECE_BYTES, extent.length)))
             digest.update(data)
             position += len(data)
     return digest.digest()

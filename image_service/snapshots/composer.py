@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 import attrs
 
 from image_service.errors import NotFound, RamdiskTooLarge
-from image_service.images.canvas import derived_minimal_canvas, full_canvas, virtual_minimal_canvas
+from image_service.images.canvas import derived_minimal_canvas, full_canvas, spliced_minimal_canvas
 from image_service.images.compose import compose
-from image_service.images.netboot import artifact, initrd_addrsize, pxe_initrd
+from image_service.images.netboot import compose_artifact, compose_initrd_addrsize, compose_pxe_initrd
 from image_service.images.reference import ArtifactRef, ImageRef, Kind
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Composer:
         if ref.kind is Kind.PXE_INITRD:
             needs_nmstate = base.needs_nmstate and customization.ramdisk
             nmstate = self.templates.nmstate(base) if needs_nmstate else None
-            return pxe_initrd(base, nmstate, customization, _file_name(ref, base))
+            return compose_pxe_initrd(base, nmstate, customization, _file_name(ref, base))
         return await self._compose(full_canvas(base), customization, _file_name(ref, base))
 
     @staticmethod
@@ -123,7 +123,7 @@ class Composer:
         Raises:
             NotFound: it has none.
         """
-        return artifact(base, ref.artifact)
+        return compose_artifact(base, ref.artifact)
 
     @staticmethod
     def initrd_addrsize(ref: ImageRef, base: BaseImage, initrd: BootImage) -> BootImage:
@@ -140,7 +140,7 @@ class Composer:
         Raises:
             ImageServiceError: the base image has no such file.
         """
-        return initrd_addrsize(base, initrd, _file_name(ref, base))
+        return compose_initrd_addrsize(base, initrd, _file_name(ref, base))
 
     async def _minimal_iso(self, base: BaseImage, customization: Customization, ref: ImageRef) -> BootImage:
         """Splice it from the base where that can be done, else take one that was derived."""
@@ -149,7 +149,7 @@ class Composer:
         lacks_nmstate = base.needs_nmstate and customization.ramdisk is not None
         if base.layout.minimal and not lacks_nmstate:
             with suppress(RamdiskTooLarge):  # the derived one has more room
-                canvas = virtual_minimal_canvas(base, rootfs_url)
+                canvas = spliced_minimal_canvas(base, rootfs_url)
                 return await self._compose(canvas, customization, file_name)
         template = self.templates.minimal_iso(base)
         return await self._compose(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from image_service.formats.initrd import encode
+from image_service.formats.initrd import compress_archive
 from image_service.formats.newc import Member, write_archive
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def ramdisk(infra_env: InfraEnv) -> bytes | None:
     ]
     if not members:
         return None
-    return encode(write_archive(members), _RAMDISK_LIMIT_BYTES)
+    return compress_archive(write_archive(members), _RAMDISK_LIMIT_BYTES)
 
 
 def merge(below: Any, above: Any) -> Any:  # noqa: ANN401 - JSON is any of six types

@@ -11,7 +11,7 @@ from uuid import uuid4
 import attrs
 
 from image_service.coreos.ignition import check_ignition
-from image_service.coreos.kargs import KernelArgument, Operation, check
+from image_service.coreos.kargs import KernelArgument, Operation, check_argument
 from image_service.errors import ImageServiceError, InvalidParameter, InvalidRequest
 from image_service.formats.initrd import is_initrd
 from image_service.images.reference import Kind
@@ -208,7 +208,7 @@ def _kernel_argument(value: object) -> KernelArgument:
 
 def _checked(argument: KernelArgument) -> KernelArgument:
     try:
-        check(argument)
+        check_argument(argument)
     except ImageServiceError as error:
         raise ValueError(f"are impossible: {error.detail}") from None
     return argument

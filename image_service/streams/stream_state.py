@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from image_service.coreos.stream_metadata import metal_of, parse_stream, select_releases
+from image_service.coreos.stream_metadata import metal_members, parse_stream, select_releases
 from image_service.errors import StreamMetadataInvalid
 from image_service.files.atomic import written
 
@@ -67,7 +67,7 @@ class StreamState:
         """
         etag, last_modified = validators
         known = self.documents
-        if not known or metal_of(known[0]) != metal_of(document):
+        if not known or metal_members(known[0]) != metal_members(document):
             known = _needed((document, *known), source)
         return attrs.evolve(
             self, source=_digest(source.url), etag=etag, last_modified=last_modified, documents=known

@@ -103,7 +103,7 @@ class Queue:
         first = self._extents[-1]
         stop = min(first.length, self._done + limit)
         more = stop < first.length or len(self._extents) > 1
-        return (first if stop - self._done == first.length else first.cut(self._done, stop)), more
+        return (first if stop - self._done == first.length else first.slice(self._done, stop)), more
 
     def advance(self, count: int) -> None:
         """Note that so many bytes more are done."""
@@ -208,7 +208,7 @@ class Producer(ABC):
 
     def _bring(self, extent: FileExtent) -> None:
         """Bring what is not present."""
-        extent = extent.cut(0, min(extent.length, BRING_BYTES))
+        extent = extent.slice(0, min(extent.length, BRING_BYTES))
         residency = extent.file.residency or self._page_cache
         bringing = Deferred.fromCoroutine(residency.prefetch(extent.file, extent.offset, extent.length))
         self._wait_for(bringing.addCallback(self._was_brought, extent.length))

@@ -60,7 +60,7 @@ def master_live(target: Path, files: Mapping[str, bytes], volume_id: str, *optio
     copied = [file for file in files_in_both(full, smaller, paths) if _is_same(file, full, smaller)]
     packed = pack_minimal_iso(full, smaller, copied)
     assert len(packed) <= ROOM
-    offset = read_iso9660(reader(full), len(full)).find(MINISO).offset
+    offset = read_iso9660(reader(full), len(full)).find_file(MINISO).offset
     target.write_bytes(full[:offset] + packed + full[offset + len(packed) :])
 
 

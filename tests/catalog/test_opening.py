@@ -13,7 +13,7 @@ import pytest
 from image_service.catalog.lifecycle.opening import open_base_image
 from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import BaseImageError, Unavailable
-from image_service.images.canvas import virtual_minimal_canvas
+from image_service.images.canvas import spliced_minimal_canvas
 from image_service.settings.os_images import OsImage
 from tests.coreos.miniso_builder import MINISO, ROOM, add_minimal_iso, live_iso_with_minimal
 from tests.formats.iso_builder import build_live_iso, live_files
@@ -103,7 +103,7 @@ def test_a_recipe_that_makes_what_it_says_is_taken(bench: Bench) -> None:
         assert base.layout == read_layout(ISO)
         assert base.layout.no_minimal == ""
         assert base.sha256 == sha256(ISO).hexdigest()
-        assert read(virtual_minimal_canvas(base, URL).extents.extents)
+        assert read(spliced_minimal_canvas(base, URL).extents.extents)
         assert bench.remembered()["minimal_sha256"] == minimal_of(base).sha256
 
 

@@ -18,7 +18,7 @@ from image_service.catalog.storage.data_dir import DataDir
 from image_service.concurrency.interruption import Interruption
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.formats.newc import Member, write_archive
-from image_service.images.canvas import derived_minimal_canvas, full_canvas, virtual_minimal_canvas
+from image_service.images.canvas import derived_minimal_canvas, full_canvas, spliced_minimal_canvas
 from image_service.images.compose import compose
 from image_service.images.customization import Customization
 from image_service.settings.os_images import OsImage
@@ -103,7 +103,7 @@ def test_a_minimal_iso_is_what_the_service_would_send(
     customization = Customization(CONFIG, edits, None, ramdisk)
     assert run("customize", base, *options(base.parent, customization), *MINIMAL, "-o", out).status == 0
     with opened(base) as image:
-        assert out.read_bytes() == sent(virtual_minimal_canvas(image, URL), customization)
+        assert out.read_bytes() == sent(spliced_minimal_canvas(image, URL), customization)
 
 
 def test_nothing_is_left_but_the_output(run: Run, base: Path, out: Path, live_iso: bytes) -> None:

@@ -87,7 +87,7 @@ def minimal_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
 def files_in_both(full: bytes, minimal: bytes, paths: Iterable[str]) -> list[CopiedFile]:
     """Where the files at ``paths`` lie in two ISOs, as miniso.dat lists them."""
     in_full, in_minimal = (read_iso9660(reader(image), len(image)) for image in (full, minimal))
-    pairs = [(in_minimal.find(path), in_full.find(path)) for path in paths]
+    pairs = [(in_minimal.find_file(path), in_full.find_file(path)) for path in paths]
     copied = [CopiedFile(one.offset, other.offset, one.length) for one, other in pairs if one.length]
     return sorted(copied, key=lambda file: file.minimal)
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from image_service.coreos.boot_config import (
     BootConfig,
     BootConfigs,
-    derive_configs,
-    make_areas,
-    write_kargs_json,
+    add_kargs_areas,
+    derive_minimal_configs,
+    render_kargs_json,
 )
 from image_service.coreos.kargs_areas import KargsArea
 from image_service.errors import FormatError, KernelArgumentsTooLarge
@@ -99,7 +99,9 @@ def test_every_line_names_the_further_initrds_and_areas_are_where_they_went(
     full = tuple(with_areas(path, entries, FIRST, FULL, size) for path, entries in configs)
     minimal = tuple(with_areas(path, entries, FIRST + initrds, MINIMAL, size) for path, entries in configs)
     assert sum(len(config.areas) for config in full) == sum(len(entries) for _, entries in configs)
-    assert derive_configs(BootConfigs(FULL, size, full), initrds) == BootConfigs(MINIMAL, size, minimal)
+    assert derive_minimal_configs(BootConfigs(FULL, size, full), initrds) == BootConfigs(
+        MINIMAL, size, minimal
+    )
 
 
 @given(configs=st.lists(st.tuples(PATHS, ENTRIES), min_size=1, max_size=3), blanks=st.text(" \t", max_size=2))
@@ -109,12 +111,12 @@ def test_plain_arguments_move_into_areas(configs: list[tuple[str, list[Entry]]],
     ]
     size = len(FULL) + 1024
     expected = tuple(with_areas(path, entries, FIRST, FULL, size) for path, entries in configs)
-    assert make_areas(plain) == BootConfigs(FULL, size, expected)
+    assert add_kargs_areas(plain) == BootConfigs(FULL, size, expected)
 
 
 def test_lines_that_do_not_look_for_the_full_iso_get_no_area() -> None:
     text = render("grub.cfg", ONE, FIRST, "rescue") + render("grub.cfg", ONE, FIRST, FULL)
-    made = make_areas([BootConfig("grub.cfg", text.encode())])
+    made = add_kargs_areas([BootConfig("grub.cfg", text.encode())])
     (area,) = made.configs[0].areas
     assert made.configs[0].content.decode() == text.replace(FULL, area_of(FULL, made.size))
     assert area.offset == text.index(FULL)
@@ -124,7 +126,7 @@ def test_lines_that_do_not_look_for_the_full_iso_get_no_area() -> None:
 def test_refuses_to_guess_where_an_area_should_be(arguments: str) -> None:
     config = BootConfig("grub.cfg", render("grub.cfg", ONE, FIRST, arguments).encode())
     with pytest.raises(FormatError, match=r"with coreos\.liveiso= in grub\.cfg have 0 different sets"):
-        make_areas([config])
+        add_kargs_areas([config])
 
 
 def test_refuses_plain_arguments_that_differ() -> None:
@@ -133,12 +135,12 @@ def test_refuses_plain_arguments_that_differ() -> None:
         for path in ("grub.cfg", "isolinux.cfg")
     ]
     with pytest.raises(FormatError, match=r"in grub\.cfg, isolinux\.cfg have 2 different sets"):
-        make_areas(configs)
+        add_kargs_areas(configs)
 
 
 def test_refuses_an_iso_without_boot_configurations() -> None:
     with pytest.raises(FormatError, match="in no boot configuration have 0"):
-        make_areas([])
+        add_kargs_areas([])
 
 
 @pytest.mark.parametrize(
@@ -169,27 +171,27 @@ def test_refuses_what_would_not_boot(default: str, behind: str, reason: str) -> 
     content = f"# {area_of(default, 200)}{behind}"
     config = BootConfig("grub.cfg", content.encode(), (KargsArea(2, b"#", b"\n"),))
     with pytest.raises(FormatError, match=reason):
-        derive_configs(BootConfigs(default, 200, (config,)), FURTHER)
+        derive_minimal_configs(BootConfigs(default, 200, (config,)), FURTHER)
 
 
 def test_refuses_an_initrd_whose_name_the_fill_of_an_area_goes_on_with() -> None:
     content = b"a\ninitrd /a".ljust(30, b"\0") + b"\n"
     config = BootConfig("grub.cfg", content, (KargsArea(0, b"\0", b"\0"),))
     with pytest.raises(FormatError, match="inside the area at offset 0"):
-        derive_configs(BootConfigs("a\ninitrd /a", 30, (config,)), FURTHER)
+        derive_minimal_configs(BootConfigs("a\ninitrd /a", 30, (config,)), FURTHER)
 
 
 def test_refuses_arguments_that_leave_no_room_for_the_end_of_the_line() -> None:
     config = BootConfig("grub.cfg", MINIMAL.encode() + b"\ninitrd /a\n", (KargsArea(0, b"#", b"\n"),))
     with pytest.raises(KernelArgumentsTooLarge):
-        derive_configs(BootConfigs(MINIMAL, len(MINIMAL), (config,)), FURTHER)
+        derive_minimal_configs(BootConfigs(MINIMAL, len(MINIMAL), (config,)), FURTHER)
 
 
 @pytest.mark.parametrize("pad", [b"#", b"\0"])
 def test_an_area_keeps_its_own_fill(pad: bytes) -> None:
     content = FULL.encode().ljust(200, pad) + b"\ninitrd /a\n"
     config = BootConfig("grub.cfg", content, (KargsArea(0, pad, pad),))
-    (derived,) = derive_configs(BootConfigs(FULL, 200, (config,)), FURTHER[:1]).configs
+    (derived,) = derive_minimal_configs(BootConfigs(FULL, 200, (config,)), FURTHER[:1]).configs
     assert derived.content == MINIMAL.encode().ljust(200, pad) + f"\ninitrd /a {FURTHER[0]}\n".encode()
 
 
@@ -199,8 +201,8 @@ def test_an_area_keeps_its_own_fill(pad: bytes) -> None:
 @pytest.mark.parametrize("name", ["embed-areas-2021-09.iso", "embed-areas-2023-07.x86_64.iso"])
 def test_the_derived_file_list_leads_to_the_areas(name: str) -> None:
     boot = read_boot_configs(fixture(name))
-    derived = derive_configs(boot, FURTHER)
-    info = json.loads(write_kargs_json(derived))
+    derived = derive_minimal_configs(boot, FURTHER)
+    info = json.loads(render_kargs_json(derived))
     contents = {config.path: config.content for config in derived.configs}
     assert info["default"] == boot.default.replace(f" {liveiso(boot)}", "")
     for file in info["files"]:
@@ -213,19 +215,19 @@ def test_the_derived_file_list_leads_to_the_areas(name: str) -> None:
 
 def test_the_file_list_is_written_as_builders_write_it() -> None:
     image = fixture("embed-areas-2023-07.x86_64.iso")
-    file = read_iso9660(reader(image), len(image)).find("coreos/kargs.json")
-    assert write_kargs_json(read_boot_configs(image)) == image[file.offset : file.offset + file.length]
+    file = read_iso9660(reader(image), len(image)).find_file("coreos/kargs.json")
+    assert render_kargs_json(read_boot_configs(image)) == image[file.offset : file.offset + file.length]
 
 
 def test_areas_are_made_as_large_as_builders_make_them() -> None:
     """The oldest image has none, and the next one does."""
     image = fixture("embed-areas-2020-09.iso")
     iso = read_iso9660(reader(image), len(image))
-    files = [iso.find(path) for path in ("EFI/redhat/grub.cfg", "isolinux/isolinux.cfg")]
+    files = [iso.find_file(path) for path in ("EFI/redhat/grub.cfg", "isolinux/isolinux.cfg")]
     configs = [BootConfig(file.path, image[file.offset : file.offset + file.length]) for file in files]
     kargs = read_layout(fixture("embed-areas-2021-01.iso")).kernel_arguments
     assert kargs is not None
-    made = make_areas(configs)
+    made = add_kargs_areas(configs)
     assert made.size - len(made.default) == kargs.size - len(kargs.default)
 
 
@@ -236,7 +238,7 @@ def read_boot_configs(image: bytes) -> BootConfigs:
     assert kargs is not None
     configs = []
     for area in kargs.areas:
-        file = iso.find(area.name)
+        file = iso.find_file(area.name)
         moved = attrs.evolve(area, offset=area.offset - file.offset)
         configs.append(BootConfig(file.path, image[file.offset : file.offset + file.length], (moved,)))
     return BootConfigs(kargs.default, kargs.size, tuple(configs))

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from image_service.coreos.kargs import MAX_CHARACTERS, KernelArgument, Operation, check, edit, render_area
+from image_service.coreos.kargs import (
+    MAX_CHARACTERS,
+    KernelArgument,
+    Operation,
+    check_argument,
+    edit_arguments,
+    render_area,
+)
 from image_service.coreos.kargs_areas import KargsArea, KargsAreas
 from image_service.errors import KernelArgumentInvalid, KernelArgumentsTooLarge
 from tests.acceptance.clients import needs_client, run_client
@@ -57,19 +64,19 @@ def replace(value: str) -> KernelArgument:
     ],
 )
 def test_what_boot_loaders_read_alike_is_legal(value: str) -> None:
-    check(append(value))
-    check(delete(value))
+    check_argument(append(value))
+    check_argument(delete(value))
 
 
 @pytest.mark.parametrize("operation", Operation)
 @pytest.mark.parametrize("character", ";&|<>{}'#")
 def test_what_ends_a_command_must_be_quoted(character: str, operation: Operation) -> None:
-    check(KernelArgument(operation, f'a=b="a{character}b"'))
+    check_argument(KernelArgument(operation, f'a=b="a{character}b"'))
     for value in (f"a=b=a{character}b", f'a=b="a"{character}"b"', character):
         with pytest.raises(
             KernelArgumentInvalid, match=rf"{re.escape(ascii(character))} outside double quotes at"
         ):
-            check(KernelArgument(operation, value))
+            check_argument(KernelArgument(operation, value))
 
 
 @pytest.mark.parametrize("operation", Operation)
@@ -79,7 +86,7 @@ def test_what_ends_a_command_must_be_quoted(character: str, operation: Operation
 def test_what_is_never_legal(character: str, operation: Operation) -> None:
     for value in (f"a=b={character}b", f'a=b="a{character}b"', f"a=b=c{character}"):
         with pytest.raises(KernelArgumentInvalid, match=re.escape(f"{character!a} at position")) as caught:
-            check(KernelArgument(operation, value))
+            check_argument(KernelArgument(operation, value))
         caught.value.detail.encode("ascii")
 
 
@@ -89,43 +96,43 @@ def test_quotes_come_in_pairs(value: str, operation: Operation) -> None:
     with pytest.raises(
         KernelArgumentInvalid, match=f"unpaired double quote at position {value.rindex(chr(34))}"
     ):
-        check(KernelArgument(operation, value))
+        check_argument(KernelArgument(operation, value))
 
 
 @pytest.mark.parametrize("operation", Operation)
 @pytest.mark.parametrize("value", ["", " ", "   "])
 def test_an_empty_argument_is_a_mistake(value: str, operation: Operation) -> None:
     with pytest.raises(KernelArgumentInvalid, match="empty"):
-        check(KernelArgument(operation, value))
+        check_argument(KernelArgument(operation, value))
 
 
 @pytest.mark.parametrize("value", ["a=b=c", "a=b=c d", 'a="b c"="d; e"', "a b=c=d", " a=b=c "])
 def test_a_replacement_is_key_old_and_new(value: str) -> None:
-    check(replace(value))
+    check_argument(replace(value))
 
 
 @pytest.mark.parametrize("value", ["a", "a=b", "=b=c", "a==c", "a=b=", "a=b=c=d", "==", "a=b=c="])
 def test_what_else_is_not_a_replacement(value: str) -> None:
     with pytest.raises(KernelArgumentInvalid, match="must be KEY=OLD=NEW"):
-        check(replace(value))
-    check(append(value))
-    check(delete(value))
+        check_argument(replace(value))
+    check_argument(append(value))
+    check_argument(delete(value))
 
 
 @pytest.mark.parametrize("operation", Operation)
 def test_a_refusal_does_not_quote_the_argument(operation: Operation) -> None:
     with pytest.raises(KernelArgumentInvalid) as caught:
-        check(KernelArgument(operation, "password=hunter2;"))
+        check_argument(KernelArgument(operation, "password=hunter2;"))
     assert caught.value.detail == "a kernel argument has ';' outside double quotes at position 16"
     with pytest.raises(KernelArgumentInvalid) as caught:
-        check(replace("hunter2"))
+        check_argument(replace("hunter2"))
     assert "hunter2" not in caught.value.detail
     assert "hunter2" not in repr(append("hunter2"))
 
 
 def is_legal(argument: KernelArgument) -> bool:
     try:
-        check(argument)
+        check_argument(argument)
     except KernelArgumentInvalid:
         return False
     return True
@@ -187,15 +194,19 @@ def test_a_shell_like_lexer_takes_only_the_quotes_away(argument: KernelArgument)
     ],
 )
 def test_editing(current: str, arguments: list[KernelArgument], expected: str) -> None:
-    assert edit(current, arguments) == expected
+    assert edit_arguments(current, arguments) == expected
 
 
 @given(st.lists(APPENDED, max_size=20), st.lists(APPENDED, max_size=20))
 def test_appending_bit_by_bit_is_appending_at_once(
     first: list[KernelArgument], second: list[KernelArgument]
 ) -> None:
-    assert edit(edit("quiet", first), second) == edit("quiet", [*first, *second])
-    assert edit("quiet", first) == " ".join(["quiet", *(argument.value.strip() for argument in first)])
+    assert edit_arguments(edit_arguments("quiet", first), second) == edit_arguments(
+        "quiet", [*first, *second]
+    )
+    assert edit_arguments("quiet", first) == " ".join(
+        ["quiet", *(argument.value.strip() for argument in first)]
+    )
 
 
 # Few and similar words, so that operations meet what they are looking for.
@@ -242,10 +253,10 @@ def test_the_outcome_is_the_naive_one_or_refused_where_a_boot_loader_would_chang
 ) -> None:
     expected = edited_naively(current, arguments)
     if LEGAL.fullmatch(expected):
-        assert edit(current, arguments) == expected
+        assert edit_arguments(current, arguments) == expected
     else:
         with pytest.raises(KernelArgumentInvalid):
-            edit(current, arguments)
+            edit_arguments(current, arguments)
 
 
 @settings(max_examples=60)
@@ -255,7 +266,7 @@ def test_coreos_installer_makes_the_same(
 ) -> None:
     needs_client("coreos-installer")
     try:
-        edited = edit(current, arguments)
+        edited = edit_arguments(current, arguments)
     except KernelArgumentInvalid:
         assume(False)  # noqa: FBT003 - hypothesis's own way
     iso: Path = tmp_path_factory.getbasetemp() / "kargs.iso"
@@ -277,33 +288,33 @@ def test_coreos_installer_makes_the_same(
     ],
 )
 def test_a_replacement_lays_nothing_bare(current: str, argument: str, fault: str) -> None:
-    check(replace(argument))
+    check_argument(replace(argument))
     with pytest.raises(KernelArgumentInvalid, match=f"come to have {fault}; .* as a whole"):
-        edit(current, [replace(argument)])
+        edit_arguments(current, [replace(argument)])
 
 
 def test_each_argument_is_checked() -> None:
     for argument in (append("a;b"), delete("$"), replace("a=b")):
         with pytest.raises(KernelArgumentInvalid):
-            edit("a=b", [append("quiet"), argument])
+            edit_arguments("a=b", [append("quiet"), argument])
 
 
 @pytest.mark.parametrize("default", ["x=$y", "x='y'", "x;", 'x="', "x=ä"])
 def test_what_the_base_has_is_no_fault_but_more_of_it_is(default: str) -> None:
-    assert edit(default, []) == default
-    assert edit(f"{default} a=1", [delete("a=1"), append("b")]) == f"{default} b"
+    assert edit_arguments(default, []) == default
+    assert edit_arguments(f"{default} a=1", [delete("a=1"), append("b")]) == f"{default} b"
     with pytest.raises(KernelArgumentInvalid, match="come to have ';' outside"):
-        edit(f'a="b c" {default}', [replace('a="b=d;"')])
+        edit_arguments(f'a="b c" {default}', [replace('a="b=d;"')])
 
 
 def test_more_than_any_area_holds_is_refused_before_it_is_multiplied() -> None:
     words, new = MAX_CHARACTERS // 8, MAX_CHARACTERS // 2 - len("a=1=")
     arguments = [append("a=1 " * words), replace("a=1=" + new * "x")]
-    edited = edit("", arguments)
+    edited = edit_arguments("", arguments)
     assert len(edited) == words // 2 * (len("a= ") + new) + words // 2 * len("a=1 ") - 1
     for argument in (append("b"), delete("b"), replace("b=1=2")):
         with pytest.raises(KernelArgumentsTooLarge, match="at most"):
-            edit("", [*arguments, argument])
+            edit_arguments("", [*arguments, argument])
 
 
 # How an area holds it.
@@ -331,7 +342,7 @@ def test_sizes_are_bytes() -> None:
     st.lists(APPENDED, max_size=20), st.integers(1, 2048), st.sampled_from([AREA, KargsArea(0, b"\0", b"\0")])
 )
 def test_an_area_holds_what_was_written(arguments: list[KernelArgument], size: int, area: KargsArea) -> None:
-    text = edit("quiet", arguments)
+    text = edit_arguments("quiet", arguments)
     areas = KargsAreas("quiet", size, (area,))
     if len(text) >= size:
         with pytest.raises(KernelArgumentsTooLarge):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from image_service.coreos.kargs import KernelArgument, Operation, edit, render_area
+from image_service.coreos.kargs import KernelArgument, Operation, edit_arguments, render_area
 from image_service.coreos.kargs_areas import KargsArea, KargsAreas
 from image_service.coreos.live_iso import BootFiles, EmbedArea, KargsJson, LiveIso, read_live_iso
 from image_service.errors import FormatError
@@ -40,7 +40,7 @@ GOLDEN: Mapping[str, Any] = (
 
 
 def find(image: bytes, path: str) -> IsoFile:
-    return read_iso9660(reader(image), len(image)).find(path)
+    return read_iso9660(reader(image), len(image)).find_file(path)
 
 
 def offset_of(image: bytes, path: str) -> int:
@@ -141,7 +141,7 @@ def test_real_images_with_other_kernel_arguments_are_golden_too(name: str) -> No
         KernelArgument(Operation.DELETE, "ignition.firstboot"),
         KernelArgument(Operation.REPLACE, "ignition.platform.id=metal=qemu"),
     ]
-    edited = edit(areas.default, arguments)
+    edited = edit_arguments(areas.default, arguments)
     for area in areas.areas:
         rendered = render_area(areas, area, edited)
         image[area.offset : area.offset + areas.size] = rendered
@@ -484,7 +484,7 @@ def test_random_bytes_are_refused(data: bytes) -> None:
 def windows(image: bytes) -> list[tuple[int, int]]:
     """Where damage hurts: descriptors, directories, JSON and areas."""
     iso = read_iso9660(reader(image), len(image))
-    files = [iso.find(path) for path in (KARGS, IGNINFO, *KARGS_FILES)]
+    files = [iso.find_file(path) for path in (KARGS, IGNINFO, *KARGS_FILES)]
     return [(32672, 26 * SECTOR), *((file.offset, file.offset + file.length) for file in files)]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from image_service.coreos.kargs_areas import KargsArea
 from image_service.coreos.live_iso import RAMDISK_FILE
 from image_service.errors import FormatError
-from image_service.formats.spans import Span, check_room, refuse_overlaps
+from image_service.formats.spans import Span, check_disjoint, check_inside
 from tests.formats.iso_builder import build_live_iso, live_files
 from tests.formats.reading import read_layout
 
@@ -122,18 +122,18 @@ def test_spans_overlap_where_they_share_a_byte(places: list[tuple[int, int]]) ->
     spans = [Span("x", offset, length) for offset, length in places if length]
     taken = [offset for span in spans for offset in range(span.offset, span.offset + span.length)]
     if len(taken) == len(set(taken)):
-        refuse_overlaps(spans)
+        check_disjoint(spans)
     else:
         with pytest.raises(FormatError, match=r"overlap: . bytes at offset"):
-            refuse_overlaps(spans)
+            check_disjoint(spans)
 
 
 @given(st.integers(0, 9), st.integers(-9, 9), st.integers(0, 9))
 def test_an_area_has_room_where_all_of_it_lies_inside(offset: int, length: int, limit: int) -> None:
     if length >= 0 and offset + length <= limit:
-        check_room("x", offset, length, limit)
+        check_inside("x", offset, length, limit)
     else:
         with pytest.raises(
             FormatError, match=f"leaves x of {limit} bytes: {length} bytes at offset {offset}"
         ):
-            check_room("x", offset, length, limit)
+            check_inside("x", offset, length, limit)

@@ -17,9 +17,9 @@ from image_service.coreos.minimal_iso import (
     LIVEISO,
     CopiedFile,
     MinimalIso,
+    check_minimal_iso,
     read_minimal_iso,
-    render_kargs_json,
-    verify,
+    rewrite_kargs_json,
 )
 from image_service.errors import FormatError
 from image_service.formats.iso9660 import IsoFile, read_iso9660
@@ -62,7 +62,7 @@ def no_check() -> None:
 
 
 def find(image: bytes, path: str) -> IsoFile:
-    return read_iso9660(reader(image), len(image)).find(path)
+    return read_iso9660(reader(image), len(image)).find_file(path)
 
 
 def recipe_in(image: bytes) -> MinimalIso:
@@ -106,7 +106,7 @@ def extracted(image: bytes, appended: str) -> bytes:
         made[start : start + kargs.size] = arguments.ljust(kargs.size, area.pad)
     file = find(image, KARGS)
     start, stop = minimal.translate(file.offset, file.length), file.offset + file.length
-    made[start : start + file.length] = render_kargs_json(image[file.offset : stop], default)
+    made[start : start + file.length] = rewrite_kargs_json(image[file.offset : stop], default)
     return bytes(made)
 
 
@@ -129,7 +129,7 @@ def little_memory(limit: int = MEMORY_LIMIT) -> Iterator[None]:
 def test_real_recipes_make_what_their_builder_made(name: str) -> None:
     image = fixture(name)
     minimal = recipe_in(image)
-    verify(minimal, reader(image), no_check)
+    check_minimal_iso(minimal, reader(image), no_check)
     assert minimal.sha256 == sha256(render(minimal, image)).hexdigest() == GOLDEN[name][RAW_DIGEST]
 
 
@@ -151,7 +151,7 @@ def test_a_built_live_iso_has_the_minimal_iso_of_its_files() -> None:
     rootfs = b"rootfs data " * 10000
     image = live_iso_with_minimal(rootfs)
     minimal = recipe_in(image)
-    verify(minimal, reader(image), no_check)
+    check_minimal_iso(minimal, reader(image), no_check)
     made = render(minimal, image)
     assert made == build_iso(minimal_files(live_files()))
     assert rootfs in image
@@ -193,7 +193,7 @@ def test_recipes_are_read_as_they_were_packed(made: tuple[bytes, list[CopiedFile
     minimal = read_recipe(pack_minimal_iso(FULL, expected, files) + b"what is left of the room")
     assert render(minimal, FULL) == expected
     assert [piece for piece in minimal.pieces if isinstance(piece, CopiedFile)] == files
-    verify(minimal, reader(FULL), no_check)
+    check_minimal_iso(minimal, reader(FULL), no_check)
 
 
 @given(minimal_isos())
@@ -251,7 +251,9 @@ def test_a_recipe_is_verified_in_pieces_of_at_most_a_mebibyte_each_behind_a_chec
         events.append((offset, length))
         return full[offset : offset + length]
 
-    verify(read_recipe(pack_minimal_iso(full, made, files)), read_at, lambda: events.append("check"))
+    check_minimal_iso(
+        read_recipe(pack_minimal_iso(full, made, files)), read_at, lambda: events.append("check")
+    )
     reads = [event for event in events if event != "check"]
     assert reads == [(0, MIB), (MIB, MIB), (2 * MIB, MIB)]
     assert all(events[events.index(read) - 1] == "check" for read in reads)
@@ -262,7 +264,7 @@ def test_verifying_ends_when_it_is_interrupted() -> None:
     made, files = small()
     minimal = read_recipe(pack_minimal_iso(made[2 * MIB :], made, files))
     with pytest.raises(KeyError, match="stop"):
-        verify(minimal, reader(made[2 * MIB :]), interrupt_after(3))
+        check_minimal_iso(minimal, reader(made[2 * MIB :]), interrupt_after(3))
 
 
 def interrupt_after(count: int) -> Callable[[], None]:
@@ -282,7 +284,7 @@ def test_a_full_iso_with_another_byte_is_not_what_was_packed(offset: int) -> Non
     other = bytearray(made[2 * MIB :])
     other[offset] ^= 1
     with pytest.raises(FormatError, match=minimal.sha256):
-        verify(minimal, reader(bytes(other)), no_check)
+        check_minimal_iso(minimal, reader(bytes(other)), no_check)
 
 
 def test_another_digest_is_not_what_was_packed() -> None:
@@ -291,20 +293,20 @@ def test_another_digest_is_not_what_was_packed() -> None:
     digest = sha256(made).digest()
     minimal = read_recipe(packed.replace(digest, digest[::-1]))
     with pytest.raises(FormatError, match=digest.hex()):
-        verify(minimal, reader(made[2 * MIB :]), no_check)
+        check_minimal_iso(minimal, reader(made[2 * MIB :]), no_check)
 
 
 def test_a_full_iso_that_became_shorter_is_refused() -> None:
     made, files = small()
     minimal = read_recipe(pack_minimal_iso(made[2 * MIB :], made, files))
     with pytest.raises(FormatError, match=f"at offset {2 * MIB}"):
-        verify(minimal, reader(made[2 * MIB :][: 3 * MIB - 1]), no_check)
+        check_minimal_iso(minimal, reader(made[2 * MIB :][: 3 * MIB - 1]), no_check)
 
 
 def test_verifying_keeps_no_more_than_a_few_pieces() -> None:
     zeros = MinimalIso((256 * MIB,), 256 * MIB, sha256(bytes(256 * MIB)).hexdigest())
     with little_memory(4 * MIB):
-        verify(zeros, reader(b""), no_check)
+        check_minimal_iso(zeros, reader(b""), no_check)
 
 
 # What is refused.
@@ -455,7 +457,7 @@ def test_a_damaged_recipe_is_refused_or_keeps_its_limits(packed: bytes) -> None:
             assert all(0 <= file.full < file.full + file.length <= len(FULL_ISO) for file in files)
             assert minimal.size <= len(FULL_ISO) + LITERAL_LIMIT
             assert len(render(minimal, FULL_ISO)) == minimal.size
-            verify(minimal, reader(FULL_ISO), no_check)
+            check_minimal_iso(minimal, reader(FULL_ISO), no_check)
         except FormatError as refused:
             refused.detail.encode()
 
@@ -499,14 +501,14 @@ REWRITTEN = r"""{
 
 def test_kargs_json_is_rewritten_in_place() -> None:
     original = json.dumps(BUILT, indent=2, sort_keys=True).encode() + b"\n"
-    made = render_kargs_json(original, 'nosmt "ä" quiet')
+    made = rewrite_kargs_json(original, 'nosmt "ä" quiet')
     assert made == REWRITTEN + b" " * (len(original) - len(REWRITTEN))
 
 
 def test_kargs_json_may_take_all_of_its_place_and_no_more() -> None:
-    assert render_kargs_json(REWRITTEN, 'nosmt "ä" quiet') == REWRITTEN
+    assert rewrite_kargs_json(REWRITTEN, 'nosmt "ä" quiet') == REWRITTEN
     with pytest.raises(FormatError, match=f"{len(REWRITTEN) + 1} bytes .* has {len(REWRITTEN)}"):
-        render_kargs_json(REWRITTEN, 'nosmt "ä" quiet!')
+        rewrite_kargs_json(REWRITTEN, 'nosmt "ä" quiet!')
 
 
 @pytest.mark.parametrize(
@@ -526,7 +528,7 @@ def test_kargs_json_may_take_all_of_its_place_and_no_more() -> None:
 )
 def test_a_kargs_json_that_no_builder_writes_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(FormatError, match=f"{KARGS}.* must be"):
-        render_kargs_json(json.dumps({**BUILT, **change}).encode(), "quiet")
+        rewrite_kargs_json(json.dumps({**BUILT, **change}).encode(), "quiet")
 
 
 @given(st.binary(max_size=200))
@@ -534,4 +536,4 @@ def test_a_kargs_json_that_no_builder_writes_is_refused(change: dict[str, object
 @example(b"[]")
 def test_what_is_no_kargs_json_is_refused(original: bytes) -> None:
     with pytest.raises(FormatError):
-        render_kargs_json(original, "quiet")
+        rewrite_kargs_json(original, "quiet")

@@ -14,7 +14,7 @@ from image_service.coreos.stream_metadata import (
     MAX_DOCUMENT_BYTES,
     Release,
     StreamArtifact,
-    metal_of,
+    metal_members,
     parse_stream,
     select_releases,
 )
@@ -225,7 +225,7 @@ def test_whatever_a_member_is_there_are_releases_or_a_fault(data: st.DataObject)
     with suppress(StreamMetadataInvalid):
         releases = select_releases(parse_stream(text(document)), ["x86_64"])
         found = [release.architecture for release in releases]
-        metal_of(document)
+        metal_members(document)
     assert found in (["x86_64"], [])
 
 
@@ -234,10 +234,10 @@ def test_documents_that_offer_the_same_agree() -> None:
     later = copy.deepcopy(earlier)
     later["metadata"]["last-modified"] = "2026-07-22T00:00:00Z"
     later["architectures"]["x86_64"]["images"] = {"aws": {"regions": {}}}
-    assert metal_of(later) == metal_of(earlier)
+    assert metal_members(later) == metal_members(earlier)
     later["architectures"]["x86_64"]["artifacts"]["metal"]["release"] = "44.1.2.4"
-    assert metal_of(later) != metal_of(earlier)
-    assert metal_of(stream("44.1.2.3", "x86_64", "aarch64")) != metal_of(earlier)
+    assert metal_members(later) != metal_members(earlier)
+    assert metal_members(stream("44.1.2.3", "x86_64", "aarch64")) != metal_members(earlier)
 
 
 def test_a_name_is_the_last_segment_of_the_path() -> None:

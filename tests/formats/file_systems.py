@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.formats.file_tree import Window, find
+from image_service.formats.file_tree import FileWindow, find_node
 from image_service.formats.iso9660 import IsoFile
 from tests.acceptance.clients import run_client
 from tests.formats.reading import MeteredReader
@@ -28,7 +28,7 @@ from tests.formats.reading import MeteredReader
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from image_service.formats.file_tree import Node
+    from image_service.formats.file_tree import TreeNode
 
 NMSTATECTL = "usr/bin/nmstatectl"
 DEPLOYMENT = f"ostree/deploy/rhcos/deploy/{'0123456789abcdef' * 4}.0"
@@ -113,9 +113,9 @@ def erofs_fixture(name: str) -> bytes:
     return lzma.decompress((_FIXTURES / f"{name}.erofs.xz").read_bytes())
 
 
-def window(image: bytes, limit: int = 1 << 40) -> Window:
+def window(image: bytes, limit: int = 1 << 40) -> FileWindow:
     """Reads an image in memory, no more than ``limit`` bytes in all, as the readers of file systems do."""
-    return Window(MeteredReader(image, limit), IsoFile("root", 0, len(image)))
+    return FileWindow(MeteredReader(image, limit), IsoFile("root", 0, len(image)))
 
 
 def patched(image: bytes, offset: int, data: bytes) -> bytes:
@@ -123,9 +123,9 @@ def patched(image: bytes, offset: int, data: bytes) -> bytes:
     return image[:offset] + data + image[offset + len(data) :]
 
 
-def read_all(root: Node, files: Mapping[str, bytes]) -> dict[str, bytes]:
+def read_all(root: TreeNode, files: Mapping[str, bytes]) -> dict[str, bytes]:
     """The contents of files, read out of an image."""
-    return {name: find(root, name).read() for name in files}
+    return {name: find_node(root, name).read() for name in files}
 
 
 def cpio(*members: tuple[str, bytes], name_length: int = 0) -> bytes:

@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from image_service.errors import FormatError
-from image_service.formats.bincode import Fields
+from image_service.formats.bincode import BincodeReader
 from tests.coreos.miniso_builder import number
 
 
@@ -13,10 +13,10 @@ from tests.coreos.miniso_builder import number
 @example([250, 251, 2**16 - 1, 2**16, 2**32 - 1, 2**32, 2**64 - 1])
 def test_fields_are_taken_as_they_were_written(values: list[int | bytes]) -> None:
     written = [number(value) if isinstance(value, int) else number(len(value)) + value for value in values]
-    fields = Fields("x.dat", b"".join(written) + b"more")
+    fields = BincodeReader("x.dat", b"".join(written) + b"more")
     for value in values:
-        assert (fields.take_number() if isinstance(value, int) else fields.take_bytes()) == value
-    assert fields.take(4) == b"more"
+        assert (fields.read_number() if isinstance(value, int) else fields.read_bytes()) == value
+    assert fields.read(4) == b"more"
 
 
 @pytest.mark.parametrize(
@@ -31,18 +31,18 @@ def test_fields_are_taken_as_they_were_written(values: list[int | bytes]) -> Non
     ],
 )
 def test_numbers_have_the_documented_bytes(data: bytes, value: int) -> None:
-    assert Fields("x.dat", data).take_number() == value
+    assert BincodeReader("x.dat", data).read_number() == value
 
 
 @pytest.mark.parametrize("data", [b"\xfe" + bytes(16), b"\xff" + bytes(32)])
 def test_what_is_no_number_is_refused_by_name_and_offset(data: bytes) -> None:
-    fields = Fields("x.dat", b"\0" + data)
-    fields.take_number()
+    fields = BincodeReader("x.dat", b"\0" + data)
+    fields.read_number()
     with pytest.raises(FormatError, match=r"x\.dat .*64 bits at its offset 1$"):
-        fields.take_number()
+        fields.read_number()
 
 
 @pytest.mark.parametrize("data", [b"", b"\xfb\x01", b"\xfd" + bytes(7), b"\x05four", b"\xfd" + b"\xff" * 8])
 def test_fields_that_are_not_all_there_are_refused(data: bytes) -> None:
     with pytest.raises(FormatError, match=r"x\.dat ends too soon"):
-        Fields("x.dat", data).take_bytes()
+        BincodeReader("x.dat", data).read_bytes()

@@ -13,14 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.errors import FormatError
-from image_service.formats.decompress import Unpack, inflate, unlz4, unlzma, unpack, unxz, unzstd
+from image_service.formats.decompress import (
+    Decompressor,
+    decompress,
+    decompress_lz4,
+    decompress_xz,
+    decompress_zlib,
+    decompress_zstd,
+    microlzma_decompressor,
+)
 
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
 
-Stream: TypeAlias = tuple[Unpack, Callable[[bytes], bytes]]
+Stream: TypeAlias = tuple[Decompressor, Callable[[bytes], bytes]]
 
 DICTIONARY = 65536
 BOMB = 40 * 1024 * 1024
@@ -71,26 +79,26 @@ def lz4_blocks(draw: st.DrawFn) -> tuple[bytes, bytes]:
 
 
 STREAMS: list[Stream] = [
-    (inflate, zlib.compress),
-    (unxz, lambda content: lzma.compress(content, check=lzma.CHECK_CRC32)),
-    (unzstd, zstd.compress),
+    (decompress_zlib, zlib.compress),
+    (decompress_xz, lambda content: lzma.compress(content, check=lzma.CHECK_CRC32)),
+    (decompress_zstd, zstd.compress),
 ]
 
 
 @given(stream=st.sampled_from(STREAMS), content=st.binary(max_size=2000))
 def test_streams_are_unpacked_whole(stream: Stream, content: bytes) -> None:
     method, pack = stream
-    assert unpack(method, pack(content), len(content), "it") == content
-    assert unpack(method, pack(content), len(content) + 100, "it") == content
+    assert decompress(method, pack(content), len(content), "it") == content
+    assert decompress(method, pack(content), len(content) + 100, "it") == content
 
 
 @given(stream=st.sampled_from(STREAMS), content=st.binary(min_size=1, max_size=200), cut=st.integers(1, 10))
 def test_streams_that_are_too_long_or_too_short_are_refused(stream: Stream, content: bytes, cut: int) -> None:
     method, pack = stream
     with pytest.raises(FormatError, match="it is damaged"):
-        unpack(method, pack(content), len(content) - 1, "it")
+        decompress(method, pack(content), len(content) - 1, "it")
     with pytest.raises(FormatError, match="it is damaged"):
-        unpack(method, pack(content)[:-cut], len(content), "it")
+        decompress(method, pack(content)[:-cut], len(content), "it")
 
 
 @pytest.mark.parametrize("stream", STREAMS, ids=["zlib", "xz", "zstd"])
@@ -98,16 +106,16 @@ def test_a_bomb_is_not_unpacked(stream: Stream) -> None:
     method, pack = stream
     packed = pack(bytes(BOMB))
     with at_most(BOMB // 4), pytest.raises(FormatError, match="it is damaged"):  # xz has 8 MiB of its own
-        unpack(method, packed, 8192, "it")
+        decompress(method, packed, 8192, "it")
 
 
 def test_of_a_bomb_without_end_no_more_is_unpacked_than_is_asked_for() -> None:
     for method, packed in (
-        (unlz4, lz4([(b"a", 1, BOMB)], b"")),
-        (unlzma(DICTIONARY), microlzma(b"a" * BOMB)),
+        (decompress_lz4, lz4([(b"a", 1, BOMB)], b"")),
+        (microlzma_decompressor(DICTIONARY), microlzma(b"a" * BOMB)),
     ):
         with at_most(BOMB // 4):
-            assert unpack(method, packed, 5000, "it") == b"a" * 5000
+            assert decompress(method, packed, 5000, "it") == b"a" * 5000
 
 
 @contextmanager
@@ -130,16 +138,16 @@ def test_a_decoder_gets_no_more_memory_than_these_file_systems_need() -> None:
     compressor = zstd.ZstdCompressor(options=options)
     greedy_zstd = compressor.compress(b"x") + compressor.flush()
     assert lzma.decompress(greedy_xz) == b"x"
-    for method, packed in ((unxz, greedy_xz), (unzstd, greedy_zstd)):
+    for method, packed in ((decompress_xz, greedy_xz), (decompress_zstd, greedy_zstd)):
         with pytest.raises(FormatError, match="it is damaged"):
-            unpack(method, packed, 8192, "it")
+            decompress(method, packed, 8192, "it")
 
 
 @given(block=lz4_blocks(), length=st.integers(0, 3000))
 def test_lz4_is_unpacked_as_far_as_it_is_asked_for(block: tuple[bytes, bytes], length: int) -> None:
     packed, unpacked = block
-    assert unpack(unlz4, packed, length, "it") == unpacked[:length]
-    assert unpack(unlz4, packed, len(unpacked), "it") == unpacked
+    assert decompress(decompress_lz4, packed, length, "it") == unpacked[:length]
+    assert decompress(decompress_lz4, packed, len(unpacked), "it") == unpacked
 
 
 @pytest.mark.parametrize(
@@ -156,7 +164,7 @@ def test_lz4_is_unpacked_as_far_as_it_is_asked_for(block: tuple[bytes, bytes], l
 )
 def test_damaged_lz4_is_refused(packed: bytes) -> None:
     with pytest.raises(FormatError, match=f"its {len(packed)} bytes cannot be unpacked"):
-        unpack(unlz4, packed, 5000, "it")
+        decompress(decompress_lz4, packed, 5000, "it")
 
 
 @given(
@@ -170,21 +178,27 @@ def test_lzma_is_unpacked_as_far_as_it_is_asked_for(
     content: bytes, length: int, bits: tuple[int, int, int]
 ) -> None:
     packed = microlzma(content, *bits)
-    assert unpack(unlzma(DICTIONARY), packed, len(content), "it") == content
-    assert unpack(unlzma(DICTIONARY), packed, length, "it") == content[:length]
+    assert decompress(microlzma_decompressor(DICTIONARY), packed, len(content), "it") == content
+    assert decompress(microlzma_decompressor(DICTIONARY), packed, length, "it") == content[:length]
 
 
 @pytest.mark.parametrize("packed", [b"", b"\x00abcdef", bytes([~(4 * 9 + 8) & 0xFF]) + b"abcdef"])
 def test_damaged_lzma_is_refused(packed: bytes) -> None:
     with pytest.raises(FormatError, match="it is damaged"):
-        unpack(unlzma(DICTIONARY), packed, 5000, "it")
+        decompress(microlzma_decompressor(DICTIONARY), packed, 5000, "it")
 
 
 @given(packed=st.binary(max_size=300), length=st.integers(1, 10_000))
 def test_whatever_the_bytes_nothing_but_a_refusal_comes_of_them(packed: bytes, length: int) -> None:
-    for method in (inflate, unxz, unzstd, unlz4, unlzma(DICTIONARY)):
+    for method in (
+        decompress_zlib,
+        decompress_xz,
+        decompress_zstd,
+        decompress_lz4,
+        microlzma_decompressor(DICTIONARY),
+    ):
         try:
-            unpacked = unpack(method, packed, length, "it")
+            unpacked = decompress(method, packed, length, "it")
         except FormatError:
             continue
         assert len(unpacked) <= length

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from image_service.errors import FileNotInImage, FormatError
 from image_service.formats.erofs import ErofsNode, read_erofs
-from image_service.formats.file_tree import MAX_DIRECTORY, find
+from image_service.formats.file_tree import MAX_DIRECTORY, find_node
 from tests.acceptance.clients import needs_client
 from tests.formats.file_systems import (
     DEPLOYMENT,
@@ -74,7 +74,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def program(image: bytes) -> ErofsNode:
-    node = find(read_erofs(window(image)), f"{DEPLOYMENT}/{NMSTATECTL}")
+    node = find_node(read_erofs(window(image)), f"{DEPLOYMENT}/{NMSTATECTL}")
     assert isinstance(node, ErofsNode)
     return node
 
@@ -82,10 +82,12 @@ def program(image: bytes) -> ErofsNode:
 def assert_read(image: bytes) -> None:
     root = read_erofs(window(image))
     assert read_all(root, FILES) == FILES
-    assert find(root, "usr/bin/link").read() == find(root, "usr/bin/hard").read() == FILES[NMSTATECTL]
-    assert find(root, "hollow").entries() == {}
-    assert {f"large/{name}" for name in find(root, "large").entries()} == set(LARGE)
-    assert find(root, max(LARGE)).read() == LARGE[max(LARGE)]
+    assert (
+        find_node(root, "usr/bin/link").read() == find_node(root, "usr/bin/hard").read() == FILES[NMSTATECTL]
+    )
+    assert find_node(root, "hollow").entries() == {}
+    assert {f"large/{name}" for name in find_node(root, "large").entries()} == set(LARGE)
+    assert find_node(root, max(LARGE)).read() == LARGE[max(LARGE)]
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -128,7 +130,7 @@ def test_parts_are_read_as_the_whole_has_them(name: str, start: int, length: int
 
 
 def test_parts_of_what_is_not_compressed_are_read(tree: Path) -> None:
-    file, content = find(read_erofs(window(make_erofs(tree, ""))), NMSTATECTL), FILES[NMSTATECTL]
+    file, content = find_node(read_erofs(window(make_erofs(tree, ""))), NMSTATECTL), FILES[NMSTATECTL]
     assert isinstance(file, ErofsNode)
     edges = [0, 1, 4095, 4096, 4097, len(content) // 4096 * 4096, len(content) - 1, len(content)]
     for start in edges:
@@ -138,16 +140,16 @@ def test_parts_of_what_is_not_compressed_are_read(tree: Path) -> None:
 
 def test_nodes_tell_their_type_and_size() -> None:
     root = read_erofs(window(erofs_fixture("fragments")))
-    file = find(root, f"{DEPLOYMENT}/{NMSTATECTL}")
+    file = find_node(root, f"{DEPLOYMENT}/{NMSTATECTL}")
     assert (file.mode, file.size) == (stat.S_IFREG | 0o644, len(PROGRAM))
     assert stat.S_ISDIR(root.mode)
     with pytest.raises(FileNotInImage):
-        find(root, "usr/bin/other")
+        find_node(root, "usr/bin/other")
 
 
 def test_no_more_is_read_than_lies_on_the_path(tree: Path) -> None:
     root = read_erofs(window(make_erofs(tree, "-zlz4hc"), limit=len(FILES[NMSTATECTL])))
-    assert find(root, NMSTATECTL).read() == FILES[NMSTATECTL]
+    assert find_node(root, NMSTATECTL).read() == FILES[NMSTATECTL]
 
 
 @pytest.mark.parametrize(
@@ -241,10 +243,10 @@ def test_no_more_is_read_than_what_comes_out_is_worth(tmp_path: Path) -> None:
     words = b"".join(b"%07d " % value for value in noise(30_000))
     tree = write_tree(tmp_path / "tree", {"usr/words": words})
     image = make_erofs(tree, "-zlz4 -C65536 -Eforce-inode-compact")
-    assert find(read_erofs(window(image)), "usr/words").read() == words
+    assert find_node(read_erofs(window(image)), "usr/words").read() == words
     shorter = patched(image, inode_of(image, "usr", "words") + 8, struct.pack("<I", 5000))
     with pytest.raises(FormatError, match="5000 bytes are in 16 blocks"):
-        find(read_erofs(window(shorter)), "usr/words").read()
+        find_node(read_erofs(window(shorter)), "usr/words").read()
 
 
 def test_the_packed_node_cannot_refer_to_itself() -> None:
@@ -270,7 +272,10 @@ def test_a_directory_that_cannot_be_is_refused(offset: int, value: bytes, messag
     inode = inode_of(image, f"{DEPLOYMENT}/usr", "bin")
     damaged = patched(image, inode + 32 + offset, value)  # the entries are behind the inode, for they are few
     with pytest.raises(FormatError, match=message):
-        [entry() for entry in find(read_erofs(window(damaged)), f"{DEPLOYMENT}/usr/bin").entries().values()]
+        [
+            entry()
+            for entry in find_node(read_erofs(window(damaged)), f"{DEPLOYMENT}/usr/bin").entries().values()
+        ]
 
 
 def test_a_directory_that_is_too_large_is_not_read() -> None:
@@ -284,6 +289,6 @@ def test_a_directory_that_is_too_large_is_not_read() -> None:
 
 def inode_of(image: bytes, directory: str, name: str) -> int:
     """Offset of an inode, in an image whose inodes begin at block 0."""
-    entry = find(read_erofs(window(image)), directory).entries()[name]
+    entry = find_node(read_erofs(window(image)), directory).entries()[name]
     assert isinstance(entry, partial)
     return int(entry.args[0]) * 32

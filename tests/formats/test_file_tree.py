@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from image_service.errors import FileNotInImage, FormatError
-from image_service.formats.file_tree import Window, find
+from image_service.formats.file_tree import FileWindow, find_node
 from image_service.formats.iso9660 import IsoFile
 from tests.formats.reading import reader
 
@@ -88,12 +88,12 @@ ROOT = tree(
     ],
 )
 def test_a_path_is_followed(path: str) -> None:
-    assert find(ROOT, path) is PROGRAM
+    assert find_node(ROOT, path) is PROGRAM
 
 
 def test_a_path_may_lead_to_a_directory() -> None:
-    assert find(ROOT, "usr/lib") is find(ROOT, "usr/bin")
-    assert find(ROOT, "") is ROOT
+    assert find_node(ROOT, "usr/lib") is find_node(ROOT, "usr/bin")
+    assert find_node(ROOT, "") is ROOT
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_path_may_lead_to_a_directory() -> None:
 )
 def test_a_path_that_leads_nowhere_is_told_apart(path: str, message: str) -> None:
     with pytest.raises(FileNotInImage, match=message):
-        find(ROOT, path)
+        find_node(ROOT, path)
 
 
 @pytest.mark.parametrize(
@@ -123,12 +123,12 @@ def test_a_path_that_leads_nowhere_is_told_apart(path: str, message: str) -> Non
 )
 def test_symlinks_that_are_not_followed_are_refused(path: str, message: str) -> None:
     with pytest.raises(FormatError, match=message) as refused:
-        find(ROOT, path)
+        find_node(ROOT, path)
     assert not isinstance(refused.value, FileNotInImage)
 
 
 def test_a_window_shows_a_file_and_nothing_else() -> None:
-    window = Window(reader(b"before inside behind"), IsoFile("file", 7, 6))
+    window = FileWindow(reader(b"before inside behind"), IsoFile("file", 7, 6))
     assert (window(0, 6), window(2, 3), window(6, 0)) == (b"inside", b"sid", b"")
     for offset, length in ((0, 7), (6, 1), (2**63, 1), (1, 2**63)):
         with pytest.raises(FormatError, match=rf"file of 6 bytes .* {length} bytes at offset {offset}"):
@@ -137,4 +137,4 @@ def test_a_window_shows_a_file_and_nothing_else() -> None:
 
 def test_a_window_on_an_image_that_is_cut_off_says_so() -> None:
     with pytest.raises(FormatError, match="ends too soon"):
-        Window(reader(b"before ins"), IsoFile("file", 7, 6))(0, 6)
+        FileWindow(reader(b"before ins"), IsoFile("file", 7, 6))(0, 6)

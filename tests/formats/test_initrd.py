@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.errors import FormatError
-from image_service.formats.initrd import encode, is_initrd, read_members
+from image_service.formats.initrd import compress_archive, is_initrd, read_members
 from image_service.formats.newc import Member, write_archive
 from tests.formats.reading import FIXTURES, fixture
 
@@ -29,7 +29,7 @@ def names(initrd: bytes) -> list[str]:
 
 
 def encoded(archive: bytes, capacity: int) -> bytes:
-    found = encode(archive, capacity)
+    found = compress_archive(archive, capacity)
     assert len(found) <= capacity
     return found
 
@@ -79,18 +79,18 @@ def test_what_does_not_fit_deflated_is_xz_with_the_check_that_the_kernel_knows()
 
 
 def test_what_fits_in_no_form_comes_in_the_smallest() -> None:
-    assert encode(TEXT_ARCHIVE, 1000) == encoded(TEXT_ARCHIVE, AREA)
+    assert compress_archive(TEXT_ARCHIVE, 1000) == encoded(TEXT_ARCHIVE, AREA)
     tiny = write_archive([])
     deflated = encoded(tiny, 48)
     assert len(deflated) < len(lzma.compress(tiny, check=lzma.CHECK_CRC32))
-    assert encode(tiny, 0) == deflated
+    assert compress_archive(tiny, 0) == deflated
 
 
 def test_the_forms_are_tried_at_their_very_size() -> None:
     sizes = {len(encoded(TEXT_ARCHIVE, capacity)) for capacity in (2**20, len(TEXT_ARCHIVE), AREA)}
     assert len(sizes) == 3
     assert {len(encoded(TEXT_ARCHIVE, size)) for size in sizes} == sizes
-    assert len(encode(TEXT_ARCHIVE, min(sizes) - 1)) == min(sizes)
+    assert len(compress_archive(TEXT_ARCHIVE, min(sizes) - 1)) == min(sizes)
 
 
 @pytest.mark.parametrize("capacity", [len(TEXT_ARCHIVE) + 100, len(TEXT_ARCHIVE), AREA])
@@ -102,8 +102,8 @@ def test_every_form_is_read_back_from_its_area(capacity: int) -> None:
 @given(st.binary(max_size=300), st.integers(0, 400))
 def test_whatever_is_encoded_fits_and_is_the_same_again(data: bytes, capacity: int) -> None:
     archive = write_archive([Member("a", data)])
-    initrd = encode(archive, capacity)
-    assert initrd == encode(archive, capacity)
+    initrd = compress_archive(archive, capacity)
+    assert initrd == compress_archive(archive, capacity)
     assert len(initrd) <= capacity or capacity < len(gzip.compress(archive)) + 18
     assert read_members(initrd)["a"].data == data
 

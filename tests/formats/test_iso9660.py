@@ -48,7 +48,7 @@ def test_a_file_is_found_by_its_path_in_any_case() -> None:
     image = build_iso({"a.txt": b"one", "dir/sub/b.bin": b"second"})
     iso = read(image)
     for path in ("dir/sub/b.bin", "DIR/SUB/B.BIN", "/Dir//Sub/b.Bin"):
-        found = iso.find(path)
+        found = iso.find_file(path)
         assert image[found.offset : found.offset + found.length] == b"second"
         assert found.path == path
 
@@ -62,59 +62,59 @@ def test_the_volume_is_told() -> None:
 
 def test_names_are_found_in_full_and_as_level_1_cuts_them() -> None:
     iso = read(image_of(record(b"IGNINFO.JSO;1", 20, 1), record(b"INITRD~1.JSON;1", 21, 2)))
-    assert iso.find("igninfo.json").length == 1
-    assert iso.find("igninfo.jso").length == 1
-    assert iso.find("initrd~1.json").length == 2
+    assert iso.find_file("igninfo.json").length == 1
+    assert iso.find_file("igninfo.jso").length == 1
+    assert iso.find_file("initrd~1.json").length == 2
 
 
 def test_a_full_name_wins_over_one_that_was_cut() -> None:
     iso = read(image_of(record(b"KARGS.JSO;1", 20, 1), record(b"KARGS.JSON;1", 21, 2)))
-    assert iso.find("kargs.json").length == 2
+    assert iso.find_file("kargs.json").length == 2
 
 
 def test_names_are_cut_where_level_1_cuts_them() -> None:
     iso = read(build_iso({"coreos-dir/ignition-config.json": b"x"}))
-    assert iso.find("coreos-dir/ignition-config.json").length == 1
-    assert iso.find("COREOS-D/IGNITION.JSO").length == 1
+    assert iso.find_file("coreos-dir/ignition-config.json").length == 1
+    assert iso.find_file("COREOS-D/IGNITION.JSO").length == 1
     for path in ("coreos-/ignition.jso", "coreos-d/ignitio.jso", "coreos-d/ignition.js"):
         with pytest.raises(FileNotInImage):
-            iso.find(path)
+            iso.find_file(path)
 
 
 def test_a_name_may_be_in_lower_case() -> None:
-    assert read(image_of(record(b"Kernel.img;1", 20, 1))).find("KERNEL.IMG").length == 1
+    assert read(image_of(record(b"Kernel.img;1", 20, 1))).find_file("KERNEL.IMG").length == 1
 
 
 def test_paths_have_up_to_eight_names() -> None:
     iso = read(build_iso({"a/b/c/d/e/f/g/h": b"x", "a/b/c/d/e/f/g/i/j": b""}))
-    assert iso.find("a/b/c/d/e/f/g/h").length == 1
+    assert iso.find_file("a/b/c/d/e/f/g/h").length == 1
     with pytest.raises(FileNotInImage, match="8 levels"):
-        iso.find("a/b/c/d/e/f/g/i/j")
+        iso.find_file("a/b/c/d/e/f/g/i/j")
 
 
 def test_a_name_without_extension_may_keep_its_dot() -> None:
     iso = read(image_of(record(b"VMLINUZ.;1", 20, 7), record(b"BZIMAGE", 21, 8)))
-    assert iso.find("vmlinuz").length == 7
-    assert iso.find("bzimage").length == 8
+    assert iso.find_file("vmlinuz").length == 7
+    assert iso.find_file("bzimage").length == 8
 
 
 @pytest.mark.parametrize("path", ["b", "dir/b", "a/b", "nodir/a", "..", "ä", "\ud800", "d/" * 9 + "a"])
 def test_what_is_not_there_is_told_apart(path: str) -> None:
     with pytest.raises(FileNotInImage, match="no file"):
-        read(build_iso({"a": b"", "dir/a": b""})).find(path)
+        read(build_iso({"a": b"", "dir/a": b""})).find_file(path)
 
 
 @pytest.mark.parametrize("path", ["dir", "", "/", "dir/"])
 def test_a_directory_is_not_a_file(path: str) -> None:
     with pytest.raises(FormatError, match="is a directory"):
-        read(build_iso({"dir/a": b""})).find(path)
+        read(build_iso({"dir/a": b""})).find_file(path)
 
 
 def test_a_directory_may_span_sectors() -> None:
     files = {f"file{number:03}": bytes([number]) for number in range(200)}
     image = build_iso(files)
     iso = read(image)
-    found = {path: iso.find(path) for path in files}
+    found = {path: iso.find_file(path) for path in files}
     assert {path: image[file.offset : file.offset + 1] for path, file in found.items()} == files
 
 
@@ -124,7 +124,7 @@ def test_a_real_directory_over_two_sectors() -> None:
     assert iso.volume_id == "volume-ID-string"
     assert iso.created == datetime(2021, 9, 21, 21, 29, 55, tzinfo=UTC)
     with pytest.raises(FileNotInImage):
-        iso.find("images/ignition.img")
+        iso.find_file("images/ignition.img")
 
 
 def test_offsets_beyond_4_gib(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_offsets_beyond_4_gib(tmp_path: Path) -> None:
             return file.read(length)
 
         iso = read_iso9660(read_at, path.stat().st_size)
-        assert iso.find("far") == IsoFile("far", 5 * GIB, 7)
+        assert iso.find_file("far") == IsoFile("far", 5 * GIB, 7)
         assert iso.size == path.stat().st_size
 
 
@@ -150,34 +150,34 @@ def test_a_file_of_several_sections_is_one_extent() -> None:
     )
     image = image_of(*records)
     iso = read_iso9660(reader(image), 20 * GIB)
-    assert iso.find("big") == IsoFile("big", 20 * SECTOR, 2 * first + 5)
+    assert iso.find_file("big") == IsoFile("big", 20 * SECTOR, 2 * first + 5)
 
 
 def test_sections_with_a_gap_between_are_refused() -> None:
     image = image_of(record(b"BIG;1", 20, SECTOR, MULTI_EXTENT), record(b"BIG;1", 22, SECTOR))
     with pytest.raises(FormatError, match=f"'big'.* in pieces.*{22 * SECTOR}.*{21 * SECTOR}"):
-        read(image).find("big")
+        read(image).find_file("big")
 
 
 def test_a_missing_last_section_is_refused() -> None:
     with pytest.raises(FormatError, match="lacks its last piece"):
-        read(image_of(record(b"BIG;1", 20, SECTOR, MULTI_EXTENT))).find("big")
+        read(image_of(record(b"BIG;1", 20, SECTOR, MULTI_EXTENT))).find_file("big")
 
 
 def test_a_file_that_leaves_the_image_is_refused_with_its_numbers() -> None:
     image = image_of(record(b"A;1", 31, SECTOR + 1))
     with pytest.raises(FormatError, match=f"'a'.*{len(image)} bytes: {SECTOR + 1}.*{31 * SECTOR}"):
-        read(image).find("a")
+        read(image).find_file("a")
 
 
 def test_a_file_that_ends_with_the_image_is_not() -> None:
-    assert read(image_of(record(b"A;1", 31, SECTOR))).find("a").length == SECTOR
+    assert read(image_of(record(b"A;1", 31, SECTOR))).find_file("a").length == SECTOR
 
 
 def test_the_longest_length_is_only_a_number() -> None:
     image = image_of(record(b"A;1", 0xFFFFFFFF, 0xFFFFFFFF))
     with pytest.raises(FormatError, match="leaves the file"):
-        read(image).find("a")
+        read(image).find_file("a")
 
 
 @pytest.mark.parametrize(("offset", "value"), [(1, 1), (26, 1), (27, 1)])
@@ -185,18 +185,18 @@ def test_content_that_is_not_the_extent_is_refused(offset: int, value: int) -> N
     entry = bytearray(record(b"A;1", 20, 1))
     entry[offset] = value
     with pytest.raises(FormatError, match="interleaved"):
-        read(image_of(bytes(entry))).find("a")
+        read(image_of(bytes(entry))).find_file("a")
     with pytest.raises(FormatError, match="interleaved"):
-        read(image_of(record(b"A;1", 19, SECTOR, MULTI_EXTENT), bytes(entry))).find("a")
+        read(image_of(record(b"A;1", 19, SECTOR, MULTI_EXTENT), bytes(entry))).find_file("a")
 
 
 def test_a_directory_that_holds_itself_is_not_followed_for_ever() -> None:
     image = image_of(record(b"LOOP", 18, SECTOR, DIRECTORY))
     iso = read_iso9660(MeteredReader(image, 20 * SECTOR), len(image))
     with pytest.raises(FileNotInImage):
-        iso.find("loop/" * 1000 + "file")
+        iso.find_file("loop/" * 1000 + "file")
     with pytest.raises(FileNotInImage):
-        iso.find("loop/" * 7 + "file")
+        iso.find_file("loop/" * 7 + "file")
 
 
 def test_a_huge_directory_is_refused_unread() -> None:
@@ -204,12 +204,12 @@ def test_a_huge_directory_is_refused_unread() -> None:
     image = descriptors(root, 32).ljust(32 * SECTOR, b"\0")
     iso = read_iso9660(MeteredReader(image, 2 * SECTOR), 4 * GIB)
     with pytest.raises(FormatError, match=f"directory at offset {ROOT} has {2**31} bytes"):
-        iso.find("a")
+        iso.find_file("a")
 
 
 def test_a_directory_of_zero_bytes_holds_nothing() -> None:
     with pytest.raises(FileNotInImage):
-        read(image_of()).find("a")
+        read(image_of()).find_file("a")
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_damaged_records_are_refused_with_their_offset(damage: bytes) -> None:
     offset = ROOT + 255 if damage[0] == 255 else ROOT
     image = patched(image, ROOT + 255, b"\x05")
     with pytest.raises(FormatError, match=f"damaged directory record at offset {offset}"):
-        read(image).find("b")
+        read(image).find_file("b")
 
 
 def test_a_record_that_crosses_a_sector_is_refused() -> None:
@@ -237,7 +237,7 @@ def test_a_record_that_crosses_a_sector_is_refused() -> None:
     root = record(b"\0", 18, len(content), DIRECTORY)
     image = (descriptors(root, 32) + content).ljust(32 * SECTOR, b"\0")
     with pytest.raises(FormatError, match="damaged directory record"):
-        read(image).find("a")
+        read(image).find_file("a")
 
 
 def test_a_truncated_image_is_told_with_both_numbers() -> None:
@@ -250,14 +250,14 @@ def test_a_hybrid_image_is_longer_than_its_volume() -> None:
     image = build_iso({"a": b"x"})
     iso = read(image + bytes(1234))
     assert iso.size == len(image)
-    assert iso.find("a").length == 1
+    assert iso.find_file("a").length == 1
 
 
 def test_a_file_that_shrinks_under_the_reader_is_told() -> None:
     image = build_iso({"a": b"x"})
     iso = read_iso9660(reader(image[:ROOT]), len(image))
     with pytest.raises(FormatError, match=f"ends too soon: 0 of {SECTOR} bytes at offset {ROOT}"):
-        iso.find("a")
+        iso.find_file("a")
 
 
 @pytest.mark.parametrize("length", [0, 1, 2048, 32768, 32769, 34815])
@@ -330,5 +330,5 @@ TREES = st.dictionaries(
 def test_any_tree_is_read_back(tree: dict[str, bytes]) -> None:
     image = build_iso(tree)
     iso = read(image)
-    found = {path: iso.find(path) for path in tree}
+    found = {path: iso.find_file(path) for path in tree}
     assert {path: image[file.offset : file.offset + file.length] for path, file in found.items()} == tree

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.formats.kernel import HEAD_BYTES, kernel_architecture
+from image_service.formats.kernel import HEAD_BYTES, detect_kernel_architecture
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,7 @@ def elf(machine: int, order: int = 1, bits: int = 2) -> bytes:
     ],
 )
 def test_architecture_is_recognized_by_the_first_bytes(kernel: bytes, architecture: str | None) -> None:
-    assert kernel_architecture(kernel[:HEAD_BYTES]) == architecture
+    assert detect_kernel_architecture(kernel[:HEAD_BYTES]) == architecture
 
 
 @given(
@@ -65,4 +65,4 @@ def test_architecture_is_recognized_by_the_first_bytes(kernel: bytes, architectu
     ),
 )
 def test_any_bytes_have_a_known_architecture_or_none(data: bytes, disguise: Callable[[bytes], bytes]) -> None:
-    assert kernel_architecture(disguise(data)) in {None, "x86_64", "aarch64", "ppc64le"}
+    assert detect_kernel_architecture(disguise(data)) in {None, "x86_64", "aarch64", "ppc64le"}

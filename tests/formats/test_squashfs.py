@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from image_service.errors import FileNotInImage, FormatError
-from image_service.formats.file_tree import MAX_DIRECTORY, find
+from image_service.formats.file_tree import MAX_DIRECTORY, find_node
 from image_service.formats.squashfs import read_squashfs
 from tests.formats.file_systems import (
     FILES,
@@ -71,11 +71,13 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def test_what_mksquashfs_writes_is_read(tree: Path, options: str) -> None:
     root = read_squashfs(window(make_squashfs(tree, options)))
     assert read_all(root, FILES) == FILES
-    assert find(root, "holes").read() == (tree / "holes").read_bytes()
-    assert find(root, "usr/bin/link").read() == find(root, "usr/bin/hard").read() == FILES[NMSTATECTL]
-    assert find(root, "hollow").entries() == {}
-    assert [f"large/{name}" for name in find(root, "large").entries()] == sorted(LARGE)
-    assert find(root, max(LARGE)).read() == LARGE[max(LARGE)]
+    assert find_node(root, "holes").read() == (tree / "holes").read_bytes()
+    assert (
+        find_node(root, "usr/bin/link").read() == find_node(root, "usr/bin/hard").read() == FILES[NMSTATECTL]
+    )
+    assert find_node(root, "hollow").entries() == {}
+    assert [f"large/{name}" for name in find_node(root, "large").entries()] == sorted(LARGE)
+    assert find_node(root, max(LARGE)).read() == LARGE[max(LARGE)]
 
 
 def test_nodes_with_extended_attributes_are_read(tmp_path: Path) -> None:
@@ -84,7 +86,7 @@ def test_nodes_with_extended_attributes_are_read(tmp_path: Path) -> None:
     label(tree)
     root = read_squashfs(window(make_squashfs(tree, "-comp gzip")))
     assert read_all(root, SMALL) == SMALL
-    assert find(root, "usr/bin/link").read() == SMALL[NMSTATECTL]
+    assert find_node(root, "usr/bin/link").read() == SMALL[NMSTATECTL]
 
 
 def test_fragments_are_found_however_many_there_are(tmp_path: Path) -> None:
@@ -104,17 +106,17 @@ def test_other_compressions_are_refused_by_name(tree: Path, compression: str) ->
 
 def test_nodes_tell_their_type_and_size(plain: bytes) -> None:
     root = read_squashfs(window(plain))
-    program = find(root, NMSTATECTL)
+    program = find_node(root, NMSTATECTL)
     assert (program.mode, program.size) == (stat.S_IFREG | 0o640, 7200)
     assert stat.S_ISDIR(root.mode)
     with pytest.raises(FileNotInImage):
-        find(root, "usr/bin/other")
+        find_node(root, "usr/bin/other")
 
 
 def test_no_more_is_read_than_lies_on_the_path(tree: Path) -> None:
     image = make_squashfs(tree, "-comp gzip")
     root = read_squashfs(window(image, limit=len(FILES[NMSTATECTL])))
-    assert find(root, NMSTATECTL).read() == FILES[NMSTATECTL]
+    assert find_node(root, NMSTATECTL).read() == FILES[NMSTATECTL]
 
 
 def test_an_image_that_is_cut_off_is_refused(plain: bytes) -> None:
@@ -166,12 +168,12 @@ def test_a_file_that_cannot_be_is_refused(
 ) -> None:
     image = patched(plain, inode_of(plain, path) + offset, value)
     with pytest.raises(FormatError, match=message):
-        find(read_squashfs(window(image)), path).read()
+        find_node(read_squashfs(window(image)), path).read()
 
 
 def test_a_directory_that_is_too_large_is_not_read(tree: Path) -> None:
     image = make_squashfs(tree, "-comp gzip -noI")
-    size = struct.pack("<I", find(read_squashfs(window(image)), "large").size)
+    size = struct.pack("<I", find_node(read_squashfs(window(image)), "large").size)
     at = image.index(size, int.from_bytes(image[64:72], "little"))
     for claimed, message in (
         (MAX_DIRECTORY + 3, "metadata ends"),
@@ -179,7 +181,7 @@ def test_a_directory_that_is_too_large_is_not_read(tree: Path) -> None:
     ):
         root = read_squashfs(window(patched(image, at, struct.pack("<I", claimed))))
         with pytest.raises(FormatError, match=message):
-            find(root, "large").entries()
+            find_node(root, "large").entries()
 
 
 @pytest.mark.parametrize("missing", [1, 10, 11, 18, 19])
@@ -187,7 +189,7 @@ def test_a_directory_that_ends_too_soon_is_refused(plain: bytes, missing: int) -
     size = inode_of(plain, NMSTATECTL) + 40 + 24  # its directory's inode is the next
     shorter = struct.unpack_from("<H", plain, size)[0] - missing
     with pytest.raises(FormatError, match="a directory ends too soon"):
-        find(read_squashfs(window(patched(plain, size, struct.pack("<H", shorter)))), NMSTATECTL)
+        find_node(read_squashfs(window(patched(plain, size, struct.pack("<H", shorter)))), NMSTATECTL)
 
 
 def inode_of(plain: bytes, path: str) -> int:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from image_service.files.base_file import BaseFile
 from image_service.http.respond import Representation
 from image_service.images.boot_image import BootImage
-from image_service.images.extents import ExtentMap, FileExtent, Literal, Zeros, lay_over
+from image_service.images.extents import ExtentMap, FileExtent, Literal, Zeros, apply_overlays
 from tests.http.reading import body_of, fields_of, parts_of, problem_of, span_of
 from tests.images.building import base_file, build, contents, maps_over, overlays_for, read
 
@@ -152,7 +152,7 @@ def test_any_sequence_of_ranges_over_any_overlays_is_the_image(data: st.DataObje
         below, bytes_below = data.draw(maps_over(file, content))
         overlays = data.draw(overlays_for(below.size))
         expected = build(bytes_below, overlays)
-        image = representation(lay_over(below, overlays))
+        image = representation(apply_overlays(below, overlays))
         for _ in range(4):
             asked = data.draw(
                 st.lists(st.tuples(*[st.integers(0, len(expected))] * 2), min_size=1, max_size=8)

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from image_service.coreos.live_iso import RAMDISK_FILE
-from image_service.formats.initrd import encode
+from image_service.formats.initrd import compress_archive
 from image_service.formats.newc import Member, write_archive
 from tests.coreos.miniso_builder import minimal_files
 from tests.formats.iso_builder import IGNITION_LENGTH, build_iso, live_files
@@ -25,7 +25,7 @@ def archive(config: bytes, capacity: int = IGNITION_LENGTH) -> bytes:
     """A config as it comes into the initrd; nothing of an empty one, which would count as a config."""
     if not config:
         return b""
-    return encode(write_archive([Member("config.ign", config)]), capacity)
+    return compress_archive(write_archive([Member("config.ign", config)]), capacity)
 
 
 def virtual_minimal(arguments: str, ignition: bytes) -> bytes:

@@ -17,7 +17,7 @@ from image_service.errors import (
     KernelArgumentsTooLarge,
 )
 from image_service.http.problem import status_of
-from image_service.images.canvas import derived_minimal_canvas, full_canvas, virtual_minimal_canvas
+from image_service.images.canvas import derived_minimal_canvas, full_canvas, spliced_minimal_canvas
 from image_service.images.compose import compose
 from image_service.images.customization import Customization
 from tests.acceptance.clients import needs_client, run_client
@@ -69,7 +69,7 @@ def base() -> Iterator[BaseImage]:
 
 @pytest.fixture
 def canvas(base: BaseImage) -> Canvas:
-    return virtual_minimal_canvas(base, ROOTFS_URL)
+    return spliced_minimal_canvas(base, ROOTFS_URL)
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def without_config(canvas: Canvas, image: bytes) -> bytes:
 @pytest.mark.parametrize("name", REAL)
 def test_a_real_minimal_iso_is_the_one_of_coreos_installer(name: str) -> None:
     with base_image(fixture(name)) as base:
-        canvas = virtual_minimal_canvas(base, ROOTFS_URL)
+        canvas = spliced_minimal_canvas(base, ROOTFS_URL)
         assert canvas.kernel_arguments is not None
         without_url = attrs.evolve(canvas, arguments=canvas.kernel_arguments.default)
         for variant, golden in ((canvas, EXTRACTED_WITH_URL), (without_url, EXTRACTED)):
@@ -140,7 +140,7 @@ def test_coreos_installer_makes_and_edits_it_alike(
         options = [f"--{argument.operation.value}={argument.value}" for argument in arguments]
         run_client(*installer, "kargs", "modify", *options, expected)
     with base_image(iso) as base:
-        canvas = virtual_minimal_canvas(base, ROOTFS_URL)
+        canvas = spliced_minimal_canvas(base, ROOTFS_URL)
         served.write_bytes(composed(canvas, *arguments))
     assert without_config(canvas, served.read_bytes()) == expected.read_bytes()
     assert run_client(*installer, "ignition", "show", served) == CONFIG
@@ -170,7 +170,7 @@ def test_its_own_kargs_json_tells_where_the_arguments_are_and_what_they_were(can
 def test_it_is_as_much_smaller_as_its_rootfs_is_large() -> None:
     rootfs = bytes(range(1, 256)) * 20_000
     with base_image(live_iso_with_minimal(rootfs)) as base:
-        canvas = virtual_minimal_canvas(base, ROOTFS_URL)
+        canvas = spliced_minimal_canvas(base, ROOTFS_URL)
         assert composed(canvas) == virtual_minimal(f"{DEFAULT} {URL_ARGUMENT}", archive(CONFIG))
         assert canvas.extents.literal_bytes < 32 * 1024, "all else stays on the disk, or is zero"
 
@@ -184,7 +184,7 @@ def test_areas_are_told_in_their_order_where_the_recipe_has_the_files_in_another
         pieces.append(attrs.evolve(piece, minimal=position) if isinstance(piece, CopiedFile) else piece)
         position += len(bytes(piece)) if isinstance(piece, int | bytes) else piece.length
     layout = attrs.evolve(base.layout, minimal=attrs.evolve(minimal, pieces=tuple(pieces)))
-    canvas = virtual_minimal_canvas(attrs.evolve(base, layout=layout), ROOTFS_URL)
+    canvas = spliced_minimal_canvas(attrs.evolve(base, layout=layout), ROOTFS_URL)
     kargs, image = canvas.kernel_arguments, composed(canvas)
     assert kargs is not None
     assert [area.name for area in kargs.areas] == [*reversed(KARGS_FILES)]
@@ -223,7 +223,7 @@ def test_arguments_share_their_area_with_the_url(name: str, request: pytest.Fixt
 
 
 def test_a_url_that_does_not_fit_is_refused(base: BaseImage) -> None:
-    canvas = virtual_minimal_canvas(base, f"https://example.com/{1100 * 'x'}")
+    canvas = spliced_minimal_canvas(base, f"https://example.com/{1100 * 'x'}")
     with pytest.raises(KernelArgumentsTooLarge):
         composed(canvas)
 
@@ -231,7 +231,7 @@ def test_a_url_that_does_not_fit_is_refused(base: BaseImage) -> None:
 @pytest.mark.parametrize("url", ["https://example.com/a&b", "https://example.com/a b;c", "https://ä.example"])
 def test_a_url_that_a_boot_loader_would_change_is_refused(base: BaseImage, url: str) -> None:
     with pytest.raises(KernelArgumentInvalid):
-        virtual_minimal_canvas(base, url)
+        spliced_minimal_canvas(base, url)
 
 
 # A minimal ISO that was derived.
@@ -261,9 +261,9 @@ def etag(canvas: Canvas, *arguments: KernelArgument) -> str:
 def test_every_canvas_of_a_base_makes_other_images(base: BaseImage, derived: Canvas) -> None:
     canvases = [
         full_canvas(base),
-        virtual_minimal_canvas(base, ROOTFS_URL),
-        virtual_minimal_canvas(base, f"{ROOTFS_URL}x"),
-        virtual_minimal_canvas(attrs.evolve(base, sha256="0" * 64), ROOTFS_URL),
+        spliced_minimal_canvas(base, ROOTFS_URL),
+        spliced_minimal_canvas(base, f"{ROOTFS_URL}x"),
+        spliced_minimal_canvas(attrs.evolve(base, sha256="0" * 64), ROOTFS_URL),
         derived,
     ]
     assert len({etag(canvas) for canvas in canvases}) == len(canvases)
@@ -297,7 +297,7 @@ GOLDEN_IMAGES = [
 def test_the_bytes_and_the_etag_are_those_of_every_release(
     base: BaseImage, arguments: tuple[KernelArgument, ...], ramdisk: bytes | None, expected: str, digest: str
 ) -> None:
-    canvas = virtual_minimal_canvas(attrs.evolve(base, sha256="0" * 64), ROOTFS_URL)
+    canvas = spliced_minimal_canvas(attrs.evolve(base, sha256="0" * 64), ROOTFS_URL)
     image = compose(canvas, Customization(CONFIG, arguments, MODIFIED, ramdisk), "x.iso")
     assert sha256(bytes_of(image)).hexdigest() == digest
     assert image.etag == expected
@@ -307,7 +307,7 @@ def test_same_inputs_make_the_same_image() -> None:
     images = []
     for _ in range(2):
         with base_image(ISO) as base:
-            canvas = virtual_minimal_canvas(base, ROOTFS_URL)
+            canvas = spliced_minimal_canvas(base, ROOTFS_URL)
             images.append((etag(canvas, *OPERATIONS), composed(canvas, *OPERATIONS)))
     assert images[0] == images[1]
 
@@ -342,4 +342,4 @@ UNUSABLE = [
 @pytest.mark.parametrize(("iso", "reason"), UNUSABLE, ids=[reason for _, reason in UNUSABLE])
 def test_a_base_without_a_usable_recipe_is_refused_with_the_reason(iso: bytes, reason: str) -> None:
     with base_image(iso) as base, pytest.raises(BaseImageError, match=reason):
-        virtual_minimal_canvas(base, ROOTFS_URL)
+        spliced_minimal_canvas(base, ROOTFS_URL)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.files.base_file import BaseFile
-from image_service.images.extents import ExtentMap, FileExtent, Literal, Overlay, Zeros, lay_over
+from image_service.images.extents import ExtentMap, FileExtent, Literal, Overlay, Zeros, apply_overlays
 from tests.images.building import base_file, build, contents, maps_over, overlays_for, read
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def test_any_ranges_over_any_overlays_are_slices_of_the_image(data: st.DataObjec
     with base_file(content) as file:
         below, bytes_below = data.draw(maps_over(file, content))
         overlays = data.draw(overlays_for(below.size))
-        image = lay_over(below, overlays)
+        image = apply_overlays(below, overlays)
         expected = build(bytes_below, overlays)
         assert image.size == len(expected)
         assert read(image.extents) == expected
@@ -38,7 +38,7 @@ def test_laying_over_twice_is_laying_over_what_was_laid(data: st.DataObject, con
     with base_file(content) as file:
         below = ExtentMap((FileExtent(file, 0, file.size),))
         first, second = data.draw(overlays_for(file.size)), data.draw(overlays_for(file.size))
-        image = lay_over(lay_over(below, first), second)
+        image = apply_overlays(apply_overlays(below, first), second)
         assert read(image.extents) == build(build(content, first), second)
 
 
@@ -46,7 +46,9 @@ def test_laying_over_twice_is_laying_over_what_was_laid(data: st.DataObject, con
 def test_a_slice_holds_no_more_extents_than_the_image(data: st.DataObject, content: bytes) -> None:
     """Memory does not grow with the range."""
     with base_file(content) as file:
-        image = lay_over(ExtentMap((FileExtent(file, 0, file.size),)), data.draw(overlays_for(file.size)))
+        image = apply_overlays(
+            ExtentMap((FileExtent(file, 0, file.size),)), data.draw(overlays_for(file.size))
+        )
         assert len(image.slice(0, image.size)) == len(image.extents)
         assert len(image.slice(image.size // 3, image.size)) <= len(image.extents)
 
@@ -57,7 +59,7 @@ def test_overlapping_overlays_are_refused_in_any_order(data: st.DataObject, size
     spans = [(data.draw(st.integers(0, common)), data.draw(st.integers(common + 1, size))) for _ in range(2)]
     overlays = [Overlay(start, Zeros(stop - start)) for start, stop in spans]
     with pytest.raises(ValueError, match=r"overlay at \d+ begins before \d+"):
-        lay_over(ExtentMap((Zeros(size),)), overlays)
+        apply_overlays(ExtentMap((Zeros(size),)), overlays)
 
 
 @pytest.mark.parametrize(
@@ -65,22 +67,22 @@ def test_overlapping_overlays_are_refused_in_any_order(data: st.DataObject, size
 )
 def test_an_overlay_never_leaves_the_image(overlay: Overlay) -> None:
     with pytest.raises(ValueError, match="leaves the image of 10 bytes"):
-        lay_over(ExtentMap((Zeros(10),)), [overlay])
+        apply_overlays(ExtentMap((Zeros(10),)), [overlay])
 
 
 def test_an_overlay_does_not_begin_before_the_image() -> None:
     with pytest.raises(ValueError, match="begins before 0"):
-        lay_over(ExtentMap((Zeros(10),)), [Overlay(-1, Zeros(3))])
+        apply_overlays(ExtentMap((Zeros(10),)), [Overlay(-1, Zeros(3))])
 
 
 def test_an_empty_overlay_changes_nothing_wherever_it_lies() -> None:
     below = ExtentMap((Zeros(10),))
-    assert lay_over(below, [Overlay(offset, Literal(b"")) for offset in (0, 4, 4, 10, 99)]) == below
+    assert apply_overlays(below, [Overlay(offset, Literal(b"")) for offset in (0, 4, 4, 10, 99)]) == below
 
 
 def test_offsets_and_sizes_beyond_4_gib_are_ordinary() -> None:
     far = 5 * 2**30
-    image = lay_over(ExtentMap((FileExtent(FILE, 0, FILE.size),)), [Overlay(far, Literal(b"config"))])
+    image = apply_overlays(ExtentMap((FileExtent(FILE, 0, FILE.size),)), [Overlay(far, Literal(b"config"))])
     assert image.size == 10 * 2**30
     assert image.slice(far - 2, far + 8) == (
         FileExtent(FILE, far - 2, 2),
@@ -107,7 +109,7 @@ def test_an_empty_slice_is_no_extent(position: int) -> None:
 def test_of_nothing_there_is_nothing() -> None:
     assert ExtentMap(()).size == 0
     assert ExtentMap(()).slice(0, 0) == ()
-    assert lay_over(ExtentMap(()), []) == ExtentMap(())
+    assert apply_overlays(ExtentMap(()), []) == ExtentMap(())
 
 
 @given(
@@ -117,7 +119,7 @@ def test_of_nothing_there_is_nothing() -> None:
 )
 def test_cuts_join_to_what_was_cut(extent: Extent, one: int, other: int) -> None:
     cuts = list(pairwise([0, *sorted((one, other)), 20]))
-    pieces = [extent.cut(start, stop) for start, stop in cuts]
+    pieces = [extent.slice(start, stop) for start, stop in cuts]
     assert [piece.length for piece in pieces] == [stop - start for start, stop in cuts]
     if isinstance(extent, FileExtent):
         assert pieces == [FileExtent(FILE, 7 + start, stop - start) for start, stop in cuts]

@@ -24,7 +24,7 @@ from image_service.images.canvas import full_canvas
 from image_service.images.compose import compose
 from image_service.images.customization import Customization
 from image_service.images.extents import ExtentMap, FileExtent, Zeros
-from image_service.images.netboot import artifact, initrd_addrsize, pxe_initrd
+from image_service.images.netboot import compose_artifact, compose_initrd_addrsize, compose_pxe_initrd
 from image_service.images.reference import BootArtifact
 from tests.acceptance.clients import needs_client, run_client
 from tests.formats.iso_builder import CREATED, build_live_iso, live_files
@@ -82,7 +82,7 @@ def customization(ramdisk: bytes | None = None, config: bytes = CONFIG) -> Custo
 
 
 def initrd(base: BaseImage, ramdisk: bytes | None = None, nmstate: NmstateImage | None = None) -> BootImage:
-    return pxe_initrd(base, nmstate, customization(ramdisk), "x.img")
+    return compose_pxe_initrd(base, nmstate, customization(ramdisk), "x.img")
 
 
 def padded(data: bytes) -> bytes:
@@ -104,7 +104,7 @@ def padded(data: bytes) -> bytes:
 def test_a_file_of_a_base_is_served_as_it_is_and_to_all(
     base: BaseImage, which: BootArtifact, name: str, path: str
 ) -> None:
-    image = artifact(base, which)
+    image = compose_artifact(base, which)
     assert bytes_of(image) == FILES[path]
     assert [type(extent) for extent in image.extents.extents] == [FileExtent]
     assert (image.file_name, image.modified) == (name, CREATED)
@@ -114,7 +114,7 @@ def test_a_file_of_a_base_is_served_as_it_is_and_to_all(
 def test_an_s390x_kernel_may_have_its_old_name() -> None:
     files = {path: content for path, content in FILES.items() if not path.endswith("vmlinuz")}
     with base_image(build_live_iso({**files, "images/pxeboot/kernel.img": b"an old kernel"})) as base:
-        kernel = artifact(base, BootArtifact.KERNEL)
+        kernel = compose_artifact(base, BootArtifact.KERNEL)
     assert kernel.size == len(b"an old kernel")
     assert kernel.file_name == "vmlinuz"
 
@@ -130,20 +130,22 @@ def test_a_file_that_is_not_there_is_not_found_by_its_name(
         base_image(build_live_iso(kept if content is None else {**kept, path: content})) as base,
         pytest.raises(NotFound, match=re.escape(f"{base.name} has no {which.value}")) as caught,
     ):
-        artifact(base, which)
+        compose_artifact(base, which)
     assert status_of(caught.value) == 404
 
 
 def test_an_artifact_s_etag_is_that_of_this_file_of_this_base(base: BaseImage) -> None:
     with base_image(ISO) as twin, base_image(build_live_iso({**FILES, "z": b""})) as other:
-        etags = [[artifact(image, which).etag for which in BootArtifact] for image in (base, twin, other)]
+        etags = [
+            [compose_artifact(image, which).etag for which in BootArtifact] for image in (base, twin, other)
+        ]
     assert etags[0] == etags[1]
     assert len({*etags[0], *etags[2]}) == 2 * len(BootArtifact)
 
 
 def test_a_base_without_a_date_has_undated_artifacts() -> None:
     with base_image(build_live_iso(created=None)) as base:
-        assert artifact(base, BootArtifact.ROOTFS).modified is None
+        assert compose_artifact(base, BootArtifact.ROOTFS).modified is None
 
 
 # The initrd for PXE.
@@ -186,7 +188,7 @@ def test_archives_follow_each_other_at_multiples_of_four(
     iso = build_live_iso({**FILES, "images/pxeboot/initrd.img": first})
     with base_image(iso) as base, nmstate_image(nmstate or b"") as archived:
         added = customization(ramdisk, config)
-        image = pxe_initrd(base, None if nmstate is None else archived, added, "x.img")
+        image = compose_pxe_initrd(base, None if nmstate is None else archived, added, "x.img")
         expected = padded(first) + padded(archive(config))
         if ramdisk:
             expected += padded(ramdisk) + (nmstate or b"")
@@ -196,7 +198,7 @@ def test_archives_follow_each_other_at_multiples_of_four(
 def test_a_config_of_any_size_is_taken(base: BaseImage) -> None:
     """There is no area that it would have to fit; so it is not compressed, and at once there."""
     config = b" " * 2**20
-    image = pxe_initrd(base, None, customization(config=config), "x.img")
+    image = compose_pxe_initrd(base, None, customization(config=config), "x.img")
     assert read_members(bytes_of(image))["config.ign"].data == config
     assert image.size > len(INITRD) + len(config)
 
@@ -204,7 +206,7 @@ def test_a_config_of_any_size_is_taken(base: BaseImage) -> None:
 def test_kernel_arguments_play_no_part(base: BaseImage) -> None:
     arguments = (KernelArgument(Operation.APPEND, "quiet"),)
     asked = attrs.evolve(customization(), kernel_arguments=arguments)
-    assert pxe_initrd(base, None, asked, "x.img").etag == initrd(base).etag
+    assert compose_pxe_initrd(base, None, asked, "x.img").etag == initrd(base).etag
 
 
 def test_the_etag_differs_where_the_bytes_do(base: BaseImage, nmstate: NmstateImage) -> None:
@@ -215,13 +217,13 @@ def test_the_etag_differs_where_the_bytes_do(base: BaseImage, nmstate: NmstateIm
         images = [
             initrd(base),
             initrd(other),
-            pxe_initrd(base, None, customization(config=CONFIG + b" "), "x.img"),
+            compose_pxe_initrd(base, None, customization(config=CONFIG + b" "), "x.img"),
             initrd(base, RAMDISK),
             initrd(base, RAMDISK + b"x"),
             initrd(base, RAMDISK, nmstate),
             initrd(base, RAMDISK, other_nmstate),
             compose(full_canvas(base), customization(), "x.iso"),
-            artifact(base, BootArtifact.INITRD),
+            compose_artifact(base, BootArtifact.INITRD),
         ]
         assert len({bytes_of(image) for image in images}) == len(images)
         assert len({image.etag for image in images}) == len(images)
@@ -291,7 +293,7 @@ def test_cpio_unpacks_what_was_appended(base: BaseImage, nmstate: NmstateImage, 
 def test_the_address_is_the_base_s_and_the_size_that_of_the_very_initrd(base: BaseImage) -> None:
     for ramdisk in (None, RAMDISK):
         served = initrd(base, ramdisk)
-        told = initrd_addrsize(base, served, "x.addrsize")
+        told = compose_initrd_addrsize(base, served, "x.addrsize")
         assert bytes_of(told) == ADDRESS + len(bytes_of(served)).to_bytes(8, "big")
         assert (told.file_name, told.modified) == ("x.addrsize", LATER)
         assert (told.is_public, told.is_iso) == (False, False)
@@ -299,12 +301,12 @@ def test_the_address_is_the_base_s_and_the_size_that_of_the_very_initrd(base: Ba
 
 def test_the_base_s_own_size_does_not_matter() -> None:
     with base_image(build_live_iso({**FILES, "images/initrd.addrsize": ADDRESS})) as base:
-        assert bytes_of(initrd_addrsize(base, initrd(base), "x"))[:8] == ADDRESS
+        assert bytes_of(compose_initrd_addrsize(base, initrd(base), "x"))[:8] == ADDRESS
 
 
 def test_a_real_address_is_kept() -> None:
     with base_image(fixture("embed-areas-2023-07.s390x.iso"), architecture="s390x") as base:
-        told = initrd_addrsize(base, initrd(base), "x")
+        told = compose_initrd_addrsize(base, initrd(base), "x")
         assert bytes_of(told)[:8] == bytes.fromhex("0000000002000000")
         file = base.layout.files.initrd
         assert file is not None
@@ -313,7 +315,7 @@ def test_a_real_address_is_kept() -> None:
 
 def test_the_size_has_64_bits(base: BaseImage) -> None:
     huge = BootImage(ExtentMap((Zeros(2**33 + 5),)), '"e"', None, "x.img")
-    told = initrd_addrsize(base, huge, "x")
+    told = compose_initrd_addrsize(base, huge, "x")
     assert bytes_of(told) == ADDRESS + bytes.fromhex("0000000200000005")
     assert told.modified is None
 
@@ -321,10 +323,10 @@ def test_the_size_has_64_bits(base: BaseImage) -> None:
 def test_its_etag_goes_with_base_and_size(base: BaseImage) -> None:
     images = [initrd(base), initrd(base, RAMDISK)]
     with base_image(build_live_iso({**FILES, "images/initrd.addrsize": bytes(16)})) as other:
-        etags = [initrd_addrsize(base, image, "x").etag for image in images]
-        etags.append(initrd_addrsize(other, images[0], "x").etag)
+        etags = [compose_initrd_addrsize(base, image, "x").etag for image in images]
+        etags.append(compose_initrd_addrsize(other, images[0], "x").etag)
         assert len({*etags, *(image.etag for image in images)}) == 5
-        assert initrd_addrsize(base, images[0], "y").etag == etags[0]
+        assert compose_initrd_addrsize(base, images[0], "y").etag == etags[0]
 
 
 @pytest.mark.parametrize("content", [None, b""], ids=["absent", "empty"])
@@ -336,7 +338,7 @@ def test_a_base_of_another_architecture_has_no_address(content: bytes | None) ->
         base_image(build_live_iso(files)) as base,
         pytest.raises(NotFound, match=r"has no initrd\.addrsize"),
     ):
-        initrd_addrsize(base, initrd(base), "x")
+        compose_initrd_addrsize(base, initrd(base), "x")
 
 
 @pytest.mark.parametrize("length", [1, 7])
@@ -345,4 +347,4 @@ def test_an_address_that_is_cut_off_is_no_address(length: int) -> None:
         base_image(build_live_iso({**FILES, "images/initrd.addrsize": ADDRESS[:length]})) as base,
         pytest.raises(BaseImageError, match=f"has {length} bytes; 16 are right"),
     ):
-        initrd_addrsize(base, initrd(base), "x")
+        compose_initrd_addrsize(base, initrd(base), "x")

@@ -15,7 +15,7 @@ from image_service.errors import IgnitionTooLarge, RamdiskTooLarge, Unprocessabl
 from image_service.formats.initrd import read_members
 from image_service.formats.newc import Member, write_archive
 from image_service.http.problem import status_of
-from image_service.images.canvas import derived_minimal_canvas, virtual_minimal_canvas
+from image_service.images.canvas import derived_minimal_canvas, spliced_minimal_canvas
 from image_service.images.compose import compose
 from image_service.images.customization import Customization
 from tests.coreos.miniso_builder import live_iso_with_minimal
@@ -56,7 +56,7 @@ def base() -> Iterator[BaseImage]:
 
 @pytest.fixture
 def virtual(base: BaseImage) -> Canvas:
-    return virtual_minimal_canvas(base, ROOTFS_URL)
+    return spliced_minimal_canvas(base, ROOTFS_URL)
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_both_fit_or_one_is_refused_as_is_reckoned_naively(
     smallest = len(archive(config, 0))
     needed = smallest + (-smallest % 4 + len(ramdisk) if ramdisk else 0)
     with base_image(ISO) as base:
-        canvas = virtual_minimal_canvas(base, ROOTFS_URL)
+        canvas = spliced_minimal_canvas(base, ROOTFS_URL)
         area = EmbedArea(canvas.ignition.offset, capacity)
         canvas = attrs.evolve(canvas, ignition=area)
         if needed > capacity:

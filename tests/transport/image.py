@@ -14,7 +14,7 @@ from image_service.errors import NotFound, Unavailable
 from image_service.files.base_file import BaseFile
 from image_service.http.problem import problem
 from image_service.http.response import Response, render_fields
-from image_service.images.extents import ExtentMap, FileExtent, Literal, Overlay, Zeros, lay_over
+from image_service.images.extents import ExtentMap, FileExtent, Literal, Overlay, Zeros, apply_overlays
 from image_service.transport.access_log import Subject
 from image_service.transport.exchange import Answer
 
@@ -63,7 +63,7 @@ def make_image(directory: Path) -> Image:
         data = overlay.data.data if isinstance(overlay.data, Literal) else bytes(overlay.data.length)
         content[overlay.offset : overlay.stop] = data
     base = ExtentMap((FileExtent(file, 0, FILE_BYTES),))
-    return Image(lay_over(base, overlays), bytes(content), file)
+    return Image(apply_overlays(base, overlays), bytes(content), file)
 
 
 @attrs.define(eq=False)

@@ -17,9 +17,9 @@ from image_service.catalog.derived.xorriso import Remastering, remaster
 from image_service.coreos.boot_config import (
     BootConfig,
     BootConfigs,
-    derive_configs,
-    make_areas,
-    write_kargs_json,
+    add_kargs_areas,
+    derive_minimal_configs,
+    render_kargs_json,
 )
 from image_service.coreos.kargs_areas import KARGS_JSON
 from image_service.coreos.live_iso import MINISO_FILE, RAMDISK_FILE, ROOTFS_FILE
@@ -93,13 +93,13 @@ def derive(
 def _derive_boot_configs(base: BaseImage, iso: Iso9660, initrds: list[str]) -> BootConfigs:
     kargs = base.layout.kernel_arguments
     configs = tuple(_find_boot_configs(iso, base.file.read_at, kargs))
-    boot = BootConfigs(kargs.default, kargs.size, configs) if kargs else make_areas(configs)
+    boot = BootConfigs(kargs.default, kargs.size, configs) if kargs else add_kargs_areas(configs)
     held = sum(len(config.areas) for config in configs)
     if kargs and held != len(kargs.areas):
         raise BaseImageError(
             f"of {len(kargs.areas)} areas of kernel arguments, known boot configurations hold {held}"
         )
-    return derive_configs(boot, [f"/{initrd}" for initrd in initrds])
+    return derive_minimal_configs(boot, [f"/{initrd}" for initrd in initrds])
 
 
 def _find_boot_configs(iso: Iso9660, read_at: ReadAt, kargs: KargsAreas | None) -> Iterator[BootConfig]:
@@ -118,7 +118,7 @@ def _find_files(iso: Iso9660, paths: Iterable[str]) -> Iterator[IsoFile]:
     """Those that are there."""
     for path in paths:
         with suppress(FileNotInImage):
-            yield iso.find(path)
+            yield iso.find_file(path)
 
 
 def _each_once(files: Iterable[IsoFile]) -> Iterable[IsoFile]:
@@ -137,7 +137,7 @@ def _write_files(boot: BootConfigs, directory: Path) -> dict[str, Path]:
     """Write what is new on the ISO."""
     contents = {
         RAMDISK_FILE: bytes(RAMDISK_BYTES),
-        KARGS_JSON: write_kargs_json(boot),
+        KARGS_JSON: render_kargs_json(boot),
         **{config.path: config.content for config in boot.configs},
     }
     written = {path: directory / str(number) for number, path in enumerate(contents)}

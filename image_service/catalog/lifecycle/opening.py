@@ -10,11 +10,11 @@ import attrs
 from image_service.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES
 from image_service.catalog.storage.digest import Sidecar, sha256_of
 from image_service.coreos.live_iso import ROOTFS_FILE, read_live_iso
-from image_service.coreos.minimal_iso import verify
+from image_service.coreos.minimal_iso import check_minimal_iso
 from image_service.errors import BaseImageError, Unprocessable
 from image_service.files.base_file import BaseFile
 from image_service.images.base import BaseImage
-from image_service.images.canvas import virtual_minimal_canvas
+from image_service.images.canvas import spliced_minimal_canvas
 from image_service.images.reference import Kind
 from image_service.settings.os_images import precedence
 
@@ -125,9 +125,9 @@ def _with_usable_minimal(base: BaseImage, known: Sidecar, interruption: Interrup
     if minimal is None:
         return base
     try:
-        virtual_minimal_canvas(base, rootfs_url="")
+        spliced_minimal_canvas(base, rootfs_url="")
         if known.get("minimal_sha256") != minimal.sha256:
-            verify(minimal, base.file.read_at, interruption.raise_if_interrupted)
+            check_minimal_iso(minimal, base.file.read_at, interruption.raise_if_interrupted)
             known.put("minimal_sha256", minimal.sha256)
     except (BaseImageError, Unprocessable) as error:
         return attrs.evolve(base, layout=attrs.evolve(base.layout, minimal=None, no_minimal=error.detail))
