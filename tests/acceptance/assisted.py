@@ -1,7 +1,7 @@
-"""The stand-in for assisted-service as a process of its own: it outlives the service that asks it.
+"""The stand-in for assisted-service as a process of its own, which outlives the service under test.
 
-It signs a new token into every Ignition config, as assisted-service's local authentication does, and prints
-a line for each question that it is asked.
+It signs a new token into every Ignition config, as assisted-service's local authentication does, and prints a
+line for each request.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
-_PATIENCE_SECONDS = 60
+_TIMEOUT_SECONDS = 60
 
 
 @attrs.define
 class Assisted:
-    """assisted-service, as it runs.
+    """A running stand-in.
 
     Args:
-        url: what the service asks.
+        url: its base URL for the service under test.
         api_url: where infra-envs are registered.
-        ca_file: what its certificate is trusted by.
-        output: what it prints.
+        ca_file: the CA of its certificate.
+        output: the file of its standard output.
     """
 
     url: str
@@ -49,7 +49,7 @@ class Assisted:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables of a service that asks it."""
+        """Return the service's environment variables that point to it."""
         return {
             "ASSISTED_SERVICE_SCHEME": "https",
             "ASSISTED_SERVICE_HOST": self.url.removeprefix("https://"),
@@ -58,15 +58,15 @@ class Assisted:
 
     @property
     def rounds(self) -> int:
-        """How often an Ignition config was asked for."""
+        """Return the number of requests for Ignition configs."""
         return self.output.read_text().split().count(Call.IGNITION.name)
 
     def register(self, version: str, config: Mapping[str, object]) -> str:
-        """Register an infra-env; its identifier is what comes back."""
+        """Register an infra-env; return its identifier."""
         return self._send("POST", INFRA_ENVS, config, name="x", openshift_version=version)["id"]
 
     def change(self, infra_env_id: str, config: Mapping[str, object]) -> None:
-        """Give an infra-env another config."""
+        """Replace the Ignition config of an infra-env."""
         self._send("PATCH", f"{INFRA_ENVS}/{infra_env_id}", config)
 
     def _send(self, method: str, path: str, config: Mapping[str, object], **fields: str) -> dict[str, str]:
@@ -78,11 +78,7 @@ class Assisted:
 
 @contextmanager
 def run_assisted(directory: Path) -> Iterator[Assisted]:
-    """Run it until the block ends.
-
-    Args:
-        directory: a new one, for everything that it writes.
-    """
+    """Run it in an empty directory until the block ends."""
     output = directory / "assisted"
     command = (sys.executable, "-m", "tests.acceptance.assisted", directory)
     checkout = Path(__file__).parents[2]
@@ -90,13 +86,13 @@ def run_assisted(directory: Path) -> Iterator[Assisted]:
         try:
             yield Assisted(**_wait_for_addresses(output), output=output)
             process.terminate()
-            assert process.wait(_PATIENCE_SECONDS) == 0
+            assert process.wait(_TIMEOUT_SECONDS) == 0
         finally:
             process.kill()
 
 
 def _wait_for_addresses(output: Path) -> dict[str, str]:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     while not (lines := output.read_text().splitlines(keepends=True)) or not lines[0].endswith("\n"):
         assert time.monotonic() < deadline, "the stand-in does not start"
         time.sleep(0.05)

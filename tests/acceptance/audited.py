@@ -1,6 +1,6 @@
-"""The service, with everything written down that it opens, connects to, starts or compresses.
+"""The service, with a log of its open files, connections, child processes and compressions.
 
-python -m tests.acceptance.audited FILE serve
+usage: python -m tests.acceptance.audited FILE serve
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _COMPRESSORS = {zlib: ("compress", "compressobj"), lzma: ("compress", "LZMACompr
 
 
 def main() -> None:
-    """Run the console script with the arguments behind the first, which names the file."""
+    """Run the console script with all arguments but the first, which is the log file."""
     descriptor = os.open(sys.argv.pop(1), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def note(event: str, _: object = ()) -> None:

@@ -109,7 +109,7 @@ def _initrd() -> bytes:
 
 
 def _modules() -> Iterator[Member]:
-    """What drives the network; what this kernel has built in is left out."""
+    """Return the network drivers that are not built into this kernel."""
     (tree,) = unpacked_package("linux-image-cloud-amd64").glob("lib/modules/*/kernel")
     for name in _MODULES:
         module = tree / f"{name}.ko"
@@ -118,7 +118,7 @@ def _modules() -> Iterator[Member]:
 
 
 def _rootfs() -> bytes:
-    """A squashfs in a cpio archive, with nmstatectl where an OSTree deployment has it."""
+    """Return a squashfs in a cpio archive, with nmstatectl at the path of an OSTree deployment."""
     with TemporaryDirectory() as directory:
         tree, image = Path(directory) / "tree", Path(directory) / "root.squashfs"
         tool = tree / f"ostree/deploy/fedora-coreos/deploy/{'0123abcd' * 8}.0/usr/bin/nmstatectl"
@@ -130,7 +130,7 @@ def _rootfs() -> bytes:
 
 
 def _efi_boot_image() -> bytes:
-    """An EFI system partition with GRUB as the removable medium's boot loader."""
+    """Return an EFI system partition with GRUB as boot loader of a removable medium."""
     needs_client("/usr/lib/grub/x86_64-efi")
     with TemporaryDirectory() as directory:
         stub, loader, image = (Path(directory) / name for name in ("stub.cfg", "BOOTX64.EFI", "efiboot.img"))

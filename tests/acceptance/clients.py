@@ -1,4 +1,4 @@
-"""The programs that acceptance tests drive, found on the machine or named as missing."""
+"""The programs that acceptance tests drive: found on the machine, or reported as missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 MISSING = "missing client: "
 
-_PATIENCE_SECONDS = 100  # a client that hangs fails its test before pytest's own limit ends the session
+_TIMEOUT_SECONDS = 100  # a client that hangs fails its test before pytest's own limit ends the session
 _TOLD_BYTES = 8000
 _SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path.home() / ".cargo" / "bin")])
 
@@ -43,13 +43,10 @@ _PACKAGES = {
 
 
 def needs_client(name: str) -> str:
-    """Find a program; without it the test that asks is skipped, or fails where ``REQUIRE_CLIENTS=1``.
+    """Return a program's absolute path; if it is missing, skip the test, or fail it (``REQUIRE_CLIENTS=1``).
 
     Args:
-        name: a program's name, or the absolute path of a directory that it brings.
-
-    Returns:
-        its absolute path.
+        name: a program's name, or the absolute path of a directory that it installs.
     """
     found = _find(name)
     if found is None:
@@ -57,21 +54,18 @@ def needs_client(name: str) -> str:
     return found
 
 
-def run_client(name: str, *arguments: str | Path, patience_seconds: float = _PATIENCE_SECONDS) -> bytes:
-    """Run a client to its end; one that fails, or hangs, fails the test, with what it said.
+def run_client(name: str, *arguments: str | Path, timeout_seconds: float = _TIMEOUT_SECONDS) -> bytes:
+    """Run a client and return its standard output; fail the test if it fails or exceeds `timeout_seconds`.
 
     Args:
-        name: as ``needs_client`` knows it.
-        arguments: of its command line.
-        patience_seconds: how long it may take.
-
-    Returns:
-        what it wrote to its standard output.
+        name: as for ``needs_client``.
+        *arguments: of its command line.
+        timeout_seconds: until it is killed.
     """
     command = [needs_client(name), *map(str, arguments)]
     with subprocess.Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE) as process:
         try:
-            output, errors = process.communicate(timeout=patience_seconds)
+            output, errors = process.communicate(timeout=timeout_seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             output, errors = process.communicate()
@@ -81,7 +75,7 @@ def run_client(name: str, *arguments: str | Path, patience_seconds: float = _PAT
 
 
 def missing(what: str) -> NoReturn:
-    """Leave out the running test, or fail it where ``REQUIRE_CLIENTS=1``, saying what is missing."""
+    """Skip the running test for a missing client, or fail it under ``REQUIRE_CLIENTS=1``."""
     if os.environ.get("REQUIRE_CLIENTS") == "1":
         pytest.fail(f"{MISSING}{what}", pytrace=False)
     pytest.skip(f"{MISSING}{what}")

@@ -1,4 +1,4 @@
-"""What acceptance tests share."""
+"""Fixtures of acceptance tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
-    """Make a certificate for 127.0.0.1 and a CA that signs it."""
+    """Return a certificate for 127.0.0.1 and the CA that signed it."""
     directory: Path = tmp_path_factory.mktemp("tls")
     authority = trustme.CA()
     leaf = authority.issue_cert("127.0.0.1", "localhost")

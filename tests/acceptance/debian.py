@@ -1,4 +1,4 @@
-"""Files of Debian packages, without installing them: a kernel would bring a boot loader's hooks along."""
+"""Files of Debian packages, unpacked but not installed: a kernel package would run boot loader hooks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CACHE = Path(__file__).parents[2] / ".cache" / "packages"
 
 
 def unpacked_package(name: str) -> Path:
-    """Give the directory that holds a package's files; they are fetched once per checkout.
+    """Return the directory with a package's files, downloaded once per checkout.
 
     Args:
         name: a package, or the metapackage of a kernel.
@@ -25,7 +25,7 @@ def unpacked_package(name: str) -> Path:
 
 
 def _fetch(name: str, target: Path) -> None:
-    """Fetch a package and unpack it, so that it is there as a whole or not at all."""
+    """Download and unpack a package; the directory appears complete or not at all."""
     _CACHE.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=_CACHE) as directory:
         _run(name, directory, "apt-get", "download", _concrete(name))
@@ -35,7 +35,7 @@ def _fetch(name: str, target: Path) -> None:
 
 
 def _concrete(name: str) -> str:
-    """The kernel that a metapackage stands for at present; any other package itself."""
+    """Return the kernel package of a metapackage; any other name unchanged."""
     depends = _run(name, ".", "apt-cache", "depends", name)
     kernel = re.search(r"Depends: (linux-image-\S+)", depends)
     return kernel[1] if kernel else name

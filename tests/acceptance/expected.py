@@ -1,4 +1,4 @@
-"""What a customised image must be, by coreos-installer's judgement."""
+"""The expected customized image, as coreos-installer makes it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 def check_image(image: Path, base: Path, config: bytes, kernel_arguments: str | None) -> None:
-    """Check that an image holds a customization, and besides it nothing but its base.
+    """Check that an image contains a customization and no other change of its base.
 
     Args:
-        image: as it was served.
-        base: as it was before.
+        image: the served bytes.
+        base: the base image.
         config: Ignition config.
-        kernel_arguments: all of them; None: the base has no areas for any.
+        kernel_arguments: all of them; None if the base has no areas for kernel arguments.
     """
     assert run_client("coreos-installer", "iso", "ignition", "show", image) == config
     if kernel_arguments is not None:

@@ -1,4 +1,4 @@
-"""A virtual machine that boots the test ISO, and what it reports."""
+"""A virtual machine that boots the test ISO and reports what it found."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 HOST = "10.0.2.2"
 """How a guest reaches the machine that it runs on."""
 NETWORK = ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]
-_PATIENCE_SECONDS = 300
+_TIMEOUT_SECONDS = 300
 # Emulation, because hardware virtualization is not everywhere; a boot takes some 5 s on a fast machine.
 _MACHINE = ["-accel", "tcg", "-m", "512", "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"]
 _REPORT = re.compile(
@@ -54,8 +54,8 @@ class Report:
 
 
 def boot(*options: str) -> Report:
-    """Run a machine until it has reported and switched itself off."""
-    console = run_client("qemu-system-x86_64", *_MACHINE, *options, patience_seconds=_PATIENCE_SECONDS)
+    """Run a machine until it has reported and powered itself off."""
+    console = run_client("qemu-system-x86_64", *_MACHINE, *options, timeout_seconds=_TIMEOUT_SECONDS)
     found = _REPORT.search(console.replace(b"\r\n", b"\n"))
     assert found, console.decode(errors="replace")
     text = {name: (value or b"").decode(errors="replace") for name, value in found.groupdict().items()}
@@ -70,7 +70,7 @@ def boot(*options: str) -> Report:
 
 
 def firmware(name: str, directory: Path, variables: Path | None = None) -> Sequence[str]:
-    """SeaBIOS (``bios``) is qemu's default; OVMF (``uefi``) wants a store of variables that it can write."""
+    """Return qemu's options for SeaBIOS (``bios``) or OVMF with a writable variable store (``uefi``)."""
     if name == "bios":
         return []
     ovmf = Path(needs_client("/usr/share/OVMF"))
@@ -82,7 +82,7 @@ def firmware(name: str, directory: Path, variables: Path | None = None) -> Seque
 
 
 def medium(name: str, file: str) -> Sequence[str]:
-    """A file or URL as CD (``cd``) or as stick (``usb``)."""
+    """Return qemu's options for a file or URL as CD (``cd``) or USB stick (``usb``)."""
     drive = f"format=raw,readonly=on,file={file}"
     if name == "cd":
         return ["-drive", f"media=cdrom,{drive}"]

@@ -1,4 +1,4 @@
-"""Make the sample ISO of standalone mode anew: ``python -m tests.acceptance.make_sample``."""
+"""Build the sample ISO of standalone mode: ``python -m tests.acceptance.make_sample``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REPRODUCIBLY = (
 
 
 def make_sample() -> bytes:
-    """Make the sample: the layout of a live ISO, with one line of text for each large file of a real one."""
+    """Return the sample ISO: the layout of a live ISO, with one line of text in place of each large file."""
     with TemporaryDirectory() as directory:
         target = Path(directory) / "sample.iso"
         files = live_files(kernel_arguments=_KERNEL_ARGUMENTS, rootfs=_rootfs(Path(directory)))
@@ -32,7 +32,7 @@ def make_sample() -> bytes:
 
 
 def _rootfs(directory: Path) -> bytes:
-    """A root file system as a live ISO has it, a squashfs in a cpio archive: with nmstatectl, and no more."""
+    """Return a squashfs in a cpio archive that contains only nmstatectl."""
     tree, image = directory / "tree", directory / "root.squashfs"
     tool = tree / "usr" / "bin" / "nmstatectl"
     tool.parent.mkdir(parents=True)

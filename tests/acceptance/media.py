@@ -1,4 +1,4 @@
-"""Mastering of ISO images with xorriso, as reproducible as it can be made."""
+"""Reproducible ISO images by xorriso."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def master_live(target: Path, files: Mapping[str, bytes], volume_id: str, *optio
 
 
 def _is_same(file: CopiedFile, full: bytes, minimal: bytes) -> bool:
-    """Not so for a boot loader that is told its place in the image."""
+    """Return False for a boot loader that contains its own address in the image."""
     mine, other = full[file.full :], minimal[file.minimal :]
     return mine[: file.length] == other[: file.length]
 

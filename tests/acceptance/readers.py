@@ -1,4 +1,4 @@
-"""Clients that read only when they are told to, with kernel buffers too small to hide that."""
+"""Clients that read only on request, with kernel buffers too small to hide it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BUFFER_BYTES = 4096
-_PATIENCE_SECONDS = 100
+_TIMEOUT_SECONDS = 100
 _RECEIVE_BYTES = 64 * 1024
 
 
 @attrs.define
 class Reader:
-    """A download.
+    """A download in progress.
 
     Args:
         socket: connected; TLS or plain.
-        received: of the content.
+        received: bytes of content so far.
     """
 
     socket: socket.socket
@@ -34,16 +34,16 @@ class Reader:
 
     @property
     def status(self) -> int:
-        """Of the answer, whose head has been read."""
+        """Return the status; the head must have been read."""
         return int(self.head.split(maxsplit=2)[1])
 
     def fields(self) -> dict[str, str]:
-        """Header fields by lower-case name."""
+        """Return the header fields by lower-case name."""
         lines = [line.partition(": ") for line in self.head.split("\r\n")[1:]]
         return {name.lower(): value for name, _, value in lines}
 
     def read_head(self) -> None:
-        """Wait for the head, and take what comes with it."""
+        """Read the head, and the content that arrives with it."""
         received = b""
         while b"\r\n\r\n" not in received:
             received += self._receive(_BUFFER_BYTES)
@@ -52,18 +52,18 @@ class Reader:
         self.received += rest
 
     def read(self, count: int) -> None:
-        """Read so many bytes more."""
+        """Read `count` more bytes."""
         aim = len(self.received) + count
         while len(self.received) < aim:
             self.received += self._receive(aim - len(self.received))
 
     def read_to_the_end(self) -> bytes:
-        """Read all that was promised, and give it."""
+        """Read and return the whole content."""
         self.read(int(self.fields()["content-length"]) - len(self.received))
         return bytes(self.received)
 
     def at_end(self) -> bool:
-        """Wait for more; whether the server has ended the connection in order instead."""
+        """Wait for input; return True if the server has closed the connection in order."""
         return self.socket.recv(1) == b""
 
     def _receive(self, limit: int) -> bytes:
@@ -74,17 +74,17 @@ class Reader:
 
 @contextmanager
 def reading(url: str, *fields: str, ca: Path | None = None) -> Iterator[Reader]:
-    """Ask for what is at a URL, without reading any of it yet.
+    """Send a request without reading the response.
 
     Args:
         url: http or https.
-        fields: more header fields.
-        ca: PEM file that the server's certificate is trusted by.
+        fields: additional header fields.
+        ca: PEM file of the CA of the server's certificate.
     """
     parts = urlsplit(url)
     with socket.socket() as plain:
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
-        plain.settimeout(_PATIENCE_SECONDS)
+        plain.settimeout(_TIMEOUT_SECONDS)
         plain.connect((parts.hostname, parts.port))
         connection = plain
         if parts.scheme == "https":

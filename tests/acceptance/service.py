@@ -1,4 +1,4 @@
-"""The service as a process of its own, started as an operator starts it, and a plain client of it."""
+"""The service as a process, started as an operator starts it, and a plain HTTP client."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ SERVE = (sys.executable, "-m", "image_service.cli", "serve")
 INFRA_ENVS = "/api/assisted-install/v2/infra-envs"
 
 CHECKOUT = Path(__file__).parents[2]
-_PATIENCE_SECONDS = 100
+_TIMEOUT_SECONDS = 100
 _POLL_SECONDS = 0.05
 
 
 @attrs.frozen
 class Certificate:
-    """What a TLS listener shows, and the CA that signed it, each a PEM file."""
+    """PEM files: the key and chain of a TLS listener, and the CA that signed them."""
 
     key: Path
     chain: Path
@@ -44,14 +44,14 @@ class Certificate:
 
 @attrs.frozen
 class Answer:
-    """What a server answered."""
+    """An HTTP response."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
     def json(self) -> dict[str, str]:
-        """Read the content as a JSON object; everything of it that tests look at is text."""
+        """Return the content as a JSON object of strings."""
         document: dict[str, str] = json.loads(self.body)
         return document
 
@@ -64,12 +64,12 @@ def fetch(
     body: bytes | None = None,
     ca: Path | None = None,
 ) -> Answer:
-    """Send one request, byte for byte as it is given, and read the answer to its end."""
+    """Send one request, byte for byte as given, and read the response to its end."""
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.netloc, timeout=_PATIENCE_SECONDS)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=_TIMEOUT_SECONDS)
     if parts.scheme == "https":
         context = ssl.create_default_context(cafile=ca)
-        connection = http.client.HTTPSConnection(parts.netloc, timeout=_PATIENCE_SECONDS, context=context)
+        connection = http.client.HTTPSConnection(parts.netloc, timeout=_TIMEOUT_SECONDS, context=context)
     with closing(connection):
         connection.request(method, url.partition(parts.netloc)[2], body, dict(headers or {}))
         answer = connection.getresponse()
@@ -78,15 +78,15 @@ def fetch(
 
 @attrs.frozen
 class Service:
-    """A service that runs.
+    """A running service.
 
     Args:
-        process: for its identifier and its status.
-        url: where it serves images.
-        api_url: where its stand-in for assisted-service listens.
+        process: its process.
+        url: base URL of its images.
+        api_url: base URL of the stand-in's API.
         directory: its working directory; ``data`` in it is ``DATA_DIR``.
-        token: of the stand-in's API; None: it asks for none.
-        ca: PEM file that its certificate is trusted by; None: plain HTTP.
+        token: bearer token of the stand-in's API; None if it needs none.
+        ca: PEM file of the CA of its certificate; None for plain HTTP.
     """
 
     process: subprocess.Popen[bytes]
@@ -98,33 +98,33 @@ class Service:
 
     @property
     def stdout(self) -> bytes:
-        """What it has written there until now."""
+        """Standard output so far."""
         return (self.directory / "stdout").read_bytes()
 
     @property
     def output(self) -> bytes:
-        """What it has written to stdout and stderr until now."""
+        """Standard output and standard error so far."""
         return self.stdout + (self.directory / "stderr").read_bytes()
 
     @property
     def descriptors(self) -> int:
-        """How many files and sockets it has open."""
+        """The number of open descriptors."""
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
     def wait_for(self, pattern: str) -> str:
-        """Wait until something is printed; the first group of the pattern is what comes back."""
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        """Wait until the output matches a pattern; return its first group."""
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
         while not (found := re.search(pattern, self.output.decode())):
             assert time.monotonic() < deadline, f"{pattern} is not printed:\n{self.output.decode()}"
             time.sleep(_POLL_SECONDS)
         return found[1]
 
     def get(self, path: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> Answer:
-        """Ask for what is at ``path``."""
+        """Send a request for a path."""
         return fetch(self.url + path, method, headers=headers, ca=self.ca)
 
     def ask_api(self, path: str, fields: Mapping[str, object] | None = None) -> Answer:
-        """Ask the stand-in's API, or post a JSON object to it."""
+        """Send a request to the stand-in's API: POST if there are fields, else GET."""
         headers = {"Content-Type": "application/json"} if fields is not None else {}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
@@ -142,7 +142,7 @@ class Service:
         ramdisk: bytes | None = None,
         operations: Sequence[Mapping[str, str]] = (),
     ) -> str:
-        """Register an infra-env; its identifier is what comes back.
+        """Register an infra-env; return its identifier.
 
         Args:
             version: of its base image.
@@ -150,7 +150,7 @@ class Service:
             arguments: kernel arguments to append.
             architecture: of its base image.
             ramdisk: of minimal ISOs and PXE.
-            operations: on kernel arguments, besides.
+            operations: further operations on kernel arguments.
         """
         fields: dict[str, object] = {
             "name": version,
@@ -169,7 +169,7 @@ class Service:
         return answer.json()["id"]
 
     def ignition_config(self, infra_env_id: str) -> bytes:
-        """Ask the stand-in for the Ignition config that it makes for an infra-env."""
+        """Return the Ignition config that the stand-in renders for an infra-env."""
         answer = self.ask_api(f"{INFRA_ENVS}/{infra_env_id}/downloads/files?file_name=discovery.ign")
         assert answer.status == 200, answer
         return answer.body
@@ -191,15 +191,15 @@ def run_service(  # noqa: PLR0913 - all but two have defaults
     """Run the service until the block ends; then SIGTERM must end it with status 0.
 
     Args:
-        directory: for everything that it writes; a new one, or that of a service that it comes after.
+        directory: working directory; an empty one, or that of an earlier service.
         os_images: ``OS_IMAGES``; empty: the variable is not set.
-        command: what starts it.
+        command: the command line.
         certificate: for HTTPS.
         environment: more variables.
-        reached_by: the host by which clients reach it, where it is not this one's name.
-        probe: what must answer 200 before the block begins.
-        port: where it serves images; None: any.
-        ends_with: another status, where the block itself ends it.
+        reached_by: the host by which clients reach the service, if not 127.0.0.1.
+        probe: the path that must answer 200 before the block begins.
+        port: of the images; None: any.
+        ends_with: the expected exit status if the block itself ends the process.
     """
     port, api_port = port or free_port(), free_port()
     variables = {
@@ -231,13 +231,13 @@ def run_service(  # noqa: PLR0913 - all but two have defaults
             _wait_until_up(service, probe)
             yield service
             process.terminate()
-            assert process.wait(_PATIENCE_SECONDS) == ends_with, service.output.decode()
+            assert process.wait(_TIMEOUT_SECONDS) == ends_with, service.output.decode()
         finally:
             process.kill()
 
 
 def os_image(path: Path, version: str, architecture: str = "x86_64") -> dict[str, str]:
-    """Make the entry of ``OS_IMAGES`` for a file."""
+    """Return the entry of ``OS_IMAGES`` for a file."""
     return {
         "openshift_version": version,
         "cpu_architecture": architecture,
@@ -253,7 +253,7 @@ def _tls_variables(certificate: Certificate | None) -> Mapping[str, str]:
 
 
 def _wait_until_up(service: Service, probe: str) -> None:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     while not _is_up(service, probe):
         if service.process.poll() is not None or time.monotonic() > deadline:
             pytest.fail(f"{probe} does not answer 200:\n{service.output.decode()}", pytrace=False)

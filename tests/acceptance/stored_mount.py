@@ -1,9 +1,9 @@
-"""A mount in a store that an earlier release made: what is in the archive, and how it is made.
+"""A mount in a store that an earlier release wrote: the archive, and the command that makes it.
 
 usage: python -m tests.acceptance.stored_mount CHECKOUT
 
-runs the service of another checkout with the clock of the archive, mounts an image, changes its infra-env,
-and writes ``data/stored_mount.tar.xz``: ``DATA_DIR`` as that service left it, and ``expected.json``.
+runs the service of another checkout with the archive's clock, mounts an image, changes its infra-env, and
+writes ``data/stored_mount.tar.xz``: ``DATA_DIR`` as that service left it, and ``expected.json``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOUNT_WINDOW_SECONDS = 600
 
 @attrs.frozen
 class Image:
-    """An image as a client read it: its ETag, and SHA-256 of its bytes."""
+    """The ETag and SHA-256 of an image, as a client read it."""
 
     etag: str
     sha256: str
@@ -47,7 +47,7 @@ class Image:
 def run_with_clock(
     directory: Path, epoch_seconds: float, environment: Mapping[str, str] | None = None
 ) -> Iterator[Service]:
-    """Run the service; its wall clock shows `epoch_seconds` when it starts."""
+    """Run the service with a wall clock that shows `epoch_seconds` at its start."""
     code = f"import sys, time; real = time.time; offset = {epoch_seconds} - real()\n"
     code += "time.time = lambda: real() + offset\n"
     code += "from image_service.cli import main; sys.exit(main())"
@@ -83,7 +83,7 @@ def read_image(service: Service, path: str, address: str) -> Image:
 
 
 def change_infra_env(service: Service) -> None:
-    """Give the sample's infra-env another Ignition config."""
+    """Replace the Ignition config of the sample's infra-env."""
     override = {"ignition": {"version": "3.2.0"}, "passwd": {"users": [{"name": "core"}]}}
     connection = http.client.HTTPConnection(service.api_url.removeprefix("http://"), timeout=100)
     with closing(connection):

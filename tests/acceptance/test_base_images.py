@@ -1,4 +1,4 @@
-"""Base images as they come: what the process serves, refuses and tells while some are there and some not."""
+"""States of base images: what is served, refused and reported while some are ready and others are not."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def entry(url: str, version: str) -> dict[str, str]:
 
 
 def images_of(service: Service) -> dict[str, dict[str, Any]]:
-    """What the service tells of its base images, by version."""
+    """Return the states of base images (``GET /images``), by version."""
     answer = service.get("/images")
     assert answer.status == 200
     assert answer.headers["Content-Type"] == "application/json"
@@ -47,7 +47,7 @@ def images_of(service: Service) -> dict[str, dict[str, Any]]:
 
 
 def until(service: Service, version: str, state: str) -> dict[str, Any]:
-    """Wait until an image comes to a state."""
+    """Wait until a base image has a state."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (image := images_of(service)[version])["state"] != state:
         assert image["state"] not in OUTCOMES, image

@@ -1,4 +1,4 @@
-"""A live ISO of more than 4 GiB: nothing is read from, or laid over, an offset cut down to 32 bits."""
+"""A live ISO of more than 4 GiB: no offset is truncated to 32 bits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ APPENDED = ["rd.neednet=1"]
 
 @attrs.frozen
 class Area:
-    """Where a customization lies, as coreos-installer finds it."""
+    """The extent of an embed area, as coreos-installer finds it."""
 
     offset: int
     length: int
@@ -38,11 +38,11 @@ class Area:
 
 @attrs.frozen
 class Image:
-    """An image and what it has to be.
+    """An image and its expected content.
 
     Args:
-        url: where it is served.
-        expected: the base, with what was served of the areas laid over it.
+        url: of the image.
+        expected: file of the base, with the served areas laid over it.
         config: Ignition config.
     """
 
@@ -53,7 +53,7 @@ class Image:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Make the ISO: a file across 4 GiB, and beyond it the Ignition area and one of those of arguments."""
+    """Return an ISO with a file across 4 GiB, then the Ignition area and an area of kernel arguments."""
     path = tmp_path_factory.mktemp("base") / "huge.iso"
     offsets = {"images/marker.img": GIB4 - len(MARKER) // 2, "images/ignition.img": IGNITION_OFFSET}
     write_sparse_iso(path, {**live_files(), "images/marker.img": MARKER}, offsets)
@@ -63,14 +63,14 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, base: Path) -> Iterator[Service]:
-    """Serve it."""
+    """Run the service."""
     with run_service(tmp_path_factory.mktemp("service"), [os_image(base, VERSION)]) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def image(service: Service, base: Path) -> Iterator[Image]:
-    """Register an infra-env, and take what is customised of its image."""
+    """Register an infra-env; write the expected image."""
     infra_env_id = service.register(VERSION, CONFIG, APPENDED)
     url = f"{service.url}/byid/{infra_env_id}/{VERSION}/x86_64/full.iso"
     expected = service.directory / "expected.iso"
@@ -123,7 +123,7 @@ def test_size_beyond_4_gib_is_reported_in_full(image: Image) -> None:
 
 
 def _areas(iso: Path) -> list[Area]:
-    """The Ignition area, then those of the kernel arguments."""
+    """Return the Ignition area, then those of the kernel arguments."""
     show = ("coreos-installer", "dev", "show", "iso")
     found = [json.loads(run_client(*show, "--ignition", iso))]
     found += json.loads(run_client(*show, "--kargs", iso))["kargs"]

@@ -1,4 +1,4 @@
-"""It boots: a guest that reads its medium straight from the URL tells which customization it got."""
+"""A guest boots its medium directly from the URL and reports the customization that it found."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ RAMDISK_TEXT = "static network of eth0"
 
 @attrs.frozen
 class Host:
-    """The service and the ISO that it serves."""
+    """The service and its base ISO."""
 
     service: Service
     iso: Path
 
     def url(self, infra_env_id: str, version: str, file: str) -> str:
-        """Where an image is, seen from this machine."""
+        """Return an image's URL for this machine."""
         return f"{self.service.url}/byid/{infra_env_id}/{version}/x86_64/{file}"
 
     @property
     def guest_url(self) -> str:
-        """Where the service is, seen from a guest."""
+        """Return the service's URL for a guest."""
         return self.service.url.replace("127.0.0.1", HOST)
 
     def rootfs_digest(self, version: str) -> str:
-        """What the guest must find at the URL that it is given."""
+        """Return the SHA-256 that the guest must find at the rootfs URL."""
         answer = self.service.get(f"/boot-artifacts/{version}/x86_64/rootfs.img")
         return hashlib.sha256(answer.body).hexdigest()
 
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    """Serve the ISO that boots, to guests too."""
+    """Serve the bootable ISO to this machine and to guests."""
     directory = tmp_path_factory.mktemp("boot")
     iso = directory / "boot.iso"
     make_boot_iso(iso)
@@ -85,7 +85,7 @@ def test_guest_of_full_iso_reads_config_and_kernel_arguments(
 def test_guest_of_minimal_iso_reads_config_arguments_and_rootfs(
     version: str, firmware_name: str, medium_name: str, host: Host, tmp_path: Path
 ) -> None:
-    """From a copy on a disk, as it is written to a stick; CDs straight from the URL."""
+    """From a disk copy, as on a USB stick; CDs directly from the URL."""
     ramdisk = make_ramdisk(RAMDISK_TEXT)
     infra_env_id = host.service.register(version, CONFIG, APPENDED, ramdisk=ramdisk)
     url = host.url(infra_env_id, version, "minimal.iso")
@@ -105,7 +105,7 @@ def _check_minimal(host: Host, version: str, infra_env_id: str, report: Report) 
 
 
 def _copy(host: Host, url: str, directory: Path) -> Path:
-    """What ``curl -o`` and ``dd`` make: the image on a disk that is larger than it."""
+    """Write the image to a disk that is larger than it, as ``curl -o`` and ``dd`` do."""
     disk = directory / "disk"
     disk.write_bytes(host.service.get(url.removeprefix(host.service.url)).body)
     os.truncate(disk, disk.stat().st_size + 64 * 1024 * 1024)
@@ -113,7 +113,7 @@ def _copy(host: Host, url: str, directory: Path) -> Path:
 
 
 def test_guest_reads_a_config_that_fits_only_with_xz(host: Host) -> None:
-    """The kernel takes less than coreos-installer does: xz only with CRC32."""
+    """The kernel accepts less than coreos-installer: only xz with CRC32."""
     noise = base64.b64encode(hashlib.shake_256().digest(150_000)).decode()
     files = [{"path": path, "contents": {"source": f"data:;base64,{noise}"}} for path in ("/a", "/b")]
     infra_env_id = host.service.register(SPLICED, {**CONFIG, "storage": {"files": files}})
@@ -148,7 +148,7 @@ def test_ipxe_boots_kernel_and_initrd(host: Host, tmp_path: Path) -> None:
     ],
 )
 def test_uefi_boots_over_http(path: str, host: Host, tmp_path: Path) -> None:
-    """Whatever the path ends in: the type tells that it is an ISO."""
+    """Independently of the path's suffix: the media type identifies an ISO."""
     infra_env_id = host.service.register(SPLICED, CONFIG, APPENDED)
     url = host.guest_url + path.format(infra_env_id=infra_env_id)
     variables = tmp_path / "boot-uri.fd"

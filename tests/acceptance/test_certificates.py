@@ -1,4 +1,4 @@
-"""A certificate that is renewed under load, in the way in which Kubernetes renews what a volume holds."""
+"""Renewal of a certificate under load, as Kubernetes renews a volume."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROOTFS_BYTES = 8 * 1024 * 1024
 RENEWALS = 4
 CLIENTS = 3  # of each sort
 _POLL_SECONDS = 0.05
-_PATIENCE_SECONDS = 60
+_TIMEOUT_SECONDS = 60
 
 
 @attrs.define
@@ -65,7 +65,7 @@ class Volume:
 
 @attrs.frozen
 class Served:
-    """The service, its certificate's volume, and one image."""
+    """The service, its certificate volume and one image."""
 
     service: Service
     volume: Volume
@@ -73,10 +73,10 @@ class Served:
     content: bytes = attrs.field(repr=False)
 
     def connect(self) -> http.client.HTTPSConnection:
-        """A connection that is up."""
+        """Open a kept-alive connection."""
         context = ssl.create_default_context(cafile=self.service.ca)
         connection = http.client.HTTPSConnection(
-            urlsplit(self.service.url).netloc, timeout=_PATIENCE_SECONDS, context=context
+            urlsplit(self.service.url).netloc, timeout=_TIMEOUT_SECONDS, context=context
         )
         connection.connect()
         return connection
@@ -88,7 +88,7 @@ class Served:
         assert (answer.status, answer.read()) == (206, self.content[start:stop])
 
     def new_connection(self) -> int:
-        """Use one once; the serial number of what it was shown."""
+        """Open a connection, use it once, and return the serial number of the certificate."""
         with closing(self.connect()) as connection:
             self.check_range(connection, 100_000)
             return serial_shown(connection)
@@ -124,7 +124,7 @@ def until_shown(served: Served, leaf: trustme.LeafCert) -> None:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""A BMC reads an ISO in thousands of ranges: all of them are of one image, whatever happens meanwhile."""
+"""A BMC reads an ISO in thousands of ranges: all of them are of one version, whatever changes meanwhile."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ CONFIG = {
     "storage": {"files": [{"path": "/etc/x", "contents": {"source": f"data:,{'x' * 20_000}"}}]},
 }
 OTHER_CONFIG = {**CONFIG, "passwd": {"users": [{"name": "core"}]}}
-_PATIENCE_SECONDS = 60
+_TIMEOUT_SECONDS = 60
 _POLL_SECONDS = 0.02
 _OK, _PARTIAL_CONTENT, _UNAVAILABLE = 200, 206, 503
 
 
 @attrs.define(eq=False)
 class Reader:
-    """Reads an image as a BMC does: in ranges, by several connections, in any order, and again if need be.
+    """Reads an image like a BMC: in ranges, on several connections, in random order, with retries.
 
     Args:
         url: of the image.
-        read: how many ranges it has read.
-        etags: all that it was told.
+        read: ranges read so far.
+        etags: all ETags received.
     """
 
     url: str
@@ -64,13 +64,13 @@ class Reader:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the image, as the service tells it."""
+        """The SHA-256 of the image, as the service reports it."""
         answer = _fetch(self.url.replace("full.iso", "full.iso.sha256"))
         assert answer.status == _OK, answer
         return answer.body.decode().split()[0]
 
     def read_all(self) -> str:
-        """Read it in ranges, and give the SHA-256 of what they make."""
+        """Read the image in ranges; return its SHA-256."""
         size = int(_fetch(self.url, "HEAD").headers["Content-Length"])
         step = -(-size // RANGES)
         parts = [(start, min(start + step, size)) for start in range(0, size, step)]
@@ -82,8 +82,8 @@ class Reader:
         return hashlib.sha256(image).hexdigest()
 
     def _read(self, parts: list[tuple[int, int]], image: bytearray) -> None:
-        """Read parts by one connection."""
-        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=_PATIENCE_SECONDS)
+        """Read parts on one connection."""
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=_TIMEOUT_SECONDS)
         for start, stop in parts:
             etag, image[start:stop] = self._read_one(connection, start, stop)
             with self._lock:
@@ -94,9 +94,9 @@ class Reader:
     def _read_one(
         self, connection: http.client.HTTPConnection, start: int, stop: int
     ) -> tuple[str | None, bytes]:
-        """Read a range; for as long as there is no service, again."""
+        """Read a range; retry while the service is down."""
         target = "/" + self.url.split("/", 3)[3]
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
         while time.monotonic() < deadline:
             try:
                 connection.request("GET", target, headers={"Range": f"bytes={start}-{stop - 1}"})
@@ -114,8 +114,8 @@ class Reader:
 
 
 def _fetch(url: str, method: str = "GET") -> Answer:
-    """Send a request, and again where it comes to a worker that has only just begun."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    """Send a request; repeat it while a worker is starting."""
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     while (answer := fetch(url, method)).status == _UNAVAILABLE:
         assert time.monotonic() < deadline
         time.sleep(_POLL_SECONDS)
@@ -137,15 +137,15 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @attrs.frozen
 class Site:
-    """The service, wherever it is in its lifetimes, and what it asks.
+    """The service across restarts, and its stand-in for assisted-service.
 
     Args:
-        directory: of the service.
+        directory: working directory of the service.
         base: its base image.
-        assisted: what it asks.
-        workers: how many it has.
-        port: its port.
-        running: services that are to end.
+        assisted: the stand-in.
+        workers: number of workers.
+        running: the services to stop.
+        port: of the service.
     """
 
     directory: Path
@@ -156,7 +156,7 @@ class Site:
     port: int = attrs.field(factory=free_port)
 
     def run(self, ends_with: int = 0) -> Service:
-        """Begin a lifetime."""
+        """Start the service."""
         environment = {"SNAPSHOT_TTL": str(TTL_SECONDS), "LOG_RANGES": "each", "WORKERS": str(self.workers)}
         service = run_service(
             self.directory,
@@ -170,11 +170,11 @@ class Site:
 
     @property
     def serving(self) -> int:
-        """How many processes have begun to serve."""
+        """The number of processes that have started to serve."""
         return sum(line["message"].startswith("serving at ") for line in self._log())
 
     def served(self, infra_env_id: str) -> set[int]:
-        """The workers that have served ranges of it."""
+        """Return the workers that have served ranges of an infra-env."""
         lines = self._log()
         wanted = (infra_env_id, _PARTIAL_CONTENT)
         return {
@@ -182,13 +182,13 @@ class Site:
         }
 
     def _log(self) -> Iterator[dict[str, Any]]:
-        """The lines so far; the last one may not be whole yet."""
+        """Yield the complete log lines so far."""
         text, _, _ = (self.directory / "stdout").read_text().rpartition("\n")
         return map(json.loads, text.splitlines())
 
 
 def kill(service: Service) -> None:
-    """End the process that serves, or where there are several, one of them; without a warning."""
+    """Kill the process that serves; with several workers, one of them."""
     if workers := children(service):
         os.kill(workers[0], signal.SIGKILL)
     else:
@@ -197,14 +197,14 @@ def kill(service: Service) -> None:
 
 
 def children(service: Service) -> list[int]:
-    """The processes that it has started."""
+    """Return the identifiers of its child processes."""
     pid = service.process.pid
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @attrs.frozen
 class Readers:
-    """Who reads, while what happens: all of them one infra-env, by credentials of their own."""
+    """A test case: the readers' credentials, the changed config, and the number of workers."""
 
     credentials: tuple[str, ...]
     changed: Mapping[str, object]
@@ -253,7 +253,7 @@ def test_mount_of_3000_ranges_is_coherent_across_ttls_and_a_kill(
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(_POLL_SECONDS)
@@ -268,7 +268,7 @@ def test_reader_detects_a_service_that_composes_anew_for_each_range() -> None:
 
 
 class _Refetching(BaseHTTPRequestHandler):
-    """Makes an image for each request, with a token of its own."""
+    """A server that composes an image anew for each request, with a token of its own."""
 
     protocol_version = "HTTP/1.1"
     wbufsize = 65536  # or the content waits for the client to acknowledge the head
@@ -301,7 +301,7 @@ class _Refetching(BaseHTTPRequestHandler):
 
 @contextmanager
 def refetching() -> Iterator[tuple[str, set[str]]]:
-    """Serve as a service does that keeps nothing; tell the SHA-256 of each image that it has made."""
+    """Run a server without snapshots; yield its URL and the SHA-256 of each image that it has composed."""
 
     class Handler(_Refetching):
         made: ClassVar[set[str]] = set()

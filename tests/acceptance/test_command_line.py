@@ -1,4 +1,4 @@
-"""What the console script writes is, byte for byte, what the service sends."""
+"""The console script writes the same bytes as the service serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that people and hypervisors use, over HTTP and HTTPS: each gets the image to the last byte."""
+"""Download clients of people and hypervisors, over HTTP and HTTPS: each gets the whole image."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _POLL_SECONDS = 0.01
 
 @attrs.frozen
 class Image:
-    """An image, where it is and what it has to be.
+    """An image and its expected content.
 
     Args:
-        url: where it is served.
-        expected: a file of the same bytes.
-        ca: PEM file that the server's certificate is trusted by; None: plain HTTP.
+        url: of the image.
+        expected: file of the same bytes.
+        ca: PEM file of the CA of the server's certificate; None for plain HTTP.
     """
 
     url: str
@@ -48,17 +48,17 @@ class Image:
     ca: Path | None
 
     def trust(self, *options: str) -> list[str]:
-        """Give a client's options that name the CA file, which stands for each ``{}``."""
+        """Return a client's options with the CA file in place of each ``{}``."""
         return [option.format(self.ca) for option in options] if self.ca else []
 
     def check(self, result: Path) -> None:
-        """Compare what a client wrote, byte by byte."""
+        """Compare the download with the expected file."""
         assert filecmp.cmp(result, self.expected, shallow=False)
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Make a live ISO that takes a while to download, and no two blocks of which are alike."""
+    """Return a live ISO that is large enough to be interrupted, without two equal blocks."""
     path: Path = tmp_path_factory.mktemp("base") / "large.iso"
     rootfs = hashlib.shake_128(b"rootfs").digest(ROOTFS_BYTES)
     write_sparse_iso(path, live_files(rootfs=rootfs), {})
@@ -73,7 +73,7 @@ def service(
     base: Path,
     certificate: Certificate,
 ) -> Iterator[Service]:
-    """Serve it, over HTTP and then over HTTPS."""
+    """Run the service over HTTP, then over HTTPS."""
     given = certificate if request.param == "https" else None
     directory = tmp_path_factory.mktemp(request.param)
     with run_service(directory, [os_image(base, VERSION)], certificate=given) as running:
@@ -82,7 +82,7 @@ def service(
 
 @pytest.fixture(scope="module")
 def image(service: Service, base: Path) -> Iterator[Image]:
-    """Register an infra-env, and check its image as a whole."""
+    """Register an infra-env; check its whole image."""
     infra_env_id = service.register(VERSION, CONFIG, APPENDED)
     url = f"{service.url}/byid/{infra_env_id}/{VERSION}/x86_64/full.iso"
     expected = service.directory / "expected.iso"
@@ -95,7 +95,7 @@ def image(service: Service, base: Path) -> Iterator[Image]:
 
 @pytest.fixture
 def result(tmp_path: Path) -> Iterator[Path]:
-    """Give a file to download to."""
+    """Return the path of the download."""
     path = tmp_path / "result.iso"
     yield path
     path.unlink(missing_ok=True)
@@ -148,7 +148,7 @@ def test_qemu_reads_the_image_through_nbdkit(image: Image, result: Path) -> None
 
 
 def _kill_in_the_middle(command: list[str], result: Path) -> None:
-    """Run a client until it has written a tenth of the image, and end it as a power cut would."""
+    """Run a client until it has written a tenth of the image, and kill it."""
     with subprocess.Popen([needs_client(command[0]), *command[1:]]) as client:
         while client.poll() is None:
             if result.exists() and result.stat().st_size > ROOTFS_BYTES // 10:

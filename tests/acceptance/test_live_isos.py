@@ -1,4 +1,4 @@
-"""Real live ISOs of every generation: what is served is what coreos-installer would have made."""
+"""Real live ISOs of every generation: the served image equals coreos-installer's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OVERRIDE = {
 
 @pytest.fixture(scope="module")
 def isos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Unpack all ISOs; one of them is no live ISO."""
+    """Unpack all ISOs; one of them is not a live ISO."""
     directory: Path = tmp_path_factory.mktemp("isos")
     for version in VERSIONS:
         packed = (FIXTURES / f"{version}.iso.xz").read_bytes()

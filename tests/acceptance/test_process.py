@@ -1,4 +1,4 @@
-"""The process as its operator sees it: how it starts, what it prints and leaves, how it ends."""
+"""Start, output, files and exit of the process, as an operator sees them."""
 
 from __future__ import annotations
 

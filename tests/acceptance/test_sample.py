@@ -1,4 +1,4 @@
-"""The sample ISO: what it is made from still makes it, and coreos-installer takes it for a live ISO."""
+"""The sample ISO equals a new build, and coreos-installer accepts it as a live ISO."""
 
 from __future__ import annotations
 

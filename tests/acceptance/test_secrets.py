@@ -1,7 +1,7 @@
-"""Secrets, put into every place where one can stand: none comes out in a log, an error or a file.
+"""Known secrets, put into every place where one can occur: none appears in a log, an error or a file.
 
-The log is at its most talkative. Images, the stand-in's database, and what its API gives to who may see it
-are where a customization belongs; they are left out.
+The log level is the most verbose. Images, the stand-in's database, and its API's answers to authorized
+clients contain the customization by design; they are left out.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ _SOCKET_SECONDS = 20
 
 
 def secret(place: str) -> str:
-    """Make up a secret that is nowhere else in what a service writes."""
+    """Return a secret that occurs nowhere else in the output."""
     return sha256(f"secret of {place}".encode()).hexdigest()
 
 
 @attrs.define
 class Evidence:
-    """What came out of a service.
+    """The output of a service.
 
     Args:
-        found: what came out, by what it is.
-        statuses: of all answers.
+        found: outputs by description.
+        statuses: of all responses.
     """
 
     found: dict[str, bytes] = attrs.field(factory=dict)
     statuses: set[int] = attrs.field(factory=set)
 
     def add(self, request: str, answer: Answer) -> None:
-        """Keep an answer; of a success only its head."""
+        """Record a response; of a successful one only its head."""
         self.statuses.add(answer.status)
         self.found[request] = json.dumps(dict(answer.headers)).encode()
         if answer.status >= 400:
             self.found[request] += answer.body
 
     def check(self, *places: str) -> None:
-        """Name every place whose secret came out, and where."""
+        """Report every secret that was found, and where."""
         leaks = [
             (place, name)
             for place in places
@@ -90,7 +90,7 @@ INFRA_ENV = json.dumps({"pull_secret": secret("infra_env")}).encode()
 
 @pytest.fixture
 def upstream() -> Iterator[origin.Origin]:
-    """Answer as assisted-service, and as the source of base images."""
+    """Serve as assisted-service and as the origin of base images."""
     with origin.running() as server:
         for name, answer in UPSTREAM.items():
             server.serve(f"{INFRA_ENVS}/{IDS[name]}/downloads/files", answer)
@@ -136,7 +136,7 @@ def test_no_secret_is_in_any_output_in_standalone_mode(tmp_path: Path) -> None:
 
 
 def _os_images(upstream: origin.Origin) -> list[dict[str, str]]:
-    """One image that can be had, and three that cannot or in a roundabout way."""
+    """Return one base image that can be downloaded, and three with faults or redirects."""
     return [
         {
             "openshift_version": version,
@@ -162,7 +162,7 @@ def _ask_for_images(service: Service, evidence: Evidence) -> None:
 
 
 def _requests(infra_env_id: str, version: str) -> Iterator[tuple[str, str, Mapping[str, str]]]:
-    """An image, asked for with a credential in each of its places: place, path and header fields."""
+    """Yield requests of an image with a credential in each place: query, path and header field."""
     image = f"/images/{infra_env_id}?version={version}&type=full-iso"
     yield "query_api_key", f"{image}&api_key={secret('query_api_key')}", {}
     yield "query_image_token", f"{image}&image_token={secret('query_image_token')}", {}
@@ -173,7 +173,7 @@ def _requests(infra_env_id: str, version: str) -> Iterator[tuple[str, str, Mappi
 
 
 def _ask_api_wrongly(service: Service, infra_env_id: str, evidence: Evidence) -> None:
-    """Ask the stand-in's API in ways that it refuses."""
+    """Send requests that the stand-in's API refuses."""
     right, wrong = (f"Bearer {secret(place)}" for place in ("token", "wrong_token"))
     json_type = {"Content-Type": "application/json"}
     keyfile = {"network_keyfiles": {"../eth0": f"[wifi-security]\npsk={secret('keyfile')}"}}
@@ -193,7 +193,7 @@ def _ask_api_wrongly(service: Service, infra_env_id: str, evidence: Evidence) ->
 
 
 def _ask_badly(url: str, evidence: Evidence) -> None:
-    """Send what is not HTTP, or breaks off, with secrets in it."""
+    """Send malformed and truncated requests with secrets in them."""
     target, field = secret("query_api_key").encode(), secret("authorization").encode()
     line = b"GET /images/x?api_key=" + target
     head = line + b" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + field
@@ -219,7 +219,7 @@ def _ask_badly(url: str, evidence: Evidence) -> None:
 
 
 def _exchange(url: str, request: bytes) -> bytes:
-    """Send bytes, and read until the server has no more to say."""
+    """Send bytes, and read to the end of the connection."""
     parts = urlsplit(url)
     received = b""
     with socket.create_connection((parts.hostname, parts.port), _SOCKET_SECONDS) as connection:
@@ -234,5 +234,5 @@ def _exchange(url: str, request: bytes) -> bytes:
 
 
 def _files(directory: Path) -> dict[str, bytes]:
-    """Everything below a directory."""
+    """Yield all files below a directory."""
     return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}

@@ -1,4 +1,4 @@
-"""The end of the process: who is told, who may finish, who is cut, and that nothing is left."""
+"""Shutdown: responses that are finished or aborted, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ socket.getaddrinfo = hang
 """
 COMMANDS = {"twistd": (*TWISTD, "--standalone"), "image-service": (*SERVE, "--standalone")}
 _POLL_SECONDS = 0.02
-_PATIENCE_SECONDS = 100
+_TIMEOUT_SECONDS = 100
 
 
 @attrs.frozen
 class Served:
-    """An image, and its bytes."""
+    """An image and its bytes."""
 
     service: Service
     path: str
@@ -64,22 +64,22 @@ class Served:
 
     @property
     def url(self) -> str:
-        """Where it is served."""
+        """The URL of the image."""
         return self.service.url + self.path
 
     def read(self, stack: ExitStack, path: str | None = None) -> Reader:
-        """Begin to read it, or something else."""
+        """Begin to read the image, or another path."""
         reader = stack.enter_context(reading(self.service.url + (path or self.path), ca=self.service.ca))
         reader.read_head()
         return reader
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Tell the service to end."""
+        """Send SIGTERM."""
         self.service.process.send_signal(number)
 
     def check_ended_well(self) -> None:
-        """Wait for the end."""
-        assert self.service.process.wait(_PATIENCE_SECONDS) == 0, self.service.output.decode()
+        """Wait until the process has exited with 0."""
+        assert self.service.process.wait(_TIMEOUT_SECONDS) == 0, self.service.output.decode()
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def serving(
 
 
 def until_refused(served: Served) -> None:
-    """Wait until nobody listens any more."""
+    """Wait until connections are refused."""
 
     def refused() -> bool:
         try:
@@ -115,7 +115,7 @@ def until_refused(served: Served) -> None:
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait until a condition holds."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(_POLL_SECONDS)
@@ -183,7 +183,7 @@ def test_sigint_waits_for_responses_in_progress_only(tmp_path: Path) -> None:
 
 
 def test_shutdown_cancels_downloads_and_derivations_of_base_images(tmp_path: Path) -> None:
-    """A base image that is hashed, one that is fetched, and a question that is never answered."""
+    """A base image being hashed, one being downloaded, and an upstream request without answer."""
     huge = tmp_path / "huge.iso"
     write_sparse_live_iso(huge, 2**36)  # as a hole; to hash it takes a minute
     small = tmp_path / "small.iso"
@@ -210,7 +210,7 @@ def test_shutdown_cancels_downloads_and_derivations_of_base_images(tmp_path: Pat
         service.process.terminate()
         asking.read_head()
         assert (asking.status, asking.fields()["connection"]) == (504, "close")
-        assert service.process.wait(_PATIENCE_SECONDS) == 0, service.output.decode()
+        assert service.process.wait(_TIMEOUT_SECONDS) == 0, service.output.decode()
 
 
 def test_second_signal_exits_although_a_thread_hangs(tmp_path: Path) -> None:
@@ -223,4 +223,4 @@ def test_second_signal_exits_although_a_thread_hangs(tmp_path: Path) -> None:
         service.process.terminate()
         service.wait_for("(going away)")
         service.process.terminate()
-        assert service.process.wait(_PATIENCE_SECONDS) == 0
+        assert service.process.wait(_TIMEOUT_SECONDS) == 0

@@ -1,4 +1,4 @@
-"""Slow readers hold every slot: mounts go on, and further downloads are told when to come again."""
+"""Slow readers hold every slot: ranges of mounts are served, and further downloads get Retry-After."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def hold(stack: ExitStack, url: str) -> Reader:
-    """Take a slot: the answer has begun, and is far from its end."""
+    """Take a slot with a response that has begun and is far from its end."""
     reader = stack.enter_context(reading(url))
     reader.read_head()
     assert reader.status == 200
@@ -63,7 +63,7 @@ def hold(stack: ExitStack, url: str) -> Reader:
 
 
 def check_ranges(served: Served) -> None:
-    """Read 64 KiB here and there, as a mount does."""
+    """Read 64 KiB ranges at several offsets, as a mount does."""
     for number, url in enumerate(served.urls * 2):
         start = number * 4_000_037
         stop = start + 64 * KIB

@@ -1,4 +1,4 @@
-"""Streams in, a mirror out: coreos-installer lists and downloads from it as from the origin."""
+"""Streams and the mirror: coreos-installer lists and downloads from it as from the origin."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.acceptance
 
-_PATIENCE_SECONDS = 60
+_TIMEOUT_SECONDS = 60
 _POLL_SECONDS = 0.05
 _LEAST_BYTES = 1024 * 1024  # coreos-installer fails on what is shorter
 PARTS = {"kernel": "vmlinuz", "initramfs": "initrd.img", "rootfs": "rootfs.img"}
@@ -34,7 +34,7 @@ SIGNATURE = b"\x89\x02\x33\x04\x00 signature of the kernel"
 
 @attrs.frozen
 class Release:
-    """One that the origin publishes: an ISO and the files in it, each by its name there."""
+    """A release of the origin: an ISO and its files, each by its name at the origin."""
 
     version: str
     iso: bytes
@@ -47,7 +47,7 @@ class Release:
         return cls(version, build_live_iso({**live_files(), **files}), parts)
 
     def publish(self, origin: Origin, signature: bytes | None) -> dict[str, Any]:
-        """Let the origin serve it, and give what the stream says of it: the kernel alone has a signature."""
+        """Serve the release at the origin; return its stream metadata. Only the kernel has a signature."""
         told = metal(self.version, "x86_64", origin.url(""))
         artifacts = {"iso": told["formats"]["iso"]["disk"], **told["formats"]["pxe"]}
         for name, content in {"iso": self.iso, **self.parts}.items():
@@ -74,7 +74,7 @@ def serve(origin: Origin, url: str, content: bytes, etag: str = '"1"') -> None:
 
 
 def tell(origin: Origin, release: Release, signature: bytes | None = None) -> None:
-    """Let the stream offer a release from now on."""
+    """Make the stream offer a release."""
     document = stream(release.version)
     document["architectures"]["x86_64"]["artifacts"]["metal"] = release.publish(origin, signature)
     serve(origin, origin.url("/streams/stable.json"), text(document), f'"{release.version}"')
@@ -90,8 +90,8 @@ def following(directory: Path, origin: Origin) -> Iterator[Service]:
 
 
 def document(service: Service, name: str = "stable", release: str | None = None) -> dict[str, Any]:
-    """A document of the mirror, once it is there and tells of the release."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    """Wait for a document of the mirror that describes the release; return it."""
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     while True:
         answer = service.get(f"/streams/{name}.json")
         found: dict[str, Any] = answer.json()
@@ -106,7 +106,7 @@ def offered(told: dict[str, Any]) -> object:
 
 
 def download(service: Service, directory: Path, image_format: str) -> dict[str, bytes]:
-    """What coreos-installer downloads, by file name."""
+    """Return what coreos-installer downloads, by file name."""
     directory.mkdir()
     base = ("--stream-base-url", f"{service.url}/streams/", "--stream", "stable")
     options = ("--platform", "metal", "--format", image_format, "--architecture", "x86_64", "--insecure")

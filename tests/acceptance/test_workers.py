@@ -42,7 +42,7 @@ VERSION = "workers"
 ROOTFS_BYTES = 8 * 1024 * 1024
 FOR_EVER = "100000"
 COMMANDS = {"twistd": (*TWISTD, "--standalone"), "image-service": (*SERVE, "--standalone")}
-_PATIENCE_SECONDS = 100
+_TIMEOUT_SECONDS = 100
 _POLL_SECONDS = 0.02
 _OPEN = r'base image .* is failed.*"worker": (\d)'  # to derive what it is not asked for; it is served
 
@@ -57,11 +57,11 @@ class Served:
 
     @property
     def supervisor(self) -> int:
-        """Its process identifier."""
+        """The supervisor's process identifier."""
         return self.service.process.pid
 
     def workers(self) -> dict[int, int]:
-        """The workers that run: number by process identifier."""
+        """Return the running workers: number by process identifier."""
         children = Path(f"/proc/{self.supervisor}/task/{self.supervisor}/children").read_text()
         return dict(filter(None, map(_worker, map(int, children.split()))))
 
@@ -72,11 +72,11 @@ class Served:
         return reader
 
     def read_of_each(self, stack: ExitStack, at_most: int = 50) -> dict[int, Reader]:
-        """Begin to read the image from each worker: by process identifier.
+        """Begin to read the image from each worker; return the readers by process identifier.
 
         Args:
-            stack: ends it.
-            at_most: readers at a time; those that are not needed leave.
+            stack: closes the readers.
+            at_most: readers at a time; those that are not needed are closed.
         """
         readers: dict[int, Reader] = {}
         for _ in range(at_most * 50):
@@ -91,13 +91,13 @@ class Served:
         raise AssertionError(f"of two workers only {readers} answer")
 
     def owner(self, reader: Reader) -> int | None:
-        """The worker that has accepted a client: its process identifier."""
+        """Return the process identifier of the worker that has accepted a client."""
         port = reader.socket.getsockname()[1]
         inode = next(filter(None, (_inode(line, port) for line in _connections())), None)
         return next((pid for pid in self.workers() if f"socket:[{inode}]" in _descriptors(pid)), None)
 
     def refuses(self) -> bool:
-        """Whether nobody listens."""
+        """Return True if connections are refused."""
         try:
             self.service.get("/live")
         except ConnectionError:
@@ -105,16 +105,16 @@ class Served:
         return False
 
     def metrics(self) -> dict[str, float]:
-        """What the page of metrics says: values by name and labels."""
+        """Return the samples of the metrics page, by name and labels."""
         return _values(self.service.get("/metrics").body.decode())
 
     def metric(self, name: str) -> float:
-        """One value of that page."""
+        """Return one sample."""
         return self.metrics()[f"assisted_image_service_{name}"]
 
     def check_ended_well(self, status: int = 0) -> None:
-        """Wait for the end, of workers too."""
-        assert self.service.process.wait(_PATIENCE_SECONDS) == status, self.service.output.decode()
+        """Wait until the supervisor and all workers have exited."""
+        assert self.service.process.wait(_TIMEOUT_SECONDS) == status, self.service.output.decode()
         assert b"Traceback" not in self.service.output
 
 
@@ -136,7 +136,7 @@ def _connections() -> list[str]:
 
 
 def _inode(line: str, client_port: int) -> str | None:
-    """The socket that is connected to a client's port, if this line of the kernel's tells of it."""
+    """Return the inode of the socket connected to `client_port`, from its line of /proc/net/tcp."""
     fields = line.split()
     return fields[9] if fields[2].endswith(f":{client_port:04X}") else None
 
@@ -148,7 +148,7 @@ def _descriptors(pid: int) -> set[str]:
 
 
 def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(_POLL_SECONDS)
@@ -327,7 +327,7 @@ def test_sigterm_while_a_worker_starts_exits_with_0(to_all: object, tmp_path: Pa
 
 
 def _heeds_signals(pid: int) -> bool:
-    """Whether a process has come so far that SIGINT does anything but end it on the spot."""
+    """Return True if a process has installed its signal handlers."""
     caught = re.search("SigCgt:\t(.*)", Path(f"/proc/{pid}/status").read_text())
     return caught is not None and bool(int(caught[1], 16) >> (signal.SIGINT - 1) & 1)
 
@@ -398,7 +398,7 @@ def test_shutdown_does_not_wait_for_a_stuck_worker(tmp_path: Path) -> None:
 
 
 def _soon_stuck() -> Sequence[str]:
-    """Start a supervisor that has less patience; its workers are as ever."""
+    """Return the command of a supervisor that pings each second."""
     return _serve_after("from image_service.app.workers import watchdog", "watchdog.PING_SECONDS = 1")
 
 
@@ -450,7 +450,7 @@ def test_port_in_use_by_another_service_fails_the_start(workers: int, tmp_path: 
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT), **variables}
         command = COMMANDS["image-service"]
         other = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS
+            command, env=environment, capture_output=True, text=True, check=False, timeout=_TIMEOUT_SECONDS
         )
         assert other.returncode == 1
         assert f"port {port}: Address already in use" in other.stdout
@@ -462,7 +462,7 @@ def test_error_at_start_of_every_worker_ends_the_service(tmp_path: Path) -> None
     variables |= {"ASSISTED_SERVICE_HOST": "127.0.0.1:1", "OS_IMAGES": json.dumps([os_image(tmp_path, "x")])}
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT), **variables}
     ended = subprocess.run(
-        SERVE, env=environment, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS
+        SERVE, env=environment, capture_output=True, text=True, check=False, timeout=_TIMEOUT_SECONDS
     )
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "a worker cannot start" in ended.stdout
@@ -480,7 +480,7 @@ def test_fork_failure_for_every_worker_ends_the_service(tmp_path: Path) -> None:
     }
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT), **variables}
     ended = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS
+        command, env=environment, capture_output=True, text=True, check=False, timeout=_TIMEOUT_SECONDS
     )
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert ended.stdout.count("a worker cannot start") == 2

@@ -1,4 +1,4 @@
-"""assisted-service as a server of this process: over HTTPS it says what a test tells it to, and counts."""
+"""assisted-service as an HTTPS server in this process: it answers as a test scripts it, and counts."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ RESET = struct.pack("ii", 1, 0)
 
 @attrs.frozen
 class Reply:
-    """What one call gets.
+    """The response to one call.
 
     Args:
         body: content.
-        status: of the answer.
-        headers: further fields.
+        status: of the response.
+        headers: additional fields.
         promised: Content-Length; None: that of the body.
-        after_seconds: it begins so late; None: never.
-        holds: behind the body nothing follows, nor does the connection end.
-        resets: behind the body the connection is reset.
-        has_head: else the body is all that is sent.
+        after_seconds: delay before it begins; None: it never begins.
+        holds: the connection stays open behind the body without further bytes.
+        resets: the connection is reset behind the body.
+        has_head: False: the body is sent without a head.
     """
 
     body: bytes = attrs.field(default=b"", repr=False)
@@ -64,10 +64,10 @@ Script: TypeAlias = Reply | Callable[[http.server.BaseHTTPRequestHandler], Reply
 
 
 class Upstream:
-    """What the service asks.
+    """A running upstream.
 
     Args:
-        certificate: what it shows.
+        certificate: of its listener.
     """
 
     def __init__(self, certificate: Certificate) -> None:
@@ -80,7 +80,7 @@ class Upstream:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Lets a service ask here."""
+        """The service's environment variables that point to it."""
         return {
             "ASSISTED_SERVICE_SCHEME": "https",
             "ASSISTED_SERVICE_HOST": f"127.0.0.1:{self._server.server_port}",
@@ -88,7 +88,7 @@ class Upstream:
         }
 
     def register(self, ignition: Script | None = None, version: str = "") -> str:
-        """Have one more infra-env, without arguments and ramdisk; its identifier is what comes back."""
+        """Register an infra-env without arguments and ramdisk; return its identifier."""
         infra_env_id = str(uuid.uuid4())
         self.tell(infra_env_id, ignition or Reply(CONFIG), Call.IGNITION)
         self.tell(infra_env_id, Reply(b'{"openshift_version": "%b"}' % version.encode()), Call.INFRA_ENV)
@@ -96,16 +96,16 @@ class Upstream:
         return infra_env_id
 
     def tell(self, infra_env_id: str, script: Script, *calls: Call) -> None:
-        """Answer some calls about an infra-env, all when none is named, like this from now on."""
+        """Script the replies to some calls about an infra-env, by default to all calls."""
         for call in calls or Call:
             self._scripts[_path(infra_env_id, call)] = script
 
     def count(self, infra_env_id: str, call: Call = Call.IGNITION) -> int:
-        """How many calls of a kind there were about an infra-env."""
+        """Return the number of calls of a kind about an infra-env."""
         return self._counts[_path(infra_env_id, call)]
 
     def run(self) -> None:
-        """Serve until ``end``."""
+        """Serve until ``stop``."""
         self._server.serve_forever(poll_interval=0.01)
 
     def end(self) -> None:
@@ -141,13 +141,13 @@ class _Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _handler(answer))
 
     def finish_request(self, request: object, client_address: object) -> None:
-        """Shake hands in the connection's own thread."""
+        """Do the TLS handshake in the connection's own thread."""
         assert isinstance(request, socket.socket)
         with self._context.wrap_socket(request, server_side=True) as secure:
             super().finish_request(secure, client_address)
 
     def handle_error(self, *_: object) -> None:
-        """Let the service go away in the middle of an answer: it is meant to."""
+        """Ignore clients that disconnect in the middle of a response."""
 
 
 def _handler(
@@ -181,7 +181,7 @@ def _send(handler: http.server.BaseHTTPRequestHandler, reply: Reply) -> None:
 
 @contextmanager
 def running(certificate: Certificate) -> Iterator[Upstream]:
-    """Have one for as long as the block lasts."""
+    """Run an upstream until the block ends."""
     upstream = Upstream(certificate)
     thread = threading.Thread(target=upstream.run)
     thread.start()

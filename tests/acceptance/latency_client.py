@@ -1,4 +1,4 @@
-"""A client that measures when the first byte of each answer comes, and what of that the machine adds."""
+"""A client that measures the time to first byte of each response, and the delay that a busy machine adds."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ if TYPE_CHECKING:
 PROMISED_SECONDS = 3.0
 ALLOWED_SECONDS = 1.0
 """The most that a busy machine may add."""
-_PATIENCE_SECONDS = 60
+_TIMEOUT_SECONDS = 60
 _POLL_SECONDS = 0.05
 REFUSALS = frozenset({502, 503, 504})
 
 
 @attrs.frozen
-class LoggedRequest:
-    """What one request was told.
+class TimedResponse:
+    """A response and its timing.
 
     Args:
         seconds: until the first byte.
-        late: what of them the machine may be blamed for.
+        delay: the part of it that a busy machine explains, in seconds.
     """
 
     status: int
     headers: Mapping[str, str]
     body: bytes = attrs.field(repr=False)
     seconds: float
-    late: float
+    delay: float
 
     def check_time(self) -> None:
-        """See that the promise was kept."""
-        assert self.seconds < PROMISED_SECONDS + min(self.late, ALLOWED_SECONDS), self
+        """Fail if the first byte came later than 3 s plus the machine's delay."""
+        assert self.seconds < PROMISED_SECONDS + min(self.delay, ALLOWED_SECONDS), self
 
     def check_refusal(self) -> None:
-        """See that it says who is at fault, and when to come again."""
+        """Fail unless it is problem details with a 5xx status and Retry-After."""
         assert self.status in REFUSALS, self
         assert int(self.headers["Retry-After"]) > 0
         assert self.headers["Content-Type"] == "application/problem+json", self
 
 
 class Client:
-    """Asks for images, and measures.
+    """Sends requests and measures them.
 
     Args:
-        authority: host and port of who is asked.
+        authority: host and port of the service.
     """
 
     def __init__(self, authority: str) -> None:
@@ -62,7 +62,7 @@ class Client:
 
     @contextmanager
     def measuring(self) -> Iterator[Client]:
-        """Ask whether the service lives for as long as the block lasts."""
+        """Request ``/live`` continuously while the block runs, to measure the machine's delay."""
         self._thread.start()
         try:
             yield self
@@ -70,27 +70,29 @@ class Client:
             self._ended.set()
             self._thread.join()
 
-    def ask(self, path: str, method: str, fields: Mapping[str, str]) -> LoggedRequest:
-        """Send one request on a connection of its own."""
+    def request(self, path: str, method: str, fields: Mapping[str, str]) -> TimedResponse:
+        """Send one request on a new connection."""
         began = time.monotonic()
-        with closing(http.client.HTTPConnection(self._authority, timeout=_PATIENCE_SECONDS)) as connection:
+        with closing(http.client.HTTPConnection(self._authority, timeout=_TIMEOUT_SECONDS)) as connection:
             connection.request(method, path, headers=dict(fields))
             answer = connection.getresponse()
             ended = time.monotonic()
-            late = self._late(began, ended)
-            return LoggedRequest(answer.status, dict(answer.getheaders()), answer.read(), ended - began, late)
+            delay = self._delay(began, ended)
+            return TimedResponse(
+                answer.status, dict(answer.getheaders()), answer.read(), ended - began, delay
+            )
 
-    def ask_again(self, path: str, method: str, fields: Mapping[str, str]) -> list[LoggedRequest]:
-        """Ask, and again when refusals say so, until there is something else; give all that was told."""
-        told = [self.ask(path, method, fields)]
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while told[-1].status in REFUSALS and time.monotonic() < deadline:
-            self._ended.wait(int(told[-1].headers["Retry-After"]))
-            told.append(self.ask(path, method, fields))
-        return told
+    def request_until_served(self, path: str, method: str, fields: Mapping[str, str]) -> list[TimedResponse]:
+        """Repeat a request as Retry-After says until it is not refused; return all responses."""
+        responses = [self.request(path, method, fields)]
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        while responses[-1].status in REFUSALS and time.monotonic() < deadline:
+            self._ended.wait(int(responses[-1].headers["Retry-After"]))
+            responses.append(self.request(path, method, fields))
+        return responses
 
-    def _late(self, began: float, ended: float) -> float:
-        """The slowest answer of those that were given meanwhile."""
+    def _delay(self, began: float, ended: float) -> float:
+        """Return the longest time of those requests of ``/live`` that overlap an interval."""
         lives = tuple(self._lives)
         return max((seconds for at, seconds in lives if at + seconds > began and at < ended), default=0.0)
 
