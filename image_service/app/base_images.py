@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from image_service.catalog.catalog import Catalog
-from image_service.catalog.derived.templates import Templates
+from image_service.catalog.derived.derived_images import DerivedImages
 from image_service.catalog.download.configured_http import ConfiguredHttp
 from image_service.catalog.download.downloader import Downloader
 from image_service.catalog.lifecycle.signature import KeyRing
@@ -80,7 +80,7 @@ class BaseImages:
             scratch=settings.storage.scratch_dir,
         )
         self._http = ConfiguredHttp.configured(settings.download, settings.source_urls)
-        self.templates = Templates(reactor, reactor, self._data_dir)
+        self.templates = DerivedImages(reactor, reactor, self._data_dir)
         self.catalog = self._catalog(superseded)
 
     def _catalog(self, superseded: Callable[[BaseImage], None]) -> Catalog:
@@ -114,8 +114,8 @@ class BaseImages:
 
     def _collect(self) -> None:
         in_thread = self._running.in_pool(1, "data directory")
-        collect = self._data_dir.collect
-        self._running.every(COLLECT_SECONDS, lambda: in_thread(partial(collect, self.catalog.kept)))
+        collect = self._data_dir.collect_garbage
+        self._running.every(COLLECT_SECONDS, lambda: in_thread(partial(collect, self.catalog.retained_names)))
 
     async def start_streams(self, base_url: str) -> Mirror:
         """Begin with those of streams.
@@ -150,7 +150,7 @@ class BaseImages:
         )
         mirror = Mirror(
             streams,
-            self.catalog.find,
+            self.catalog.find_base_image,
             lambda work: in_thread(partial(in_background, work)),
             partial(self._prepare, preparation, interruption),
             base_url,

@@ -136,12 +136,12 @@ class ImageService(Service):
             Application,
             images,
             self._start_digests(),
-            lambda: catalog.ready and not self._listeners.leaving,
+            lambda: catalog.is_ready and not self._listeners.leaving,
             settings.listen.base_path,
             cors=Cors(settings.listen.allowed_origins) if settings.listen.allowed_origins else None,
             proxies=settings.listen.trusted_proxies,
             metrics=partial(self._share.page, self.metrics),
-            base_images=lambda: render_statuses(catalog.states()),
+            base_images=lambda: render_statuses(catalog.statuses()),
             mirror=mirror.find,
         )
         connections = self._connections()
@@ -171,7 +171,7 @@ class ImageService(Service):
         )
         base_images.start()
         catalog = base_images.catalog
-        self.metrics.watch_each("base_images", lambda: [status.state.value for status in catalog.states()])
+        self.metrics.watch_each("base_images", lambda: [status.state.value for status in catalog.statuses()])
         return base_images
 
     def _superseded(self, base: BaseImage) -> None:
@@ -275,8 +275,8 @@ class ImageService(Service):
     @staticmethod
     async def _announce_sample(catalog: Catalog, url: str) -> None:
         """Tell a URL that can be fetched at once."""
-        await catalog.settled()
-        if catalog.ready:
+        await catalog.wait_for_attempts()
+        if catalog.is_ready:
             _log.info("try it: curl -fo full.iso {url}", url=url)
 
     def _connections(self) -> Callable[..., ConnectionFactory]:

@@ -15,7 +15,7 @@ from twisted.python.threadpool import ThreadPool
 from image_service.catalog.derived.derived_files import derived_names
 from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.catalog.lifecycle.lifecycle import BaseImageLifecycle, LifecycleDependencies
-from image_service.catalog.lifecycle.status import ImageStatus, State
+from image_service.catalog.lifecycle.status import BaseImageState, ImageStatus
 from image_service.concurrency.backoff import Backoff
 from image_service.errors import UnknownBaseImage
 from image_service.files.open_files import OpenFiles
@@ -93,7 +93,7 @@ class Catalog:
         self._aliases: Mapping[tuple[str, str], str] = {}
         self._index: dict[tuple[str, str, Kind], BaseImageLifecycle] = {}
         self._ending: set[Deferred[None]] = set()
-        self.replace(entries)
+        self.replace_images(entries)
 
     def start(self) -> None:
         """Begin with all images.
@@ -106,7 +106,7 @@ class Catalog:
         for arrival in self._arrivals:
             arrival.begin()
 
-    async def settled(self) -> None:
+    async def wait_for_attempts(self) -> None:
         """Wait for the attempts that are going on; right after ``start``, every image's first."""
         await _all(arrival.settled() for arrival in self._arrivals)
 
@@ -119,7 +119,7 @@ class Catalog:
             self._pool.stop()
         self._data_dir.close()
 
-    def replace(self, entries: Iterable[OsImage]) -> None:
+    def replace_images(self, entries: Iterable[OsImage]) -> None:
         """Have these images from now on: go on with those that are there, begin with the others.
 
         Args:
@@ -131,7 +131,7 @@ class Catalog:
         for arrival in before.values():
             self._dismiss(arrival)
 
-    def alias(self, aliases: Mapping[tuple[str, str], str]) -> None:
+    def set_aliases(self, aliases: Mapping[tuple[str, str], str]) -> None:
         """Let names stand for certain images, whichever else they would be found by.
 
         Args:
@@ -140,7 +140,7 @@ class Catalog:
         self._aliases = aliases
         self._reindex()
 
-    def find(self, version: str, architecture: str, kind: Kind) -> BaseImage:
+    def find_base_image(self, version: str, architecture: str, kind: Kind) -> BaseImage:
         """Give the base image to make a boot image from.
 
         Args:
@@ -178,27 +178,27 @@ class Catalog:
         return alike[0] if len(alike) == 1 else None
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether images can be served, and none but those that failed will be ready only later."""
         served = [arrival.attempted for arrival in self._arrivals if arrival.base]
         if self._any_is_enough:
             return any(served)
         return bool(served) and all(arrival.attempted for arrival in self._arrivals)
 
-    def is_ready(self, version: str, architecture: str) -> bool:
+    def has_ready_image(self, version: str, architecture: str) -> bool:
         """Whether all is there that images of an OS build need."""
         return any(
             (arrival.entry.version, arrival.entry.cpu_architecture) == (version, architecture)
-            and arrival.state is State.READY
+            and arrival.state is BaseImageState.READY
             for arrival in self._arrivals
         )
 
-    def states(self) -> tuple[ImageStatus, ...]:
+    def statuses(self) -> tuple[ImageStatus, ...]:
         """Tell how far each image has come, in the order of the configuration."""
         return tuple(arrival.status for arrival in self._arrivals)
 
     @property
-    def kept(self) -> set[str]:
+    def retained_names(self) -> set[str]:
         """What must stay in ``DATA_DIR``, by name: the images, and what is derived from them."""
         entries = [arrival.entry for arrival in self._arrivals]
         derived = [derived_names(entry.version, entry.cpu_architecture) for entry in entries]

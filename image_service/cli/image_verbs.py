@@ -21,7 +21,7 @@ from image_service.catalog.lifecycle.opening import open_base_image
 from image_service.catalog.lifecycle.signature import KeyRing
 from image_service.catalog.lifecycle.status import render_statuses
 from image_service.catalog.storage.data_dir import DataDir
-from image_service.catalog.storage.inventory import list_holdings
+from image_service.catalog.storage.inventory import list_stored_images
 from image_service.cli.command import end_in_order
 from image_service.cli.progress import Progress
 from image_service.cli.table import printable, render_table
@@ -106,12 +106,12 @@ def run_fetch(options: argparse.Namespace) -> int:
         settings.storage.data_dir, settings.storage.retention_seconds, settings.storage.max_bytes
     )
     fetch = Downloader(ConfiguredHttp.configured(settings.download, settings.source_urls)).fetch
-    keeper = ImageFetcher(data_dir, fetch, Interruption(), _keys(settings))
+    fetcher = ImageFetcher(data_dir, fetch, Interruption(), _keys(settings))
 
     def obtain(entry: OsImage) -> str:
         with ExitStack() as shown:
-            keeper.obtain(entry, _Transfer(shown))
-        return _close(keeper.open(entry))
+            fetcher.fetch_if_absent(entry, _Transfer(shown))
+        return _close(fetcher.open(entry))
 
     data_dir.open()
     try:
@@ -134,7 +134,7 @@ def run_remove(options: argparse.Namespace) -> int:
 
     def remove(entry: OsImage) -> str:
         for name in (entry.file_name, *derived_names(entry.version, entry.cpu_architecture)):
-            if not data_dir.remove(name):
+            if not data_dir.remove_image(name):
                 raise Unavailable(f"{name} stays: it was not fetched here, or somebody is at work on it")
         return "removed"
 
@@ -151,7 +151,7 @@ def _keys(settings: Settings) -> KeyRing | None:
 
 
 def _holdings(settings: Settings) -> tuple[ImageStatus, ...]:
-    return list_holdings(settings.storage.data_dir, settings.catalog.images)
+    return list_stored_images(settings.storage.data_dir, settings.catalog.images)
 
 
 def _close(base: BaseImage) -> str:

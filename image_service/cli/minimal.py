@@ -72,7 +72,7 @@ def _derived(base: BaseImage, scratch: Path) -> Iterator[BaseImage]:
     with TemporaryDirectory(dir=scratch, prefix=".image-service-") as name:
         interruption = Interruption()
         with signals_interrupt(interruption.interrupt):
-            template = DerivedFiles(DataDir(Path(name)), interruption).minimal_iso(base)
+            template = DerivedFiles(DataDir(Path(name)), interruption).get_minimal_iso(base)
         try:
             yield template
         finally:

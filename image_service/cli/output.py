@@ -15,7 +15,7 @@ import attrs
 
 from image_service.cli.progress import Progress
 from image_service.errors import BaseImageError
-from image_service.files.atomic import made
+from image_service.files.atomic import atomic_target
 from image_service.images.extents import FileExtent, Literal
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Output:
         if self.path is None:
             _write(extents, sys.stdout.fileno(), progress)
             return
-        with made(self.path) as temporary, temporary.open("xb", buffering=0) as file:
+        with atomic_target(self.path) as temporary, temporary.open("xb", buffering=0) as file:
             _write(extents, file.fileno(), progress)
 
 

@@ -17,7 +17,7 @@ _TEMPORARY = re.compile(r"\.(?:\.?rhcos-.+|image-service\.json)\.[0-9a-f]{8}\.pa
 
 
 @contextlib.contextmanager
-def written(path: Path) -> Iterator[BinaryIO]:
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Give a new file to write, which takes the place of ``path`` once it is complete and on the disk.
 
     Args:
@@ -26,12 +26,12 @@ def written(path: Path) -> Iterator[BinaryIO]:
     Yields:
         the file; when the block raises, nothing of it stays.
     """
-    with made(path) as temporary, temporary.open("xb") as file:
+    with atomic_target(path) as temporary, temporary.open("xb") as file:
         yield file
 
 
 @contextlib.contextmanager
-def made(path: Path) -> Iterator[Path]:
+def atomic_target(path: Path) -> Iterator[Path]:
     """Give a name for a new file that somebody else writes, and do with it as ``written`` does.
 
     Args:
@@ -43,7 +43,7 @@ def made(path: Path) -> Iterator[Path]:
     temporary = _temporary(path)
     try:
         yield temporary
-        publish(temporary, path)
+        publish_file(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -59,14 +59,14 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
         shutil.rmtree(temporary)
 
 
-def publish(temporary: Path, path: Path) -> None:
+def publish_file(temporary: Path, path: Path) -> None:
     """Let a complete file take the place of ``path``, once it is on the disk."""
     _sync(temporary)
     temporary.replace(path)
     _sync(path.parent)
 
 
-def remove_leftovers(directory: Path) -> None:
+def remove_temporary_files(directory: Path) -> None:
     """Remove what is temporary and was left behind by a process that was killed, and nothing else."""
     for path in directory.iterdir():
         if not _TEMPORARY.fullmatch(path.name):

@@ -35,7 +35,7 @@ class _Region:
     is_resident: bool = False
 
 
-class Regions:
+class CachedRegions:
     """Remembers which regions are present.
 
     To ask about a small range costs nearly as much as to send it. To ask about a region costs more, so that

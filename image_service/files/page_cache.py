@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from twisted.internet.defer import Deferred, DeferredSemaphore, maybeDeferred
 from twisted.internet.threads import deferToThreadPool
 
-from image_service.files.cached_regions import Regions
+from image_service.files.cached_regions import CachedRegions
 from image_service.files.cachestat import is_cached
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class PageCache:
         )
         self._probe = [bytearray(1)]
         self._in_memory: WeakKeyDictionary[BaseFile, bool] = WeakKeyDictionary()
-        self._regions = Regions(cast("IReactorTime", reactor), self._holds_region)
+        self._regions = CachedRegions(cast("IReactorTime", reactor), self._holds_region)
 
     def resident_bytes(self, file: BaseFile, offset: int, length: int) -> int:
         """Return how many of the bytes at `offset` can be sent without waiting for the disk: all, or 0.

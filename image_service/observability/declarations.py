@@ -5,6 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from image_service.catalog.lifecycle.status import BaseImageState
 from image_service.observability.families import (
     Counters,
     Family,
@@ -42,16 +43,7 @@ UPSTREAM_OUTCOMES = ("ok", "unauthorized", "forbidden", "not-found", "refused", 
 REVALIDATION_RESULTS = ("unchanged", "changed", "ended", "failed")
 REFUSAL_REASONS = ("queue-full", "queue-wait", "connections")
 ABORT_REASONS = ("client-gone", "no-progress", "going-away", "disk-failed", "file-shorter", "own-fault")
-BASE_IMAGE_STATES = (
-    "waiting",
-    "downloading",
-    "verifying",
-    "deriving",
-    "ready",
-    "failed",
-    "refused",
-    "stopped",
-)
+BASE_IMAGE_STATES = tuple(state.value for state in BaseImageState)
 
 DURATION_BOUNDS_SECONDS = (0.1, 1, 10, 50, 100, 300, 600)
 SIZE_BOUNDS_BYTES = (100, 1e6, 5e8, 1e9, 1e10)

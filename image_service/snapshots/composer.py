@@ -31,7 +31,7 @@ _NEVER_MINIMAL = frozenset({"s390x"})
 class Catalog(Protocol):
     """Where base images come from."""
 
-    def find(self, version: str, architecture: str, kind: Kind) -> BaseImage:
+    def find_base_image(self, version: str, architecture: str, kind: Kind) -> BaseImage:
         """The base image for a kind of boot image, ready to serve; raises where there is none."""
 
     def find_by_digest(self, sha256: str, kind: Kind) -> BaseImage | None:
@@ -41,10 +41,10 @@ class Catalog(Protocol):
 class Templates(Protocol):
     """What is derived from base images: there, or being made, which raises Unavailable."""
 
-    def minimal_iso(self, base: BaseImage) -> BaseImage:
+    def get_minimal_iso(self, base: BaseImage) -> BaseImage:
         """A minimal ISO with room for a ramdisk, and nmstatectl where the base needs it."""
 
-    def nmstate(self, base: BaseImage) -> NmstateImage:
+    def get_nmstate_image(self, base: BaseImage) -> NmstateImage:
         """An initrd with nmstatectl."""
 
 
@@ -77,7 +77,7 @@ class Composer:
             ImageServiceError: there is none, or not yet; or there is no such image of any base.
         """
         if not ref.needs_customization:
-            return self.catalog.find(ref.version, ref.architecture, Kind.FULL_ISO)
+            return self.catalog.find_base_image(ref.version, ref.architecture, Kind.FULL_ISO)
         if ref.version is None or ref.architecture is None or ref.kind is None:
             raise NotFound("the reference leaves open which base image is meant")
         if ref.kind is Kind.MINIMAL_ISO and ref.architecture in _NEVER_MINIMAL:
@@ -85,7 +85,7 @@ class Composer:
                 f"there is no {ref.kind.value} for {ref.architecture}, which loads one initrd that nothing"
                 f" can be added to; ask for {Kind.FULL_ISO.value}"
             )
-        return self.catalog.find(ref.version, ref.architecture, ref.kind)
+        return self.catalog.find_base_image(ref.version, ref.architecture, ref.kind)
 
     async def image(self, ref: ImageRef, base: BaseImage, customization: Customization) -> BootImage:
         """Make an image.
@@ -105,7 +105,7 @@ class Composer:
             return await self._minimal_iso(base, customization, ref)
         if ref.kind is Kind.PXE_INITRD:
             needs_nmstate = base.needs_nmstate and customization.ramdisk
-            nmstate = self.templates.nmstate(base) if needs_nmstate else None
+            nmstate = self.templates.get_nmstate_image(base) if needs_nmstate else None
             return compose_pxe_initrd(base, nmstate, customization, _file_name(ref, base))
         return await self._compose(full_canvas(base), customization, _file_name(ref, base))
 
@@ -151,7 +151,7 @@ class Composer:
             with suppress(RamdiskTooLarge):  # the derived one has more room
                 canvas = spliced_minimal_canvas(base, rootfs_url)
                 return await self._compose(canvas, customization, file_name)
-        template = self.templates.minimal_iso(base)
+        template = self.templates.get_minimal_iso(base)
         return await self._compose(
             derived_minimal_canvas(base, template, rootfs_url), customization, file_name
         )

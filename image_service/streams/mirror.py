@@ -54,7 +54,7 @@ class Mirror:
 
     Args:
         offers: what the streams offer.
-        find: gives the base image of a version and an architecture that is ready, as ``Catalog.find`` does.
+        find: returns the ready base image of a version and architecture; ``Catalog.find_base_image``.
         in_thread: runs what reads whole images.
         prepare: makes a release ready, in a thread, as ``Preparation.prepare`` does.
         base_url: that locations begin with, without a slash at its end.

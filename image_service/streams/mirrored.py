@@ -16,7 +16,7 @@ from twisted.logger import Logger
 from image_service.catalog.storage.digest import Sidecar
 from image_service.coreos.stream_mirror import PublishedFile, PublishedRelease
 from image_service.errors import Unavailable
-from image_service.files.atomic import written
+from image_service.files.atomic import atomic_write
 from image_service.files.base_file import ShortReadError
 from image_service.streams.stream_refresh import read_body
 
@@ -175,7 +175,7 @@ class Preparation:
                 Logger().info("{name} has no signature yet: {reason}", name=file.name, reason=error.detail)
                 return attrs.evolve(file, awaited=True)
             self.claim(wanted.entry.file_name, path.name)
-            with written(path) as target:
+            with atomic_write(path) as target:
                 target.write(signature)
         return attrs.evolve(file, signature=signature)
 

@@ -20,7 +20,7 @@ import attrs
 
 from image_service.coreos.stream_metadata import metal_members, parse_stream, select_releases
 from image_service.errors import StreamMetadataInvalid
-from image_service.files.atomic import written
+from image_service.files.atomic import atomic_write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -121,7 +121,7 @@ def save_state(path: Path, state: StreamState) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    with written(path) as file:
+    with atomic_write(path) as file:
         file.write(json.dumps(attrs.asdict(state, recurse=False)).encode())
 
 

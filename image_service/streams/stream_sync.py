@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 class Images(Protocol):
     """Base images, as ``Catalog`` has them."""
 
-    def replace(self, entries: Iterable[OsImage]) -> None:
+    def replace_images(self, entries: Iterable[OsImage]) -> None:
         """Have these from now on."""
 
-    def alias(self, aliases: Mapping[tuple[str, str], str]) -> None:
+    def set_aliases(self, aliases: Mapping[tuple[str, str], str]) -> None:
         """Let names stand for certain images."""
 
-    def is_ready(self, version: str, architecture: str) -> bool:
+    def has_ready_image(self, version: str, architecture: str) -> bool:
         """Whether one can be served in all ways."""
 
 
@@ -67,11 +67,13 @@ class StreamSync:
             known = entries.setdefault(entry.file_name, entry)
             names = dict.fromkeys((*known.openshift_versions, *entry.openshift_versions))
             entries[entry.file_name] = attrs.evolve(known, openshift_versions=tuple(names))
-        self.images.replace(entries.values())
+        self.images.replace_images(entries.values())
         self.images_changed()
 
     def images_changed(self) -> None:
         """Name and publish what has become ready."""
-        self.offers.move_aliases(lambda release: self.images.is_ready(release.version, release.architecture))
-        self.images.alias(self.offers.aliases)
+        self.offers.move_aliases(
+            lambda release: self.images.has_ready_image(release.version, release.architecture)
+        )
+        self.images.set_aliases(self.offers.aliases)
         self.mirror.update()

@@ -58,20 +58,20 @@ def fetch(directory: Path, urls: Sequence[str]) -> None:
     disk_quota.SPARE_BYTES = 0  # the disk is to be full in earnest
     data_dir = DataDir(directory)
     data_dir.open()
-    keeper = ImageFetcher(
+    fetcher = ImageFetcher(
         data_dir, Downloader(HttpGet.from_settings(DownloadSettings())).fetch, Interruption()
     )
     with ThreadPoolExecutor(len(urls)) as pool:
-        told = list(pool.map(lambda url: _fetch_one(keeper, entry(url)), urls))
+        told = list(pool.map(lambda url: _fetch_one(fetcher, entry(url)), urls))
     data_dir.close()
     sys.stdout.write("".join(f"{line}\n" for line in told))
     sys.stdout.flush()
 
 
-def _fetch_one(keeper: ImageFetcher, image: OsImage) -> str:
+def _fetch_one(fetcher: ImageFetcher, image: OsImage) -> str:
     try:
-        keeper.obtain(image)
-        base = keeper.open(image)
+        fetcher.fetch_if_absent(image)
+        base = fetcher.open(image)
     except Unavailable as error:
         return error.detail
     except OSError as error:

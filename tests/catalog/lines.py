@@ -11,13 +11,13 @@ from twisted.internet.task import deferLater
 from twisted.logger import ILogObserver, formatEvent
 from zope.interface import implementer
 
-from image_service.catalog.lifecycle.status import State
+from image_service.catalog.lifecycle.status import BaseImageState
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
     from twisted.logger import LogEvent
 
-_OUTCOMES = {State.READY, State.FAILED, State.REFUSED}
+_OUTCOMES = {BaseImageState.READY, BaseImageState.FAILED, BaseImageState.REFUSED}
 
 
 @implementer(ILogObserver)
@@ -27,15 +27,17 @@ class Lines:
 
     reactor: IReactorTime
     events: list[LogEvent] = attrs.field(factory=list)
-    _changes: dict[str, DeferredQueue[State]] = attrs.field(factory=lambda: defaultdict(DeferredQueue))
+    _changes: dict[str, DeferredQueue[BaseImageState]] = attrs.field(
+        factory=lambda: defaultdict(DeferredQueue)
+    )
 
     def __call__(self, event: LogEvent) -> None:
         """Take note of an event."""
         self.events.append(event)
         if "state" in event:
-            self._changes[event["image"]].put(State(event["state"]))
+            self._changes[event["image"]].put(BaseImageState(event["state"]))
 
-    async def until(self, image: str, state: State) -> None:
+    async def until(self, image: str, state: BaseImageState) -> None:
         """Wait until an image comes to a state; another outcome ends the test instead of the wait."""
         while (reached := await self._changes[image].get()) is not state:
             assert reached not in _OUTCOMES, self.text

@@ -17,7 +17,7 @@ from image_service.catalog.catalog import DOWNLOADS, Catalog
 from image_service.catalog.download.downloader import Downloader
 from image_service.catalog.download.http_get import HttpGet
 from image_service.catalog.lifecycle.lifecycle import RECHECK_AFTER_SECONDS, REFUSED_RETRY_AFTER_SECONDS
-from image_service.catalog.lifecycle.status import State
+from image_service.catalog.lifecycle.status import BaseImageState
 from image_service.catalog.storage.data_dir import LOCKS, MANIFEST, DataDir
 from image_service.concurrency.backoff import Backoff
 from image_service.errors import BaseImageError, NotFound, Unavailable
@@ -108,9 +108,9 @@ async def test_serves_a_file_in_place(bench: Bench, lines: Lines, tmp_path: Path
     path = write(tmp_path / "some where" / "base.iso")
     image = entry(path.as_uri())
     catalog = bench.start(image)
-    await lines.until(image.file_name, State.READY)
+    await lines.until(image.file_name, BaseImageState.READY)
 
-    base = catalog.find("9.6.1-0", "x86_64", Kind.FULL_ISO)
+    base = catalog.find_base_image("9.6.1-0", "x86_64", Kind.FULL_ISO)
 
     assert (base.file.path, base.file.size) == (str(path), len(ISO))
     assert os.pread(base.file.descriptor, len(ISO), 0) == ISO
@@ -126,9 +126,9 @@ async def test_adopts_a_file_of_its_name(bench: Bench, lines: Lines) -> None:
     image = entry(NOWHERE)
     write(bench.data_dir / image.file_name)
     catalog = bench.start(image)
-    await lines.until(image.file_name, State.READY)
+    await lines.until(image.file_name, BaseImageState.READY)
 
-    assert catalog.find("4.19", "x86_64", Kind.FULL_ISO).sha256 == SHA256
+    assert catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO).sha256 == SHA256
     assert "downloading" not in lines.text
 
 
@@ -137,8 +137,8 @@ async def test_fetches_once(bench: Bench, lines: Lines, origin: Origin) -> None:
     image = entry(origin.serve("/base.iso", Answer(ISO)))
     for _ in range(2):
         catalog = bench.start(image)
-        await lines.until(image.file_name, State.READY)
-        assert catalog.find("4.19", "x86_64", Kind.FULL_ISO).sha256 == SHA256
+        await lines.until(image.file_name, BaseImageState.READY)
+        assert catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO).sha256 == SHA256
         await catalog.stop()
 
     assert (bench.data_dir / image.file_name).read_bytes() == ISO
@@ -151,31 +151,31 @@ async def test_tries_a_download_that_broke_again(bench: Bench, lines: Lines, ori
     broken = Answer(ISO[:-1], promised=len(ISO))
     image = entry(origin.serve("/base.iso", broken, Answer(ISO)))
     catalog = bench.start(image)
-    await lines.until(image.file_name, State.FAILED)
+    await lines.until(image.file_name, BaseImageState.FAILED)
 
     assert bench.names() == partial_names(image)
     bench.clock.advance(RETRY_SECONDS - 1.5)
     with pytest.raises(Unavailable, match=f"failed: .*sent {len(ISO) - 1} of {len(ISO)} bytes") as refusal:
-        catalog.find("4.19", "x86_64", Kind.FULL_ISO)
+        catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
     assert refusal.value.retry_after_seconds == 2
     assert len(origin.asked) == 1
 
     bench.clock.advance(1.5)
-    await lines.until(image.file_name, State.READY)
-    assert catalog.find("4.19", "x86_64", Kind.FULL_ISO).sha256 == SHA256
+    await lines.until(image.file_name, BaseImageState.READY)
+    assert catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO).sha256 == SHA256
 
 
 @ensure_deferred
 async def test_waits_for_a_file_that_is_not_there_yet(bench: Bench, lines: Lines, tmp_path: Path) -> None:
     image = entry((tmp_path / "late.iso").as_uri())
     catalog = bench.start(image)
-    await lines.until(image.file_name, State.FAILED)
+    await lines.until(image.file_name, BaseImageState.FAILED)
     with pytest.raises(Unavailable, match="No such file"):
-        catalog.find("4.19", "x86_64", Kind.FULL_ISO)
+        catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
 
     write(tmp_path / "late.iso")
     bench.clock.advance(RETRY_SECONDS)
-    await lines.until(image.file_name, State.READY)
+    await lines.until(image.file_name, BaseImageState.READY)
 
 
 # What is refused.
@@ -203,16 +203,16 @@ async def test_refuses_what_is_no_pristine_live_iso(
     bad = entry(write(tmp_path / "bad.iso", content).as_uri(), version="1")
     good = entry(write(tmp_path / "good.iso").as_uri(), version="2")
     catalog = bench.start(bad, good)
-    await lines.until(bad.file_name, State.REFUSED)
-    await lines.until(good.file_name, State.READY)
+    await lines.until(bad.file_name, BaseImageState.REFUSED)
+    await lines.until(good.file_name, BaseImageState.READY)
 
     with pytest.raises(BaseImageError, match=reason) as refusal:
-        catalog.find("1", "x86_64", Kind.FULL_ISO)
+        catalog.find_base_image("1", "x86_64", Kind.FULL_ISO)
     assert refusal.value.retry_after_seconds
-    assert catalog.find("2", "x86_64", Kind.FULL_ISO).sha256 == SHA256
-    assert catalog.ready
-    assert [status.state for status in catalog.states()] == [State.REFUSED, State.READY]
-    assert [status.retry_at for status in catalog.states()] == [None, None]  # stays refused
+    assert catalog.find_base_image("2", "x86_64", Kind.FULL_ISO).sha256 == SHA256
+    assert catalog.is_ready
+    assert [status.state for status in catalog.statuses()] == [BaseImageState.REFUSED, BaseImageState.READY]
+    assert [status.retry_at for status in catalog.statuses()] == [None, None]  # stays refused
     assert (tmp_path / "bad.iso").exists()
     assert open_files() == before + 2  # the good one, and the lock of who is there
 
@@ -224,9 +224,9 @@ async def test_overwrites_a_disconnected_iso_that_was_customised(
     path = write(tmp_path / "ove.iso", customised())
     image = entry(path.as_uri(), image_type="disconnected-iso")
     catalog = bench.start(image)
-    await lines.until(image.file_name, State.READY)
+    await lines.until(image.file_name, BaseImageState.READY)
 
-    assert catalog.find("4.19", "x86_64", Kind.DISCONNECTED_ISO).disconnected
+    assert catalog.find_base_image("4.19", "x86_64", Kind.DISCONNECTED_ISO).disconnected
     assert "customised before, which will be overwritten" in lines.text
 
 
@@ -237,17 +237,17 @@ async def test_refuses_what_is_no_file(bench: Bench, lines: Lines, tmp_path: Pat
     make(tmp_path / "thing.iso")
     image = entry((tmp_path / "thing.iso").as_uri())
     catalog = bench.start(image)
-    await lines.until(image.file_name, State.REFUSED)
+    await lines.until(image.file_name, BaseImageState.REFUSED)
 
     with pytest.raises(BaseImageError, match="not a regular file"):
-        catalog.find("4.19", "x86_64", Kind.FULL_ISO)
+        catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
 
 
 @ensure_deferred
 async def test_sets_aside_what_it_fetched_and_refused(bench: Bench, lines: Lines, origin: Origin) -> None:
     image = entry(origin.serve("/base.iso", Answer(b"please log in")))
     bench.start(image)
-    await lines.until(image.file_name, State.FAILED)
+    await lines.until(image.file_name, BaseImageState.FAILED)
 
     assert bench.names() == {f"{image.file_name}.refused"}
 
@@ -258,11 +258,11 @@ async def test_fetches_what_it_refused_again_when_its_origin_had_time_to_be_mend
 ) -> None:
     image = entry(origin.serve("/base.iso", Answer(b"please log in"), Answer(ISO)))
     catalog = bench.start(image)
-    await lines.until(image.file_name, State.FAILED)
-    (status,) = catalog.states()
+    await lines.until(image.file_name, BaseImageState.FAILED)
+    (status,) = catalog.statuses()
     assert status.retry_at == pytest.approx(bench.clock.seconds() + REFUSED_RETRY_AFTER_SECONDS)
     bench.clock.advance(REFUSED_RETRY_AFTER_SECONDS)
-    await lines.until(image.file_name, State.READY)
+    await lines.until(image.file_name, BaseImageState.READY)
 
 
 @ensure_deferred
@@ -276,8 +276,8 @@ async def test_keeps_a_fault_of_its_own_to_one_image(
     bad = entry(NOWHERE, version="bad")
     catalog = Catalog(reactor, Clock(), [bad, good], DataDir(tmp_path), fail)
     catalog.start()
-    await lines.until(bad.file_name, State.REFUSED)
-    await lines.until(good.file_name, State.READY)
+    await lines.until(bad.file_name, BaseImageState.REFUSED)
+    await lines.until(good.file_name, BaseImageState.READY)
 
     assert len(logged_failures.flush(RuntimeError)) == 1
     await catalog.stop()
@@ -288,8 +288,8 @@ async def test_keeps_a_fault_of_its_own_to_one_image(
 
 async def digest_of(bench: Bench, lines: Lines, image: OsImage) -> str:
     catalog = bench.start(image)
-    await lines.until(image.file_name, State.READY)
-    digest = catalog.find("4.19", "x86_64", Kind.FULL_ISO).sha256
+    await lines.until(image.file_name, BaseImageState.READY)
+    digest = catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO).sha256
     await catalog.stop()
     return digest
 
@@ -340,9 +340,12 @@ async def test_finds_by_build_before_openshift_version(bench: Bench, lines: Line
     ]
     catalog = bench.start(*images)
     for image in images:
-        await lines.until(image.file_name, State.READY)
+        await lines.until(image.file_name, BaseImageState.READY)
 
-    found = {name: catalog.find(name, "x86_64", Kind.FULL_ISO).version for name in ("4.18", "b", "4.17", "d")}
+    found = {
+        name: catalog.find_base_image(name, "x86_64", Kind.FULL_ISO).version
+        for name in ("4.18", "b", "4.17", "d")
+    }
     assert found == {"4.18": "4.18", "b": "4.18", "4.17": "c", "d": "d"}
 
 
@@ -355,11 +358,13 @@ async def test_finds_by_content_where_only_one_has_it(bench: Bench, lines: Lines
     lone = hashlib.sha256(other.read_bytes()).hexdigest()
     assert catalog.find_by_digest(lone, Kind.FULL_ISO) is None, "it is not ready"
     for image in images:
-        await lines.until(image.file_name, State.READY)
+        await lines.until(image.file_name, BaseImageState.READY)
 
-    alike = catalog.find("a", "x86_64", Kind.FULL_ISO).sha256
+    alike = catalog.find_base_image("a", "x86_64", Kind.FULL_ISO).sha256
     assert catalog.find_by_digest(alike, Kind.FULL_ISO) is None
-    assert catalog.find_by_digest(lone, Kind.MINIMAL_ISO) is catalog.find("c", "x86_64", Kind.FULL_ISO)
+    assert catalog.find_by_digest(lone, Kind.MINIMAL_ISO) is catalog.find_base_image(
+        "c", "x86_64", Kind.FULL_ISO
+    )
     assert catalog.find_by_digest(lone, Kind.DISCONNECTED_ISO) is None
 
 
@@ -378,7 +383,7 @@ async def test_names_what_there_is(
 ) -> None:
     catalog = Catalog(reactor, Clock(), [entry(NOWHERE)], DataDir(tmp_path), lambda *_: None)
     with pytest.raises(NotFound, match=says):
-        catalog.find(*asked)
+        catalog.find_base_image(*asked)
     await catalog.stop()
 
 
@@ -390,28 +395,28 @@ async def test_does_not_let_slow_downloads_hold_up_the_rest(
     slow = [entry(url, f"slow{index}", f"s{index}") for index in range(DOWNLOADS + 1)]
     quick = entry(write(tmp_path / "quick.iso").as_uri())
     catalog = bench.start(*slow, quick)
-    await lines.until(quick.file_name, State.READY)
+    await lines.until(quick.file_name, BaseImageState.READY)
 
-    states = [status.state for status in catalog.states()]
-    assert states == [State.DOWNLOADING] * DOWNLOADS + [State.WAITING, State.READY]
-    assert not catalog.ready
+    states = [status.state for status in catalog.statuses()]
+    assert states == [BaseImageState.DOWNLOADING] * DOWNLOADS + [BaseImageState.WAITING, BaseImageState.READY]
+    assert not catalog.is_ready
     for image, state in zip(slow, states, strict=False):
         with pytest.raises(Unavailable, match=f"is {state.value}(: 0 of {len(ISO)} bytes)?$") as refusal:
-            catalog.find(image.version, "x86_64", Kind.FULL_ISO)
+            catalog.find_base_image(image.version, "x86_64", Kind.FULL_ISO)
         assert refusal.value.retry_after_seconds
 
     origin.go_on.set()
     for image in slow:
-        await lines.until(image.file_name, State.FAILED)
-    assert catalog.ready
+        await lines.until(image.file_name, BaseImageState.FAILED)
+    assert catalog.is_ready
 
 
 @ensure_deferred
 async def test_is_not_ready_while_no_image_is(bench: Bench, lines: Lines, origin: Origin) -> None:
     image = entry(origin.url("/missing.iso"))
     catalog = bench.start(image)
-    await lines.until(image.file_name, State.FAILED)
-    assert not catalog.ready
+    await lines.until(image.file_name, BaseImageState.FAILED)
+    assert not catalog.is_ready
 
 
 # Stopping.
@@ -422,12 +427,12 @@ async def test_stops_in_the_middle_of_a_download(bench: Bench, lines: Lines, ori
     image = entry(origin.serve("/base.iso", Answer(ISO[:1000], promised=len(ISO), hold=True)))
     before = open_files()
     catalog = bench.start(image)
-    await lines.until(image.file_name, State.DOWNLOADING)
+    await lines.until(image.file_name, BaseImageState.DOWNLOADING)
     origin.held.wait()
 
     await catalog.stop()
 
-    assert [status.state for status in catalog.states()] == [State.STOPPED]
+    assert [status.state for status in catalog.statuses()] == [BaseImageState.STOPPED]
     assert bench.names() <= partial_names(image)
     assert bench.clock.getDelayedCalls() == []
     assert not origin.go_on.is_set()
@@ -442,7 +447,7 @@ async def test_stops_while_it_takes_a_digest(bench: Bench, lines: Lines, tmp_pat
     catalog = bench.start(image)
     await catalog.stop()  # the thread may be anywhere; nothing of it stays open
 
-    assert [status.state for status in catalog.states()] == [State.STOPPED]
+    assert [status.state for status in catalog.statuses()] == [BaseImageState.STOPPED]
     assert open_files() == before
     assert lines.events
 
@@ -451,8 +456,8 @@ async def test_stops_while_it_takes_a_digest(bench: Bench, lines: Lines, tmp_pat
 async def test_closes_each_file_once(bench: Bench, lines: Lines, tmp_path: Path) -> None:
     image = entry(write(tmp_path / "base.iso").as_uri())
     catalog = bench.start(image)
-    await lines.until(image.file_name, State.READY)
-    descriptor = catalog.find("4.19", "x86_64", Kind.FULL_ISO).file.descriptor
+    await lines.until(image.file_name, BaseImageState.READY)
+    descriptor = catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO).file.descriptor
 
     await catalog.stop()
     with pytest.raises(OSError, match="Bad file descriptor"):
@@ -462,14 +467,14 @@ async def test_closes_each_file_once(bench: Bench, lines: Lines, tmp_path: Path)
         await catalog.stop()
         os.close(descriptor)
     with pytest.raises(Unavailable, match="is stopped"):
-        catalog.find("4.19", "x86_64", Kind.FULL_ISO)
+        catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
 
 
 @ensure_deferred
 async def test_does_not_try_again_after_it_stopped(bench: Bench, lines: Lines, origin: Origin) -> None:
     image = entry(origin.url("/missing.iso"))
     catalog = bench.start(image)
-    await lines.until(image.file_name, State.FAILED)
+    await lines.until(image.file_name, BaseImageState.FAILED)
     await catalog.stop()
     assert bench.clock.getDelayedCalls() == []
 
@@ -507,7 +512,7 @@ async def test_removes_what_a_killed_process_left(bench: Bench, lines: Lines, tm
     for name in kept:
         write(bench.data_dir / name)
     bench.start(image)
-    await lines.until(image.file_name, State.READY)
+    await lines.until(image.file_name, BaseImageState.READY)
 
     assert bench.names() == kept | {f"{image.file_name}.json"}
 
@@ -516,7 +521,7 @@ async def test_removes_what_a_killed_process_left(bench: Bench, lines: Lines, tm
 async def test_tells_each_change_of_state_in_one_line(bench: Bench, lines: Lines, origin: Origin) -> None:
     image = entry(origin.serve("/base.iso", Answer(ISO)) + "?signature=top-secret")
     catalog = bench.start(image)
-    await lines.until(image.file_name, State.READY)
+    await lines.until(image.file_name, BaseImageState.READY)
     await catalog.stop()
 
     states = ("downloading", "verifying", "ready", "stopped")
@@ -532,24 +537,24 @@ async def test_tells_each_change_of_state_in_one_line(bench: Bench, lines: Lines
 async def test_tells_how_far_a_download_is(bench: Bench, lines: Lines, origin: Origin) -> None:
     image = entry(origin.serve("/base.iso", Answer(ISO[:4096], promised=len(ISO), hold=True)))
     catalog = bench.start(image)
-    await lines.until(image.file_name, State.DOWNLOADING)
+    await lines.until(image.file_name, BaseImageState.DOWNLOADING)
     origin.held.wait()
-    while catalog.states()[0].bytes_done < 4096:
+    while catalog.statuses()[0].bytes_done < 4096:
         await deferLater(bench.reactor, 0.001)
 
-    (status,) = catalog.states()
+    (status,) = catalog.statuses()
     assert (status.bytes_done, status.bytes_total) == (4096, len(ISO))
     assert (status.size, status.sha256, status.retry_at) == (None, None, None)
     with pytest.raises(Unavailable, match=f"is downloading: 4096 of {len(ISO)} bytes$"):
-        catalog.find("4.19", "x86_64", Kind.FULL_ISO)
+        catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
 
 
 @ensure_deferred
 async def test_tells_what_is_ready_by_size_and_digest(bench: Bench, lines: Lines, tmp_path: Path) -> None:
     image = entry(write(tmp_path / "base.iso").as_uri())
     catalog = bench.start(image)
-    await lines.until(image.file_name, State.READY)
-    (status,) = catalog.states()
+    await lines.until(image.file_name, BaseImageState.READY)
+    (status,) = catalog.statuses()
     assert (status.bytes_done, status.bytes_total, status.size) == (len(ISO),) * 3
     assert (status.sha256, status.reason, status.image) == (SHA256, "", image.file_name)
 
@@ -562,11 +567,11 @@ async def test_waits_longer_after_each_failure(bench: Bench, lines: Lines, origi
     image = entry(origin.serve("/base.iso", *[Answer(status=500)] * 4, Answer(ISO), Answer(status=500)))
     catalog = bench.start(image)
     for times in (1, 2, 4, 4):
-        await lines.until(image.file_name, State.FAILED)
-        assert catalog.states()[0].retry_at == bench.clock.seconds() + times * RETRY_SECONDS
+        await lines.until(image.file_name, BaseImageState.FAILED)
+        assert catalog.statuses()[0].retry_at == bench.clock.seconds() + times * RETRY_SECONDS
         bench.clock.advance(times * RETRY_SECONDS)
-    await lines.until(image.file_name, State.READY)
-    assert catalog.states()[0].retry_at is None
+    await lines.until(image.file_name, BaseImageState.READY)
+    assert catalog.statuses()[0].retry_at is None
 
 
 @ensure_deferred
@@ -575,14 +580,14 @@ async def test_does_not_ask_again_before_the_origin_wants_it(
 ) -> None:
     image = entry(origin.serve("/base.iso", Answer(status=429, headers={"Retry-After": "1000"}), Answer(ISO)))
     catalog = bench.start(image)
-    await lines.until(image.file_name, State.FAILED)
+    await lines.until(image.file_name, BaseImageState.FAILED)
     with pytest.raises(Unavailable, match=r"is failed: .*429") as refusal:
-        catalog.find("4.19", "x86_64", Kind.FULL_ISO)
+        catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
     assert refusal.value.retry_after_seconds == 1000
     bench.clock.advance(999)
     assert len(origin.asked) == 1
     bench.clock.advance(1)
-    await lines.until(image.file_name, State.READY)
+    await lines.until(image.file_name, BaseImageState.READY)
 
 
 @ensure_deferred
@@ -591,7 +596,7 @@ async def test_fetches_again_what_it_fetched_and_finds_bad_at_the_next_start(
 ) -> None:
     image = entry(origin.serve("/base.iso", Answer(ISO)))
     catalog = bench.start(image)
-    await lines.until(image.file_name, State.READY)
+    await lines.until(image.file_name, BaseImageState.READY)
     await catalog.stop()
     path = bench.data_dir / image.file_name
     times = (path.stat().st_atime_ns, path.stat().st_mtime_ns)
@@ -599,9 +604,9 @@ async def test_fetches_again_what_it_fetched_and_finds_bad_at_the_next_start(
     os.utime(path, ns=times)
 
     catalog = bench.start(image)
-    await lines.until(image.file_name, State.READY)
+    await lines.until(image.file_name, BaseImageState.READY)
     assert path.read_bytes() == ISO
-    assert catalog.find("4.19", "x86_64", Kind.FULL_ISO).sha256 == SHA256
+    assert catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO).sha256 == SHA256
     assert len(origin.asked) == 2
 
 
@@ -612,7 +617,7 @@ async def test_reads_what_it_did_not_fetch_in_the_background_and_fetches_it_agai
     content = build_live_iso({**live_files(), "images/pxeboot/initrd.img": bytes(4 * 2**20)})
     image = entry(origin.serve("/base.iso", Answer(content)))
     catalog = bench.start(image)
-    await lines.until(image.file_name, State.READY)
+    await lines.until(image.file_name, BaseImageState.READY)
     bench.clock.advance(RECHECK_AFTER_SECONDS)
     await catalog.stop()
     path = bench.data_dir / image.file_name
@@ -622,15 +627,15 @@ async def test_reads_what_it_did_not_fetch_in_the_background_and_fetches_it_agai
 
     gone: list[BaseImage] = []
     catalog = bench.start(image, superseded=gone.append)
-    await lines.until(image.file_name, State.READY)
-    rotten = catalog.find("4.19", "x86_64", Kind.FULL_ISO)
+    await lines.until(image.file_name, BaseImageState.READY)
+    rotten = catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
     bench.clock.advance(RECHECK_AFTER_SECONDS)
-    await lines.until(image.file_name, State.FAILED)
+    await lines.until(image.file_name, BaseImageState.FAILED)
     with pytest.raises(Unavailable, match="content changed"):
-        catalog.find("4.19", "x86_64", Kind.FULL_ISO)
+        catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
     assert gone == [rotten]
     bench.clock.advance(RETRY_SECONDS)
-    await lines.until(image.file_name, State.READY)
+    await lines.until(image.file_name, BaseImageState.READY)
     assert path.read_bytes() == content
     assert len(origin.asked) == 2
 
@@ -643,11 +648,11 @@ async def test_refuses_a_file_that_rotted_and_leaves_it(bench: Bench, lines: Lin
     await digest_of(bench, lines, image)
     sidecar.write_text(sidecar.read_text().replace(SHA256, "ab" * 32))
     catalog = bench.start(image)
-    await lines.until(image.file_name, State.READY)
+    await lines.until(image.file_name, BaseImageState.READY)
     bench.clock.advance(RECHECK_AFTER_SECONDS)
-    await lines.until(image.file_name, State.REFUSED)
+    await lines.until(image.file_name, BaseImageState.REFUSED)
     with pytest.raises(BaseImageError, match="content changed"):
-        catalog.find("4.19", "x86_64", Kind.FULL_ISO)
+        catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
     assert path.read_bytes() == ISO
 
 
@@ -663,15 +668,15 @@ async def test_goes_on_with_images_that_stay_and_begins_with_new_ones(
     gone: list[BaseImage] = []
     catalog = bench.start(old, stays, superseded=gone.append)
     for image in (old, stays):
-        await lines.until(image.file_name, State.READY)
-    before = catalog.find("stays", "x86_64", Kind.FULL_ISO)
+        await lines.until(image.file_name, BaseImageState.READY)
+    before = catalog.find_base_image("stays", "x86_64", Kind.FULL_ISO)
 
-    catalog.replace([attrs.evolve(stays, openshift_versions=("4.21",)), new, attrs.evolve(new)])
-    await lines.until(new.file_name, State.READY)
-    assert catalog.find("4.21", "x86_64", Kind.FULL_ISO) is before
-    assert [status.entry.version for status in catalog.states()] == ["stays", "new"]
+    catalog.replace_images([attrs.evolve(stays, openshift_versions=("4.21",)), new, attrs.evolve(new)])
+    await lines.until(new.file_name, BaseImageState.READY)
+    assert catalog.find_base_image("4.21", "x86_64", Kind.FULL_ISO) is before
+    assert [status.entry.version for status in catalog.statuses()] == ["stays", "new"]
     with pytest.raises(NotFound):
-        catalog.find("old", "x86_64", Kind.FULL_ISO)
+        catalog.find_base_image("old", "x86_64", Kind.FULL_ISO)
     assert [base.version for base in gone] == ["old"]
 
 
@@ -682,15 +687,15 @@ async def test_keeps_what_it_has_and_what_is_derived_from_it(
     old, new = (entry(origin.serve(f"/{name}", Answer(ISO)), name) for name in ("1", "2"))
     catalog = bench.start(old, new)
     for image in (old, new):
-        await lines.until(image.file_name, State.READY)
+        await lines.until(image.file_name, BaseImageState.READY)
     names = bench.names()
     data_dir = DataDir(bench.data_dir, retention_seconds=-1)
-    assert data_dir.collect(catalog.kept) == []
+    assert data_dir.collect_garbage(catalog.retained_names) == []
     assert bench.names() == names
-    catalog.replace([new])
-    assert data_dir.collect(catalog.kept) == [old.file_name]
+    catalog.replace_images([new])
+    assert data_dir.collect_garbage(catalog.retained_names) == [old.file_name]
     assert bench.names() == {new.file_name, f"{new.file_name}.json"}
-    assert catalog.kept == {
+    assert catalog.retained_names == {
         new.file_name,
         "rhcos-derived-minimal-iso-2-x86_64.iso",
         "rhcos-nmstate-2-x86_64.img",
@@ -703,10 +708,10 @@ async def test_a_superseded_image_is_open_for_as_long_as_somebody_refers_to_it(
 ) -> None:
     image = entry(write(tmp_path / "base.iso").as_uri())
     catalog = bench.start(image)
-    await lines.until(image.file_name, State.READY)
-    reader = [catalog.find("4.19", "x86_64", Kind.FULL_ISO)]
+    await lines.until(image.file_name, BaseImageState.READY)
+    reader = [catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)]
     descriptor = reader[0].file.descriptor
-    catalog.replace([])
+    catalog.replace_images([])
     (tmp_path / "base.iso").unlink()
     gc.collect()
     assert os.pread(descriptor, len(ISO), 0) == ISO
@@ -721,9 +726,9 @@ async def test_stop_closes_what_somebody_still_refers_to(bench: Bench, lines: Li
     image = entry(write(tmp_path / "base.iso").as_uri())
     before = open_files()
     catalog = bench.start(image)
-    await lines.until(image.file_name, State.READY)
-    reader = catalog.find("4.19", "x86_64", Kind.FULL_ISO)
-    catalog.replace([])
+    await lines.until(image.file_name, BaseImageState.READY)
+    reader = catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
+    catalog.replace_images([])
     await catalog.stop()
     assert open_files() == before
     assert reader.sha256 == SHA256
@@ -735,10 +740,10 @@ async def test_ends_the_download_of_an_image_that_nobody_wants_any_more(
 ) -> None:
     image = entry(origin.serve("/base.iso", Answer(ISO[:1000], promised=len(ISO), hold=True)))
     catalog = bench.start(image)
-    await lines.until(image.file_name, State.DOWNLOADING)
+    await lines.until(image.file_name, BaseImageState.DOWNLOADING)
     origin.held.wait()
-    catalog.replace([])
-    await lines.until(image.file_name, State.STOPPED)
+    catalog.replace_images([])
+    await lines.until(image.file_name, BaseImageState.STOPPED)
     assert not origin.go_on.is_set()
     assert bench.clock.getDelayedCalls() == []
 
@@ -751,18 +756,18 @@ async def test_a_name_stands_for_the_image_that_it_was_given_to(
     images = [entry(url, version, "stable") for version in ("44.2", "44.1")]
     catalog = bench.start(*images)
     for image in images:
-        await lines.until(image.file_name, State.READY)
+        await lines.until(image.file_name, BaseImageState.READY)
 
     def found() -> str:
-        return catalog.find("stable", "x86_64", Kind.FULL_ISO).version
+        return catalog.find_base_image("stable", "x86_64", Kind.FULL_ISO).version
 
     assert found() == "44.2"
-    catalog.alias({("stable", "x86_64"): "44.1", ("stable", "s390x"): "44.2"})
+    catalog.set_aliases({("stable", "x86_64"): "44.1", ("stable", "s390x"): "44.2"})
     assert found() == "44.1"
-    assert catalog.find("44.2", "x86_64", Kind.FULL_ISO).version == "44.2"
-    catalog.replace(images[::-1])
+    assert catalog.find_base_image("44.2", "x86_64", Kind.FULL_ISO).version == "44.2"
+    catalog.replace_images(images[::-1])
     assert found() == "44.1"
-    catalog.alias({("stable", "x86_64"): "44.2"})
+    catalog.set_aliases({("stable", "x86_64"): "44.2"})
     assert found() == "44.2"
 
 
@@ -777,7 +782,7 @@ class Deriving:
     waiting: list[Deferred[None]] = attrs.field(factory=list)
 
     def __call__(self, base: BaseImage) -> Deferred[None]:
-        """As ``Templates.derive``."""
+        """As ``DerivedImages.derive``."""
         self.begun.append(base)
         self.waiting.append(Deferred())
         return self.waiting[-1]
@@ -789,15 +794,15 @@ async def test_serves_a_full_iso_while_something_is_derived_from_it(
 ) -> None:
     image, derive = entry(write(tmp_path / "base.iso").as_uri()), Deriving()
     catalog = bench.start(image, derive=derive)
-    await lines.until(image.file_name, State.DERIVING)
+    await lines.until(image.file_name, BaseImageState.DERIVING)
 
-    assert catalog.find("4.19", "x86_64", Kind.FULL_ISO) is derive.begun[0]
-    assert (catalog.ready, catalog.is_ready("9.6.1-0", "x86_64")) == (False, False)
+    assert catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO) is derive.begun[0]
+    assert (catalog.is_ready, catalog.has_ready_image("9.6.1-0", "x86_64")) == (False, False)
     derive.waiting[0].callback(None)
-    await lines.until(image.file_name, State.READY)
-    assert catalog.ready
-    assert catalog.is_ready("9.6.1-0", "x86_64")
-    assert not catalog.is_ready("9.6.1-0", "s390x")
+    await lines.until(image.file_name, BaseImageState.READY)
+    assert catalog.is_ready
+    assert catalog.has_ready_image("9.6.1-0", "x86_64")
+    assert not catalog.has_ready_image("9.6.1-0", "s390x")
 
 
 @ensure_deferred
@@ -806,18 +811,18 @@ async def test_derives_again_what_could_not_be_derived_and_serves_the_full_iso(
 ) -> None:
     image, derive = entry(write(tmp_path / "base.iso").as_uri()), Deriving()
     catalog = bench.start(image, derive=derive)
-    await lines.until(image.file_name, State.DERIVING)
+    await lines.until(image.file_name, BaseImageState.DERIVING)
     derive.waiting[0].errback(Unavailable("no xorriso", retry_after_seconds=90))
-    await lines.until(image.file_name, State.FAILED)
+    await lines.until(image.file_name, BaseImageState.FAILED)
 
-    assert catalog.find("4.19", "x86_64", Kind.FULL_ISO).sha256 == SHA256
-    assert catalog.ready
-    assert catalog.states()[0].reason == "no xorriso"
+    assert catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO).sha256 == SHA256
+    assert catalog.is_ready
+    assert catalog.statuses()[0].reason == "no xorriso"
     bench.clock.advance(90)
     derive.waiting[1].callback(None)
-    await lines.until(image.file_name, State.READY)
+    await lines.until(image.file_name, BaseImageState.READY)
     assert derive.begun[0] is derive.begun[1]  # it was not read again
-    assert catalog.states()[0].reason == ""
+    assert catalog.statuses()[0].reason == ""
 
 
 # When the whole is ready.
@@ -830,11 +835,11 @@ async def test_one_image_is_enough_if_that_is_wanted(
     slow = entry(origin.serve("/slow.iso", Answer(b"", promised=len(ISO), hold=True)), "slow")
     quick, derive = entry(write(tmp_path / "quick.iso").as_uri()), Deriving()
     catalog = bench.start(slow, quick, any_is_enough=True, derive=derive)
-    await lines.until(quick.file_name, State.DERIVING)
-    assert (catalog.ready, catalog.is_ready("9.6.1-0", "x86_64")) == (False, False)
+    await lines.until(quick.file_name, BaseImageState.DERIVING)
+    assert (catalog.is_ready, catalog.has_ready_image("9.6.1-0", "x86_64")) == (False, False)
     derive.waiting[0].callback(None)
-    await lines.until(quick.file_name, State.READY)
-    assert catalog.ready
+    await lines.until(quick.file_name, BaseImageState.READY)
+    assert catalog.is_ready
 
 
 @ensure_deferred
@@ -843,7 +848,7 @@ async def test_a_bad_url_holds_up_nobody(bench: Bench, lines: Lines, origin: Ori
     good = [entry(origin.serve(f"/{name}", Answer(ISO)), name) for name in ("a.iso", "b.iso")]
     catalog = bench.start(*bad, *good)
     for image in good:
-        await lines.until(image.file_name, State.READY)
+        await lines.until(image.file_name, BaseImageState.READY)
     for image in bad:
-        await lines.until(image.file_name, State.FAILED)
-    assert catalog.ready
+        await lines.until(image.file_name, BaseImageState.FAILED)
+    assert catalog.is_ready

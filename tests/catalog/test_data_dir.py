@@ -73,21 +73,21 @@ def test_what_was_fetched_goes_when_no_configuration_has_had_it_for_long(bench: 
     bench.data_dir.claim(IMAGE, f"{IMAGE}.json")
     (bench.path / f"{IMAGE}.json").touch()
     bench.time += RETENTION - 1
-    assert bench.data_dir.collect([]) == []
+    assert bench.data_dir.collect_garbage([]) == []
     bench.time += 1
-    assert bench.another().collect([]) == [IMAGE]
+    assert bench.another().collect_garbage([]) == [IMAGE]
     assert bench.names() == set()
-    assert bench.data_dir.collect([]) == []
+    assert bench.data_dir.collect_garbage([]) == []
 
 
 def test_what_is_kept_begins_its_time_anew(bench: Bench) -> None:
     bench.fetched()
     bench.time += 10 * RETENTION
-    assert bench.data_dir.collect([IMAGE, "rhcos-unknown"]) == []
+    assert bench.data_dir.collect_garbage([IMAGE, "rhcos-unknown"]) == []
     bench.time += RETENTION - 1
-    assert bench.another().collect([]) == []
+    assert bench.another().collect_garbage([]) == []
     bench.time += 1
-    assert bench.another().collect([]) == [IMAGE]
+    assert bench.another().collect_garbage([]) == [IMAGE]
 
 
 def test_what_another_process_refers_to_stays(bench: Bench) -> None:
@@ -96,7 +96,7 @@ def test_what_another_process_refers_to_stays(bench: Bench) -> None:
     for _ in range(5):
         bench.time += RETENTION * 0.75
         other.refer([IMAGE])
-        assert bench.data_dir.collect([]) == []
+        assert bench.data_dir.collect_garbage([]) == []
     assert bench.names() == {IMAGE}
 
 
@@ -104,14 +104,14 @@ def test_what_somebody_has_just_now_stays(bench: Bench) -> None:
     bench.fetched()
     bench.time += RETENTION
     with bench.another().lock(IMAGE, Interruption()):
-        assert bench.data_dir.collect([]) == []
-    assert bench.data_dir.collect([]) == [IMAGE]
+        assert bench.data_dir.collect_garbage([]) == []
+    assert bench.data_dir.collect_garbage([]) == [IMAGE]
 
 
 def test_a_part_of_what_nobody_wants_any_more_goes(bench: Bench) -> None:
     bench.data_dir.partial(IMAGE).touch()
     bench.time += RETENTION
-    assert bench.data_dir.collect([]) == [IMAGE]
+    assert bench.data_dir.collect_garbage([]) == [IMAGE]
     assert bench.names() == set()
 
 
@@ -128,7 +128,7 @@ def test_what_was_put_there_by_hand_stays(bench: Bench, how: str) -> None:
         assert bench.data_dir.publish(IMAGE) == path
     assert not bench.data_dir.set_aside(IMAGE, "bad")
     bench.time += RETENTION
-    bench.data_dir.collect([])
+    bench.data_dir.collect_garbage([])
     assert path.read_bytes() == b"by hand"
     assert bench.names() == {IMAGE}
 
@@ -140,7 +140,7 @@ def test_what_was_restored_from_a_backup_is_known_again(bench: Bench) -> None:
     path.write_bytes(b"fetched")
     os.utime(path, ns=(0, status.st_mtime_ns))
     bench.time += RETENTION
-    assert bench.data_dir.collect([]) == [IMAGE]
+    assert bench.data_dir.collect_garbage([]) == [IMAGE]
     assert bench.names() == {"aside"}
 
 
@@ -152,7 +152,7 @@ def test_without_books_nothing_is_removed(bench: Bench, content: str | None) -> 
     else:
         (bench.path / MANIFEST).write_text(content)
     bench.time += 10 * RETENTION
-    assert bench.data_dir.collect([]) == []
+    assert bench.data_dir.collect_garbage([]) == []
     assert bench.names() == {IMAGE}
 
 
@@ -196,7 +196,7 @@ def _step(bench: Bench, step: str, kept: set[str]) -> None:
     if step == "set aside":
         bench.data_dir.set_aside(IMAGE, "bad")
     elif step == "collect":
-        bench.data_dir.collect(kept)
+        bench.data_dir.collect_garbage(kept)
     elif step == "part":
         bench.data_dir.partial(IMAGE).touch()
     elif step == "relieve":
@@ -216,7 +216,7 @@ def test_what_is_refused_is_set_aside_with_the_reason(bench: Bench) -> None:
     assert bench.data_dir.set_aside(IMAGE, "no ISO")
     assert bench.another().refused(IMAGE) == "no ISO"
     assert bench.names() == {REFUSED}
-    bench.data_dir.collect([IMAGE])
+    bench.data_dir.collect_garbage([IMAGE])
     assert bench.names() == {REFUSED}
 
 
@@ -224,7 +224,7 @@ def test_it_goes_when_another_is_there(bench: Bench) -> None:
     bench.fetched()
     bench.data_dir.set_aside(IMAGE, "no ISO")
     bench.fetched()
-    bench.data_dir.collect([IMAGE])
+    bench.data_dir.collect_garbage([IMAGE])
     assert bench.names() == {IMAGE}
     assert bench.data_dir.refused(IMAGE) is None
 

@@ -52,7 +52,7 @@ class Bench:
     path: Path
     origin: Origin
 
-    def keeper(self, keys: KeyRing | None = None) -> ImageFetcher:
+    def fetcher(self, keys: KeyRing | None = None) -> ImageFetcher:
         """As a process has it."""
         fetch = Downloader(HttpGet.from_settings(DownloadSettings())).fetch
         return ImageFetcher(DataDir(self.path), fetch, Interruption(), keys)
@@ -79,9 +79,9 @@ def bench(tmp_path: Path, origin: Origin) -> Bench:
 
 
 @contextmanager
-def opened(keeper: ImageFetcher, entry: OsImage) -> Iterator[BaseImage]:
+def opened(fetcher: ImageFetcher, entry: OsImage) -> Iterator[BaseImage]:
     """Have an image open."""
-    base = keeper.open(entry)
+    base = fetcher.open(entry)
     try:
         yield base
     finally:
@@ -89,12 +89,12 @@ def opened(keeper: ImageFetcher, entry: OsImage) -> Iterator[BaseImage]:
 
 
 def test_an_image_is_fetched_verified_and_opened(bench: Bench) -> None:
-    entry, keeper, told = bench.entry(sha256=SHA256), bench.keeper(), []
-    assert not keeper.is_there(entry)
-    keeper.obtain(entry, lambda done, total: told.append((done, total)))
-    assert keeper.is_there(entry)
+    entry, fetcher, told = bench.entry(sha256=SHA256), bench.fetcher(), []
+    assert not fetcher.is_there(entry)
+    fetcher.fetch_if_absent(entry, lambda done, total: told.append((done, total)))
+    assert fetcher.is_there(entry)
     assert (told[0], told[-1]) == ((0, len(ISO)), (len(ISO), len(ISO)))
-    with opened(keeper, entry) as base:
+    with opened(fetcher, entry) as base:
         assert base.sha256 == SHA256
     assert bench.names() == {entry.file_name, f"{entry.file_name}.json"}
 
@@ -120,28 +120,28 @@ def test_an_image_is_fetched_verified_and_opened(bench: Bench) -> None:
 def test_what_fails_is_set_aside_with_the_reason_and_fetched_again(
     bench: Bench, content: bytes, sha256: str | None, reason: str
 ) -> None:
-    entry, keeper = bench.entry(content, sha256), bench.keeper()
-    keeper.obtain(entry)
+    entry, fetcher = bench.entry(content, sha256), bench.fetcher()
+    fetcher.fetch_if_absent(entry)
     with pytest.raises(BaseImageError, match=reason):
-        keeper.open(entry)
+        fetcher.open(entry)
     assert not bench.path_of(entry).exists()
     assert (bench.path / f"{entry.file_name}.refused").read_bytes() == content
-    assert keeper.data_dir.refused(entry.file_name)
+    assert fetcher.data_dir.refused(entry.file_name)
     bench.origin.answers["/a.iso"] = [Resource(ISO)]
-    keeper.obtain(entry)
-    with opened(keeper, attrs.evolve(entry, sha256=SHA256)) as base:
+    fetcher.fetch_if_absent(entry)
+    with opened(fetcher, attrs.evolve(entry, sha256=SHA256)) as base:
         assert base.sha256 == SHA256
 
 
 def test_what_was_put_there_by_hand_is_taken_but_not_set_aside(bench: Bench) -> None:
-    entry, keeper = bench.entry(), bench.keeper()
+    entry, fetcher = bench.entry(), bench.fetcher()
     bench.path_of(entry).write_bytes(ISO[:-2048])
-    keeper.obtain(entry)
+    fetcher.fetch_if_absent(entry)
     with pytest.raises(BaseImageError):
-        keeper.open(entry)
+        fetcher.open(entry)
     assert bench.path_of(entry).read_bytes() == ISO[:-2048]
     bench.path_of(entry).write_bytes(ISO)
-    with opened(keeper, entry) as base:
+    with opened(fetcher, entry) as base:
         assert base.sha256 == SHA256
     assert not bench.origin.asked
 
@@ -149,17 +149,17 @@ def test_what_was_put_there_by_hand_is_taken_but_not_set_aside(bench: Bench) -> 
 def test_the_second_process_uses_what_the_first_one_fetches(bench: Bench) -> None:
     entry = attrs.evolve(bench.entry())
     bench.origin.answers["/a.iso"] = [Answer(ISO[:9], promised=len(ISO), hold=True), Resource(ISO)]
-    first, second = bench.keeper(), bench.keeper()
+    first, second = bench.fetcher(), bench.fetcher()
     failed = []
 
     def fetch() -> None:
         try:
-            first.obtain(entry)
+            first.fetch_if_absent(entry)
         except Unavailable as error:
             failed.append(error)
-        first.obtain(entry)
+        first.fetch_if_absent(entry)
 
-    threads = [threading.Thread(target=fetch), threading.Thread(target=second.obtain, args=(entry,))]
+    threads = [threading.Thread(target=fetch), threading.Thread(target=second.fetch_if_absent, args=(entry,))]
     threads[0].start()
     bench.origin.held.wait()
     threads[1].start()
@@ -174,9 +174,9 @@ def test_the_second_process_uses_what_the_first_one_fetches(bench: Bench) -> Non
 
 def test_one_without_room_fails_and_does_not_begin(bench: Bench) -> None:
     entry = bench.entry()
-    keeper = attrs.evolve(bench.keeper(), data_dir=DataDir(bench.path, max_bytes=len(ISO)))
+    fetcher = attrs.evolve(bench.fetcher(), data_dir=DataDir(bench.path, max_bytes=len(ISO)))
     with pytest.raises(Unavailable, match=f"there is no room: {len(ISO)} bytes are missing"):
-        keeper.obtain(entry)
+        fetcher.fetch_if_absent(entry)
     assert sum(path.stat().st_size for path in bench.path.iterdir()) < 4096
 
 
@@ -200,43 +200,43 @@ def large() -> bytes:
 
 def test_what_rotted_is_found_in_the_background_and_fetched_again(bench: Bench) -> None:
     content = large()
-    entry, keeper = bench.entry(content), bench.keeper()
-    keeper.obtain(entry)
-    with opened(keeper, entry) as base:
-        keeper.recheck(entry, base)
+    entry, fetcher = bench.entry(content), bench.fetcher()
+    fetcher.fetch_if_absent(entry)
+    with opened(fetcher, entry) as base:
+        fetcher.recheck(entry, base)
     offset = len(content) // 2 + 40_000  # between two samples
     rot(bench.path_of(entry), offset)
-    with opened(bench.keeper(), entry) as base:
+    with opened(bench.fetcher(), entry) as base:
         assert base.sha256 == hashlib.sha256(content).hexdigest()  # by size, time and sample
         with pytest.raises(BaseImageError, match=r"content changed \(corruption\?\): its SHA-256 was"):
-            keeper.recheck(entry, base)
+            fetcher.recheck(entry, base)
     assert (bench.path / f"{entry.file_name}.refused").exists()
-    keeper.obtain(entry)
+    fetcher.fetch_if_absent(entry)
     assert bench.path_of(entry).read_bytes() == content
-    with opened(keeper, entry) as base:
-        keeper.recheck(entry, base)
+    with opened(fetcher, entry) as base:
+        fetcher.recheck(entry, base)
 
 
 def test_what_another_process_has_fetched_again_stays(bench: Bench) -> None:
-    entry, keeper = bench.entry(), bench.keeper()
-    keeper.obtain(entry)
-    with opened(keeper, entry) as base:
+    entry, fetcher = bench.entry(), bench.fetcher()
+    fetcher.fetch_if_absent(entry)
+    with opened(fetcher, entry) as base:
         rot(bench.path_of(entry), 9)
-        keeper.data_dir.set_aside(entry.file_name, "content changed")
-        keeper.obtain(entry)
+        fetcher.data_dir.set_aside(entry.file_name, "content changed")
+        fetcher.fetch_if_absent(entry)
         with pytest.raises(BaseImageError, match="content changed"):
-            keeper.recheck(entry, base)
+            fetcher.recheck(entry, base)
     assert bench.path_of(entry).read_bytes() == ISO
 
 
 def test_who_stops_is_not_held_up_by_a_check_in_the_background(bench: Bench) -> None:
-    entry, keeper = bench.entry(), bench.keeper()
-    keeper.obtain(entry)
-    with opened(keeper, entry) as base:
-        keeper.interruption.interrupt()
+    entry, fetcher = bench.entry(), bench.fetcher()
+    fetcher.fetch_if_absent(entry)
+    with opened(fetcher, entry) as base:
+        fetcher.interruption.interrupt()
         with pytest.raises(Interrupted):
-            keeper.recheck(entry, base)
-    assert keeper.path(entry).exists()
+            fetcher.recheck(entry, base)
+    assert fetcher.path(entry).exists()
 
 
 # Signatures.
@@ -269,12 +269,12 @@ def test_a_signature_is_fetched_and_checked_once(
     keys, signature = signed(gpg_home)
     entry = attrs.evolve(bench.entry(), url=bench.origin.url("/a.iso?token=1"))
     bench.origin.serve("/a.iso.sig", Resource(signature))
-    keeper = bench.keeper(keys)
-    keeper.obtain(entry)
+    fetcher = bench.fetcher(keys)
+    fetcher.fetch_if_absent(entry)
     assert [asked.target for asked in bench.origin.asked] == ["/a.iso?token=1", "/a.iso.sig?token=1"]
     for _ in range(2):
-        assert keeper.is_there(entry)
-        with opened(keeper, entry) as base:
+        assert fetcher.is_there(entry)
+        with opened(fetcher, entry) as base:
             assert base.sha256 == SHA256
         monkeypatch.setenv("PATH", "/nowhere")
     assert (bench.path / f"{entry.file_name}.sig").read_bytes() == signature
@@ -287,15 +287,15 @@ def test_what_is_not_signed_is_not_served_and_both_are_fetched_again(
     keys, signature = signed(gpg_home)
     entry = bench.entry(build_live_iso(created=None) if wrong == "image" else ISO)
     bench.origin.serve("/a.iso.sig", Resource(b"nonsense" if wrong == "signature" else signature))
-    keeper = bench.keeper(keys)
-    keeper.obtain(entry)
+    fetcher = bench.fetcher(keys)
+    fetcher.fetch_if_absent(entry)
     with pytest.raises(BaseImageError, match="its OpenPGP signature is not good"):
-        keeper.open(entry)
-    assert not keeper.is_there(entry)
+        fetcher.open(entry)
+    assert not fetcher.is_there(entry)
     bench.origin.answers["/a.iso"] = [Resource(ISO)]
     bench.origin.answers["/a.iso.sig"] = [Resource(signature)]
-    keeper.obtain(entry)
-    with opened(keeper, entry) as base:
+    fetcher.fetch_if_absent(entry)
+    with opened(fetcher, entry) as base:
         assert base.sha256 == SHA256
 
 
@@ -304,25 +304,25 @@ def test_what_is_not_signed_is_not_served_and_both_are_fetched_again(
 )
 def test_without_a_signature_nothing_is_served(bench: Bench, gpg_home: Path, answer: Answer) -> None:
     keys, _ = signed(gpg_home)
-    entry, keeper = bench.entry(), bench.keeper(keys)
+    entry, fetcher = bench.entry(), bench.fetcher(keys)
     bench.origin.serve("/a.iso.sig", answer)
     with pytest.raises(Unavailable, match=r"answered 404|more than 65536 bytes"):
-        keeper.obtain(entry)
-    assert not keeper.is_there(entry)
+        fetcher.fetch_if_absent(entry)
+    assert not fetcher.is_there(entry)
     with pytest.raises(
         BaseImageError, match=r"has no OpenPGP signature .*\.iso\.sig, but SIGNING_KEYS is set"
     ):
-        keeper.open(entry)
+        fetcher.open(entry)
 
 
 def test_a_file_has_its_signature_beside_it(bench: Bench, gpg_home: Path, tmp_path: Path) -> None:
     keys, signature = signed(gpg_home)
     (tmp_path / "local.iso").write_bytes(ISO)
     entry = OsImage("1", "x86_64", "full-iso", ("4.17",), (tmp_path / "local.iso").as_uri())
-    keeper = bench.keeper(keys)
+    fetcher = bench.fetcher(keys)
     with pytest.raises(BaseImageError, match=r"has no OpenPGP signature local\.iso\.sig"):
-        keeper.open(entry)
+        fetcher.open(entry)
     (tmp_path / "local.iso.sig").write_bytes(signature)
-    with opened(keeper, entry) as base:
+    with opened(fetcher, entry) as base:
         assert base.sha256 == SHA256
     assert (tmp_path / "local.iso").exists()

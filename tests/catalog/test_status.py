@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from image_service.catalog.lifecycle.status import ImageStatus, State, render_statuses
+from image_service.catalog.lifecycle.status import BaseImageState, ImageStatus, render_statuses
 from image_service.settings.os_images import OsImage
 
 ENTRY = OsImage("9.6.1-0", "x86_64", "full-iso", ("4.19",), "https://origin.test/base.iso")
@@ -20,7 +20,7 @@ def told(*statuses: ImageStatus) -> list[dict[str, object]]:
 
 
 def test_all_that_is_known_is_told() -> None:
-    ready = ImageStatus(ENTRY, State.READY, "", 7, 7, 7, "ab" * 32)
+    ready = ImageStatus(ENTRY, BaseImageState.READY, "", 7, 7, 7, "ab" * 32)
     assert told(ready) == [
         {
             "version": "9.6.1-0",
@@ -41,7 +41,9 @@ def test_all_that_is_known_is_told() -> None:
 
 
 def test_a_failure_has_its_reason_and_the_next_try() -> None:
-    (failed,) = told(ImageStatus(ENTRY, State.FAILED, "cable cut", 3, None, retry_at=1_700_000_000.9))
+    (failed,) = told(
+        ImageStatus(ENTRY, BaseImageState.FAILED, "cable cut", 3, None, retry_at=1_700_000_000.9)
+    )
     assert (failed["state"], failed["reason"]) == ("failed", "cable cut")
     assert (failed["bytes_done"], failed["bytes_total"], failed["size"]) == (3, None, None)
     assert failed["retry_at"] == "2023-11-14T22:13:20Z"
@@ -49,14 +51,14 @@ def test_a_failure_has_its_reason_and_the_next_try() -> None:
 
 def test_each_openshift_version_of_an_image_is_told_as_in_the_configuration() -> None:
     entry = OsImage("1", "x86_64", "full-iso", ("4.19", "4.18"), "file:///a%20b.iso")
-    images = told(ImageStatus(entry, State.WAITING), ImageStatus(ENTRY, State.WAITING))
+    images = told(ImageStatus(entry, BaseImageState.WAITING), ImageStatus(ENTRY, BaseImageState.WAITING))
     assert [image["openshift_version"] for image in images] == ["4.19", "4.18", "4.19"]
     assert images[0]["url"] == "file:///a%20b.iso"
 
 
 def test_no_credential_of_a_url_is_told() -> None:
     url = "https://user:top@secret@origin.test:8443/a/base.iso?X-Sig=top-secret#top-secret"
-    (image,) = told(ImageStatus(OsImage("1", "x86_64", "full-iso", ("4",), url), State.WAITING))
+    (image,) = told(ImageStatus(OsImage("1", "x86_64", "full-iso", ("4",), url), BaseImageState.WAITING))
     assert image["url"] == "https://origin.test:8443/a/base.iso"
 
 

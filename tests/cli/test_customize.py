@@ -189,7 +189,7 @@ def derived(base: Path, customization: Customization, openshift: str = "4.17") -
     """What the service would send of a minimal ISO that it has derived."""
     with tempfile.TemporaryDirectory() as directory, opened(base, openshift) as image:
         files = DerivedFiles(DataDir(Path(directory)), Interruption())
-        template = files.minimal_iso(image)
+        template = files.get_minimal_iso(image)
         image_sent = sent(derived_minimal_canvas(image, template, URL), customization)
         os.close(template.file.descriptor)
     return image_sent

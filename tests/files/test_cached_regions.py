@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
 from image_service.files.base_file import BaseFile
-from image_service.files.cached_regions import LASTING_SECONDS, MAX_REGIONS, REGION_BYTES, Regions
+from image_service.files.cached_regions import LASTING_SECONDS, MAX_REGIONS, REGION_BYTES, CachedRegions
 
 SIZE = 3 * REGION_BYTES - 1000
 KIB = 1024
@@ -26,10 +26,10 @@ class World:
     looked_at: list[tuple[int, int]] = attrs.field(factory=list)
     clock: Clock = attrs.field(factory=Clock)
     file: BaseFile = attrs.field(factory=lambda: BaseFile(7, SIZE, "base.iso"))
-    regions: Regions = attrs.field(init=False)
+    regions: CachedRegions = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.regions = Regions(self.clock, self._is_resident)
+        self.regions = CachedRegions(self.clock, self._is_resident)
 
     def _is_resident(self, file: BaseFile, offset: int, length: int) -> bool:
         assert file is self.file

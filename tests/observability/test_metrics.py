@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from image_service.catalog.lifecycle.status import State
+from image_service.catalog.lifecycle.status import BaseImageState
 from image_service.http.routes import ImageRoute, MirrorRoute, parse_route
 from image_service.observability.declarations import (
     ABORT_REASONS,
@@ -237,7 +237,7 @@ def test_a_gauge_that_there_is_not_cannot_be_watched() -> None:
 
 
 def test_base_images_are_counted_by_every_state_that_they_can_be_in() -> None:
-    assert set(BASE_IMAGE_STATES) == {state.value for state in State}
+    assert set(BASE_IMAGE_STATES) == {state.value for state in BaseImageState}
     metrics = Metrics()
     metrics.watch_each("base_images", lambda: ["ready", "ready", "refused"])
     name = "assisted_image_service_base_images"

@@ -67,8 +67,8 @@ class CountingCatalog:
     images: dict[tuple[str, str, Kind], BaseImage]
     asked: Counter[tuple[str, str, Kind]] = attrs.field(factory=Counter)
 
-    def find(self, version: str, architecture: str, kind: Kind) -> BaseImage:
-        """As ``Catalog.find``."""
+    def find_base_image(self, version: str, architecture: str, kind: Kind) -> BaseImage:
+        """As ``Catalog.find_base_image``."""
         self.asked[version, architecture, kind] += 1
         if (version, architecture, kind.base_kind) in self.images:
             return self.images[version, architecture, kind.base_kind]
@@ -95,13 +95,13 @@ class HeldTemplates:
     iso: BaseImage | None = None
     archive: NmstateImage | None = None
 
-    def minimal_iso(self, base: BaseImage) -> BaseImage:
+    def get_minimal_iso(self, base: BaseImage) -> BaseImage:
         """As ``Templates.minimal_iso``."""
         if self.iso is None:
             raise Unavailable(f"a minimal ISO of {base.name} is being made", retry_after_seconds=5)
         return self.iso
 
-    def nmstate(self, base: BaseImage) -> NmstateImage:
+    def get_nmstate_image(self, base: BaseImage) -> NmstateImage:
         """As ``Templates.nmstate``."""
         if self.archive is None:
             raise Unavailable(f"nmstatectl of {base.name} is being read", retry_after_seconds=5)

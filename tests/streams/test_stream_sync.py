@@ -35,13 +35,13 @@ class World:
     named: Mapping[tuple[str, str], str] = attrs.field(factory=dict)
     updates: int = 0
 
-    def replace(self, entries: Iterable[OsImage]) -> None:
+    def replace_images(self, entries: Iterable[OsImage]) -> None:
         self.entries = tuple(entries)
 
-    def alias(self, aliases: Mapping[tuple[str, str], str]) -> None:
+    def set_aliases(self, aliases: Mapping[tuple[str, str], str]) -> None:
         self.named = aliases
 
-    def is_ready(self, version: str, architecture: str) -> bool:
+    def has_ready_image(self, version: str, architecture: str) -> bool:
         return architecture == "x86_64" and version in self.ready
 
     def move_aliases(self, is_ready: Callable[[Release], bool]) -> None:

@@ -24,7 +24,7 @@ from image_service.coreos.boot_config import (
 from image_service.coreos.kargs_areas import KARGS_JSON
 from image_service.coreos.live_iso import MINISO_FILE, RAMDISK_FILE, ROOTFS_FILE
 from image_service.errors import BaseImageError, FileNotInImage
-from image_service.files.atomic import made, scratch_directory
+from image_service.files.atomic import atomic_target, scratch_directory
 from image_service.formats.iso9660 import read_iso9660
 from image_service.formats.reading import read_exactly
 
@@ -82,7 +82,7 @@ def derive(
         raise BaseImageError(f"{base.architecture} loads one initrd, behind which there can be no others")
     iso = read_iso9660(base.file.read_at, base.file.size)
     boot = _derive_boot_configs(base, iso, [RAMDISK_FILE, *([NMSTATE_FILE] if nmstate else [])])
-    with made(target) as temporary, scratch_directory(scratch) as directory:
+    with atomic_target(target) as temporary, scratch_directory(scratch) as directory:
         added = _write_files(boot, directory)
         if nmstate:
             added[NMSTATE_FILE] = nmstate

@@ -21,7 +21,7 @@ from image_service.concurrency.interruption import Interruption  # noqa: TC001 -
 from image_service.coreos.live_iso import read_live_iso
 from image_service.coreos.rootfs import nmstate_archive, read_nmstatectl
 from image_service.errors import BaseImageError
-from image_service.files.atomic import written
+from image_service.files.atomic import atomic_write
 from image_service.files.base_file import BaseFile
 from image_service.images.base import BaseImage, NmstateImage
 
@@ -49,7 +49,7 @@ class DerivedFiles:
     data_dir: DataDir
     interruption: Interruption
 
-    def minimal_iso(self, base: BaseImage) -> BaseImage:
+    def get_minimal_iso(self, base: BaseImage) -> BaseImage:
         """Give a minimal ISO with room for a ramdisk, and nmstatectl where the base needs it.
 
         Args:
@@ -76,7 +76,7 @@ class DerivedFiles:
             layout = read_live_iso(partial(self._read_at, file), file.size)
             return attrs.evolve(base, file=file.duplicate(), layout=layout, sha256=digest)
 
-    def nmstate(self, base: BaseImage) -> NmstateImage:
+    def get_nmstate_image(self, base: BaseImage) -> NmstateImage:
         """Give an initrd that has nmstatectl and nothing else.
 
         Args:
@@ -118,7 +118,7 @@ class DerivedFiles:
         if rootfs is None:
             raise BaseImageError(f"{base.name} has no rootfs to take nmstatectl from")
         archive = nmstate_archive(read_nmstatectl(partial(self._read_at, base.file), rootfs))
-        with written(path) as file:
+        with atomic_write(path) as file:
             file.write(archive)
 
     def _read_at(self, file: BaseFile, offset: int, length: int) -> bytes:

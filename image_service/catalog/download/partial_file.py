@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Self
 
 import attrs
 
-from image_service.files.atomic import written
+from image_service.files.atomic import atomic_write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,7 +127,7 @@ class PartialFile:
         self._file.flush()
         os.fsync(self._file.fileno())
         state = _State(self._source, self.representation, self.length, self.complete)
-        with written(self._memory) as memory:
+        with atomic_write(self._memory) as memory:
             memory.write(json.dumps(_members(state)).encode())
         self._synced, self._synced_at = self.length, time.monotonic()
 

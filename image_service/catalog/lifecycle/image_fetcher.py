@@ -56,7 +56,7 @@ class ImageFetcher:
         complete = path.exists() and (self.keys is None or signature_path(path).exists())
         return entry.local_path is not None or complete
 
-    def obtain(self, entry: OsImage, progress: Progress = lambda *_: None) -> None:
+    def fetch_if_absent(self, entry: OsImage, progress: Progress = lambda *_: None) -> None:
         """Make an image be there, if need be by fetching it.
 
         Args:

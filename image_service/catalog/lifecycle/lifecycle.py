@@ -21,7 +21,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger, LogLevel
 from twisted.python.threadpool import ThreadPool  # noqa: TC002 - same
 
-from image_service.catalog.lifecycle.status import ImageStatus, State
+from image_service.catalog.lifecycle.status import BaseImageState, ImageStatus
 from image_service.concurrency.backoff import Backoff  # noqa: TC001 - same
 from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import BaseImageError, Unavailable
@@ -41,7 +41,7 @@ BUSY_RETRY_AFTER_SECONDS = 10
 REFUSED_RETRY_AFTER_SECONDS = 3600  # takes an operator
 RECHECK_AFTER_SECONDS = 60.0  # when the service has come up
 
-_LEVELS = {State.FAILED: LogLevel.warn, State.REFUSED: LogLevel.error}
+_LEVELS = {BaseImageState.FAILED: LogLevel.warn, BaseImageState.REFUSED: LogLevel.error}
 
 
 @attrs.frozen(eq=False)
@@ -90,7 +90,7 @@ class BaseImageLifecycle:
     def __init__(self, entry: OsImage, means: LifecycleDependencies) -> None:
         self.entry = entry
         self.kind = Kind(entry.image_type)
-        self.state = State.WAITING
+        self.state = BaseImageState.WAITING
         self.attempted = False
         """Whether the first attempt is over."""
         self.base: BaseImage | None = None
@@ -127,8 +127,8 @@ class BaseImageLifecycle:
         await self._running
         await self._rechecking
         self._let_go()
-        if self.state is not State.STOPPED:
-            self._change(State.STOPPED)
+        if self.state is not BaseImageState.STOPPED:
+            self._change(BaseImageState.STOPPED)
 
     @property
     def status(self) -> ImageStatus:
@@ -149,7 +149,7 @@ class BaseImageLifecycle:
     def refusal(self) -> Unavailable | BaseImageError:
         """Say why it cannot be served, and when to ask again."""
         name = self.entry.file_name
-        if self.state is State.REFUSED:
+        if self.state is BaseImageState.REFUSED:
             return BaseImageError(
                 f"{name} was refused: {self._reason}", retry_after_seconds=REFUSED_RETRY_AFTER_SECONDS
             )
@@ -161,7 +161,7 @@ class BaseImageLifecycle:
 
     def _progress(self) -> str:
         done, total = self._transferred
-        if self.state is not State.DOWNLOADING or not (done or total):
+        if self.state is not BaseImageState.DOWNLOADING or not (done or total):
             return ""
         return f"{done} bytes" if total is None else f"{done} of {total} bytes"
 
@@ -172,7 +172,7 @@ class BaseImageLifecycle:
                 self._take(await self._obtain())
             await self._derive()
         except Interrupted:
-            self._change(State.STOPPED)
+            self._change(BaseImageState.STOPPED)
         except BaseImageError as error:
             self._refuse(error.detail)
         except Unavailable as error:
@@ -181,10 +181,10 @@ class BaseImageLifecycle:
             self._fail(error.strerror or str(error))
         except Exception:  # noqa: BLE001 - a fault of ours in reading one image must not harm the others
             self._log.failure("base image {image} met a fault", image=self.entry.file_name)
-            self._change(State.REFUSED, "reading it met a fault of this service; the log has it")
+            self._change(BaseImageState.REFUSED, "reading it met a fault of this service; the log has it")
         else:
             self._failures = 0
-            self._change(State.READY)
+            self._change(BaseImageState.READY)
             self._plan_recheck()
         self.attempted = True
         self._means.changed()
@@ -198,13 +198,13 @@ class BaseImageLifecycle:
                 if self._keeper.is_there(self.entry):  # not ours to fetch again
                     raise
         self._is_rechecked = True
-        obtain = partial(self._keeper.obtain, self.entry, self._note)
-        await self._means.downloads.run(self._in_thread, State.DOWNLOADING, obtain)
+        obtain = partial(self._keeper.fetch_if_absent, self.entry, self._note)
+        await self._means.downloads.run(self._in_thread, BaseImageState.DOWNLOADING, obtain)
         return await self._verify()
 
     def _verify(self) -> Deferred[BaseImage]:
         verify = partial(self._keeper.open, self.entry)
-        return self._means.verifications.run(self._in_thread, State.VERIFYING, verify)
+        return self._means.verifications.run(self._in_thread, BaseImageState.VERIFYING, verify)
 
     def _take(self, base: BaseImage) -> None:
         self._means.files.own(base.file)
@@ -214,7 +214,7 @@ class BaseImageLifecycle:
     async def _derive(self) -> None:
         derived = self._means.derive(self.base) if self.base else None
         if derived is not None:
-            self._change(State.DERIVING)
+            self._change(BaseImageState.DERIVING)
             await derived
 
     def _plan_recheck(self) -> None:
@@ -249,7 +249,7 @@ class BaseImageLifecycle:
     def _refuse(self, reason: str, retry_after: int | None = REFUSED_RETRY_AFTER_SECONDS) -> None:
         """What was fetched is fetched again, though not at once: its origin has to be mended first."""
         if self._keeper.is_there(self.entry):  # not ours to fetch again
-            self._change(State.REFUSED, reason)
+            self._change(BaseImageState.REFUSED, reason)
         else:
             self._fail(reason, retry_after)
 
@@ -258,7 +258,7 @@ class BaseImageLifecycle:
             self._means.superseded(self.base)
         self.base = None
 
-    def _in_thread(self, state: State, work: Callable[[], T]) -> Deferred[T]:
+    def _in_thread(self, state: BaseImageState, work: Callable[[], T]) -> Deferred[T]:
         self._change(state)
         return deferToThreadPool(self._means.reactor, self._means.pool, work)
 
@@ -272,9 +272,9 @@ class BaseImageLifecycle:
         if not self._interruption.is_set:
             seconds = self._means.backoff.delay_seconds(self._failures, retry_after_seconds)
             self._retry = self._means.clock.callLater(seconds, self.begin)
-        self._change(State.FAILED, reason)
+        self._change(BaseImageState.FAILED, reason)
 
-    def _change(self, state: State, reason: str = "") -> None:
+    def _change(self, state: BaseImageState, reason: str = "") -> None:
         """Go over to another state: one line in the log."""
         self.state, self._reason = state, reason
         self._log.emit(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from image_service.settings.os_images import OsImage
 
 
-class State(enum.Enum):
+class BaseImageState(enum.Enum):
     """How far a base image has come."""
 
     WAITING = "waiting"
@@ -45,7 +45,7 @@ class ImageStatus:
     """
 
     entry: OsImage
-    state: State
+    state: BaseImageState
     reason: str = ""
     bytes_done: int = 0
     bytes_total: int | None = None

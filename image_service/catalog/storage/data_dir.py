@@ -19,7 +19,7 @@ from image_service.catalog.download.partial_file import state_path
 from image_service.catalog.storage.manifest import Entry, Identity, read_manifest, write_manifest
 from image_service.concurrency.file_locks import FileLocks
 from image_service.concurrency.interruption import Interruption
-from image_service.files.atomic import publish, remove_leftovers
+from image_service.files.atomic import publish_file, remove_temporary_files
 from image_service.files.disk_quota import DiskQuota
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class DataDir:
             locks = FileLocks(directory / LOCKS)
             alone = locks.alone()
             if alone is not None:
-                remove_leftovers(directory)
+                remove_temporary_files(directory)
             self._presences.append(locks.present(alone, Interruption()))
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class DataDir:
             partial.unlink()
         else:
             self.record(image, partial, path.name)
-            publish(partial, path)
+            publish_file(partial, path)
         state_path(partial).unlink(missing_ok=True)
         return path
 
@@ -204,7 +204,7 @@ class DataDir:
             for image in set(images) & entries.keys():
                 entries[image].referred = self._now()
 
-    def collect(self, kept: Iterable[str]) -> list[str]:
+    def collect_garbage(self, kept: Iterable[str]) -> list[str]:
         """Remove what was made here and no configuration has had for the retention.
 
         Args:
@@ -220,7 +220,7 @@ class DataDir:
         due = [image for image, entry in entries.items() if image not in kept and entry.referred <= old]
         return [image for image in due if self._remove(image, old)]
 
-    def remove(self, image: str) -> bool:
+    def remove_image(self, image: str) -> bool:
         """Remove what was made here of an image, whoever has it configured.
 
         Args:

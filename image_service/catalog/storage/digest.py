@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING
 
 from image_service.errors import BaseImageError, Unavailable
-from image_service.files.atomic import written
+from image_service.files.atomic import atomic_write
 from image_service.files.base_file import ShortReadError
 
 if TYPE_CHECKING:
@@ -68,7 +68,10 @@ class Sidecar:
             raise Unavailable("changed while it was read")
         ctime_ns = os.fstat(self._file.descriptor).st_ctime_ns
         self._known |= {**self._identity, "ctime_ns": ctime_ns, "sample": self._sample, name: digest}
-        with contextlib.suppress(OSError), written(self._path) as target:  # the next start takes it again
+        with (
+            contextlib.suppress(OSError),
+            atomic_write(self._path) as target,
+        ):  # the next start takes it again
             target.write(json.dumps(self._known).encode())
 
 

@@ -6,7 +6,7 @@ import re
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from image_service.catalog.lifecycle.status import ImageStatus, State
+from image_service.catalog.lifecycle.status import BaseImageState, ImageStatus
 from image_service.catalog.storage.data_dir import MANIFEST
 from image_service.catalog.storage.digest import Sidecar
 from image_service.catalog.storage.manifest import read_manifest
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(f"rhcos-({'|'.join(TYPES)})-({VERSION.pattern})-({ARCHITECTURE.pattern})\\.iso")
 
 
-def list_holdings(directory: Path, configured: Iterable[OsImage]) -> tuple[ImageStatus, ...]:
+def list_stored_images(directory: Path, configured: Iterable[OsImage]) -> tuple[ImageStatus, ...]:
     """Tell what there is of each image.
 
     Args:
@@ -56,14 +56,14 @@ def _status(directory: Path, entry: OsImage) -> ImageStatus:
     if path.is_file():
         return _status_of_file(entry, path, directory / f"{entry.file_name}.json")
     if partial.is_file():
-        return ImageStatus(entry, State.WAITING, "fetched in part", partial.stat().st_size)
+        return ImageStatus(entry, BaseImageState.WAITING, "fetched in part", partial.stat().st_size)
     if refused:
-        return ImageStatus(entry, State.REFUSED, refused)
-    return ImageStatus(entry, State.WAITING, "not there")
+        return ImageStatus(entry, BaseImageState.REFUSED, refused)
+    return ImageStatus(entry, BaseImageState.WAITING, "not there")
 
 
 def _status_of_file(entry: OsImage, path: Path, sidecar: Path) -> ImageStatus:
     with closing(BaseFile.open(path)) as file:
         digest = Sidecar(sidecar, file).get("sha256")
-    state, reason = (State.READY, "") if digest else (State.WAITING, "not verified")
+    state, reason = (BaseImageState.READY, "") if digest else (BaseImageState.WAITING, "not verified")
     return ImageStatus(entry, state, reason, file.size, file.size, file.size, digest)

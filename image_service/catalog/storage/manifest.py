@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.files.atomic import written
+from image_service.files.atomic import atomic_write
 
 if TYPE_CHECKING:
     import os
@@ -89,7 +89,7 @@ def write_manifest(path: Path, entries: Mapping[str, Entry]) -> None:
         OSError: it cannot be written.
     """
     images = {image: attrs.asdict(entry) for image, entry in entries.items()}
-    with written(path) as file:
+    with atomic_write(path) as file:
         file.write(json.dumps({"version": VERSION, "images": images}, indent=1).encode())
 
 

@@ -40,7 +40,7 @@ RETRY_SECONDS = 60.0  # after an attempt that failed
 BUSY_RETRY_AFTER_SECONDS = 5
 
 
-class Templates:
+class DerivedImages:
     """The minimal ISOs, and the initrds with nmstatectl, that are derived from base images.
 
     Args:
@@ -55,8 +55,8 @@ class Templates:
         self._thread.start()
         files = DerivedFiles(data_dir, self._interruption)
         worker = _Worker(reactor, clock, self._thread, self._interruption)
-        self._minimal_isos = _Shelf("the minimal ISO", files.minimal_iso, worker)
-        self._nmstates = _Shelf("the initrd with nmstatectl", files.nmstate, worker)
+        self._minimal_isos = _Shelf("the minimal ISO", files.get_minimal_iso, worker)
+        self._nmstates = _Shelf("the initrd with nmstatectl", files.get_nmstate_image, worker)
 
     def prepare(self, base: BaseImage) -> None:
         """Begin with what images of this base will need.
@@ -96,7 +96,7 @@ class Templates:
         if not virtual and base.architecture not in WITHOUT_MINIMAL_ISO:
             yield self._minimal_isos
 
-    def minimal_iso(self, base: BaseImage) -> BaseImage:
+    def get_minimal_iso(self, base: BaseImage) -> BaseImage:
         """Give a minimal ISO with room for a ramdisk, and with nmstatectl where the base needs it.
 
         Args:
@@ -111,7 +111,7 @@ class Templates:
         """
         return self._minimal_isos.take(base)
 
-    def nmstate(self, base: BaseImage) -> NmstateImage:
+    def get_nmstate_image(self, base: BaseImage) -> NmstateImage:
         """Give an initrd that has nmstatectl and nothing else.
 
         Args:

@@ -17,7 +17,7 @@ from zope.interface import implementer
 
 from image_service.catalog.derived import derived_files
 from image_service.catalog.derived.derivation import DERIVATION_VERSION
-from image_service.catalog.derived.templates import RETRY_SECONDS, Templates
+from image_service.catalog.derived.derived_images import RETRY_SECONDS, DerivedImages
 from image_service.catalog.storage.data_dir import LOCKS, MANIFEST, DataDir
 from image_service.concurrency.interruption import Interrupted
 from image_service.errors import Unavailable
@@ -83,12 +83,12 @@ class Bench:
     iso: Path
     data_dir: Path
     told: LoggedRequest
-    started: list[Templates]
+    started: list[DerivedImages]
     opened: list[int]
 
-    def start(self) -> Templates:
+    def start(self) -> DerivedImages:
         """As at a start of the service."""
-        templates = Templates(self.reactor, self.clock, DataDir(self.data_dir))
+        templates = DerivedImages(self.reactor, self.clock, DataDir(self.data_dir))
         self.started.append(templates)
         return templates
 
@@ -139,10 +139,10 @@ async def test_who_asks_too_soon_is_told_when_to_come_back(bench: Bench) -> None
     base, templates = bench.open(), bench.start()
     for _ in range(2):
         with pytest.raises(Unavailable, match=re.escape(f"{MINIMAL_ISO_NAME} is being made")) as refusal:
-            templates.minimal_iso(base)
+            templates.get_minimal_iso(base)
         assert refusal.value.retry_after_seconds == 5
     await bench.told.until("is ready")
-    template = templates.minimal_iso(base)
+    template = templates.get_minimal_iso(base)
 
     image = os.pread(template.file.descriptor, template.file.size, 0)
     assert template.sha256 == hashlib.sha256(image).hexdigest()
@@ -163,11 +163,11 @@ async def test_what_was_prepared_is_there(bench: Bench) -> None:
     await bench.told.until("is ready")
     await bench.told.until("is ready")
 
-    nmstate = templates.nmstate(base)
+    nmstate = templates.get_nmstate_image(base)
     archive = os.pread(nmstate.file.descriptor, nmstate.file.size, 0)
     assert NMSTATECTL in gzip.decompress(archive)
     assert nmstate.sha256 == hashlib.sha256(archive).hexdigest()
-    assert templates.minimal_iso(base).layout.customized is None
+    assert templates.get_minimal_iso(base).layout.customized is None
     made = {MINIMAL_ISO, NMSTATE}
     assert bench.names() == made | {f"{name}.json" for name in made}
 
@@ -177,7 +177,7 @@ async def test_without_nmstatectl_there_is_a_minimal_iso_alone(bench: Bench) -> 
     base, templates = bench.open(openshift="4.17"), bench.start()
     templates.prepare(base)
     await bench.told.until("is ready")
-    template = templates.minimal_iso(base)
+    template = templates.get_minimal_iso(base)
     image = os.pread(template.file.descriptor, template.file.size, 0)
     assert "IMAGES/NMSTATE.IMG" not in mastered.files(image)
     assert NMSTATE not in bench.names()
@@ -216,9 +216,9 @@ async def test_what_was_made_is_found_at_the_next_start(
     for _ in range(2):
         templates = bench.start()
         with pytest.raises(Unavailable):
-            templates.minimal_iso(base)
+            templates.get_minimal_iso(base)
         await bench.told.until("is ready")
-        digests.append(templates.minimal_iso(base).sha256)
+        digests.append(templates.get_minimal_iso(base).sha256)
         await templates.stop()
         monkeypatch.setenv("PATH", "/nowhere")  # nothing can be made any more
     assert digests[0] == digests[1]
@@ -248,7 +248,7 @@ async def test_what_was_made_of_another_is_made_anew(
     with (bench.data_dir / MINIMAL_ISO).open("rb"):  # or the new file might get the number of the old one
         templates.prepare(base)
         await bench.told.until(f"{MINIMAL_ISO_NAME} is ready")
-    assert templates.minimal_iso(base).layout.ramdisk
+    assert templates.get_minimal_iso(base).layout.ramdisk
     assert (bench.data_dir / MINIMAL_ISO).stat().st_ino != first
 
 
@@ -279,13 +279,13 @@ async def test_a_failure_is_told_for_a_while_and_then_tried_again(
     for passed, left in ((0, 60), (RETRY_SECONDS - 0.5, 1)):
         bench.clock.advance(passed)
         with pytest.raises(Unavailable, match="could not be made: xorriso is not installed") as refusal:
-            templates.minimal_iso(base)
+            templates.get_minimal_iso(base)
         assert refusal.value.retry_after_seconds == left
     bench.clock.advance(0.5)
     with pytest.raises(Unavailable, match="is being made"):
-        templates.minimal_iso(base)
+        templates.get_minimal_iso(base)
     await bench.told.until("is ready")
-    assert templates.minimal_iso(base).layout.ramdisk
+    assert templates.get_minimal_iso(base).layout.ramdisk
 
 
 @ensure_deferred
@@ -296,7 +296,7 @@ async def test_a_base_that_cannot_be_used_is_refused_with_the_reason(bench: Benc
     templates.prepare(base)
     for _ in range(2):
         await bench.told.until("could not be made")
-    for take in (templates.nmstate, templates.minimal_iso):
+    for take in (templates.get_nmstate_image, templates.get_minimal_iso):
         with pytest.raises(Unavailable, match="has no rootfs to take nmstatectl from"):
             take(base)
     assert bench.names() == set()
@@ -312,7 +312,7 @@ async def test_a_fault_of_ours_harms_no_other(
     monkeypatch.setattr(derived_files, "read_nmstatectl", read_nmstatectl)
     base, templates = bench.open(), bench.start()
     with pytest.raises(Unavailable):
-        templates.nmstate(base)
+        templates.get_nmstate_image(base)
     await bench.told.until("could not be made: making it met a fault of this service")
     assert len(logged_failures.flush(KeyError)) == 1
     assert bench.names() == set()
@@ -345,8 +345,8 @@ async def test_who_waits_is_told_when_all_is_there(bench: Bench) -> None:
     derived = templates.derive(base)
     assert derived is not None
     await derived
-    assert templates.nmstate(base).sha256
-    assert templates.minimal_iso(base).layout.ramdisk
+    assert templates.get_nmstate_image(base).sha256
+    assert templates.get_minimal_iso(base).layout.ramdisk
     assert templates.derive(base) is None
 
 
@@ -392,8 +392,8 @@ async def test_what_is_derived_is_closed_with_the_last_reference_to_it_and_its_b
     assert derived is not None
     await derived
     del derived
-    reader = [templates.minimal_iso(bases[0])]
-    descriptors = [reader[0].file.descriptor, templates.nmstate(bases[0]).file.descriptor]
+    reader = [templates.get_minimal_iso(bases[0])]
+    descriptors = [reader[0].file.descriptor, templates.get_nmstate_image(bases[0]).file.descriptor]
     bases.clear()
     while is_open(descriptors[1]):  # until the thread that made it has let go of it, too
         await deferLater(bench.reactor, 0.001)
@@ -419,7 +419,7 @@ async def test_it_does_not_matter_when_the_base_is_closed(bench: Bench) -> None:
     os.close(bench.opened.pop())
     await bench.told.until("is ready")
     await bench.told.until("is ready")
-    template = templates.minimal_iso(base)
+    template = templates.get_minimal_iso(base)
     assert len(os.pread(template.file.descriptor, template.file.size, 0)) == template.file.size
 
 
@@ -442,7 +442,7 @@ async def test_stop_ends_what_is_going_on_and_leaves_nothing(
     assert open_files() == before
     assert sum("is left for the next start" in line for line in bench.told.lines) == 2
     with pytest.raises(Unavailable, match="this service stops"):
-        templates.minimal_iso(base)
+        templates.get_minimal_iso(base)
     await templates.stop()
 
 
@@ -456,7 +456,7 @@ async def test_stop_closes_every_file(bench: Bench) -> None:
     await templates.stop()
     assert open_files() == before
     with pytest.raises(Unavailable, match="this service stops"):
-        templates.nmstate(base)
+        templates.get_nmstate_image(base)
 
 
 def open_files() -> int:
