@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from image_service.catalog.catalog import Catalog
 from image_service.catalog.derived.derived_images import DerivedImages
-from image_service.catalog.download.configured_http import ConfiguredHttp
 from image_service.catalog.download.downloader import Downloader
+from image_service.catalog.download.origin_client import OriginClient
 from image_service.catalog.lifecycle.signature import KeyRing
 from image_service.catalog.storage.data_dir import DataDir
 from image_service.concurrency.backoff import Backoff
@@ -22,7 +22,7 @@ from image_service.standalone.sample import (
     unpack_sample,
 )
 from image_service.streams.mirror import Mirror
-from image_service.streams.mirrored import Preparation
+from image_service.streams.release_preparer import ReleasePreparer
 from image_service.streams.stream_sync import StreamSync
 from image_service.streams.streams import Streams
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from image_service.app.lifecycle import Running
     from image_service.images.base import BaseImage
     from image_service.settings.settings import Settings
-    from image_service.streams.mirrored import MirroredRelease
+    from image_service.streams.release_preparer import MirroredRelease
     from image_service.streams.streams import StreamRelease
 
 COLLECT_SECONDS = 600
@@ -72,14 +72,14 @@ class BaseImages:
         self._settings = settings
         self._running = running
         self.entries = entries
-        self._following: StreamSync | None = None
+        self._sync: StreamSync | None = None
         self._data_dir = DataDir(
             settings.storage.data_dir,
             settings.storage.retention_seconds,
             settings.storage.max_bytes,
             scratch=settings.storage.scratch_dir,
         )
-        self._http = ConfiguredHttp.configured(settings.download, settings.source_urls)
+        self._http = OriginClient.from_settings(settings.download, settings.source_urls)
         self.templates = DerivedImages(reactor, reactor, self._data_dir)
         self.catalog = self._catalog(superseded)
 
@@ -90,7 +90,7 @@ class BaseImages:
             self._reactor,
             self.entries,
             self._data_dir,
-            Downloader(self._http).fetch,
+            Downloader(self._http).download,
             keys=KeyRing.read(settings.catalog.signing_keys) if settings.catalog.signing_keys else None,
             derive=self.templates.derive,
             downloads=settings.download.concurrency,
@@ -134,25 +134,25 @@ class BaseImages:
             settings.streams.sources,
             settings.storage.data_dir,
             refresh_seconds=settings.streams.refresh_seconds if self._leads else _follow_seconds(settings),
-            asks=self._leads,
+            fetches=self._leads,
         )
         mirror = self._start_mirror(streams, base_url)
-        self._following = following = StreamSync(self.entries, self.catalog, streams, mirror)
+        self._sync = sync = StreamSync(self.entries, self.catalog, streams, mirror)
         self._running.push_async_callback(streams.stop)
-        await streams.start(following.offers_changed)
-        self._running.callback(self._stop_following)
+        await streams.start(sync.update_catalog)
+        self._running.callback(self._stop_sync)
         return mirror
 
     def _start_mirror(self, streams: Streams, base_url: str) -> Mirror:
         in_thread, interruption = self._running.in_pool(1, "mirror"), Interruption()
-        preparation = Preparation(
+        preparer = ReleasePreparer(
             self._settings.storage.data_dir, self._http, interruption, self._data_dir.claim
         )
         mirror = Mirror(
             streams,
             self.catalog.find_base_image,
             lambda work: in_thread(partial(in_background, work)),
-            partial(self._prepare, preparation, interruption),
+            partial(self._prepare, preparer, interruption),
             base_url,
         )
         self._running.every(self._settings.streams.refresh_seconds, mirror.update)
@@ -161,19 +161,19 @@ class BaseImages:
         return mirror
 
     def _prepare(
-        self, preparation: Preparation, interruption: Interruption, wanted: StreamRelease, base: BaseImage
+        self, preparer: ReleasePreparer, interruption: Interruption, wanted: StreamRelease, base: BaseImage
     ) -> MirroredRelease:
         """Take turns with other processes: who comes second finds what the first has hashed and fetched."""
         with self._data_dir.lock(f"mirror of {wanted.entry.file_name}", interruption):
-            return preparation.prepare(wanted, base)
+            return preparer.prepare(wanted, base)
 
-    def _stop_following(self) -> None:
+    def _stop_sync(self) -> None:
         """What ends now changes images for the last time."""
-        self._following = None
+        self._sync = None
 
     def _images_changed(self) -> None:
-        if self._following is not None:
-            self._following.images_changed()
+        if self._sync is not None:
+            self._sync.update_aliases()
 
 
 def _follow_seconds(settings: Settings) -> float:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from image_service.catalog.derived.derived_files import derived_names
-from image_service.catalog.download.configured_http import ConfiguredHttp
 from image_service.catalog.download.downloader import Downloader
-from image_service.catalog.download.http_get import HttpGet, trusting
+from image_service.catalog.download.origin_client import OriginClient, trusted_authorities
 from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.catalog.lifecycle.opening import open_base_image
 from image_service.catalog.lifecycle.signature import KeyRing
@@ -28,7 +27,6 @@ from image_service.cli.table import printable, render_table
 from image_service.concurrency.interruption import Interruption
 from image_service.errors import ImageServiceError, Unavailable
 from image_service.settings.settings import Settings
-from image_service.streams.stream_refresh import read_body
 
 if TYPE_CHECKING:
     import argparse
@@ -105,7 +103,7 @@ def run_fetch(options: argparse.Namespace) -> int:
     data_dir = DataDir(
         settings.storage.data_dir, settings.storage.retention_seconds, settings.storage.max_bytes
     )
-    fetch = Downloader(ConfiguredHttp.configured(settings.download, settings.source_urls)).fetch
+    fetch = Downloader(OriginClient.from_settings(settings.download, settings.source_urls)).download
     fetcher = ImageFetcher(data_dir, fetch, Interruption(), _keys(settings))
 
     def obtain(entry: OsImage) -> str:
@@ -197,9 +195,9 @@ class _Transfer:
 
 def _ask(url: str, ca_file: Path | None) -> bytes:
     """Ask a running service."""
-    http = HttpGet(trusting(ca_file), {}, {}, STALL_SECONDS)
-    with http.ask(f"{url.rstrip('/')}/images", {}, Interruption()) as answer:
-        return read_body(answer, MAX_ANSWER_BYTES)
+    client = OriginClient(trusted_authorities(ca_file), STALL_SECONDS)
+    with client.fetch(f"{url.rstrip('/')}/images", {}, Interruption()) as response:
+        return response.read_all(MAX_ANSWER_BYTES)
 
 
 def _rows(document: bytes) -> list[dict[str, str]]:

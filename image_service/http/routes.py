@@ -22,6 +22,10 @@ from image_service.images.reference import (
     CredentialScheme,
     ImageRef,
     Kind,
+    StreamConfigMapRef,
+    StreamDocumentRef,
+    StreamFileRef,
+    StreamRef,
 )
 
 if TYPE_CHECKING:
@@ -84,11 +88,11 @@ class MirrorRoute:
 
     Args:
         handler: the route's name, for logs and metrics.
-        path: the decoded segments behind ``/streams/``.
+        ref: what is asked for.
     """
 
     handler: str
-    path: tuple[str, ...]
+    ref: StreamRef
 
 
 Route: TypeAlias = ImageRoute | MirrorRoute | Probe
@@ -141,7 +145,7 @@ def parse_route(target: str, headers: Mapping[str, str], base_path: str = "") ->
     for pattern, handler in _MIRROR_ROUTES:
         match = pattern.fullmatch(path)
         if match is not None:
-            return MirrorRoute(handler, tuple(map(_decode, match.groups())))
+            return MirrorRoute(handler, _stream_ref(tuple(map(_decode, match.groups()))))
     context = _Context(query, headers.get("authorization"))
     for pattern, make in _ROUTES:
         match = pattern.fullmatch(path.removesuffix(_DIGEST_SUFFIX))
@@ -149,6 +153,19 @@ def parse_route(target: str, headers: Mapping[str, str], base_path: str = "") ->
             route = make(context, *map(_decode, match.groups()))
             return attrs.evolve(route, is_digest=path.endswith(_DIGEST_SUFFIX) or _asks_for_digest(query))
     raise NotFound("there is nothing at this path")
+
+
+def _stream_ref(segments: tuple[str, ...]) -> StreamRef:
+    match segments:
+        case (name,) if name.endswith(".json"):
+            return StreamDocumentRef(name.removesuffix(".json"))
+        case (stream, "configmap.yaml"):
+            return StreamConfigMapRef(stream)
+        case (stream, version, architecture, name):
+            return StreamFileRef(stream, version, architecture, name)
+    raise NotFound(
+        "not found; the documents of a stream are STREAM.json, STREAM-RELEASE.json and STREAM/configmap.yaml"
+    )
 
 
 def _asks_for_digest(query: Mapping[str, str]) -> bool:

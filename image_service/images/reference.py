@@ -88,6 +88,33 @@ class ImageRef:
 Ref: TypeAlias = ImageRef | ArtifactRef
 
 
+@attrs.frozen
+class StreamDocumentRef:
+    """The metadata of a stream, or of one release: NAME, or NAME-RELEASE."""
+
+    name: str
+
+
+@attrs.frozen
+class StreamConfigMapRef:
+    """The metadata of a stream as a ConfigMap of OpenShift."""
+
+    stream: str
+
+
+@attrs.frozen
+class StreamFileRef:
+    """A file of a stream's release, or its signature."""
+
+    stream: str
+    version: str
+    architecture: str
+    name: str
+
+
+StreamRef: TypeAlias = StreamDocumentRef | StreamConfigMapRef | StreamFileRef
+
+
 class CredentialScheme(enum.Enum):
     """The kinds of credential that a request may carry."""
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from image_service.http.head import Request
     from image_service.http.routes import Route
     from image_service.images.boot_image import BootImage
-    from image_service.images.reference import Ref
+    from image_service.images.reference import Ref, StreamRef
     from image_service.serving.digests import Digests
     from image_service.snapshots.boot_images import BootImages
     from image_service.snapshots.versions import Composed
@@ -58,7 +58,7 @@ _Asker: TypeAlias = tuple[str, str | None, str]
 """Target, Authorization and the client's address: all that a request's meaning depends on."""
 
 
-def _no_streams(_: tuple[str, ...]) -> BootImage:
+def _no_streams(_: StreamRef) -> BootImage:
     raise NotFound("there are no streams")
 
 
@@ -83,7 +83,7 @@ class Application:
         proxies: networks of the proxies whose word on a client's address is taken.
         metrics: renders them, with their content type, at once or later.
         base_images: tells of them, in JSON.
-        mirror: gives what is published of streams, by the path behind ``/streams/``.
+        mirror: returns a published file of a stream, as ``Mirror.find``.
     """
 
     def __init__(  # noqa: PLR0913 - what one listener shares with the others, and what it does not
@@ -98,7 +98,7 @@ class Application:
         proxies: Collection[Network] = (),
         metrics: Callable[[], Page | Deferred[Page]] = lambda: (b"", "text/plain"),
         base_images: Callable[[], bytes] = lambda: b"{}",
-        mirror: Callable[[tuple[str, ...]], BootImage] = _no_streams,
+        mirror: Callable[[StreamRef], BootImage] = _no_streams,
     ) -> None:
         self._images = images
         self._digests = digests
@@ -244,7 +244,7 @@ class Application:
 
     def _answer_mirror(self, request: Request, route: MirrorRoute) -> Answer:
         try:
-            image = self._mirror(route.path)
+            image = self._mirror(route.ref)
         except ImageServiceError as error:
             return _refusal(request, error, _subject(route))
         response = Representation(image).respond(request.method, request.headers)

@@ -1,8 +1,8 @@
-"""``/streams/``: what is held of the streams, as they publish it.
+"""The mirror: what the service has of the streams, published as streams are.
 
 A release is published when its ISO is ready and the digests of its parts are known. The document of a stream
-tells of the newest such release of each architecture, but of none older than it told of before; that of a
-release is there once it is whole, and then stays as it is.
+lists the newest such release of each architecture, and never goes back to an older one; that of a release is
+published once all its architectures are, and then stays as it is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from image_service.coreos.stream_mirror import SIGNATURE_SUFFIX, render_config_m
 from image_service.errors import ImageServiceError, NotFound, Unavailable
 from image_service.images.boot_image import BootImage
 from image_service.images.extents import ExtentMap, FileExtent, Literal
-from image_service.images.reference import Kind
+from image_service.images.reference import Kind, StreamConfigMapRef, StreamDocumentRef
 from image_service.images.validators import make_etag
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from image_service.concurrency.threads import InThread
     from image_service.coreos.stream_mirror import PublishedRelease
     from image_service.images.base import BaseImage
-    from image_service.streams.mirrored import MirroredFile, MirroredRelease
+    from image_service.images.reference import StreamRef
+    from image_service.streams.release_preparer import MirroredFile, MirroredRelease
     from image_service.streams.streams import StreamRelease
 
 RETRY_AFTER_SECONDS = 10
@@ -37,11 +38,11 @@ YAML = "application/yaml"
 SIGNATURE = "application/pgp-signature"
 
 
-class Offers(Protocol):
-    """What streams offer, as ``Streams`` tells it."""
+class StreamReleases(Protocol):
+    """The releases of streams, as ``Streams`` has them."""
 
     @property
-    def wanted(self) -> Sequence[StreamRelease]:
+    def desired(self) -> Sequence[StreamRelease]:
         """By stream and architecture, the newest first."""
 
     @property
@@ -50,13 +51,13 @@ class Offers(Protocol):
 
 
 class Mirror:
-    """Publishes what is held.
+    """Publishes the releases of streams.
 
     Args:
-        offers: what the streams offer.
-        find: returns the ready base image of a version and architecture; ``Catalog.find_base_image``.
+        streams: the releases.
+        find_base_image: returns a base image that is ready, as ``Catalog.find_base_image``.
         in_thread: runs what reads whole images.
-        prepare: makes a release ready, in a thread, as ``Preparation.prepare`` does.
+        prepare: prepares a release, in a thread, as ``ReleasePreparer.prepare``.
         base_url: that locations begin with, without a slash at its end.
     """
 
@@ -64,190 +65,148 @@ class Mirror:
 
     def __init__(
         self,
-        offers: Offers,
-        find: Callable[[str, str, Kind], BaseImage],
+        streams: StreamReleases,
+        find_base_image: Callable[[str, str, Kind], BaseImage],
         in_thread: InThread,
         prepare: Callable[[StreamRelease, BaseImage], MirroredRelease],
         base_url: str,
     ) -> None:
-        self._offers = offers
-        self._find = find
+        self._streams = streams
+        self._find_base_image = find_base_image
         self._in_thread = in_thread
         self._prepare = prepare
         self._base_url = base_url
         self._mirrored: dict[StreamRelease, MirroredRelease] = {}
-        self._busy: dict[StreamRelease, Deferred[None]] = {}
+        self._preparing: dict[StreamRelease, Deferred[None]] = {}
 
     def update(self) -> None:
-        """Begin with what has become ready, or may have a signature now; forget what is not wanted any more.
+        """Start to prepare releases whose ISO is ready, and forget those that are not desired any more.
 
-        To be called whenever a base image becomes ready or other releases are wanted, and now and then.
+        To be called when a base image becomes ready or other releases are desired, and periodically: a
+        signature may have become available.
         """
-        wanted = set(self._offers.wanted)
+        desired = self._streams.desired
+        kept = set(desired)
         self._mirrored = {
-            release: mirrored for release, mirrored in self._mirrored.items() if release in wanted
+            release: mirrored for release, mirrored in self._mirrored.items() if release in kept
         }
-        for release in self._offers.wanted:
-            base = self._base(release)
-            if base is not None and release not in self._busy and self._is_due(release, base):
-                self._begin(release, base)
+        for release in desired:
+            base = self._base_image(release)
+            if base is None or release in self._preparing:
+                continue
+            mirrored = self._mirrored.get(release)
+            is_current = mirrored is not None and mirrored.base is base and not mirrored.is_signature_pending
+            if not is_current:
+                self._start_preparing(release, base)
 
     async def settled(self) -> None:
-        """Wait for what is being prepared, which has to be interrupted if it is to end at once."""
-        await gatherResults(list(self._busy.values()))
+        """Wait until no release is being prepared; the preparer is interrupted separately."""
+        await gatherResults(list(self._preparing.values()))
 
-    def find(self, path: tuple[str, ...]) -> BootImage:
-        """Give what lies below ``/streams/``.
-
-        Args:
-            path: segments: ``NAME.json``; a stream and ``configmap.yaml``; or as ``file`` takes them.
+    def find(self, ref: StreamRef) -> BootImage:
+        """Return a published file.
 
         Raises:
-            NotFound: there is nothing.
-            Unavailable: not yet.
+            NotFound: there is no such stream, release, file or signature.
+            Unavailable: the stream has none of its releases yet, or the release is not complete.
         """
-        match path:
-            case (name,) if name.endswith(".json"):
-                return self.document(name.removesuffix(".json"))
-            case (stream, "configmap.yaml"):
-                return self.config_map(stream)
-            case (stream, version, architecture, name):
-                return self.file(stream, version, architecture, name)
-        raise NotFound(
-            "there is nothing at this path; of a stream there are STREAM.json, STREAM-RELEASE.json and"
-            " STREAM/configmap.yaml"
-        )
+        if isinstance(ref, StreamDocumentRef):
+            return self.document(ref.name)
+        if isinstance(ref, StreamConfigMapRef):
+            return self.config_map(ref.stream)
+        return self.file(ref.stream, ref.version, ref.architecture, ref.name)
 
     def document(self, name: str) -> BootImage:
-        """Give stream metadata.
-
-        Args:
-            name: of a stream, or of a stream, ``-`` and a release.
-
-        Returns:
-            the document.
-
-        Raises:
-            NotFound: there is no such stream, nor such a release of one.
-            Unavailable: nothing is held of it yet; of a release, that not all is.
-        """
-        if name in self._streams:
-            held = self._held(name)
-            return self._text(render_stream, name, held, f"{name}.json", JSON)
-        for stream in self._streams:
-            of_release = [
-                wanted for wanted in self._wanted(stream) if f"{stream}-{wanted.release.version}" == name
-            ]
-            if of_release:
-                return self._text(render_stream, stream, self._whole(of_release), f"{name}.json", JSON)
-        raise NotFound(f"there is no such stream; there are {', '.join(self._streams) or 'none'}")
+        """Return stream metadata; `name` is a stream, or a stream, ``-`` and a release."""
+        streams = self._stream_names
+        if name in streams:
+            return self._text(render_stream, name, self._current(name), f"{name}.json", JSON)
+        for stream in streams:
+            releases = [each for each in self._desired(stream) if f"{stream}-{each.release.version}" == name]
+            if releases:
+                complete = [self._require(release) for release in releases]
+                return self._text(render_stream, stream, complete, f"{name}.json", JSON)
+        raise self._no_such_stream()
 
     def config_map(self, stream: str) -> BootImage:
-        """Give stream metadata as OpenShift keeps it.
-
-        Args:
-            stream: its name.
-
-        Raises:
-            NotFound: there is no such stream.
-            Unavailable: nothing is held of it yet.
-        """
-        if stream not in self._streams:
-            raise NotFound(f"there is no such stream; there are {', '.join(self._streams) or 'none'}")
-        return self._text(render_config_map, stream, self._held(stream), "configmap.yaml", YAML)
+        """Return stream metadata as the ConfigMap that OpenShift keeps."""
+        if stream not in self._stream_names:
+            raise self._no_such_stream()
+        return self._text(render_config_map, stream, self._current(stream), "configmap.yaml", YAML)
 
     def file(self, stream: str, version: str, architecture: str, name: str) -> BootImage:
-        """Give a file of a release, or its signature.
-
-        Args:
-            stream: its stream's name.
-            version: the release.
-            architecture: RPM architecture name.
-            name: of the file, as it is published.
-
-        Raises:
-            NotFound: there is no such release or file, or no signature of it.
-            Unavailable: the release is not held yet.
-        """
-        for wanted in self._wanted(stream):
-            if (wanted.release.version, wanted.release.architecture) == (version, architecture):
-                (mirrored,) = self._whole([wanted])
-                return _file(mirrored, name)
+        """Return a file of a release, or its signature."""
+        for desired in self._desired(stream):
+            if (desired.release.version, desired.release.architecture) == (version, architecture):
+                return _find_file(self._require(desired), name)
         raise NotFound("there is no such release")
 
     @property
-    def _streams(self) -> Sequence[str]:
-        return tuple(dict.fromkeys(wanted.stream for wanted in self._offers.wanted))
+    def _stream_names(self) -> Sequence[str]:
+        return tuple(dict.fromkeys(desired.stream for desired in self._streams.desired))
 
-    def _wanted(self, stream: str) -> list[StreamRelease]:
-        return [wanted for wanted in self._offers.wanted if wanted.stream == stream]
+    def _desired(self, stream: str) -> list[StreamRelease]:
+        return [desired for desired in self._streams.desired if desired.stream == stream]
 
-    def _held(self, stream: str) -> list[MirroredRelease]:
-        """The release of each architecture that the stream's document tells of."""
-        held: dict[str, MirroredRelease | None] = {}
-        aliases = self._offers.aliases
-        for wanted in self._wanted(stream):
-            architecture = wanted.release.architecture
-            if held.get(architecture, self) is self:
-                found = self._ready(wanted)
-                if found or aliases.get((stream, architecture)) == wanted.release.version:
-                    held[architecture] = found
-        ready = [mirrored for mirrored in held.values() if mirrored]
+    def _current(self, stream: str) -> list[MirroredRelease]:
+        """Return the release of each architecture that the stream's document lists."""
+        current: dict[str, MirroredRelease | None] = {}
+        aliases = self._streams.aliases
+        for desired in self._desired(stream):
+            architecture = desired.release.architecture
+            if architecture not in current:
+                mirrored = self._published(desired)
+                # None: the release was listed before, and an older one must not replace it.
+                if mirrored or aliases.get((stream, architecture)) == desired.release.version:
+                    current[architecture] = mirrored
+        ready = [mirrored for mirrored in current.values() if mirrored]
         if not ready:
-            raise _unavailable(f"no release of the stream {stream} is held yet")
+            raise _unavailable(f"no release of the stream {stream} is ready yet")
         return ready
 
-    def _whole(self, wanted: Iterable[StreamRelease]) -> list[MirroredRelease]:
-        """All of them, or none."""
-        found = []
-        for release in wanted:
-            mirrored = self._ready(release)
-            if mirrored is None:
-                name = f"{release.release.version} for {release.release.architecture}"
-                raise _unavailable(f"{name} of the stream {release.stream} is not held yet")
-            found.append(mirrored)
-        return found
+    def _require(self, desired: StreamRelease) -> MirroredRelease:
+        mirrored = self._published(desired)
+        if mirrored is None:
+            name = f"{desired.release.version} for {desired.release.architecture}"
+            raise _unavailable(f"{name} of the stream {desired.stream} is not ready yet")
+        return mirrored
 
-    def _ready(self, wanted: StreamRelease) -> MirroredRelease | None:
-        """What is published of it, unless its ISO is not there any more."""
-        mirrored = self._mirrored.get(wanted)
-        return mirrored if mirrored and self._base(wanted) is mirrored.base else None
+    def _published(self, desired: StreamRelease) -> MirroredRelease | None:
+        """Return None if the release is not prepared, or its ISO is not there any more."""
+        mirrored = self._mirrored.get(desired)
+        return mirrored if mirrored and self._base_image(desired) is mirrored.base else None
 
-    def _base(self, wanted: StreamRelease) -> BaseImage | None:
-        """Its ISO, if that is ready, and is what the stream says."""
-        release = wanted.release
+    def _base_image(self, desired: StreamRelease) -> BaseImage | None:
+        """Return the release's ISO, if it is ready and the one that the stream lists."""
+        release = desired.release
         try:
-            base = self._find(release.version, release.architecture, Kind.FULL_ISO)
+            base = self._find_base_image(release.version, release.architecture, Kind.FULL_ISO)
         except ImageServiceError:
             return None
         return base if base.sha256 == release.iso.sha256 else None
 
-    def _is_due(self, wanted: StreamRelease, base: BaseImage) -> bool:
-        mirrored = self._mirrored.get(wanted)
-        return mirrored is None or mirrored.base is not base or any(file.awaited for file in mirrored.files)
+    def _start_preparing(self, desired: StreamRelease, base: BaseImage) -> None:
+        self._preparing[desired] = running = Deferred.fromCoroutine(self._prepare_one(desired, base))
 
-    def _begin(self, wanted: StreamRelease, base: BaseImage) -> None:
-        self._busy[wanted] = running = Deferred.fromCoroutine(self._make_ready(wanted, base))
+        def remove(_: None) -> None:
+            del self._preparing[desired]
 
-        def forget(_: None) -> None:
-            del self._busy[wanted]
+        running.addCallback(remove)
 
-        running.addCallback(forget)
-
-    async def _make_ready(self, wanted: StreamRelease, base: BaseImage) -> None:
+    async def _prepare_one(self, desired: StreamRelease, base: BaseImage) -> None:
         """Raises nothing."""
-        name = wanted.entry.file_name
+        name = desired.entry.file_name
         try:
-            mirrored = await self._in_thread(partial(self._prepare, wanted, base))
+            mirrored = await self._in_thread(partial(self._prepare, desired, base))
         except Interrupted:
             return
         except (Unavailable, OSError) as error:
             self._log.warn("{name} cannot be mirrored: {reason}", name=name, reason=str(error))
         except Exception:  # noqa: BLE001 - a fault of ours in one release must not harm the others
-            self._log.failure("{name} met a fault while it was made ready to be mirrored", name=name)
+            self._log.failure("unexpected error while preparing {name} for the mirror", name=name)
         else:
-            if wanted in self._offers.wanted:
-                self._mirrored[wanted] = mirrored
+            if desired in self._streams.desired:
+                self._mirrored[desired] = mirrored
 
     def _text(
         self,
@@ -257,30 +216,27 @@ class Mirror:
         file_name: str,
         content_type: str,
     ) -> BootImage:
-        text = render(stream, self._base_url, [mirrored.held for mirrored in releases])
-        return BootImage(
-            extents=ExtentMap((Literal(text),)),
-            etag=make_etag(f"document {sha256(text).hexdigest()}", ()),
-            modified=None,  # of two documents of one second only their entity tags differ
-            file_name=file_name,
-            is_iso=False,
-            is_public=True,
-            content_type=content_type,
-        )
+        text = render(stream, self._base_url, [mirrored.published for mirrored in releases])
+        return _literal(text, "document", file_name, content_type)
+
+    def _no_such_stream(self) -> NotFound:
+        return NotFound(f"there is no such stream; there are {', '.join(self._stream_names) or 'none'}")
 
 
-def _file(mirrored: MirroredRelease, name: str) -> BootImage:
+def _find_file(mirrored: MirroredRelease, name: str) -> BootImage:
     for file in mirrored.files:
         if file.name == name:
-            return _bytes(mirrored.base, file, is_iso=file is mirrored.iso)
+            return _range(mirrored.base, file, is_iso=file is mirrored.iso)
     for file in mirrored.files:
         if file.name + SIGNATURE_SUFFIX == name:
-            return _signature(file)
+            if file.signature is None:
+                raise NotFound(f"there is no signature of {file.name} here")
+            return _literal(file.signature, "signature", name, SIGNATURE)
     names = ", ".join(file.name for file in mirrored.files)
     raise NotFound(f"the release has no such file; it has {names}")
 
 
-def _bytes(base: BaseImage, file: MirroredFile, *, is_iso: bool) -> BootImage:
+def _range(base: BaseImage, file: MirroredFile, *, is_iso: bool) -> BootImage:
     return BootImage(
         extents=ExtentMap((FileExtent(base.file, file.offset, file.length),)),
         etag=make_etag(f"{base.sha256} {file.offset} {file.length}", ()),
@@ -291,17 +247,15 @@ def _bytes(base: BaseImage, file: MirroredFile, *, is_iso: bool) -> BootImage:
     )
 
 
-def _signature(file: MirroredFile) -> BootImage:
-    if file.signature is None:
-        raise NotFound(f"there is no signature of {file.name} here")
+def _literal(content: bytes, kind: str, file_name: str, content_type: str) -> BootImage:
     return BootImage(
-        extents=ExtentMap((Literal(file.signature),)),
-        etag=make_etag(f"signature {sha256(file.signature).hexdigest()}", ()),
-        modified=None,
-        file_name=file.name + SIGNATURE_SUFFIX,
+        extents=ExtentMap((Literal(content),)),
+        etag=make_etag(f"{kind} {sha256(content).hexdigest()}", ()),
+        modified=None,  # documents of one second would differ in their entity tags only
+        file_name=file_name,
         is_iso=False,
         is_public=True,
-        content_type=SIGNATURE,
+        content_type=content_type,
     )
 
 

@@ -1,6 +1,6 @@
-"""What is known of one stream: the documents that told of its newest releases, and where its name points.
+"""The state of one stream: the documents that list its newest releases, and the release its alias stands for.
 
-It is remembered as ``rhcos-stream-NAME.json``, so that a restart goes on without the network::
+It is stored as ``rhcos-stream-NAME.json``, so that a restart needs no network::
 
     source         SHA-256 of the URL, whose query may hold a credential
     etag, last_modified
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class StreamState:
-    """What is known.
+    """The state of one stream.
 
     Args:
-        source: SHA-256 of the URL that the validators belong to; empty: they belong to none.
-        etag: of the newest document; None: it has none.
+        source: SHA-256 of the URL that the validators belong to; empty: there are none.
+        etag: of the newest document.
         last_modified: likewise.
-        documents: the newest first, each of which offers something that those before it do not.
+        documents: the newest first; each lists a kept release that those before it do not.
         aliases: release by architecture.
     """
 
@@ -50,77 +50,58 @@ class StreamState:
     documents: tuple[Document, ...] = attrs.field(default=(), repr=False)
     aliases: Mapping[str, str] = attrs.field(factory=dict)
 
-    def conditions(self, source: StreamSource) -> Mapping[str, str]:
-        """Give the fields of a request that is answered by 304 where nothing has changed."""
+    def preconditions(self, source: StreamSource) -> Mapping[str, str]:
+        """Return the header fields of a request that gets 304 if nothing has changed."""
         if not self.documents or self.source != _digest(source.url):
             return {}
         fields = {"If-None-Match": self.etag, "If-Modified-Since": self.last_modified}
         return {name: value for name, value in fields.items() if value is not None}
 
-    def told(self, source: StreamSource, document: Document, validators: Validators) -> StreamState:
-        """Give what is known once a document has come.
+    def with_document(self, source: StreamSource, document: Document, validators: Validators) -> StreamState:
+        """Return the state after a document was fetched.
 
         Args:
             source: where it comes from.
-            document: is right for all architectures of ``source``.
-            validators: ETag and Last-Modified that came with it.
+            document: valid for all architectures of `source`.
+            validators: its ETag and Last-Modified.
         """
         etag, last_modified = validators
-        known = self.documents
-        if not known or metal_members(known[0]) != metal_members(document):
-            known = _needed((document, *known), source)
+        documents = self.documents
+        if not documents or metal_members(documents[0]) != metal_members(document):
+            documents = (document, *documents)
+            indexes = sorted({index for index, _ in _kept_releases(documents, source)})
+            documents = tuple(documents[index] for index in indexes)
         return attrs.evolve(
-            self, source=_digest(source.url), etag=etag, last_modified=last_modified, documents=known
+            self, source=_digest(source.url), etag=etag, last_modified=last_modified, documents=documents
         )
 
     def releases(self, source: StreamSource) -> tuple[Release, ...]:
-        """Give the newest releases of each architecture, as many as stay; newest first."""
-        return tuple(release for _, release in _newest(self.documents, source))
+        """Return the releases to keep of each architecture, the newest first."""
+        return tuple(release for _, release in _kept_releases(self.documents, source))
 
 
 def load_state(path: Path, source: StreamSource) -> StreamState:
-    """Give what is remembered.
+    """Return the stored state; an empty one if there is none, or no valid one.
 
-    Args:
-        path: where.
-        source: documents that are not right for its architectures are left out.
-
-    Returns:
-        the state; an empty one where there is none, or something else.
+    Documents that are not valid for all architectures of `source` are left out.
     """
     try:
         members = json.loads(path.read_bytes())
-        documents = tuple(_usable(members.pop("documents"), source))
-        return StreamState(documents=documents, **_checked(members))
+        documents = tuple(_valid_documents(members.pop("documents"), source))
+        _check_types(members)
+        return StreamState(documents=documents, **members)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return StreamState()
 
 
-def recall(path: Path, source: StreamSource, known: StreamState) -> StreamState:
-    """Give what another process has remembered meanwhile.
-
-    Args:
-        path: where.
-        source: as ``load_state``'s.
-        known: what is known here. Names point to what is ready here, whatever is elsewhere.
-
-    Returns:
-        what is known then.
-    """
-    told = load_state(path, source)
-    return attrs.evolve(told, aliases=known.aliases) if told.documents else known
+def reload_state(path: Path, source: StreamSource, state: StreamState) -> StreamState:
+    """Return what another process has stored; the aliases stay, for they depend on what is ready here."""
+    stored = load_state(path, source)
+    return attrs.evolve(stored, aliases=state.aliases) if stored.documents else state
 
 
 def save_state(path: Path, state: StreamState) -> None:
-    """Remember it.
-
-    Args:
-        path: where; is there whole or not at all.
-        state: what.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Replace the stored state atomically; raises OSError if it cannot be written."""
     with atomic_write(path) as file:
         file.write(json.dumps(attrs.asdict(state, recurse=False)).encode())
 
@@ -128,18 +109,17 @@ def save_state(path: Path, state: StreamState) -> None:
 def move_alias(
     current: str | None, releases: Sequence[Release], is_ready: Callable[[Release], bool]
 ) -> str | None:
-    """Find the release that a stream's name stands for: the newest that is ready.
+    """Return the version that a stream's name stands for: the newest release that is ready.
 
-    It stays where it is until a newer one is ready, and does not go back: what is read again after a restart
-    is not ready either.
+    It never moves to an older release, not even if the current one is not ready after a restart.
 
     Args:
-        current: the version it stood for until now; None: none.
-        releases: those that are wanted, the newest first.
-        is_ready: whether one can be served.
+        current: the version until now.
+        releases: the desired ones, the newest first.
+        is_ready: True if a release can be served.
 
     Returns:
-        the version; None: none is ready, and the current one is not wanted any more.
+        None: no release is ready, and the current one is not desired any more.
     """
     for release in releases:
         if release.version == current or is_ready(release):
@@ -147,14 +127,8 @@ def move_alias(
     return None
 
 
-def _needed(documents: tuple[Document, ...], source: StreamSource) -> tuple[Document, ...]:
-    """Those that tell of a release that stays."""
-    indexes = sorted({index for index, _ in _newest(documents, source)})
-    return tuple(documents[index] for index in indexes)
-
-
-def _newest(documents: tuple[Document, ...], source: StreamSource) -> Iterator[tuple[int, Release]]:
-    """Each release that stays, with the index of the newest document that tells of it."""
+def _kept_releases(documents: tuple[Document, ...], source: StreamSource) -> Iterator[tuple[int, Release]]:
+    """Yield each release to keep, with the index of the newest document that lists it."""
     seen: dict[str, set[str]] = {architecture: set() for architecture in source.architectures}
     for index, document in enumerate(documents):
         for release in select_releases(document, source.architectures):
@@ -164,7 +138,7 @@ def _newest(documents: tuple[Document, ...], source: StreamSource) -> Iterator[t
                 yield index, release
 
 
-def _usable(documents: list[object], source: StreamSource) -> Iterator[Document]:
+def _valid_documents(documents: list[object], source: StreamSource) -> Iterator[Document]:
     for document in documents:
         with suppress(StreamMetadataInvalid):
             parsed = parse_stream(json.dumps(document).encode())
@@ -172,13 +146,11 @@ def _usable(documents: list[object], source: StreamSource) -> Iterator[Document]
             yield parsed
 
 
-def _checked(members: dict[str, Any]) -> dict[str, Any]:
-    """Refuse members of other types than were written."""
+def _check_types(members: dict[str, Any]) -> None:
     texts = (members["source"], *members["aliases"].values())
     validators = (members["etag"], members["last_modified"])
-    if all(isinstance(text, str) for text in (*texts, *filter(None, validators))):
-        return members
-    raise TypeError
+    if not all(isinstance(text, str) for text in (*texts, *filter(None, validators))):
+        raise TypeError
 
 
 def _digest(url: str) -> str:

@@ -1,23 +1,30 @@
-"""``COREOS_STREAMS``: what each stream offers, asked again and again; what is known outlives the process.
+"""``COREOS_STREAMS``: polls the metadata of each stream; the last valid metadata is kept across restarts.
 
-A stream that cannot be asked, or tells nonsense, changes nothing: what it told before stays good.
+A stream that cannot be fetched, or whose metadata is not valid, keeps its releases.
 """
 
 from __future__ import annotations
 
 import random
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.logger import Logger, LogLevel
 
+from image_service.concurrency.backoff import Backoff
 from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import StreamMetadataInvalid, Unavailable
 from image_service.settings.os_images import FULL_ISO, OsImage
-from image_service.streams.stream_refresh import refresh
-from image_service.streams.stream_state import StreamState, load_state, move_alias, recall, save_state
+from image_service.streams.stream_refresh import refresh_stream
+from image_service.streams.stream_state import (
+    StreamState,
+    load_state,
+    move_alias,
+    reload_state,
+    save_state,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -25,25 +32,24 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+    from image_service.catalog.download.origin_client import OriginClient
     from image_service.concurrency.threads import InThread
     from image_service.coreos.stream_metadata import Release
     from image_service.settings.stream_sources import StreamSource
-    from image_service.streams.stream_refresh import Http
-T = TypeVar("T")
 
 RETRY_SECONDS = 30.0
-"""After a first failure; each further one doubles it, up to the time between two refreshes."""
+"""At most, after a first failure; the time between two refreshes is the limit after many."""
 JITTER = 0.1
-"""By what part of itself a time is made longer or shorter, so that replicas do not ask together."""
+"""As a fraction, so that replicas do not poll in step."""
 
 
 @attrs.frozen
 class StreamRelease:
-    """A release that is wanted.
+    """A release of a stream, for one architecture.
 
     Args:
-        stream: its stream's name.
-        release: what it is.
+        stream: name.
+        release: from its metadata.
     """
 
     stream: str
@@ -51,7 +57,7 @@ class StreamRelease:
 
     @property
     def entry(self) -> OsImage:
-        """The base image that its ISO becomes."""
+        """Its ISO as a base image."""
         release = self.release
         return OsImage(
             version=release.version,
@@ -66,19 +72,16 @@ class StreamRelease:
 
 @attrs.define(eq=False)
 class _Stream:
-    """One stream, with what is going on."""
-
     source: StreamSource
     path: Path
     state: StreamState = attrs.field(factory=StreamState)
     releases: Mapping[str, tuple[Release, ...]] = attrs.field(factory=dict)
-    """Those that are wanted by architecture, the newest first."""
+    """The desired ones by architecture, the newest first."""
     fault: str = ""
     failures: int = 0
     timer: IDelayedCall | None = None
 
-    def learn(self, state: StreamState) -> None:
-        """Go on with what is known now."""
+    def set_state(self, state: StreamState) -> None:
         self.state = state
         releases = state.releases(self.source)
         by_architecture = {
@@ -93,35 +96,36 @@ class Streams:
 
     Args:
         clock: times the refreshes.
-        in_thread: runs what waits for networks and disks; in one thread, so that what is written last stays.
-        http: asks origins.
+        in_thread: runs blocking work; in one thread, so that states are written in order.
+        client: fetches the metadata.
         sources: the streams.
-        data_dir: where what they told is remembered.
+        data_dir: where their states are stored.
         refresh_seconds: between two refreshes of one stream.
-        asks: whether origins are asked; else another process does, and what it remembers is read.
-        jitter: gives a number between two others.
+        fetches: False: another process fetches, and its stored states are read.
+        jitter: returns a number between its two arguments.
     """
 
     _log = Logger()
 
-    def __init__(  # noqa: PLR0913 - each a part that tests put another in the place of
+    def __init__(  # noqa: PLR0913 - each replaced by tests
         self,
         clock: IReactorTime,
         in_thread: InThread,
-        http: Http,
+        client: OriginClient,
         sources: Iterable[StreamSource],
         data_dir: Path,
         *,
         refresh_seconds: float,
-        asks: bool = True,
+        fetches: bool = True,
         jitter: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self._clock = clock
         self._in_thread = in_thread
-        self._http = http
+        self._client = client
         self._refresh_seconds = refresh_seconds
-        self._asks = asks
+        self._fetches = fetches
         self._jitter = jitter
+        self._backoff = Backoff(RETRY_SECONDS, refresh_seconds, jitter)
         self._streams = [
             _Stream(source, data_dir / f"rhcos-stream-{source.stream}.json") for source in sources
         ]
@@ -129,26 +133,26 @@ class Streams:
         self._running: set[Deferred[None]] = set()
 
     async def start(self, changed: Callable[[], None]) -> None:
-        """Recall what was told before, and begin to ask what is new.
+        """Load the stored states, and start to refresh them.
 
         Args:
-            changed: called when other releases are wanted than before.
+            changed: called when other releases are desired than before.
         """
         self._changed = changed
         for stream in self._streams:
-            stream.learn(await self._in_thread(partial(load_state, stream.path, stream.source)))
-        if self.wanted:
+            stream.set_state(await self._in_thread(partial(load_state, stream.path, stream.source)))
+        if self.desired:
             self._changed()
         for stream in self._streams:
-            self._begin(stream)
+            self._start_refresh(stream)
 
     async def settled(self) -> None:
-        """Wait for the refreshes that are going on, and for what is being written."""
+        """Wait until no refresh is running and no state is being written."""
         while self._running:
             await gatherResults(list(self._running))
 
     async def stop(self) -> None:
-        """End what is going on."""
+        """Interrupt what is running, and wait for its end."""
         self._interruption.interrupt()
         for stream in self._streams:
             if stream.timer:
@@ -157,8 +161,8 @@ class Streams:
         await self.settled()
 
     @property
-    def wanted(self) -> tuple[StreamRelease, ...]:
-        """The releases to be held: by stream and architecture, the newest first."""
+    def desired(self) -> tuple[StreamRelease, ...]:
+        """The releases to keep: by stream and architecture, the newest first."""
         return tuple(
             StreamRelease(stream.source.stream, release)
             for stream in self._streams
@@ -168,7 +172,7 @@ class Streams:
 
     @property
     def aliases(self) -> Mapping[tuple[str, str], str]:
-        """The release that a stream's name stands for, by stream and architecture, where one was ready."""
+        """The release that a stream's name stands for, by stream and architecture, once one was ready."""
         return {
             (stream.source.stream, architecture): version
             for stream in self._streams
@@ -176,10 +180,10 @@ class Streams:
         }
 
     def move_aliases(self, is_ready: Callable[[Release], bool]) -> None:
-        """Let the streams' names stand for releases that have become ready.
+        """Let the streams' names stand for the newest releases that are ready.
 
         Args:
-            is_ready: whether one can be served.
+            is_ready: True if a release can be served.
         """
         for stream in self._streams:
             before = stream.state.aliases
@@ -188,102 +192,94 @@ class Streams:
                 for architecture, releases in stream.releases.items()
             }
             aliases = {architecture: version for architecture, version in moved.items() if version}
-            if aliases != before:
-                self._tell_of_moves(stream, aliases)
-                stream.state = attrs.evolve(stream.state, aliases=aliases)
-                self._track(self._save(stream))
+            if aliases == before:
+                continue
+            for architecture, version in aliases.items():
+                if version != before.get(architecture):
+                    self._log.info(
+                        "stream {stream} for {architecture} is {release} now",
+                        stream=stream.source.stream,
+                        architecture=architecture,
+                        release=version,
+                    )
+            stream.state = attrs.evolve(stream.state, aliases=aliases)
+            self._track(self._save(stream))
 
-    def _tell_of_moves(self, stream: _Stream, aliases: Mapping[str, str]) -> None:
-        for architecture, version in aliases.items():
-            if version != stream.state.aliases.get(architecture):
-                self._log.info(
-                    "stream {stream} for {architecture} is {release} now",
-                    stream=stream.source.stream,
-                    architecture=architecture,
-                    release=version,
-                )
-
-    def _begin(self, stream: _Stream) -> None:
+    def _start_refresh(self, stream: _Stream) -> None:
         stream.timer = None
         self._track(self._refresh(stream))
 
     def _track(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something that raises nothing, and that ``stop`` waits for."""
+        """Run a coroutine that raises nothing, and that ``stop`` waits for."""
         running = Deferred.fromCoroutine(work)
         if not running.called:
             self._running.add(running)
             running.addCallback(lambda _: self._running.discard(running))
 
     async def _refresh(self, stream: _Stream) -> None:
-        """Ask once, and see that it is asked again. Raises nothing."""
-        before = stream.state
-        ask = partial(refresh, stream.source, before, self._http, self._interruption)
+        """Refresh once, and schedule the next time. Raises nothing."""
+        before, name = stream.state, stream.source.stream
+        if self._fetches:
+            work = partial(refresh_stream, stream.source, before, self._client, self._interruption)
+        else:
+            work = partial(reload_state, stream.path, stream.source, before)
         try:
-            told = await self._in_thread(
-                ask if self._asks else partial(recall, stream.path, stream.source, before)
-            )
+            state = await self._in_thread(work)
         except Interrupted:
             return
         except (Unavailable, StreamMetadataInvalid) as error:
-            self._fail(stream, error.detail)
+            self._record_failure(stream, error.detail)
         except Exception:  # noqa: BLE001 - a fault of ours must not end the refreshes
-            self._log.failure("stream {stream} met a fault", stream=stream.source.stream)
-            self._fail(stream, "asking it met a fault of this service; the log has it")
+            self._log.failure("unexpected error while refreshing stream {stream}", stream=name)
+            self._record_failure(stream, "unexpected error; see the log")
         else:
-            await self._take(stream, before, told)
+            if stream.fault:
+                self._log.info("stream {stream} is available again", stream=name)
+            stream.fault, stream.failures = "", 0
+            if state != before:
+                await self._set_state(stream, state)
         if not self._interruption.is_set:
-            stream.timer = self._clock.callLater(self._delay(stream), self._begin, stream)
+            if stream.failures:
+                seconds = self._backoff.delay_seconds(stream.failures)
+            else:
+                seconds = self._refresh_seconds * self._jitter(1 - JITTER, 1 + JITTER)
+            stream.timer = self._clock.callLater(seconds, self._start_refresh, stream)
 
-    async def _take(self, stream: _Stream, before: StreamState, told: StreamState) -> None:
-        """Go on with what was told; the names may have moved while it was asked for."""
-        if stream.fault:
-            self._log.info("stream {stream} tells what it offers again", stream=stream.source.stream)
-        stream.fault, stream.failures = "", 0
-        if told == before:
-            return
-        known = stream.releases
-        stream.learn(attrs.evolve(told, aliases=stream.state.aliases))
-        if stream.releases != known:
-            self._tell_of_releases(stream)
+    async def _set_state(self, stream: _Stream, state: StreamState) -> None:
+        releases = stream.releases
+        # The aliases may have moved during the refresh.
+        stream.set_state(attrs.evolve(state, aliases=stream.state.aliases))
+        if stream.releases != releases:
+            for architecture in stream.source.architectures:
+                found = stream.releases.get(architecture)
+                self._log.emit(
+                    LogLevel.info if found else LogLevel.warn,
+                    "stream {stream} offers {release} for {architecture}",
+                    stream=stream.source.stream,
+                    architecture=architecture,
+                    release=found[0].version if found else "no ISO",
+                )
             self._changed()
         await self._save(stream)
 
-    def _tell_of_releases(self, stream: _Stream) -> None:
-        newest = {architecture: releases[0].version for architecture, releases in stream.releases.items()}
-        for architecture in stream.source.architectures:
-            self._log.emit(
-                LogLevel.info if architecture in newest else LogLevel.warn,
-                "stream {stream} offers {release} for {architecture}",
-                stream=stream.source.stream,
-                architecture=architecture,
-                release=newest.get(architecture, "no ISO"),
-            )
-
     async def _save(self, stream: _Stream) -> None:
-        """Remember it; without, a restart asks for all of it again. Raises nothing."""
-        if not self._asks:
+        """Store the state; without it, a restart fetches everything again. Raises nothing."""
+        if not self._fetches:
             return
         try:
             await self._in_thread(partial(save_state, stream.path, stream.state))
         except OSError as error:
             self._log.warn(
-                "what stream {stream} told is not remembered: {reason}",
+                "the state of stream {stream} cannot be stored: {reason}",
                 stream=stream.source.stream,
                 reason=error.strerror or str(error),
             )
 
-    def _fail(self, stream: _Stream, reason: str) -> None:
-        """Tell the reason, but not again each time."""
+    def _record_failure(self, stream: _Stream, reason: str) -> None:
+        """Log the reason, unless it is the last one again."""
         stream.failures += 1
         if stream.fault != reason:
             self._log.warn(
-                "stream {stream} cannot be asked: {reason}", stream=stream.source.stream, reason=reason
+                "stream {stream} cannot be refreshed: {reason}", stream=stream.source.stream, reason=reason
             )
         stream.fault = reason
-
-    def _delay(self, stream: _Stream) -> float:
-        """Seconds until the next refresh."""
-        seconds = self._refresh_seconds
-        if stream.failures:
-            seconds = min(seconds, RETRY_SECONDS * 2.0 ** min(stream.failures - 1, 20))
-        return seconds * self._jitter(1 - JITTER, 1 + JITTER)

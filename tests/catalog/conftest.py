@@ -1,4 +1,4 @@
-"""Servers to fetch from, and what the catalog says in the log."""
+"""An origin server, and the log."""
 
 from __future__ import annotations
 
@@ -16,16 +16,24 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
 
 
+@pytest.fixture(autouse=True)
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connect directly, whatever the environment says."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
 @pytest.fixture
 def origin() -> Iterator[Origin]:
-    """Serve over plain HTTP."""
+    """An origin over plain HTTP."""
     with running() as server:
         yield server
 
 
 @pytest.fixture
 def lines(reactor: EPollReactor) -> Iterator[Lines]:
-    """Read along in the log."""
+    """The log lines of the test."""
     observer = Lines(reactor)
     globalLogPublisher.addObserver(observer)
     yield observer

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from image_service.catalog.download import partial_file
 from image_service.catalog.download.downloader import Downloader
-from image_service.catalog.download.http_get import HttpGet
+from image_service.catalog.download.origin_client import OriginClient
 from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.catalog.storage.data_dir import DataDir
 from image_service.concurrency.interruption import Interruption
@@ -59,7 +59,7 @@ def fetch(directory: Path, urls: Sequence[str]) -> None:
     data_dir = DataDir(directory)
     data_dir.open()
     fetcher = ImageFetcher(
-        data_dir, Downloader(HttpGet.from_settings(DownloadSettings())).fetch, Interruption()
+        data_dir, Downloader(OriginClient.from_settings(DownloadSettings())).download, Interruption()
     )
     with ThreadPoolExecutor(len(urls)) as pool:
         told = list(pool.map(lambda url: _fetch_one(fetcher, entry(url)), urls))

@@ -30,7 +30,8 @@ class Answer:
         promised: Content-Length; None: that of the body, negative: none at all.
         hold: the connection stays open behind the body until ``Origin.go_on`` is set.
         hold_head: it does so before the head ends.
-        drip: the body comes in pieces of so many bytes, a thousand in a second; 0: at once.
+        drip: the body comes in pieces of so many bytes; 0: at once.
+        drip_seconds: between two pieces.
         reset: the connection is reset behind the body, not closed.
         own_date: the fields have a Date.
     """
@@ -42,6 +43,7 @@ class Answer:
     hold: bool = False
     hold_head: bool = False
     drip: int = 0
+    drip_seconds: float = 0.001
     reset: bool = False
     own_date: bool = False
 
@@ -167,7 +169,7 @@ def _handler(origin: Origin) -> type[http.server.BaseHTTPRequestHandler]:
             for piece in _pieces(answer):
                 self.wfile.write(piece)
                 if answer.drip:
-                    origin.go_on.wait(0.001)
+                    origin.go_on.wait(answer.drip_seconds)
             if answer.hold:
                 origin.held.set()
                 origin.go_on.wait()

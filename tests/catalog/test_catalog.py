@@ -15,7 +15,7 @@ from twisted.internet.task import Clock, deferLater
 
 from image_service.catalog.catalog import DOWNLOADS, Catalog
 from image_service.catalog.download.downloader import Downloader
-from image_service.catalog.download.http_get import HttpGet
+from image_service.catalog.download.origin_client import OriginClient
 from image_service.catalog.lifecycle.lifecycle import RECHECK_AFTER_SECONDS, REFUSED_RETRY_AFTER_SECONDS
 from image_service.catalog.lifecycle.status import BaseImageState
 from image_service.catalog.storage.data_dir import LOCKS, MANIFEST, DataDir
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
-    from image_service.catalog.lifecycle.image_fetcher import Progress
+    from image_service.catalog.download.downloader import ReportProgress
     from image_service.concurrency.interruption import Interruption
     from image_service.images.base import BaseImage
     from tests.catalog.lines import Lines
@@ -61,7 +61,7 @@ class Bench:
     started: list[Catalog]
 
     def start(self, *entries: OsImage, **options: Any) -> Catalog:
-        fetch = Downloader(HttpGet.from_settings(DownloadSettings())).fetch
+        fetch = Downloader(OriginClient.from_settings(DownloadSettings())).download
         backoff = Backoff(RETRY_SECONDS, 4 * RETRY_SECONDS, jitter=lambda _, most: most)
         catalog = Catalog(
             self.reactor, self.clock, entries, DataDir(self.data_dir), fetch, backoff=backoff, **options
@@ -269,7 +269,7 @@ async def test_fetches_what_it_refused_again_when_its_origin_had_time_to_be_mend
 async def test_keeps_a_fault_of_its_own_to_one_image(
     reactor: EPollReactor, lines: Lines, tmp_path: Path, logged_failures: LoggedFailures
 ) -> None:
-    def fail(url: str, partial: Path, interruption: Interruption, progress: Progress) -> None:
+    def fail(url: str, partial: Path, interruption: Interruption, progress: ReportProgress) -> None:
         raise RuntimeError(url, partial, interruption, progress)
 
     good = entry(write(tmp_path / "good.iso").as_uri(), version="good")
@@ -483,7 +483,7 @@ async def test_does_not_try_again_after_it_stopped(bench: Bench, lines: Lines, o
 async def test_does_not_try_again_what_fails_while_it_stops(reactor: EPollReactor, tmp_path: Path) -> None:
     fetching, stopping, clock = threading.Event(), threading.Event(), Clock()
 
-    def fetch(url: str, partial: Path, interruption: Interruption, progress: Progress) -> None:
+    def fetch(url: str, partial: Path, interruption: Interruption, progress: ReportProgress) -> None:
         del url, partial, interruption, progress
         fetching.set()
         stopping.wait()

@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from image_service.catalog.download.downloader import Downloader
-from image_service.catalog.download.http_get import HttpGet
+from image_service.catalog.download.origin_client import OriginClient
 from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.catalog.lifecycle.signature import KeyRing
 from image_service.catalog.storage.data_dir import LOCKS, MANIFEST, DataDir
@@ -33,13 +33,6 @@ ISO = build_live_iso()
 SHA256 = hashlib.sha256(ISO).hexdigest()
 
 
-@pytest.fixture(autouse=True)
-def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-
-
 @attrs.frozen
 class Bench:
     """A directory with an origin.
@@ -54,7 +47,7 @@ class Bench:
 
     def fetcher(self, keys: KeyRing | None = None) -> ImageFetcher:
         """As a process has it."""
-        fetch = Downloader(HttpGet.from_settings(DownloadSettings())).fetch
+        fetch = Downloader(OriginClient.from_settings(DownloadSettings())).download
         return ImageFetcher(DataDir(self.path), fetch, Interruption(), keys)
 
     def entry(self, content: bytes = ISO, sha256: str | None = None) -> OsImage:

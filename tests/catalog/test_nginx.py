@@ -1,4 +1,4 @@
-"""nginx as an origin: what a server that we did not write makes of the requests."""
+"""Downloads from nginx, an origin that we did not write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 from image_service.catalog.download.downloader import Downloader
-from image_service.catalog.download.http_get import HttpGet
+from image_service.catalog.download.origin_client import OriginClient
 from image_service.concurrency.interruption import Interruption
 from image_service.errors import Unavailable
 from image_service.settings.base_images import DownloadSettings
@@ -74,7 +74,7 @@ class Nginx:
         return f"http://127.0.0.1:{self.port}{path}"
 
     def asked(self) -> list[str]:
-        """The requests."""
+        """The log lines of the requests."""
         return (self.directory / "asked").read_text().splitlines()
 
 
@@ -106,7 +106,7 @@ def _running(command: list[str]) -> Iterator[None]:
 
 
 def _wait_for(port: int) -> None:
-    """Wait until somebody listens."""
+    """Wait until the port accepts connections."""
     while True:
         with socket.socket() as tried:
             if tried.connect_ex(("127.0.0.1", port)) == 0:
@@ -115,12 +115,14 @@ def _wait_for(port: int) -> None:
 
 
 def fetch(url: str, partial: Path, progress: Callable[[int, int | None], None] = lambda *_: None) -> bytes:
-    Downloader(HttpGet.from_settings(DownloadSettings())).fetch(url, partial, Interruption(), progress)
+    Downloader(OriginClient.from_settings(DownloadSettings())).download(
+        url, partial, Interruption(), progress
+    )
     return partial.read_bytes()
 
 
-def break_off(url: str, partial: Path) -> int:
-    """Fetch a part; tell how much."""
+def interrupt_download(url: str, partial: Path) -> int:
+    """Fetch a part; return its length."""
     parts = []
 
     def progress(done: int, total: int | None) -> None:
@@ -135,8 +137,8 @@ def break_off(url: str, partial: Path) -> int:
 
 
 @pytest.mark.parametrize("path", ["/a.iso", "/untagged/a.iso", "/elsewhere/a.iso"])
-def test_goes_on_where_it_was(nginx: Nginx, tmp_path: Path, path: str) -> None:
-    part = break_off(nginx.url(path), tmp_path / "part")
+def test_interrupted_download_from_nginx_is_resumed(nginx: Nginx, tmp_path: Path, path: str) -> None:
+    part = interrupt_download(nginx.url(path), tmp_path / "part")
     assert 0 < part < len(CONTENT)
     assert fetch(nginx.url(path), tmp_path / "part") == CONTENT
     assert fetch(nginx.url(path), tmp_path / "part") == CONTENT
@@ -147,20 +149,20 @@ def test_goes_on_where_it_was(nginx: Nginx, tmp_path: Path, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/a.iso", "/untagged/a.iso"])
-def test_begins_again_when_the_file_has_changed(nginx: Nginx, tmp_path: Path, path: str) -> None:
-    break_off(nginx.url(path), tmp_path / "part")
+def test_changed_file_on_nginx_restarts(nginx: Nginx, tmp_path: Path, path: str) -> None:
+    interrupt_download(nginx.url(path), tmp_path / "part")
     nginx.file.write_bytes(CONTENT[::-1])
     assert fetch(nginx.url(path), tmp_path / "part") == CONTENT[::-1]
     assert [line.split()[0] for line in nginx.asked()[1:]] == ["412", "200"]
 
 
-def test_takes_the_whole_where_there_are_no_ranges(nginx: Nginx, tmp_path: Path) -> None:
-    break_off(nginx.url("/whole/a.iso"), tmp_path / "part")
+def test_nginx_without_ranges_sends_the_whole_file(nginx: Nginx, tmp_path: Path) -> None:
+    interrupt_download(nginx.url("/whole/a.iso"), tmp_path / "part")
     assert fetch(nginx.url("/whole/a.iso"), tmp_path / "part") == CONTENT
     assert [line.split()[0] for line in nginx.asked()[1:]] == ["200"]
 
 
-def test_is_told_when_to_come_back(nginx: Nginx, tmp_path: Path) -> None:
+def test_retry_after_of_nginx_is_kept(nginx: Nginx, tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="answered 503") as refusal:
         fetch(nginx.url("/busy/"), tmp_path / "part")
     assert refusal.value.retry_after_seconds == 7

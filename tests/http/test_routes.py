@@ -20,6 +20,10 @@ from image_service.images.reference import (
     CredentialScheme,
     ImageRef,
     Kind,
+    StreamConfigMapRef,
+    StreamDocumentRef,
+    StreamFileRef,
+    StreamRef,
 )
 
 ID = "a6c0ff12-3456-4789-8abc-def012345678"
@@ -223,19 +227,23 @@ def test_there_is_one_algorithm(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "segments"),
+    ("path", "ref"),
     [
-        ("stable.json", ("stable.json",)),
-        ("stable/configmap.yaml", ("stable", "configmap.yaml")),
-        ("stable/44.1/x86_64/a%2Fb%252F.iso.sig", ("stable", "44.1", "x86_64", "a/b%2F.iso.sig")),
-        ("stable/44.1/x86_64/live.iso.sha256", ("stable", "44.1", "x86_64", "live.iso.sha256")),
+        ("stable.json", StreamDocumentRef("stable")),
+        ("stable-2.json", StreamDocumentRef("stable-2")),
+        ("stable/configmap.yaml", StreamConfigMapRef("stable")),
+        (
+            "stable/44.1/x86_64/a%2Fb%252F.iso.sig",
+            StreamFileRef("stable", "44.1", "x86_64", "a/b%2F.iso.sig"),
+        ),
+        ("stable/44.1/x86_64/live.iso.sha256", StreamFileRef("stable", "44.1", "x86_64", "live.iso.sha256")),
     ],
 )
-def test_what_is_published_of_streams(path: str, segments: tuple[str, ...]) -> None:
+def test_file_of_a_stream(path: str, ref: StreamRef) -> None:
     for target in (f"/streams/{path}", f"/base/streams/{path}", f"/streams/{path}?digest=md5"):
         route = parse(target, base_path="/base")
         assert isinstance(route, MirrorRoute)
-        assert route.path == segments
+        assert route.ref == ref
 
 
 @pytest.mark.parametrize(
@@ -292,6 +300,9 @@ def test_probes(target: str, probe: Probe) -> None:
         "/boot-artifacts/4.20/%FF/rootfs.img",
         "/streams",
         "/streams/",
+        "/streams/stable",
+        "/streams/stable.yaml",
+        "/streams/stable/other.yaml",
         "/streams/stable/44.1/x86_64",
         "/streams/stable//x86_64/live.iso",
         "/streams/stable/44.1/x86_64/%FF",

@@ -11,6 +11,7 @@ from twisted.internet.defer import succeed
 from image_service.errors import NotFound, Unavailable
 from image_service.images.boot_image import BootImage
 from image_service.images.extents import ExtentMap, Literal
+from image_service.images.reference import StreamDocumentRef
 from image_service.serving.application import Application
 from image_service.serving.digests import Digests
 from tests.serving.asking import Service
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from image_service.errors import ImageServiceError
+    from image_service.images.reference import StreamRef
     from image_service.transport.exchange import Answer
     from tests.snapshots.doubles import World
 
@@ -40,10 +42,10 @@ class Mirror:
     """Gives the document, or fails, and knows what it was asked for."""
 
     failure: ImageServiceError | None = None
-    asked: list[tuple[str, ...]] = attrs.field(factory=list)
+    refs: list[StreamRef] = attrs.field(factory=list)
 
-    def __call__(self, path: tuple[str, ...]) -> BootImage:
-        self.asked.append(path)
+    def __call__(self, ref: StreamRef) -> BootImage:
+        self.refs.append(ref)
         if self.failure:
             raise self.failure
         return IMAGE
@@ -84,7 +86,7 @@ def test_a_document_is_served(service: Service, mirror: Mirror, prefix: str) -> 
     assert fields(answer)["Cache-Control"] == "public, no-cache"
     assert fields(answer)["ETag"] == '"1"'
     assert answer.subject.handler == "/streams/:document"
-    assert mirror.asked == [("stable.json",)]
+    assert mirror.refs == [StreamDocumentRef("stable")]
 
 
 def test_it_knows_methods_preconditions_and_ranges(service: Service) -> None:
@@ -108,7 +110,7 @@ def test_a_refusal_is_told(service: Service, mirror: Mirror, failure: ImageServi
 
 def test_a_crowd_is_refused_before_it_is_asked_for(service: Service, mirror: Mirror) -> None:
     answer = service.get("/streams/stable.json", crowded=True)
-    assert (answer.response.status, mirror.asked) == (503, [])
+    assert (answer.response.status, mirror.refs) == (503, [])
 
 
 def test_without_streams_there_are_none(world: World) -> None:

@@ -15,9 +15,9 @@ from image_service.errors import ImageServiceError, NotFound, Unavailable, Unkno
 from image_service.files.base_file import BaseFile
 from image_service.images.base import BaseImage
 from image_service.images.extents import FileExtent, Literal
-from image_service.images.reference import Kind
+from image_service.images.reference import Kind, StreamConfigMapRef, StreamDocumentRef, StreamFileRef
 from image_service.streams.mirror import Mirror
-from image_service.streams.mirrored import MirroredFile, MirroredRelease
+from image_service.streams.release_preparer import MirroredFile, MirroredRelease
 from image_service.streams.streams import StreamRelease
 from tests.coreos.streams import SHA256, stream
 from tests.formats.iso_builder import build_live_iso
@@ -27,6 +27,7 @@ from tests.pytwisted import ensure_deferred
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from image_service.images.reference import StreamRef
     from tests.conftest import LoggedFailures
 
 T = TypeVar("T")
@@ -47,9 +48,9 @@ def opened(version: str, architecture: str = "x86_64", sha256: str = SHA256) -> 
 
 @attrs.define(eq=False)
 class Bench:
-    """A mirror of streams and base images that are what the test says."""
+    """A mirror with streams and base images that the test sets."""
 
-    wanted: list[StreamRelease] = attrs.field(factory=list)
+    desired: list[StreamRelease] = attrs.field(factory=list)
     aliases: dict[tuple[str, str], str] = attrs.field(factory=dict)
     bases: dict[tuple[str, str], BaseImage] = attrs.field(factory=dict)
     signature: bytes | None = SIGNATURE
@@ -61,19 +62,19 @@ class Bench:
     def __attrs_post_init__(self) -> None:
         self.mirror = Mirror(self, self._find, self._in_thread, self._prepare, BASE_URL)
 
-    def offer(self, *wanted: StreamRelease) -> None:
-        self.wanted = [*wanted]
+    def set_desired(self, *desired: StreamRelease) -> None:
+        self.desired = [*desired]
 
-    def have(self, *versions: str, architecture: str = "x86_64") -> None:
-        """These are ready now; the others are not."""
+    def set_ready(self, *versions: str, architecture: str = "x86_64") -> None:
+        """Make these base images ready, and no others."""
         self.bases = {(version, architecture): opened(version, architecture) for version in versions}
         self.mirror.update()
 
     def document(self, name: str = "stable") -> dict[str, str]:
-        """Release by architecture, as a document tells it."""
+        """Release by architecture, as a document lists it."""
         text = body(self.mirror.document(name))
         architectures = json.loads(text)["architectures"]
-        return {name: told["artifacts"]["metal"]["release"] for name, told in architectures.items()}
+        return {name: streams["artifacts"]["metal"]["release"] for name, streams in architectures.items()}
 
     def _find(self, version: str, architecture: str, kind: Kind) -> BaseImage:
         assert kind is Kind.FULL_ISO
@@ -88,14 +89,14 @@ class Bench:
         self.waiting.append(lambda: result.callback(work()))
         return result
 
-    def _prepare(self, wanted: StreamRelease, base: BaseImage) -> MirroredRelease:
-        self.prepared.append(wanted.release.version)
+    def _prepare(self, desired: StreamRelease, base: BaseImage) -> MirroredRelease:
+        self.prepared.append(desired.release.version)
         if self.fault:
             raise self.fault
-        awaited = self.signature is None
-        iso = MirroredFile(wanted.release.iso.name, base.sha256, 0, 1000, self.signature, awaited)
+        is_pending = self.signature is None
+        iso = MirroredFile(desired.release.iso.name, base.sha256, 0, 1000, self.signature, is_pending)
         kernel = MirroredFile("kernel", "1" * 64, 100, 50)
-        return MirroredRelease(wanted, base, iso, {"kernel": kernel})
+        return MirroredRelease(desired, base, iso, {"kernel": kernel})
 
 
 def body(image: object) -> bytes:
@@ -109,9 +110,9 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_a_stream_tells_what_is_held(bench: Bench) -> None:
-    bench.offer(release("2"), release("1"), release("2", "aarch64"))
-    bench.have("1", "2")
+def test_document_lists_the_releases_that_are_ready(bench: Bench) -> None:
+    bench.set_desired(release("2"), release("1"), release("2", "aarch64"))
+    bench.set_ready("1", "2")
     image = bench.mirror.document("stable")
     metal = json.loads(body(image))["architectures"]["x86_64"]["artifacts"]["metal"]
     location = f"{BASE_URL}/streams/stable/2/x86_64/fcos-2-live-iso.x86_64.iso"
@@ -122,31 +123,31 @@ def test_a_stream_tells_what_is_held(bench: Bench) -> None:
     assert (image.content_type, image.is_public, image.is_iso) == ("application/json", True, False)
 
 
-def test_the_newest_that_is_held_is_told_until_a_newer_one_is(bench: Bench) -> None:
-    bench.offer(release("3"), release("2"), release("1"))
-    bench.have("1")
+def test_document_lists_the_newest_release_that_is_ready(bench: Bench) -> None:
+    bench.set_desired(release("3"), release("2"), release("1"))
+    bench.set_ready("1")
     assert bench.document() == {"x86_64": "1"}
     etag = bench.mirror.document("stable").etag
     assert bench.mirror.document("stable").etag == etag
-    bench.have("1", "2")
+    bench.set_ready("1", "2")
     assert bench.document() == {"x86_64": "2"}
     assert bench.mirror.document("stable").etag != etag
 
 
-def test_a_restart_does_not_tell_of_an_older_release_than_before(bench: Bench) -> None:
-    bench.offer(release("2"), release("1"))
+def test_restart_lists_no_older_release_than_before(bench: Bench) -> None:
+    bench.set_desired(release("2"), release("1"))
     bench.aliases = {("stable", "x86_64"): "2"}
-    bench.have("1")
+    bench.set_ready("1")
     with pytest.raises(Unavailable) as refusal:
         bench.mirror.document("stable")
     assert refusal.value.retry_after_seconds == 10
-    bench.have("1", "2")
+    bench.set_ready("1", "2")
     assert bench.document() == {"x86_64": "2"}
 
 
-def test_the_document_of_a_release_is_there_once_it_is_whole(bench: Bench) -> None:
-    bench.offer(release("2"), release("1"), release("1", "aarch64"))
-    bench.have("1", "2")
+def test_document_of_a_release_requires_all_architectures(bench: Bench) -> None:
+    bench.set_desired(release("2"), release("1"), release("1", "aarch64"))
+    bench.set_ready("1", "2")
     with pytest.raises(Unavailable, match="1 for aarch64 of the stream stable"):
         bench.document("stable-1")
     assert bench.document("stable-2") == {"x86_64": "2"}
@@ -156,34 +157,34 @@ def test_the_document_of_a_release_is_there_once_it_is_whole(bench: Bench) -> No
 
 
 @pytest.mark.parametrize("name", ["next", "stable-3", "stable-", "stable-2.json", ""])
-def test_what_no_stream_offers_is_not_found(bench: Bench, name: str) -> None:
-    bench.offer(release("2"))
-    bench.have("2")
+def test_unknown_stream_or_release_is_not_found(bench: Bench, name: str) -> None:
+    bench.set_desired(release("2"))
+    bench.set_ready("2")
     with pytest.raises(NotFound, match="there is no such stream; there are stable"):
         bench.mirror.document(name)
     with pytest.raises(NotFound):
         bench.mirror.config_map(name)
 
 
-def test_names_with_dashes_are_told_apart(bench: Bench) -> None:
-    bench.offer(release("9.8-0", name="rhel-9.8"), release("1", name="rhel"))
-    bench.have("9.8-0", "1")
+def test_names_with_dashes_are_distinguished(bench: Bench) -> None:
+    bench.set_desired(release("9.8-0", name="rhel-9.8"), release("1", name="rhel"))
+    bench.set_ready("9.8-0", "1")
     assert bench.document("rhel-9.8") == bench.document("rhel-9.8-9.8-0") == {"x86_64": "9.8-0"}
     assert bench.document("rhel-1") == {"x86_64": "1"}
 
 
-def test_a_config_map_holds_the_document(bench: Bench) -> None:
-    bench.offer(release("2"))
-    bench.have("2")
+def test_config_map_holds_the_document(bench: Bench) -> None:
+    bench.set_desired(release("2"))
+    bench.set_ready("2")
     image = bench.mirror.config_map("stable")
     config_map = yaml.safe_load(body(image))
     assert json.loads(config_map["data"]["stream"]) == json.loads(body(bench.mirror.document("stable")))
     assert (image.content_type, image.file_name) == ("application/yaml", "configmap.yaml")
 
 
-def test_the_iso_and_its_parts_are_runs_of_the_base_image(bench: Bench) -> None:
-    bench.offer(release("2"))
-    bench.have("2")
+def test_iso_and_parts_are_ranges_of_the_base_image(bench: Bench) -> None:
+    bench.set_desired(release("2"))
+    bench.set_ready("2")
     base = bench.bases["2", "x86_64"]
     get = partial(bench.mirror.file, "stable", "2", "x86_64")
     iso, kernel = get("fcos-2-live-iso.x86_64.iso"), get("kernel")
@@ -194,9 +195,9 @@ def test_the_iso_and_its_parts_are_runs_of_the_base_image(bench: Bench) -> None:
     assert iso.etag != kernel.etag
 
 
-def test_a_signature_is_the_original_or_not_there(bench: Bench) -> None:
-    bench.offer(release("2"))
-    bench.have("2")
+def test_signature_is_the_original_or_not_found(bench: Bench) -> None:
+    bench.set_desired(release("2"))
+    bench.set_ready("2")
     get = partial(bench.mirror.file, "stable", "2", "x86_64")
     assert body(get("fcos-2-live-iso.x86_64.iso.sig")) == SIGNATURE
     with pytest.raises(NotFound, match="no signature of kernel"):
@@ -213,28 +214,28 @@ def test_a_signature_is_the_original_or_not_there(bench: Bench) -> None:
         (("stable", "1", "x86_64", "kernel"), Unavailable),
     ],
 )
-def test_other_files_are_not_there(
+def test_unknown_file_is_not_found_and_release_not_ready_unavailable(
     bench: Bench, arguments: tuple[str, str, str, str], error: type[ImageServiceError]
 ) -> None:
-    bench.offer(release("2"), release("1"))
-    bench.have("2")
+    bench.set_desired(release("2"), release("1"))
+    bench.set_ready("2")
     with pytest.raises(error):
         bench.mirror.file(*arguments)
 
 
-def test_each_release_is_prepared_once(bench: Bench) -> None:
-    bench.offer(release("2"), release("1"))
-    bench.have("2")
+def test_release_is_prepared_once_for_each_open_base_image(bench: Bench) -> None:
+    bench.set_desired(release("2"), release("1"))
+    bench.set_ready("2")
     bench.mirror.update()
     assert bench.prepared == ["2"]
-    bench.have("2")  # opened anew, as after it was fetched again
+    bench.set_ready("2")  # opened anew, as after it was fetched again
     assert bench.prepared == ["2", "2"]
 
 
-def test_a_signature_that_is_awaited_is_asked_for_again(bench: Bench) -> None:
-    bench.offer(release("2"))
+def test_pending_signature_is_fetched_by_the_next_update(bench: Bench) -> None:
+    bench.set_desired(release("2"))
     bench.signature = None
-    bench.have("2")
+    bench.set_ready("2")
     assert bench.document() == {"x86_64": "2"}
     bench.signature = SIGNATURE
     bench.mirror.update()
@@ -243,8 +244,8 @@ def test_a_signature_that_is_awaited_is_asked_for_again(bench: Bench) -> None:
     assert bench.prepared == ["2", "2"]
 
 
-def test_an_iso_that_is_another_than_the_stream_says_is_not_mirrored(bench: Bench) -> None:
-    bench.offer(release("2"))
+def test_iso_with_another_digest_than_the_stream_lists_is_not_mirrored(bench: Bench) -> None:
+    bench.set_desired(release("2"))
     bench.bases = {("2", "x86_64"): opened("2", sha256="f" * 64)}
     bench.mirror.update()
     assert bench.prepared == []
@@ -252,9 +253,9 @@ def test_an_iso_that_is_another_than_the_stream_says_is_not_mirrored(bench: Benc
         bench.mirror.document("stable")
 
 
-def test_what_is_not_ready_any_more_is_not_served(bench: Bench) -> None:
-    bench.offer(release("2"))
-    bench.have("2")
+def test_release_whose_iso_is_gone_is_unavailable(bench: Bench) -> None:
+    bench.set_desired(release("2"))
+    bench.set_ready("2")
     bench.bases = {}
     with pytest.raises(Unavailable):
         bench.mirror.document("stable")
@@ -263,65 +264,56 @@ def test_what_is_not_ready_any_more_is_not_served(bench: Bench) -> None:
 
 
 @ensure_deferred
-async def test_what_is_not_wanted_any_more_is_forgotten_also_in_the_making(bench: Bench) -> None:
+async def test_release_that_is_not_desired_any_more_is_dropped_while_being_prepared(bench: Bench) -> None:
     bench.waiting = []
-    bench.offer(release("2"), release("1"))
-    bench.have("1", "2")
+    bench.set_desired(release("2"), release("1"))
+    bench.set_ready("1", "2")
     bench.mirror.update()
     assert len(bench.waiting) == 2
-    bench.offer(release("2"))
+    bench.set_desired(release("2"))
     for go_on in bench.waiting:
         go_on()
     await bench.mirror.settled()
-    bench.offer(release("2"), release("1"))
+    bench.set_desired(release("2"), release("1"))
     assert bench.document("stable-2") == {"x86_64": "2"}
     with pytest.raises(Unavailable):
         bench.document("stable-1")
-    bench.offer(release("1"))
+    bench.set_desired(release("1"))
     bench.waiting = None
     bench.mirror.update()
-    bench.offer(release("2"), release("1"))
+    bench.set_desired(release("2"), release("1"))
     with pytest.raises(Unavailable):
         bench.document("stable-2")
 
 
 @pytest.mark.parametrize("fault", [Unavailable("changed"), OSError(5, "broken"), Interrupted()])
-def test_a_release_that_cannot_be_read_is_tried_again(bench: Bench, fault: Exception) -> None:
-    bench.offer(release("2"), release("1"))
+def test_failed_preparation_is_retried_by_the_next_update(bench: Bench, fault: Exception) -> None:
+    bench.set_desired(release("2"), release("1"))
     bench.fault = fault
-    bench.have("2", "1")
+    bench.set_ready("2", "1")
     bench.fault = None
     bench.mirror.update()
     assert bench.prepared == ["2", "1", "2", "1"]
     assert bench.document() == {"x86_64": "2"}
 
 
-def test_a_fault_of_ours_is_logged(bench: Bench, logged_failures: LoggedFailures) -> None:
-    bench.offer(release("2"))
+def test_unexpected_error_is_logged(bench: Bench, logged_failures: LoggedFailures) -> None:
+    bench.set_desired(release("2"))
     bench.fault = KeyError("ours")
-    bench.have("2")
+    bench.set_ready("2")
     assert len(logged_failures.flush(KeyError)) == 1
 
 
 @pytest.mark.parametrize(
-    ("path", "file_name"),
+    ("ref", "file_name"),
     [
-        ("stable.json", "stable.json"),
-        ("stable-2.json", "stable-2.json"),
-        ("stable/configmap.yaml", "configmap.yaml"),
-        ("stable/2/x86_64/kernel", "kernel"),
-        ("stable/2/x86_64/fcos-2-live-iso.x86_64.iso.sig", "fcos-2-live-iso.x86_64.iso.sig"),
+        (StreamDocumentRef("stable"), "stable.json"),
+        (StreamDocumentRef("stable-2"), "stable-2.json"),
+        (StreamConfigMapRef("stable"), "configmap.yaml"),
+        (StreamFileRef("stable", "2", "x86_64", "kernel"), "kernel"),
     ],
 )
-def test_everything_has_its_path(bench: Bench, path: str, file_name: str) -> None:
-    bench.offer(release("2"))
-    bench.have("2")
-    assert bench.mirror.find(tuple(path.split("/"))).file_name == file_name
-
-
-@pytest.mark.parametrize("path", ["stable", "stable.yaml", "stable/other.yaml", "stable/2/x86_64", ".json"])
-def test_there_is_nothing_else(bench: Bench, path: str) -> None:
-    bench.offer(release("2"))
-    bench.have("2")
-    with pytest.raises(NotFound):
-        bench.mirror.find(tuple(path.split("/")))
+def test_each_reference_finds_its_file(bench: Bench, ref: StreamRef, file_name: str) -> None:
+    bench.set_desired(release("2"))
+    bench.set_ready("2")
+    assert bench.mirror.find(ref).file_name == file_name

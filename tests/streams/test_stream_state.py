@@ -25,15 +25,15 @@ VALIDATORS = ('"tag"', "Tue, 21 Jul 2026 14:07:12 GMT")
 NEXT = "2026-07-22T00:00:00Z"
 
 
-def told(source: StreamSource, *documents: dict[str, Any]) -> StreamState:
-    """What is known after these, the oldest first."""
+def state_after(source: StreamSource, *documents: dict[str, Any]) -> StreamState:
+    """The state after fetching these, the oldest first."""
     state = StreamState()
     for document in documents:
-        state = state.told(source, document, VALIDATORS)
+        state = state.with_document(source, document, VALIDATORS)
     return state
 
 
-def offers(**releases: str) -> dict[str, Any]:
+def document(**releases: str) -> dict[str, Any]:
     """A document with a release for each architecture."""
     document = stream()
     document["architectures"] = {
@@ -55,63 +55,61 @@ def among(ready: Collection[str]) -> Callable[[Release], bool]:
     return lambda release: release.version in ready
 
 
-def test_the_newest_stay() -> None:
-    state = told(SOURCE, stream("1"), stream("2"), stream("3"))
+def test_newest_releases_are_kept() -> None:
+    state = state_after(SOURCE, stream("1"), stream("2"), stream("3"))
     assert versions(state, SOURCE) == ["3", "2"]
     assert len(state.documents) == 2
 
 
-def test_what_a_stream_goes_back_to_is_the_newest() -> None:
-    assert versions(told(SOURCE, stream("1"), stream("2"), stream("1")), SOURCE) == ["1", "2"]
+def test_release_that_a_stream_goes_back_to_is_the_newest() -> None:
+    assert versions(state_after(SOURCE, stream("1"), stream("2"), stream("1")), SOURCE) == ["1", "2"]
 
 
-def test_each_architecture_keeps_its_own() -> None:
-    state = told(
+def test_each_architecture_keeps_its_own_releases() -> None:
+    state = state_after(
         BOTH,
-        offers(x86_64="1", aarch64="1"),
-        offers(x86_64="2", aarch64="1"),
-        offers(x86_64="3", aarch64="1"),
-        offers(x86_64="3", aarch64="2"),
+        document(x86_64="1", aarch64="1"),
+        document(x86_64="2", aarch64="1"),
+        document(x86_64="3", aarch64="1"),
+        document(x86_64="3", aarch64="2"),
     )
     assert versions(state, BOTH) == ["3", "2"]
     assert versions(state, BOTH, "aarch64") == ["2", "1"]
 
 
 @given(st.lists(st.tuples(st.sampled_from("1234"), st.sampled_from("1234")), max_size=12), st.integers(1, 3))
-def test_what_stays_is_what_one_who_forgets_nothing_would_keep(
-    history: list[tuple[str, str]], keep: int
-) -> None:
+def test_kept_releases_equal_those_of_the_whole_history(history: list[tuple[str, str]], keep: int) -> None:
     source = attrs.evolve(BOTH, keep=keep)
-    state = told(source, *(offers(x86_64=x86_64, aarch64=aarch64) for x86_64, aarch64 in history))
+    state = state_after(source, *(document(x86_64=x86_64, aarch64=aarch64) for x86_64, aarch64 in history))
     for index, architecture in enumerate(source.architectures):
         newest_first = dict.fromkeys(pair[index] for pair in reversed(history))
         assert versions(state, source, architecture) == [*newest_first][:keep]
     assert len(state.documents) <= 2 * keep + 1
 
 
-def test_metadata_that_says_the_same_again_does_not_change_its_date() -> None:
+def test_document_with_the_same_releases_keeps_the_date() -> None:
     later = stream("1")
     later["metadata"] = {"last-modified": NEXT}
-    once, twice = told(SOURCE, stream("1")), told(SOURCE, stream("1"), later)
+    once, twice = state_after(SOURCE, stream("1")), state_after(SOURCE, stream("1"), later)
     assert once == twice
 
 
-def test_a_release_that_comes_for_another_architecture_later_is_seen() -> None:
-    state = told(SOURCE, offers(x86_64="1"), offers(x86_64="1", aarch64="1"))
+def test_release_added_for_another_architecture_is_seen() -> None:
+    state = state_after(SOURCE, document(x86_64="1"), document(x86_64="1", aarch64="1"))
     assert versions(state, BOTH, "aarch64") == ["1"]
 
 
-def test_a_request_has_the_validators_of_what_is_known() -> None:
-    state = told(SOURCE, stream())
-    assert state.conditions(SOURCE) == {"If-None-Match": VALIDATORS[0], "If-Modified-Since": VALIDATORS[1]}
-    assert StreamState().conditions(SOURCE) == {}
-    assert state.conditions(attrs.evolve(SOURCE, url="https://other.example/stable.json")) == {}
-    assert StreamState().told(SOURCE, stream(), (None, None)).conditions(SOURCE) == {}
+def test_preconditions_are_the_validators_of_the_newest_document() -> None:
+    state = state_after(SOURCE, stream())
+    assert state.preconditions(SOURCE) == {"If-None-Match": VALIDATORS[0], "If-Modified-Since": VALIDATORS[1]}
+    assert StreamState().preconditions(SOURCE) == {}
+    assert state.preconditions(attrs.evolve(SOURCE, url="https://other.example/stable.json")) == {}
+    assert StreamState().with_document(SOURCE, stream(), (None, None)).preconditions(SOURCE) == {}
 
 
-def test_what_is_remembered_is_what_was_known_and_no_credential(tmp_path: Path) -> None:
+def test_stored_state_is_loaded_and_holds_no_credential(tmp_path: Path) -> None:
     path = tmp_path / "rhcos-stream-stable.json"
-    state = attrs.evolve(told(BOTH, offers(x86_64="1", aarch64="1")), aliases={"x86_64": "1"})
+    state = attrs.evolve(state_after(BOTH, document(x86_64="1", aarch64="1")), aliases={"x86_64": "1"})
     save_state(path, state)
     assert load_state(path, BOTH) == state
     assert "top-secret" not in path.read_text()
@@ -131,9 +129,9 @@ def test_what_is_remembered_is_what_was_known_and_no_credential(tmp_path: Path) 
         lambda members: members.update(more=1),
     ],
 )
-def test_what_is_something_else_is_not_recalled(tmp_path: Path, damage: Any) -> None:
+def test_invalid_stored_state_is_empty(tmp_path: Path, damage: Any) -> None:
     path = tmp_path / "rhcos-stream-stable.json"
-    save_state(path, told(SOURCE, stream()))
+    save_state(path, state_after(SOURCE, stream()))
     members = json.loads(path.read_text())
     damage(members)
     path.write_text(json.dumps(members))
@@ -141,25 +139,25 @@ def test_what_is_something_else_is_not_recalled(tmp_path: Path, damage: Any) -> 
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"[" * 100_000])
-def test_what_is_no_json_is_not_recalled(tmp_path: Path, content: bytes) -> None:
+def test_stored_state_that_is_no_json_is_empty(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "rhcos-stream-stable.json"
     path.write_bytes(content)
     assert load_state(path, SOURCE) == StreamState()
     assert load_state(tmp_path / "absent", SOURCE) == StreamState()
 
 
-def test_a_document_that_is_not_right_any_more_is_left_out(tmp_path: Path) -> None:
+def test_stored_document_that_is_invalid_for_new_architectures_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "rhcos-stream-stable.json"
-    newer = offers(x86_64="2", s390x="2")
+    newer = document(x86_64="2", s390x="2")
     newer["architectures"]["s390x"]["artifacts"]["metal"]["release"] = 2
-    save_state(path, told(SOURCE, offers(x86_64="1", s390x="1"), newer))
+    save_state(path, state_after(SOURCE, document(x86_64="1", s390x="1"), newer))
     with_s390x = attrs.evolve(SOURCE, architectures=("x86_64", "s390x"))
     assert versions(load_state(path, SOURCE), SOURCE) == ["2", "1"]
     assert versions(load_state(path, with_s390x), with_s390x) == ["1"]
 
 
 @pytest.mark.parametrize(
-    ("current", "wanted", "ready", "expected"),
+    ("current", "desired", "ready", "expected"),
     [
         (None, "321", "", None),
         (None, "321", "21", "2"),
@@ -174,22 +172,22 @@ def test_a_document_that_is_not_right_any_more_is_left_out(tmp_path: Path) -> No
         ("1", "", "", None),
     ],
 )
-def test_a_name_moves_on_to_what_is_ready(
-    current: str | None, wanted: str, ready: str, expected: str | None
+def test_alias_moves_to_the_newest_ready_release(
+    current: str | None, desired: str, ready: str, expected: str | None
 ) -> None:
-    assert move_alias(current, releases(*wanted), among(ready)) == expected
+    assert move_alias(current, releases(*desired), among(ready)) == expected
 
 
 @given(st.permutations("12345"), st.data())
-def test_a_name_never_goes_back(wanted: list[str], data: st.DataObject) -> None:
-    offered, current = releases(*wanted), None
+def test_alias_never_moves_to_an_older_release(desired: list[str], data: st.DataObject) -> None:
+    offered, current = releases(*desired), None
     for _ in range(6):
         ready = data.draw(st.sets(st.sampled_from("12345")))
         moved = move_alias(current, offered, among(ready))
         assert moved == current or moved in ready
         if current is not None:
             assert moved is not None
-            assert wanted.index(moved) <= wanted.index(current)
-        better = wanted if current is None else wanted[: wanted.index(current)]
+            assert desired.index(moved) <= desired.index(current)
+        better = desired if current is None else desired[: desired.index(current)]
         assert not set(better[: better.index(moved)] if moved in better else better) & ready
         current = moved

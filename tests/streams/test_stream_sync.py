@@ -26,9 +26,9 @@ def release(version: str, name: str = "stable") -> StreamRelease:
 
 @attrs.define(eq=False)
 class World:
-    """A catalog, streams and a mirror that take note of what they are told."""
+    """A catalog, streams and a mirror that record their calls."""
 
-    wanted: tuple[StreamRelease, ...] = ()
+    desired: tuple[StreamRelease, ...] = ()
     aliases: Mapping[tuple[str, str], str] = attrs.field(factory=dict)
     ready: set[str] = attrs.field(factory=set)
     entries: tuple[OsImage, ...] = ()
@@ -46,7 +46,7 @@ class World:
 
     def move_aliases(self, is_ready: Callable[[Release], bool]) -> None:
         current = self.aliases.get(("stable", "x86_64"))
-        moved = move_alias(current, [wanted.release for wanted in self.wanted], is_ready)
+        moved = move_alias(current, [desired.release for desired in self.desired], is_ready)
         self.aliases = {("stable", "x86_64"): moved} if moved else {}
 
     def update(self) -> None:
@@ -59,36 +59,36 @@ def world() -> World:
 
 
 @pytest.fixture
-def following(world: World) -> StreamSync:
-    return StreamSync((CONFIGURED,), world, world, world)  # type: ignore[arg-type] # of the mirror one method
+def sync(world: World) -> StreamSync:
+    return StreamSync((CONFIGURED,), world, world, world)  # type: ignore[arg-type] # all three in one
 
 
-def test_what_is_offered_is_held_beside_what_is_configured(world: World, following: StreamSync) -> None:
-    world.wanted = (release("2"), release("1"))
-    following.offers_changed()
+def test_catalog_gets_configured_images_and_desired_releases(world: World, sync: StreamSync) -> None:
+    world.desired = (release("2"), release("1"))
+    sync.update_catalog()
     assert world.entries == (CONFIGURED, release("2").entry, release("1").entry)
     assert (world.named, world.updates) == ({}, 1)
 
 
-def test_what_is_not_offered_is_not_held(world: World, following: StreamSync) -> None:
-    following.offers_changed()
+def test_catalog_has_no_releases_that_are_not_desired(world: World, sync: StreamSync) -> None:
+    sync.update_catalog()
     assert world.entries == (CONFIGURED,)
 
 
-def test_a_release_gets_the_name_once_it_is_ready(world: World, following: StreamSync) -> None:
-    world.wanted = (release("2"), release("1"))
+def test_alias_moves_when_a_release_becomes_ready(world: World, sync: StreamSync) -> None:
+    world.desired = (release("2"), release("1"))
     for ready, named in (("1", "1"), ("2", "2")):
         world.ready = {ready}
-        following.images_changed()
+        sync.update_aliases()
         assert world.named == {("stable", "x86_64"): named}
     assert world.updates == 2
 
 
-def test_an_image_of_two_is_one_and_comes_from_where_it_is_configured(
-    world: World, following: StreamSync
+def test_configured_image_stays_as_configured_and_gets_the_names_of_streams(
+    world: World, sync: StreamSync
 ) -> None:
-    world.wanted = (release("9.6"), release("9.6", "rhel"), release("9.7", "rhel"))
-    following.offers_changed()
+    world.desired = (release("9.6"), release("9.6", "rhel"), release("9.7", "rhel"))
+    sync.update_catalog()
     both, other = world.entries
     assert both == attrs.evolve(CONFIGURED, openshift_versions=("4.20", "stable", "rhel"))
     assert other == release("9.7", "rhel").entry

@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
-from image_service.catalog.download.http_get import HttpGet
+from image_service.catalog.download.origin_client import OriginClient
 from image_service.settings.base_images import DownloadSettings
 from image_service.settings.stream_sources import StreamSource
 from image_service.streams import stream_refresh
@@ -34,7 +34,7 @@ TAG = {"ETag": '"1"', "Last-Modified": "Tue, 21 Jul 2026 14:07:12 GMT"}
 
 @attrs.define(eq=False)
 class Bench:
-    """Makes streams over one directory, and stops them in the end."""
+    """Makes streams over one directory, and stops them at the end."""
 
     reactor: EPollReactor
     pool: ThreadPool
@@ -44,15 +44,15 @@ class Bench:
     changes: int = 0
     made: list[Streams] = attrs.field(factory=list)
 
-    def make(self, *sources: StreamSource, asks: bool = True) -> Streams:
+    def make(self, *sources: StreamSource, fetches: bool = True) -> Streams:
         streams = Streams(
             self.clock,
             lambda work: deferToThreadPool(self.reactor, self.pool, work),
-            HttpGet.from_settings(DownloadSettings()),
+            OriginClient.from_settings(DownloadSettings()),
             sources or [self.source()],
             self.directory,
             refresh_seconds=HOUR,
-            asks=asks,
+            fetches=fetches,
             jitter=lambda low, high: (low + high) / 2,
         )
         self.made.append(streams)
@@ -83,13 +83,6 @@ def answer(document: object, headers: dict[str, str] | None = None) -> Answer:
     return document if isinstance(document, Answer) else Answer(text(document), headers=headers or {})
 
 
-@pytest.fixture(autouse=True)
-def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-
-
 @async_fixture
 async def bench(reactor: EPollReactor, origin: Origin, tmp_path: Path) -> AsyncIterator[Bench]:
     pool = ThreadPool(0, 1, "streams")
@@ -103,7 +96,7 @@ async def bench(reactor: EPollReactor, origin: Origin, tmp_path: Path) -> AsyncI
 
 
 def versions(streams: Streams) -> list[str]:
-    return [wanted.release.version for wanted in streams.wanted]
+    return [desired.release.version for desired in streams.desired]
 
 
 def moved(streams: Streams, is_ready: Callable[[Release], bool]) -> Mapping[tuple[str, str], str]:
@@ -116,10 +109,10 @@ def among(*ready: str) -> Callable[[Release], bool]:
 
 
 @ensure_deferred
-async def test_what_a_stream_offers_is_wanted(bench: Bench) -> None:
+async def test_releases_of_a_stream_are_desired(bench: Bench) -> None:
     bench.serve(stream("44.1", "x86_64", "aarch64", origin=bench.origin.url("")))
     streams = await bench.started(bench.source(architectures=("aarch64", "x86_64")))
-    aarch64, x86_64 = streams.wanted
+    aarch64, x86_64 = streams.desired
     assert (x86_64.stream, aarch64.release.architecture) == ("stable", "aarch64")
     entry = x86_64.entry
     assert (entry.version, entry.cpu_architecture, entry.openshift_versions) == (
@@ -133,7 +126,7 @@ async def test_what_a_stream_offers_is_wanted(bench: Bench) -> None:
 
 
 @ensure_deferred
-async def test_nothing_is_transferred_where_nothing_has_changed(bench: Bench) -> None:
+async def test_unchanged_document_is_not_transferred_again(bench: Bench) -> None:
     bench.serve(answer(stream("1"), TAG), Answer(status=304))
     streams = await bench.started()
     await bench.later(streams)
@@ -146,7 +139,7 @@ async def test_nothing_is_transferred_where_nothing_has_changed(bench: Bench) ->
 
 
 @ensure_deferred
-async def test_it_is_asked_again_each_hour_and_a_new_release_is_told(bench: Bench) -> None:
+async def test_refresh_is_periodic_and_reports_a_new_release(bench: Bench) -> None:
     bench.serve(stream("1"), stream("1"), stream("2"))
     streams = await bench.started()
     await bench.later(streams, HOUR - 1)
@@ -158,7 +151,7 @@ async def test_it_is_asked_again_each_hour_and_a_new_release_is_told(bench: Benc
 
 
 @ensure_deferred
-async def test_a_restart_without_the_network_goes_on(bench: Bench) -> None:
+async def test_restart_without_network_keeps_releases_and_aliases(bench: Bench) -> None:
     bench.serve(answer(stream("1"), TAG), answer(stream("2"), TAG), Answer(status=503))
     streams = await bench.started()
     await bench.later(streams)
@@ -172,7 +165,7 @@ async def test_a_restart_without_the_network_goes_on(bench: Bench) -> None:
 
 
 @ensure_deferred
-async def test_names_move_when_a_release_is_ready_and_are_remembered(bench: Bench, lines: Lines) -> None:
+async def test_alias_moves_when_a_release_is_ready_and_is_stored(bench: Bench, lines: Lines) -> None:
     bench.serve(stream("1"), stream("2"))
     streams = await bench.started()
     assert moved(streams, among()) == {}
@@ -187,10 +180,10 @@ async def test_names_move_when_a_release_is_ready_and_are_remembered(bench: Benc
 
 
 @ensure_deferred
-async def test_a_process_that_does_not_ask_follows_one_that_does(bench: Bench) -> None:
+async def test_process_that_does_not_fetch_reads_the_stored_state(bench: Bench) -> None:
     bench.serve(stream("1"), stream("2"))
     asking = await bench.started()
-    following = bench.make(asks=False)
+    following = bench.make(fetches=False)
     await following.start(bench.changed)
     await following.settled()
     assert (versions(following), len(bench.origin.asked)) == (["1"], 1)
@@ -208,7 +201,7 @@ async def test_a_process_that_does_not_ask_follows_one_that_does(bench: Bench) -
 
 
 @ensure_deferred
-async def test_a_name_that_moves_while_the_stream_is_asked_stays_there(bench: Bench) -> None:
+async def test_alias_that_moves_during_a_refresh_is_kept(bench: Bench) -> None:
     def answer_late(_: object) -> Answer:
         bench.origin.go_on.wait()
         return Answer(text(stream("2")))
@@ -226,7 +219,7 @@ async def test_a_name_that_moves_while_the_stream_is_asked_stays_there(bench: Be
 
 
 @ensure_deferred
-async def test_what_tells_nothing_new_is_not_told_nor_written(bench: Bench) -> None:
+async def test_refresh_without_news_writes_nothing(bench: Bench) -> None:
     bench.serve(
         answer(stream("1"), {"ETag": '"1"'}), Answer(status=304), answer(stream("1"), {"ETag": '"2"'})
     )
@@ -244,8 +237,8 @@ async def test_what_tells_nothing_new_is_not_told_nor_written(bench: Bench) -> N
     ("broken", "says"),
     [
         (Answer(status=500), "answered 500"),
-        (Answer(status=206, body=text(stream("3"))), "the answer is 206, not 200"),
-        (Answer(status=304), "the answer is 304, not 200"),
+        (Answer(status=206, body=text(stream("3"))), "the status is 206, not 200"),
+        (Answer(status=304), "the status is 304, not 200"),
         (Answer(b"no JSON"), "$: must be JSON"),
         (Answer(text(stream("3")), promised=100_000), "of 100000 bytes"),
         (Answer(text(stream("3", "s390x"))), "$.architectures: has no metal ISO for x86_64"),
@@ -256,7 +249,7 @@ async def test_what_tells_nothing_new_is_not_told_nor_written(bench: Bench) -> N
     ],
 )
 @ensure_deferred
-async def test_a_broken_refresh_changes_nothing_and_says_why_once(
+async def test_failed_refresh_changes_nothing_and_is_logged_once(
     bench: Bench, lines: Lines, broken: Answer, says: str
 ) -> None:
     bench.serve(stream("1"), broken, broken, broken, stream("2"))
@@ -268,15 +261,15 @@ async def test_a_broken_refresh_changes_nothing_and_says_why_once(
     assert len(bench.origin.asked) == 4
     assert (versions(streams), bench.changes) == (["1"], 1)
     assert (bench.directory / "rhcos-stream-stable.json").read_bytes() == before
-    assert lines.text.count("stream stable cannot be asked: ") == 1
+    assert lines.text.count("stream stable cannot be refreshed: ") == 1
     assert says in lines.text
     await bench.later(streams, RETRY_SECONDS * 4)
     assert versions(streams) == ["2", "1"]
-    assert "stream stable tells what it offers again" in lines.text
+    assert "stream stable is available again" in lines.text
 
 
 @ensure_deferred
-async def test_failures_are_retried_ever_later_but_not_beyond_the_hour(bench: Bench) -> None:
+async def test_retry_delay_doubles_up_to_the_refresh_interval(bench: Bench) -> None:
     bench.serve(Answer(status=500))
     streams = await bench.started()
     delays = []
@@ -284,20 +277,20 @@ async def test_failures_are_retried_ever_later_but_not_beyond_the_hour(bench: Be
         (call,) = bench.clock.getDelayedCalls()
         delays.append(call.getTime() - bench.clock.seconds())
         await bench.later(streams, delays[-1])
-    assert delays == [30, 60, 120, 240, 480, 960, 1920, HOUR, HOUR, HOUR]
+    assert delays == [0.75 * seconds for seconds in (30, 60, 120, 240, 480, 960, 1920, HOUR, HOUR, HOUR)]
 
 
 @ensure_deferred
-async def test_a_document_without_end_is_given_up(bench: Bench, lines: Lines, monkeypatch: Any) -> None:
+async def test_document_above_the_size_limit_is_refused(bench: Bench, lines: Lines, monkeypatch: Any) -> None:
     monkeypatch.setattr(stream_refresh, "MAX_DOCUMENT_BYTES", 1000)
     bench.serve(Answer(b" " * 1001))
     streams = await bench.started()
-    assert streams.wanted == ()
-    assert "the answer has more than 1000 bytes" in lines.text
+    assert streams.desired == ()
+    assert "the response has more than 1000 bytes" in lines.text
 
 
 @ensure_deferred
-async def test_streams_do_not_wait_for_each_other(bench: Bench) -> None:
+async def test_failing_stream_does_not_delay_others(bench: Bench) -> None:
     bench.serve(Answer(status=404), name="next")
     bench.serve(stream("1"))
     streams = await bench.started(bench.source("next"), bench.source())
@@ -305,7 +298,7 @@ async def test_streams_do_not_wait_for_each_other(bench: Bench) -> None:
 
 
 @ensure_deferred
-async def test_an_architecture_that_a_stream_does_not_have_is_told(bench: Bench, lines: Lines) -> None:
+async def test_architecture_that_a_stream_lacks_is_logged(bench: Bench, lines: Lines) -> None:
     bench.serve(stream("1"))
     streams = await bench.started(bench.source(architectures=("x86_64", "s390x")))
     assert versions(streams) == ["1"]
@@ -313,16 +306,16 @@ async def test_an_architecture_that_a_stream_does_not_have_is_told(bench: Bench,
 
 
 @ensure_deferred
-async def test_a_disk_that_cannot_be_written_costs_memory_only(bench: Bench, lines: Lines) -> None:
+async def test_state_that_cannot_be_stored_is_logged(bench: Bench, lines: Lines) -> None:
     bench.serve(stream("1"))
     (bench.directory / "rhcos-stream-stable.json").mkdir()
     streams = await bench.started()
     assert versions(streams) == ["1"]
-    assert "what stream stable told is not remembered: " in lines.text
+    assert "the state of stream stable cannot be stored: " in lines.text
 
 
 @ensure_deferred
-async def test_stopping_ends_a_refresh_that_hangs(bench: Bench) -> None:
+async def test_stop_interrupts_a_hanging_refresh(bench: Bench) -> None:
     bench.serve(Answer(b"{", promised=2, hold=True))
     streams = bench.make()
     await streams.start(bench.changed)
@@ -331,4 +324,4 @@ async def test_stopping_ends_a_refresh_that_hangs(bench: Bench) -> None:
     )
     await held
     await DeferredList([Deferred.fromCoroutine(streams.stop())])
-    assert streams.wanted == ()
+    assert streams.desired == ()

@@ -1,32 +1,34 @@
-"""Fetching a file, in a thread: what was there before a break is not fetched again.
+"""Downloads a file in a thread, resuming one that was interrupted.
 
-Parts are put together only where they are of one representation (RFC 9110 section 14.2). The request says so
-by a precondition, and the answer is held to it all the same, by ``Content-Range`` and entity tag: stores
-that speak S3 ignore ``If-Range`` and answer 206 to a stale one.
+Parts are combined only if they belong to one representation (RFC 9110 section 14.2). The request says so by a
+precondition, and ``Content-Range`` and entity tag of the response are checked all the same: stores that
+speak S3 ignore ``If-Range`` and answer 206 to a stale one.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from image_service.catalog.download.partial_file import PartialFile, Representation
+from image_service.catalog.download.partial_file import OriginFile, PartialFile
 from image_service.errors import Unavailable
 from image_service.http.dates import parse_http_date
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from email.message import Message
     from pathlib import Path
 
-    from image_service.catalog.download.http_get import Answer, HttpGet
+    from image_service.catalog.download.origin_client import OriginClient, OriginResponse
     from image_service.concurrency.interruption import Interruption
 
-    Progress: TypeAlias = Callable[[int, int | None], None]
+ReportProgress: TypeAlias = Callable[[int, int | None], None]
+"""Called with the bytes so far and those of the whole, if known; what it raises ends the download."""
 
 # opaque-tag of RFC 9110 section 8.8.3 in ASCII; a weak tag (W/) is no validator for parts
 _STRONG_ETAG = re.compile(r'"[!#-~]*"')
@@ -38,29 +40,27 @@ _STRONG_DATE = timedelta(seconds=1)  # RFC 9110 section 8.8.2.2
 
 @attrs.frozen
 class Downloader:
-    """Fetches files.
+    """Downloads files."""
 
-    Args:
-        http: asks their origins.
-    """
+    client: OriginClient
 
-    http: HttpGet
-
-    def fetch(
-        self, url: str, partial: Path, interruption: Interruption, progress: Progress = lambda *_: None
+    def download(
+        self,
+        url: str,
+        partial: Path,
+        interruption: Interruption,
+        report_progress: ReportProgress = lambda *_: None,
     ) -> None:
-        """Make a file complete that may be there in part.
+        """Complete a file of which a part may exist.
 
         Args:
             url: ``http`` or ``https``.
-            partial: the file. When this raises, what is there of it is gone on with by the next call.
-            interruption: ends it from another thread.
-            progress: is told the bytes that are there, and those of the whole where the origin says so, at
-                the beginning and with each block. What it raises ends this.
+            partial: the file. If this raises, the next call resumes it.
+            interruption: aborts the download from another thread.
+            report_progress: called at the beginning and with each block.
 
         Raises:
-            Unavailable: not fetched, or not whole; says why without telling the URL, and when to ask again
-                if the origin says so.
+            Unavailable: not fetched, or not completely; see ``OriginClient.fetch``.
             OSError: the file cannot be written.
             Interrupted: the service stops.
         """
@@ -68,22 +68,25 @@ class Downloader:
         with PartialFile(partial, url) as file:
             for _ in range(2):  # the second time from the beginning
                 if file.complete:
-                    progress(file.length, file.length)
+                    report_progress(file.length, file.length)
                     return
-                with self.http.ask(url, _fields(file), interruption) as answer:
-                    if _begins(answer, file) or _continues(answer, file):
-                        _receive(answer, file, progress)
-                    elif _was_complete(answer, file):
-                        file.end()
+                with self.client.fetch(url, _range_headers(file), interruption) as response:
+                    if response.status == HTTPStatus.OK:
+                        file.restart(_origin_file(response.headers, response.length))
+                        _append_body(response, file, report_progress)
+                    elif _continues(response, file):
+                        _append_body(response, file, report_progress)
+                    elif _is_at_end(response, file):
+                        file.mark_complete()
                     else:
-                        file.begin(Representation())
+                        file.restart(OriginFile())
         if not file.complete:
-            raise Unavailable("cannot fetch: the answers do not fit what was asked for")
+            raise Unavailable("cannot fetch: the responses do not fit the requests")
 
 
-def _fields(file: PartialFile) -> Mapping[str, str]:
-    """Ask for what is missing of the representation that there is a part of."""
-    known = file.representation
+def _range_headers(file: PartialFile) -> Mapping[str, str]:
+    """Request what is missing of the representation that the file is part of."""
+    known = file.origin_file
     if not file.length or not (known.etag or known.last_modified):
         return {}
     precondition = (
@@ -92,70 +95,57 @@ def _fields(file: PartialFile) -> Mapping[str, str]:
     return {"Range": f"bytes={file.length}-", **precondition}
 
 
-def _begins(answer: Answer, file: PartialFile) -> bool:
-    """Whether the answer is the whole, which the file is made ready for."""
-    if answer.status != HTTPStatus.OK:
+def _continues(response: OriginResponse, file: PartialFile) -> bool:
+    """True if the response starts where the file ends, in the same representation; its size is recorded."""
+    content_range = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    if response.status != HTTPStatus.PARTIAL_CONTENT or not content_range or not file.length:
         return False
-    file.begin(_representation(answer.fields, answer.length))
-    return True
-
-
-def _continues(answer: Answer, file: PartialFile) -> bool:
-    """Whether the answer goes on where the file ends, in the same representation."""
-    described = _RANGE.fullmatch(answer.fields.get("Content-Range", ""))
-    if answer.status != HTTPStatus.PARTIAL_CONTENT or not described or not file.length:
-        return False
-    first, last = int(described[1]), int(described[2])
-    total = file.representation.total if described[3] == "*" else int(described[3])
-    fits = first == file.length and first <= last and answer.length in {None, last - first + 1}
-    if total is None or last >= total or not fits or not _is_same(answer.fields, total, file.representation):
-        return False
-    file.representation = attrs.evolve(file.representation, total=total)
-    return True
-
-
-def _was_complete(answer: Answer, file: PartialFile) -> bool:
-    """Whether there is nothing behind what the file has, because that is all."""
-    unsatisfied = _UNSATISFIED.fullmatch(answer.fields.get("Content-Range", ""))
-    if answer.status != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not unsatisfied:
-        return False
-    tag = answer.fields.get("ETag", file.representation.etag)  # which an error need not have
-    return 0 < file.length == int(unsatisfied[1]) and tag == file.representation.etag
-
-
-def _is_same(fields: Message, total: int, known: Representation) -> bool:
-    if known.total not in {None, total}:
+    first, last = int(content_range[1]), int(content_range[2])
+    known = file.origin_file
+    total = known.total if content_range[3] == "*" else int(content_range[3])
+    fits = first == file.length and first <= last and response.length in {None, last - first + 1}
+    if total is None or last >= total or not fits or known.total not in {None, total}:
         return False
     if known.etag is not None:
-        return bool(fields.get("ETag") == known.etag)
-    return fields.get("Last-Modified", known.last_modified) == known.last_modified
+        is_same = response.headers.get("ETag") == known.etag
+    else:
+        is_same = response.headers.get("Last-Modified", known.last_modified) == known.last_modified
+    if is_same:
+        file.origin_file = attrs.evolve(known, total=total)
+    return is_same
 
 
-def _receive(answer: Answer, file: PartialFile, progress: Progress) -> None:
-    total = file.representation.total
-    progress(file.length, total)
-    for block in answer.blocks():
+def _is_at_end(response: OriginResponse, file: PartialFile) -> bool:
+    """True if nothing follows the file because it is complete."""
+    unsatisfied = _UNSATISFIED.fullmatch(response.headers.get("Content-Range", ""))
+    if response.status != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not unsatisfied:
+        return False
+    tag = response.headers.get("ETag", file.origin_file.etag)  # which an error need not have
+    return 0 < file.length == int(unsatisfied[1]) and tag == file.origin_file.etag
+
+
+def _append_body(response: OriginResponse, file: PartialFile, report_progress: ReportProgress) -> None:
+    total = file.origin_file.total
+    report_progress(file.length, total)
+    for block in response.blocks():
         if total is not None and file.length + len(block) > total:
-            file.begin(Representation())  # so who knows what it was
+            file.restart(OriginFile())  # the bytes so far cannot be trusted either
             raise Unavailable(f"cannot fetch: the origin sent more than the {total} bytes that it promised")
         file.append(block)
-        progress(file.length, total)
+        report_progress(file.length, total)
     if total not in {None, file.length}:
         raise Unavailable(f"cannot fetch: the origin sent up to {file.length} of {total} bytes")
-    file.end()
+    file.mark_complete()
 
 
-def _representation(fields: Message, total: int | None) -> Representation:
-    """What is said of the whole, with the validators that can be relied on."""
-    tag, modified = fields.get("ETag", ""), fields.get("Last-Modified", "")
-    return Representation(
+def _origin_file(headers: Message, total: int | None) -> OriginFile:
+    """Return the size and the strong validators."""
+    tag, modified = headers.get("ETag", ""), headers.get("Last-Modified", "")
+    then, now = parse_http_date(modified), parse_http_date(headers.get("Date", ""))
+    # The file cannot have changed twice within the second of its date.
+    is_strong = then is not None and now is not None and now - then >= _STRONG_DATE
+    return OriginFile(
         etag=tag if _STRONG_ETAG.fullmatch(tag) else None,
-        last_modified=modified if _is_strong(modified, fields.get("Date", "")) else None,
+        last_modified=modified if is_strong else None,
         total=total,
     )
-
-
-def _is_strong(modified: str, date: str) -> bool:
-    """Whether the file cannot have changed twice within the second that the date has."""
-    then, now = parse_http_date(modified), parse_http_date(date)
-    return then is not None and now is not None and now - then >= _STRONG_DATE

@@ -1,12 +1,12 @@
-"""A file that is being fetched, with what must be known to go on with it after a break or a crash.
+"""A file that is being downloaded, and the state that lets a download resume after a break or a crash.
 
 Beside ``.rhcos-….part`` lies ``.rhcos-….part.json``::
 
     source         SHA-256 of the URL, whose query may hold a credential
     etag, last_modified
-                   validators that the origin sent; null: none that could be relied on
+                   validators that the origin sent; null: no strong one
     total          bytes of the whole; null: the origin did not say
-    length         bytes that are on the disk for sure: what follows them is not trusted
+    length         bytes that are synced to the disk; what follows them is discarded
     complete       whether that is all
 """
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _SYNC_SECONDS = 2.0  # of work that a crash of the machine, or of this process, may cost
-_SYNC_BYTES = 128 * 1024 * 1024  # or there would be gigabytes to wait for at the end
+_SYNC_BYTES = 128 * 1024 * 1024  # or gigabytes would have to be synced at the end
 _BUFFER_BYTES = 1024 * 1024
 
 
 @attrs.frozen
-class Representation:
-    """What an origin said of what it sends (RFC 9110 section 8).
+class OriginFile:
+    """What the origin said about the file (RFC 9110 section 8).
 
     Args:
-        etag: strong entity tag; None: it sent none.
-        last_modified: date, where it is a strong validator; None: it is none.
-        total: bytes; None: it did not say.
+        etag: strong entity tag.
+        last_modified: date, if it is a strong validator.
+        total: bytes; None: unknown.
     """
 
     etag: str | None = None
@@ -48,34 +48,31 @@ class Representation:
 
 
 @attrs.frozen
-class _State:
-    """What is remembered."""
-
+class _ResumeState:
     source: str
-    representation: Representation
+    origin_file: OriginFile
     length: int
     complete: bool
 
 
 class PartialFile:
-    """What there is of one file; open while the block lasts, and on the disk when it ends.
+    """The bytes of one file so far; open for as long as the block lasts, and synced when it ends.
 
     Args:
         path: of the partial file.
-        url: where the file comes from; parts of another one are not gone on with.
+        url: where the file comes from; the bytes of another URL are discarded.
     """
 
     def __init__(self, path: Path, url: str) -> None:
         self._path = path
-        self._memory = state_path(path)
+        self._state_path = state_path(path)
         self._source = hashlib.sha256(url.encode()).hexdigest()
-        state = _read(self._memory)
-        known = state if state and state.source == self._source else None
-        if known is None or not path.exists() or path.stat().st_size < known.length:
-            known = _State(self._source, Representation(), 0, complete=False)
-        self.representation = known.representation
-        self.length = known.length
-        self.complete = known.complete
+        state = _load_state(self._state_path)
+        if state is None or state.source != self._source or _size(path) < state.length:
+            state = _ResumeState(self._source, OriginFile(), 0, complete=False)
+        self.origin_file = state.origin_file
+        self.length = state.length
+        self.complete = state.complete
 
     def __enter__(self) -> Self:
         mode = "r+b" if self.length else "wb"
@@ -92,20 +89,21 @@ class PartialFile:
             with suppress(OSError) if error else nullcontext():  # the disk is full: then less is kept
                 self._sync()
         finally:
-            with suppress(OSError) if error else nullcontext():  # it writes what is left in its buffer
+            with suppress(OSError) if error else nullcontext():  # closing flushes the buffer
                 self._file.close()
             if not self.length:
-                remove(self._path)
+                self._path.unlink(missing_ok=True)
+                self._state_path.unlink(missing_ok=True)
 
-    def begin(self, representation: Representation) -> None:
-        """Forget what there is, and be that of another."""
+    def restart(self, origin_file: OriginFile) -> None:
+        """Discard all bytes; those of `origin_file` follow."""
         self._file.seek(0)
         self._file.truncate()
-        self.representation, self.length, self.complete = representation, 0, False
+        self.origin_file, self.length, self.complete = origin_file, 0, False
         self._sync()
 
     def append(self, block: bytes) -> None:
-        """Write more of it.
+        """Write the next bytes.
 
         Raises:
             OSError: the disk is full, or broken.
@@ -116,58 +114,52 @@ class PartialFile:
         if late or self.length - self._synced >= _SYNC_BYTES:
             self._sync()
 
-    def end(self) -> None:
-        """Remember that this was all."""
+    def mark_complete(self) -> None:
+        """Record that these are all bytes."""
         self.complete = True
-        self.representation = attrs.evolve(self.representation, total=self.length)
+        self.origin_file = attrs.evolve(self.origin_file, total=self.length)
         self._sync()
 
     def _sync(self) -> None:
-        """Wait until what was written is on the disk, before it is said to be."""
+        """Sync the bytes first, then the state that relies on them."""
         self._file.flush()
         os.fsync(self._file.fileno())
-        state = _State(self._source, self.representation, self.length, self.complete)
-        with atomic_write(self._memory) as memory:
-            memory.write(json.dumps(_members(state)).encode())
+        members = {
+            **attrs.asdict(self.origin_file),
+            "source": self._source,
+            "length": self.length,
+            "complete": self.complete,
+        }
+        with atomic_write(self._state_path) as file:
+            file.write(json.dumps(members).encode())
         self._synced, self._synced_at = self.length, time.monotonic()
 
 
 def state_path(partial: Path) -> Path:
-    """Where it is told what a partial file is part of."""
+    """Return the path of a partial file's state."""
     return partial.with_name(f"{partial.name}.json")
 
 
-def remove(partial: Path) -> None:
-    """Remove a partial file, and what is remembered of it."""
-    partial.unlink(missing_ok=True)
-    state_path(partial).unlink(missing_ok=True)
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else -1
 
 
-def _members(state: _State) -> dict[str, object]:
-    members = attrs.asdict(state)
-    return {**members.pop("representation"), **members}
-
-
-def _read(memory: Path) -> _State | None:
-    """Give what is remembered; None when there is nothing, or something else."""
+def _load_state(path: Path) -> _ResumeState | None:
+    """Return None if there is no state, or no valid one."""
     try:
-        members = json.loads(memory.read_bytes())
-        names = [field.name for field in attrs.fields(Representation)]
-        representation = Representation(**{name: members.pop(name) for name in names})
-        state = _State(representation=representation, **members)
+        members = json.loads(path.read_bytes())
+        names = [field.name for field in attrs.fields(OriginFile)]
+        origin_file = OriginFile(**{name: members.pop(name) for name in names})
+        state = _ResumeState(origin_file=origin_file, **members)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    return state if _is_sound(state) else None
-
-
-def _is_sound(state: _State) -> bool:
-    texts = (state.representation.etag, state.representation.last_modified)
-    total = state.representation.total
-    right = (
+    total = origin_file.total
+    texts = (origin_file.etag, origin_file.last_modified)
+    conditions = (
         isinstance(state.source, str),
         all(text is None or isinstance(text, str) for text in texts),
         total is None or type(total) is int,
         type(state.length) is int and state.length >= 0,
         type(state.complete) is bool,
     )
-    return all(right) and (total is None or state.length <= total)
+    return state if all(conditions) and (total is None or state.length <= total) else None

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
+from image_service.catalog.download.downloader import ReportProgress
 from image_service.catalog.lifecycle.opening import open_base_image, signature_path
 from image_service.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES, KeyRing
 from image_service.catalog.storage.data_dir import DataDir  # noqa: TC001 - attrs resolves annotations at run time
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from image_service.images.base import BaseImage
     from image_service.settings.os_images import OsImage
 
-Progress: TypeAlias = Callable[[int, int | None], None]
-Fetch: TypeAlias = Callable[[str, Path, Interruption, Progress], None]
+Fetch: TypeAlias = Callable[[str, Path, Interruption, ReportProgress], None]
 
 
 @attrs.frozen
@@ -36,7 +36,7 @@ class ImageFetcher:
 
     Args:
         data_dir: where those are that are fetched.
-        fetch: makes a partial file complete, as ``Downloader.fetch`` does.
+        fetch: makes a partial file complete, as ``Downloader.download`` does.
         interruption: ends everything from another thread.
         keys: one of which must have signed an image; None: no signature is asked for.
     """
@@ -56,7 +56,7 @@ class ImageFetcher:
         complete = path.exists() and (self.keys is None or signature_path(path).exists())
         return entry.local_path is not None or complete
 
-    def fetch_if_absent(self, entry: OsImage, progress: Progress = lambda *_: None) -> None:
+    def fetch_if_absent(self, entry: OsImage, progress: ReportProgress = lambda *_: None) -> None:
         """Make an image be there, if need be by fetching it.
 
         Args:
@@ -145,7 +145,7 @@ class ImageFetcher:
         self.fetch(url, self.data_dir.partial(image, name), self.interruption, limit)
         self.data_dir.publish(image, name)
 
-    def _fetch(self, image: str, url: str, progress: Progress) -> None:
+    def _fetch(self, image: str, url: str, progress: ReportProgress) -> None:
         partial = self.data_dir.partial(image)
         with self.data_dir.reserved(image) as check:
 

@@ -3,13 +3,14 @@ from __future__ import annotations
 import json
 import ssl
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
 import trustme
 
-from image_service.catalog.download.http_get import HttpGet
+from image_service.catalog.download.fetch_guard import origin_of
+from image_service.catalog.download.origin_client import OriginClient
 from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import Unavailable
 from image_service.settings.settings import Settings
@@ -23,13 +24,8 @@ if TYPE_CHECKING:
 
 BODY = bytes(range(256)) * 4096
 SECRET = "top-secret"
-
-
-@pytest.fixture(autouse=True)
-def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
+SLOWLY: dict[str, Any] = {"drip": 1, "drip_seconds": 0.01}  # a tenth of the rate that is a stall
+IMAGE = {"openshift_version": "4.20", "cpu_architecture": "x86_64", "version": "1"}
 
 
 @pytest.fixture
@@ -55,27 +51,32 @@ def authority(directory: Path) -> Authority:
     return Authority(directory / "ca.pem", context)
 
 
-def http(**environ: str) -> HttpGet:
-    return HttpGet.from_settings(
-        Settings.from_environment({"DATA_DIR": "/tmp", **environ}, standalone=True).download
-    )
+def client(**environ: str) -> OriginClient:
+    settings = Settings.from_environment({"DATA_DIR": "/tmp", **environ}, standalone=True)
+    return OriginClient.from_settings(settings.download, settings.source_urls)
+
+
+def read(made: OriginClient, url: str, interruption: Interruption | None = None) -> bytes:
+    with made.fetch(url, {}, interruption or Interruption()) as response:
+        return b"".join(response.blocks())
 
 
 def fetch(url: str, interruption: Interruption | None = None, /, **environ: str) -> bytes:
-    with http(**environ).ask(url, {}, interruption or Interruption()) as answer:
-        return b"".join(answer.blocks())
+    """Fetch a URL whose origin gets the credentials."""
+    made = attrs.evolve(client(**environ), credential_origins=frozenset({origin_of(url)}))
+    return read(made, url, interruption)
 
 
-def test_fetches_all_of_it(origin: Origin) -> None:
+def test_whole_body_is_fetched(origin: Origin) -> None:
     assert fetch(origin.serve("/a.iso", Answer(BODY))) == BODY
     assert origin.asked[0].headers["User-Agent"] == "image-service"
 
 
-def test_takes_a_body_that_ends_with_the_connection(origin: Origin) -> None:
+def test_body_may_end_with_the_connection(origin: Origin) -> None:
     assert fetch(origin.serve("/a.iso", Answer(BODY, promised=-1))) == BODY
 
 
-def test_takes_a_chunked_body(origin: Origin) -> None:
+def test_body_may_be_chunked(origin: Origin) -> None:
     chunked = Answer(b"3\r\nabc\r\n0\r\n\r\n", promised=-1, headers={"Transfer-Encoding": "chunked"})
     assert fetch(origin.serve("/a.iso", chunked)) == b"abc"
 
@@ -94,14 +95,14 @@ def test_takes_a_chunked_body(origin: Origin) -> None:
         (Answer(status=302, headers={"Location": "http://h:port/"}), "ValueError"),
     ],
 )
-def test_says_why_not(origin: Origin, answer: Answer, says: str) -> None:
+def test_failure_names_the_reason_but_not_the_url(origin: Origin, answer: Answer, says: str) -> None:
     url = origin.serve("/a.iso", answer)
     with pytest.raises(Unavailable, match=f"cannot fetch from {origin.url('')}: .*{says}") as refusal:
         fetch(f"{url}?signature={SECRET}")
     assert SECRET not in str(refusal.value)
 
 
-def test_says_that_nobody_listens(other: Origin) -> None:
+def test_refused_connection_is_unavailable(other: Origin) -> None:
     url = other.url("/a.iso")
     other.close()
     with pytest.raises(Unavailable, match="refused"):
@@ -114,31 +115,31 @@ def test_says_that_nobody_listens(other: Origin) -> None:
         Answer(BODY[:9], promised=9000, hold=True),
         Answer(BODY[:9], promised=-1, hold=True),
         Answer(b"5\r\nab", promised=-1, headers={"Transfer-Encoding": "chunked"}, hold=True),
-        Answer(b"5;" + b"a" * 60_000, promised=-1, headers={"Transfer-Encoding": "chunked"}, drip=1),
-        Answer(BODY, drip=1),
+        Answer(b"5;" + b"a" * 60_000, promised=-1, headers={"Transfer-Encoding": "chunked"}, **SLOWLY),
+        Answer(BODY, **SLOWLY),
     ],
     ids=["with length", "without", "within a chunk", "dripping chunk head", "dripping body"],
 )
-def test_cuts_a_transfer_that_comes_to_nothing(origin: Origin, answer: Answer) -> None:
+def test_stalled_body_is_aborted(origin: Origin, answer: Answer) -> None:
     with pytest.raises(Unavailable, match=r"stalled: less than 1024 bytes per second for 0\.05 s"):
         fetch(origin.serve("/a.iso", answer), DOWNLOAD_STALL_TIMEOUT="0.05")
 
 
-def test_cuts_a_head_that_never_ends(origin: Origin) -> None:
+def test_stalled_head_is_aborted(origin: Origin) -> None:
     url = origin.serve("/a.iso", Answer(BODY, hold_head=True))
     with pytest.raises(Unavailable, match="stalled"):
         fetch(url, DOWNLOAD_STALL_TIMEOUT="0.05")
 
 
 @pytest.mark.parametrize(("value", "seconds"), [("7", 7), ("soon", None)])
-def test_tells_when_to_ask_again(origin: Origin, value: str, seconds: int | None) -> None:
+def test_retry_after_of_the_origin_is_kept(origin: Origin, value: str, seconds: int | None) -> None:
     url = origin.serve("/a.iso", Answer(status=429, headers={"Retry-After": value}))
     with pytest.raises(Unavailable, match="answered 429") as refusal:
         fetch(url)
     assert refusal.value.retry_after_seconds == seconds
 
 
-def test_follows_no_circle_for_long(origin: Origin) -> None:
+def test_redirect_loop_is_unavailable(origin: Origin) -> None:
     origin.serve("/b.iso", Answer(status=301, headers={"Location": "/a.iso"}))
     url = origin.serve("/a.iso", Answer(status=301, headers={"Location": "/b.iso"}))
     with pytest.raises(Unavailable, match="answered 301"):
@@ -146,18 +147,18 @@ def test_follows_no_circle_for_long(origin: Origin) -> None:
     assert len(origin.asked) <= 11
 
 
-def test_is_interrupted_between_blocks(origin: Origin) -> None:
+def test_interruption_between_blocks_raises(origin: Origin) -> None:
     interruption = Interruption()
     url = origin.serve("/a.iso", Answer(BODY))
-    with http().ask(url, {}, interruption) as answer:
-        blocks = answer.blocks()
+    with client().fetch(url, {}, interruption) as response:
+        blocks = response.blocks()
         next(blocks)
         interruption.interrupt()
         with pytest.raises(Interrupted):
             next(blocks)
 
 
-def test_is_interrupted_before_it_begins(origin: Origin) -> None:
+def test_interruption_before_the_fetch_sends_no_request(origin: Origin) -> None:
     interruption = Interruption()
     interruption.interrupt()
     with pytest.raises(Interrupted):
@@ -175,7 +176,7 @@ QUERY = f"key={SECRET}%2F%26&more=1"
 
 
 @pytest.mark.parametrize(("query", "sent"), [("", f"?{QUERY}"), ("?a=b", f"?a=b&{QUERY}")])
-def test_sends_the_credentials_to_the_configured_origin(origin: Origin, query: str, sent: str) -> None:
+def test_credentials_are_sent_to_the_configured_origin(origin: Origin, query: str, sent: str) -> None:
     fetch(origin.serve("/a.iso", Answer(BODY)) + query, **CREDENTIALS)
 
     assert origin.asked[0].target == f"/a.iso{sent}"
@@ -183,7 +184,7 @@ def test_sends_the_credentials_to_the_configured_origin(origin: Origin, query: s
     assert origin.asked[0].headers["X-Token"] == SECRET
 
 
-def test_keeps_the_fields_on_a_redirect_within_the_origin(origin: Origin) -> None:
+def test_redirect_within_the_origin_keeps_the_credentials(origin: Origin) -> None:
     origin.serve("/b.iso", Answer(BODY))
     url = origin.serve("/a.iso", Answer(b"moved", status=307, headers={"Location": "/b.iso"}))
 
@@ -192,7 +193,7 @@ def test_keeps_the_fields_on_a_redirect_within_the_origin(origin: Origin) -> Non
     assert origin.asked[1].headers["X-Token"] == SECRET
 
 
-def test_takes_no_credentials_to_another_origin(origin: Origin, other: Origin) -> None:
+def test_redirect_to_another_origin_drops_the_credentials(origin: Origin, other: Origin) -> None:
     other.serve("/b.iso", Answer(status=302, headers={"Location": "/c.iso"}))
     other.serve("/c.iso", Answer(BODY))
     location = f"{other.url('/b.iso')}?signed=yes&{QUERY}"
@@ -203,7 +204,7 @@ def test_takes_no_credentials_to_another_origin(origin: Origin, other: Origin) -
     assert SECRET not in "".join(str(asked.headers) for asked in other.asked)
 
 
-def test_gives_the_credentials_again_when_it_comes_back(origin: Origin, other: Origin) -> None:
+def test_redirect_back_to_the_origin_sends_the_credentials_again(origin: Origin, other: Origin) -> None:
     other.serve("/b.iso", Answer(status=302, headers={"Location": origin.serve("/c.iso", Answer(BODY))}))
     url = origin.serve("/a.iso", Answer(status=302, headers={"Location": other.url("/b.iso")}))
 
@@ -211,10 +212,48 @@ def test_gives_the_credentials_again_when_it_comes_back(origin: Origin, other: O
     assert origin.asked[1].headers["X-Token"] == SECRET
 
 
+@pytest.mark.parametrize("variable", ["OS_IMAGES", "COREOS_STREAMS"])
+def test_credentials_go_to_origins_of_configured_urls_only(
+    variable: str, origin: Origin, other: Origin
+) -> None:
+    configured = {
+        "OS_IMAGES": {**IMAGE, "url": origin.url("/x.iso")},
+        "COREOS_STREAMS": {"stream": "a", "url": origin.url("/x.json"), "architectures": ["x86_64"]},
+    }
+    made = client(**{variable: json.dumps([configured[variable]])}, **CREDENTIALS)
+    for server in (origin, other):
+        read(made, server.serve("/a", Answer(BODY)))
+    assert origin.asked[0].target == f"/a?{QUERY}"
+    assert origin.asked[0].headers["X-Token"] == SECRET
+    assert other.asked[0].target == "/a"
+    assert "X-Token" not in other.asked[0].headers
+
+
+def test_another_port_or_scheme_is_another_origin(origin: Origin) -> None:
+    for url in (f"https://127.0.0.1:{origin.port}/x.iso", "http://127.0.0.1/x.iso", "file:///x.iso"):
+        read(
+            client(OS_IMAGES=json.dumps([{**IMAGE, "url": url}]), **CREDENTIALS),
+            origin.serve("/a", Answer(b"")),
+        )
+        assert origin.asked[-1].target == "/a"
+        assert "X-Token" not in origin.asked[-1].headers
+
+
+def test_an_unconfigured_origin_that_redirects_to_a_configured_one_gets_no_credentials(
+    origin: Origin, other: Origin
+) -> None:
+    made = client(OS_IMAGES=json.dumps([{**IMAGE, "url": origin.url("/x.iso")}]), **CREDENTIALS)
+    location = {"Location": origin.serve("/a", Answer(BODY))}
+    read(made, other.serve("/b", Answer(status=302, headers=location)))
+    assert "X-Token" not in origin.asked[0].headers
+
+
 # TLS.
 
 
-def test_adds_a_ca_to_those_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ca_file_adds_to_the_authorities_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     system, own = (authority(tmp_path / name) for name in _made(tmp_path, "system", "own"))
     monkeypatch.setenv("SSL_CERT_FILE", str(system.ca_file))
     with running(system.context) as public, running(own.context) as private:
@@ -223,28 +262,24 @@ def test_adds_a_ca_to_those_of_the_system(tmp_path: Path, monkeypatch: pytest.Mo
             assert fetch(url, OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE=str(own.ca_file)) == BODY
 
 
-def test_a_ca_file_that_changes_counts_from_the_next_connection(
+def test_changed_ca_file_is_used_by_the_next_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("image_service.files.reloaded.LOOK_SECONDS", 0)
     first, second = (authority(tmp_path / name) for name in _made(tmp_path, "first", "second"))
-    asking = http(OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE=str(first.ca_file))
+    made = client(OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE=str(first.ca_file))
     with running(second.context) as origin:
         url = origin.serve("/a.iso", Answer(BODY))
 
-        def ask() -> bytes:
-            with asking.ask(url, {}, Interruption()) as answer:
-                return b"".join(answer.blocks())
-
         with pytest.raises(Unavailable, match="certificate: "):
-            ask()
+            read(made, url)
         second.ca_file.rename(first.ca_file)
-        assert ask() == BODY
+        assert read(made, url) == BODY
         first.ca_file.write_bytes(b"no certificate")
-        assert ask() == BODY
+        assert read(made, url) == BODY
 
 
-def test_refuses_a_stranger_unless_told_not_to(tmp_path: Path, lines: Lines) -> None:
+def test_unknown_authority_is_refused_unless_verification_is_off(tmp_path: Path, lines: Lines) -> None:
     with running(authority(tmp_path).context) as origin:
         url = origin.serve("/a.iso", Answer(BODY))
         with pytest.raises(Unavailable, match="certificate: "):
@@ -255,7 +290,7 @@ def test_refuses_a_stranger_unless_told_not_to(tmp_path: Path, lines: Lines) -> 
         assert "INSECURE_SKIP_VERIFY is set" in lines.text
 
 
-def test_does_not_follow_from_https_to_http(tmp_path: Path, origin: Origin) -> None:
+def test_redirect_from_https_to_http_is_refused(tmp_path: Path, origin: Origin) -> None:
     trusted = authority(tmp_path)
     with running(trusted.context) as secure:
         location = {"Location": origin.serve("/b.iso", Answer(BODY))}
@@ -265,7 +300,7 @@ def test_does_not_follow_from_https_to_http(tmp_path: Path, origin: Origin) -> N
     assert not origin.asked
 
 
-def test_follows_from_http_to_https(tmp_path: Path, origin: Origin) -> None:
+def test_redirect_from_http_to_https_is_followed(tmp_path: Path, origin: Origin) -> None:
     trusted = authority(tmp_path)
     with running(trusted.context) as secure:
         location = {"Location": secure.serve("/b.iso", Answer(BODY))}
@@ -273,7 +308,7 @@ def test_follows_from_http_to_https(tmp_path: Path, origin: Origin) -> None:
         assert fetch(url, OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE=str(trusted.ca_file)) == BODY
 
 
-def test_is_interrupted_while_a_tls_server_is_silent(tmp_path: Path) -> None:
+def test_interruption_ends_a_read_from_a_silent_tls_server(tmp_path: Path) -> None:
     trusted, interruption = authority(tmp_path), Interruption()
     with running(trusted.context) as origin:
         url = origin.serve("/a.iso", Answer(BODY[:9], promised=9000, hold=True))
@@ -293,7 +328,7 @@ def test_is_interrupted_while_a_tls_server_is_silent(tmp_path: Path) -> None:
 # Proxies.
 
 
-def test_asks_the_proxy_of_the_environment(
+def test_proxy_of_the_environment_is_used(
     origin: Origin, other: Origin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", f"http://user:{SECRET}@127.0.0.1:{other.port}")
@@ -305,7 +340,7 @@ def test_asks_the_proxy_of_the_environment(
     assert not origin.asked
 
 
-def test_keeps_the_proxys_password_from_who_is_asked_without_it(
+def test_proxy_password_is_not_sent_to_an_exempt_origin(
     origin: Origin, other: Origin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", f"http://user:{SECRET}@127.0.0.1:{other.port}")
@@ -327,7 +362,7 @@ def test_keeps_the_proxys_password_from_who_is_asked_without_it(
         ("", True),
     ],
 )
-def test_leaves_out_the_proxy_where_it_is_told_to(
+def test_no_proxy_may_hold_names_addresses_and_networks(
     origin: Origin, other: Origin, monkeypatch: pytest.MonkeyPatch, exempt: str, *, by_proxy: bool
 ) -> None:
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{other.port}")
@@ -338,7 +373,7 @@ def test_leaves_out_the_proxy_where_it_is_told_to(
     assert (len(other.asked), len(origin.asked)) == ((1, 0) if by_proxy else (0, 1))
 
 
-def test_tunnels_tls_through_the_proxy(
+def test_tls_is_tunneled_through_the_proxy(
     other: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trusted = authority(tmp_path)

@@ -1,7 +1,7 @@
-"""One request with all that comes of it: cut when it comes to nothing, and told of in words of our own.
+"""One HTTP fetch: aborted when it stalls or is interrupted, its failures turned into ``Unavailable``.
 
-It is cut from another thread, wherever it hangs: in a head that never ends, between two chunks, or in a body
-of a byte a minute. A timeout of the socket would see none of these.
+A socket time-out would notice neither a head that never ends nor a body of a byte a minute. So a thread
+measures the rate, and shuts the sockets down under the thread that reads them.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CONNECT_SECONDS = 10.0
-LEAST_BYTES_PER_SECOND = 1024  # at which a base image would take days
+MIN_BYTES_PER_SECOND = 1024  # at which a base image would take days
 
 
-class Unusable(ValueError):
-    """An answer that cannot be used; the text is ours."""
+class InvalidResponse(ValueError):
+    """A response that cannot be used; the message is ours and safe to log."""
 
 
-class Transfer:
-    """One request, for as long as the block lasts.
+class FetchGuard:
+    """Watches one fetch for as long as the block lasts.
 
     Args:
-        url: whom it goes to.
-        interruption: ends it from another thread.
-        stall_seconds: after these without progress it is cut; at the latest after twice these.
+        url: of the request; only its origin is logged.
+        interruption: aborts the fetch from another thread.
+        stall_seconds: a fetch slower than the minimal rate is aborted after these, at most twice these.
     """
 
     def __init__(self, url: str, interruption: Interruption, stall_seconds: float) -> None:
@@ -45,9 +45,9 @@ class Transfer:
         self._interruption = interruption
         self._stall_seconds = stall_seconds
         self._stall = Interruption()
-        self._ended = threading.Event()
-        self._watchdog = threading.Thread(target=self._watch, name="transfer", daemon=True)
-        self.received = 0
+        self._finished = threading.Event()
+        self._watchdog = threading.Thread(target=self._watch_rate, name="download watchdog", daemon=True)
+        self.received_bytes = 0
 
     def __enter__(self) -> Self:
         self._interruption.raise_if_interrupted()
@@ -55,54 +55,53 @@ class Transfer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
+        self._finished.set()
         self._watchdog.join()
 
-    def check(self) -> None:
-        """Let it go on: what was shut under a reader looks like the end of a body."""
+    def raise_if_aborted(self) -> None:
+        """Raise if the sockets were shut down, which to a reader looks like the end of the body."""
         self._interruption.raise_if_interrupted()
         if self._stall.is_set:
-            raise Unusable(
-                f"stalled: less than {LEAST_BYTES_PER_SECOND} bytes per second for {self._stall_seconds:g} s"
+            raise InvalidResponse(
+                f"stalled: less than {MIN_BYTES_PER_SECOND} bytes per second for {self._stall_seconds:g} s"
             )
 
     @contextmanager
-    def faults_told(self) -> Iterator[None]:
-        """Make one kind of error of all that can happen to a connection."""
+    def translate_errors(self) -> Iterator[None]:
+        """Raise ``Unavailable`` instead of what sockets, TLS and urllib raise."""
         try:
             yield
         except (OSError, http.client.HTTPException, ValueError) as error:
+            retry_after = None
             if isinstance(error, HTTPError):
                 error.close()  # it is the response, too
-            reason = self._reason(error)
+                retry_after = parse_retry_after(error.headers.get("Retry-After", ""))
+            try:
+                self.raise_if_aborted()  # a socket that was shut down fails in many ways
+                reason = _reason(error)
+            except InvalidResponse as stalled:
+                reason = str(stalled)
             raise Unavailable(
-                f"cannot fetch from {origin_of(self._url)}: {reason}", retry_after_seconds=_retry_after(error)
+                f"cannot fetch from {origin_of(self._url)}: {reason}", retry_after_seconds=retry_after
             ) from None
 
-    def watch(self, connected: socket.socket) -> None:
-        """Let nothing wait longer for this socket than the transfer may take."""
+    def watch_socket(self, connected: socket.socket) -> None:
+        """Shut this socket down when the fetch is aborted."""
         connected.settimeout(None)
         self._interruption.watch_socket(connected)
         self._stall.watch_socket(connected)
 
-    def _reason(self, error: Exception) -> str:
-        try:
-            self.check()  # a socket that was shut under us fails in many ways
-        except Unusable as stall:
-            return str(stall)
-        return _reason(error)
-
-    def _watch(self) -> None:
+    def _watch_rate(self) -> None:
         seen = 0
-        while not self._ended.wait(self._stall_seconds):
-            if self.received - seen < LEAST_BYTES_PER_SECOND * self._stall_seconds:
+        while not self._finished.wait(self._stall_seconds):
+            if self.received_bytes - seen < MIN_BYTES_PER_SECOND * self._stall_seconds:
                 self._stall.interrupt()
                 return
-            seen = self.received
+            seen = self.received_bytes
 
 
 def _reason(error: Exception) -> str:
-    """Say why in a text that repeats neither the URL nor the peer's words."""
+    """Return a text that repeats neither the URL nor what the peer sent."""
     if isinstance(error, HTTPError):
         return f"{origin_of(error.url)} answered {error.code}"
     if isinstance(error, URLError) and isinstance(error.reason, Exception):
@@ -111,19 +110,14 @@ def _reason(error: Exception) -> str:
         return f"no connection in {CONNECT_SECONDS:g} s"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate: {error.verify_message}"
-    if isinstance(error, Unusable):
+    if isinstance(error, InvalidResponse):
         return str(error)
     refused = re.match(r"Tunnel connection failed: [0-9]{3}", str(error))
     return refused[0] if refused else getattr(error, "strerror", None) or type(error).__name__
 
 
-def _retry_after(error: Exception) -> int | None:
-    """When a server that is at its limit wants to be asked again."""
-    return parse_retry_after(error.headers.get("Retry-After", "")) if isinstance(error, HTTPError) else None
-
-
 def origin_of(url: str) -> str:
-    """Give scheme, host and port (RFC 6454), which is also all that is told of a URL."""
+    """Return the origin of a URL: scheme, host and port (RFC 6454). Nothing else of a URL is logged."""
     split = urlsplit(url)
     default = {"http": 80, "https": 443}.get(split.scheme)
     host = f"[{split.hostname}]" if ":" in (split.hostname or "") else split.hostname

@@ -1,0 +1,182 @@
+"""HTTP client for base images and stream metadata, for use in threads; proxies and TLS are urllib's.
+
+The header fields and query parameters of the configuration are credentials: they go to origins of configured
+URLs only, wherever a stream's metadata or a redirect leads.
+"""
+
+from __future__ import annotations
+
+import ssl
+from contextlib import contextmanager
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import attrs
+from twisted.logger import Logger
+
+from image_service.catalog.download.fetch_guard import FetchGuard, InvalidResponse, origin_of
+from image_service.catalog.download.urllib_handlers import Redirects, open_url
+from image_service.errors import ConfigurationError, Unavailable
+from image_service.files.reloaded import Reloaded
+
+if TYPE_CHECKING:
+    import http.client
+    from collections.abc import Iterable, Iterator, Mapping
+    from email.message import Message
+    from pathlib import Path
+
+    from image_service.concurrency.interruption import Interruption
+    from image_service.settings.base_images import DownloadSettings
+
+_BLOCK_BYTES = 256 * 1024
+
+
+@attrs.frozen
+class OriginClient:
+    """Fetches resources from origins.
+
+    Args:
+        trust: the authorities, as a TLS context; read for each fetch.
+        stall_seconds: see ``FetchGuard``.
+        headers: credentials: header fields.
+        parameters: credentials: query parameters.
+        credential_origins: origins that get the credentials, as ``origin_of`` returns them.
+    """
+
+    trust: Reloaded[ssl.SSLContext] = attrs.field(repr=False)
+    stall_seconds: float
+    headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    parameters: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    credential_origins: frozenset[str] = frozenset()
+
+    @classmethod
+    def from_settings(cls, settings: DownloadSettings, urls: Iterable[str] = ()) -> OriginClient:
+        """Make a client that sends the configured credentials to the origins of `urls`."""
+        if settings.insecure:
+            Logger().warn(
+                "INSECURE_SKIP_VERIFY is set: anyone on the network can impersonate assisted-service, or"
+                " replace a base image"
+            )
+        return cls(
+            trusted_authorities(settings.ca_file, insecure=settings.insecure),
+            settings.stall_seconds,
+            settings.headers,
+            settings.query_params,
+            frozenset(map(origin_of, urls)),
+        )
+
+    @contextmanager
+    def fetch(
+        self, url: str, headers: Mapping[str, str], interruption: Interruption
+    ) -> Iterator[OriginResponse]:
+        """Send a GET request and follow redirects.
+
+        Args:
+            url: ``http`` or ``https``.
+            headers: for every origin on the way: a range, preconditions.
+            interruption: aborts the fetch from another thread.
+
+        Yields:
+            a response with status 200, 206, 304, 412 or 416.
+
+        Raises:
+            Unavailable: no such response; the message does not reveal the URL, and the origin's
+                ``Retry-After`` is kept.
+            Interrupted: the service stops.
+        """
+        with FetchGuard(url, interruption, self.stall_seconds) as guard:
+            with guard.translate_errors():
+                origin = origin_of(url)
+                redirects = Redirects(
+                    origin if origin in self.credential_origins else None, self.headers, self.parameters
+                )
+                response = open_url(url, headers, guard, self.trust.get(), redirects)
+            with response:
+                yield OriginResponse(response, guard)
+
+
+class OriginResponse:
+    """A response of an origin, whose body can be read once.
+
+    Args:
+        response: closed by the caller.
+        guard: watches the fetch.
+    """
+
+    def __init__(self, response: http.client.HTTPResponse, guard: FetchGuard) -> None:
+        self._response = response
+        self._guard = guard
+        self.status = response.status
+        self.headers: Message = response.headers
+        self.length = response.length
+        """Bytes of the body; None: the end of the stream marks the end of the body."""
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the body as it arrives.
+
+        Raises:
+            Unavailable: it is encoded, or shorter than promised.
+            Interrupted: the service stops.
+        """
+        coding = self.headers.get("Content-Encoding", "identity")
+        received = 0
+        with self._guard.translate_errors():
+            if coding != "identity":
+                raise InvalidResponse(f"answered with content coding {coding!r:.20}; must be uncoded")
+        while block := self._read_block(_BLOCK_BYTES if self.length is None else self.length - received):
+            received += len(block)
+            yield block
+
+    def read_all(self, max_bytes: int) -> bytes:
+        """Return the body of a response with status 200.
+
+        Raises:
+            Unavailable: another status, or a longer body.
+        """
+        if self.status != HTTPStatus.OK:
+            raise Unavailable(f"cannot fetch: the status is {self.status}, not 200")
+        body = bytearray()
+        for block in self.blocks():
+            body += block
+            if len(body) > max_bytes:
+                raise Unavailable(f"cannot fetch: the response has more than {max_bytes} bytes")
+        return bytes(body)
+
+    def _read_block(self, left: int) -> bytes:
+        with self._guard.translate_errors():
+            block = self._response.read1(min(_BLOCK_BYTES, left)) if left else b""
+            if left and not block and self.length is not None:
+                raise InvalidResponse(f"sent {self.length - left} of {self.length} bytes")
+            self._guard.raise_if_aborted()
+            self._guard.received_bytes += len(block)
+        return block
+
+
+def trusted_authorities(ca_file: Path | None = None, *, insecure: bool = False) -> Reloaded[ssl.SSLContext]:
+    """Return a TLS context that trusts the system's authorities and those of a file, reloaded as it changes.
+
+    Args:
+        ca_file: PEM certificates.
+        insecure: verify nothing.
+
+    Raises:
+        ConfigurationError: ``ca_file`` cannot be read.
+    """
+    files = [] if ca_file is None else [ca_file]
+    return Reloaded(files, partial(_make_context, ca_file, insecure=insecure))
+
+
+def _make_context(ca_file: Path | None, *, insecure: bool) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    if ca_file is not None:
+        try:
+            context.load_verify_locations(ca_file)
+        except OSError as error:  # SSLError is one
+            reason = getattr(error, "reason", None) or error.strerror
+            raise ConfigurationError(f"the CA file {ca_file} cannot be read: {reason}") from None
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

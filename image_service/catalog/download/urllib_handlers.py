@@ -1,0 +1,171 @@
+"""The handlers of urllib that a fetch uses: guarded connections, proxies with CIDR, redirects, statuses."""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import urllib.request
+from contextlib import suppress
+from functools import partial
+from http import HTTPStatus
+from typing import IO, TYPE_CHECKING, Any, cast
+from urllib.parse import urlencode, urlsplit
+
+from image_service.catalog.download.fetch_guard import CONNECT_SECONDS, InvalidResponse, origin_of
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterator, Mapping
+    from email.message import Message
+
+    from image_service.catalog.download.fetch_guard import FetchGuard
+
+# Those that say something about the resource; every other status is a failure.
+_EXPECTED_STATUSES = {
+    HTTPStatus.OK,
+    HTTPStatus.PARTIAL_CONTENT,
+    HTTPStatus.NOT_MODIFIED,
+    HTTPStatus.PRECONDITION_FAILED,
+    HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
+}
+
+
+def open_url(
+    url: str, headers: Mapping[str, str], guard: FetchGuard, context: ssl.SSLContext, redirects: Redirects
+) -> http.client.HTTPResponse:
+    """Send a GET request and follow redirects.
+
+    Args:
+        url: ``http`` or ``https``.
+        headers: for every origin on the way.
+        guard: watches the connections.
+        context: for TLS.
+        redirects: adds the credentials.
+    """
+    opener = urllib.request.OpenerDirector()
+    opener.addheaders = [("User-Agent", "image-service"), *headers.items()]
+    for handler in (
+        _Proxies(),
+        _GuardedConnections(guard, context),
+        _Statuses(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        redirects,
+    ):
+        opener.add_handler(handler)
+    response = opener.open(redirects.first_request(url), timeout=CONNECT_SECONDS)
+    return cast("http.client.HTTPResponse", response)
+
+
+class Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects; only requests to `origin` carry the credentials.
+
+    Args:
+        origin: None: no request carries them.
+        headers: fields that are credentials.
+        parameters: query parameters that are.
+    """
+
+    def __init__(self, origin: str | None, headers: Mapping[str, str], parameters: Mapping[str, str]) -> None:
+        self._origin = origin
+        self._headers = headers
+        self._query = urlencode(parameters)
+
+    def first_request(self, url: str) -> urllib.request.Request:
+        """Return the request for the URL itself."""
+        if self._query and origin_of(url) == self._origin:
+            url = f"{url}{'&' if urlsplit(url).query else '?'}{self._query}"
+        return self._request(url)
+
+    def redirect_request(  # noqa: PLR0913, PLR0917 - urllib's signature
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,  # noqa: ARG002 - same
+        msg: str,  # noqa: ARG002 - same
+        headers: Message,  # noqa: ARG002 - same
+        newurl: str,
+    ) -> urllib.request.Request:
+        """Return a new request, so that no field of the one before is repeated."""
+        fp.close()  # urllib would read all of the body, however long
+        schemes = (urlsplit(req.full_url).scheme, urlsplit(newurl).scheme)
+        if schemes not in {("http", "http"), ("http", "https"), ("https", "https")}:
+            raise InvalidResponse(f"{origin_of(req.full_url)} redirects from {schemes[0]} to {schemes[1]}")
+        if self._query and origin_of(newurl) != self._origin:  # a Location may repeat our parameters
+            split, ours = urlsplit(newurl), self._query.split("&")
+            kept = "&".join(part for part in split.query.split("&") if part not in ours)
+            newurl = split._replace(query=kept).geturl()
+        return self._request(newurl)
+
+    def _request(self, url: str) -> urllib.request.Request:
+        request = urllib.request.Request(url)  # noqa: S310 - http or https, as checked
+        if origin_of(url) == self._origin:
+            for name, value in self._headers.items():
+                request.add_unredirected_header(name, value)
+        return request
+
+
+class _Proxies(urllib.request.ProxyHandler):
+    """The proxies of the environment; NO_PROXY may hold CIDR blocks too, as clusters put there."""
+
+    def proxy_open(
+        self,
+        req: urllib.request.Request,
+        proxy: str,
+        type: str,  # noqa: A002 - urllib's signature
+    ) -> http.client.HTTPResponse | None:
+        with suppress(ValueError):  # the host is a name
+            address = ipaddress.ip_address(urlsplit(f"//{req.host}").hostname or "")
+            if any(address in network for network in _networks(urllib.request.getproxies().get("no", ""))):
+                return None
+        return cast("http.client.HTTPResponse | None", super().proxy_open(req, proxy, type))
+
+
+def _networks(exempt: str) -> Iterator[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+    for item in exempt.split(","):
+        with suppress(ValueError):  # a name
+            yield ipaddress.ip_network(item.strip(), strict=False)
+
+
+class _Statuses(urllib.request.HTTPErrorProcessor):
+    """Accepts more statuses than 2xx, and fewer of those."""
+
+    def http_response(
+        self, request: urllib.request.Request, response: http.client.HTTPResponse
+    ) -> http.client.HTTPResponse:
+        if response.status in _EXPECTED_STATUSES:
+            return response
+        if response.status < HTTPStatus.MULTIPLE_CHOICES:
+            response.close()
+            raise InvalidResponse(f"answered {response.status}")
+        return cast("http.client.HTTPResponse", super().http_response(request, response))
+
+    https_response = http_response
+
+
+class _GuardedConnection(http.client.HTTPConnection):
+    def __init__(self, guard: FetchGuard, host: str, **arguments: Any) -> None:  # noqa: ANN401 - theirs
+        super().__init__(host, **arguments)
+        self._guard = guard
+
+    def connect(self) -> None:
+        super().connect()
+        self._guard.watch_socket(self.sock)
+
+
+class _GuardedTlsConnection(_GuardedConnection, http.client.HTTPSConnection):
+    """The same over TLS."""
+
+
+class _GuardedConnections(urllib.request.AbstractHTTPHandler):
+    def __init__(self, guard: FetchGuard, context: ssl.SSLContext) -> None:
+        super().__init__()
+        self._plain = partial(_GuardedConnection, guard)
+        self._tls = partial(_GuardedTlsConnection, guard, context=context)
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(self._plain, req)
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(self._tls, req)
+
+    http_request = https_request = urllib.request.AbstractHTTPHandler.do_request_
