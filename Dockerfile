@@ -1,5 +1,5 @@
-# Any image with Python >= 3.11, pip and the CA certificates will do, and with xorriso and gpgv, or apt-get or
-# dnf to install them with: --build-arg BASE_IMAGE=...
+# The base image needs Python >= 3.11, pip and CA certificates; xorriso and gpgv, or apt-get or dnf to install
+# them: --build-arg BASE_IMAGE=...
 ARG BASE_IMAGE=python:3.13-slim
 
 FROM ${BASE_IMAGE} AS build
@@ -12,7 +12,7 @@ RUN python3 -m venv --without-pip /opt/image-service \
 
 FROM ${BASE_IMAGE}
 LABEL org.opencontainers.image.title="image-service" \
-      org.opencontainers.image.description="Streams customised CoreOS boot images without ever storing one" \
+      org.opencontainers.image.description="Serves customized CoreOS boot images without storing them" \
       org.opencontainers.image.licenses="Apache-2.0" \
       io.k8s.display-name="image-service" \
       io.openshift.expose-services="8080:http" \
@@ -28,8 +28,8 @@ ENV PATH=/opt/image-service/bin:${PATH} \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
     DATA_DIR=/data
-# twistd keeps a cache beside the plugins, which only root can write; group 0 may write the data, because
-# OpenShift runs this under any uid of that group.
+# twistd writes its plugin cache, as root. Group 0 may write the data, because OpenShift runs containers under
+# an arbitrary uid of that group.
 RUN twistd --help >/dev/null && install --directory --mode=0775 --group=0 /data
 USER 1001:0
 WORKDIR /data

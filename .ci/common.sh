@@ -26,5 +26,5 @@ apt_get() {
         -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=120 "$@" </dev/null
 }
 
-# Never at the price of a package that is there: what conflicts fails, and the caller says so.
+# Never removes a package: a conflict fails, and the caller reports it.
 apt_install() { apt_get install --no-install-recommends --no-remove "$@"; }

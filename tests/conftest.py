@@ -1,11 +1,11 @@
-"""What every test is held to: the reactor is left as it was found and no failure goes unnoticed.
+"""Rules for every test: the reactor is left as it was found, and no failure goes unnoticed.
 
-pytest-twisted, unlike trial, lets logged Failures, unhandled errors of Deferreds, pending delayed calls
-and open sockets pass in silence. The guard here fails the test that leaves them. A test without a
-reactor pays a few microseconds and one small garbage collection.
+pytest-twisted, unlike trial, ignores logged Failures, unhandled errors of Deferreds, pending delayed calls
+and open sockets. The guard here fails the test that leaves them. A test without a reactor pays a few
+microseconds and one small garbage collection.
 
-What was left out for want of a client is summed up here too: of the processes that share out the tests, the
-one that reports reads no other ``conftest.py``.
+The summary of tests that were skipped for a missing client is here too: with xdist, the process that reports
+loads no other ``conftest.py``.
 """
 
 from __future__ import annotations
@@ -43,22 +43,18 @@ _TURN_SECONDS = 0.01
 @implementer(ILogObserver)
 @attrs.define
 class LoggedFailures:
-    """The failures that were logged since the test began.
-
-    Args:
-        failures: in the order in which they were logged.
-    """
+    """The failures logged since the test began, in order."""
 
     failures: list[Failure] = attrs.field(factory=list)
 
     def __call__(self, event: LogEvent) -> None:
-        """Take note of an event of the log."""
+        """Record a failure."""
         failure: Failure | None = event.get("log_failure")
         if failure is not None:
             self.failures.append(failure)
 
     def flush(self, *types: type[BaseException]) -> list[Failure]:
-        """Take out, as expected, the failures of these types; of every type when none is given."""
+        """Remove and return the expected failures: those of the given types, or all."""
         gc.collect()  # an unhandled Deferred logs its error when it is collected
         expected = [failure for failure in self.failures if isinstance(failure.value, types or BaseException)]
         self.failures = [failure for failure in self.failures if failure not in expected]
@@ -67,10 +63,10 @@ class LoggedFailures:
 
 @pytest.fixture(scope="module", autouse=True)
 def _heap_of_this_module() -> None:
-    """Let the guard's garbage collections look only at what the tests of this module made.
+    """Exclude objects of earlier modules from the guard's garbage collections.
 
-    What earlier modules left alive (modules, caches, pytest's reports) grows with every test. To look at it
-    again after each cost more than the tests did.
+    Modules, caches and pytest's reports grow with every test. Scanning them after each test cost more than
+    the tests did.
     """
     gc.collect()
     gc.freeze()
@@ -78,7 +74,7 @@ def _heap_of_this_module() -> None:
 
 @pytest.fixture(scope="session", name="reactor")
 def the_reactor(twisted_greenlet: object) -> EPollReactor:
-    """Provide the reactor that pytest-twisted runs: epoll, as under twistd."""
+    """Return the reactor that pytest-twisted runs: epoll, as under twistd."""
     del twisted_greenlet  # asked for only so that the reactor is installed
     from twisted.internet import reactor  # noqa: PLC0415, TID251 - pytest-twisted installs it first
 
@@ -91,7 +87,7 @@ def the_reactor(twisted_greenlet: object) -> EPollReactor:
 
 @pytest.fixture(autouse=True)
 def logged_failures(reactor: EPollReactor) -> Iterator[LoggedFailures]:
-    """Fail a test that leaves something behind; a test that expects failures in the log flushes them."""
+    """Fail a test that leaves something behind; a test that expects logged failures flushes them."""
     before = _pending(reactor)
     logged = LoggedFailures()
     globalLogPublisher.addObserver(logged)
@@ -111,7 +107,7 @@ def _pending(reactor: EPollReactor) -> set[object]:
 
 
 def _left_behind(reactor: EPollReactor, before: set[object]) -> set[object]:
-    """What the test added and what does not go away by itself within a moment."""
+    """Return what the test added to the reactor and what does not settle within a moment."""
     waited_seconds = 0.0
     while (left := _pending(reactor) - before) and waited_seconds < _SETTLE_SECONDS:
         blockon(deferLater(reactor, _TURN_SECONDS))
@@ -120,7 +116,7 @@ def _left_behind(reactor: EPollReactor, before: set[object]) -> set[object]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name each client that was not found, and the tests that were left out for that."""
+    """List each missing client, and the tests that were skipped for it."""
     left_out: dict[str, set[str]] = defaultdict(set)
     for report in terminalreporter.stats.get("skipped", []):
         _path, _line, reason = report.longrepr

@@ -1,4 +1,4 @@
-"""Ports for servers that have to be told a number before they listen."""
+"""Reserved ports for servers that need a port number before they listen."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _KEEPERS: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """Find a port that nobody has, and keep it for whoever listens there by its number.
+    """Reserve a free port and return its number.
 
-    The kernel gives it to nobody else as long as a socket has it, and lets a server have it beside that
-    socket, because both say SO_REUSEADDR and this one does not listen.
+    The kernel gives the port to no other process while a socket holds it, and lets a server bind it beside
+    that socket, because both set SO_REUSEADDR and this one does not listen.
     """
     keeper = socket.socket()
     keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""pytest-twisted's decorators with types: it ships none, and strict mypy refuses untyped decorators."""
+"""Typed versions of pytest-twisted's decorators: strict mypy refuses untyped decorators."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def ensure_deferred(
 
 
 def async_fixture(function: Callable[P, AsyncIterator[T]]) -> Callable[P, T]:
-    """Make a function-scoped fixture of an ``async def`` that yields once; tests get what it yields."""
+    """Make a function-scoped fixture of an ``async def`` generator."""
     return cast("Callable[P, T]", pytest_twisted.async_yield_fixture()(function))
 
 
 def module_fixture(function: Callable[P, AsyncIterator[T]]) -> Callable[P, T]:
-    """Make such a fixture once for all the tests of a module."""
+    """Make a module-scoped fixture of an ``async def`` generator."""
     return cast("Callable[P, T]", pytest_twisted.async_yield_fixture(scope="module")(function))
 
 
 def blockon(awaited: Awaitable[T]) -> T:
-    """Wait, outside of the reactor, for what happens inside of it."""
+    """Wait, outside of the reactor, for a Deferred."""
     return cast("T", pytest_twisted.blockon(awaited))

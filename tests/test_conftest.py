@@ -1,4 +1,4 @@
-"""The guard itself: each way to leave something behind fails a test, in a run of pytest of its own."""
+"""The guard of tests/conftest.py: each kind of leftover fails a test, in a pytest run of its own."""
 
 from __future__ import annotations
 

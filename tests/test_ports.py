@@ -1,4 +1,4 @@
-"""That a port is still there when its server comes."""
+"""A reserved port is still free when its server starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel, built once for all tests that look into it or install it."""
+"""The wheel, built once for all tests that inspect or install it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOURCES = ("LICENSE", "README.md", "pyproject.toml", "setup.cfg", "image_service
 
 @pytest.fixture(scope="session")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copy what packages are built from: a build leaves its directories, and takes what is left in them."""
+    """Copy the sources that a build reads: a build writes into its tree."""
     copy = tmp_path_factory.mktemp("sources")
     for name in SOURCES:
         if (CHECKOUT / name).is_dir():
@@ -28,7 +28,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def wheel(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel with the setuptools of this environment, so that nothing is fetched."""
+    """Build the wheel with this environment's setuptools, without downloads."""
     dist = tmp_path_factory.mktemp("dist")
     build = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", dist, sources)
     subprocess.run(build, check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""Builds the container image without an image registry, and runs it by whatever works on the machine."""
+"""Builds the container image without a registry, and runs it by whichever runtime works on this machine."""
 
 from __future__ import annotations
 
@@ -39,44 +39,40 @@ exec chroot --userspec="$user" --groups= "$root" "$@"
 
 @attrs.frozen
 class Podman:
-    """podman with a storage of its own.
-
-    Args:
-        storage: a directory.
-    """
+    """podman with a storage directory of its own."""
 
     storage: Path
 
     def command(self, *arguments: str | Path) -> list[str]:
-        """Give a command line."""
+        """Return a podman command line."""
         places = ("--root", self.storage / "images", "--runroot", self.storage / "run")
         return list(map(str, (needs_client("podman"), *places, "--cgroup-manager=cgroupfs", *arguments)))
 
     def as_root(self, *command: str) -> list[str]:
-        """Give the command line that runs a command as root, of the user's own namespace at least."""
+        """Return the command line that runs a command as root, at least of a user namespace."""
         return [*command] if os.geteuid() == 0 else self.command("unshare", *command)
 
     def run(self, *arguments: str | Path) -> str:
-        """Run podman to its end; one that fails fails the test, with what it said."""
+        """Run podman to its end; fail the test with its output if it fails."""
         return finish(self.command(*arguments))
 
     def mount(self, image: str) -> str:
-        """Give the directory where the image's files are, until it is removed."""
+        """Yield the directory with the image's files."""
         return finish(self.as_root(*self.command("image", "mount", image)))
 
     def remove(self, image: str) -> None:
-        """Remove an image, and what its build left."""
+        """Remove an image and its build containers."""
         finish(self.as_root(*self.command("image", "umount", "--force", image)))
         self.run("image", "rm", "--force", image)
         self.run("image", "prune", "--force")
 
     def has(self, image: str) -> bool:
-        """Whether an image is in the storage."""
+        """Return True if the storage has an image."""
         found = subprocess.run(self.command("image", "exists", image), capture_output=True, check=False)
         return found.returncode == 0
 
     def make_base(self) -> None:
-        """Make a small Debian with Python from its package archive, once per storage."""
+        """Create a small Debian with Python from the package archive, once per storage."""
         if self.has(BASE):
             return
         with TemporaryDirectory() as directory:
@@ -90,7 +86,7 @@ class Podman:
             self.run("import", archive, BASE)
 
     def build(self, context: Path, image: str) -> None:
-        """Build an image on the base, with this machine's way to its package registry."""
+        """Build an image on the base, with this machine's access to its package registry."""
         with TemporaryDirectory() as directory:
             settings = pip_settings()
             pip_conf = Path(directory) / "pip.conf"
@@ -107,21 +103,21 @@ class Podman:
             self.run("build", *options, *volumes, "--tag", image, context)
 
     def inspect(self, image: str) -> dict[str, Any]:
-        """Give what an image says about how to run it."""
+        """Return an image's configuration."""
         (found,) = json.loads(self.run("image", "inspect", image))
         config: dict[str, Any] = found["Config"]
         return config
 
 
 def finish(command: list[str]) -> str:
-    """Run a command to its end; one that fails fails the test, with what it said."""
+    """Run a command to its end; fail the test with its output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
     return done.stdout.strip()
 
 
 def pip_settings() -> ConfigParser:
-    """Read pip's settings on this machine, from its files and, what wins, the environment."""
+    """Return this machine's pip settings: configuration files, overridden by the environment."""
     listing = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
     )
@@ -134,7 +130,7 @@ def pip_settings() -> ConfigParser:
 
 
 def trusted_files(settings: ConfigParser) -> set[str]:
-    """Give the files that pip's settings name, and the certificates that this machine trusts."""
+    """Return the certificate files that pip's settings and this machine's trust store name."""
     named = {value for section in settings.values() for value in section.values()}
     named.add(ssl.get_default_verify_paths().cafile or "")
     return {path for path in named if path.startswith("/") and Path(path).exists()}
@@ -145,9 +141,9 @@ class PodmanRun:
     """Runs commands in an image by ``podman run``.
 
     Args:
-        podman: where the image is.
+        podman: the storage that has the image.
         image: its name.
-        options: podman's own, such as the runtime.
+        options: podman's, such as the runtime.
     """
 
     podman: Podman
@@ -155,7 +151,7 @@ class PodmanRun:
     options: Sequence[str] = ()
 
     def command(self, arguments: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-        """Give the command line that runs ``arguments``, with a read-only root and as any user."""
+        """Return the command line that runs ``arguments`` with a read-only root under an arbitrary uid."""
         entrypoint, *rest = arguments
         environment = [f"--env={name}={value}" for name, value in variables.items()]
         # The limits are given because podman's own may be more than this machine lets it set.
@@ -168,10 +164,10 @@ class PodmanRun:
 
 @attrs.frozen
 class ChrootRun:
-    """Runs commands in an image by mounts of its own and chroot.
+    """Runs commands in an image by bind mounts and chroot.
 
     Args:
-        podman: where the image is.
+        podman: the storage that has the image.
         image: its name.
     """
 
@@ -179,7 +175,7 @@ class ChrootRun:
     image: str
 
     def command(self, arguments: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-        """Give the command line that runs ``arguments``, with a read-only root and as any user."""
+        """Return the command line that runs ``arguments`` with a read-only root under an arbitrary uid."""
         root = self.podman.mount(self.image)
         environment = [*self.podman.inspect(self.image)["Env"], *(f"{n}={v}" for n, v in variables.items())]
         shell = ("unshare", "--mount", "sh", "-c", _IN_CHROOT, "sh", root, ANY_USER)
@@ -187,6 +183,6 @@ class ChrootRun:
 
 
 def works(runner: PodmanRun | ChrootRun) -> bool:
-    """Whether this machine lets containers run in this way."""
+    """Return True if this machine can run containers in this way."""
     tried = subprocess.run(runner.command(["true"], {}), capture_output=True, check=False)
     return tried.returncode == 0

@@ -1,4 +1,4 @@
-"""Queries of PromQL, taken apart and compared with the page that the service shows."""
+"""PromQL queries, parsed as far as needed to compare them with the metrics page."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"([^"]*)"')
 
 @attrs.frozen
 class Query:
-    """What a query of PromQL names.
+    """The names in a PromQL query.
 
     Args:
         selectors: each metric with its matchers: label, operator, value.
-        labels: what it groups by.
+        labels: of its groupings.
     """
 
     selectors: list[tuple[str, list[tuple[str, ...]]]]
@@ -54,7 +54,7 @@ def tokens(text: str) -> list[str]:
 
 
 def parse(text: str) -> Query:
-    """Find metrics and labels; whether all of it is PromQL is Prometheus's to say."""
+    """Find metrics and labels; Prometheus itself judges the rest of the syntax."""
     found, rest = Query([], set()), iter([*tokens(text), ""])
     token = next(rest)
     while token:
@@ -79,7 +79,7 @@ def until(rest: Iterator[str], end: str) -> list[str]:
 
 
 def all_series() -> Series:
-    """Give every series of a service that has answered, well and badly."""
+    """Return every series of a service that has answered successes and failures."""
     metrics = Metrics()
     for status in (206, 503):
         metrics.request_ended("/byid/:token", "GET", status, 0.1, 10)
@@ -102,12 +102,12 @@ def matches(labels: Mapping[str, str], matcher: tuple[str, ...]) -> bool:
 
 
 def check_query(text: str, series: Series, recorded: Collection[str]) -> None:
-    """Show that a query finds series, and names no label that they do not have.
+    """Check that a query matches series, and uses only labels that they have.
 
     Args:
         text: PromQL.
         series: of the service.
-        recorded: names that Prometheus has of rules.
+        recorded: names of recording rules.
     """
     query = parse(text)
     assert query.selectors
@@ -124,7 +124,7 @@ def check_query(text: str, series: Series, recorded: Collection[str]) -> None:
 
 
 def check_alternatives(text: str, series: Series) -> None:
-    """Show that each one of ``a|b`` exists: a misspelt one would be noticed by nobody."""
+    """Check that each alternative of ``a|b`` exists: nobody would notice a misspelled one."""
     for name, matchers in parse(text).selectors:
         for label, operator, value in matchers:
             have = {labels.get(label, "") for shown, labels in series if shown == name}

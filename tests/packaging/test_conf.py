@@ -1,4 +1,4 @@
-"""What an operator copies from ``conf/`` is complete, says the defaults that hold, and is accepted."""
+"""The files in ``conf/`` are complete, show the real defaults, and are accepted."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def analyze(verb: str, *options: str, unit: Path) -> subprocess.CompletedProcess
 
 @pytest.fixture
 def unit(tmp_path: Path) -> Path:
-    """Copy the unit with a program that this machine has: a missing one is a fault to systemd."""
+    """Copy the unit with a program that exists on this machine, as systemd requires."""
     copy = tmp_path / "image-service.service"
     text = (CONF / copy.name).read_text()
     copy.write_text(text.replace("/opt/image-service/bin/image-service", shutil.which("true") or ""))

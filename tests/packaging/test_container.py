@@ -1,4 +1,4 @@
-"""The container image starts under any user with a read-only root file system, and serves."""
+"""The container image starts under any uid with a read-only root file system, and serves."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def image(podman: Podman, sources: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def runners(podman: Podman, image: str) -> dict[str, PodmanRun | ChrootRun]:
-    """Find out how containers can be run here; podman may have a runtime that this machine is not for."""
+    """Find the ways in which this machine can run containers."""
     by_podman = (PodmanRun(podman, image), PodmanRun(podman, image, ["--runtime=runc"]))
     in_chroot = ChrootRun(podman, image)
     found: dict[str, PodmanRun | ChrootRun] = {}
@@ -103,7 +103,7 @@ def test_container_serves_until_sigterm(runner: PodmanRun | ChrootRun, podman: P
 
 @contextmanager
 def started(runner: PodmanRun | ChrootRun, arguments: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """Run a command in a process group of its own: without root, what starts it passes no signal on."""
+    """Start a command in a process group of its own: without root, podman passes no signals on."""
     command = runner.command(arguments, VARIABLES)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
@@ -114,13 +114,13 @@ def started(runner: PodmanRun | ChrootRun, arguments: list[str]) -> Iterator[sub
 
 
 def logged(process: subprocess.Popen[str]) -> Iterator[dict[str, str]]:
-    """Read what the service logs, until it ends."""
+    """Read the service's log to its end."""
     assert process.stdout is not None
     return map(json.loads, process.stdout)
 
 
 def served_config(iso: bytes) -> dict[str, Any]:
-    """Read the Ignition config out of a live ISO."""
+    """Read the Ignition config from a live ISO."""
     area = read_live_iso(lambda offset, length: iso[offset : offset + length], len(iso)).ignition
     members = read_members(iso[area.offset : area.offset + area.length])
     config: dict[str, Any] = json.loads(members["config.ign"].data)

@@ -1,4 +1,4 @@
-"""What the documents tell readers to type or to follow is there."""
+"""Commands and links in the documents work."""
 
 from __future__ import annotations
 

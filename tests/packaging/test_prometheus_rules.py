@@ -1,4 +1,4 @@
-"""Every query in ``conf/prometheus-rules.yaml`` finds series of the page that the service shows."""
+"""Every query in ``conf/prometheus-rules.yaml`` matches series of the metrics page."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_promql_parser_finds_metrics_and_labels(query: str, selectors: list[Any]
 
 @pytest.fixture(scope="module")
 def series() -> Series:
-    """Give every series of a service that has answered, well and badly."""
+    """Return every series of a service that has answered successes and failures."""
     return all_series()
 
 

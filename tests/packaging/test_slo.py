@@ -1,4 +1,4 @@
-"""The objectives, the dashboard that shows them and the alerts that watch them are of one mind."""
+"""The objectives, the dashboard and the alerts agree."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COLUMNS = 24
 
 @pytest.fixture(scope="module")
 def series() -> Series:
-    """Give every series of a service that has answered, well and badly."""
+    """Return every series of a service that has answered successes and failures."""
     return all_series()
 
 

@@ -1,4 +1,4 @@
-"""The wheel holds the service with its plugin and data, nothing else, and works where it is installed."""
+"""The wheel contains the service with its plugin and data, nothing else, and works when it is installed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_wheel_holds_the_sample_and_the_typing_marker(contents: set[str]) -> Non
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the wheel, and all that it requires, where nothing else is; give the directory of programs."""
+    """Install the wheel with its requirements into an empty environment; return its directory of programs."""
     environment = tmp_path_factory.mktemp("installed")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     target = environment / "bin" / "python"
@@ -46,7 +46,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bare_environment() -> dict[str, str]:
-    """Leave out what would let the checkout be found."""
+    """Return an environment without the variables that would find the checkout."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 
