@@ -171,7 +171,9 @@ class ImageService(Service):
         )
         base_images.start()
         catalog = base_images.catalog
-        self.metrics.watch_each("base_images", lambda: [status.state.value for status in catalog.statuses()])
+        self.metrics.count_states(
+            "base_images", lambda: [status.state.value for status in catalog.statuses()]
+        )
         return base_images
 
     def _superseded(self, base: BaseImage) -> None:
@@ -194,7 +196,7 @@ class ImageService(Service):
             insecure=settings.upstream.insecure,
             upstream_timeout_seconds=settings.upstream.timeout_seconds,
             concurrency=settings.upstream.concurrency,
-            count=self.metrics.upstream,
+            count=self.metrics.record_upstream_call,
         )
         self._running.push_async_callback(assisted.close)
         return assisted
@@ -216,7 +218,7 @@ class ImageService(Service):
             archive,
             self._reactor,
             lifetimes=lifetimes,
-            count=self.metrics.snapshot,
+            count=self.metrics.record_snapshot_event,
             coordination=self._share.coordination,
         )
         images = BootImages(
@@ -238,11 +240,11 @@ class ImageService(Service):
             self._reactor,
             window_seconds=settings.snapshots.mount_window_seconds,
             held_bytes=settings.snapshots.cache_bytes,
-            count=self.metrics.snapshot,
+            count=self.metrics.record_snapshot_event,
             coordination=self._share.coordination,
         )
-        self.metrics.watch("snapshot_held_bytes", lambda: images.held_bytes)
-        self.metrics.watch("snapshot_grace_active", lambda: snapshots.in_grace)
+        self.metrics.read_gauge("snapshot_held_bytes", lambda: images.held_bytes)
+        self.metrics.read_gauge("snapshot_grace_active", lambda: snapshots.in_grace)
         self._images = images
         self._running.every(images.save_seconds, images.save_mounts)
         self._running.every(images.save_seconds, images.forget_superseded)
@@ -284,11 +286,11 @@ class ImageService(Service):
         settings, metrics = self._settings, self.metrics
         downloads = settings.limits.downloads
         slots = Slots(self._share.supply(downloads), downloads, PATIENCE_SECONDS, self._reactor, metrics)
-        metrics.watch("slots_limit", lambda: slots.limit)
-        metrics.watch("slots_taken", lambda: slots.taken)
-        metrics.watch("slots_queue_length", lambda: slots.waiting)
-        metrics.watch("connections", lambda: self._listeners.connections)
-        metrics.watch_each("http_requests_inflight", self._listeners.handlers)
+        metrics.read_gauge("slots_limit", lambda: slots.limit)
+        metrics.read_gauge("slots_taken", lambda: slots.taken)
+        metrics.read_gauge("slots_queue_length", lambda: slots.waiting)
+        metrics.read_gauge("connections", lambda: self._listeners.connections)
+        metrics.count_states("http_requests_inflight", self._listeners.handlers)
         return partial(
             ConnectionFactory,
             clock=self._reactor,

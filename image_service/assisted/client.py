@@ -8,6 +8,7 @@ stays behind. A deadline is such a cancellation, told as 504. Questions share no
 
 from __future__ import annotations
 
+import enum
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 from urllib.parse import quote
 
@@ -76,21 +77,43 @@ _CACHED_CONNECTIONS = 4
 _CACHED_SECONDS = 60  # below the idle timeout of the usual proxies, which close without notice
 _CLOSE_SECONDS = 1.0
 _OK = 200
-_OUTCOMES = (
-    (Unauthorized, "unauthorized"),
-    (Forbidden, "forbidden"),
-    (NotFound, "not-found"),
-    (UpstreamTimeout, "timeout"),
-    (UpstreamError, "failed"),
-)
 _NO_CONTENT = 204
+
+
+class CallKind(enum.Enum):
+    """What a call asks for."""
+
+    IGNITION = "ignition"
+    INFRA_ENV = "infra-env"
+    RAMDISK = "ramdisk"
+
+
+class CallOutcome(enum.Enum):
+    """The result of a call, for the metrics."""
+
+    OK = "ok"
+    UNAUTHORIZED = "unauthorized"
+    FORBIDDEN = "forbidden"
+    NOT_FOUND = "not-found"
+    REFUSED = "refused"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+
+
+_OUTCOMES = (
+    (Unauthorized, CallOutcome.UNAUTHORIZED),
+    (Forbidden, CallOutcome.FORBIDDEN),
+    (NotFound, CallOutcome.NOT_FOUND),
+    (UpstreamTimeout, CallOutcome.TIMEOUT),
+    (UpstreamError, CallOutcome.FAILED),
+)
 
 
 @attrs.frozen
 class _Question:
     """One GET: its kind; what for, in words; where; what the answer may hold; whether 204 is one."""
 
-    kind: str
+    kind: CallKind
     what: str
     path: tuple[str, ...]
     limit_bytes: int
@@ -171,7 +194,7 @@ class AssistedService:
         """
         kind = () if discovery_iso_type is None else (("discovery_iso_type", discovery_iso_type.value),)
         question = _Question(
-            "ignition",
+            CallKind.IGNITION,
             f"Ignition config of infra-env {infra_env_id}",
             (infra_env_id, "downloads", "files"),
             IGNITION_LIMIT_BYTES,
@@ -195,7 +218,9 @@ class AssistedService:
         Raises:
             ImageServiceError: as for ``ignition``.
         """
-        question = _Question("infra-env", f"infra-env {infra_env_id}", (infra_env_id,), INFRA_ENV_LIMIT_BYTES)
+        question = _Question(
+            CallKind.INFRA_ENV, f"infra-env {infra_env_id}", (infra_env_id,), INFRA_ENV_LIMIT_BYTES
+        )
         return await self._read(read_infra_env, (await self._ask(question, credentials)).body)
 
     async def ramdisk(self, infra_env_id: str, credentials: Credentials | None) -> bytes | None:
@@ -213,7 +238,7 @@ class AssistedService:
         """
         what = f"ramdisk of infra-env {infra_env_id}"
         path = (infra_env_id, "downloads", "minimal-initrd")
-        question = _Question("ramdisk", what, path, RAMDISK_LIMIT_BYTES, optional=True)
+        question = _Question(CallKind.RAMDISK, what, path, RAMDISK_LIMIT_BYTES, optional=True)
         ramdisk = (await self._ask(question, credentials)).body
         if ramdisk and not is_initrd(ramdisk):
             raise upstream_error(f"the {what}, {len(ramdisk)} bytes, is no archive of gzip, xz, zstd or cpio")
@@ -241,11 +266,11 @@ class AssistedService:
         try:
             answer = await asked
         except ImageServiceError as error:
-            self._count(question.kind, _outcome(error), self._reactor.seconds() - began)
+            self._count(question.kind.value, _outcome(error).value, self._reactor.seconds() - began)
             self._log.info("{detail}", detail=error.detail, status=status_of(error), code=error.code)
             raise error from None  # what it was raised in the wake of may quote the answer
         else:
-            self._count(question.kind, "ok", self._reactor.seconds() - began)
+            self._count(question.kind.value, CallOutcome.OK.value, self._reactor.seconds() - began)
             return answer
         finally:
             self._in_flight.discard(asked)
@@ -320,10 +345,8 @@ def _check(config: bytes) -> None:
         raise upstream_error(f"the Ignition config of {len(config)} bytes is not JSON") from None
 
 
-def _outcome(error: ImageServiceError) -> str:
-    """What is told of a failure: who is to be looked at."""
-    found = (outcome for kind, outcome in _OUTCOMES if isinstance(error, kind))
-    return next(found, "refused")
+def _outcome(error: ImageServiceError) -> CallOutcome:
+    return next((outcome for kind, outcome in _OUTCOMES if isinstance(error, kind)), CallOutcome.REFUSED)
 
 
 def _cancellable(work: Deferred[T]) -> Deferred[T]:

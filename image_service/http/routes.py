@@ -101,6 +101,7 @@ _PROBES = frozenset(probe.value for probe in Probe)
 
 @attrs.frozen
 class _Context:
+    handler: str
     query: Mapping[str, str] = attrs.field(repr=False)
     authorization: str | None = attrs.field(repr=False)
 
@@ -142,14 +143,14 @@ def parse_route(target: str, headers: Mapping[str, str], base_path: str = "") ->
     query = dict(reversed(parse_qsl(raw_query, encoding="utf-8", errors="replace")))
     if path in _PROBES:
         return Probe(path)
-    for pattern, handler in _MIRROR_ROUTES:
+    for handler, pattern in _MIRROR_ROUTES:
         match = pattern.fullmatch(path)
         if match is not None:
             return MirrorRoute(handler, _stream_ref(tuple(map(_decode, match.groups()))))
-    context = _Context(query, headers.get("authorization"))
-    for pattern, make in _ROUTES:
+    for handler, pattern, make in _ROUTES:
         match = pattern.fullmatch(path.removesuffix(_DIGEST_SUFFIX))
         if match is not None:
+            context = _Context(handler, query, headers.get("authorization"))
             route = make(context, *map(_decode, match.groups()))
             return attrs.evolve(route, is_digest=path.endswith(_DIGEST_SUFFIX) or _asks_for_digest(query))
     raise NotFound("there is nothing at this path")
@@ -186,22 +187,22 @@ def _by_query(context: _Context, infra_env_id: str) -> ImageRoute:
     kind_name, version = context.required("type"), context.required("version")
     architecture = context.query.get("arch") or DEFAULT_ARCHITECTURE
     ref = ImageRef(_uuid(infra_env_id), version, architecture, _kind(kind_name))
-    return ImageRoute("/images/:imageID", ref, context.credentials())
+    return ImageRoute(context.handler, ref, context.credentials())
 
 
 def _by_id(context: _Context, infra_env_id: str, version: str, architecture: str, file: str) -> ImageRoute:
     ref = ImageRef(_uuid(infra_env_id), version, architecture, _kind_of_file(file))
-    return ImageRoute("/byid/:token", ref, context.credentials())
+    return ImageRoute(context.handler, ref, context.credentials())
 
 
-def _by_api_key(_context: _Context, api_key: str, version: str, architecture: str, file: str) -> ImageRoute:
+def _by_api_key(context: _Context, api_key: str, version: str, architecture: str, file: str) -> ImageRoute:
     ref = ImageRef(_subject(api_key), version, architecture, _kind_of_file(file))
-    return ImageRoute("/byapikey/:token", ref, Credentials(CredentialScheme.API_KEY, api_key))
+    return ImageRoute(context.handler, ref, Credentials(CredentialScheme.API_KEY, api_key))
 
 
 def _by_token(context: _Context, token: str, version: str, architecture: str, file: str) -> ImageRoute:
     ref = ImageRef(_subject(token), version, architecture, _kind_of_file(file))
-    return ImageRoute("/bytoken/:token", ref, context.credentials(token))
+    return ImageRoute(context.handler, ref, context.credentials(token))
 
 
 def _by_cluster(context: _Context, infra_env_id: str) -> ImageRoute:
@@ -209,54 +210,69 @@ def _by_cluster(context: _Context, infra_env_id: str) -> ImageRoute:
     kind = _kind(kind_name) if kind_name else None
     version = context.query.get("version") or None
     ref = ImageRef(_uuid(infra_env_id), version, context.query.get("arch") or None, kind)
-    return ImageRoute("/clusters/:clusterID/downloads/image", ref, context.credentials())
+    return ImageRoute(context.handler, ref, context.credentials())
 
 
 def _pxe_initrd(context: _Context, infra_env_id: str) -> ImageRoute:
     architecture = context.query.get("arch") or DEFAULT_ARCHITECTURE
     ref = ImageRef(_uuid(infra_env_id), context.required("version"), architecture, Kind.PXE_INITRD)
-    return ImageRoute("/images/:imageID/pxe-initrd", ref, context.credentials(), version_is_parameter=True)
+    return ImageRoute(context.handler, ref, context.credentials(), version_is_parameter=True)
 
 
 def _initrd_addrsize(context: _Context, infra_env_id: str) -> ImageRoute:
     ref = ImageRef(_uuid(infra_env_id), context.required("version"), "s390x", Kind.INITRD_ADDRSIZE)
-    return ImageRoute(
-        "/images/:imageID/s390x-initrd-addrsize", ref, context.credentials(), version_is_parameter=True
-    )
+    return ImageRoute(context.handler, ref, context.credentials(), version_is_parameter=True)
 
 
 def _artifact_by_query(context: _Context, name: str) -> ImageRoute:
     architecture = context.query.get("arch") or DEFAULT_ARCHITECTURE
     ref = ArtifactRef(_ARTIFACT_BY_NAME[name], context.required("version"), architecture)
-    return ImageRoute(f"/boot-artifacts/{name}", ref, version_is_parameter=True)
+    return ImageRoute(context.handler, ref, version_is_parameter=True)
 
 
-def _artifact(_context: _Context, version: str, architecture: str, file: str) -> ImageRoute:
+def _artifact(context: _Context, version: str, architecture: str, file: str) -> ImageRoute:
     if file not in _ARTIFACT_BY_FILE:
         raise NotFound(f"there is no such file; there are {', '.join(_ARTIFACT_BY_FILE)}")
     ref = ArtifactRef(_ARTIFACT_BY_FILE[file], version, architecture)
-    return ImageRoute("/boot-artifacts/:version/:arch/:file", ref)
+    return ImageRoute(context.handler, ref)
 
 
-_ROUTES: tuple[tuple[re.Pattern[str], Callable[..., ImageRoute]], ...] = (
-    (re.compile(rf"/byid/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"), _by_id),
-    (re.compile(rf"/byapikey/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"), _by_api_key),
-    (re.compile(rf"/bytoken/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"), _by_token),
-    (re.compile(rf"/images/{_SEGMENT}"), _by_query),
-    (re.compile(rf"/images/{_SEGMENT}/pxe-initrd"), _pxe_initrd),
-    (re.compile(rf"/images/{_SEGMENT}/s390x-initrd-addrsize"), _initrd_addrsize),
-    (re.compile(rf"/boot-artifacts/({'|'.join(_ARTIFACT_BY_NAME)})"), _artifact_by_query),
-    (re.compile(rf"/boot-artifacts/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"), _artifact),
-    (re.compile(rf"(?:/api/assisted-install/v[12])?/clusters/{_SEGMENT}/downloads/image"), _by_cluster),
-)
-_MIRROR_ROUTES = (
-    (re.compile(rf"/streams/{_SEGMENT}"), "/streams/:document"),
-    (re.compile(rf"/streams/{_SEGMENT}/{_SEGMENT}"), "/streams/:stream/:document"),
+_ROUTES: tuple[tuple[str, re.Pattern[str], Callable[..., ImageRoute]], ...] = (
+    ("/images/:imageID", re.compile(rf"/images/{_SEGMENT}"), _by_query),
+    ("/byid/:token", re.compile(rf"/byid/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"), _by_id),
+    ("/byapikey/:token", re.compile(rf"/byapikey/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"), _by_api_key),
+    ("/bytoken/:token", re.compile(rf"/bytoken/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"), _by_token),
+    ("/images/:imageID/pxe-initrd", re.compile(rf"/images/{_SEGMENT}/pxe-initrd"), _pxe_initrd),
     (
-        re.compile(rf"/streams/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"),
-        "/streams/:stream/:release/:arch/:file",
+        "/images/:imageID/s390x-initrd-addrsize",
+        re.compile(rf"/images/{_SEGMENT}/s390x-initrd-addrsize"),
+        _initrd_addrsize,
+    ),
+    *(
+        (f"/boot-artifacts/{name}", re.compile(rf"/boot-artifacts/({name})"), _artifact_by_query)
+        for name in _ARTIFACT_BY_NAME
+    ),
+    (
+        "/boot-artifacts/:version/:arch/:file",
+        re.compile(rf"/boot-artifacts/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"),
+        _artifact,
+    ),
+    (
+        "/clusters/:clusterID/downloads/image",
+        re.compile(rf"(?:/api/assisted-install/v[12])?/clusters/{_SEGMENT}/downloads/image"),
+        _by_cluster,
     ),
 )
+_MIRROR_ROUTES = (
+    ("/streams/:document", re.compile(rf"/streams/{_SEGMENT}")),
+    ("/streams/:stream/:document", re.compile(rf"/streams/{_SEGMENT}/{_SEGMENT}")),
+    (
+        "/streams/:stream/:release/:arch/:file",
+        re.compile(rf"/streams/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"),
+    ),
+)
+HANDLERS = (*(handler for handler, _, _ in _ROUTES), *(handler for handler, _ in _MIRROR_ROUTES))
+"""The names of all routes: assisted-image-service's for its own, ours for the last five."""
 
 
 def _image_token(token: str) -> Credentials:

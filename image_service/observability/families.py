@@ -1,10 +1,10 @@
-"""Families of metrics: plain numbers while requests run, samples when Prometheus asks.
+"""Metric families: plain numbers while requests run, samples when Prometheus asks.
 
-The client library's own counters take a lock at each step, and that of a histogram several: for one request
-that would be a tenth of what a small range costs. All that happens here happens in the reactor's thread.
+The client library's own counters take a lock at each step, and its histograms several: that would be a tenth
+of what a small range costs. Everything here is called in the reactor's thread.
 
-Labels take the values that are declared for them and no others; what is none of them is counted as ``other``.
-So the number of series is bounded whatever clients send, and nothing that they send is shown.
+Labels have the declared values and no others; any other value is counted as `other`. The number of series is
+therefore bounded, and nothing that clients send is shown.
 """
 
 from __future__ import annotations
@@ -29,66 +29,61 @@ OTHER = "other"
 
 
 class Family(Collector):
-    """One metric: a name, a meaning, and the values that each of its labels may have.
+    """One metric: its name, its description, and the values of each of its labels.
 
     Args:
-        name: without ``PREFIX``.
-        meaning: one line of Markdown.
-        labels: by name, in their order.
+        name: without `PREFIX`.
+        description: one line of Markdown.
+        labels: values by name, in their order.
     """
 
     kind: ClassVar[str]
-    others: ClassVar[tuple[str, ...]] = (OTHER,)
-    """Values of labels beside those that are declared."""
+    fallback: ClassVar[tuple[str, ...]] = (OTHER,)
+    """Label values beside the declared ones."""
 
-    def __init__(self, name: str, meaning: str, **labels: Sequence[str]) -> None:
+    def __init__(self, name: str, description: str, **labels: Sequence[str]) -> None:
         self.name = PREFIX + name
-        self.meaning = meaning
+        self.description = description
         self.labels = labels
         self._declared = tuple(map(frozenset, labels.values()))
 
-    def known(self, values: tuple[str, ...]) -> tuple[str, ...]:
-        """Give label values with ``OTHER`` in the place of those that are not declared."""
+    def fold(self, values: tuple[str, ...]) -> tuple[str, ...]:
+        """Return label values with `OTHER` in place of undeclared ones."""
         pairs = zip(values, self._declared, strict=True)
         return tuple(value if value in declared else OTHER for value, declared in pairs)
 
     @abstractmethod
     def collect(self) -> Iterable[Metric]:
-        """Give the samples of this moment."""
+        """Return the current samples."""
 
 
 class Counters(Family):
-    """Counts what happens. A series is there from the start: one that begins at 1 has no rate."""
+    """Counts events. Every series exists from the start: one that starts at 1 has no rate."""
 
     kind = "counter"
 
-    def __init__(self, name: str, meaning: str, **labels: Sequence[str]) -> None:
-        super().__init__(name, meaning, **labels)
+    def __init__(self, name: str, description: str, **labels: Sequence[str]) -> None:
+        super().__init__(name, description, **labels)
         self._counts: dict[tuple[str, ...], int] = dict.fromkeys(product(*labels.values()), 0)
 
-    def add(self, *values: str, amount: int = 1) -> None:
-        """Count something.
-
-        Args:
-            values: of the labels, in their order.
-            amount: how much of it.
-        """
+    def increment(self, *values: str) -> None:
+        """Count an event by its label values, in the order of the labels."""
         if values not in self._counts:
-            values = self.known(values)
+            values = self.fold(values)
             self._counts.setdefault(values, 0)
-        self._counts[values] += amount
+        self._counts[values] += 1
 
     def collect(self) -> Iterable[Metric]:
-        """Give all counts."""
-        family = CounterMetricFamily(self.name, self.meaning, labels=tuple(self.labels))
+        """Return all counts."""
+        family = CounterMetricFamily(self.name, self.description, labels=tuple(self.labels))
         for values, count in self._counts.items():
             family.add_metric(values, count)
         yield family
 
 
 @attrs.define
-class SentBytes:
-    """Bytes that the kernel took. Whoever sends adds to them: a call for each piece would cost too much."""
+class ByteCounters:
+    """Bytes that the kernel accepted. Senders add to them directly: a call per piece would cost too much."""
 
     sendfile: int = 0
     copy: int = 0
@@ -96,123 +91,104 @@ class SentBytes:
 
 
 class SentBytesCounter(Family):
-    """Shows what was sent, by the way it went."""
+    """The bytes sent, by path."""
 
     kind = "counter"
-    others = ()
+    fallback = ()
 
-    def __init__(self, name: str, meaning: str) -> None:
-        self.bytes = SentBytes()
-        super().__init__(name, meaning, path=tuple(attrs.asdict(self.bytes)))
+    def __init__(self, name: str, description: str) -> None:
+        self.bytes = ByteCounters()
+        super().__init__(name, description, path=tuple(attrs.asdict(self.bytes)))
 
     def collect(self) -> Iterable[Metric]:
-        """Give all counts."""
-        family = CounterMetricFamily(self.name, self.meaning, labels=tuple(self.labels))
+        """Return all counts."""
+        family = CounterMetricFamily(self.name, self.description, labels=tuple(self.labels))
         for path, count in attrs.asdict(self.bytes).items():
             family.add_metric((path,), count)
         yield family
 
 
 class Gauge(Family):
-    """A number that somebody else keeps: read when Prometheus asks, absent until there is a reader."""
+    """A number that another object keeps: read when Prometheus asks, absent as long as `read` is None."""
 
     kind = "gauge"
     read: Callable[[], float] | None = None
 
     def collect(self) -> Iterable[Metric]:
         """Read it."""
-        family = GaugeMetricFamily(self.name, self.meaning, labels=())
+        family = GaugeMetricFamily(self.name, self.description, labels=())
         if self.read is not None:
             family.add_metric((), self.read())
         yield family
 
 
 class StateGauge(Family):
-    """How many things are in each state: counted when Prometheus asks, absent until there is a reader.
+    """The number of things in each state: counted when Prometheus asks, absent as long as `read` is None.
 
-    The last label is the state; one before it has one value.
+    The last label is the state; a label before it has one value.
     """
 
     kind = "gauge"
     read: Callable[[], Iterable[str]] | None = None
-    """Gives the state of each thing."""
+    """Returns the state of each thing."""
 
     def collect(self) -> Iterable[Metric]:
         """Count the things."""
-        family = GaugeMetricFamily(self.name, self.meaning, labels=tuple(self.labels))
+        family = GaugeMetricFamily(self.name, self.description, labels=tuple(self.labels))
         if self.read is not None:
-            *same, declared = self.labels.values()
-            shared = tuple(value for values in same for value in values)
-            census = Counter(state if state in declared else OTHER for state in self.read())
+            *constant, declared = self.labels.values()
+            shared = tuple(value for values in constant for value in values)
+            counts = Counter(state if state in declared else OTHER for state in self.read())
             for state in (*declared, OTHER):
-                family.add_metric((*shared, state), census[state])
+                family.add_metric((*shared, state), counts[state])
         yield family
 
 
-class Histogram:
+class HistogramSeries:
     """One series of a histogram.
 
     Args:
         bounds: of the buckets, each inclusive, ascending.
     """
 
-    __slots__ = ("_bounds", "_counts", "_sum")
+    __slots__ = ("_bounds", "_counts", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
-        self._sum: float = 0
+        self.sum: float = 0
 
     def observe(self, value: float) -> None:
-        """Count a value into its bucket."""
+        """Count a value in its bucket."""
         self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
+        self.sum += value
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Give each bucket's bound, as Go writes it, and what is at or below it."""
+        """Return each bucket's bound, as Go writes it, and the number of values at or below it."""
         names = (*(f"{bound:g}" for bound in self._bounds), "+Inf")
         return list(zip(names, accumulate(self._counts), strict=True))
 
-    @property
-    def sum(self) -> float:
-        """All values together."""
-        return self._sum
-
 
 class Histograms(Family):
-    """Distributions, each from its first value on.
-
-    Args:
-        name: as ``Family``'s.
-        meaning: as ``Family``'s.
-        bounds: of the buckets.
-        labels: as ``Family``'s.
-    """
+    """Distributions, each from its first value on; `bounds` are those of the buckets."""
 
     kind = "histogram"
 
-    def __init__(self, name: str, meaning: str, bounds: Sequence[float], **labels: Sequence[str]) -> None:
-        super().__init__(name, meaning, **labels)
+    def __init__(self, name: str, description: str, bounds: Sequence[float], **labels: Sequence[str]) -> None:
+        super().__init__(name, description, **labels)
         self.bounds = bounds
-        self._series: dict[tuple[str, ...], Histogram] = {}
+        self._series: dict[tuple[str, ...], HistogramSeries] = {}
 
-    def series(self, *values: str) -> Histogram:
-        """Give the one of these label values, which stays the same: it may be kept.
-
-        Args:
-            values: of the labels, in their order.
-
-        Returns:
-            where values are observed.
-        """
-        found = self._series.get(values)
-        if found is None:
-            found = self._series.setdefault(self.known(values), Histogram(self.bounds))
-        return found
+    def series(self, *values: str) -> HistogramSeries:
+        """Return the series of these label values; always the same object, so callers may keep it."""
+        series = self._series.get(values)
+        if series is None:
+            series = self._series.setdefault(self.fold(values), HistogramSeries(self.bounds))
+        return series
 
     def collect(self) -> Iterable[Metric]:
-        """Give all distributions."""
-        family = HistogramMetricFamily(self.name, self.meaning, labels=tuple(self.labels))
+        """Return all distributions."""
+        family = HistogramMetricFamily(self.name, self.description, labels=tuple(self.labels))
         for values, series in self._series.items():
             family.add_metric(values, series.buckets(), series.sum)
         yield family

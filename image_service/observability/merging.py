@@ -1,4 +1,4 @@
-"""The metrics of several processes as one page: what each has counted is sent as JSON, and added up."""
+"""The metrics of several processes as one page: each process sends its samples as JSON, for summing."""
 
 from __future__ import annotations
 
@@ -14,25 +14,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     Exported: TypeAlias = Sequence[tuple[str, str, str, Sequence[tuple[str, dict[str, str], float]]]]
-    """Of each metric its name, meaning and kind, and of each of its samples name, labels and value."""
+    """Of each metric its name, description and kind, and of each of its samples name, labels and value."""
 
-ONCE = frozenset(
+SHARED = frozenset(
     {f"{PREFIX}slots_limit", f"{PREFIX}base_images", f"{PREFIX}build", "process_start_time_seconds"}
 )
-"""What all processes tell alike: it is shown as the first one tells it, and not added up."""
-LASTING = frozenset({"counter", "histogram"})
-"""Kinds that outlive the process that has counted: they must not go back."""
+"""Metrics with one value for all processes: shown as the first process has them, not summed."""
+CUMULATIVE = frozenset({"counter", "histogram"})
+"""Kinds that outlive their process: they must not decrease."""
 
 
 def export(metrics: Iterable[Metric]) -> Exported:
-    """Give what can be sent to another process.
-
-    Args:
-        metrics: as a collector gives them.
-
-    Returns:
-        what JSON can hold.
-    """
+    """Return a collector's metrics as JSON values."""
     return [
         (
             metric.name,
@@ -44,17 +37,13 @@ def export(metrics: Iterable[Metric]) -> Exported:
     ]
 
 
-def lasting(exported: Exported) -> Exported:
-    """Give what stays of a process that is gone, or says nothing: its counts."""
-    return [metric for metric in exported if metric[2] in LASTING]
+def cumulative(exported: Exported) -> Exported:
+    """Return what stays of a process that has ended or does not respond: its counts."""
+    return [metric for metric in exported if metric[2] in CUMULATIVE]
 
 
 def add_up(processes: Iterable[Exported]) -> Exported:
-    """Make one process of several.
-
-    Args:
-        processes: what each has counted; the first counts where all tell alike.
-    """
+    """Return the sums over all processes; the first one provides the `SHARED` metrics."""
     sums = _Sums()
     for exported in processes:
         sums.add(exported)
@@ -62,14 +51,7 @@ def add_up(processes: Iterable[Exported]) -> Exported:
 
 
 def render(exported: Exported) -> tuple[bytes, str]:
-    """Make the page.
-
-    Args:
-        exported: of all processes.
-
-    Returns:
-        its bytes and their media type.
-    """
+    """Return the page and its media type."""
     registry, sums = CollectorRegistry(), _Sums()
     sums.add(exported)
     registry.register(sums)
@@ -81,21 +63,19 @@ class _Sum:
     """One metric, and its values by the samples' names and labels."""
 
     name: str
-    meaning: str
+    description: str
     kind: str
     values: dict[tuple[str, tuple[tuple[str, str], ...]], float] = attrs.field(factory=dict)
 
 
 class _Sums(Collector):
-    """All metrics, added up."""
-
     def __init__(self) -> None:
         self._sums: dict[str, _Sum] = {}
 
     def add(self, exported: Exported) -> None:
-        for name, meaning, kind, samples in exported:
-            values = self._sums.setdefault(name, _Sum(name, meaning, kind)).values
-            if values and name in ONCE:
+        for name, description, kind, samples in exported:
+            values = self._sums.setdefault(name, _Sum(name, description, kind)).values
+            if values and name in SHARED:
                 continue
             for sample, labels, value in samples:
                 key = sample, tuple(labels.items())
@@ -103,7 +83,7 @@ class _Sums(Collector):
 
     def collect(self) -> Iterator[Metric]:
         for each in self._sums.values():
-            metric = Metric(each.name, each.meaning, each.kind)
+            metric = Metric(each.name, each.description, each.kind)
             for (sample, labels), value in each.values.items():
                 metric.add_sample(sample, dict(labels), value)
             yield metric

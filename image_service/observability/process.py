@@ -1,4 +1,4 @@
-"""What the process takes: processor, memory, descriptors."""
+"""Metrics of the process: CPU time, memory, descriptors."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 from prometheus_client import ProcessCollector
 
 
-class Process(ProcessCollector):
-    """The client library's collector, which falls silent where ``/proc/stat`` is hidden.
+class ProcessMetrics(ProcessCollector):
+    """The client library's collector, made to work where systemd's `ProcSubset=pid` hides `/proc/stat`.
 
-    There it only looks up when the machine started; systemd's ``ProcSubset=pid``, as in our unit, hides it.
+    The library reads that file for the boot time only, and without it shows nothing.
     """
 
     def _boot_time(self) -> float:

@@ -13,7 +13,7 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from image_service.errors import Unavailable
-from image_service.transport.observer import NOBODY
+from image_service.transport.observer import NULL_OBSERVER, RefusalReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,7 +131,7 @@ class Slots:
         queue_length: int,
         patience_seconds: float,
         clock: IReactorTime,
-        observer: Observer = NOBODY,
+        observer: Observer = NULL_OBSERVER,
     ) -> None:
         self._supply = supply
         self._queue_length = queue_length
@@ -171,9 +171,9 @@ class Slots:
         if not self._queue and self._supply.take():
             self._grant(slot)
         elif len(self._queue) >= self._queue_length:
-            self._refuse(slot, "queue-full")
+            self._refuse(slot, RefusalReason.QUEUE_FULL)
         elif seconds <= 0:
-            self._refuse(slot, "queue-wait")
+            self._refuse(slot, RefusalReason.QUEUE_WAIT)
         else:
             self._queue[slot] = self._clock.callLater(seconds, self._give_up, slot)
             self._supply.notify(self._grant_next)
@@ -214,8 +214,8 @@ class Slots:
 
     def _give_up(self, slot: Slot) -> None:
         del self._queue[slot]
-        self._refuse(slot, "queue-wait")
+        self._refuse(slot, RefusalReason.QUEUE_WAIT)
 
-    def _refuse(self, slot: Slot, reason: str) -> None:
-        self._observer.refused(reason)
+    def _refuse(self, slot: Slot, reason: RefusalReason) -> None:
+        self._observer.record_refusal(reason)
         slot.granted.callback(False)  # noqa: FBT003 - same

@@ -24,7 +24,7 @@ from image_service.transport.admission import is_download
 from image_service.transport.deadline import Deadline
 from image_service.transport.exchange import Answer, Exchange
 from image_service.transport.further_ranges import FurtherRanges
-from image_service.transport.observer import Abort
+from image_service.transport.observer import AbortReason
 from image_service.transport.progress import Progress
 from image_service.transport.sendfile_sender import SendfileSender
 from image_service.transport.tls_sender import TlsSender
@@ -75,7 +75,7 @@ class Connection(Protocol):
         self._client_done = False  # it has closed its side
         self._closing = False
         self._lingered = 0
-        self._failure: tuple[Abort, str] | None = None  # why the connection is aborted
+        self._failure: tuple[AbortReason, str] | None = None  # why the connection is aborted
         self._deadline = Deadline(server.clock, self._deadline_passed)
 
     # The transport's calls.
@@ -140,8 +140,8 @@ class Connection(Protocol):
         self._deadline.cancel()
         self._sender.stop()
         if self.exchange is not None:
-            abort, detail = self._failure or (Abort.CLIENT_GONE, "the client is gone")
-            self._server.observer.aborted(abort.value)
+            abort, detail = self._failure or (AbortReason.CLIENT_GONE, "the client is gone")
+            self._server.observer.record_abort(abort)
             self._end(self.exchange, detail)
         self._log.close()
         self._server.lost(self)
@@ -245,7 +245,7 @@ class Connection(Protocol):
 
     def _application_failed(self, failure: Failure) -> None:
         _log.failure("an answer could not be made", failure=failure)
-        self.failed(Abort.OWN_FAULT, "our own fault")
+        self.failed(AbortReason.INTERNAL_ERROR, "our own fault")
 
     def _refuse(self, error: ImageServiceError, head: bytes) -> None:
         """Answer what is no sound request; nothing behind it can be trusted to be one."""
@@ -267,7 +267,7 @@ class Connection(Protocol):
         head = exchange.head(response, server.date_line(), needs_id=has_own_line)
         if answer.lease is not None and exchange.keep_alive and not has_own_line:
             self._further = FurtherRanges(server, self._parser, self._log, exchange, answer.lease)
-        server.observer.answer_began(answer.subject.handler, server.clock.seconds() - exchange.began)
+        server.observer.record_first_byte(answer.subject.handler, server.clock.seconds() - exchange.began)
         if self._sender.send(head, response.body):
             self._finish(exchange)
         elif self.exchange is exchange:
@@ -283,7 +283,7 @@ class Connection(Protocol):
             self._finish(self.exchange)
             self._take_requests()
 
-    def failed(self, reason: Abort, detail: str) -> None:
+    def failed(self, reason: AbortReason, detail: str) -> None:
         """The answer cannot be finished: a cut connection is the one honest sign of that."""
         self._failure = self._failure or (reason, detail)
         self._tcp().abortConnection()  # nothing happens if it is gone, while TLS would raise
@@ -302,7 +302,7 @@ class Connection(Protocol):
         answer = exchange.answer
         body_bytes = 0 if answer is None else max(0, self._sender.body_bytes)
         self._log.add(exchange, body_bytes, seconds, ended)
-        self._server.observer.request_ended(
+        self._server.observer.record_request(
             exchange.handler, exchange.method, exchange.status, seconds, body_bytes
         )
         if answer is not None:
@@ -331,7 +331,7 @@ class Connection(Protocol):
 
     def _check_for_stall(self) -> None:
         if self._progress.seconds_without() >= self._server.limits.stall_seconds:
-            self.failed(Abort.NO_PROGRESS, f"no progress for {self._server.limits.stall_seconds:g} s")
+            self.failed(AbortReason.NO_PROGRESS, f"no progress for {self._server.limits.stall_seconds:g} s")
             return
         self._deadline.set(LINGER_SECONDS if self._closing else self._stall_check_seconds())
 

@@ -14,7 +14,7 @@ from image_service.http.dates import format_http_date
 from image_service.http.response import STATUS_LINES
 from image_service.transport.admission import ConnectionCounter
 from image_service.transport.connection import Connection
-from image_service.transport.observer import NOBODY, Abort
+from image_service.transport.observer import NULL_OBSERVER, AbortReason, RefusalReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,7 +75,7 @@ class ConnectionFactory(Factory):
     access_log: AccessLog
     limits: Limits
     slots: Slots
-    observer: Observer = NOBODY
+    observer: Observer = NULL_OBSERVER
     secure: bool = False
     headcount: ConnectionCounter = attrs.field(factory=ConnectionCounter)
     leaving: bool = attrs.field(default=False, init=False)
@@ -92,7 +92,7 @@ class ConnectionFactory(Factory):
         """Take a connection, or close it at once when even the reserve is used up."""
         count = self.headcount.total
         if count >= self.limits.connections + CROWD_RESERVE:
-            self.observer.refused("connections")
+            self.observer.record_refusal(RefusalReason.CONNECTIONS)
             return None
         connection = Connection(self, secure=self.secure, crowded=count >= self.limits.connections)
         self.connections.add(connection)
@@ -138,7 +138,7 @@ class ConnectionFactory(Factory):
     def cut(self) -> None:
         """Abort every connection."""
         for connection in tuple(self.connections):
-            connection.failed(Abort.GOING_AWAY, "the service is going away")
+            connection.failed(AbortReason.SHUTDOWN, "the service is going away")
 
     def date_line(self) -> bytes:
         """The Date field of this second."""

@@ -57,7 +57,7 @@ class FurtherRanges:
             first.method, first.request, 0.0, request_id=first.request_id, keep_alive=True
         )
         self._last_lines = self.exchange.last_lines()
-        self._count = server.observer.counter(first.handler, first.method, _PARTIAL_CONTENT)
+        self._count = server.observer.get_recorder(first.handler, first.method, _PARTIAL_CONTENT)
 
     def take(self, data: bytes) -> tuple[bytes, tuple[Extent, ...]] | None:
         """Take a request, if it is one of theirs.
@@ -82,7 +82,7 @@ class FurtherRanges:
     def keep_sending(self) -> None:
         """Note that not all of the answer could be sent at once: its exchange ends as any other."""
         exchange = self.exchange
-        self._server.observer.answer_began(exchange.handler, self._clock.seconds() - exchange.began)
+        self._server.observer.record_first_byte(exchange.handler, self._clock.seconds() - exchange.began)
         self._lease.keep_sending()
 
     def sent(self, body_bytes: int) -> None:

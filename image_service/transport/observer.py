@@ -1,4 +1,4 @@
-"""What is told of connections to whoever counts."""
+"""What connections report for the metrics, and to whom."""
 
 from __future__ import annotations
 
@@ -11,19 +11,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Abort(enum.Enum):
-    """Why an answer did not come to its end."""
+class AbortReason(enum.Enum):
+    """Why a response was not sent to its end."""
 
     CLIENT_GONE = "client-gone"
     NO_PROGRESS = "no-progress"
-    GOING_AWAY = "going-away"
+    SHUTDOWN = "shutdown"
     DISK_FAILED = "disk-failed"
-    FILE_SHORTER = "file-shorter"
-    OWN_FAULT = "own-fault"
+    SHORT_READ = "short-read"
+    INTERNAL_ERROR = "internal-error"
+
+
+class RefusalReason(enum.Enum):
+    """Which limit of our own a request or a connection was refused for."""
+
+    QUEUE_FULL = "queue-full"
+    QUEUE_WAIT = "queue-wait"
+    CONNECTIONS = "connections"
 
 
 class SentBytes(Protocol):
-    """Bytes that the transport took, those of heads included: senders add to them."""
+    """Counters of the bytes that the kernel accepted, heads included; senders add to them."""
 
     sendfile: int
     copy: int
@@ -31,62 +39,42 @@ class SentBytes(Protocol):
 
 
 class Observer(Protocol):
-    """Counts. It is called for every request, in the reactor's thread, and has to be quick."""
+    """Records statistics. Called for every request, in the reactor's thread."""
 
     @property
     def sent(self) -> SentBytes:
-        """What was sent; the same object always."""
+        """What was sent; always the same object."""
 
-    def answer_began(self, handler: str, seconds: float) -> None:
-        """An answer goes out.
+    def record_first_byte(self, handler: str, seconds: float) -> None:
+        """Record that a response starts, `seconds` after the request's head had arrived."""
 
-        Args:
-            handler: of its subject.
-            seconds: since the request's head had arrived.
-        """
-
-    def request_ended(self, handler: str, method: str, status: int, seconds: float, body_bytes: int) -> None:
-        """A request is over.
+    def record_request(self, handler: str, method: str, status: int, seconds: float, body_bytes: int) -> None:
+        """Record a finished request.
 
         Args:
-            handler: of its subject; empty: there was no answer, or it was about nothing.
-            method: as sent; empty where the head could not be read.
-            status: of the answer; 0: there was none.
+            handler: of its subject; empty: there was no response, or no route.
+            method: as sent; empty if the head could not be read.
+            status: of the response; 0 if there was none.
             seconds: since its head had arrived.
-            body_bytes: bytes of content that the transport took.
+            body_bytes: bytes of content that the kernel accepted.
         """
 
-    def counter(self, handler: str, method: str, status: int) -> Callable[[float, int], None]:
-        """Give what counts requests that are alike, whose answers begin and end at once.
+    def get_recorder(self, handler: str, method: str, status: int) -> Callable[[float, int], None]:
+        """Return a function that records one of many equal requests, each sent within one call.
 
-        Args:
-            handler: of the subject.
-            method: as sent.
-            status: of the answers.
-
-        Returns:
-            to be called with the seconds since the request's head had arrived, and the bytes of content
-            that the transport took.
+        It takes the seconds since the request's head had arrived, and the bytes of content sent.
         """
 
-    def aborted(self, reason: str) -> None:
-        """A request's answer did not come to its end; it may not even have begun.
+    def record_abort(self, reason: AbortReason) -> None:
+        """Record a response that was not sent to its end; it may not even have started."""
 
-        Args:
-            reason: the value of an ``Abort``.
-        """
-
-    def refused(self, reason: str) -> None:
-        """There was no room.
-
-        Args:
-            reason: ``queue-full`` or ``queue-wait`` for a download, ``connections`` for a whole connection.
-        """
+    def record_refusal(self, reason: RefusalReason) -> None:
+        """Record a request or a connection that was refused for our own load."""
 
 
 @attrs.define
 class NullByteCounters:
-    """Bytes that nobody asks for."""
+    """Byte counters that nobody reads."""
 
     sendfile: int = 0
     copy: int = 0
@@ -94,25 +82,25 @@ class NullByteCounters:
 
 
 class NullObserver:
-    """Counts nothing."""
+    """Records nothing."""
 
     sent = NullByteCounters()
 
-    def answer_began(self, handler: str, seconds: float) -> None:
-        """See ``Observer``."""
+    def record_first_byte(self, handler: str, seconds: float) -> None:
+        """See `Observer`."""
 
-    def request_ended(self, handler: str, method: str, status: int, seconds: float, body_bytes: int) -> None:
-        """See ``Observer``."""
+    def record_request(self, handler: str, method: str, status: int, seconds: float, body_bytes: int) -> None:
+        """See `Observer`."""
 
-    def counter(self, handler: str, method: str, status: int) -> Callable[[float, int], None]:  # noqa: ARG002 - counts nothing
-        """See ``Observer``."""
+    def get_recorder(self, handler: str, method: str, status: int) -> Callable[[float, int], None]:  # noqa: ARG002 - records nothing
+        """See `Observer`."""
         return lambda _seconds, _body_bytes: None
 
-    def aborted(self, reason: str) -> None:
-        """See ``Observer``."""
+    def record_abort(self, reason: AbortReason) -> None:
+        """See `Observer`."""
 
-    def refused(self, reason: str) -> None:
-        """See ``Observer``."""
+    def record_refusal(self, reason: RefusalReason) -> None:
+        """See `Observer`."""
 
 
-NOBODY = NullObserver()
+NULL_OBSERVER = NullObserver()

@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 
 from image_service.files.base_file import ShortReadError
 from image_service.images.extents import Literal
-from image_service.transport.observer import Abort
+from image_service.transport.observer import AbortReason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ class Outcomes(Protocol):
     def sent(self) -> None:
         """Everything is on its way."""
 
-    def failed(self, reason: Abort, detail: str) -> None:
+    def failed(self, reason: AbortReason, detail: str) -> None:
         """The answer cannot be finished; the connection is to be aborted."""
 
 
@@ -169,11 +169,11 @@ class Producer(ABC):
         except NeedsDisk as needs:
             self._bring(needs.extent)
         except ShortReadError:
-            self._fail(Abort.FILE_SHORTER, "the file is shorter than it was")
+            self._fail(AbortReason.SHORT_READ, "the file is shorter than it was")
         except ConnectionError:
-            self._fail(Abort.CLIENT_GONE, "the client is gone")
+            self._fail(AbortReason.CLIENT_GONE, "the client is gone")
         except OSError as error:
-            self._fail(Abort.DISK_FAILED, f"the disk failed: {os.strerror(error.errno or 0)}")
+            self._fail(AbortReason.DISK_FAILED, f"the disk failed: {os.strerror(error.errno or 0)}")
         return False
 
     def _present(self, extent: FileExtent) -> int:
@@ -228,8 +228,8 @@ class Producer(ABC):
     def _work_failed(self, failure: Failure) -> None:
         self._waiting = None
         if self._sending:
-            self._fail(Abort.DISK_FAILED, f"the disk failed: {failure.getErrorMessage()}")
+            self._fail(AbortReason.DISK_FAILED, f"the disk failed: {failure.getErrorMessage()}")
 
-    def _fail(self, reason: Abort, detail: str) -> None:
+    def _fail(self, reason: AbortReason, detail: str) -> None:
         self.stop()
         self._outcomes.failed(reason, detail)

@@ -22,11 +22,11 @@ from image_service.observability.families import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COLOURS = ("red", "green")
+COLORS = ("red", "green")
 SHAPES = ("round", "square")
 BOUNDS = (0.1, 1, 10)
 
-colours = st.sampled_from(COLOURS) | st.text()
+colors = st.sampled_from(COLORS) | st.text()
 shapes = st.sampled_from(SHAPES) | st.text()
 values = st.floats(0, 100) | st.sampled_from(BOUNDS)
 
@@ -44,69 +44,70 @@ def folded(value: str, declared: Sequence[str]) -> str:
     return value if value in declared else OTHER
 
 
-@given(st.lists(st.tuples(colours, shapes, st.integers(0, 2**40))))
-def test_counters_count(events: list[tuple[str, str, int]]) -> None:
-    counters = Counters("things_total", "Things.", colour=COLOURS, shape=SHAPES)
-    expected = Counter({("", *key): 0 for key in product(COLOURS, SHAPES)})
-    for colour, shape, amount in events:
-        counters.add(colour, shape, amount=amount)
-        expected["", folded(colour, COLOURS), folded(shape, SHAPES)] += amount
+@given(st.lists(st.tuples(colors, shapes, st.integers(1, 9))))
+def test_counters_count_by_label_values(events: list[tuple[str, str, int]]) -> None:
+    counters = Counters("things_total", "Things.", color=COLORS, shape=SHAPES)
+    expected = Counter({("", *key): 0 for key in product(COLORS, SHAPES)})
+    for color, shape, amount in events:
+        for _ in range(amount):
+            counters.increment(color, shape)
+        expected["", folded(color, COLORS), folded(shape, SHAPES)] += amount
     assert samples(counters) == expected
 
 
-def test_a_counter_without_labels_is_there_from_the_start() -> None:
+def test_counter_without_labels_starts_at_zero() -> None:
     counter = Counters("things_total", "Things.")
     assert samples(counter) == {("",): 0}
-    counter.add()
+    counter.increment()
     assert samples(counter) == {("",): 1}
 
 
-@given(st.lists(st.tuples(colours, values)))
-def test_histograms_count_what_is_at_or_below_each_bound(events: list[tuple[str, float]]) -> None:
-    histograms = Histograms("things_seconds", "Things.", BOUNDS, colour=COLOURS)
-    for colour, value in events:
-        histograms.series(colour).observe(value)
+@given(st.lists(st.tuples(colors, values)))
+def test_histogram_buckets_include_their_bound(events: list[tuple[str, float]]) -> None:
+    histograms = Histograms("things_seconds", "Things.", BOUNDS, color=COLORS)
+    for color, value in events:
+        histograms.series(color).observe(value)
     found = samples(histograms)
-    assert {key[1] for key in found} == {folded(colour, COLOURS) for colour, _ in events}
-    for colour in {key[1] for key in found}:
-        seen = [value for other, value in events if folded(other, COLOURS) == colour]
+    assert {key[1] for key in found} == {folded(color, COLORS) for color, _ in events}
+    for color in {key[1] for key in found}:
+        seen = [value for other, value in events if folded(other, COLORS) == color]
         for bound, name in zip((*BOUNDS, float("inf")), ("0.1", "1", "10", "+Inf"), strict=True):
-            assert found["_bucket", colour, name] == sum(value <= bound for value in seen)
-        assert found["_count", colour] == len(seen)
-        assert abs(found["_sum", colour] - sum(seen)) < 1e-6
+            assert found["_bucket", color, name] == sum(value <= bound for value in seen)
+        assert found["_count", color] == len(seen)
+        assert abs(found["_sum", color] - sum(seen)) < 1e-6
 
 
-@given(st.lists(colours))
-def test_a_census_counts_each_state_even_where_nobody_is(states: list[str]) -> None:
-    census = StateGauge("things", "Things.", service=("",), colour=COLOURS)
-    assert samples(census) == {}, "nobody was asked"
-    census.read = lambda: states
-    expected = Counter(folded(state, COLOURS) for state in states)
-    assert samples(census) == {("", "", colour): expected[colour] for colour in (*COLOURS, OTHER)}
+@given(st.lists(colors))
+def test_state_gauge_counts_every_state_zeros_included(states: list[str]) -> None:
+    gauge = StateGauge("things", "Things.", service=("",), color=COLORS)
+    assert samples(gauge) == {}, "there is no reader"
+    gauge.read = lambda: states
+    expected = Counter(folded(state, COLORS) for state in states)
+    assert samples(gauge) == {("", "", color): expected[color] for color in (*COLORS, OTHER)}
 
 
-def test_a_gauge_is_read_each_time() -> None:
+def test_gauge_is_read_each_time() -> None:
     gauge = Gauge("things", "Things.")
-    assert samples(gauge) == {}, "nobody was asked"
+    assert samples(gauge) == {}, "there is no reader"
     numbers = iter((1.0, 2.5))
     gauge.read = lambda: next(numbers)
     assert [samples(gauge), samples(gauge)] == [{("",): 1.0}, {("",): 2.5}]
 
 
 @given(st.lists(st.tuples(st.text(), st.text()), min_size=1))
-def test_series_are_no_more_than_declared(labels: list[tuple[str, str]]) -> None:
-    counters = Counters("things_total", "Things.", colour=COLOURS, shape=SHAPES)
-    histograms = Histograms("things_seconds", "Things.", BOUNDS, colour=COLOURS, shape=SHAPES)
+def test_number_of_series_is_bounded_by_the_declared_values(labels: list[tuple[str, str]]) -> None:
+    counters = Counters("things_total", "Things.", color=COLORS, shape=SHAPES)
+    histograms = Histograms("things_seconds", "Things.", BOUNDS, color=COLORS, shape=SHAPES)
     for pair in labels:
-        counters.add(*pair)
+        counters.increment(*pair)
         histograms.series(*pair).observe(1)
-    declared = set(product((*COLOURS, OTHER), (*SHAPES, OTHER)))
+    declared = set(product((*COLORS, OTHER), (*SHAPES, OTHER)))
     assert {key[1:] for key in samples(counters)} <= declared
     assert {key[1:3] for key in samples(histograms)} <= declared
 
 
-def test_a_series_may_be_kept() -> None:
-    histograms = Histograms("things_seconds", "Things.", BOUNDS, colour=COLOURS)
+def test_series_of_equal_labels_is_always_the_same_object() -> None:
+    histograms = Histograms("things_seconds", "Things.", BOUNDS, color=COLORS)
     kept = histograms.series("red")
     assert histograms.series("red") is kept
     assert histograms.series("blue") is histograms.series("pink")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from image_service.observability.merging import add_up, export, lasting, render
+from image_service.observability.merging import add_up, cumulative, export, render
 from image_service.observability.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from image_service.observability.merging import Exported
 
 HANDLER = "/byid/:token"
-ONCE = ("slots_limit", "base_images", "build_info", "process_start_time_seconds")
+SHARED = ("slots_limit", "base_images", "build_info", "process_start_time_seconds")
 
 
 def values(page: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -33,10 +33,10 @@ def values(page: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 def counted(seconds: Iterable[float], connections: int, limit: int = 7) -> Metrics:
     metrics = Metrics()
     for each in seconds:
-        metrics.request_ended(HANDLER, "GET", 206, each, 10)
-    metrics.watch("connections", lambda: connections)
-    metrics.watch("slots_limit", lambda: limit)
-    metrics.watch_each("base_images", lambda: ["ready", "ready"])
+        metrics.record_request(HANDLER, "GET", 206, each, 10)
+    metrics.read_gauge("connections", lambda: connections)
+    metrics.read_gauge("slots_limit", lambda: limit)
+    metrics.count_states("base_images", lambda: ["ready", "ready"])
     return metrics
 
 
@@ -51,7 +51,7 @@ def sent(metrics: Metrics) -> Exported:
         st.tuples(st.lists(st.sampled_from([0.0, 0.5, 20.0])), st.integers(0, 9)), min_size=1, max_size=3
     )
 )
-def test_what_is_counted_is_added_up_and_what_all_know_alike_is_not(
+def test_counts_are_summed_and_shared_values_are_not(
     processes: list[tuple[list[float], int]],
 ) -> None:
     made = [counted(seconds, connections) for seconds, connections in processes]
@@ -59,24 +59,24 @@ def test_what_is_counted_is_added_up_and_what_all_know_alike_is_not(
     alone = [values(metrics.render()[0]) for metrics in made]
     for key, value in merged.items():
         each = [page[key] for page in alone if key in page]
-        is_once = any(name in key[0] for name in ONCE)
-        assert value == (each[0] if is_once else sum(each)), key
+        is_shared = any(name in key[0] for name in SHARED)
+        assert value == (each[0] if is_shared else sum(each)), key
     assert merged.keys() == set().union(*alone)
 
 
-def test_one_process_looks_as_it_does_alone() -> None:
+def test_page_of_one_process_equals_its_own_page() -> None:
     metrics = counted([0.5], 3)
     page, content_type = render(sent(metrics))
     assert (values(page), content_type) == (values(metrics.render()[0]), metrics.render()[1])
     assert page.splitlines()[:2] == metrics.render()[0].splitlines()[:2]
 
 
-def test_who_does_not_know_what_all_know_alike_does_not_hide_it() -> None:
+def test_process_without_a_shared_value_does_not_hide_it() -> None:
     merged = add_up([sent(Metrics()), sent(counted([], 0, limit=5))])
     assert b"assisted_image_service_slots_limit 5.0" in render(merged)[0]
 
 
-def test_of_one_that_is_gone_the_counts_stay_and_nothing_else() -> None:
-    page = render(lasting(sent(counted([0.5], 3))))[0]
+def test_only_counts_stay_of_an_ended_process() -> None:
+    page = render(cumulative(sent(counted([0.5], 3))))[0]
     assert b'http_request_duration_seconds_count{code="206"' in page
     assert b"assisted_image_service_connections" not in page

@@ -82,15 +82,15 @@ def all_series() -> Series:
     """Return every series of a service that has answered successes and failures."""
     metrics = Metrics()
     for status in (206, 503):
-        metrics.request_ended("/byid/:token", "GET", status, 0.1, 10)
-    metrics.answer_began("/byid/:token", 0.1)
-    metrics.upstream("ignition", "ok", 0.1)
-    metrics.watch_each("base_images", lambda: ["ready"])
-    metrics.watch_each("http_requests_inflight", lambda: ["/byid/:token"])
+        metrics.record_request("/byid/:token", "GET", status, 0.1, 10)
+    metrics.record_first_byte("/byid/:token", 0.1)
+    metrics.record_upstream_call("ignition", "ok", 0.1)
+    metrics.count_states("base_images", lambda: ["ready"])
+    metrics.count_states("http_requests_inflight", lambda: ["/byid/:token"])
     for name in ("slots_taken", "slots_limit", "slots_queue_length", "connections"):
-        metrics.watch(name, lambda: 1)
+        metrics.read_gauge(name, lambda: 1)
     for name in ("snapshot_grace_active", "snapshot_held_bytes"):
-        metrics.watch(name, lambda: 1)
+        metrics.read_gauge(name, lambda: 1)
     families = text_string_to_metric_families(metrics.render()[0].decode())
     return [(sample.name, sample.labels) for family in families for sample in family.samples]
 

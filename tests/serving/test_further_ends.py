@@ -87,7 +87,7 @@ def check_balance(server: Server, asked: Asked, aborts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
-@pytest.mark.parametrize("end", ["complete", "client-gone", "no-progress", "going-away"])
+@pytest.mark.parametrize("end", ["complete", "client-gone", "no-progress", "shutdown"])
 @ensure_deferred
 async def test_each_range_is_counted_once_whatever_becomes_of_it(
     reactor: EPollReactor, asked: Asked, end: str, *, secure: bool
@@ -108,7 +108,7 @@ async def test_each_range_is_counted_once_whatever_becomes_of_it(
             await read(client, image, range(READ_BEFORE, COUNT))
         if end == "no-progress":
             await server.pass_until_gone(2 * STALL_SECONDS)
-        elif end == "going-away":
+        elif end == "shutdown":
             server.factory.cut()
         else:
             client.reset()

@@ -1,4 +1,4 @@
-"""An observer that keeps everything that it is told."""
+"""An observer that keeps everything that it records."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from image_service.transport.observer import NullByteCounters
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from image_service.transport.observer import AbortReason, RefusalReason
+
 
 @attrs.define(eq=False)
 class Counting:
-    """Keeps what it is told, in order.
+    """Keeps what it records, in order.
 
     Args:
         answers: handlers of the answers that began, and after how many seconds.
@@ -30,27 +32,27 @@ class Counting:
     sent: NullByteCounters = attrs.field(factory=NullByteCounters)
     refusals: list[str] = attrs.field(factory=list)
 
-    def answer_began(self, handler: str, seconds: float) -> None:
+    def record_first_byte(self, handler: str, seconds: float) -> None:
         """See ``Observer``."""
         self.answers.append((handler, seconds))
 
-    def request_ended(self, handler: str, method: str, status: int, seconds: float, body_bytes: int) -> None:
+    def record_request(self, handler: str, method: str, status: int, seconds: float, body_bytes: int) -> None:
         """See ``Observer``."""
         self.requests.append((handler, method, status, seconds, body_bytes))
 
-    def counter(self, handler: str, method: str, status: int) -> Callable[[float, int], None]:
+    def get_recorder(self, handler: str, method: str, status: int) -> Callable[[float, int], None]:
         """See ``Observer``."""
 
         def count(seconds: float, body_bytes: int) -> None:
-            self.answer_began(handler, seconds)
-            self.request_ended(handler, method, status, seconds, body_bytes)
+            self.record_first_byte(handler, seconds)
+            self.record_request(handler, method, status, seconds, body_bytes)
 
         return count
 
-    def aborted(self, reason: str) -> None:
+    def record_abort(self, reason: AbortReason) -> None:
         """See ``Observer``."""
-        self.aborts.append(reason)
+        self.aborts.append(reason.value)
 
-    def refused(self, reason: str) -> None:
+    def record_refusal(self, reason: RefusalReason) -> None:
         """See ``Observer``."""
-        self.refusals.append(reason)
+        self.refusals.append(reason.value)

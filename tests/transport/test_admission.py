@@ -43,7 +43,10 @@ class Naive:
         elif len(self.queue) < QUEUE_LENGTH and patience > 0:
             self.queue.append((number, self.now + patience))
         else:
-            self.refuse([number], "queue-wait" if len(self.queue) < QUEUE_LENGTH else "queue-full")
+            self.refuse(
+                [number],
+                "queue-wait" if len(self.queue) < QUEUE_LENGTH else "queue-full",
+            )
 
     def grant(self, number: int) -> None:
         self.taken.append(number)

@@ -181,7 +181,7 @@ async def test_who_has_not_finished_in_time_is_cut(server: Server, application: 
     await closing
     for client in (slow, waiting):
         await client.until_cut()
-    assert server.counted.aborts == ["going-away"] * 2
+    assert server.counted.aborts == ["shutdown"] * 2
 
 
 @ensure_deferred

@@ -1,4 +1,4 @@
-"""What connections tell to whoever counts: each thing once, and all of it."""
+"""What connections report to the observer: each event once, and all of them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from image_service.images.extents import FileExtent
-from image_service.observability.declarations import ABORT_REASONS, REFUSAL_REASONS
 from image_service.transport.factory import CROWD_RESERVE, Limits
-from image_service.transport.observer import NOBODY, Abort
+from image_service.transport.observer import NULL_OBSERVER, AbortReason, RefusalReason
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
 from tests.transport.image import MIB, SUBJECT, ImageApplication
@@ -32,23 +31,20 @@ LIMITS = Limits()
 HANDLER = SUBJECT.handler
 
 
-def test_the_metrics_know_every_reason_and_no_other() -> None:
-    assert {reason.value for reason in Abort} == set(ABORT_REASONS)
-    assert {"queue-full", "queue-wait", "connections"} == set(REFUSAL_REASONS)
-
-
-def test_who_does_not_count_takes_everything() -> None:
-    nobody: Observer = NOBODY
-    nobody.answer_began("", 0)
-    nobody.request_ended("", "", 0, 0, 0)
-    nobody.counter("", "", 206)(0, 0)
-    nobody.aborted("")
-    nobody.sent.copy += 1
-    nobody.refused("")
+def test_null_observer_accepts_every_call_and_returns_nothing() -> None:
+    observer: Observer = NULL_OBSERVER
+    observer.record_first_byte("", 0)
+    observer.record_request("", "", 0, 0, 0)
+    observer.get_recorder("", "", 206)(0, 0)
+    observer.record_abort(AbortReason.CLIENT_GONE)
+    observer.record_refusal(RefusalReason.CONNECTIONS)
+    before = observer.sent.copy
+    observer.sent.copy += 1
+    assert NULL_OBSERVER.sent.copy == before + 1
 
 
 @ensure_deferred
-async def test_a_request_is_told_with_its_answer(server: Server, application: ImageApplication) -> None:
+async def test_request_is_recorded_with_its_response(server: Server, application: ImageApplication) -> None:
     client = await server.client()
     await client.send(request("/later/0-9"))
     await until(server.reactor, lambda: application.waiting)
@@ -61,7 +57,7 @@ async def test_a_request_is_told_with_its_answer(server: Server, application: Im
 
 
 @ensure_deferred
-async def test_a_refused_head_is_a_request_too(server: Server) -> None:
+async def test_refused_head_is_recorded_as_a_request(server: Server) -> None:
     client = await server.client()
     await client.send(request("no target"))
     await client.answers()
@@ -72,7 +68,7 @@ async def test_a_refused_head_is_a_request_too(server: Server) -> None:
 
 
 @ensure_deferred
-async def test_all_bytes_are_told_by_their_path(server: Server, image: Image) -> None:
+async def test_sent_bytes_are_counted_by_path(server: Server, image: Image) -> None:
     client = await server.client()
     await client.send(request("/image") + request(f"/image/{MIB}-{MIB + 9}", "Connection: close"))
     received = len(await client.until_end())
@@ -96,7 +92,7 @@ async def begun(server: Server) -> Client:
 
 
 @ensure_deferred
-async def test_a_client_that_leaves(server: Server) -> None:
+async def test_client_that_leaves_is_recorded_as_an_abort(server: Server) -> None:
     (await begun(server)).reset()
     await server.all_gone()
     assert server.counted.aborts == ["client-gone"]
@@ -104,7 +100,9 @@ async def test_a_client_that_leaves(server: Server) -> None:
 
 
 @ensure_deferred
-async def test_a_client_that_leaves_before_the_answer(server: Server, application: ImageApplication) -> None:
+async def test_client_that_leaves_before_the_response_is_recorded_as_an_abort(
+    server: Server, application: ImageApplication
+) -> None:
     client = await server.client()
     await client.send(request("/later/0-9"))
     await until(server.reactor, lambda: application.waiting)
@@ -118,25 +116,25 @@ async def test_a_client_that_leaves_before_the_answer(server: Server, applicatio
 
 
 @ensure_deferred
-async def test_a_client_that_stops_reading(server: Server) -> None:
+async def test_client_that_stops_reading_is_recorded_as_no_progress(server: Server) -> None:
     await begun(server)
     await server.pass_until_gone(LIMITS.stall_seconds)
     assert server.counted.aborts == ["no-progress"]
 
 
 @ensure_deferred
-async def test_the_first_reason_is_the_one_that_is_told(plain: Server) -> None:
+async def test_first_abort_reason_is_the_recorded_one(plain: Server) -> None:
     client = await begun(plain)
     connection = await plain.connection_of(client)
-    connection.failed(Abort.NO_PROGRESS, "first")
-    connection.failed(Abort.GOING_AWAY, "second")
+    connection.failed(AbortReason.NO_PROGRESS, "first")
+    connection.failed(AbortReason.SHUTDOWN, "second")
     await plain.all_gone()
     assert plain.counted.aborts == ["no-progress"]
     assert [line["ended"] for line in plain.lines] == ["first"]
 
 
 @ensure_deferred
-async def test_an_application_that_fails(
+async def test_failing_request_handler_is_recorded_as_an_internal_error(
     server: Server, application: ImageApplication, logged_failures: LoggedFailures
 ) -> None:
     client = await server.client()
@@ -145,12 +143,12 @@ async def test_an_application_that_fails(
     deferred, _ = application.waiting.pop()
     deferred.errback(ValueError("it promised never to"))
     await client.until_cut()
-    assert server.counted.aborts == ["own-fault"]
+    assert server.counted.aborts == ["internal-error"]
     assert len(logged_failures.flush(ValueError)) == 1
 
 
 @ensure_deferred
-async def test_a_disk_that_fails(serve_both: Serve, reactor: EPollReactor) -> None:
+async def test_failing_disk_is_recorded_as_an_abort(serve_both: Serve, reactor: EPollReactor) -> None:
     disk = SlowDisk(reactor)
     server = await serve_both(page_cache=disk)
     client = await server.client()
@@ -162,7 +160,7 @@ async def test_a_disk_that_fails(serve_both: Serve, reactor: EPollReactor) -> No
 
 
 @ensure_deferred
-async def test_a_crowd_beyond_the_reserve(serve: Serve) -> None:
+async def test_connections_beyond_the_reserve_are_recorded_as_refusals(serve: Serve) -> None:
     server = await serve(limits=Limits(connections=1))
     for _ in range(1 + CROWD_RESERVE + 2):
         server.connect()
@@ -172,7 +170,7 @@ async def test_a_crowd_beyond_the_reserve(serve: Serve) -> None:
 
 
 @ensure_deferred
-async def test_requests_are_listed_by_handler_while_they_last(
+async def test_requests_in_progress_are_listed_by_handler(
     server: Server, application: ImageApplication
 ) -> None:
     await begun(server)
@@ -186,9 +184,9 @@ async def test_requests_are_listed_by_handler_while_they_last(
 
 
 @ensure_deferred
-async def test_the_service_going_away(server: Server) -> None:
+async def test_shutdown_is_recorded_as_an_abort(server: Server) -> None:
     await begun(server)
     going = Deferred.fromCoroutine(server.factory.drain(1))
     await server.pass_seconds(1)
     await going
-    assert server.counted.aborts == ["going-away"]
+    assert server.counted.aborts == ["shutdown"]

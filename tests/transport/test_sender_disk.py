@@ -72,7 +72,7 @@ async def test_a_file_that_shrinks_cuts_the_answer(server: Server, image: Image)
     assert len(await client.until_cut()) < len(image.content)
     (line,) = server.lines
     assert line["ended"] == "the file is shorter than it was"
-    assert server.counted.aborts == ["file-shorter"]
+    assert server.counted.aborts == ["short-read"]
     assert line["bytes"] < len(image.content)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, succeed
 
-from image_service.observability.merging import lasting
+from image_service.observability.merging import cumulative
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +58,7 @@ class Counts:
             what stays of it.
         """
         self._answer.cancel()
-        left, self._known = lasting(self._known), []
+        left, self._known = cumulative(self._known), []
         return left
 
     @property
@@ -67,6 +67,6 @@ class Counts:
         return self._known
 
     def _give_up(self, answer: Deferred[None]) -> None:
-        self._known = lasting(self._known)
+        self._known = cumulative(self._known)
         if not answer.called:
             answer.callback(None)

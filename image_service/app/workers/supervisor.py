@@ -89,7 +89,7 @@ class Supervisor(Service):
         self._memory = shared_memory.create()
         self._shared = shared_memory.SharedMemory(self._memory)
         self._slots = create_slots(self._settings.limits.downloads)
-        self._metrics.watch("workers", lambda: sum(place.serving for place in self._places))
+        self._metrics.read_gauge("workers", lambda: sum(place.serving for place in self._places))
         self._places = [self._place(number, stand_in) for number in range(self._settings.process.workers)]
         for place in self._places:
             place.start()
@@ -111,7 +111,7 @@ class Supervisor(Service):
     def serves(self, place: WorkerSlot) -> None:
         """Let its worker have its clients to itself."""
         if place.starts > 1:
-            self._metrics.worker_restarted()
+            self._metrics.record_worker_restart()
         self._arrange_covers()
 
     def left(self, place: WorkerSlot) -> None:
