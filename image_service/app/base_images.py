@@ -13,7 +13,7 @@ from image_service.catalog.lifecycle.signature import KeyRing
 from image_service.catalog.storage.data_dir import DataDir
 from image_service.concurrency.backoff import Backoff
 from image_service.concurrency.interruption import Interruption
-from image_service.serving.digests import in_background
+from image_service.concurrency.threads import run_at_low_priority
 from image_service.settings.os_images import FULL_ISO, OsImage
 from image_service.standalone.sample import (
     SAMPLE_ARCHITECTURE,
@@ -151,7 +151,7 @@ class BaseImages:
         mirror = Mirror(
             streams,
             self.catalog.find_base_image,
-            lambda work: in_thread(partial(in_background, work)),
+            lambda work: in_thread(partial(run_at_low_priority, work)),
             partial(self._prepare, preparer, interruption),
             base_url,
         )

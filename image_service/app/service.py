@@ -20,12 +20,13 @@ from image_service.app.stand_in import StandIn, start_stand_in
 from image_service.assisted.client import AssistedService
 from image_service.assisted.customizations import Customizations
 from image_service.catalog.lifecycle.status import render_statuses
+from image_service.concurrency.threads import run_at_low_priority
 from image_service.errors import StoreFailed
 from image_service.files.page_cache import PageCache
 from image_service.http.cors import Cors
 from image_service.observability.metrics import Metrics
 from image_service.serving.application import Application
-from image_service.serving.digests import Digests, in_background
+from image_service.serving.digests import Digests
 from image_service.snapshots.archive import Archive
 from image_service.snapshots.boot_images import BootImages
 from image_service.snapshots.cache_entry import Lifetimes
@@ -270,7 +271,7 @@ class ImageService(Service):
 
     def _start_digests(self) -> Digests:
         in_thread = self._running.in_pool(1, "digest")
-        digests = Digests(self._reactor, lambda work: in_thread(partial(in_background, work)))
+        digests = Digests(self._reactor, lambda work: in_thread(partial(run_at_low_priority, work)))
         self._running.push_async_callback(digests.stop)
         return digests
 

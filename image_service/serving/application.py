@@ -200,7 +200,7 @@ class Application:
         self, request: Request, want: ImageRequest, composed: Composed, subject: Subject
     ) -> Answer | Deferred[Answer]:
         representation = composed.representation
-        digest = self._digests.known(representation.image.etag)
+        digest = self._digests.get_cached(representation.image.etag)
         more = b"" if digest is None else render_fields(("Repr-Digest", repr_digest(digest)))
         response = representation.respond(request.method, self._headers(request, want, composed), more)
         if response.status not in _WITH_CONTENT:
@@ -231,9 +231,9 @@ class Application:
         return {name: value for name, value in headers.items() if name != "range"}
 
     async def _answer_digest(self, request: Request, want: ImageRequest, subject: Subject) -> Answer:
-        until = self._digests.until()
+        deadline = self._digests.deadline()
         image = (await self._images.get(want)).representation.image
-        digest = await self._digests.get(image, until)
+        digest = await self._digests.get(image, deadline)
         line = checksum_line(digest, image.file_name)
         return _text(request, subject, line, ("Image-ETag", image.etag))
 

@@ -11,7 +11,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from image_service.errors import Forbidden
-from image_service.serving.digests import PATIENCE_SECONDS
+from image_service.serving.digests import TIMEOUT_SECONDS
 from image_service.transport.exchange import Answer
 from tests.http.reading import body_of, fields_of, problem_of
 from tests.serving.asking import TARGET, Service, answers_of
@@ -50,7 +50,9 @@ def service(world: World) -> Service:
         ("/boot-artifacts/kernel?version=4.20&digest=sha256", KERNEL, "vmlinuz"),
     ],
 )
-def test_a_digest_checks_the_download(service: Service, target: str, of: str, name: str) -> None:
+def test_digest_url_returns_the_checksum_line_of_the_download(
+    service: Service, target: str, of: str, name: str
+) -> None:
     answer = service.get(target)
     assert answer.response.status == 200
     image = service.get(of)
@@ -67,7 +69,7 @@ def test_a_digest_checks_the_download(service: Service, target: str, of: str, na
     assert answer.subject.infra_env == image.subject.infra_env
 
 
-def test_a_digest_stays_a_digest_and_an_image_an_image(service: Service) -> None:
+def test_digest_and_image_of_one_url_are_not_confused(service: Service) -> None:
     for _ in range(2):
         assert body_of(service.get(DIGEST).response).endswith(b"-discovery.iso\n")
         assert len(body_of(service.get().response)) > 100_000
@@ -75,7 +77,7 @@ def test_a_digest_stays_a_digest_and_an_image_an_image(service: Service) -> None
     assert body_of(service.get(DIGEST, range="bytes=0-1").response).endswith(b"-discovery.iso\n")
 
 
-def test_once_known_it_comes_with_the_image(service: Service) -> None:
+def test_cached_digest_is_sent_as_repr_digest(service: Service) -> None:
     before = service.get()
     assert "repr-digest" not in fields_of(before.response)
     digest = sha256(body_of(before.response)).digest()
@@ -93,7 +95,7 @@ def test_once_known_it_comes_with_the_image(service: Service) -> None:
     assert fields_of(service.get().response) == {**fields_of(before.response), "repr-digest": expected}
 
 
-def test_it_is_on_no_answer_without_content(service: Service) -> None:
+def test_repr_digest_is_absent_from_304_412_and_416(service: Service) -> None:
     service.get(DIGEST)
     for fields, status in (
         ({"if_none_match": "*"}, 304),
@@ -105,7 +107,7 @@ def test_it_is_on_no_answer_without_content(service: Service) -> None:
         assert "repr-digest" not in fields_of(response)
 
 
-def test_it_is_that_of_these_bytes_alone(service: Service) -> None:
+def test_repr_digest_is_sent_for_equal_bytes_only(service: Service) -> None:
     service.get(DIGEST)
     others = [
         service.get(INITRD),
@@ -120,7 +122,7 @@ def test_it_is_that_of_these_bytes_alone(service: Service) -> None:
     assert "repr-digest" not in fields_of(service.get().response)
 
 
-def test_it_is_asked_for_as_of_now_even_by_who_is_reading_what_was_there_before(service: Service) -> None:
+def test_digest_is_of_the_newest_version_even_during_a_mount(service: Service) -> None:
     service.get(range="bytes=0-1")
     service.world.assisted.config = b'{"ignition": {"version": "3.3.0"}}'
     service.world.clock.advance(TTL_SECONDS)
@@ -148,13 +150,13 @@ class HeldHashes:
         self.waiting.clear()
 
 
-def test_what_takes_too_long_is_said_and_found_later(world: World) -> None:
+def test_slow_digest_is_503_and_found_later(world: World) -> None:
     hashes = HeldHashes()
     service = Service(world, hashes=hashes)
     waiting = answers_of(service.ask(DIGEST))
     assert body_of(service.get().response), "downloads do not wait for it"
     assert "repr-digest" not in fields_of(service.get().response)
-    world.clock.advance(PATIENCE_SECONDS)
+    world.clock.advance(TIMEOUT_SECONDS)
     (answer,) = waiting
     assert answer.response.status == 503
     assert int(fields_of(answer.response)["retry-after"]) > 0
@@ -163,11 +165,11 @@ def test_what_takes_too_long_is_said_and_found_later(world: World) -> None:
     assert service.get(DIGEST).response.status == 200
 
 
-def test_the_wait_for_the_image_is_part_of_the_wait_for_its_digest(world: World) -> None:
+def test_timeout_includes_the_wait_for_the_image(world: World) -> None:
     service = Service(world, hashes=HeldHashes())
     world.assisted.held = []
     waiting = answers_of(service.ask(DIGEST))
-    world.clock.advance(PATIENCE_SECONDS - 0.5)
+    world.clock.advance(TIMEOUT_SECONDS - 0.5)
     world.assisted.let_go()
     world.clock.advance(0.4)
     assert waiting == []
@@ -176,7 +178,7 @@ def test_the_wait_for_the_image_is_part_of_the_wait_for_its_digest(world: World)
     assert answer.response.status == 503
 
 
-def test_of_an_image_that_there_is_not_there_is_no_digest(service: Service) -> None:
+def test_digest_of_an_unknown_image_is_the_error_of_the_image(service: Service) -> None:
     for target, status in (
         (DIGEST.replace("4.20", "9.99"), 404),
         (f"{INITRD.replace('4.20', '9.99')}&digest=sha256", 400),
@@ -188,7 +190,7 @@ def test_of_an_image_that_there_is_not_there_is_no_digest(service: Service) -> N
         assert (answer.response.status, problem_of(answer.response)["status"]) == (status, status)
 
 
-def test_nobody_learns_the_digest_of_what_is_not_his(service: Service) -> None:
+def test_digest_needs_the_credentials_of_the_image(service: Service) -> None:
     assert service.get(DIGEST, authorization="good").response.status == 200
     service.world.assisted.failures["ignition"] = Forbidden("no")
     assert service.get(DIGEST, authorization="bad").response.status == 403

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import threading
 import tracemalloc
 from base64 import b64decode
 from hashlib import sha256
@@ -18,22 +17,21 @@ from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
+from image_service.concurrency.threads import run_at_low_priority
 from image_service.errors import BaseImageError, ImageServiceError, Unavailable
 from image_service.files.base_file import BaseFile
 from image_service.images.boot_image import BootImage
 from image_service.images.extents import Extent, ExtentMap, FileExtent, Literal, Zeros
 from image_service.serving import digests
 from image_service.serving.digests import (
+    BLOCK_BYTES,
     MAX_WAITING,
-    NICENESS,
-    PATIENCE_SECONDS,
-    PIECE_BYTES,
     RETRY_AFTER_SECONDS,
+    TIMEOUT_SECONDS,
     Digests,
     checksum_line,
-    in_background,
     repr_digest,
-    sha256_of,
+    sha256_of_extents,
 )
 from tests.files.partly_absent import PartlyAbsent
 from tests.images.building import base_file, contents, maps_over
@@ -65,7 +63,7 @@ class HeldThread:
         return done
 
     def work(self) -> None:
-        """Do what was taken until now, and tell the outcome."""
+        """Do what was taken until now, and tell the result."""
         (work, done), *self.waiting = self.waiting
         self.runs += 1
         try:
@@ -87,11 +85,11 @@ class World:
 
     def ask(self, image: BootImage) -> list[bytes | BaseException]:
         """Where the digest or exception will be."""
-        return outcome_of(self.digests.get(image))
+        return result_of(self.digests.get(image))
 
     def stop(self) -> list[BaseException | None]:
         """Where the end will be told."""
-        return outcome_of(Deferred.fromCoroutine(self.digests.stop()))
+        return result_of(Deferred.fromCoroutine(self.digests.stop()))
 
 
 @pytest.fixture
@@ -99,7 +97,7 @@ def world() -> World:
     return World()
 
 
-def outcome_of(asked: Deferred[T]) -> list[T | BaseException]:
+def result_of(asked: Deferred[T]) -> list[T | BaseException]:
     found: list[T | BaseException] = []
     asked.addCallbacks(found.append, lambda failure: found.append(failure.value))
     return found
@@ -117,59 +115,64 @@ def digest_of(number: int) -> bytes:
     return sha256(b"%d" % number).digest()
 
 
-def go_on() -> None:
-    """Let the hashing go on, always."""
+def never_stop() -> None:
+    """Let the hashing continue, always."""
 
 
 # The bytes.
 
 
 @given(st.data(), contents, st.integers(1, 100))
-def test_is_that_of_the_bytes_that_a_client_gets(data: st.DataObject, content: bytes, piece: int) -> None:
+def test_digest_of_extents_is_that_of_the_bytes_sent(data: st.DataObject, content: bytes, piece: int) -> None:
     with base_file(content) as file, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(digests, "PIECE_BYTES", piece)
+        patch.setattr(digests, "BLOCK_BYTES", piece)
         extents, rendered = data.draw(maps_over(file, content))
-        assert sha256_of(extents.extents, go_on) == sha256(rendered).digest()
+        assert sha256_of_extents(extents.extents, never_stop) == sha256(rendered).digest()
 
 
-@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES])
-def test_takes_extents_of_any_number_of_pieces(size: int) -> None:
+@pytest.mark.parametrize("size", [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES])
+def test_digest_of_extents_of_any_number_of_blocks(size: int) -> None:
     content = os.urandom(size)
     with base_file(content) as file:
         extents = (FileExtent(file, 0, size), Literal(content), Zeros(size), Literal(b"end"))
-        assert sha256_of(extents, go_on) == sha256(content + content + bytes(size) + b"end").digest()
+        assert (
+            sha256_of_extents(extents, never_stop)
+            == sha256(content + content + bytes(size) + b"end").digest()
+        )
 
 
-def test_reads_beyond_4_gib() -> None:
+def test_digest_reads_beyond_4_gib() -> None:
     with base_file(b"") as file:
         os.pwrite(file.descriptor, b"far away", 2**33)
-        assert sha256_of([FileExtent(file, 2**33 + 4, 4)], go_on) == sha256(b"away").digest()
+        assert sha256_of_extents([FileExtent(file, 2**33 + 4, 4)], never_stop) == sha256(b"away").digest()
 
 
-def test_reads_on_where_a_read_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digest_continues_after_a_partial_read(monkeypatch: pytest.MonkeyPatch) -> None:
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda file, length, at: pread(file, min(length, 7), at))
     with base_file(bytes(range(100))) as file:
-        assert sha256_of([FileExtent(file, 5, 90)], go_on) == sha256(bytes(range(5, 95))).digest()
+        assert (
+            sha256_of_extents([FileExtent(file, 5, 90)], never_stop) == sha256(bytes(range(5, 95))).digest()
+        )
 
 
-def test_needs_no_memory_for_large_extents() -> None:
-    size = 64 * PIECE_BYTES
+def test_digest_of_large_extents_needs_little_memory() -> None:
+    size = 64 * BLOCK_BYTES
     with base_file(b"") as file:
         os.truncate(file.descriptor, size)
         tracemalloc.start()
         try:
-            digest = sha256_of([Zeros(size), FileExtent(file, 0, size)], go_on)
+            digest = sha256_of_extents([Zeros(size), FileExtent(file, 0, size)], never_stop)
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-    assert peak < 4 * PIECE_BYTES
+    assert peak < 4 * BLOCK_BYTES
     assert digest == sha256(bytes(2 * size)).digest()
 
 
 @pytest.mark.parametrize("kind", ["file", "literal", "zeros"])
-def test_asks_before_each_piece_whether_to_go_on(kind: str) -> None:
-    size = 5 * PIECE_BYTES
+def test_check_is_called_before_each_block(kind: str) -> None:
+    size = 5 * BLOCK_BYTES
     asked: list[None] = []
     with base_file(bytes(size)) as file:
         extents: dict[str, Extent] = {
@@ -177,39 +180,39 @@ def test_asks_before_each_piece_whether_to_go_on(kind: str) -> None:
             "literal": Literal(bytes(size)),
             "zeros": Zeros(size),
         }
-        sha256_of([extents[kind]], lambda: asked.append(None))
+        sha256_of_extents([extents[kind]], lambda: asked.append(None))
     assert len(asked) == 5
 
 
 # Files that fail.
 
 
-@pytest.mark.parametrize("left", [0, 1000, PIECE_BYTES, PIECE_BYTES + 1])
-def test_a_file_that_became_short_is_told(left: int) -> None:
-    with base_file(bytes(2 * PIECE_BYTES)) as file:
+@pytest.mark.parametrize("left", [0, 1000, BLOCK_BYTES, BLOCK_BYTES + 1])
+def test_truncated_file_is_an_error_with_its_offset(left: int) -> None:
+    with base_file(bytes(2 * BLOCK_BYTES)) as file:
         os.truncate(file.descriptor, left)
         with pytest.raises(BaseImageError, match=rf"base\.iso ends .* offset {left};"):
-            sha256_of([FileExtent(file, 0, 2 * PIECE_BYTES)], go_on)
+            sha256_of_extents([FileExtent(file, 0, 2 * BLOCK_BYTES)], never_stop)
 
 
-def test_a_fault_of_the_disk_is_told(tmp_path: Path) -> None:
+def test_disk_error_is_an_error_with_its_offset(tmp_path: Path) -> None:
     """A directory stands for a broken disk."""
     descriptor = os.open(tmp_path, os.O_RDONLY)
     try:
         broken = BaseFile(descriptor, 100, "/data/rhcos.iso")
         with pytest.raises(BaseImageError, match=r"^rhcos\.iso cannot be read at offset 7: Is a directory"):
-            sha256_of([FileExtent(broken, 7, 10)], go_on)
+            sha256_of_extents([FileExtent(broken, 7, 10)], never_stop)
     finally:
         os.close(descriptor)
 
 
-def test_a_failure_is_not_kept(world: World) -> None:
+def test_failure_is_not_cached(world: World) -> None:
     with base_file(b"") as file:
         image = image_of(FileExtent(file, 0, 4))
         asked = world.ask(image)
         world.thread.work()
         assert isinstance(asked[0], BaseImageError)
-        assert world.digests.known('"one"') is None
+        assert world.digests.get_cached('"one"') is None
         os.pwrite(file.descriptor, b"back", 0)
         again = world.ask(image)
         world.thread.work()
@@ -219,35 +222,35 @@ def test_a_failure_is_not_kept(world: World) -> None:
 # Who asks, and when.
 
 
-def test_what_is_known_is_there_at_once(world: World) -> None:
+def test_cached_digest_is_returned_without_hashing(world: World) -> None:
     image = image_of(Literal(b"data"))
-    assert world.digests.known(image.etag) is None
+    assert world.digests.get_cached(image.etag) is None
     asked = world.ask(image)
     assert asked == []
     world.thread.work()
     assert asked == [sha256(b"data").digest()]
-    assert world.digests.known(image.etag) == sha256(b"data").digest()
+    assert world.digests.get_cached(image.etag) == sha256(b"data").digest()
     assert world.ask(image) == asked
     assert world.thread.waiting == []
 
 
-def test_equal_tags_share_one_hashing(world: World) -> None:
+def test_requests_for_one_etag_share_one_computation(world: World) -> None:
     asked = [world.ask(image_of(Literal(b"data"))) for _ in range(100)]
     world.thread.work()
     assert asked == [[sha256(b"data").digest()]] * 100
     assert world.thread.waiting == []
 
 
-def test_one_image_at_a_time_in_the_order_of_asking(world: World) -> None:
+def test_images_are_hashed_one_at_a_time_in_order(world: World) -> None:
     asked = [world.ask(numbered(number)) for number in range(3)]
     for done in range(3):
-        assert [bool(outcome) for outcome in asked] == [number < done for number in range(3)]
+        assert [bool(result) for result in asked] == [number < done for number in range(3)]
         assert len(world.thread.waiting) == 1
         world.thread.work()
     assert asked == [[digest_of(number)] for number in range(3)]
 
 
-def test_who_fails_lets_the_next_one_go(world: World) -> None:
+def test_failure_does_not_stop_the_next_computation(world: World) -> None:
     with base_file(b"") as file:
         failing = world.ask(image_of(FileExtent(file, 0, 1)))
         waiting = world.ask(numbered(2))
@@ -257,7 +260,7 @@ def test_who_fails_lets_the_next_one_go(world: World) -> None:
     assert waiting == [digest_of(2)]
 
 
-def test_the_queue_is_bounded(world: World) -> None:
+def test_full_queue_refuses_with_retry_after(world: World) -> None:
     asked = [world.ask(numbered(number)) for number in range(1 + MAX_WAITING)]
     (refused,) = world.ask(numbered(99))
     assert isinstance(refused, Unavailable)
@@ -271,16 +274,16 @@ def test_the_queue_is_bounded(world: World) -> None:
     assert again == [digest_of(99)]
 
 
-def test_who_waits_too_long_is_told_so_and_finds_the_digest_later(world: World) -> None:
+def test_timeout_is_unavailable_and_the_digest_is_found_later(world: World) -> None:
     hashing, waiting = world.ask(numbered(1)), world.ask(numbered(2))
-    world.clock.advance(PATIENCE_SECONDS - 0.01)
+    world.clock.advance(TIMEOUT_SECONDS - 0.01)
     late = world.ask(numbered(1))
     assert (hashing, waiting, late) == ([], [], [])
     world.clock.advance(0.01)
-    for outcome in (hashing, waiting):
-        (error,) = outcome
+    for result in (hashing, waiting):
+        (error,) = result
         assert isinstance(error, Unavailable)
-        assert f"{PATIENCE_SECONDS:g} s" in error.detail
+        assert f"{TIMEOUT_SECONDS:g} s" in error.detail
         assert error.retry_after_seconds == RETRY_AFTER_SECONDS
     world.thread.work()
     world.thread.work()
@@ -289,42 +292,42 @@ def test_who_waits_too_long_is_told_so_and_finds_the_digest_later(world: World) 
     assert world.thread.runs == 2
 
 
-def test_patience_can_be_set(world: World) -> None:
-    patient = outcome_of(Digests(world.clock, world.thread.run, 60).get(numbered(1)))
+def test_timeout_can_be_set(world: World) -> None:
+    patient = result_of(Digests(world.clock, world.thread.run, 60).get(numbered(1)))
     world.clock.advance(59)
     assert patient == []
     world.clock.advance(1)
     assert isinstance(patient[0], Unavailable)
 
 
-def test_who_leaves_cancels_nothing(world: World) -> None:
+def test_canceled_request_does_not_cancel_the_computation(world: World) -> None:
     leaving = [world.digests.get(numbered(number)) for number in (1, 1, 2)]
-    outcomes = [outcome_of(asked) for asked in leaving]
+    results = [result_of(asked) for asked in leaving]
     staying = world.ask(numbered(1))
     for asked in leaving:
         asked.cancel()
-    assert [type(outcome[0]) for outcome in outcomes] == [CancelledError] * 3
+    assert [type(result[0]) for result in results] == [CancelledError] * 3
     world.thread.work()
     world.thread.work()
     assert staying == [digest_of(1)]
-    assert world.digests.known('"2"') == digest_of(2)
+    assert world.digests.get_cached('"2"') == digest_of(2)
 
 
-def test_the_least_recently_used_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digests, "MAX_KEPT", 3)
+def test_least_recently_used_digest_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digests, "MAX_CACHED", 3)
     world = World()
     for number in range(5):
         world.ask(numbered(number))
         world.thread.work()
-        world.digests.known('"0"')
-    kept = [number for number in range(5) if world.digests.known(f'"{number}"')]
+        world.digests.get_cached('"0"')
+    kept = [number for number in range(5) if world.digests.get_cached(f'"{number}"')]
     assert kept == [0, 3, 4]
 
 
 # The service's end.
 
 
-def test_stopping_waits_for_the_thread_and_reads_no_further(
+def test_stop_waits_for_the_thread_and_reads_no_further(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped within the first read of an image, while others wait."""
@@ -340,15 +343,15 @@ def test_stopping_waits_for_the_thread_and_reads_no_further(
 
     monkeypatch.setattr(os, "pread", read)
     with base_file(b"") as file:
-        extent = FileExtent(file, 0, 5 * PIECE_BYTES)
+        extent = FileExtent(file, 0, 5 * BLOCK_BYTES)
         asked = [world.ask(image_of(extent, etag=f'"{number}"')) for number in range(3)]
         world.thread.work()
     assert (reads, stopped) == (1, [[None]])
-    assert [type(outcome) for (outcome,) in asked] == [Unavailable] * 3
+    assert [type(result) for (result,) in asked] == [Unavailable] * 3
     assert world.thread.waiting == [], "those that waited do not even begin"
 
 
-def test_after_the_end_nothing_begins(world: World) -> None:
+def test_stopped_digests_refuse_new_computations(world: World) -> None:
     world.ask(numbered(1))
     world.thread.work()
     assert world.stop() == [None]
@@ -371,12 +374,12 @@ def pool() -> Iterator[ThreadPool]:
 
 
 def in_pool(reactor: EPollReactor, pool: ThreadPool) -> Digests:
-    return Digests(reactor, lambda work: deferToThreadPool(reactor, pool, in_background, work), 60)
+    return Digests(reactor, lambda work: deferToThreadPool(reactor, pool, run_at_low_priority, work), 60)
 
 
 @ensure_deferred
-async def test_in_a_thread(reactor: EPollReactor, pool: ThreadPool) -> None:
-    content = os.urandom(3 * PIECE_BYTES)
+async def test_digest_is_computed_in_a_thread(reactor: EPollReactor, pool: ThreadPool) -> None:
+    content = os.urandom(3 * BLOCK_BYTES)
     taken = in_pool(reactor, pool)
     with base_file(content) as file:
         digest = await taken.get(image_of(Literal(b"before"), FileExtent(file, 0, len(content))))
@@ -385,48 +388,38 @@ async def test_in_a_thread(reactor: EPollReactor, pool: ThreadPool) -> None:
 
 
 @ensure_deferred
-async def test_a_thread_is_interrupted(reactor: EPollReactor, pool: ThreadPool) -> None:
+async def test_stop_interrupts_the_thread(reactor: EPollReactor, pool: ThreadPool) -> None:
     taken = in_pool(reactor, pool)
     asked = taken.get(image_of(ENDLESS))
     stopped = Deferred.fromCoroutine(taken.stop())
-    with pytest.raises(Unavailable, match="stops"):
+    with pytest.raises(Unavailable, match="shutting down"):
         await asked
     await stopped
 
 
-@ensure_deferred
-async def test_the_thread_gives_way_to_the_reactor(reactor: EPollReactor, pool: ThreadPool) -> None:
-    def priority() -> bytes:
-        return b"%d" % os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-
-    own = int(priority())
-    assert int(await deferToThreadPool(reactor, pool, in_background, priority)) == max(own, NICENESS)
-    assert int(priority()) == own
-
-
-# What is told.
+# Renderings.
 
 
 @given(st.binary(min_size=32, max_size=32))
-def test_the_field_is_a_dictionary_of_one_byte_sequence(digest: bytes) -> None:
+def test_repr_digest_is_a_dictionary_of_one_byte_sequence(digest: bytes) -> None:
     name, _, value = repr_digest(digest).partition("=")
     assert (name, value[0], value[-1]) == ("sha-256", ":", ":")
     assert b64decode(value[1:-1], validate=True) == digest
 
 
-def test_the_field_of_the_example_of_rfc_9530() -> None:
+def test_repr_digest_of_the_example_of_rfc_9530() -> None:
     digest = sha256(b'{"hello": "world"}\n').digest()  # appendix A
     assert repr_digest(digest) == "sha-256=:RK/0qy18MlBSVnWgjwz6lZEWjP/lF5HF9bvEF8FabDg=:"
 
 
-def test_the_line_names_digest_and_file() -> None:
+def test_checksum_line_has_digest_and_file_name() -> None:
     line = checksum_line(sha256(b"data").digest(), "a discovery.iso")
     assert line == b"%b  a discovery.iso\n" % sha256(b"data").hexdigest().encode()
 
 
 @pytest.mark.skipif(shutil.which("sha256sum") is None, reason="needs sha256sum of GNU coreutils")
 @pytest.mark.parametrize(("content", "status"), [(b"data", 0), (b"date", 1)])
-def test_sha256sum_takes_the_line(tmp_path: Path, content: bytes, status: int) -> None:
+def test_sha256sum_accepts_the_checksum_line(tmp_path: Path, content: bytes, status: int) -> None:
     (tmp_path / "discovery.iso").write_bytes(content)
     line = checksum_line(sha256(b"data").digest(), "discovery.iso")
     command = ["sha256sum", "--check", "--strict", "--status", "-"]
@@ -436,5 +429,8 @@ def test_sha256sum_takes_the_line(tmp_path: Path, content: bytes, status: int) -
 def test_sha256_of_a_partly_absent_file_reads_no_holes(tmp_path: Path) -> None:
     content = os.urandom(300_000)
     file = PartlyAbsent(tmp_path / "base.iso", content).file
-    assert sha256_of([FileExtent(file, 100, 200_000)], lambda: None) == sha256(content[100:200_100]).digest()
+    assert (
+        sha256_of_extents([FileExtent(file, 100, 200_000)], lambda: None)
+        == sha256(content[100:200_100]).digest()
+    )
     file.close()
