@@ -1,4 +1,4 @@
-"""Files in ``DATA_DIR``: each is there whole or not at all."""
+"""Atomic publication: a file in ``DATA_DIR`` is complete or absent."""
 
 from __future__ import annotations
 
@@ -18,13 +18,10 @@ _TEMPORARY = re.compile(r"\.(?:\.?rhcos-.+|image-service\.json)\.[0-9a-f]{8}\.pa
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """Give a new file to write, which takes the place of ``path`` once it is complete and on the disk.
+    """Open a new file that replaces ``path`` when the block ends; if the block raises, nothing is left.
 
     Args:
-        path: its name begins with ``rhcos-`` or ``.rhcos-``, by which what a crash leaves behind is known.
-
-    Yields:
-        the file; when the block raises, nothing of it stays.
+        path: named ``rhcos-…`` or ``.rhcos-…``, by which temporary files are recognized after a crash.
     """
     with atomic_target(path) as temporary, temporary.open("xb") as file:
         yield file
@@ -32,14 +29,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def atomic_target(path: Path) -> Iterator[Path]:
-    """Give a name for a new file that somebody else writes, and do with it as ``written`` does.
-
-    Args:
-        path: as that of ``written``.
-
-    Yields:
-        where the file must be when the block ends; when it raises, nothing of it stays.
-    """
+    """Yield the path of a file to be made in the block, which then replaces ``path``; see `atomic_write`."""
     temporary = _temporary(path)
     try:
         yield temporary
@@ -50,7 +40,7 @@ def atomic_target(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def scratch_directory(parent: Path) -> Iterator[Path]:
-    """Give a new directory for files that nobody wants when the block ends."""
+    """Yield a new directory, which is removed when the block ends."""
     temporary = _temporary(parent / "rhcos-scratch")
     temporary.mkdir(mode=0o700)
     try:
@@ -60,14 +50,14 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
 
 
 def publish_file(temporary: Path, path: Path) -> None:
-    """Let a complete file take the place of ``path``, once it is on the disk."""
+    """Replace ``path`` by a complete file, after syncing that to the disk."""
     _sync(temporary)
     temporary.replace(path)
     _sync(path.parent)
 
 
 def remove_temporary_files(directory: Path) -> None:
-    """Remove what is temporary and was left behind by a process that was killed, and nothing else."""
+    """Remove the temporary files of processes that were killed, and nothing else."""
     for path in directory.iterdir():
         if not _TEMPORARY.fullmatch(path.name):
             continue
@@ -82,7 +72,6 @@ def _temporary(path: Path) -> Path:
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file, or a directory's names, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Regions of files that are read from again and again: all of one is asked about once, for a while."""
+"""Regions of files that are read repeatedly: the page cache is asked about a whole region once a second."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ if TYPE_CHECKING:
     from image_service.files.base_file import BaseFile
 
 REGION_BYTES = 4 * 1024 * 1024
-LASTING_SECONDS = 1.0
-"""How long a region is taken to stay as it was found: the kernel lets go of what nobody has read lately."""
+VALID_SECONDS = 1.0
+"""How long a finding stays valid: the kernel evicts pages that were not read lately."""
 MAX_REGIONS = 16 * 1024
 
 
 @attrs.define(eq=False)
 class _Region:
-    """A region that somebody has read from.
+    """A region that was read from.
 
     Args:
-        file: whose; its descriptor may be another's by now.
-        until: when to look again, the clock's seconds.
-        is_resident: whether all of it was present.
+        file: its descriptor may be another file's by now.
+        valid_until: when to ask again, seconds of the clock.
+        is_resident: True if all of it was.
     """
 
     file: ref[BaseFile]
-    until: float
+    valid_until: float
     is_resident: bool = False
 
 
 class CachedRegions:
-    """Remembers which regions are present.
+    """Caches which regions are resident.
 
-    To ask about a small range costs nearly as much as to send it. To ask about a region costs more, so that
-    is done for those alone that are read from for the second time.
+    Asking about a small range costs nearly as much as sending it. Asking about a region costs more, so only
+    a region that is read from a second time is asked about.
 
     Args:
-        clock: tells the time.
-        is_resident: looks at an extent.
+        clock: the reactor's.
+        is_resident: asks the page cache about a part of a file.
     """
 
     def __init__(self, clock: IReactorTime, is_resident: Callable[[BaseFile, int, int], bool]) -> None:
@@ -52,37 +52,24 @@ class CachedRegions:
         self._regions: dict[tuple[int, int], _Region] = {}
 
     def are_resident(self, file: BaseFile, offset: int, length: int) -> bool:
-        """Tell whether an extent lies in a region that was present a moment ago.
-
-        Args:
-            file: an open file.
-            offset: of the first byte.
-            length: bytes, at least 1.
-
-        Returns:
-            False: perhaps it is not, and it has to be looked at itself.
-        """
+        """Return True if the bytes (at least 1) lie in a region that was resident a moment ago."""
         index, start = divmod(offset, REGION_BYTES)
         if start + length > REGION_BYTES:
             return False
-        place, now = (file.descriptor, index), self._clock.seconds()
-        region = self._regions.get(place)
-        # On both sides: the clock may be set back.
+        key, now = (file.descriptor, index), self._clock.seconds()
+        region = self._regions.get(key)
+        # Bounded on both sides: the clock may be set back.
         if (
             region is None
             or region.file() is not file
-            or not -LASTING_SECONDS <= now - region.until < LASTING_SECONDS
+            or not -VALID_SECONDS <= now - region.valid_until < VALID_SECONDS
         ):
-            self._begin(place, file, now)
+            if len(self._regions) >= MAX_REGIONS:
+                self._regions.clear()
+            self._regions[key] = _Region(ref(file), now)  # asked about at the next read, if that is soon
             return False
-        if now >= region.until:
+        if now >= region.valid_until:
             offset -= start
             region.is_resident = self._is_resident(file, offset, min(REGION_BYTES, file.size - offset))
-            region.until = now + LASTING_SECONDS
+            region.valid_until = now + VALID_SECONDS
         return region.is_resident
-
-    def _begin(self, place: tuple[int, int], file: BaseFile, now: float) -> None:
-        """Look at a region when it is read from the next time, if that is soon."""
-        if len(self._regions) >= MAX_REGIONS:
-            self._regions.clear()
-        self._regions[place] = _Region(ref(file), now)

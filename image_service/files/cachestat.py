@@ -1,4 +1,4 @@
-"""cachestat(2), which the standard library does not have: how much of a part of a file the kernel holds."""
+"""cachestat(2), which the standard library lacks: which pages of a file are in the page cache."""
 
 from __future__ import annotations
 
@@ -20,23 +20,18 @@ class _Pages(ctypes.Structure):
 _syscall = ctypes.CDLL(None).syscall
 _syscall.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint)
 _syscall.restype = ctypes.c_long
-# Of all calls, which come from the reactor's thread only: to make them anew would cost more than the call.
+# Shared by all calls, which come from the reactor's thread: new ones would cost more than the call.
 _range, _pages = _Range(), _Pages()
 _range_at, _pages_at = ctypes.byref(_range), ctypes.byref(_pages)
 
 
 def is_cached(descriptor: int, offset: int, length: int) -> bool | None:
-    """Tell whether the page cache has every page of a part of a file, be it one that is still being read.
+    """Return True if every page of `length` (at least 1) bytes is cached, including pages still being read.
 
-    Nothing is read and nobody is waited for. Not for threads.
-
-    Args:
-        descriptor: of an open file.
-        offset: of the first byte.
-        length: bytes, at least 1.
+    Reads nothing and does not block. Not thread-safe.
 
     Returns:
-        None: the kernel cannot tell (it is older than Linux 6.5), or not of a file of somebody else.
+        None if the kernel is older than Linux 6.5, or refuses because the file belongs to another user.
     """
     _range.offset, _range.length = offset, length
     if _syscall(_NUMBER, descriptor, _range_at, _pages_at, 0):

@@ -1,4 +1,4 @@
-"""Room for what is fetched: asked for before and during, so that a full disk is told and not run into."""
+"""The disk quota: space is reserved before and during a download, so that a full disk is refused, not hit."""
 
 from __future__ import annotations
 
@@ -14,77 +14,75 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SPARE_BYTES = 32 * 1024 * 1024
-"""What is never filled: sidecars, the manifest and the snapshots have to be written somewhere."""
+"""Never filled: sidecars, the manifest and the snapshots need space too."""
 
-_STEP_BYTES = 8 * 1024 * 1024  # between two looks at the disk
+_STEP_BYTES = 8 * 1024 * 1024  # written between two checks of the disk
 
 
 class DiskQuota:
-    """The room in one directory, shared by all who write large files there.
+    """The space in one directory, shared by all threads that write large files there.
 
     Args:
-        directory: where.
-        max_bytes: that all its files may take; None: as much as there is.
-        relieve: removes what can be done without; tells whether there was anything.
+        directory: exists when space is reserved.
+        max_bytes: all files together; None: the whole disk.
+        reclaim: removes files that can be spared; returns True if it removed any.
     """
 
-    def __init__(self, directory: Path, max_bytes: int | None, relieve: Callable[[], bool]) -> None:
+    def __init__(self, directory: Path, max_bytes: int | None, reclaim: Callable[[], bool]) -> None:
         self._directory = directory
         self._max_bytes = max_bytes
-        self._relieve = relieve
+        self._reclaim = reclaim
         self._lock = threading.Lock()
-        self._missing: dict[str, int] = {}
+        self._reserved: dict[str, int] = {}
 
     @contextmanager
-    def reserved(self, image: str) -> Iterator[Callable[[int, int | None], None]]:
-        """Keep room for one file while it is written.
-
-        Args:
-            image: its name.
+    def reserve(self, name: str) -> Iterator[Callable[[int, int | None], None]]:
+        """Reserve space for a file while it is written.
 
         Yields:
-            to be told the bytes that are there, and those of the whole if they are known; raises
-            ``Unavailable`` where there is no room for the rest, beside the rest of the others.
+            to be called with the bytes written, and those of the whole file if known; raises ``Unavailable``
+            if the rest does not fit beside what the other files still need.
         """
-        looked_at = -_STEP_BYTES
+        checked_at = -_STEP_BYTES
 
         def check(done: int, total: int | None) -> None:
-            nonlocal looked_at
-            if done - looked_at >= _STEP_BYTES:
-                looked_at = done
-                self._check(image, max(0, (total or done) - done))
+            nonlocal checked_at
+            if done - checked_at >= _STEP_BYTES:
+                checked_at = done
+                self._reserve_bytes(name, max(0, (total or done) - done))
 
         try:
             yield check
         finally:
             with self._lock:
-                self._missing.pop(image, None)
+                self._reserved.pop(name, None)
 
-    def used(self) -> int:
-        """Tell how many bytes the files take."""
+    def used_bytes(self) -> int:
+        """Return the size of all files."""
         with os.scandir(self._directory) as entries:
-            return sum(_size(entry) for entry in entries)
+            return sum(map(_size_of, entries))
 
-    def free(self) -> int:
-        """Tell how many bytes more they may take."""
+    def free_bytes(self) -> int:
+        """Return how many more bytes may be written; negative if the quota is exceeded."""
         status = os.statvfs(self._directory)
         free = status.f_bavail * status.f_frsize - SPARE_BYTES
-        return free if self._max_bytes is None else min(free, self._max_bytes - self.used())
+        return free if self._max_bytes is None else min(free, self._max_bytes - self.used_bytes())
 
-    def _check(self, image: str, missing: int) -> None:
+    def _reserve_bytes(self, name: str, needed: int) -> None:
         with self._lock:
-            self._missing.pop(image, None)
-            wanted = missing + sum(self._missing.values())
-            if self.free() < wanted and not (self._relieve() and self.free() >= wanted):
+            self._reserved.pop(name, None)
+            others = sum(self._reserved.values())
+            total = needed + others
+            if self.free_bytes() < total and not (self._reclaim() and self.free_bytes() >= total):
                 raise Unavailable(
-                    f"there is no room: {missing} bytes are missing, others wait for {wanted - missing}, "
-                    f"{max(0, self.free())} may be written"
+                    f"not enough disk space: {needed} bytes needed, {others} reserved for other files, "
+                    f"{max(0, self.free_bytes())} free"
                 )
-            self._missing[image] = missing
+            self._reserved[name] = needed
 
 
-def _size(entry: os.DirEntry[str]) -> int:
+def _size_of(entry: os.DirEntry[str]) -> int:
     try:
         return entry.stat(follow_symlinks=False).st_size
-    except FileNotFoundError:  # was renamed meanwhile
+    except FileNotFoundError:  # renamed meanwhile
         return 0

@@ -1,7 +1,7 @@
-"""Descriptors that are open for as long as somebody may read by them.
+"""Descriptors that stay open as long as anything refers to their file.
 
-A base image that another has superseded goes on being read, by answers that are under way and by mounts that
-may come back. Nobody counts them: the descriptor ends with the last reference to its file.
+A superseded base image is still read, by responses in progress and by mounts. Nothing counts these readers:
+the descriptor is closed with the last reference to the file.
 """
 
 from __future__ import annotations
@@ -20,21 +20,17 @@ class OpenFiles:
     def __init__(self) -> None:
         self._closers: list[weakref.finalize[[int], BaseFile]] = []
 
-    def own(self, file: BaseFile) -> None:
-        """Take charge of a file's descriptor.
-
-        Args:
-            file: just opened.
-        """
+    def add_file(self, file: BaseFile) -> None:
+        """Take ownership of the descriptor of a file that was just opened."""
         self._closers = [closer for closer in self._closers if closer.alive]
         self._closers.append(weakref.finalize(file, os.close, file.descriptor))
 
     def __len__(self) -> int:
-        """How many are open."""
+        """Return how many are open."""
         return sum(closer.alive for closer in self._closers)
 
     def close(self) -> None:
-        """Close those that are still open, whoever refers to them: the service ends."""
+        """Close those that are still open, even if something refers to them: the service stops."""
         for closer in self._closers:
             closer()
         self._closers.clear()

@@ -235,7 +235,7 @@ def test_it_goes_when_the_room_is_needed(tmp_path: Path) -> None:
     data_dir = DataDir(path, max_bytes=20_000)
     data_dir.partial(IMAGE).write_bytes(bytes(15_000))
     data_dir.publish(IMAGE)
-    with data_dir.reserved("b") as check, pytest.raises(Unavailable, match="there is no room"):
+    with data_dir.reserved("b") as check, pytest.raises(Unavailable, match="not enough disk space"):
         check(0, 10_000)
     data_dir.set_aside(IMAGE, "no ISO")
     with data_dir.reserved("b") as check:

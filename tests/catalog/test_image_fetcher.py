@@ -168,7 +168,7 @@ def test_the_second_process_uses_what_the_first_one_fetches(bench: Bench) -> Non
 def test_one_without_room_fails_and_does_not_begin(bench: Bench) -> None:
     entry = bench.entry()
     fetcher = attrs.evolve(bench.fetcher(), data_dir=DataDir(bench.path, max_bytes=len(ISO)))
-    with pytest.raises(Unavailable, match=f"there is no room: {len(ISO)} bytes are missing"):
+    with pytest.raises(Unavailable, match=f"not enough disk space: {len(ISO)} bytes needed"):
         fetcher.fetch_if_absent(entry)
     assert sum(path.stat().st_size for path in bench.path.iterdir()) < 4096
 

@@ -72,7 +72,7 @@ def test_on_a_disk_that_fills_up(origin: Origin, tmp_path: Path) -> None:
     assert set(told[-2:]) == digests
     reasons = {line for line in told if line not in digests}
     assert reasons
-    assert all("there is no room" in line or line == "No space left on device" for line in reasons)
+    assert all("not enough disk space" in line or line == "No space left on device" for line in reasons)
 
 
 def test_two_processes_on_one_directory_fetch_everything_once(origin: Origin, tmp_path: Path) -> None:

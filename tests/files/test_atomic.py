@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_file_appears_when_it_is_complete(tmp_path: Path) -> None:
+def test_atomic_write_publishes_a_complete_file(tmp_path: Path) -> None:
     path = tmp_path / "rhcos-x.iso"
     with atomic_write(path) as file:
         file.write(b"whole")
@@ -20,7 +20,7 @@ def test_a_file_appears_when_it_is_complete(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_keeps_its_content_until_then(tmp_path: Path) -> None:
+def test_atomic_write_that_raises_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "rhcos-x.iso"
     path.write_bytes(b"before")
     with pytest.raises(TypeError), atomic_write(path) as file:
@@ -29,7 +29,7 @@ def test_a_file_keeps_its_content_until_then(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_is_left_behind_is_known_again(tmp_path: Path) -> None:
+def test_temporary_file_of_a_killed_process_is_removed(tmp_path: Path) -> None:
     with atomic_write(tmp_path / "rhcos-x.iso"):
         (left,) = tmp_path.iterdir()  # as if the process ended here
         left.rename(tmp_path / "aside")
@@ -39,7 +39,7 @@ def test_what_is_left_behind_is_known_again(tmp_path: Path) -> None:
         left.touch()
 
 
-def test_a_file_that_somebody_else_writes_appears_when_it_is_complete(tmp_path: Path) -> None:
+def test_atomic_target_publishes_a_complete_file(tmp_path: Path) -> None:
     path = tmp_path / "rhcos-x.iso"
     with atomic_target(path) as temporary:
         temporary.write_bytes(b"whole")
@@ -48,7 +48,7 @@ def test_a_file_that_somebody_else_writes_appears_when_it_is_complete(tmp_path: 
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_that_somebody_else_gave_up_is_left_nowhere(tmp_path: Path) -> None:
+def test_atomic_target_that_raises_leaves_nothing(tmp_path: Path) -> None:
     def give_up(half: Path) -> None:
         half.write_bytes(b"half")
         raise KeyError
@@ -58,7 +58,9 @@ def test_a_file_that_somebody_else_gave_up_is_left_nowhere(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_gets_its_name_when_it_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_synced_before_it_is_renamed_and_its_directory_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, synced = tmp_path / "rhcos-x.iso", []
 
     def fsync(descriptor: int) -> None:
@@ -70,18 +72,18 @@ def test_a_file_gets_its_name_when_it_is_on_the_disk(tmp_path: Path, monkeypatch
     assert synced == [(path.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
 
 
-def test_a_file_that_nobody_wrote_is_missed(tmp_path: Path) -> None:
+def test_atomic_target_without_a_file_raises(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), atomic_target(tmp_path / "rhcos-x.iso"):
         pass
 
 
-def test_scratch_files_end_with_their_block(tmp_path: Path) -> None:
+def test_scratch_directory_is_removed_with_its_block(tmp_path: Path) -> None:
     with scratch_directory(tmp_path) as directory:
         (directory / "file").write_bytes(b"anything")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_scratch_files_that_are_left_behind_are_known_again(tmp_path: Path) -> None:
+def test_scratch_directory_of_a_killed_process_is_removed(tmp_path: Path) -> None:
     with scratch_directory(tmp_path) as directory:
         (directory / "file").write_bytes(b"anything")
         remove_temporary_files(tmp_path)  # as if the process had ended here

@@ -24,9 +24,9 @@ def is_open(descriptor: int) -> bool:
     return True
 
 
-def test_a_file_is_closed_with_the_last_reference_to_it(tmp_path: Path) -> None:
+def test_file_is_closed_with_its_last_reference(tmp_path: Path) -> None:
     files, file = OpenFiles(), opened(tmp_path / "a")
-    files.own(file)
+    files.add_file(file)
     descriptor, reader = file.descriptor, [file]
     del file
     gc.collect()
@@ -36,10 +36,10 @@ def test_a_file_is_closed_with_the_last_reference_to_it(tmp_path: Path) -> None:
     assert not is_open(descriptor)
 
 
-def test_in_the_end_every_file_is_closed_once(tmp_path: Path) -> None:
+def test_close_closes_each_file_once(tmp_path: Path) -> None:
     files, held = OpenFiles(), [opened(tmp_path / name) for name in "abc"]
     for number in range(len(held)):
-        files.own(held[number])
+        files.add_file(held[number])
     gone = held.pop().descriptor
     gc.collect()
     assert not is_open(gone)
@@ -55,10 +55,10 @@ def test_in_the_end_every_file_is_closed_once(tmp_path: Path) -> None:
     os.close(other)
 
 
-def test_those_that_are_open_are_counted(tmp_path: Path) -> None:
+def test_len_counts_open_files(tmp_path: Path) -> None:
     files, held = OpenFiles(), [opened(tmp_path / name) for name in "ab"]
     for number in range(len(held)):
-        files.own(held[number])
+        files.add_file(held[number])
     assert len(files) == 2
     held.pop()
     gc.collect()

@@ -251,7 +251,7 @@ class _Shelf(Generic[T]):
             self._log.failure("{name} met a fault", name=derived.name)
             self._fail(derived, "making it met a fault of this service; the log has it")
         else:
-            self._files.own(made.file)
+            self._files.add_file(made.file)
             derived.file = made
             self._log.info("{name} is ready", name=derived.name)
 

@@ -207,7 +207,7 @@ class BaseImageLifecycle:
         return self._means.verifications.run(self._in_thread, BaseImageState.VERIFYING, verify)
 
     def _take(self, base: BaseImage) -> None:
-        self._means.files.own(base.file)
+        self._means.files.add_file(base.file)
         self.base = base
         self._tell_of_limits(base)
 

@@ -59,7 +59,7 @@ class DataDir:
         self._now = now
         self._locks = FileLocks(path / LOCKS)
         self._presences: list[int] = []
-        self._room = DiskQuota(path, max_bytes, self._remove_refused)
+        self._quota = DiskQuota(path, max_bytes, self._remove_refused)
 
     def open(self) -> None:
         """Make the directories if need be, and remove what processes that were killed left half written.
@@ -235,7 +235,7 @@ class DataDir:
 
     def reserved(self, image: str) -> AbstractContextManager[Callable[[int, int | None], None]]:
         """Keep room for an image while it is fetched; see ``Room.reserved``."""
-        return self._room.reserved(image)
+        return self._quota.reserve(image)
 
     def _remove(self, image: str, old: float) -> bool:
         """Remove one image with all that belongs to it, unless somebody has it or had it just now."""
