@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from image_service.transport.listeners import UNSENT_BYTES, bind
+from image_service.transport.tcp import UNSENT_BYTES, bind
 
 
 def test_client_that_does_not_read_holds_little_kernel_memory() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
-from image_service.transport.listeners import bind_together
+from image_service.transport.tcp import bind_together
 
 if TYPE_CHECKING:
     import socket

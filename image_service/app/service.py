@@ -38,10 +38,11 @@ from image_service.snapshots.shared_infra_envs import SharedInfraEnvs
 from image_service.snapshots.snapshots import Snapshots
 from image_service.snapshots.sqlite import SqliteStore
 from image_service.transport.access_log import AccessLog
-from image_service.transport.admission import PATIENCE_SECONDS, Slots
-from image_service.transport.factory import ConnectionFactory, Limits
+from image_service.transport.admission import SLOT_TIMEOUT_SECONDS, Slots
+from image_service.transport.context import ConnectionContext, Limits
+from image_service.transport.factory import ConnectionFactory
 from image_service.transport.listeners import Listeners
-from image_service.transport.sendfile_threads import LANES, SendfileThreads
+from image_service.transport.sendfile_threads import THREADS, SendfileThreads
 from image_service.transport.tls import ServerCertificate, TlsFactory
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class ImageService(Service):
         self._images: BootImages | None = None
         self._factories: list[ConnectionFactory] = []
         self._listeners = Listeners(reactor)
-        self.ending = ShutdownHandler(reactor, self._listeners.hasten)
+        self.ending = ShutdownHandler(reactor, self._listeners.force)
         self._running = Running(reactor)
         self._started: Deferred[None] = succeed(None)
 
@@ -137,7 +138,7 @@ class ImageService(Service):
             Application,
             images,
             self._start_digests(),
-            lambda: catalog.is_ready and not self._listeners.leaving,
+            lambda: catalog.is_ready and not self._listeners.shutting_down,
             settings.listen.base_path,
             cors=Cors(settings.listen.allowed_origins) if settings.listen.allowed_origins else None,
             proxies=settings.listen.trusted_proxies,
@@ -145,11 +146,11 @@ class ImageService(Service):
             base_images=lambda: render_statuses(catalog.statuses()),
             mirror=mirror.find,
         )
-        connections = self._connections()
+        make_factory = self._make_factories()
         plain = application(serves_isos=settings.listen.http_serves_isos)
         self._factories = [
-            connections(application=application(), secure=settings.tls.is_enabled),
-            *(connections(application=plain) for _ in beside),
+            make_factory(application(), secure=settings.tls.is_enabled),
+            *(make_factory(plain) for _ in beside),
         ]
         self.listen(self._sockets)
         self._running.push_async_callback(self._close_listeners)
@@ -282,27 +283,32 @@ class ImageService(Service):
         if catalog.is_ready:
             _log.info("try it: curl -fo full.iso {url}", url=url)
 
-    def _connections(self) -> Callable[..., ConnectionFactory]:
-        """Give what makes factories of connections that share everything but their application."""
+    def _make_factories(self) -> Callable[..., ConnectionFactory]:
+        """Return what makes factories of connections that share everything but their application."""
         settings, metrics = self._settings, self.metrics
         downloads = settings.limits.downloads
-        slots = Slots(self._share.supply(downloads), downloads, PATIENCE_SECONDS, self._reactor, metrics)
+        slots = Slots(self._share.supply(downloads), downloads, SLOT_TIMEOUT_SECONDS, self._reactor, metrics)
         metrics.read_gauge("slots_limit", lambda: slots.limit)
-        metrics.read_gauge("slots_taken", lambda: slots.taken)
+        metrics.read_gauge("slots_taken", lambda: slots.acquired)
         metrics.read_gauge("slots_queue_length", lambda: slots.waiting)
         metrics.read_gauge("connections", lambda: self._listeners.connections)
         metrics.count_states("http_requests_inflight", self._listeners.handlers)
-        return partial(
-            ConnectionFactory,
+        make_context = partial(
+            ConnectionContext,
             clock=self._reactor,
             page_cache=PageCache(self._reactor, self._running.pool(DISK_THREADS, "disk")),
-            lanes=SendfileThreads(self._reactor, self._running.pool(LANES, "lane")),
+            sendfile_threads=SendfileThreads(self._reactor, self._running.pool(THREADS, "sendfile")),
             access_log=AccessLog(self._reactor, each_range=settings.log.ranges == "each"),
             limits=_limits(settings),
             slots=slots,
             observer=metrics,
-            headcount=self._share.headcount,
         )
+
+        def make_factory(application: Application, *, secure: bool = False) -> ConnectionFactory:
+            context = make_context(application=application)
+            return ConnectionFactory(context, secure=secure, counter=self._share.headcount)
+
+        return make_factory
 
     def listen(self, sockets: Iterable[socket.socket]) -> list[IListeningPort]:
         """Accept on ports that were taken at the start.

@@ -38,9 +38,6 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTION
 _ABSOLUTE_FORM = re.compile(r"https?://[^/?]+", re.IGNORECASE | re.ASCII)
 # RFC 9110 7.2:  Host = uri-host [ ":" port ]
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(?::[0-9]*)?", re.ASCII)
-_RANGE_FIELD = re.compile(rb"\r\n(?i:Range): bytes=([0-9]{1,18}-[0-9]{1,18})\r\n")
-_NUMBERS = re.compile(rb"([0-9]{1,18})-([0-9]{1,18})")
-_REMEMBERED_BYTES = 2048
 _END = b"\r\n\r\n"
 
 
@@ -126,47 +123,6 @@ def parse_head(head: bytes) -> Request:
         keep_alive=_keeps_alive(fields.values.get("connection", ""), http_1_1=http_1_1),
         http_1_0=not http_1_1,
     )
-
-
-class HeadParser:
-    """Parses the heads of one connection, one after another.
-
-    The requests of a mount differ in the two numbers of Range and in nothing else. So where a head is the
-    one before it but for these, it means what that one meant but for these, and is not parsed again.
-    """
-
-    __slots__ = ("_before", "_behind")
-
-    def __init__(self) -> None:
-        # What stands around the numbers of the latest head, if another one may differ in these alone.
-        self._before = self._behind = b""
-
-    def further(self, data: bytes) -> tuple[int, int] | None:
-        """Read a head that is the latest one but for its range.
-
-        Args:
-            data: a request head, or what may be one: less than one is not taken for it, nor is more.
-
-        Returns:
-            the first and the last byte that it asks for, by their offsets; None: it has to be parsed.
-        """
-        before, behind = self._before, self._behind
-        if not (before and data.startswith(before) and data.endswith(behind)):
-            return None
-        numbers = _NUMBERS.fullmatch(data, len(before), len(data) - len(behind))
-        return None if numbers is None else (int(numbers[1]), int(numbers[2]))
-
-    def parse(self, head: bytes) -> Request:
-        """Parse one complete request head, as ``parse_head`` does."""
-        self._before = b""
-        request = parse_head(head)
-        match = _RANGE_FIELD.search(head)
-        # Two Range fields would make another value; a long head is not worth its memory while idle.
-        if match is None or len(head) > _REMEMBERED_BYTES:
-            return request
-        if request.headers["range"] == f"bytes={match[1].decode('ascii')}":
-            self._before, self._behind = head[: match.start(1)], head[match.end(1) :]
-        return request
 
 
 class _Fields:

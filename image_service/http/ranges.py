@@ -11,87 +11,118 @@ from typing import TypeAlias
 _RANGES = re.compile(r"bytes=(.*)", re.ASCII | re.IGNORECASE | re.DOTALL)
 _SPEC = re.compile(r"([0-9]*)-([0-9]*)", re.ASCII)
 _SINGLE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})", re.ASCII)
+_CHARACTERS = re.compile(r"bytes=[0-9, -]{1,180}", re.ASCII)
 _OWS = " \t"
-_BEYOND = 10**18  # past the end of anything; longer numbers mean no more than that
 _DIGITS = 18
+_BEYOND = 10**_DIGITS  # past the end of anything; longer numbers mean no more than that
 
 MAX_RANGES = 16
+
+INT_RANGE = rb"(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})"
+"""Pattern of a canonical int-range: both positions, without leading zeros."""
+_INT_RANGE = re.compile(INT_RANGE)
 
 ByteRange: TypeAlias = tuple[int, int]
 """Offset of the first byte, offset behind the last."""
 
 
+def parse_int_range(data: bytes, start: int, stop: int) -> tuple[int, int] | None:
+    """Return first-pos and last-pos if `data[start:stop]` is a canonical int-range, else None."""
+    match = _INT_RANGE.fullmatch(data, start, stop)
+    return None if match is None else (int(match[1]), int(match[2]))
+
+
+def format_int_range(first: int, last: int) -> str:
+    """Return the Range field value that asks for one int-range."""
+    return f"bytes={first}-{last}"
+
+
+def clamp(first: int, last: int, size: int) -> ByteRange | None:
+    """Return an int-range's bytes of a representation; None if it is malformed or unsatisfiable.
+
+    Args:
+        first: first-pos, at least 0.
+        last: last-pos; may lie behind the end, or before `first`.
+        size: of the representation, bytes.
+    """
+    stop = last + 1 if last < size else size
+    return (first, stop) if first < stop else None
+
+
+def has_range_characters(value: str) -> bool:
+    """Return True if a field value is short and made of a byte range's characters: safe to log."""
+    return _CHARACTERS.fullmatch(value) is not None
+
+
 def parse_range(value: str, size: int) -> tuple[ByteRange, ...] | None:
-    """Read a Range field against a representation.
+    """Resolve a Range field against a representation.
 
     Args:
         value: the field value.
         size: of the representation, bytes.
 
     Returns:
-        what to send: disjoint, non-empty, inside the representation, in the order asked for, with those
-        that touch or overlap joined; empty when nothing that was asked for exists (416); None when the
-        field is to be ignored (another unit, malformed, more than ``MAX_RANGES`` ranges).
+        disjoint, non-empty ranges inside the representation, in the order of the request, overlapping and
+        adjacent ones joined; empty if none is satisfiable (416); None if the field is to be ignored
+        (another unit, malformed, more than `MAX_RANGES` ranges).
     """
     single = _SINGLE.fullmatch(value)
     if single is not None:
         first, last = int(single[1]), int(single[2])
         if last < first:
             return None
-        return ((first, min(last + 1, size)),) if first < size else ()
+        span = clamp(first, last, size)
+        return () if span is None else (span,)
     specifier = _RANGES.fullmatch(value)
     if specifier is None:
         return None
-    specs = [spec.strip(_OWS) for spec in specifier[1].split(",")]
-    specs = [spec for spec in specs if spec]  # 5.6.1.2: empty list elements are skipped
+    specs = [spec for spec in (spec.strip(_OWS) for spec in specifier[1].split(",")) if spec]  # 5.6.1.2
     if not 0 < len(specs) <= MAX_RANGES:
         return None
-    found: list[ByteRange] = []
+    ranges: list[ByteRange] = []
     for spec in specs:
         resolved = _resolve(spec, size)
         if resolved is None:
             return None
         if resolved[0] < resolved[1]:
-            found = _join(found, resolved)
-    return tuple(found)
+            ranges = _join(ranges, resolved)
+    return tuple(ranges)
 
 
 def _resolve(spec: str, size: int) -> ByteRange | None:
-    """One range-spec as a byte range, empty when unsatisfiable, None when malformed."""
+    """Return one range-spec as a byte range, empty if unsatisfiable; None if malformed."""
     match = _SPEC.fullmatch(spec)
     if match is None or match[0] == "-":
         return None
-    first, last = match.groups()
-    if not first:
+    first, last = (digits.lstrip("0") for digits in match.groups())
+    if not match[1]:
         return max(0, size - _number(last)), size
     start = _number(first)
-    if not last:
+    if not match[2]:
         return start, max(start, size)
-    if _precedes(last, first):
+    if (len(last), last) < (len(first), first):  # compares numbers of any length
         return None
     return start, max(start, min(_number(last) + 1, size))
 
 
 def _number(digits: str) -> int:
-    significant = digits.lstrip("0")
-    return _BEYOND if len(significant) > _DIGITS else int(significant or "0")
-
-
-def _precedes(one: str, other: str) -> bool:
-    """Whether one number is smaller, of however many digits."""
-    one, other = one.lstrip("0"), other.lstrip("0")
-    return (len(one), one) < (len(other), other)
+    """Return the value of digits without leading zeros, at most `_BEYOND`."""
+    return _BEYOND if len(digits) > _DIGITS else int(digits or "0")
 
 
 def _join(ranges: list[ByteRange], added: ByteRange) -> list[ByteRange]:
-    """Add a range; what touches or overlaps it becomes one, at the place of the earliest asked for."""
+    """Add a range, joined with those it touches or overlaps, at the position of the earliest of them."""
     start, stop = added
-    place = len(ranges)
-    apart: list[ByteRange] = []
-    for begin, end in ranges:
-        if begin <= stop and start <= end:
-            start, stop, place = min(start, begin), max(stop, end), min(place, len(apart))
+    position = len(ranges)
+    separate: list[ByteRange] = []
+    for other_start, other_stop in ranges:
+        if other_start <= stop and start <= other_stop:
+            start, stop, position = (
+                min(start, other_start),
+                max(stop, other_stop),
+                min(position, len(separate)),
+            )
         else:
-            apart.append((begin, end))
-    apart.insert(place, (start, stop))
-    return apart
+            separate.append((other_start, other_stop))
+    separate.insert(position, (start, stop))
+    return separate

@@ -113,19 +113,19 @@ class Application:
         # The second range of a mount is one look-up: no route is parsed, nothing is waited for.
         self._known: LruCache[_Asker, _Known] = LruCache(MAX_KNOWN)
 
-    def handle(self, request: Request, address: str, *, crowded: bool) -> Answer | Deferred[Answer]:
+    def handle(self, request: Request, address: str, *, overloaded: bool) -> Answer | Deferred[Answer]:
         """Answer a request; never raises and never fails.
 
         Args:
             request: a sound one.
             address: of the connection's other side.
-            crowded: only probes and OPTIONS are answered, the rest refused.
+            overloaded: only probes and OPTIONS are answered, the rest refused.
 
         Returns:
             the answer, at once where it is known.
         """
         try:
-            answer = self._handle(request, address, crowded=crowded)
+            answer = self._handle(request, address, overloaded=overloaded)
         except Exception:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the cause
             _log.failure("a request could not be answered")
             answer = _refusal(request, _unforeseen())
@@ -136,19 +136,19 @@ class Application:
             return _with(fields, answer)
         return answer.addCallback(partial(_with, fields))
 
-    def _handle(self, request: Request, address: str, *, crowded: bool) -> Answer | Deferred[Answer]:
+    def _handle(self, request: Request, address: str, *, overloaded: bool) -> Answer | Deferred[Answer]:
         headers = request.headers
         client = client_address(address, headers, self._proxies)
         asker = (request.target, headers.get("authorization"), client)
         known = self._known.get(asker)
-        if known is not None and not crowded and request.method != "OPTIONS":
+        if known is not None and not overloaded and request.method != "OPTIONS":
             want = _want(request, known.reader)
             composed = self._images.at_once(want)
             if composed is not None:
                 return self._answer(request, want, composed, known.subject)
-        return self._find_out(request, asker, crowded=crowded)
+        return self._find_out(request, asker, overloaded=overloaded)
 
-    def _find_out(self, request: Request, asker: _Asker, *, crowded: bool) -> Answer | Deferred[Answer]:
+    def _find_out(self, request: Request, asker: _Asker, *, overloaded: bool) -> Answer | Deferred[Answer]:
         """Answer what was not asked before."""
         headers = request.headers
         if request.method == "OPTIONS":
@@ -160,7 +160,7 @@ class Application:
             return _refusal(request, error)
         if isinstance(route, Probe):
             return self._answer_probe(request, route)
-        if crowded:
+        if overloaded:
             crowd = Unavailable("the limit on connections is reached", retry_after_seconds=5)
             return _refusal(request, crowd, _subject(route))
         if isinstance(route, MirrorRoute):

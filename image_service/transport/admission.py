@@ -1,6 +1,6 @@
-"""How many downloads run at once: each takes a slot, and where there is none waits for it, though not long.
+"""Admission of downloads: each needs one of a limited number of slots, and waits for it for a limited time.
 
-What is small takes none: a range of a mount, a HEAD, a probe and a refusal are answered while slow readers
+What is small needs none: a range of a mount, a HEAD, a probe and a refusal are answered while slow readers
 hold every slot.
 """
 
@@ -24,35 +24,31 @@ if TYPE_CHECKING:
     from image_service.transport.observer import Observer
 
 SMALL_BYTES = 1024 * 1024
-"""Content up to here takes no slot."""
-PATIENCE_SECONDS = 2
+"""Content up to here needs no slot."""
+SLOT_TIMEOUT_SECONDS = 2
 ANSWER_SECONDS = 2.8
-"""Firmware gives up after 5 s, and is to be told before 3, whatever its requests waited for."""
+"""Firmware gives up after 5 s; it gets a response within 3, whatever its request has waited for."""
 RETRY_AFTER_SECONDS = 5
 
 
 def is_download(response: Response) -> bool:
-    """Whether a response takes a slot.
-
-    Args:
-        response: about to be sent; to a HEAD it has no body.
-    """
+    """Return True if a response needs a slot."""
     return response.length > SMALL_BYTES and bool(response.body)
 
 
 @attrs.frozen(eq=False)
 class Slot:
-    """A download's slot, or its place in the queue for one.
+    """A download's slot, or its position in the queue for one.
 
     Args:
-        granted: fires with True once the slot is there; with False when it is clear that it will not be.
+        granted: fires with True when the slot is acquired, with False when it is refused.
     """
 
     granted: Deferred[bool] = attrs.field(factory=Deferred, init=False)
 
 
 class SlotPool(Protocol):
-    """Where slots come from: those of one process, or of all that serve together.
+    """The slots of one process, or of all that serve together.
 
     Attributes:
         limit: how many there are.
@@ -60,18 +56,18 @@ class SlotPool(Protocol):
 
     limit: int
 
-    def take(self) -> bool:
-        """Take one; False: there is none."""
+    def acquire_slot(self) -> bool:
+        """Acquire a slot; False if none is free."""
 
-    def give_back(self) -> None:
-        """Give one back."""
+    def release_slot(self) -> None:
+        """Release a slot."""
 
-    def notify(self, freed: Callable[[], None] | None) -> None:
-        """Call ``freed`` whenever another process may have given one back; None: nobody waits for that."""
+    def notify_released(self, callback: Callable[[], None] | None) -> None:
+        """Call `callback` whenever another process may have released a slot; None: no longer."""
 
 
 class LocalSlotPool:
-    """The slots of one process, which nobody else takes.
+    """The slots of one process.
 
     Args:
         limit: how many there are.
@@ -79,140 +75,140 @@ class LocalSlotPool:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._taken = 0
+        self._acquired = 0
 
-    def take(self) -> bool:
-        """As ``Supply``'s."""
-        there_is_one = self._taken < self.limit
-        self._taken += there_is_one
-        return there_is_one
+    def acquire_slot(self) -> bool:
+        """See `SlotPool`."""
+        is_free = self._acquired < self.limit
+        self._acquired += is_free
+        return is_free
 
-    def give_back(self) -> None:
-        """As ``Supply``'s."""
-        self._taken -= 1
+    def release_slot(self) -> None:
+        """See `SlotPool`."""
+        self._acquired -= 1
 
-    def notify(self, freed: Callable[[], None] | None) -> None:
+    def notify_released(self, callback: Callable[[], None] | None) -> None:
         """Do nothing: there is no other process."""
 
 
 class ConnectionCounter:
-    """How many clients are connected to all listeners, of one process."""
+    """The number of connections to all listeners of a process."""
 
     def __init__(self) -> None:
         self.own = 0
-        """To this process."""
+        """Connections to this process."""
 
     @property
     def total(self) -> int:
-        """To all processes that serve together."""
+        """Connections to all processes that serve together."""
         return self.own
 
-    def change(self, by: int) -> None:
-        """Count clients that have come, or, below 0, have gone."""
-        self.own += by
+    def add(self, change: int) -> None:
+        """Add 1 for a new connection, -1 for a lost one."""
+        self.own += change
 
 
 class Slots:
-    """The slots of all listeners, given in the order in which they are asked for.
+    """The slots for downloads of all listeners, granted in the order of the requests.
 
-    Between processes there is no order: who waits in one may see another's client come first.
+    Between processes there is no order: a request that waits in one may be overtaken by another's.
 
     Args:
-        supply: where they come from.
+        pool: of the slots.
         queue_length: how many downloads may wait.
-        patience_seconds: how long one waits.
+        timeout_seconds: how long one waits.
         clock: the reactor's.
-        observer: told of refusals.
+        observer: records refusals.
     """
 
     def __init__(
         self,
-        supply: SlotPool,
+        pool: SlotPool,
         queue_length: int,
-        patience_seconds: float,
+        timeout_seconds: float,
         clock: IReactorTime,
         observer: Observer = NULL_OBSERVER,
     ) -> None:
-        self._supply = supply
+        self._pool = pool
         self._queue_length = queue_length
-        self._patience_seconds = patience_seconds
+        self._timeout_seconds = timeout_seconds
         self._clock = clock
-        self._taken: set[Slot] = set()
+        self._acquired: set[Slot] = set()
         self._queue: OrderedDict[Slot, IDelayedCall] = OrderedDict()
         self._granting = False
         self._observer = observer
 
     @property
     def limit(self) -> int:
-        """How many there are."""
-        return self._supply.limit
+        """How many slots there are."""
+        return self._pool.limit
 
     @property
-    def taken(self) -> int:
-        """How many slots downloads of this process have."""
-        return len(self._taken)
+    def acquired(self) -> int:
+        """How many slots downloads of this process hold."""
+        return len(self._acquired)
 
     @property
     def waiting(self) -> int:
         """How many downloads wait."""
         return len(self._queue)
 
-    def ask(self, began: float) -> Slot:
-        """Ask for a slot.
+    def acquire(self, began: float) -> Slot:
+        """Acquire a slot, or queue for one.
 
         Args:
-            began: when the request came, by the clock; what it has waited for already shortens its wait.
+            began: the clock's seconds when the request came; the time it has waited already counts.
 
         Returns:
-            to be released whatever becomes of it; ``granted`` may have fired already.
+            to be released in any case; its `granted` may have fired already.
         """
         slot = Slot()
-        seconds = min(self._patience_seconds, began + ANSWER_SECONDS - self._clock.seconds())
-        if not self._queue and self._supply.take():
+        seconds = min(self._timeout_seconds, began + ANSWER_SECONDS - self._clock.seconds())
+        if not self._queue and self._pool.acquire_slot():
             self._grant(slot)
         elif len(self._queue) >= self._queue_length:
             self._refuse(slot, RefusalReason.QUEUE_FULL)
         elif seconds <= 0:
             self._refuse(slot, RefusalReason.QUEUE_WAIT)
         else:
-            self._queue[slot] = self._clock.callLater(seconds, self._give_up, slot)
-            self._supply.notify(self._grant_next)
+            self._queue[slot] = self._clock.callLater(seconds, self._time_out, slot)
+            self._pool.notify_released(self._grant_next)
         return slot
 
     def refusal(self) -> Unavailable:
-        """What a download without a slot is told."""
-        detail = f"this service sends {self.limit} downloads already, which is its limit"
+        """Return the error for a download without a slot."""
+        detail = f"the limit of {self.limit} concurrent downloads is reached"
         return Unavailable(detail, retry_after_seconds=RETRY_AFTER_SECONDS)
 
     def release(self, slot: Slot) -> None:
-        """Give a slot back, or its place in the queue; for one that has neither nothing happens."""
+        """Release a slot, or leave the queue; does nothing if it was refused."""
         timer = self._queue.pop(slot, None)
         if timer is not None:
             timer.cancel()
             slot.granted.callback(False)  # noqa: FBT003 - the word before it says what it means
-        if slot in self._taken:
-            self._taken.remove(slot)
-            self._supply.give_back()
+        if slot in self._acquired:
+            self._acquired.remove(slot)
+            self._pool.release_slot()
             self._grant_next()
 
     def _grant_next(self) -> None:
-        """Give free slots to who waits: in a loop, for a short download is over before ``_grant`` returns."""
+        """Grant free slots in a loop: a short download may end before `_grant` returns."""
         if self._granting:
             return
         self._granting = True
-        while self._queue and self._supply.take():
+        while self._queue and self._pool.acquire_slot():
             slot, timer = self._queue.popitem(last=False)
             timer.cancel()
             self._grant(slot)
         self._granting = False
         if not self._queue:
-            self._supply.notify(None)
+            self._pool.notify_released(None)
 
     def _grant(self, slot: Slot) -> None:
-        self._taken.add(slot)
+        self._acquired.add(slot)
         slot.granted.callback(True)  # noqa: FBT003 - same
 
-    def _give_up(self, slot: Slot) -> None:
+    def _time_out(self, slot: Slot) -> None:
         del self._queue[slot]
         self._refuse(slot, RefusalReason.QUEUE_WAIT)
 

@@ -155,13 +155,13 @@ class Exchange:
 class Application(Protocol):
     """Answers requests; never raises and never fails."""
 
-    def handle(self, request: Request, address: str, *, crowded: bool) -> Answer | Deferred[Answer]:
+    def handle(self, request: Request, address: str, *, overloaded: bool) -> Answer | Deferred[Answer]:
         """Answer a request.
 
         Args:
             request: a sound one.
             address: of the connection's other side.
-            crowded: the limit on connections is reached: images are refused, probes and OPTIONS answered.
+            overloaded: the limit on connections is reached: images are refused, probes and OPTIONS answered.
 
         Returns:
             the answer, at once where it is known.

@@ -1,7 +1,7 @@
-"""Lanes: a few threads in which sendfile may wait, for a quick client as well as for the disk.
+"""Threads in which sendfile may block, for fast clients and for the disk.
 
-What Python adds to each turn of the reactor is a third of what the kernel takes for the few MiB that the
-socket's buffer holds. In a lane the kernel goes on by itself.
+What Python adds to each turn of the reactor is a third of what the kernel needs for the few MiB that the
+socket's buffer holds. In a thread the kernel goes on by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.threads import deferToThreadPool
 
-from image_service.transport.progress import taken_bytes
+from image_service.transport.tcp import accepted_bytes
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorFromThreads
@@ -25,97 +25,100 @@ if TYPE_CHECKING:
 
     from image_service.images.extents import FileExtent
 
-LANES = 16
-LANE_BYTES = 128 * 1024 * 1024
-"""What is sent in a lane at a time; it is counted when that has come to its end."""
-WORTHWHILE_BYTES = 4 * 1024 * 1024
-"""To get into a lane and out again costs as much as a turn or two of the reactor."""
-PATIENCE_SECONDS = 1 / 2
-"""How long the kernel waits for a client to make room, which is told when a third of its few MiB has gone."""
+THREADS = 16
+MAX_BYTES = 128 * 1024 * 1024
+"""What a thread sends at a time; it is counted when the thread is done."""
+MIN_BYTES = 4 * 1024 * 1024
+"""Below it the hand-over to a thread and back costs more than the reactor's turns."""
+TIMEOUT_SECONDS = 1 / 2
+"""How long the kernel waits for a client to take bytes: it wakes up when a third of its few MiB has gone."""
 _NICENESS = 5  # the reactor, which all others wait for, goes first
 # Each a struct timeval.
-_PATIENCE = struct.pack("@ll", 0, int(PATIENCE_SECONDS * 1_000_000))
-_NO_PATIENCE = struct.pack("@ll", 0, 1)  # where 0 would be endless
+_SEND_TIMEOUT = struct.pack("@ll", 0, int(TIMEOUT_SECONDS * 1_000_000))
+_RECEIVE_TIMEOUT = struct.pack("@ll", 0, 1)  # where 0 would be endless
 
 
 class SendfileThreads:
-    """Sends parts of files to clients that read quickly, each in a thread.
+    """Sends parts of files to fast clients, each in a thread.
 
-    While it does, the client's socket is a blocking one, and the reactor must not write to it. It may read:
-    where epoll told of something to read that is nothing, it waits a tick for it.
+    Meanwhile the client's socket is a blocking one, and the reactor must not write to it. It may read: a read
+    that finds nothing, after epoll has reported input, blocks for a tick.
 
     Args:
         reactor: receives the results of the pool.
-        pool: threads for this and nothing else; a disk that hangs may take all of them.
+        pool: threads for this alone; a disk that hangs may block all of them.
     """
 
     def __init__(self, reactor: IReactorFromThreads, pool: ThreadPool) -> None:
         self._reactor = reactor
         self._pool = pool
-        self._free: int = pool.max
+        self.limit: int = pool.max
+        """How many parts may be sent at once."""
+        self.free = self.limit
+        """How many more may be sent now."""
 
     def send(self, client: socket.socket, extent: FileExtent) -> Deferred[int] | None:
-        """Send a part of a file, as far as the client goes on reading quickly.
+        """Send a part of a file, as long as the client reads fast.
 
         Args:
             client: connected, with nothing of its own to send.
             extent: of a local file.
 
         Returns:
-            how many bytes the kernel took: who goes on with the rest finds out why it was not all. It is
-            cancelled when the connection is at its end: then that comes at once, and the thread follows when
-            the disk lets go of it. None: all lanes are taken.
+            fires with the bytes that the kernel has accepted; whoever sends the rest finds out why it was not
+            all. To be cancelled when the connection ends: it then fires, and the thread ends as soon as the
+            disk responds. None if no thread is free.
         """
-        if not self._free:
+        if not self.free:
             return None
         try:
-            lane = client.dup()  # the client's own may be closed, and its number somebody else's, at any time
+            handle = client.dup()  # the client's own may be closed, and its number reused, at any time
         except OSError:
             return None
-        self._free -= 1
-        lane.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _PATIENCE)
-        lane.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _NO_PATIENCE)
-        lane.setblocking(True)  # noqa: FBT003 - its signature; it holds for the client's too
-        before = taken_bytes(lane)
-        sent: Deferred[int] = Deferred(lambda sent: _recall(sent, lane, before))
-        sending = maybeDeferred(deferToThreadPool, self._reactor, self._pool, _send, lane, extent)
-        sending.addErrback(_nothing_sent)
-        sending.addCallback(self._leave, lane, sent)
+        self.free -= 1
+        handle.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
+        handle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _RECEIVE_TIMEOUT)
+        handle.setblocking(True)  # noqa: FBT003 - its signature; it holds for the client's too
+        before = accepted_bytes(handle)
+        sent: Deferred[int] = Deferred(lambda sent: _cancel(sent, handle, before))
+        sending = maybeDeferred(deferToThreadPool, self._reactor, self._pool, _send, handle, extent)
+        sending.addErrback(_no_thread)
+        sending.addCallback(self._finish, handle, sent)
         return sent
 
-    def _leave(self, count: int, lane: socket.socket, sent: Deferred[int]) -> None:
-        _wait_no_longer(lane)
-        lane.close()
-        self._free += 1
+    def _finish(self, count: int, handle: socket.socket, sent: Deferred[int]) -> None:
+        _unblock(handle)
+        handle.close()
+        self.free += 1
         if not sent.called:
             sent.callback(count)
 
 
-def _recall(sent: Deferred[int], lane: socket.socket, before: int) -> None:
-    _wait_no_longer(lane)
-    sent.callback(taken_bytes(lane) - before)
-    room = select.poll()
-    room.register(lane, select.POLLOUT)
-    if room.poll(0):  # so it is the disk that the thread waits for
-        with suppress(OSError):  # the client may have ended it
-            lane.shutdown(socket.SHUT_WR)
+def _cancel(sent: Deferred[int], handle: socket.socket, before: int) -> None:
+    _unblock(handle)
+    sent.callback(accepted_bytes(handle) - before)
+    poll = select.poll()
+    poll.register(handle, select.POLLOUT)
+    if poll.poll(0):  # writable, so the thread waits for the disk
+        with suppress(OSError):  # the client may have ended the connection
+            handle.shutdown(socket.SHUT_WR)
 
 
-def _wait_no_longer(lane: socket.socket) -> None:
-    """Have sendfile end as soon as the socket is full, even one that has begun."""
-    lane.setblocking(False)  # noqa: FBT003 - its signature
+def _unblock(handle: socket.socket) -> None:
+    """Make sendfile end as soon as the socket is full, even one that has begun."""
+    handle.setblocking(False)  # noqa: FBT003 - its signature
 
 
-def _send(lane: socket.socket, extent: FileExtent) -> int:
-    """The file comes with the extent, and is closed when nothing refers to it."""
+def _send(handle: socket.socket, extent: FileExtent) -> int:
+    """Runs in the thread. The extent keeps its file open."""
     with suppress(PermissionError):  # the process may be nicer than that
         os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)  # of this thread alone, on Linux
     try:
-        return os.sendfile(lane.fileno(), extent.file.descriptor, extent.offset, extent.length)
+        return os.sendfile(handle.fileno(), extent.file.descriptor, extent.offset, extent.length)
     except OSError:
         return 0
 
 
-def _nothing_sent(_: Failure) -> int:
+def _no_thread(_: Failure) -> int:
     """No thread could be started: a container may have too few processes."""
     return 0

@@ -14,7 +14,7 @@ from zope.interface import implementer
 
 from image_service.errors import ConfigurationError
 from image_service.files.reloaded import Reloaded
-from image_service.transport.tls_transport import TlsTransport
+from image_service.transport.tls_sender import TlsTransport
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -169,7 +169,7 @@ def test_downloads_beyond_drain_timeout_are_aborted(tmp_path: Path) -> None:
         served.check_ended_well()
         with pytest.raises(ConnectionResetError):
             reader.read_to_the_end()
-        assert b"the service is going away" in served.service.output
+        assert b"the service is shutting down" in served.service.output
 
 
 def test_sigint_waits_for_responses_in_progress_only(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from image_service.app.workers.shared_slots import (
     return_holdings,
 )
 from image_service.concurrency.coordination import SharedMemoryCoordination
-from image_service.transport.admission import PATIENCE_SECONDS, Slots
+from image_service.transport.admission import SLOT_TIMEOUT_SECONDS, Slots
 from tests.pytwisted import ensure_deferred
 from tests.transport.turns import turns, until
 
@@ -59,20 +59,25 @@ def workers() -> Iterator[Workers]:
 
 def test_slots_are_taken_from_all_and_given_back_to_all(workers: Workers, reactor: EPollReactor) -> None:
     one, other = (workers.supply(reactor, number) for number in range(2))
-    assert [one.take(), other.take(), one.take(), other.take()] == [True, True, True, False]
-    other.give_back()
-    assert [one.take(), one.take()] == [True, False]
+    assert [one.acquire_slot(), other.acquire_slot(), one.acquire_slot(), other.acquire_slot()] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+    other.release_slot()
+    assert [one.acquire_slot(), one.acquire_slot()] == [True, False]
 
 
 def test_what_the_dead_had_is_given_back(workers: Workers, reactor: EPollReactor) -> None:
     one, other = (workers.supply(reactor, number) for number in range(2))
-    one.take()
-    other.take()
-    other.take()
-    SharedConnectionCounter(workers.row(1), [workers.row(1)]).change(9)
+    one.acquire_slot()
+    other.acquire_slot()
+    other.acquire_slot()
+    SharedConnectionCounter(workers.row(1), [workers.row(1)]).add(9)
     return_holdings(workers.row(1), workers.slots[0])
     return_holdings(workers.row(1), workers.slots[0])
-    assert [one.take(), one.take(), one.take()] == [True, True, False]
+    assert [one.acquire_slot(), one.acquire_slot(), one.acquire_slot()] == [True, True, False]
     assert list(workers.row(1)) == [0] * len(workers.row(1))
 
 
@@ -80,9 +85,11 @@ def test_what_the_dead_had_is_given_back(workers: Workers, reactor: EPollReactor
 async def test_who_waits_is_woken_when_another_process_gives_back(
     workers: Workers, reactor: EPollReactor
 ) -> None:
-    one, other = (Slots(workers.supply(reactor, number), 9, PATIENCE_SECONDS, Clock()) for number in range(2))
-    taken = [one.ask(0) for _ in range(LIMIT)]
-    first, second, third = (other.ask(0) for _ in range(3))
+    one, other = (
+        Slots(workers.supply(reactor, number), 9, SLOT_TIMEOUT_SECONDS, Clock()) for number in range(2)
+    )
+    taken = [one.acquire(0) for _ in range(LIMIT)]
+    first, second, third = (other.acquire(0) for _ in range(3))
     await turns(reactor)
     assert not first.granted.called
     one.release(taken[0])
@@ -90,7 +97,7 @@ async def test_who_waits_is_woken_when_another_process_gives_back(
     other.release(second)  # has left the queue
     one.release(taken[1])
     await until(reactor, lambda: third.granted.called)
-    assert (one.taken, other.taken, other.waiting) == (1, 2, 0)
+    assert (one.acquired, other.acquired, other.waiting) == (1, 2, 0)
     for slot in (taken[2], first, third):
         one.release(slot)
         other.release(slot)
@@ -111,7 +118,7 @@ def test_each_process_knows_the_clients_of_all(steps: list[tuple[int, int]]) -> 
     counts = [SharedConnectionCounter(row, rows) for row in rows]
     own = [0] * 4
     for worker, by in steps:
-        counts[worker].change(by)
+        counts[worker].add(by)
         own[worker] += by
     assert [count.total for count in counts] == [sum(own)] * 4
     assert [count.own for count in counts] == own

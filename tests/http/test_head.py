@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-import re
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
-import attrs
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -14,15 +11,11 @@ from image_service.http.head import (
     MAX_FIELDS,
     MAX_HEAD_BYTES,
     MAX_TARGET_BYTES,
-    HeadParser,
     Request,
     find_head,
     parse_head,
 )
 from image_service.http.problem import status_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 HOST = b"GET / HTTP/1.1\r\nHost: example\r\n"
 
@@ -422,87 +415,3 @@ def test_no_refusal_quotes_what_was_sent(head: bytes) -> None:
     with pytest.raises(ImageServiceError) as caught:
         parse(head)
     assert "s3cr3t" not in caught.value.detail.lower()
-
-
-# One connection's heads.
-
-RANGE_VALUES = [
-    "bytes=0-1",
-    "bytes=2048-4095",
-    "bytes=5-",
-    "bytes=-5",
-    "bytes=1-2,4-5",
-    "x=0-1",
-    "bytes=07-8",
-]
-FIELD_LINES = [
-    *(f"{name}: {value}" for name in ("Range", "range") for value in RANGE_VALUES),
-    "If-Range: bytes=0-1",
-    "User-Agent: curl/8.0",
-    "Connection: close",
-    "Content-Length: 5",
-    "Host: other",
-    "Bad : field",
-    " folded",
-    "",
-]
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["GET /a HTTP/1.1", "GET /b HTTP/1.1", "HEAD /a HTTP/1.1", "GET /a HTTP/1.0"]),
-            st.lists(st.sampled_from(FIELD_LINES), max_size=4),
-        ),
-        max_size=6,
-    )
-)
-def test_a_connections_parser_reads_each_head_as_if_it_were_the_only_one(
-    heads: list[tuple[str, list[str]]],
-) -> None:
-    parser = HeadParser()
-    latest: Request | tuple[type[Exception], str] | None = None
-    for line, fields in heads:
-        head = "\r\n".join([line, "Host: here", *fields, "", ""]).encode()
-        expected = outcome(parse_head, head)
-        numbers = parser.further(head)
-        if numbers is None:
-            latest = outcome(parser.parse, head)
-            assert latest == expected
-        else:
-            assert isinstance(latest, Request)
-            first, last = numbers
-            assert isinstance(expected, Request)
-            value = re.sub(r"\b0+(?=\d)", "", expected.headers["range"])
-            assert value == f"bytes={first}-{last}"
-            headers = {**latest.headers, "range": expected.headers["range"]}
-            assert attrs.evolve(latest, headers=headers) == expected
-
-
-def outcome(parse: Callable[[bytes], Request], head: bytes) -> Request | tuple[type[Exception], str]:
-    try:
-        return parse(head)
-    except ImageServiceError as error:
-        return type(error), error.detail
-
-
-_RANGE = b"GET /a HTTP/1.1\r\nHost: here\r\nRange: bytes=%d-%d\r\nAccept: */*\r\n\r\n"
-
-
-def test_of_heads_that_differ_in_their_range_alone_the_numbers_are_read() -> None:
-    parser = HeadParser()
-    assert parser.further(_RANGE % (0, 1)) is None
-    parser.parse(_RANGE % (0, 1))
-    for first in range(100):
-        assert parser.further(_RANGE % (first, first + 9)) == (first, first + 9)
-    parser.parse(HOST + b"\r\n")
-    assert parser.further(_RANGE % (0, 1)) is None
-
-
-@given(st.integers(0, 2 * len(_RANGE)), st.integers(0, 2 * len(_RANGE)))
-def test_neither_a_part_of_a_head_nor_more_than_one_is_taken_for_one(start: int, stop: int) -> None:
-    parser = HeadParser()
-    head = _RANGE % (0, 1)
-    parser.parse(head)
-    data = (head + _RANGE % (2, 3) + head)[start:stop]
-    assert parser.further(data) == {head: (0, 1), _RANGE % (2, 3): (2, 3)}.get(data)

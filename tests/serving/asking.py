@@ -58,12 +58,12 @@ class Service:
         )
 
     def ask(
-        self, target: str = TARGET, method: str = "GET", *, crowded: bool = False, **fields: str
+        self, target: str = TARGET, method: str = "GET", *, overloaded: bool = False, **fields: str
     ) -> Answer | Deferred[Answer]:
         """Ask; underscores in names of fields stand for hyphens."""
         headers = {"host": "h", **{name.replace("_", "-"): value for name, value in fields.items()}}
         request = Request(method, target, headers, keep_alive=True)
-        return self.application.handle(request, "192.0.2.1", crowded=crowded)
+        return self.application.handle(request, "192.0.2.1", overloaded=overloaded)
 
     def get(self, target: str = TARGET, method: str = "GET", **options: Any) -> Answer:
         """The answer, which must have come by now."""

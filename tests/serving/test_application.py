@@ -39,9 +39,9 @@ def service() -> Iterator[Service]:
 
 
 @pytest.mark.parametrize("path", ["/live", "/health", "/base/live", "/base/health", "/health?verbose"])
-@pytest.mark.parametrize("crowded", [False, True])
-def test_probes_are_answered_at_once_and_always(service: Service, path: str, *, crowded: bool) -> None:
-    answer = service.ask(path, crowded=crowded)
+@pytest.mark.parametrize("overloaded", [False, True])
+def test_probes_are_answered_at_once_and_always(service: Service, path: str, *, overloaded: bool) -> None:
+    answer = service.ask(path, overloaded=overloaded)
     assert isinstance(answer, Answer)
     assert answer.response.status == 200
     assert body_of(answer.response) == b"ok\n"
@@ -50,7 +50,7 @@ def test_probes_are_answered_at_once_and_always(service: Service, path: str, *, 
         "content-length": "3",
         "cache-control": "no-store",
     }
-    head = service.get(path, "HEAD", crowded=crowded)
+    head = service.get(path, "HEAD", overloaded=overloaded)
     assert (head.response.fields, head.response.body) == (answer.response.fields, ())
     assert answer.subject.handler == path.partition("?")[0].removeprefix("/base")
     assert service.upstream_calls == 0
@@ -247,12 +247,12 @@ def test_when_all_are_taken_images_are_refused_and_said_so(service: Service) -> 
     """Even a known one: what is scarce is connections, and this one is about to be closed."""
     assert service.get().response.status == 200
     for target in (TARGET, f"/images/{ID}?version=4.20&type=full"):
-        answer = service.ask(target, crowded=True)
+        answer = service.ask(target, overloaded=True)
         assert isinstance(answer, Answer)
         assert answer.response.status == 503
         assert fields_of(answer.response)["retry-after"] == "5"
         assert answer.subject.infra_env == ID
-    assert service.get("/", crowded=True).response.status == 404
+    assert service.get("/", overloaded=True).response.status == 404
     assert service.get().response.status == 200
     assert service.upstream_calls == 2
 

@@ -58,12 +58,12 @@ def test_what_is_told_of_base_images_may_be_read(service: Service, method: str) 
 
 
 @pytest.mark.parametrize("target", [TARGET, "*", "/", "/nothing", "/live"])
-@pytest.mark.parametrize("crowded", [False, True])
+@pytest.mark.parametrize("overloaded", [False, True])
 def test_a_preflight_is_allowed_at_once_wherever_it_goes(
-    service: Service, target: str, *, crowded: bool
+    service: Service, target: str, *, overloaded: bool
 ) -> None:
     """In a crowd too: the page is to hear the 503 of what it asks for, and when to come back."""
-    answer = service.ask(target, "OPTIONS", crowded=crowded, **PREFLIGHT)
+    answer = service.ask(target, "OPTIONS", overloaded=overloaded, **PREFLIGHT)
     assert isinstance(answer, Answer)
     assert (answer.response.status, answer.response.body, answer.subject) == (204, (), NO_SUBJECT)
     assert values_of(answer.response, "access-control-allow-origin") == [CONSOLE]
@@ -81,12 +81,12 @@ def test_a_preflight_of_another_origin_is_answered_without_leave(service: Servic
 
 
 @pytest.mark.parametrize("target", [TARGET, "*", "/nothing"])
-@pytest.mark.parametrize("crowded", [False, True])
+@pytest.mark.parametrize("overloaded", [False, True])
 @pytest.mark.parametrize("fields", [{}, PREFLIGHT])
 def test_without_pages_to_serve_it_tells_the_methods(
-    world: World, target: str, fields: dict[str, str], *, crowded: bool
+    world: World, target: str, fields: dict[str, str], *, overloaded: bool
 ) -> None:
-    answer = Service(world).get(target, "OPTIONS", crowded=crowded, **fields)
+    answer = Service(world).get(target, "OPTIONS", overloaded=overloaded, **fields)
     assert (answer.response.status, answer.response.body) == (204, ())
     assert answer.response.fields == b"Allow: GET, HEAD, OPTIONS\r\n"
 
@@ -164,7 +164,7 @@ def test_another_page_may_not_and_caches_are_told_that_it_depends(
 
 def test_a_page_may_read_what_is_refused(service: Service) -> None:
     service.ready = False
-    refused = [service.get("/health", origin=CONSOLE), service.get(crowded=True, origin=CONSOLE)]
+    refused = [service.get("/health", origin=CONSOLE), service.get(overloaded=True, origin=CONSOLE)]
     service.world.assisted.failures["ignition"] = Forbidden("no")
     refused.append(service.get(origin=CONSOLE))
     assert [answer.response.status for answer in refused] == [503, 503, 403]

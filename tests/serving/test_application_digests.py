@@ -89,7 +89,7 @@ def test_cached_digest_is_sent_as_repr_digest(service: Service) -> None:
         ("GET", {"range": "bytes=0-1"}),
         ("GET", {"range": "bytes=0-1,5-6"}),
     ):
-        answer = service.ask(TARGET, method, crowded=False, **fields)
+        answer = service.ask(TARGET, method, overloaded=False, **fields)
         assert isinstance(answer, Answer), "it is known"
         assert fields_of(answer.response)["repr-digest"] == expected
     assert fields_of(service.get().response) == {**fields_of(before.response), "repr-digest": expected}

@@ -109,7 +109,7 @@ def test_a_refusal_is_told(service: Service, mirror: Mirror, failure: ImageServi
 
 
 def test_a_crowd_is_refused_before_it_is_asked_for(service: Service, mirror: Mirror) -> None:
-    answer = service.get("/streams/stable.json", crowded=True)
+    answer = service.get("/streams/stable.json", overloaded=True)
     assert (answer.response.status, mirror.refs) == (503, [])
 
 

@@ -41,10 +41,10 @@ class Asked:
     def _make_service(self) -> Service:
         return Service(self.world)
 
-    def handle(self, request: Request, address: str, *, crowded: bool) -> Answer | Deferred[Answer]:
+    def handle(self, request: Request, address: str, *, overloaded: bool) -> Answer | Deferred[Answer]:
         """As ``Application.handle``."""
         self.ranges.append(request.headers.get("range", ""))
-        return self._service.application.handle(request, address, crowded=crowded)
+        return self._service.application.handle(request, address, overloaded=overloaded)
 
 
 @pytest.fixture
@@ -123,8 +123,7 @@ async def test_what_a_lease_does_not_cover_is_asked_about(reactor: EPollReactor,
 
 @ensure_deferred
 async def test_each_line_of_the_log_has_its_own_range(reactor: EPollReactor, asked: Asked) -> None:
-    async with serving(reactor, asked) as server:
-        server.factory.access_log = attrs.evolve(server.factory.access_log, each_range=True)
+    async with serving(reactor, asked, each_range=True) as server:
         client = await server.client()
         for first in range(3):
             await client.ask(TARGET, f"Range: bytes={first}-9", "X-Request-ID: a")
@@ -140,5 +139,5 @@ async def test_nothing_is_leased_by_a_service_that_goes_away(reactor: EPollReact
         for expected in (None, "close"):
             answer = await client.ask(TARGET, "Range: bytes=0-9")
             assert answer.fields.get("connection") == expected
-            server.factory.announce_end()
+            server.factory.announce_shutdown()
         assert await client.until_end() == b""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from image_service.images.reference import Reader
-from image_service.transport.factory import Limits
+from image_service.transport.context import Limits
 from tests.pytwisted import ensure_deferred
 from tests.serving.asking import TARGET
 from tests.serving.test_connection_leases import Asked, content
@@ -109,7 +109,7 @@ async def test_each_range_is_counted_once_whatever_becomes_of_it(
         if end == "no-progress":
             await server.pass_until_gone(2 * STALL_SECONDS)
         elif end == "shutdown":
-            server.factory.cut()
+            server.factory.abort()
         else:
             client.reset()
         await server.all_gone()

@@ -59,7 +59,7 @@ class Service:
         """An answer that is being sent until it is told to end."""
         headers = {name.replace("_", "-"): value for name, value in fields.items()}
         asked = self.application.handle(
-            Request(method, target, headers, keep_alive=True), client, crowded=False
+            Request(method, target, headers, keep_alive=True), client, overloaded=False
         )
         if isinstance(asked, Answer):
             return asked

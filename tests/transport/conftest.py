@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
 
     from image_service.files.page_cache import PageCache
-    from image_service.transport.factory import Limits
+    from image_service.transport.context import Limits
 
 
 @pytest.fixture(scope="session")

@@ -93,14 +93,14 @@ class ImageApplication:
         request: Request,
         address: str,  # noqa: ARG002 - part of the protocol
         *,
-        crowded: bool,
+        overloaded: bool,
     ) -> Answer | Deferred[Answer]:
         """Answer a request."""
         self.targets.append(request.target)
         self.asked(request)
         if request.target in PROBES:
             return answer(request, (Literal(b"well\n"),))
-        if crowded:
+        if overloaded:
             error = Unavailable("the limit on connections is reached", retry_after_seconds=5)
             return Answer(problem(error, head_only=request.method == "HEAD"))
         return self._answer_image(request)

@@ -21,8 +21,9 @@ from twisted.python.threadpool import ThreadPool
 
 from image_service.files.page_cache import PageCache
 from image_service.transport.access_log import AccessLog
-from image_service.transport.admission import PATIENCE_SECONDS, LocalSlotPool, Slots
-from image_service.transport.factory import ConnectionFactory, Limits
+from image_service.transport.admission import SLOT_TIMEOUT_SECONDS, LocalSlotPool, Slots
+from image_service.transport.context import ConnectionContext, Limits
+from image_service.transport.factory import ConnectionFactory
 from image_service.transport.sendfile_threads import SendfileThreads
 from image_service.transport.tls import ServerCertificate, TlsFactory
 from tests.transport.client import Client
@@ -173,9 +174,9 @@ class Server:
                 client.reset()
         await self.all_gone()
         assert self.clock.getDelayedCalls() == []
-        assert (self.factory.slots.taken, self.factory.slots.waiting) == (0, 0)
-        lanes = self.factory.lanes
-        await until(self.reactor, lambda: lanes._free == lanes._pool.max)
+        assert (self.factory.context.slots.acquired, self.factory.context.slots.waiting) == (0, 0)
+        threads = self.factory.context.sendfile_threads
+        await until(self.reactor, lambda: threads.free == threads.limit)
 
 
 def open_descriptors() -> int:
@@ -192,28 +193,29 @@ async def serving(  # noqa: PLR0913 - each has its default
     limits: Limits = DEFAULTS,
     downloads: int = 400,
     page_cache: PageCache | None = None,
+    each_range: bool = False,
     listener: socket.socket | None = None,
     certificate: ServerCertificate | None = None,
 ) -> AsyncIterator[Server]:
     """Serve for a while, and see that it leaves no descriptor, timer or connection behind."""
-    pool, lane_pool = ThreadPool(0, 2, "disk"), ThreadPool(0, 2, "lane")
+    pool, sendfile_pool = ThreadPool(0, 2, "disk"), ThreadPool(0, 2, "sendfile")
     pool.start()
-    lane_pool.start()
+    sendfile_pool.start()
     clock = Clock()
     lines: list[dict[str, Any]] = []
-    log = AccessLog(clock, logger=Logger("access", observer=lines.append))  # type: ignore[arg-type]
+    log = AccessLog(clock, each_range=each_range, logger=Logger("access", observer=lines.append))  # type: ignore[arg-type]
     counted = Counting()
-    factory = ConnectionFactory(
+    context = ConnectionContext(
         clock=clock,
         application=application,
         page_cache=page_cache or PageCache(reactor, pool),
-        lanes=SendfileThreads(reactor, lane_pool),
+        sendfile_threads=SendfileThreads(reactor, sendfile_pool),
         access_log=log,
         limits=limits,
-        slots=Slots(LocalSlotPool(downloads), 400, PATIENCE_SECONDS, clock, counted),
+        slots=Slots(LocalSlotPool(downloads), 400, SLOT_TIMEOUT_SECONDS, clock, counted),
         observer=counted,
-        secure=secure,
     )
+    factory = ConnectionFactory(context, secure=secure)
     listener = listener or socket.create_server(("127.0.0.1", 0), backlog=1024)
     listener.setblocking(False)  # noqa: FBT003 - its signature
     shown = certificate or _certificate()[1]
@@ -228,4 +230,4 @@ async def serving(  # noqa: PLR0913 - each has its default
         await until(reactor, lambda: open_descriptors() <= before)
     finally:
         pool.stop()
-        lane_pool.stop()
+        sendfile_pool.stop()

@@ -13,8 +13,8 @@ from image_service.http.response import Response
 from image_service.images.extents import Zeros
 from image_service.transport.admission import (
     ANSWER_SECONDS,
-    PATIENCE_SECONDS,
     RETRY_AFTER_SECONDS,
+    SLOT_TIMEOUT_SECONDS,
     SMALL_BYTES,
     LocalSlotPool,
     Slot,
@@ -37,7 +37,7 @@ class Naive:
     refused: list[str] = attrs.field(factory=list)
 
     def ask(self, number: int, waited: float) -> None:
-        patience = min(PATIENCE_SECONDS, ANSWER_SECONDS - waited)
+        patience = min(SLOT_TIMEOUT_SECONDS, ANSWER_SECONDS - waited)
         if len(self.taken) < LIMIT:
             self.grant(number)
         elif len(self.queue) < QUEUE_LENGTH and patience > 0:
@@ -87,12 +87,12 @@ def listen(slot: Slot, number: int, told: list[tuple[int, bool]]) -> None:
 def test_slots_go_to_whom_a_naive_list_would_give_them(steps: list[tuple[str, float]]) -> None:
     clock = Clock()
     naive, counted = Naive(), Counting()
-    slots = Slots(LocalSlotPool(LIMIT), QUEUE_LENGTH, PATIENCE_SECONDS, clock, counted)
+    slots = Slots(LocalSlotPool(LIMIT), QUEUE_LENGTH, SLOT_TIMEOUT_SECONDS, clock, counted)
     asked: list[Slot] = []
     told: list[tuple[int, bool]] = []
     for what, value in steps:
         if what == "ask":
-            asked.append(slots.ask(clock.seconds() - value))
+            asked.append(slots.acquire(clock.seconds() - value))
             listen(asked[-1], len(asked) - 1, told)
             naive.ask(len(asked) - 1, value)
         elif what == "pass":
@@ -101,7 +101,7 @@ def test_slots_go_to_whom_a_naive_list_would_give_them(steps: list[tuple[str, fl
         elif value < len(asked):
             slots.release(asked[int(value)])
             naive.release(int(value))
-        assert (slots.taken, slots.waiting) == (len(naive.taken), len(naive.queue))
+        assert (slots.acquired, slots.waiting) == (len(naive.taken), len(naive.queue))
         assert len(clock.getDelayedCalls()) == slots.waiting
     # Who is refused in the same moment is so in the order of the timers, which is nobody's concern.
     assert sorted(told) == sorted(naive.told)
@@ -111,13 +111,13 @@ def test_slots_go_to_whom_a_naive_list_would_give_them(steps: list[tuple[str, fl
     assert counted.refusals == naive.refused
     for slot in asked:
         slots.release(slot)
-    assert (slots.taken, slots.waiting, clock.getDelayedCalls()) == (0, 0, [])
+    assert (slots.acquired, slots.waiting, clock.getDelayedCalls()) == (0, 0, [])
 
 
 def test_downloads_that_end_at_once_do_not_end_within_one_another() -> None:
     """Else a long queue would be as many calls deep."""
-    slots = Slots(LocalSlotPool(1), 5000, PATIENCE_SECONDS, Clock())
-    first = slots.ask(0)
+    slots = Slots(LocalSlotPool(1), 5000, SLOT_TIMEOUT_SECONDS, Clock())
+    first = slots.acquire(0)
     order: list[int] = []
 
     def end(_: object, slot: Slot, number: int) -> None:
@@ -125,21 +125,21 @@ def test_downloads_that_end_at_once_do_not_end_within_one_another() -> None:
         slots.release(slot)
 
     for number in range(5000):
-        slot = slots.ask(0)
+        slot = slots.acquire(0)
         slot.granted.addCallback(end, slot, number)
     slots.release(first)
     assert order == list(range(5000))
-    assert (slots.taken, slots.waiting) == (0, 0)
+    assert (slots.acquired, slots.waiting) == (0, 0)
 
 
 def test_who_asks_again_at_once_does_not_overtake_the_queue() -> None:
-    slots = Slots(LocalSlotPool(1), 5, PATIENCE_SECONDS, Clock())
-    first, second, third = slots.ask(0), slots.ask(0), slots.ask(0)
+    slots = Slots(LocalSlotPool(1), 5, SLOT_TIMEOUT_SECONDS, Clock())
+    first, second, third = slots.acquire(0), slots.acquire(0), slots.acquire(0)
     again: list[Slot] = []
 
     def ask_again(_: object) -> None:
         slots.release(second)
-        again.append(slots.ask(0))
+        again.append(slots.acquire(0))
 
     second.granted.addCallback(ask_again)
     slots.release(first)
@@ -150,9 +150,9 @@ def test_who_asks_again_at_once_does_not_overtake_the_queue() -> None:
 
 
 def test_a_refusal_says_why_and_when_to_come_again() -> None:
-    refusal = Slots(LocalSlotPool(17), 0, PATIENCE_SECONDS, Clock()).refusal()
+    refusal = Slots(LocalSlotPool(17), 0, SLOT_TIMEOUT_SECONDS, Clock()).refusal()
     assert (status_of(refusal), refusal.retry_after_seconds) == (503, RETRY_AFTER_SECONDS)
-    assert "17 downloads" in refusal.detail
+    assert "limit of 17 concurrent downloads" in refusal.detail
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
+from image_service.transport.context import Limits
 from image_service.transport.deadline import Deadline
-from image_service.transport.factory import Limits
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
 from tests.transport.serving import SMALL_BUFFER

@@ -8,7 +8,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from image_service.transport.connection import LINGER_SECONDS
-from image_service.transport.factory import Limits
+from image_service.transport.context import Limits
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request, split_answers
 from tests.transport.image import MIB
@@ -211,5 +211,5 @@ async def test_answers_that_take_too_long_are_cut_when_the_service_goes(
     await draining
     for client in (reading, waiting):
         assert len(await client.until_cut()) < MIB
-    assert {line["ended"] for line in server.lines} == {"the service is going away"}
+    assert {line["ended"] for line in server.lines} == {"the service is shutting down"}
     application.answer_next()  # too late for anybody

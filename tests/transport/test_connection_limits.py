@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.transport.connection import CROWDED_HEAD_SECONDS, LINGER_SECONDS
-from image_service.transport.factory import CROWD_RESERVE, Limits
+from image_service.transport.connection import LINGER_SECONDS, OVERLOADED_HEAD_SECONDS
+from image_service.transport.context import Limits
+from image_service.transport.factory import OVERLOAD_RESERVE
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
 from tests.transport.image import MIB, PROBES, ImageApplication
@@ -216,7 +217,7 @@ async def test_who_sends_without_end_can_read_the_answer_over_tls(tls: Server) -
 async def test_nothing_behind_a_refusal_is_kept(plain: Server) -> None:
     client = await plain.client()
     await client.send_all_it_takes(request("/a#b") + bytes(4 * MIB))
-    assert (await plain.connection_of(client))._buffer == b""
+    assert (await plain.connection_of(client))._reader.buffered_bytes == 0
 
 
 # The number of connections.
@@ -253,12 +254,12 @@ async def test_room_is_made_as_connections_end(serve: Serve) -> None:
 @ensure_deferred
 async def test_beyond_the_reserve_connections_are_closed(serve_both: Serve) -> None:
     server = await serve_both(limits=Limits(connections=1))
-    clients = [server.connect() for _ in range(1 + CROWD_RESERVE + 5)]
-    await until(server.reactor, lambda: len(server.factory.connections) == 1 + CROWD_RESERVE)
+    clients = [server.connect() for _ in range(1 + OVERLOAD_RESERVE + 5)]
+    await until(server.reactor, lambda: len(server.factory.connections) == 1 + OVERLOAD_RESERVE)
     await turns(server.reactor)
-    assert [_is_closed(client) for client in clients] == [False] * (1 + CROWD_RESERVE) + [True] * 5
+    assert [_is_closed(client) for client in clients] == [False] * (1 + OVERLOAD_RESERVE) + [True] * 5
     clients[0].close()
-    await until(server.reactor, lambda: len(server.factory.connections) == CROWD_RESERVE)
+    await until(server.reactor, lambda: len(server.factory.connections) == OVERLOAD_RESERVE)
     assert await server.connection_of(server.connect()) in server.factory.connections
 
 
@@ -273,6 +274,6 @@ async def test_who_is_silent_in_a_crowd_does_not_keep_a_probe_s_place(serve_both
     server = await serve_both(limits=Limits(connections=1))
     first = await server.client()
     silent = await server.client()
-    await server.pass_seconds(CROWDED_HEAD_SECONDS)
+    await server.pass_seconds(OVERLOADED_HEAD_SECONDS)
     assert await silent.until_end() == b""
     assert await first.says_nothing()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet.defer import Deferred
 
-from image_service.transport.admission import ANSWER_SECONDS, PATIENCE_SECONDS
-from image_service.transport.factory import Limits
+from image_service.transport.admission import ANSWER_SECONDS, SLOT_TIMEOUT_SECONDS
+from image_service.transport.context import Limits
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.transport.client import request
 from tests.transport.image import MIB, PROBES
@@ -38,16 +38,16 @@ async def holder(server: Server) -> Client:
     """A client that has a slot, and reads nothing that would end it."""
     client = await server.client(receive_buffer=SMALL_BUFFER)
     await client.send(request("/image"))
-    await until(server.reactor, lambda: server.factory.slots.taken)
+    await until(server.reactor, lambda: server.factory.context.slots.acquired)
     return client
 
 
 async def waiter(server: Server, *sent: bytes) -> Client:
     """A client that waits for a slot, by default for a download that no buffer holds."""
-    before = server.factory.slots.waiting
+    before = server.factory.context.slots.waiting
     client = await server.client()
     await client.send(b"".join(sent) or request("/image"))
-    await until(server.reactor, lambda: server.factory.slots.waiting > before)
+    await until(server.reactor, lambda: server.factory.context.slots.waiting > before)
     return client
 
 
@@ -71,13 +71,13 @@ async def test_what_is_small_is_answered_while_every_slot_is_taken(narrow: Serve
     for probe in PROBES:
         assert (await client.ask(probe)).status == 200
     assert (await client.ask("/nothing")).status == 404
-    assert narrow.factory.slots.waiting == 0
+    assert narrow.factory.context.slots.waiting == 0
 
 
 @ensure_deferred
 async def test_a_download_waits_for_the_one_before_it(narrow: Server, image: Image) -> None:
     first, second = await holder(narrow), await waiter(narrow)
-    await narrow.pass_seconds(PATIENCE_SECONDS - 1)
+    await narrow.pass_seconds(SLOT_TIMEOUT_SECONDS - 1)
     assert await second.says_nothing()
     for client in (first, second):
         assert (await client.answer()).body == image.content
@@ -87,7 +87,7 @@ async def test_a_download_waits_for_the_one_before_it(narrow: Server, image: Ima
 async def test_who_waited_long_enough_is_refused_and_may_go_on(narrow: Server) -> None:
     await holder(narrow)
     client = await waiter(narrow, request(LARGE), request("/image/0-9"))
-    await narrow.pass_seconds(PATIENCE_SECONDS)
+    await narrow.pass_seconds(SLOT_TIMEOUT_SECONDS)
     refusal, small = await client.answer(), await client.answer()
     assert (refusal.status, refusal.closes, small.status) == (503, False, 200)
     assert int(refusal.fields["retry-after"]) > 0
@@ -132,7 +132,7 @@ async def test_slots_are_given_in_the_order_of_the_requests(narrow: Server) -> N
     """Also to who pipelines: for the second download it waits behind the others."""
     greedy = await narrow.client(receive_buffer=SMALL_BUFFER)
     await greedy.send(request("/image", "X-Request-ID: a1") + request("/image", "X-Request-ID: a2"))
-    await until(narrow.reactor, lambda: narrow.factory.slots.taken)
+    await until(narrow.reactor, lambda: narrow.factory.context.slots.acquired)
     others = [await waiter(narrow, request(LARGE, f"X-Request-ID: {name}")) for name in "bc"]
     for client in (greedy, *others, greedy):
         await client.answer()
@@ -185,14 +185,14 @@ async def test_when_the_client_leaves_before_its_image_is_there(
     await turns(narrow.reactor)
     application.answer_next()  # to nobody, which a close on plain TCP does not say yet
     await narrow.all_gone()
-    assert narrow.factory.slots.taken == 0
+    assert narrow.factory.context.slots.acquired == 0
 
 
 @ensure_deferred
 async def test_when_the_client_stops_reading(narrow: Server) -> None:
     await holder(narrow)
     await narrow.pass_until_gone(LIMITS.stall_seconds)
-    assert narrow.factory.slots.taken == 0
+    assert narrow.factory.context.slots.acquired == 0
 
 
 @ensure_deferred
@@ -202,7 +202,7 @@ async def test_when_the_service_goes(narrow: Server) -> None:
     going = Deferred.fromCoroutine(narrow.factory.drain(1))
     await narrow.pass_seconds(1)
     await going
-    assert (narrow.factory.slots.taken, narrow.factory.slots.waiting) == (0, 0)
+    assert (narrow.factory.context.slots.acquired, narrow.factory.context.slots.waiting) == (0, 0)
 
 
 @ensure_deferred
@@ -212,4 +212,4 @@ async def test_when_all_of_it_fits_the_kernel(narrow: Server) -> None:
     await client.send(request(LARGE) * 3)
     for _ in range(3):
         assert (await client.answer()).status == 200
-    assert narrow.factory.slots.taken == 0
+    assert narrow.factory.context.slots.acquired == 0

@@ -17,4 +17,4 @@ async def test_the_date_is_the_clocks_whichever_way_that_goes(plain: Server) -> 
     for now in (1000.0, 1000.9, 1001.0, 999.9, 5000.5, 1000.0):
         date = format_http_date(datetime.fromtimestamp(int(now), UTC))
         expected = f"HTTP/1.1 206 Partial Content\r\nDate: {date}\r\n"
-        assert plain.factory.partial_content(now) == expected.encode()
+        assert plain.factory.context.date.partial_content(now) == expected.encode()

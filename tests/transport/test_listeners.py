@@ -11,7 +11,8 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from image_service.transport.listeners import Listeners, bind_together
+from image_service.transport.listeners import Listeners
+from image_service.transport.tcp import bind_together
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
 from tests.transport.image import SUBJECT
@@ -42,7 +43,7 @@ async def reader(server: Server) -> Client:
     """A client in the middle of a download."""
     client = await server.client(receive_buffer=SMALL_BUFFER)
     await client.send(request("/image"))
-    await until(server.reactor, lambda: server.factory.slots.taken)
+    await until(server.reactor, lambda: server.factory.context.slots.acquired)
     return client
 
 
@@ -125,7 +126,7 @@ async def test_during_the_delay_everybody_is_answered_for_the_last_time(server: 
     listeners = listeners_of(server)
     used, unused = await server.client(), await server.client()
     await used.ask("/image/0-9")
-    before, closing, after = listeners.leaving, close(listeners), listeners.leaving
+    before, closing, after = listeners.shutting_down, close(listeners), listeners.shutting_down
     assert (before, after) == (False, True)
     await server.pass_seconds(DELAY - 1)
     for client in (used, unused, await server.client()):
@@ -189,7 +190,7 @@ async def test_all_listeners_go_together(serve: Serve) -> None:
     plain, tls = await serve(), await serve(secure=True)
     readers = [await reader(plain), await reader(tls)]
     closing = close(listeners_of(plain, tls))
-    assert (plain.factory.leaving, tls.factory.leaving) == (True, True)
+    assert (plain.factory.context.shutdown.announced, tls.factory.context.shutdown.announced) == (True, True)
     await plain.pass_seconds(DELAY)
     for server in (plain, tls):
         check_refuses(server)
@@ -207,8 +208,8 @@ async def test_in_haste_nothing_is_waited_for(server: Server, passed: int) -> No
     listeners = listeners_of(server)
     closing = close(listeners)
     await server.pass_seconds(passed)
-    listeners.hasten()
-    listeners.hasten()
+    listeners.force()
+    listeners.force()
     await server.pass_seconds(0)
     server.clock.advance(0)
     await closing
@@ -221,7 +222,7 @@ async def test_in_haste_nothing_is_waited_for(server: Server, passed: int) -> No
 async def test_haste_from_the_beginning(server: Server) -> None:
     client = await reader(server)
     listeners = listeners_of(server)
-    listeners.hasten()
+    listeners.force()
     assert await client.receive(1000)  # it has to begin before it can be cut short
     closing = close(listeners)
     await server.pass_seconds(0)

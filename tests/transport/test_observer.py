@@ -8,7 +8,8 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from image_service.images.extents import FileExtent
-from image_service.transport.factory import CROWD_RESERVE, Limits
+from image_service.transport.context import Limits
+from image_service.transport.factory import OVERLOAD_RESERVE
 from image_service.transport.observer import NULL_OBSERVER, AbortReason, RefusalReason
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
@@ -126,8 +127,8 @@ async def test_client_that_stops_reading_is_recorded_as_no_progress(server: Serv
 async def test_first_abort_reason_is_the_recorded_one(plain: Server) -> None:
     client = await begun(plain)
     connection = await plain.connection_of(client)
-    connection.failed(AbortReason.NO_PROGRESS, "first")
-    connection.failed(AbortReason.SHUTDOWN, "second")
+    connection.abort(AbortReason.NO_PROGRESS, "first")
+    connection.abort(AbortReason.SHUTDOWN, "second")
     await plain.all_gone()
     assert plain.counted.aborts == ["no-progress"]
     assert [line["ended"] for line in plain.lines] == ["first"]
@@ -162,7 +163,7 @@ async def test_failing_disk_is_recorded_as_an_abort(serve_both: Serve, reactor: 
 @ensure_deferred
 async def test_connections_beyond_the_reserve_are_recorded_as_refusals(serve: Serve) -> None:
     server = await serve(limits=Limits(connections=1))
-    for _ in range(1 + CROWD_RESERVE + 2):
+    for _ in range(1 + OVERLOAD_RESERVE + 2):
         server.connect()
     await until(reactor := server.reactor, lambda: len(server.counted.refusals) == 2)
     await turns(reactor)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.transport.listeners import UNSENT_BYTES, bind
 from image_service.transport.sendfile_sender import TURN_BYTES
+from image_service.transport.tcp import UNSENT_BYTES, bind
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.transport.client import request
 from tests.transport.image import MIB

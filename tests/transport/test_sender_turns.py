@@ -189,7 +189,7 @@ def test_long_zeros_go_out_in_one_turn(reactor: EPollReactor) -> None:
         Mock(spec=PageCache),
         Mock(),
         NullByteCounters(),
-        lanes=Mock(spec=SendfileThreads),
+        threads=Mock(spec=SendfileThreads),
         clock=reactor,
     )
     sender.begin_turn()

@@ -18,8 +18,7 @@ from twisted.internet.defer import Deferred
 from image_service.files.base_file import BaseFile
 from image_service.images.extents import ExtentMap, FileExtent
 from image_service.transport import sendfile_sender, sendfile_threads
-from image_service.transport.listeners import UNSENT_BYTES, bind
-from image_service.transport.progress import taken_bytes
+from image_service.transport.tcp import UNSENT_BYTES, accepted_bytes, bind
 from tests.files.partly_absent import PartlyAbsent
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.transport.client import request
@@ -114,12 +113,12 @@ def _enters_lane(client: Client, sent: Sent) -> bool:
     return bool(sent.waiting)
 
 
-@pytest.mark.parametrize("piece", [sendfile_threads.LANE_BYTES, 5 * MIB])
+@pytest.mark.parametrize("piece", [sendfile_threads.MAX_BYTES, 5 * MIB])
 @ensure_deferred
 async def test_who_reads_quickly_gets_nearly_all_in_a_lane(
     server: Server, sent: Sent, image: Image, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
-    monkeypatch.setattr(sendfile_sender, "LANE_BYTES", piece)
+    monkeypatch.setattr(sendfile_sender, "MAX_BYTES", piece)
     client = await server.client()
     assert (await client.ask("/image")).body == image.content
     await until(server.reactor, lambda: server.lines)
@@ -136,8 +135,8 @@ async def test_one_lane_follows_another(
     server: Server, sent: Sent, image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long ago it is that the reactor had to wait for the client."""
-    monkeypatch.setattr(sendfile_sender, "LANE_BYTES", 20 * MIB)
-    monkeypatch.setattr(sendfile_threads, "_PATIENCE", struct.pack("@ll", 900, 0))
+    monkeypatch.setattr(sendfile_sender, "MAX_BYTES", 20 * MIB)
+    monkeypatch.setattr(sendfile_threads, "_SEND_TIMEOUT", struct.pack("@ll", 900, 0))
     client = await in_lane(server, sent)
     server.clock.advance(1)
     assert (await client.answer()).body == image.content
@@ -213,13 +212,13 @@ async def test_there_are_as_many_lanes_as_threads(
     monkeypatch.setattr(os, "sendfile", lambda *_: go_on.wait() and 7)
     handle = (await plain.connection_of(await plain.client())).transport.getHandle()
     all_of_it = FileExtent(image.file, 0, SIZE)
-    one, other, none = (plain.factory.lanes.send(handle, all_of_it) for _ in range(3))
+    one, other, none = (plain.factory.context.sendfile_threads.send(handle, all_of_it) for _ in range(3))
     assert none is None
     go_on.set()
     assert one is not None
     assert other is not None
     assert await one == await other == 7
-    again = plain.factory.lanes.send(handle, all_of_it)
+    again = plain.factory.context.sendfile_threads.send(handle, all_of_it)
     assert again is not None
     assert await again == 7
 
@@ -240,13 +239,13 @@ async def test_what_is_cut_is_cut_soon_and_counted(server: Server, sent: Sent, i
     """The kernel's wait is over soon, as whoever stops the service expects."""
     client = await in_lane(server, sent)
     handle = (await server.connection_of(client)).transport.getHandle()
-    await until(server.reactor, lambda: taken_bytes(handle) > sum(sent.here) + MIB)
-    server.factory.cut()
+    await until(server.reactor, lambda: accepted_bytes(handle) > sum(sent.here) + MIB)
+    server.factory.abort()
     await until(server.reactor, lambda: server.lines and not sent.waiting)
     _, _, body = (await client.until_cut()).partition(b"\r\n\r\n")
     assert image.content.startswith(body)
     (line,) = server.lines
-    assert line["ended"] == "the service is going away"
+    assert line["ended"] == "the service is shutting down"
     assert sum(sent.here) + MIB < line["bytes"] <= sum(sent.here) + sum(sent.elsewhere)
     assert line["bytes"] == server.counted.sent.sendfile
 
@@ -254,7 +253,7 @@ async def test_what_is_cut_is_cut_soon_and_counted(server: Server, sent: Sent, i
 @ensure_deferred
 async def test_who_does_not_come_back_to_reading_is_given_up(server: Server, sent: Sent) -> None:
     client = await in_lane(server, sent)
-    await server.pass_seconds(2 * server.factory.limits.stall_seconds)
+    await server.pass_seconds(2 * server.factory.context.limits.stall_seconds)
     await client.until_cut()
     assert server.counted.aborts == ["no-progress"]
 
@@ -279,7 +278,7 @@ async def test_without_threads_it_goes_on_in_the_reactor(
 
     client = await server.client()
     with monkeypatch.context() as patch:
-        patch.setattr(server.factory.lanes._pool, "threadFactory", no_thread)
+        patch.setattr(server.factory.context.sendfile_threads._pool, "threadFactory", no_thread)
         assert (await client.ask("/image")).body == image.content
     assert sent.elsewhere == []
     assert (await client.ask("/image")).body == image.content
@@ -357,7 +356,7 @@ async def test_who_is_cut_while_the_disk_is_waited_for_hears_of_it_at_once(
     while not waiting.is_set():
         received += client.receive_some() or b""
         await turns(server.reactor, 1)
-    server.factory.cut()
+    server.factory.abort()
     received += await client.until_end()
     disk.set()
     await server.all_gone()

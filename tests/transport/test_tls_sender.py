@@ -16,9 +16,14 @@ from hypothesis import strategies as st
 from OpenSSL import SSL
 
 from image_service.transport import tls_sender
-from image_service.transport.listeners import UNSENT_BYTES
-from image_service.transport.tls_sender import CROWD_PIECE_BYTES, PIECE_BYTES, TURN_BYTES, TlsSender
-from image_service.transport.tls_transport import TlsTransport
+from image_service.transport.tcp import UNSENT_BYTES
+from image_service.transport.tls_sender import (
+    PIECE_BYTES,
+    SMALL_PIECE_BYTES,
+    TURN_BYTES,
+    TlsSender,
+    TlsTransport,
+)
 from tests.acceptance.clients import needs_client
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request, split_answers
@@ -134,7 +139,7 @@ async def test_in_a_crowd_openssl_is_given_little_at_a_time(
     tls: Server, image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It keeps, for each connection, the room that the largest piece took."""
-    monkeypatch.setattr(tls_sender, "CROWD", 1)
+    monkeypatch.setattr(tls_sender, "MANY_CONNECTIONS", 1)
     pieces: list[int] = []
     gather = TlsSender._gather
 
@@ -149,7 +154,7 @@ async def test_in_a_crowd_openssl_is_given_little_at_a_time(
     pieces.clear()
     other = await tls.client()
     assert (await other.ask("/image/0-500000")).body == image.content[:500_000]
-    assert max(pieces) == CROWD_PIECE_BYTES
+    assert max(pieces) == SMALL_PIECE_BYTES
 
 
 @ensure_deferred
@@ -197,7 +202,7 @@ async def test_keys_are_updated_within_an_answer(tls: Server, image: Image) -> N
     assert image.content in bytes(received)
 
 
-# What the outlet makes of a socket.
+# What the transport makes of a socket.
 
 
 @attrs.define
@@ -220,7 +225,7 @@ class FullSocket:
 
 @attrs.define(eq=False)
 class Transport:
-    """What an outlet uses of a transport, which sends what it holds when the test says so."""
+    """What `TlsTransport` uses of a TCP transport; it sends what it holds when the test calls `drain`."""
 
     socket: FullSocket
     connected: bool = True
@@ -257,31 +262,31 @@ class Transport:
 class Resumed:
     """Who sends."""
 
-    outlet: TlsTransport
+    transport: TlsTransport
 
     def resumeProducing(self) -> None:
-        self.outlet.unblock()
+        self.transport.unblock()
 
 
 @given(st.lists(st.one_of(st.binary(max_size=40), st.none())), st.lists(st.integers(0, 30)))
 def test_nothing_overtakes_what_waits(writes: list[bytes | None], plan: list[int]) -> None:
     """None: the socket takes what the transport holds."""
-    transport = Transport(FullSocket(plan))
-    outlet = TlsTransport(transport)  # type: ignore[arg-type] # what it uses of one
-    outlet.sender = Resumed(outlet)  # type: ignore[assignment] # same
+    tcp = Transport(FullSocket(plan))
+    transport = TlsTransport(tcp)  # type: ignore[arg-type] # what it uses of one
+    transport.sender = Resumed(transport)  # type: ignore[assignment] # same
     for data in writes:
         if data is None:
-            transport.drain()
+            tcp.drain()
         elif data:
-            outlet.write(data)
-        assert outlet.blocked >= bool(transport.held)
-    transport.drain()
-    assert bytes(transport.socket.taken) == b"".join(filter(None, writes))
-    assert not outlet.blocked
+            transport.write(data)
+        assert transport.is_blocked >= bool(tcp.held)
+    tcp.drain()
+    assert bytes(tcp.socket.taken) == b"".join(filter(None, writes))
+    assert not transport.is_blocked
 
 
 def test_nothing_is_sent_where_nobody_is_connected() -> None:
-    transport = Transport(FullSocket([10]), connected=False)
-    TlsTransport(transport).write(b"alert")  # type: ignore[arg-type] # what it uses of one
-    assert not transport.socket.taken
-    assert not transport.held
+    tcp = Transport(FullSocket([10]), connected=False)
+    TlsTransport(tcp).write(b"alert")  # type: ignore[arg-type] # what it uses of one
+    assert not tcp.socket.taken
+    assert not tcp.held

@@ -51,8 +51,8 @@ class SharedSlotPool:
     # Who is killed between two lines below has one too many given back for it: the service can do with one
     # slot more, while one that was lost would be lost to the end.
 
-    def take(self) -> bool:
-        """As ``Supply``'s."""
+    def acquire_slot(self) -> bool:
+        """See `SlotPool`."""
         self._row[SLOTS] += 1
         try:
             os.eventfd_read(self._descriptor)
@@ -61,13 +61,13 @@ class SharedSlotPool:
             return False
         return True
 
-    def give_back(self) -> None:
-        """As ``Supply``'s."""
+    def release_slot(self) -> None:
+        """See `SlotPool`."""
         os.eventfd_write(self._descriptor, 1)
         self._row[SLOTS] -= 1
 
-    def notify(self, freed: Callable[[], None] | None) -> None:
-        """As ``Supply``'s."""
+    def notify_released(self, freed: Callable[[], None] | None) -> None:
+        """See `SlotPool`."""
         self._freed = freed
         if freed is None:
             self._reactor.removeReader(self)
@@ -121,7 +121,7 @@ class SharedConnectionCounter(ConnectionCounter):
         """To all processes that serve together."""
         return sum(row[CONNECTIONS] for row in self._rows)
 
-    def change(self, by: int) -> None:
+    def add(self, by: int) -> None:
         """Count clients that have come, or, below 0, have gone."""
-        super().change(by)
+        super().add(by)
         self._row[CONNECTIONS] = self.own

@@ -1,0 +1,155 @@
+"""The requests of one connection (RFC 9112 sections 2, 6 and 9): bytes in, events out. Pure.
+
+Events are `Request`, `RepeatedRange`, `BadRequest`, `NEED_DATA` and `END`. Pipelined requests are events one
+by one, in order. Nothing follows a bad request, or one that ends its connection, but `END`.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+import attrs
+
+from image_service.errors import ImageServiceError
+from image_service.http.head import find_head, parse_head
+from image_service.http.ranges import INT_RANGE, format_int_range, parse_int_range
+
+if TYPE_CHECKING:
+    from image_service.http.head import Request
+
+_EMPTY_LINES = re.compile(rb"(?:\r\n)+")
+# The numbers of the only Range field of a head, whose name is 5 characters long.
+_RANGE_FIELD = re.compile(rb"\r\n(?i:Range): bytes=" + INT_RANGE + rb"\r\n")
+_MAX_TEMPLATE_BYTES = 2048  # a longer head is not worth its memory while the connection is idle
+
+
+class Signal(enum.Enum):
+    """The events without a request."""
+
+    NEED_DATA = "the next request is not complete"
+    END = "no request follows"
+
+
+NEED_DATA: Final = Signal.NEED_DATA
+END: Final = Signal.END
+
+
+@attrs.frozen
+class BadRequest:
+    """Bytes that are no valid request.
+
+    Args:
+        error: the refusal.
+        method: ``HEAD`` if the bytes begin like a HEAD request, whose response has no content; else empty.
+    """
+
+    error: ImageServiceError
+    method: str
+
+
+RepeatedRange: TypeAlias = tuple[int, int]
+"""First-pos and last-pos of a request that differs from the latest `Request` in these alone."""
+Event: TypeAlias = "Request | RepeatedRange | BadRequest | Literal[Signal.NEED_DATA, Signal.END]"
+
+
+class RequestReader:
+    """Reads the requests of one connection.
+
+    The requests of a mount differ in the two numbers of Range and in nothing else. Such a head is not parsed:
+    it becomes a `RepeatedRange`, which `repeat` turns into the request that parsing would return. A head that
+    equals the latest one becomes the same `Request` object.
+    """
+
+    __slots__ = ("_after", "_before", "_buffer", "_client_closed", "_is_over", "_latest", "_latest_head")
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._client_closed = False
+        self._is_over = False  # the latest request was the last one
+        self._latest: Request | None = None
+        self._latest_head = b""  # empty: too long to be kept
+        self._before = self._after = b""  # the latest head up to the numbers of Range and behind them, if any
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes received that no event has taken."""
+        return len(self._buffer)
+
+    @property
+    def is_client_closed(self) -> bool:
+        """True if the client has closed its side."""
+        return self._client_closed
+
+    @property
+    def is_exhausted(self) -> bool:
+        """True if the client has closed its side and every byte has been taken."""
+        return self._client_closed and not self._buffer
+
+    def receive(self, data: bytes) -> None:
+        """Add bytes from the client."""
+        self._buffer = self._buffer + data if self._buffer else data
+
+    def receive_end(self) -> None:
+        """Note that the client has closed its side."""
+        self._client_closed = True
+
+    def next_event(self) -> Event:
+        """Return the next event, and take its bytes out of the buffer."""
+        data = self._buffer
+        if self._is_over:
+            return END
+        if known := self._match_latest(data):
+            self._buffer = b""
+            return known
+        if data.startswith(b"\r\n"):  # RFC 9112 2.2: empty lines before a request are ignored
+            data = self._buffer = _EMPTY_LINES.sub(b"", data, count=1)
+        try:
+            length = find_head(data)
+            if length is None:
+                return END if self._client_closed else NEED_DATA
+            self._buffer = data[length:]
+            return self._match_latest(data[:length]) or self._parse(data[:length])
+        except ImageServiceError as error:
+            self._buffer = data
+            return self.reject(error)
+
+    def reject(self, error: ImageServiceError) -> BadRequest:
+        """Refuse the buffered bytes as a request, and drop them: nothing behind them can be trusted."""
+        method = "HEAD" if self._buffer.startswith(b"HEAD ") else ""
+        self.close()
+        return BadRequest(error, method)
+
+    def close(self) -> None:
+        """Drop the buffered bytes; no request follows."""
+        self._is_over = True
+        self._buffer = b""
+
+    def repeat(self, repeated: RepeatedRange) -> Request:
+        """Return the request that a `RepeatedRange` stands for."""
+        if self._latest is None:
+            raise ValueError("there is no request to repeat")
+        headers = {**self._latest.headers, "range": format_int_range(*repeated)}
+        return attrs.evolve(self._latest, headers=headers)
+
+    def _match_latest(self, data: bytes) -> Request | RepeatedRange | None:
+        """Return the request, unparsed, if the data is exactly one head like the latest; else None."""
+        before, after = self._before, self._after
+        if not before:
+            return self._latest if data and data == self._latest_head else None
+        if data.startswith(before) and data.endswith(after):
+            return parse_int_range(data, len(before), len(data) - len(after))
+        return None
+
+    def _parse(self, head: bytes) -> Request:
+        self._before = self._latest_head = b""
+        request = self._latest = parse_head(head)
+        self._is_over = not request.keep_alive
+        if len(head) <= _MAX_TEMPLATE_BYTES:
+            self._latest_head = head
+            match = _RANGE_FIELD.search(head)
+            # A second Range field would make another value, a list.
+            if match is not None and request.headers["range"] == match[0][9:-2].decode("ascii"):
+                self._before, self._after = head[: match.start(1)], head[match.end(2) :]
+        return request

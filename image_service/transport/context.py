@@ -1,0 +1,111 @@
+"""What all connections of a listener share."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from math import floor
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.http.dates import format_http_date
+from image_service.http.response import STATUS_LINES
+from image_service.transport.observer import NULL_OBSERVER
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IReactorTime
+
+    from image_service.files.page_cache import PageCache
+    from image_service.transport.access_log import AccessLog
+    from image_service.transport.admission import Slots
+    from image_service.transport.exchange import Application
+    from image_service.transport.observer import Observer
+    from image_service.transport.sendfile_threads import SendfileThreads
+
+
+@attrs.frozen
+class Limits:
+    """Deadlines in seconds and the number of connections.
+
+    Args:
+        handshake_seconds: for the TLS handshake.
+        head_seconds: from the accept, or a head's first byte, to its end.
+        idle_seconds: between two requests.
+        stall_seconds: without the client acknowledging a byte of a response.
+        connections: beyond them only probes are answered.
+    """
+
+    handshake_seconds: float = 15
+    head_seconds: float = 5
+    idle_seconds: float = 60
+    stall_seconds: float = 120
+    connections: int = 8192
+
+
+@attrs.define
+class ShutdownState:
+    """How far the shutdown of a listener has come.
+
+    Args:
+        announced: each response from now on is its connection's last one, and says so. What an earlier
+            response has promised is kept: closing where the next request may be under way would fail it.
+        draining: connections close as soon as they are idle.
+    """
+
+    announced: bool = False
+    draining: bool = False
+
+
+class DateField:
+    """The Date field of the current second, rendered once.
+
+    Seconds may go backwards, as the system's clock may.
+    """
+
+    __slots__ = ("_line", "_partial_content", "_second")
+
+    def __init__(self) -> None:
+        self._second = -1
+        self._line = self._partial_content = b""
+
+    def line(self, now: float) -> bytes:
+        """Return the field line for a time in seconds since the epoch."""
+        if not self._second <= now < self._second + 1:
+            self._second = floor(now)
+            date = format_http_date(datetime.fromtimestamp(self._second, UTC))
+            self._line = f"Date: {date}\r\n".encode("ascii")
+            self._partial_content = STATUS_LINES[206] + self._line
+        return self._line
+
+    def partial_content(self, now: float) -> bytes:
+        """Return the status line of a 206 with the field line behind it."""
+        if not self._second <= now < self._second + 1:
+            self.line(now)
+        return self._partial_content
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class ConnectionContext:
+    """What all connections of a listener share.
+
+    Args:
+        clock: the reactor's.
+        application: handles requests.
+        page_cache: reports which bytes of files are in memory, and reads the others in threads.
+        sendfile_threads: for fast clients.
+        access_log: where requests are logged.
+        limits: deadlines and the number of connections.
+        slots: for downloads; shared with the other listeners.
+        observer: records metrics.
+    """
+
+    clock: IReactorTime
+    application: Application
+    page_cache: PageCache
+    sendfile_threads: SendfileThreads
+    access_log: AccessLog
+    limits: Limits
+    slots: Slots
+    observer: Observer = NULL_OBSERVER
+    shutdown: ShutdownState = attrs.field(factory=ShutdownState, init=False)
+    date: DateField = attrs.field(factory=DateField, init=False)

@@ -1,0 +1,116 @@
+"""TCP sockets: listening, and what the kernel reports of a connection's bytes (Linux)."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+import sys
+from fcntl import ioctl
+from termios import TIOCOUTQ
+
+BACKLOG = 1024
+UNSENT_BYTES = 256 * 1024
+"""What the kernel keeps of a response beyond what is on its way to the client."""
+
+_SIOCOUTQNSD = 0x894B  # linux/sockios.h: bytes that TCP has not sent yet
+_BYTES_ACKED = struct.Struct("=Q")
+_BYTES_ACKED_OFFSET = 120  # in struct tcp_info, Linux 4.1 and later
+
+
+def bind_together(port: int, processes: int) -> list[socket.socket]:
+    """Bind a port for several processes, over which the kernel spreads connections evenly.
+
+    Args:
+        port: 0: any that is free.
+        processes: how many.
+
+    Returns:
+        a listening socket for each.
+
+    Raises:
+        OSError: the port cannot be bound.
+    """
+    first = bind(port)
+    if processes == 1:
+        return [first]
+    # Only now: bound with it, it would be shared with another service that has the port already.
+    first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    number = first.getsockname()[1]
+    return [first, *(bind(number, shared=True) for _ in range(1, processes))]
+
+
+def bind(port: int, *, shared: bool = False) -> socket.socket:
+    """Bind a port on IPv6 and IPv4, or on IPv4 alone if there is no IPv6.
+
+    Args:
+        port: 0: any that is free.
+        shared: with other sockets that are (``SO_REUSEPORT``).
+
+    Returns:
+        a listening socket.
+
+    Raises:
+        OSError: the port cannot be bound.
+    """
+    listener = _bind_dual_stack(port, shared=shared) or socket.create_server(
+        ("0.0.0.0", port),  # noqa: S104 - as it says
+        backlog=BACKLOG,
+        reuse_port=shared,
+    )
+    # Accepted sockets inherit it. Without it the kernel takes up to 4 MiB for each client that does not read.
+    set_unsent_limit(listener, UNSENT_BYTES)
+    listener.setblocking(False)  # noqa: FBT003 - its signature
+    return listener
+
+
+def _bind_dual_stack(port: int, *, shared: bool) -> socket.socket | None:
+    if not socket.has_dualstack_ipv6():
+        return None
+    try:
+        return socket.create_server(
+            ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG, reuse_port=shared
+        )
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise
+        return None
+
+
+def set_unsent_limit(handle: socket.socket, count: int) -> None:
+    """Limit the bytes that the kernel accepts, and buffers unsent, to about `count`."""
+    handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, count)
+
+
+def is_connected(handle: socket.socket) -> bool:
+    """Return True unless the kernel knows that the connection has ended."""
+    try:
+        handle.getpeername()
+    except OSError:
+        return False
+    return True
+
+
+def accepted_bytes(handle: socket.socket) -> int:
+    """Return the bytes that the kernel has accepted for sending since the connection began."""
+    acknowledged, queued = acknowledged_bytes(handle), queued_bytes(handle)
+    while (now := acknowledged_bytes(handle)) != acknowledged:  # what moved in between is in neither
+        acknowledged, queued = now, queued_bytes(handle)
+    return acknowledged + queued
+
+
+def acknowledged_bytes(handle: socket.socket) -> int:
+    """Return the bytes that the client's TCP has acknowledged since the connection began."""
+    info = handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED_OFFSET + _BYTES_ACKED.size)
+    count: int = _BYTES_ACKED.unpack_from(info, _BYTES_ACKED_OFFSET)[0]
+    return count
+
+
+def queued_bytes(handle: socket.socket) -> int:
+    """Return the bytes in the kernel's buffer, sent or not, that are not acknowledged."""
+    return int.from_bytes(ioctl(handle, TIOCOUTQ, bytes(4)), sys.byteorder)
+
+
+def unsent_bytes(handle: socket.socket) -> int:
+    """Return the bytes in the kernel's buffer that have not been sent."""
+    return int.from_bytes(ioctl(handle, _SIOCOUTQNSD, bytes(4)), sys.byteorder)
