@@ -1,4 +1,4 @@
-"""A base image that lies anywhere: opened and read, with nothing noted beside it."""
+"""Base images outside DATA_DIR: opened without a digest, and nothing is stored beside them."""
 
 from __future__ import annotations
 
@@ -19,22 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 UNKNOWN = "unknown"
-"""What a base image's architecture is called where nothing tells it."""
+"""The architecture of a base image that does not reveal it."""
 
 
 @contextmanager
 def open_base(path: str) -> Iterator[BaseImage]:
-    """Open a base image.
-
-    Args:
-        path: of its file.
-
-    Yields:
-        the image, which may have been customised. Its digest is left out, which takes seconds: nothing but
-        validators and derivations needs it.
+    """Open a base image, which may be customized, without its digest, which takes seconds.
 
     Raises:
-        BaseImageError: it is no CoreOS live ISO that can be customised; says why.
+        BaseImageError: it is no CoreOS live ISO that can be customized.
         OSError: it cannot be read.
     """
     try:
@@ -42,18 +35,16 @@ def open_base(path: str) -> Iterator[BaseImage]:
     except BaseImageError as error:
         raise BaseImageError(f"{path} {error.detail}") from None
     with closing(file):
-        yield _examine(file, path)
+        try:
+            layout = read_live_iso(file.read_at, file.size)
+            architecture = detect_architecture(file.read_at, layout.files)
+        except BaseImageError as error:
+            raise BaseImageError(f"{path}: {error.detail}") from None
+        yield BaseImage(file, layout, "", Path(path).name, architecture or UNKNOWN)
 
 
-def with_true_minimal(base: BaseImage) -> BaseImage:
-    """Make the minimal ISO once, to see whether its recipe is right and what it makes can be customized.
-
-    Args:
-        base: with or without a recipe.
-
-    Returns:
-        the same; where the recipe is of no use, without it and with the reason.
-    """
+def with_checked_minimal(base: BaseImage) -> BaseImage:
+    """Return the image without the recipe of its minimal ISO, and with the reason, if that is not usable."""
     layout = base.layout
     if layout.minimal is None:
         return base
@@ -63,12 +54,3 @@ def with_true_minimal(base: BaseImage) -> BaseImage:
     except (BaseImageError, Unprocessable) as error:
         return attrs.evolve(base, layout=attrs.evolve(layout, minimal=None, no_minimal=error.detail))
     return base
-
-
-def _examine(file: BaseFile, path: str) -> BaseImage:
-    try:
-        layout = read_live_iso(file.read_at, file.size)
-        architecture = detect_architecture(file.read_at, layout.files)
-    except BaseImageError as error:
-        raise BaseImageError(f"{path}: {error.detail}") from None
-    return BaseImage(file, layout, "", Path(path).name, architecture or UNKNOWN)

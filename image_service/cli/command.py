@@ -1,4 +1,4 @@
-"""What the commands that work on files have in common: their arguments, and how they end."""
+"""What the commands share: their common arguments, signals, exit statuses and text for terminals."""
 
 from __future__ import annotations
 
@@ -13,46 +13,66 @@ if TYPE_CHECKING:
 
     AddParser: TypeAlias = Callable[..., argparse.ArgumentParser]
 
-STATUS_OF_SIGNALS = 128  # and the signal's number, as a shell has it
+EXIT_FAILURE = 1
+STATUS_OF_SIGNALS = 128  # plus the signal's number, as in a shell
 
 
-def add_base(parser: argparse.ArgumentParser) -> None:
-    """Declare the base image."""
+def add_file_command(
+    add_parser: AddParser,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    *,
+    writes: bool = False,
+    **texts: object,
+) -> argparse.ArgumentParser:
+    """Declare a command that reads a base image.
+
+    Args:
+        add_parser: makes its parser.
+        name: of the command.
+        run: runs it, and returns its exit status.
+        writes: True if it writes a result.
+        texts: further arguments of the parser.
+    """
+    parser = add_parser(name, **texts)
     parser.add_argument("base", metavar="BASE.iso", help="a CoreOS live ISO; it is only read")
+    if writes:
+        parser.add_argument(
+            "-o", "--output", required=True, metavar="FILE", help="output file; - is standard output"
+        )
+        parser.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
+    parser.set_defaults(run=run)
+    return parser
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """Declare where the result goes."""
-    parser.add_argument(
-        "-o", "--output", required=True, metavar="FILE", help="where to write; - is standard output"
-    )
-    parser.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it is there")
-
-
-def end_in_order() -> None:
-    """Let the signals that end a process remove what is half written first."""
+def exit_on_signals() -> None:
+    """Let SIGHUP and SIGTERM raise SystemExit, so that temporary files are removed."""
     for number in (signal.SIGHUP, signal.SIGTERM):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup has it ignored
-            signal.signal(number, _end)
+            signal.signal(number, _exit)
+
+
+def _exit(number: int, _frame: object) -> None:
+    sys.exit(STATUS_OF_SIGNALS + number)
 
 
 @contextmanager
-def signals_interrupt(interrupt: Callable[[], None]) -> Iterator[None]:
-    """Let signals end a block by its own means, and then the command as ever.
+def interrupt_on_signals(interrupt: Callable[[], None]) -> Iterator[None]:
+    """Let signals interrupt a block that runs a child process; they are raised again when it has ended.
 
-    An exception out of a signal could come when a program is started, and nobody could end it any more.
+    An exception raised by a handler while the child is started would leave it running.
 
     Args:
         interrupt: makes the block end.
     """
-    came: list[int] = []
+    received: list[int] = []
 
-    def note(number: int, _frame: object) -> None:
-        came.append(number)
+    def handle(number: int, _frame: object) -> None:
+        received.append(number)
         interrupt()
 
     before = {
-        number: signal.signal(number, note)
+        number: signal.signal(number, handle)
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
         if signal.getsignal(number) is not signal.SIG_IGN
     }
@@ -61,9 +81,10 @@ def signals_interrupt(interrupt: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if came:
-            signal.raise_signal(signal.Signals(came[0]))
+        if received:
+            signal.raise_signal(signal.Signals(received[0]))
 
 
-def _end(number: int, _frame: object) -> None:
-    sys.exit(STATUS_OF_SIGNALS + number)
+def printable(text: str) -> str:
+    """Escape control characters."""
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)

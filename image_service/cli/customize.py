@@ -1,4 +1,4 @@
-"""``image-service customize``: the image that the service would send, without the service."""
+"""``image-service customize``: writes the image that the service would send."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.cli.base import open_base
-from image_service.cli.command import add_base, add_output, end_in_order
+from image_service.cli.command import add_file_command, exit_on_signals
 from image_service.cli.minimal import minimal_image
 from image_service.cli.output import choose_output
 from image_service.coreos.ignition import check_ignition
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 examples:
-  image-service customize live.iso --ignition config.ign -o customised.iso
+  image-service customize live.iso --ignition config.ign -o customized.iso
   image-service customize live.iso --karg-append console=ttyS0 --karg-delete quiet -o serial.iso
   image-service customize live.iso --ignition config.ign --minimal \\
       --rootfs-url http://192.0.2.1/rootfs.img -o minimal.iso
@@ -44,40 +44,37 @@ examples:
 
 
 def add(add_parser: AddParser) -> None:
-    """Declare the command.
-
-    Args:
-        add_parser: makes its parser.
-    """
-    parser = add_parser(
+    """Declare the command."""
+    parser = add_file_command(
+        add_parser,
         "customize",
-        help="make a customised ISO",
+        run,
+        writes=True,
+        help="make a customized ISO",
         description="Write what the service would send: a base image with a customization laid over it.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_base(parser)
+    parser.set_defaults(refuse=parser.error)
     parser.add_argument(
         "--ignition", metavar="FILE", help="the Ignition config of the live system, version 3"
     )
     _add_kernel_arguments(parser)
     parser.add_argument(
-        "--ramdisk", metavar="FILE", help="an archive that is unpacked over the initrd, behind the config"
+        "--ramdisk", metavar="FILE", help="an archive that is unpacked over the initrd, after the config"
     )
     _add_minimal(parser)
     parser.add_argument(
         "--reset",
         action="store_true",
-        help="overwrite what the base was customised with, which is refused else",
+        help="remove an existing customization of the base, which is otherwise refused",
     )
-    add_output(parser)
-    parser.set_defaults(run=run, refuse=parser.error)
 
 
 def _add_kernel_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "kernel arguments",
-        "of the live system, each any number of times; first all are deleted, then appended, then replaced",
+        "of the live system; repeatable; deletions apply first, then additions, then replacements",
     )
     for operation, metavar in (
         (Operation.APPEND, "ARG"),
@@ -105,7 +102,7 @@ def _add_minimal(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--nmstate",
         action="store_true",
-        help="bring nmstatectl from the rootfs into the initrd, for a --ramdisk with static networks from"
+        help="copy nmstatectl from the rootfs into the initrd, for a --ramdisk with static networks from"
         " OpenShift 4.18 on; runs xorriso",
     )
 
@@ -120,35 +117,33 @@ def _parse_kernel_argument(operation: Operation, value: str) -> KernelArgument:
 
 
 def _parse_url(url: str) -> str:
-    """What is quoted or has blanks would be several kernel arguments, or none."""
+    """Refuse a URL that would not be one kernel argument."""
     try:
         check_argument(KernelArgument(Operation.APPEND, url))
     except KernelArgumentInvalid as error:
         raise argparse.ArgumentTypeError(error.detail.replace("a kernel argument", "the URL")) from None
     if not {" ", '"'}.isdisjoint(url):
-        raise argparse.ArgumentTypeError("the URL has a blank or a double quote")
+        raise argparse.ArgumentTypeError("the URL contains a blank or a double quote")
     return url
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write a customised image.
-
-    Args:
-        options: as declared.
-
-    Returns:
-        exit status.
-
-    Raises:
-        ImageServiceError: base image and customization are not what they must be, or do not go together.
-        OSError: a file cannot be read or written.
-    """
+    """Write a customized image."""
     _check_usage(options)
-    end_in_order()
-    customization = _read_customization(options)
+    exit_on_signals()
+    customization = Customization(
+        ignition=_read_ignition(options.ignition) if options.ignition else b"",
+        kernel_arguments=tuple(options.kernel_arguments),
+        modified=None,
+        ramdisk=_read_ramdisk(options.ramdisk) if options.ramdisk else None,
+    )
     with open_base(options.base) as base:
         output = choose_output(options.output, base.file, force=options.force)
-        _check_base(base, reset=options.reset)
+        if base.layout.customized and not options.reset:
+            raise BaseImageError(
+                f"{options.base} is already customized: {base.layout.customized};"
+                " use the pristine image, or --reset"
+            )
         with _compose(base, customization, options, output.directory) as image:
             output.write(image.extents)
     return 0
@@ -164,33 +159,16 @@ def _compose(
 
 
 def _check_usage(options: argparse.Namespace) -> None:
-    """Refuse options that mean nothing together, as ``argparse`` refuses others."""
+    """Refuse combinations of options that ``argparse`` cannot express."""
     if options.minimal != bool(options.rootfs_url):
-        options.refuse("--minimal and --rootfs-url go together")
+        options.refuse("--minimal requires --rootfs-url, and the other way round")
     if options.nmstate and not options.minimal:
-        options.refuse("--nmstate goes with --minimal")
+        options.refuse("--nmstate requires --minimal")
     if options.reset and options.minimal:
-        options.refuse("--reset does not go with --minimal, which is made of a pristine ISO only")
+        options.refuse("--reset cannot be used with --minimal, which requires a pristine ISO")
     customizations = (options.ignition, options.kernel_arguments, options.ramdisk, options.minimal)
     if not any((*customizations, options.reset)):
-        options.refuse("there is nothing to customise: give --ignition, --karg-…, --ramdisk or --minimal")
-
-
-def _check_base(base: BaseImage, *, reset: bool) -> None:
-    if base.layout.customized and not reset:
-        raise BaseImageError(
-            f"{base.file.path} was customised before: {base.layout.customized};"
-            " take the pristine image, or --reset"
-        )
-
-
-def _read_customization(options: argparse.Namespace) -> Customization:
-    return Customization(
-        ignition=_read_ignition(options.ignition) if options.ignition else b"",
-        kernel_arguments=tuple(options.kernel_arguments),
-        modified=None,
-        ramdisk=_read_ramdisk(options.ramdisk) if options.ramdisk else None,
-    )
+        options.refuse("nothing to customize; use --ignition, --karg-…, --ramdisk, --minimal or --reset")
 
 
 def _read_ignition(path: str) -> bytes:
@@ -205,5 +183,5 @@ def _read_ignition(path: str) -> bytes:
 def _read_ramdisk(path: str) -> bytes:
     ramdisk = Path(path).read_bytes()
     if not is_initrd(ramdisk):
-        raise Unprocessable(f"{path} is no ramdisk: it must begin as gzip, xz, zstd or newc does")
+        raise Unprocessable(f"{path} is not a ramdisk; it must be a gzip, xz, zstd or newc archive")
     return ramdisk

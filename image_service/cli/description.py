@@ -1,4 +1,4 @@
-"""What is told of a base image. The names are those of ``inspect --json``: programs rely on them."""
+"""The description of a base image. Its names are those of ``inspect --json``, which programs rely on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.cli.base import UNKNOWN, with_true_minimal
+from image_service.cli.base import UNKNOWN, with_checked_minimal
 from image_service.coreos.json_file import read_json_object
 from image_service.coreos.live_iso import BootFiles  # noqa: TC001 - attrs resolves annotations at run time
 from image_service.errors import BaseImageError
@@ -25,7 +25,7 @@ _PRISTINE_ONLY = "only a pristine ISO makes its minimal one"
 
 @attrs.frozen
 class EmbeddedFile:
-    """A file that a customization brings: its name in the initrd, and its bytes."""
+    """A file in an archive: its name in the initrd, and its bytes."""
 
     name: str
     size: int
@@ -33,13 +33,13 @@ class EmbeddedFile:
 
 @attrs.frozen
 class InitrdArea:
-    """Room for archives of the initrd.
+    """An embed area for archives that are unpacked over the initrd.
 
     Args:
         offset: bytes from the start of the ISO.
         length: bytes.
-        members: the regular files in it; what they hold may be secret and is not told.
-        unreadable: why they are not known; None: they are.
+        members: the regular files in it; their content may be secret and is not described.
+        unreadable: why they cannot be read; None: they can.
     """
 
     offset: int
@@ -49,14 +49,14 @@ class InitrdArea:
 
 
 @attrs.frozen
-class Arguments:
+class DescribedArguments:
     """The kernel arguments.
 
     Args:
-        default: those that the ISO came with.
-        current: those that it has.
-        capacity: bytes that they may have.
-        areas: where they are; each ends with one byte more than the capacity.
+        default: those of the pristine ISO.
+        current: those of this ISO.
+        capacity: bytes that they may take.
+        areas: embed areas, each one byte larger than the capacity.
     """
 
     default: str
@@ -66,8 +66,8 @@ class Arguments:
 
 
 @attrs.frozen
-class Minimal:
-    """The minimal ISO that is in the full one: its bytes, and its SHA-256 before customization."""
+class DescribedMinimalIso:
+    """The minimal ISO that the recipe makes: its bytes, and its SHA-256 before customization."""
 
     size: int
     sha256: str
@@ -75,21 +75,21 @@ class Minimal:
 
 @attrs.frozen
 class Description:
-    """What is told of a base image.
+    """The description of a base image.
 
     Args:
         volume_id: ISO 9660 volume identifier.
-        created: ISO 8601; None: the ISO does not say.
+        created: ISO 8601; None: unknown.
         size: bytes of the file.
-        architecture: RPM architecture name; None: nothing tells.
-        customized: why it is not as its builder made it; None: it is.
+        architecture: RPM architecture name; None: unknown.
+        customized: why it is not pristine; None: it is.
         ignition_area: where an Ignition config goes.
-        ramdisk_area: where a ramdisk goes, in derived minimal ISOs; None: behind the config.
-        kernel_arguments: None: it takes none.
-        boot_files: by what they are; None for each that it has not.
-        minimal_iso: None: there is none, but one may be derived where there is a rootfs.
-        no_minimal_iso: why; None where there is one.
-        features: coreos/features.json; None: it has none that can be read.
+        ramdisk_area: where a ramdisk goes, in derived minimal ISOs; None: after the config.
+        kernel_arguments: None: the ISO has no embed areas for them.
+        boot_files: by their kind; None for each that it lacks.
+        minimal_iso: None: it has no usable recipe; one may be derived if there is a rootfs.
+        no_minimal_iso: why; None if there is one.
+        features: coreos/features.json; None: it has no valid one.
     """
 
     volume_id: str
@@ -99,21 +99,15 @@ class Description:
     customized: str | None
     ignition_area: InitrdArea
     ramdisk_area: InitrdArea | None
-    kernel_arguments: Arguments | None
+    kernel_arguments: DescribedArguments | None
     boot_files: BootFiles
-    minimal_iso: Minimal | None
+    minimal_iso: DescribedMinimalIso | None
     no_minimal_iso: str | None
     features: dict[str, object] | None
 
 
 def describe(base: BaseImage) -> Description:
-    """Describe a base image.
-
-    Args:
-        base: open.
-
-    Returns:
-        all that is told of it.
+    """Describe an open base image.
 
     Raises:
         BaseImageError: it became shorter.
@@ -121,7 +115,7 @@ def describe(base: BaseImage) -> Description:
     """
     read_at = base.file.read_at
     customized = base.layout.customized
-    layout = base.layout if customized else with_true_minimal(base).layout
+    layout = base.layout if customized else with_checked_minimal(base).layout
     minimal = None if customized else layout.minimal
     return Description(
         volume_id=layout.volume_id,
@@ -133,7 +127,7 @@ def describe(base: BaseImage) -> Description:
         ramdisk_area=_initrd_area(read_at, layout.ramdisk) if layout.ramdisk else None,
         kernel_arguments=_arguments(read_at, layout),
         boot_files=layout.files,
-        minimal_iso=Minimal(minimal.size, minimal.sha256) if minimal else None,
+        minimal_iso=DescribedMinimalIso(minimal.size, minimal.sha256) if minimal else None,
         no_minimal_iso=_PRISTINE_ONLY if customized else layout.no_minimal or None,
         features=_features(read_at, layout.size),
     )
@@ -148,12 +142,12 @@ def _initrd_area(read_at: ReadAt, area: EmbedArea) -> InitrdArea:
     return InitrdArea(area.offset, area.length, files, None)
 
 
-def _arguments(read_at: ReadAt, layout: LiveIso) -> Arguments | None:
+def _arguments(read_at: ReadAt, layout: LiveIso) -> DescribedArguments | None:
     areas = layout.kernel_arguments
     if areas is None:
         return None
     places = tuple(IsoFile(span.name, span.offset, span.length) for span in areas.spans)
-    return Arguments(areas.default.strip(), areas.read(read_at), areas.size - 1, places)
+    return DescribedArguments(areas.default.strip(), areas.read(read_at), areas.size - 1, places)
 
 
 def _features(read_at: ReadAt, size: int) -> dict[str, object] | None:

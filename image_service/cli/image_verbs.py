@@ -1,4 +1,4 @@
-"""What ``image-service images`` does."""
+"""The verbs of ``image-service images``."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from image_service.catalog.lifecycle.signature import KeyRing
 from image_service.catalog.lifecycle.status import render_statuses
 from image_service.catalog.storage.data_dir import DataDir
 from image_service.catalog.storage.inventory import list_stored_images
-from image_service.cli.command import end_in_order
-from image_service.cli.progress import Progress
-from image_service.cli.table import printable, render_table
+from image_service.cli.command import EXIT_FAILURE, exit_on_signals, printable
+from image_service.cli.progress import ProgressBar
 from image_service.concurrency.interruption import Interruption
 from image_service.errors import ImageServiceError, Unavailable
 from image_service.settings.settings import Settings
@@ -36,111 +35,92 @@ if TYPE_CHECKING:
     from image_service.images.base import BaseImage
     from image_service.settings.os_images import OsImage
 
-EXIT_FAILURE = 1
-MAX_ANSWER_BYTES = 16 * 1024 * 1024
+MAX_RESPONSE_BYTES = 16 * 1024 * 1024
 STALL_SECONDS = 10.0
 _MIB = 1024 * 1024
 _COLUMNS = ("version", "cpu_architecture", "type", "state", "progress", "sha256", "reason")
 
 
 def run_list(options: argparse.Namespace) -> int:
-    """Tell how far each image is.
-
-    Args:
-        options: as declared.
-
-    Returns:
-        exit status.
+    """Print the state of each image.
 
     Raises:
-        ImageServiceError: the service does not answer, or the environment makes no configuration.
+        ImageServiceError: the service does not respond, or the configuration is not valid.
     """
     if options.url:
-        document = _ask(options.url, options.ca_file)
+        client = OriginClient(trusted_authorities(options.ca_file), STALL_SECONDS)
+        with client.fetch(f"{options.url.rstrip('/')}/images", {}, Interruption()) as response:
+            document = response.read_all(MAX_RESPONSE_BYTES)
     else:
         settings = _settings()
-        document = render_statuses(_holdings(settings))
+        document = render_statuses(_stored_images(settings))
     if options.json:
         sys.stdout.write(document.decode())
         return 0
-    sys.stdout.write(render_table(_COLUMNS, _rows(document)))
+    lines = [[column.upper().replace("_", " ") for column in _COLUMNS]]
+    lines += [[printable(row[column]) for column in _COLUMNS] for row in _rows(document)]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    for cells in lines:
+        print("  ".join(map(str.ljust, cells, widths)).rstrip())  # noqa: T201
     return 0
 
 
 def run_verify(options: argparse.Namespace) -> int:
-    """Read all of what is there, and change nothing.
-
-    Args:
-        options: as declared.
-
-    Returns:
-        exit status: whether all is as it should be.
-    """
+    """Read every byte of the stored images, and change nothing."""
     settings = _settings()
     keys = _keys(settings)
 
     def verify(entry: OsImage) -> str:
         path = entry.local_path or settings.storage.data_dir / entry.file_name
-        with TemporaryDirectory() as scratch:  # what is remembered of it is not believed
+        with TemporaryDirectory() as scratch:  # a stored digest is not trusted
             return _close(open_base_image(entry, path, Path(scratch) / "sidecar", Interruption(), keys))
 
-    held = [status for status in _holdings(settings) if status.size]
-    known = [attrs.evolve(each.entry, sha256=each.entry.sha256 or each.sha256) for each in held]
-    return _do(verify, known, options.versions)
+    entries = [
+        attrs.evolve(status.entry, sha256=status.entry.sha256 or status.sha256)
+        for status in _stored_images(settings)
+        if status.size
+    ]
+    return _run_each(verify, entries, options.versions)
 
 
 def run_fetch(options: argparse.Namespace) -> int:
-    """Fetch what is configured and not there.
-
-    Args:
-        options: as declared.
-
-    Returns:
-        exit status: whether all is there.
-    """
-    end_in_order()
+    """Fetch the configured images that are absent."""
+    exit_on_signals()
     settings = _settings()
     data_dir = DataDir(
         settings.storage.data_dir, settings.storage.retention_seconds, settings.storage.max_bytes
     )
-    fetch = Downloader(OriginClient.from_settings(settings.download, settings.source_urls)).download
-    fetcher = ImageFetcher(data_dir, fetch, Interruption(), _keys(settings))
+    downloader = Downloader(OriginClient.from_settings(settings.download, settings.source_urls))
+    fetcher = ImageFetcher(data_dir, downloader.download, Interruption(), _keys(settings))
 
-    def obtain(entry: OsImage) -> str:
-        with ExitStack() as shown:
-            fetcher.fetch_if_absent(entry, _Transfer(shown))
+    def fetch(entry: OsImage) -> str:
+        with ExitStack() as stack:
+            fetcher.fetch_if_absent(entry, _DownloadProgress(stack))
         return _close(fetcher.open(entry))
 
     data_dir.open()
     try:
-        return _do(obtain, settings.catalog.images, options.versions)
+        return _run_each(fetch, settings.catalog.images, options.versions)
     finally:
         data_dir.close()
 
 
 def run_remove(options: argparse.Namespace) -> int:
-    """Remove what was fetched here.
-
-    Args:
-        options: as declared.
-
-    Returns:
-        exit status: whether all of it is gone.
-    """
+    """Remove fetched images."""
     settings = _settings()
     data_dir = DataDir(settings.storage.data_dir)
 
     def remove(entry: OsImage) -> str:
         for name in (entry.file_name, *derived_names(entry.version, entry.cpu_architecture)):
             if not data_dir.remove_image(name):
-                raise Unavailable(f"{name} stays: it was not fetched here, or somebody is at work on it")
+                raise Unavailable(f"{name} not removed: not managed here, or in use")
         return "removed"
 
-    return _do(remove, [status.entry for status in _holdings(settings)], options.versions)
+    return _run_each(remove, [status.entry for status in _stored_images(settings)], options.versions)
 
 
 def _settings() -> Settings:
-    # As if standing alone: nobody is asked about infra-envs.
+    # Standalone: the settings of assisted-service are not required.
     return Settings.from_environment(os.environ, standalone=True)
 
 
@@ -148,63 +128,55 @@ def _keys(settings: Settings) -> KeyRing | None:
     return KeyRing.read(settings.catalog.signing_keys) if settings.catalog.signing_keys else None
 
 
-def _holdings(settings: Settings) -> tuple[ImageStatus, ...]:
+def _stored_images(settings: Settings) -> tuple[ImageStatus, ...]:
     return list_stored_images(settings.storage.data_dir, settings.catalog.images)
 
 
 def _close(base: BaseImage) -> str:
-    os.close(base.file.descriptor)
+    base.file.close()
     return f"SHA-256 {base.sha256}"
 
 
-def _do(work: Callable[[OsImage], str], entries: Sequence[OsImage], versions: Sequence[str]) -> int:
-    """Do something with each image, or with those of some versions; one that fails keeps no other from it."""
-    absent = set(versions) - {entry.version for entry in entries}
-    for version in sorted(absent):
+def _run_each(work: Callable[[OsImage], str], entries: Sequence[OsImage], versions: Sequence[str]) -> int:
+    """Run `work` on each image, or those of some versions; print its result or failure; return a status."""
+    failed = sorted(set(versions) - {entry.version for entry in entries})
+    for version in failed:
         print(f"{printable(version)}: there is no such image", file=sys.stderr)  # noqa: T201
-    done = [_is_done(work, entry) for entry in entries if not versions or entry.version in versions]
-    return 0 if all(done) and not absent else EXIT_FAILURE
+    for entry in entries:
+        if versions and entry.version not in versions:
+            continue
+        try:
+            result = work(entry)
+        except (ImageServiceError, OSError) as error:
+            reason = error.detail if isinstance(error, ImageServiceError) else error.strerror or str(error)
+            print(f"{entry.file_name}: {printable(reason)}", file=sys.stderr)  # noqa: T201
+            failed.append(entry.version)
+        else:
+            print(f"{entry.file_name}: {result}")  # noqa: T201
+    return EXIT_FAILURE if failed else 0
 
 
-def _is_done(work: Callable[[OsImage], str], entry: OsImage) -> bool:
-    try:
-        told = work(entry)
-    except (ImageServiceError, OSError) as error:
-        reason = error.detail if isinstance(error, ImageServiceError) else error.strerror or str(error)
-        print(f"{entry.file_name}: {printable(reason)}", file=sys.stderr)  # noqa: T201
-        return False
-    print(f"{entry.file_name}: {told}")  # noqa: T201
-    return True
+class _DownloadProgress:
+    """Shows a progress bar once the size is known."""
 
-
-class _Transfer:
-    """Shows how far a download is, once it is known how far it goes."""
-
-    def __init__(self, shown: ExitStack) -> None:
-        self._shown = shown
-        self._progress: Progress | None = None
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._bar: ProgressBar | None = None
         self._done = 0
 
     def __call__(self, done: int, total: int | None) -> None:
-        if self._progress is None and total:
-            self._progress = self._shown.enter_context(Progress(total))
-        if self._progress is not None:
-            self._progress.advance(done - self._done)
+        if self._bar is None and total:
+            self._bar = self._stack.enter_context(ProgressBar(total))
+        if self._bar is not None:
+            self._bar.advance(done - self._done)
             self._done = done
-
-
-def _ask(url: str, ca_file: Path | None) -> bytes:
-    """Ask a running service."""
-    client = OriginClient(trusted_authorities(ca_file), STALL_SECONDS)
-    with client.fetch(f"{url.rstrip('/')}/images", {}, Interruption()) as response:
-        return response.read_all(MAX_ANSWER_BYTES)
 
 
 def _rows(document: bytes) -> list[dict[str, str]]:
     try:
         return [_row(image) for image in json.loads(document)["images"]]
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise Unavailable("the answer is not that of an image service") from None
+        raise Unavailable("the response is not that of an image service") from None
 
 
 def _row(image: Mapping[str, Any]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""``image-service images``: the base images of a running service, or of its data directory."""
+"""The arguments of ``image-service images``: the base images of a service, or of its data directory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ if TYPE_CHECKING:
 
 
 def add(add_parser: AddParser) -> None:
-    """Declare the command.
-
-    Args:
-        add_parser: makes its parser.
-    """
+    """Declare the command."""
     parser = add_parser(
         "images",
         help="list, verify, fetch or remove base images",
@@ -24,15 +20,15 @@ def add(add_parser: AddParser) -> None:
         " configure them; or list those of a running service.",
     )
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    listing = verbs.add_parser("list", help="tell how far each is", allow_abbrev=False)
-    listing.add_argument("--url", help="base URL of a running service; else DATA_DIR is looked at")
-    listing.add_argument("--ca-file", type=Path, help="PEM file of authorities to trust beside the system's")
-    listing.add_argument("--json", action="store_true", help="for programs")
+    listing = verbs.add_parser("list", help="show the state of each", allow_abbrev=False)
+    listing.add_argument("--url", help="base URL of a running service; default: read DATA_DIR")
+    listing.add_argument("--ca-file", type=Path, help="PEM file of certificate authorities to trust too")
+    listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(run=run, verb="list")
     for name, count, text in (
-        ("verify", "*", "read every byte, and tell what is not as it should be"),
-        ("fetch", "*", "fetch what is configured and not there, and verify it"),
-        ("remove", "+", "remove what was fetched, with all that belongs to it"),
+        ("verify", "*", "read every byte, and report what is wrong"),
+        ("fetch", "*", "fetch the configured images that are absent, and verify them"),
+        ("remove", "+", "remove fetched images, and the files derived from them"),
     ):
         verb = verbs.add_parser(name, help=text, allow_abbrev=False)
         verb.add_argument("versions", nargs=count, metavar="VERSION", help="OS build")
@@ -40,19 +36,8 @@ def add(add_parser: AddParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what is to be done.
-
-    Args:
-        options: as declared.
-
-    Returns:
-        exit status.
-
-    Raises:
-        ImageServiceError: nothing could be done; says why.
-        OSError: same.
-    """
-    # Imported late: other commands need none of what comes with it.
+    """Run the verb."""
+    # Imported here because no other command needs them.
     from image_service.cli.image_verbs import VERBS  # noqa: PLC0415
 
     return VERBS[options.verb](options)

@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from image_service.cli.command import end_in_order
+from image_service.cli.command import exit_on_signals
 from image_service.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -111,5 +111,5 @@ def run(options: argparse.Namespace) -> int:
         ) from None
     from twisted.internet import reactor  # noqa: PLC0415, TID251 - an entry point
 
-    end_in_order()
+    exit_on_signals()
     return run_command(options, os.environ.get("STANDALONE_TOKEN"), reactor)

@@ -1,4 +1,4 @@
-"""Where a result goes: to a file, which is there whole or not at all, or to standard output."""
+"""Writes a result to a file, which appears when it is complete, or to standard output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.cli.progress import Progress
+from image_service.cli.progress import ProgressBar
 from image_service.errors import BaseImageError
 from image_service.files.atomic import atomic_target
 from image_service.images.extents import FileExtent, Literal
@@ -30,88 +30,76 @@ _CHUNK = 4 * 1024 * 1024
 
 @attrs.frozen
 class Output:
-    """Where to write.
+    """The target of a result.
 
     Args:
-        path: a file that may be made or replaced; None: standard output.
+        path: a file to create or replace; None: standard output.
     """
 
     path: Path | None
 
     @property
     def directory(self) -> Path:
-        """Where there is room for what it is made of."""
+        """For temporary files as large as the result."""
         return self.path.parent if self.path else Path(gettempdir())
 
     def write(self, extents: ExtentMap) -> None:
-        """Write all bytes, and show on a terminal how far it is.
-
-        Args:
-            extents: the bytes.
+        """Write all bytes, and show the progress on a terminal.
 
         Raises:
-            BaseImageError: a file that they come from cannot be read, or became shorter.
-            OSError: they cannot be written; then nothing of them is there.
+            BaseImageError: an extent's file cannot be read, or became shorter.
+            OSError: the target cannot be written; no file is left.
         """
         try:
-            with Progress(extents.size) as progress:
-                self._write(extents, progress)
+            if self.path is None:
+                _write(extents, sys.stdout.fileno())
+                return
+            with atomic_target(self.path) as temporary, temporary.open("xb", buffering=0) as file:
+                _write(extents, file.fileno())
         except OSError as error:
-            error.filename = str(self.path or "standard output")  # not a temporary one, nor none
+            error.filename = str(self.path or "standard output")  # not the temporary file's
             raise
-
-    def _write(self, extents: ExtentMap, progress: Progress) -> None:
-        if self.path is None:
-            _write(extents, sys.stdout.fileno(), progress)
-            return
-        with atomic_target(self.path) as temporary, temporary.open("xb", buffering=0) as file:
-            _write(extents, file.fileno(), progress)
 
 
 def choose_output(name: str, base: BaseFile, *, force: bool) -> Output:
-    """Refuse to write where something would be lost.
+    """Return where to write; refuse to overwrite the base image, or a file without `force`.
 
     Args:
         name: of a file; - is standard output.
-        base: what is read.
-        force: whether a file that is there may be replaced.
-
-    Returns:
-        where to write.
+        base: the base image.
+        force: True to replace an existing file.
 
     Raises:
-        OSError: not there.
+        OSError: the output is refused.
     """
     if name == _STANDARD_OUTPUT:
         if sys.stdout.isatty():
             raise OSError(errno.EINVAL, "standard output is a terminal, which takes no binary data")
         return Output(None)
-    path = Path(name).resolve()  # what a symlink leads to is replaced, not the symlink
+    path = Path(name).resolve()  # the target of a symlink is replaced, not the symlink
     with suppress(FileNotFoundError):
-        _check_existing(path.stat(), name, base, force=force)
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "exists and is not a regular file; -o - writes to anything", name)
+        if os.path.samestat(status, os.fstat(base.descriptor)):
+            raise FileExistsError(errno.EEXIST, "is the base image itself", name)
+        if not force:
+            raise FileExistsError(errno.EEXIST, "exists; --force overwrites it", name)
     return Output(path)
 
 
-def _check_existing(status: os.stat_result, name: str, base: BaseFile, *, force: bool) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "is there and no regular file; -o - writes to anything", name)
-    if os.path.samestat(status, os.fstat(base.descriptor)):
-        raise FileExistsError(errno.EEXIST, "is the base image itself", name)
-    if not force:
-        raise FileExistsError(errno.EEXIST, "is there already; --force overwrites it", name)
-
-
-def _write(extents: ExtentMap, target: int, progress: Progress) -> None:
-    for extent in extents.extents:
-        for written in _write_extent(extent, target):
-            progress.advance(written)
+def _write(extents: ExtentMap, target: int) -> None:
+    with ProgressBar(extents.size) as progress:
+        for extent in extents.extents:
+            for written in _write_extent(extent, target):
+                progress.advance(written)
 
 
 def _write_extent(extent: Extent, target: int) -> Iterator[int]:
-    """Write an extent in chunks, and tell the length of each.
+    """Write an extent in chunks, and yield the length of each.
 
-    Of a file they end where the file has multiples of a chunk: file systems that can share blocks
-    between files do so from one block's beginning to another's.
+    Chunks of a file end at multiples of the chunk size in the file: file systems that share blocks
+    between files can share whole blocks only.
     """
     offset = extent.offset if isinstance(extent, FileExtent) else 0
     position, stop = offset, offset + extent.length
@@ -131,10 +119,8 @@ def _write_chunk(chunk: Extent, target: int) -> int:
 
 def _copy(chunk: FileExtent, target: int) -> int:
     """Write at least one byte of a chunk."""
-    with (
-        suppress(OSError),
-        chunk.file.hold(chunk.offset, chunk.length),
-    ):  # whatever it cannot do, or not with a pipe; what is really wrong shows below
+    # Not all file systems and targets support it; a real error shows below.
+    with suppress(OSError), chunk.file.hold(chunk.offset, chunk.length):
         copied = os.copy_file_range(chunk.file.descriptor, target, chunk.length, chunk.offset)
         if copied:
             return copied

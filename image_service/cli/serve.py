@@ -1,4 +1,4 @@
-"""``image-service serve``: the service, as a service manager or a container wants it."""
+"""``image-service serve``: the service in the foreground, for a service manager or a container."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ EXIT_CONFIGURATION = 78  # EX_CONFIG of sysexits.h: a restart will not help
 
 
 def add(add_parser: AddParser) -> None:
-    """Declare the command.
-
-    Args:
-        add_parser: makes its parser.
-    """
+    """Declare the command."""
     parser = add_parser(
         "serve",
         help="serve images",
@@ -36,22 +32,15 @@ def add(add_parser: AddParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the twistd plugin in the foreground, without a pid file, with this service's log.
-
-    Args:
-        options: ``standalone``.
-
-    Returns:
-        exit status; 0 on SIGTERM.
-    """
-    # Until the reactor runs and ends well by itself; as a container's first process we would ignore it else.
+    """Run the twistd plugin in the foreground, without a pid file, with this service's log."""
+    # Until the reactor handles the signal; a container's first process would ignore it otherwise.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         Settings.from_environment(os.environ, standalone=options.standalone)
     except ConfigurationError as error:
         print(f"image-service: the configuration is not valid:\n{error.detail}", file=sys.stderr)  # noqa: T201
         return EXIT_CONFIGURATION
-    # Imported late: they install the reactor.
+    # Imported here because they install the reactor.
     from twisted.scripts._twistd_unix import ServerOptions  # noqa: PLC0415
     from twisted.scripts.twistd import runApp  # noqa: PLC0415
 

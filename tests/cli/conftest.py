@@ -1,4 +1,4 @@
-"""Running the console script in this process, and what it is run on."""
+"""Runs the console script in this process, on files of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Ran:
-    """What a command left behind."""
+    """The result of a command."""
 
     status: int
     output: bytes
@@ -30,7 +30,7 @@ Run: TypeAlias = "Callable[..., Ran]"
 
 @pytest.fixture
 def run(capfdbinary: pytest.CaptureFixture[bytes]) -> Iterator[Run]:
-    """Run a command line in this process, whose signals are put back."""
+    """Run a command line in this process, and restore its signal handlers."""
     handled = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
 
     def run_here(*arguments: object) -> Ran:
@@ -63,7 +63,7 @@ def base(tmp_path: Path, live_iso: bytes) -> Path:
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """Where the result is to be, alone in its directory too."""
+    """The path of the result, alone in its directory too."""
     path = tmp_path / "out" / "out.iso"
     path.parent.mkdir()
     return path

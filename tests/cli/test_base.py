@@ -18,7 +18,7 @@ MINIMAL = ("--minimal", "--rootfs-url", "http://192.0.2.1/rootfs.img")
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to(os.devnull)])
-def test_what_is_no_file_is_refused_without_waiting(
+def test_base_that_is_no_regular_file_is_refused_without_blocking(
     run: Run, tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
     path = tmp_path / "base.iso"
@@ -27,13 +27,13 @@ def test_what_is_no_file_is_refused_without_waiting(
     assert (refused.status, refused.errors) == (1, f"image-service: {path} is not a regular file\n")
 
 
-def test_a_file_that_is_not_there_is_named(run: Run, tmp_path: Path) -> None:
+def test_missing_base_is_named(run: Run, tmp_path: Path) -> None:
     refused = run("inspect", tmp_path / "base.iso")
     assert refused.status == 1
     assert refused.errors == f"image-service: {tmp_path}/base.iso: No such file or directory\n"
 
 
-def test_what_is_no_iso_is_refused_by_name(run: Run, tmp_path: Path) -> None:
+def test_base_that_is_no_iso_is_named(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "base.iso"
     path.write_bytes(b"hello")
     refused = run("inspect", path)
@@ -41,7 +41,7 @@ def test_what_is_no_iso_is_refused_by_name(run: Run, tmp_path: Path) -> None:
     assert refused.errors.startswith(f"image-service: {path}: not an ISO 9660 image")
 
 
-def test_no_descriptor_stays_open(run: Run, base: Path, out: Path) -> None:
+def test_no_descriptor_leaks(run: Run, base: Path, out: Path) -> None:
     before = descriptors()
     assert run("customize", base, *MINIMAL, "-o", out).status == 0
     assert run("extract", base, "kernel", "-o", out).status == 1
@@ -51,7 +51,7 @@ def test_no_descriptor_stays_open(run: Run, base: Path, out: Path) -> None:
 
 
 @pytest.mark.acceptance
-def test_none_of_a_derivation_either(run: Run, base: Path, out: Path) -> None:
+def test_no_descriptor_of_a_derivation_leaks(run: Run, base: Path, out: Path) -> None:
     full_isos.x86_64(base)
     before = descriptors()
     assert run("customize", base, *MINIMAL, "-o", out).status == 0

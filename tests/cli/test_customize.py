@@ -86,7 +86,7 @@ def options(directory: Path, customization: Customization) -> list[str]:
 
 @pytest.mark.parametrize("ramdisk", [None, RAMDISK], ids=["", "ramdisk"])
 @pytest.mark.parametrize("edits", [(), EDITS], ids=["", "kargs"])
-def test_a_full_iso_is_what_the_service_would_send(
+def test_full_iso_has_the_bytes_that_the_service_sends(
     run: Run, base: Path, out: Path, edits: tuple[KernelArgument, ...], ramdisk: bytes | None
 ) -> None:
     customization = Customization(CONFIG, edits, None, ramdisk)
@@ -97,7 +97,7 @@ def test_a_full_iso_is_what_the_service_would_send(
 
 @pytest.mark.parametrize("ramdisk", [None, RAMDISK], ids=["", "ramdisk"])
 @pytest.mark.parametrize("edits", [(), EDITS], ids=["", "kargs"])
-def test_a_minimal_iso_is_what_the_service_would_send(
+def test_minimal_iso_has_the_bytes_that_the_service_sends(
     run: Run, base: Path, out: Path, edits: tuple[KernelArgument, ...], ramdisk: bytes | None
 ) -> None:
     customization = Customization(CONFIG, edits, None, ramdisk)
@@ -106,7 +106,7 @@ def test_a_minimal_iso_is_what_the_service_would_send(
         assert out.read_bytes() == sent(spliced_minimal_canvas(image, URL), customization)
 
 
-def test_nothing_is_left_but_the_output(run: Run, base: Path, out: Path, live_iso: bytes) -> None:
+def test_only_the_output_is_written(run: Run, base: Path, out: Path, live_iso: bytes) -> None:
     ran = run("customize", base, "--karg-append", "a", "-o", out)
     assert (ran.status, ran.output, ran.errors) == (0, b"", "")
     assert list(out.parent.iterdir()) == [out]
@@ -115,7 +115,7 @@ def test_nothing_is_left_but_the_output(run: Run, base: Path, out: Path, live_is
 
 
 @pytest.mark.parametrize("told", [("--karg-append", "a=b"), MINIMAL, ("--ramdisk", "ramdisk")])
-def test_without_a_config_the_machine_is_not_told_of_one(
+def test_ignition_area_is_empty_without_a_config(
     run: Run, base: Path, out: Path, told: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(base.parent)
@@ -127,29 +127,27 @@ def test_without_a_config_the_machine_is_not_told_of_one(
     assert there == (RAMDISK if "--ramdisk" in told else b"").ljust(IGNITION_LENGTH, b"\0")
 
 
-def test_what_a_base_was_customised_with_is_overwritten_only_when_told(
-    run: Run, base: Path, out: Path, live_iso: bytes
-) -> None:
+def test_customized_base_requires_reset(run: Run, base: Path, out: Path, live_iso: bytes) -> None:
     (base.parent / "config").write_bytes(CONFIG)
-    customised = base.with_name("customised.iso")
+    customized = base.with_name("customized.iso")
     assert (
-        run("customize", base, "--ignition", base.parent / "config", *GOLDEN_EDIT, "-o", customised).status
+        run("customize", base, "--ignition", base.parent / "config", *GOLDEN_EDIT, "-o", customized).status
         == 0
     )
-    refused = run("customize", customised, "--karg-append", "a", "-o", out)
+    refused = run("customize", customized, "--karg-append", "a", "-o", out)
     assert refused.status == 1
-    assert "customised before: the Ignition area" in refused.errors
+    assert "already customized: the Ignition area" in refused.errors
     assert not out.exists()
-    assert run("customize", customised, "--reset", "-o", out).status == 0
+    assert run("customize", customized, "--reset", "-o", out).status == 0
     assert out.read_bytes() == live_iso
-    assert run("customize", customised, "--reset", "--karg-append", "a", "-o", out, "--force").status == 0
+    assert run("customize", customized, "--reset", "--karg-append", "a", "-o", out, "--force").status == 0
     kernel_arguments = json.loads(run("inspect", out, "--json").output)["kernel_arguments"]
     assert kernel_arguments["current"] == f"{KERNEL_ARGUMENTS} a"
 
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize("ramdisk", [None, LARGE_RAMDISK], ids=["", "ramdisk"])
-def test_where_there_is_no_recipe_a_minimal_iso_is_derived(
+def test_minimal_iso_without_recipe_is_derived(
     run: Run, base: Path, out: Path, ramdisk: bytes | None
 ) -> None:
     full_isos.x86_64(base)
@@ -160,7 +158,7 @@ def test_where_there_is_no_recipe_a_minimal_iso_is_derived(
 
 
 @pytest.mark.acceptance
-def test_a_derived_one_goes_to_standard_output_too(
+def test_derived_minimal_iso_is_written_to_standard_output(
     run: Run, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full_isos.x86_64(base)
@@ -174,9 +172,7 @@ def test_a_derived_one_goes_to_standard_output_too(
 
 
 @pytest.mark.acceptance
-def test_a_ramdisk_for_which_the_spliced_one_has_no_room_has_a_derived_one(
-    run: Run, base: Path, out: Path
-) -> None:
+def test_large_ramdisk_requires_a_derived_minimal_iso(run: Run, base: Path, out: Path) -> None:
     told = options(base.parent, Customization(b"", (), None, LARGE_RAMDISK))
     base.write_bytes(fixture("embed-areas-2023-07.x86_64.iso"))
     assert run("customize", base, *told, *MINIMAL, "-o", out).status == 0
@@ -196,7 +192,7 @@ def derived(base: Path, customization: Customization, openshift: str = "4.17") -
 
 
 @pytest.mark.acceptance
-def test_nmstatectl_comes_along_when_told(run: Run, base: Path, out: Path) -> None:
+def test_nmstatectl_is_added_on_request(run: Run, base: Path, out: Path) -> None:
     full_isos.x86_64(base, rootfs_with_nmstatectl(base.parent))
     customization = Customization(CONFIG, (), None, RAMDISK)
     told = options(base.parent, customization)
@@ -206,7 +202,7 @@ def test_nmstatectl_comes_along_when_told(run: Run, base: Path, out: Path) -> No
     assert "nmstate.img" in listed
 
 
-def test_nmstatectl_is_never_left_out_in_silence(run: Run, base: Path, out: Path) -> None:
+def test_missing_nmstatectl_is_an_error(run: Run, base: Path, out: Path) -> None:
     """The recipe of this base would do for all else; its rootfs is a line of text."""
     refused = run("customize", base, *MINIMAL, "--nmstate", "-o", out)
     assert (refused.status, refused.errors.count("\n")) == (1, 1)
@@ -222,14 +218,12 @@ def rootfs_with_nmstatectl(directory: Path) -> bytes:
     return write_archive([Member("root.squashfs", squashfs.read_bytes())])
 
 
-def test_a_recipe_of_what_cannot_be_customized_is_not_used(run: Run, base: Path) -> None:
+def test_recipe_of_an_iso_that_cannot_be_customized_is_not_used(run: Run, base: Path) -> None:
     base.write_bytes(add_minimal_iso(live_files(kernel_arguments="quiet")))
     assert json.loads(run("inspect", base, "--json").output)["minimal_iso"] is None
 
 
-def test_a_recipe_that_makes_something_else_is_not_used(
-    run: Run, base: Path, out: Path, live_iso: bytes
-) -> None:
+def test_recipe_with_wrong_digest_is_not_used(run: Run, base: Path, out: Path, live_iso: bytes) -> None:
     base.write_bytes(live_iso.replace(b"kernel data\n", b"kernel tada\n"))
     assert json.loads(run("inspect", base, "--json").output)["minimal_iso"] is None
     refused = run("customize", base, *MINIMAL, "-o", out)
@@ -237,7 +231,7 @@ def test_a_recipe_that_makes_something_else_is_not_used(
     assert list(out.parent.iterdir()) == []
 
 
-def test_what_is_composed_may_be_refused_with_both_numbers(run: Run, base: Path, out: Path) -> None:
+def test_too_long_kernel_arguments_are_refused_with_both_sizes(run: Run, base: Path, out: Path) -> None:
     refused = run("customize", base, "--karg-append", "a" * 2000, "-o", out)
     assert (refused.status, refused.errors.count("\n")) == (1, 1)
     assert refused.errors.startswith("image-service: the kernel arguments take ")
@@ -250,11 +244,11 @@ def test_what_is_composed_may_be_refused_with_both_numbers(run: Run, base: Path,
         ("--ignition", b'{"ignition": {"version": "2.2.0"}}', "'ignition.version' is not 3.x.y"),
         ("--ignition", b'{"ignition": ', "is not JSON"),
         ("--ignition", b"", "is not JSON"),
-        ("--ramdisk", b"hello", "is no ramdisk"),
-        ("--ramdisk", b"", "is no ramdisk"),
+        ("--ramdisk", b"hello", "is not a ramdisk"),
+        ("--ramdisk", b"", "is not a ramdisk"),
     ],
 )
-def test_a_file_that_is_not_what_it_must_be_is_named(
+def test_invalid_config_or_ramdisk_is_named(
     run: Run, base: Path, option: str, content: bytes, reason: str
 ) -> None:
     path, out = base.with_name("given"), base.with_name("out.iso")
@@ -286,9 +280,7 @@ def test_a_file_that_is_not_what_it_must_be_is_named(
         ("--ignit", "a"),
     ],
 )
-def test_options_that_mean_nothing_are_a_matter_of_usage(
-    run: Run, base: Path, out: Path, told: tuple[str, ...]
-) -> None:
+def test_invalid_options_exit_with_2(run: Run, base: Path, out: Path, told: tuple[str, ...]) -> None:
     refused = run("customize", base, *told, "-o", out)
     assert refused.status == 2
     assert "usage: image-service" in refused.errors
@@ -305,7 +297,7 @@ def golden(kind: str) -> list[tuple[str, object]]:
 
 
 @pytest.mark.parametrize(("name", "digest"), golden("kargs modify"))
-def test_kernel_arguments_are_coreos_installers(
+def test_kernel_arguments_equal_those_of_coreos_installer(
     run: Run, base: Path, out: Path, name: str, digest: str
 ) -> None:
     base.write_bytes(fixture(name))
@@ -314,7 +306,7 @@ def test_kernel_arguments_are_coreos_installers(
 
 
 @pytest.mark.parametrize(("name", "noted"), golden("extract minimal-iso --rootfs-url"))
-def test_a_minimal_iso_is_coreos_installers(
+def test_minimal_iso_equals_that_of_coreos_installer(
     run: Run, base: Path, out: Path, name: str, noted: object
 ) -> None:
     base.write_bytes(fixture(name))
@@ -326,7 +318,7 @@ def test_a_minimal_iso_is_coreos_installers(
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize("name", GOLDEN)
-def test_coreos_installer_finds_the_config_and_restores_the_base(
+def test_coreos_installer_reads_the_config_and_restores_the_base(
     run: Run, base: Path, out: Path, name: str
 ) -> None:
     base.write_bytes(fixture(name))
@@ -337,7 +329,7 @@ def test_coreos_installer_finds_the_config_and_restores_the_base(
     assert run_client("coreos-installer", "iso", "reset", "-o", "-", out) == base.read_bytes()
 
 
-def test_a_base_without_room_for_kernel_arguments_is_told(run: Run, base: Path, out: Path) -> None:
+def test_base_without_kernel_argument_areas_is_refused(run: Run, base: Path, out: Path) -> None:
     files = {name: content for name, content in live_files().items() if name != "coreos/kargs.json"}
     base.write_bytes(build_live_iso(files))
     refused = run("customize", base, "--karg-append", "a", "-o", out)

@@ -20,7 +20,7 @@ PATHS = {
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_a_file_comes_out_as_it_is(run: Run, base: Path, out: Path, name: str) -> None:
+def test_file_is_extracted_unchanged(run: Run, base: Path, out: Path, name: str) -> None:
     assert run("extract", base, name, "-o", out).status == 0
     assert out.read_bytes() == live_files()[PATHS[name]]
 
@@ -29,7 +29,7 @@ def test_a_file_comes_out_as_it_is(run: Run, base: Path, out: Path, name: str) -
 @pytest.mark.parametrize(
     "iso", ["embed-areas-2020-09.iso", "embed-areas-2023-07.x86_64.iso", "embed-areas-2023-07.s390x.iso"]
 )
-def test_the_files_are_coreos_installers(run: Run, base: Path, out: Path, iso: str) -> None:
+def test_files_equal_those_of_coreos_installer(run: Run, base: Path, out: Path, iso: str) -> None:
     base.write_bytes(fixture(iso))
     run_client("coreos-installer", "iso", "extract", "pxe", "-o", out.parent, base)
     theirs = {path.name.removeprefix("base-"): path.read_bytes() for path in out.parent.iterdir()}
@@ -37,12 +37,12 @@ def test_the_files_are_coreos_installers(run: Run, base: Path, out: Path, iso: s
     assert ours.items() <= theirs.items()  # older ones of s390x have a second kernel
 
 
-def test_a_customised_base_has_the_same_files(run: Run, base: Path, out: Path) -> None:
+def test_customized_base_has_the_same_files(run: Run, base: Path, out: Path) -> None:
     assert run("customize", base, "--karg-append", "a", "-o", out).status == 0
     assert run("extract", out, "rootfs", "-o", "-").output == live_files()["images/pxeboot/rootfs.img"]
 
 
-def test_a_file_that_is_not_there_is_named(run: Run, base: Path, out: Path) -> None:
+def test_missing_file_is_named(run: Run, base: Path, out: Path) -> None:
     files = live_files()
     del files["images/pxeboot/rootfs.img"]
     base.write_bytes(build_live_iso(files))
@@ -54,7 +54,7 @@ def test_a_file_that_is_not_there_is_named(run: Run, base: Path, out: Path) -> N
     assert not out.exists()
 
 
-def test_there_are_three(run: Run, base: Path, out: Path) -> None:
+def test_unknown_file_exits_with_2(run: Run, base: Path, out: Path) -> None:
     refused = run("extract", base, "miniso", "-o", out)
     assert refused.status == 2
     assert "usage: image-service extract" in refused.errors

@@ -1,4 +1,4 @@
-"""``image-service images``: on a directory, and against a server that answers as the service does."""
+"""``image-service images``: on a directory, and against a server that responds as the service does."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Directory:
     content: bytes
 
     def configure(self, answer: Responder, **members: str) -> None:
-        """Let an image be configured whose URL gives this answer."""
+        """Configure an image whose URL has this response."""
         self.origin.answers.clear()
         entry = {
             "version": "9.6.1",
@@ -57,8 +57,8 @@ class Directory:
         """Run a verb."""
         return self.run("images", *arguments)
 
-    def told(self) -> dict[str, object]:
-        """What is listed of the only image."""
+    def listed(self) -> dict[str, object]:
+        """The listed state of the only image."""
         document = json.loads(self.images("list", "--json").output)
         (image,) = document["images"]
         assert isinstance(image, dict)
@@ -75,9 +75,9 @@ def directory(
     return made
 
 
-def test_what_is_configured_is_fetched_verified_and_listed(directory: Directory) -> None:
+def test_configured_image_is_fetched_verified_and_listed(directory: Directory) -> None:
     digest = hashlib.sha256(directory.content).hexdigest()
-    before = directory.told()
+    before = directory.listed()
     assert (before["state"], before["reason"], before["bytes_done"]) == ("waiting", "not there", 0)
 
     fetched = directory.images("fetch")
@@ -85,14 +85,14 @@ def test_what_is_configured_is_fetched_verified_and_listed(directory: Directory)
     assert fetched.output == f"{NAME}: SHA-256 {digest}\n".encode()
     assert (directory.path / NAME).read_bytes() == directory.content
 
-    after = directory.told()
+    after = directory.listed()
     assert (after["state"], after["sha256"], after["size"]) == ("ready", digest, len(directory.content))
     assert "top-secret" not in str(after)
     assert directory.images("fetch", "9.6.1").status == 0
     assert len(directory.origin.asked) == 1
 
 
-def test_a_table_is_listed_for_people(directory: Directory) -> None:
+def test_list_prints_a_table(directory: Directory) -> None:
     directory.images("fetch")
     head, line = directory.images("list").output.decode().splitlines()
     assert head.split() == ["VERSION", "CPU", "ARCHITECTURE", "TYPE", "STATE", "PROGRESS", "SHA256", "REASON"]
@@ -100,27 +100,27 @@ def test_a_table_is_listed_for_people(directory: Directory) -> None:
     assert "100% of" in line
 
 
-def test_what_breaks_is_gone_on_with(directory: Directory) -> None:
+def test_interrupted_fetch_is_resumed(directory: Directory) -> None:
     directory.configure(Resource(directory.content, cuts=[4096]))
     fetched = directory.images("fetch")
     assert fetched.status == 1
     assert fetched.errors.startswith(f"{NAME}: cannot fetch")
     assert "top-secret" not in fetched.errors
-    told = directory.told()
+    told = directory.listed()
     assert (told["state"], told["reason"], told["bytes_done"]) == ("waiting", "fetched in part", 4096)
     assert directory.images("fetch").status == 0
     assert directory.origin.asked[-1].headers["Range"] == "bytes=4096-"
 
 
-def test_what_is_refused_is_told_with_the_reason(directory: Directory) -> None:
+def test_refused_image_is_listed_with_the_reason(directory: Directory) -> None:
     directory.configure(Answer(directory.content), sha256="ab" * 32)
     assert "its SHA-256 is" in directory.images("fetch").errors
-    told = directory.told()
+    told = directory.listed()
     assert told["state"] == "refused"
     assert "its SHA-256 is" in str(told["reason"])
 
 
-def test_each_byte_is_verified_and_nothing_changed(directory: Directory) -> None:
+def test_verify_reads_each_byte_and_changes_nothing(directory: Directory) -> None:
     directory.images("fetch")
     assert directory.images("verify").status == 0
     path = directory.path / NAME
@@ -136,33 +136,33 @@ def test_each_byte_is_verified_and_nothing_changed(directory: Directory) -> None
     assert {each.name: each.read_bytes() for each in directory.path.iterdir()} == before
 
 
-def test_what_was_fetched_is_removed_and_what_somebody_put_there_stays(directory: Directory) -> None:
+def test_remove_keeps_images_that_were_put_there_by_hand(directory: Directory) -> None:
     directory.images("fetch")
     by_hand = directory.path / "rhcos-full-iso-1-x86_64.iso"
     by_hand.write_bytes(directory.content)
     kept = directory.images("remove", "1")
     assert kept.status == 1
-    assert "was not fetched here" in kept.errors
+    assert "not managed here" in kept.errors
     assert by_hand.exists()
     assert directory.images("remove", "9.6.1").status == 0
     assert [path.name for path in directory.path.glob("*rhcos*")] == [by_hand.name]
 
 
-def test_what_somebody_is_at_work_on_stays(directory: Directory) -> None:
+def test_remove_keeps_an_image_in_use(directory: Directory) -> None:
     directory.images("fetch")
     with DataDir(directory.path).lock(NAME, Interruption()):
         assert directory.images("remove", "9.6.1").status == 1
     assert (directory.path / NAME).exists()
 
 
-def test_an_image_that_there_is_not_is_told(directory: Directory) -> None:
+def test_unknown_version_is_an_error(directory: Directory) -> None:
     for verb in ("verify", "fetch", "remove"):
         ran = directory.images(verb, "1\x1b[2J")
         assert ran.status == 1
         assert ran.errors == "1\\x1b[2J: there is no such image\n"
 
 
-def test_a_running_service_is_asked(run: Run, origin: Origin) -> None:
+def test_list_asks_a_running_service(run: Run, origin: Origin) -> None:
     image = {
         **dict.fromkeys(("bytes_total", "size", "sha256", "retry_at")),
         "version": "9",
@@ -185,14 +185,14 @@ def test_a_running_service_is_asked(run: Run, origin: Origin) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"images": 1}', b'{"images": [{}]}'])
-def test_another_answer_is_no_table(run: Run, origin: Origin, body: bytes) -> None:
+def test_list_of_another_server_is_an_error(run: Run, origin: Origin, body: bytes) -> None:
     url = origin.serve("/images", Answer(body)).removesuffix("/images")
     listed = run("images", "list", "--url", url)
     assert (listed.status, listed.output) == (1, b"")
     assert "is not that of an image service" in listed.errors
 
 
-def test_nobody_may_be_there(run: Run) -> None:
+def test_list_without_a_service_is_an_error(run: Run) -> None:
     listed = run("images", "list", "--url", "http://127.0.0.1:1")
     assert listed.status == 1
     assert "cannot fetch from http://127.0.0.1:1" in listed.errors

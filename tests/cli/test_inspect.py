@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CONFIG = b'{"ignition": {"version": "3.3.0"}, "secret": "5e4w7"}\n'
 
 
-def test_all_keys_of_a_pristine_iso(run: Run, base: Path, live_iso: bytes) -> None:
+def test_json_has_all_keys_of_a_pristine_iso(run: Run, base: Path, live_iso: bytes) -> None:
     """Programs rely on these names."""
     layout = read_layout(live_iso)
     kargs, minimal, files = layout.kernel_arguments, layout.minimal, layout.files
@@ -67,9 +67,7 @@ def test_all_keys_of_a_pristine_iso(run: Run, base: Path, live_iso: bytes) -> No
     }
 
 
-def test_a_customised_iso_tells_the_names_of_what_it_holds_and_no_more(
-    run: Run, base: Path, out: Path
-) -> None:
+def test_customized_iso_lists_names_of_files_but_no_content(run: Run, base: Path, out: Path) -> None:
     config = base.with_name("config.ign")
     config.write_bytes(CONFIG)
     customize = ("customize", base, "--ignition", config, "--karg-append", "a=b", "-o", out)
@@ -87,7 +85,7 @@ def test_a_customised_iso_tells_the_names_of_what_it_holds_and_no_more(
     assert b"5e4w7" not in ran.output + run("inspect", out).output
 
 
-def test_the_text_has_it_all_too(run: Run, base: Path, out: Path) -> None:
+def test_text_has_all_values(run: Run, base: Path, out: Path) -> None:
     config = base.with_name("config.ign")
     config.write_bytes(CONFIG)
     pristine = run("inspect", base).output.decode().splitlines()
@@ -97,11 +95,11 @@ def test_the_text_has_it_all_too(run: Run, base: Path, out: Path) -> None:
     assert not any(line.startswith("by default") for line in pristine)
     assert "features          installer-config, live-initrd-network" in pristine
     run("customize", base, "--ignition", config, "--karg-append", "a=b", "-o", out)
-    customised = run("inspect", out).output.decode().splitlines()
-    assert f"                  config.ign: {len(CONFIG)} bytes" in customised
-    assert f"kernel arguments  {KERNEL_ARGUMENTS} a=b" in customised
-    assert f"by default        {KERNEL_ARGUMENTS}" in customised
-    assert "minimal ISO       none: only a pristine ISO makes its minimal one" in customised
+    customized = run("inspect", out).output.decode().splitlines()
+    assert f"                  config.ign: {len(CONFIG)} bytes" in customized
+    assert f"kernel arguments  {KERNEL_ARGUMENTS} a=b" in customized
+    assert f"by default        {KERNEL_ARGUMENTS}" in customized
+    assert "minimal ISO       none: only a pristine ISO makes its minimal one" in customized
 
 
 @pytest.mark.parametrize(
@@ -113,7 +111,9 @@ def test_the_text_has_it_all_too(run: Run, base: Path, out: Path) -> None:
         ("embed-areas-2023-07.x86_64.iso", None, None),
     ],
 )
-def test_real_isos(run: Run, base: Path, iso: str, architecture: str | None, reason: str | None) -> None:
+def test_real_isos_are_described(
+    run: Run, base: Path, iso: str, architecture: str | None, reason: str | None
+) -> None:
     base.write_bytes(fixture(iso))
     told = json.loads(run("inspect", base, "--json").output)
     assert (told["architecture"], told["no_minimal_iso"]) == (architecture, reason)
@@ -123,14 +123,14 @@ def test_real_isos(run: Run, base: Path, iso: str, architecture: str | None, rea
     assert (f"minimal ISO       none: {reason}" in text) == (reason is not None)
 
 
-def test_a_recipe_that_makes_something_else_is_no_minimal_iso(run: Run, base: Path, live_iso: bytes) -> None:
+def test_recipe_with_wrong_digest_is_no_minimal_iso(run: Run, base: Path, live_iso: bytes) -> None:
     base.write_bytes(live_iso.replace(b"kernel data\n", b"kernel tada\n"))
     told = json.loads(run("inspect", base, "--json").output)
     assert told["minimal_iso"] is None
     assert "SHA-256" in told["no_minimal_iso"]
 
 
-def test_names_that_a_terminal_would_obey_are_escaped(run: Run, base: Path) -> None:
+def test_control_characters_are_escaped(run: Run, base: Path) -> None:
     files = {
         **live_files(),
         "images/ignition.img": write_archive([Member("a\x1b[2J\nb\udcff", b"x")]).ljust(4096, b"\0"),
@@ -144,7 +144,7 @@ def test_names_that_a_terminal_would_obey_are_escaped(run: Run, base: Path) -> N
     assert told["ignition_area"]["members"] == [{"name": "a\x1b[2J\nb\udcff", "size": 1}]
 
 
-def test_an_area_that_cannot_be_read_is_told_with_the_reason(run: Run, base: Path) -> None:
+def test_unreadable_area_is_described_with_the_reason(run: Run, base: Path) -> None:
     base.write_bytes(build_live_iso({**live_files(), "images/ignition.img": b"garbage".ljust(4096, b"\0")}))
     area = json.loads(run("inspect", base, "--json").output)["ignition_area"]
     assert area["members"] == []
@@ -153,7 +153,7 @@ def test_an_area_that_cannot_be_read_is_told_with_the_reason(run: Run, base: Pat
 
 
 @pytest.mark.parametrize("features", [None, b"nonsense", b"[]"])
-def test_an_iso_without_features(run: Run, base: Path, features: bytes | None) -> None:
+def test_missing_or_invalid_features_are_none(run: Run, base: Path, features: bytes | None) -> None:
     files = live_files()
     del files["coreos/features.json"]
     if features is not None:
@@ -163,7 +163,7 @@ def test_an_iso_without_features(run: Run, base: Path, features: bytes | None) -
     assert "features          none" in run("inspect", base).output.decode()
 
 
-def test_an_iso_that_is_none_of_coreos_is_refused_by_name(run: Run, base: Path) -> None:
+def test_iso_of_another_system_is_refused(run: Run, base: Path) -> None:
     base.write_bytes(build_live_iso(volume_id="debian"))
     refused = run("inspect", base)
     assert (refused.status, refused.output, refused.errors.count("\n")) == (1, b"", 1)

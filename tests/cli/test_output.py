@@ -50,7 +50,7 @@ def _copying(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("_copying")
-def test_a_file_has_the_bytes_of_the_extents(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_output_has_the_bytes_of_the_extents(tmp_path_factory: pytest.TempPathFactory) -> None:
     path: Path = tmp_path_factory.mktemp("out") / "out"
 
     @given(st.data())
@@ -65,7 +65,7 @@ def test_a_file_has_the_bytes_of_the_extents(tmp_path_factory: pytest.TempPathFa
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_target_may_take_a_few_bytes_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
     monkeypatch.setattr(os, "write", lambda target, data: write(target, data[:300]))
     monkeypatch.setattr(os, "copy_file_range", refuse)
@@ -74,7 +74,7 @@ def test_a_target_may_take_a_few_bytes_at_a_time(tmp_path: Path, monkeypatch: py
     assert (tmp_path / "out").read_bytes() == CONTENT * 2
 
 
-def test_copies_end_at_whole_chunks_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_end_at_multiples_of_the_chunk_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else file systems that could share blocks would copy them."""
     asked: list[tuple[int, int]] = []
 
@@ -89,7 +89,7 @@ def test_copies_end_at_whole_chunks_of_the_source(tmp_path: Path, monkeypatch: p
     assert asked == [(200, 56), (256, 256), (512, 256), (768, 132)]
 
 
-def test_a_base_that_became_shorter_leaves_nothing(tmp_path: Path) -> None:
+def test_truncated_base_leaves_no_output(tmp_path: Path) -> None:
     with base_file(CONTENT) as file:
         extents = ExtentMap((Literal(b"x"), FileExtent(BaseFile(file.descriptor, 2000, "base.iso"), 0, 2000)))
         with pytest.raises(BaseImageError, match=r"base\.iso at offset 1024: the file became shorter"):
@@ -97,7 +97,7 @@ def test_a_base_that_became_shorter_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_base_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_base_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> NoReturn:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -110,7 +110,7 @@ def test_a_base_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_target_that_takes_no_more_is_named_and_nothing_stays(tmp_path: Path) -> None:
+def test_full_target_is_named_and_removed(tmp_path: Path) -> None:
     path = tmp_path / "out"
     with base_file(CONTENT) as file, files_of_at_most(1000):
         extents = ExtentMap((FileExtent(file, 0, 1024),))
@@ -131,12 +131,12 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_a_file_that_is_there_is_replaced_only_when_told(run: Run, base: Path, out: Path) -> None:
+def test_existing_output_requires_force(run: Run, base: Path, out: Path) -> None:
     out.write_bytes(b"mine")
     refused = run("extract", base, "kernel", "-o", out)
     assert (refused.status, refused.errors) == (
         1,
-        f"image-service: {out}: is there already; --force overwrites it\n",
+        f"image-service: {out}: exists; --force overwrites it\n",
     )
     assert out.read_bytes() == b"mine"
     assert run("extract", base, "kernel", "-o", out, "--force").status == 0
@@ -144,9 +144,7 @@ def test_a_file_that_is_there_is_replaced_only_when_told(run: Run, base: Path, o
 
 
 @pytest.mark.parametrize("link", [os.link, os.symlink])
-def test_the_base_is_never_overwritten(
-    run: Run, base: Path, out: Path, live_iso: bytes, link: object
-) -> None:
+def test_base_is_never_overwritten(run: Run, base: Path, out: Path, live_iso: bytes, link: object) -> None:
     assert callable(link)
     link(base, out)
     for name in (out, base, base.parent / ".." / "in" / "base.iso"):
@@ -155,7 +153,7 @@ def test_the_base_is_never_overwritten(
     assert base.read_bytes() == live_iso
 
 
-def test_what_a_symlink_leads_to_is_replaced(run: Run, base: Path, out: Path) -> None:
+def test_target_of_a_symlink_is_replaced(run: Run, base: Path, out: Path) -> None:
     target = out.parent / "target"
     out.symlink_to(target)
     assert run("extract", base, "kernel", "-o", out).status == 0
@@ -164,27 +162,27 @@ def test_what_a_symlink_leads_to_is_replaced(run: Run, base: Path, out: Path) ->
     assert target.read_bytes() == b"initrd data\n"
 
 
-def test_what_is_no_file_is_not_replaced(run: Run, base: Path, out: Path) -> None:
+def test_output_that_is_no_regular_file_is_refused(run: Run, base: Path, out: Path) -> None:
     os.mkfifo(out)
     for name in (out, out.parent):
         refused = run("extract", base, "kernel", "--force", "-o", name)
-        assert (refused.status, "no regular file" in refused.errors) == (1, True)
+        assert (refused.status, "not a regular file" in refused.errors) == (1, True)
     assert out.is_fifo()
 
 
-def test_a_directory_that_is_not_there_is_named(run: Run, base: Path, tmp_path: Path) -> None:
+def test_missing_output_directory_is_named(run: Run, base: Path, tmp_path: Path) -> None:
     path = tmp_path / "nowhere" / "out"
     refused = run("extract", base, "kernel", "-o", path)
     assert (refused.status, refused.errors) == (1, f"image-service: {path}: No such file or directory\n")
 
 
-def test_standard_output_takes_the_same_bytes(run: Run, base: Path, out: Path) -> None:
+def test_standard_output_gets_the_same_bytes(run: Run, base: Path, out: Path) -> None:
     assert run("customize", base, "--karg-append", "a", "-o", out).status == 0
     ran = run("customize", base, "--karg-append", "a", "-o", "-")
     assert (ran.status, ran.output, ran.errors) == (0, out.read_bytes(), "")
 
 
-def test_a_terminal_takes_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_as_output_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     with base_file(CONTENT) as file, pytest.raises(OSError, match="standard output is a terminal"):
         choose_output("-", file, force=True)

@@ -1,4 +1,4 @@
-"""The console script as a process of its own: signals, pipes, terminals, and what it imports."""
+"""The console script as a process: signals, pipes, terminals, imports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COMMAND = (sys.executable, "-m", "image_service.cli")
-# PYTHONUNBUFFERED empty: what is printed waits for its end, as it does at a user's.
+# PYTHONUNBUFFERED empty: output is buffered, as for a user.
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONUNBUFFERED": ""}
 
 
@@ -42,7 +42,9 @@ def large(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
-def test_a_signal_ends_it_in_order(large: Path, out: Path, number: signal.Signals, status: int) -> None:
+def test_signal_ends_the_command_and_leaves_no_file(
+    large: Path, out: Path, number: signal.Signals, status: int
+) -> None:
     unignored = ["env", "--default-signal=HUP,INT"]  # whatever these tests run under
     command = [*unignored, *COMMAND, "customize", str(large), "--karg-append", "a", "-o", str(out)]
     with subprocess.Popen(command, env=ENVIRONMENT, stderr=PIPE) as process:
@@ -56,13 +58,13 @@ def test_a_signal_ends_it_in_order(large: Path, out: Path, number: signal.Signal
 MINIMAL = ("--minimal", "--rootfs-url", "http://192.0.2.1/rootfs.img")
 
 
-def test_nothing_is_left_of_a_derivation_either(base: Path, out: Path, tmp_path: Path) -> None:
-    """Nor does the program go on that was at work: one that takes the place of xorriso."""
+def test_signal_during_a_derivation_ends_xorriso_and_leaves_no_file(
+    base: Path, out: Path, tmp_path: Path
+) -> None:
+    """A fake xorriso runs during the signal."""
     base.write_bytes(build_live_iso())
     started = tmp_path / "started"
-    environment = put_in_place_of_xorriso(
-        tmp_path / "bin", f"echo $$ >{started}.new; mv {started}.new {started}"
-    )
+    environment = fake_xorriso(tmp_path / "bin", f"echo $$ >{started}.new; mv {started}.new {started}")
     command = [*COMMAND, "customize", str(base), *MINIMAL, "-o", str(out)]
     with subprocess.Popen(command, env=environment, stderr=PIPE) as process:
         while not started.exists() and process.poll() is None:
@@ -73,15 +75,15 @@ def test_nothing_is_left_of_a_derivation_either(base: Path, out: Path, tmp_path:
     assert not Path(f"/proc/{started.read_text().strip()}").exists()
 
 
-def put_in_place_of_xorriso(directory: Path, script: str) -> dict[str, str]:
-    """Make a program that does something, and then nothing for long; give the environment to find it."""
+def fake_xorriso(directory: Path, script: str) -> dict[str, str]:
+    """Make an xorriso that runs a script and then sleeps; return the environment that finds it."""
     directory.mkdir()
     (directory / "xorriso").write_text(f"#!/bin/sh\n{script}\nexec sleep 1000\n")
     (directory / "xorriso").chmod(0o755)
     return ENVIRONMENT | {"PATH": f"{directory}{os.pathsep}{ENVIRONMENT['PATH']}"}
 
 
-def test_without_xorriso_it_says_what_to_install(base: Path, out: Path) -> None:
+def test_missing_xorriso_names_the_package(base: Path, out: Path) -> None:
     base.write_bytes(build_live_iso())
     command = [*COMMAND, "customize", str(base), *MINIMAL, "-o", str(out)]
     environment = ENVIRONMENT | {"PATH": str(out.parent)}
@@ -92,7 +94,7 @@ def test_without_xorriso_it_says_what_to_install(base: Path, out: Path) -> None:
 
 
 @pytest.mark.parametrize("told", [("customize", "--karg-append", "a", "-o", "-"), ("inspect",)])
-def test_a_reader_that_leaves_is_no_news(base: Path, told: Sequence[str]) -> None:
+def test_closed_pipe_exits_silently_with_141(base: Path, told: Sequence[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     command = [*COMMAND, told[0], str(base), *told[1:]]
@@ -101,7 +103,7 @@ def test_a_reader_that_leaves_is_no_news(base: Path, told: Sequence[str]) -> Non
         assert finish(process) == (141, b"", b"")
 
 
-def test_a_full_disk_behind_standard_output_is_told(base: Path) -> None:
+def test_full_disk_behind_standard_output_is_an_error(base: Path) -> None:
     command = [*COMMAND, "extract", str(base), "rootfs", "-o", "-"]
     with (
         Path("/dev/full").open("wb") as full,
@@ -110,7 +112,7 @@ def test_a_full_disk_behind_standard_output_is_told(base: Path) -> None:
         assert finish(process) == (1, b"", b"image-service: standard output: No space left on device\n")
 
 
-def test_it_goes_on_in_a_file_that_is_appended_to(base: Path, out: Path, live_iso: bytes) -> None:
+def test_standard_output_is_appended_to(base: Path, out: Path, live_iso: bytes) -> None:
     out.write_bytes(b"before")
     command = [*COMMAND, "customize", str(base), "--reset", "-o", "-"]
     with out.open("ab") as file, subprocess.Popen(command, env=ENVIRONMENT, stdout=file) as process:
@@ -118,7 +120,7 @@ def test_it_goes_on_in_a_file_that_is_appended_to(base: Path, out: Path, live_is
     assert out.read_bytes() == b"before" + live_iso
 
 
-def test_a_terminal_sees_how_far_it_is(base: Path, out: Path) -> None:
+def test_terminal_shows_the_progress(base: Path, out: Path) -> None:
     control, terminal = pty.openpty()
     command = [*COMMAND, "extract", str(base), "rootfs", "-o", str(out)]
     with subprocess.Popen(command, env=ENVIRONMENT, stdin=DEVNULL, stdout=PIPE, stderr=terminal) as process:
@@ -130,7 +132,7 @@ def test_a_terminal_sees_how_far_it_is(base: Path, out: Path) -> None:
 
 
 def read_all(control: int) -> bytes:
-    """What a terminal was given until its other end was closed."""
+    """Read from a terminal until its other end is closed."""
     seen = b""
     with suppress(OSError):  # EIO is how a terminal ends
         while data := os.read(control, 4096):
@@ -139,8 +141,8 @@ def read_all(control: int) -> bytes:
     return seen
 
 
-def test_files_are_worked_on_without_twisted(base: Path, out: Path) -> None:
-    """It takes longer to import than most of the commands to run."""
+def test_file_commands_do_not_import_twisted(base: Path, out: Path) -> None:
+    """Importing Twisted takes longer than most commands."""
     code = (
         "import sys; from image_service.cli import main;"
         f" assert main(['inspect', {str(base)!r}]) == 0;"
@@ -156,14 +158,14 @@ def test_files_are_worked_on_without_twisted(base: Path, out: Path) -> None:
 @pytest.mark.parametrize(
     "told", [("--help",), ("inspect", "--help"), ("customize", "--help"), ("extract", "--help")]
 )
-def test_help_is_there(told: Sequence[str]) -> None:
+def test_help_exits_with_0(told: Sequence[str]) -> None:
     with subprocess.Popen([*COMMAND, *told], env=ENVIRONMENT, stdout=PIPE, stderr=PIPE) as process:
         status, output, errors = finish(process)
     assert (status, errors) == (0, b"")
     assert output.startswith(b"usage: image-service")
 
 
-def test_without_a_command_usage_is_told() -> None:
+def test_missing_command_exits_with_2() -> None:
     with subprocess.Popen(COMMAND, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE) as process:
         status, output, errors = finish(process)
     assert (status, output) == (2, b"")

@@ -4,7 +4,7 @@ import io
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from image_service.cli.progress import Progress
+from image_service.cli.progress import ProgressBar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,10 +26,10 @@ def seconds(*passing: float) -> Iterator[float]:
     yield from passing
 
 
-def test_bytes_share_and_rate_are_shown_now_and_then() -> None:
+def test_bytes_share_and_rate_are_shown_periodically() -> None:
     clock = seconds(100, 100.05, 101, 101.05, 101.08, 102)
     terminal = Terminal()
-    with Progress(8 * MIB, terminal, lambda: next(clock)) as progress:
+    with ProgressBar(8 * MIB, terminal, lambda: next(clock)) as progress:
         progress.advance(MIB)  # too soon to look again
         progress.advance(MIB)
         progress.advance(MIB)  # again
@@ -41,22 +41,22 @@ def test_bytes_share_and_rate_are_shown_now_and_then() -> None:
     assert terminal.getvalue().endswith("\n")
 
 
-def test_without_a_terminal_nothing_is_shown() -> None:
+def test_nothing_is_shown_without_a_terminal() -> None:
     stream = io.StringIO()
     clock = seconds(1, 2, 3)
-    with Progress(MIB, stream, lambda: next(clock)) as progress:
+    with ProgressBar(MIB, stream, lambda: next(clock)) as progress:
         progress.advance(MIB)
     assert stream.getvalue() == ""
 
 
-def test_what_is_not_finished_does_not_look_so() -> None:
+def test_interrupted_progress_shows_the_share_so_far() -> None:
     terminal = Terminal()
-    with suppress(InterruptedError), Progress(4 * MIB, terminal, lambda: 0.0) as progress:
+    with suppress(InterruptedError), ProgressBar(4 * MIB, terminal, lambda: 0.0) as progress:
         interrupt(progress)
     assert shown(terminal) == ["[#######.......................]  25%  1.0 of 4.0 MiB    10.0 MiB/s"]
     assert terminal.getvalue().endswith("\n")
 
 
-def interrupt(progress: Progress) -> None:
+def interrupt(progress: ProgressBar) -> None:
     progress.advance(MIB)
     raise InterruptedError

@@ -20,13 +20,13 @@ def at_least(least: float, _: float) -> float:
 @pytest.mark.parametrize(
     ("failures", "seconds"), [(1, 1), (2, 2), (3, 4), (9, 256), (10, 300), (11, 300), (10_000, 300)]
 )
-def test_each_failure_doubles_the_time_up_to_a_limit(failures: int, seconds: float) -> None:
+def test_each_failure_doubles_the_delay_up_to_the_maximum(failures: int, seconds: float) -> None:
     assert Backoff(1, 300, at_most).delay_seconds(failures) == seconds
     assert Backoff(1, 300, at_least).delay_seconds(failures) == seconds / 2
 
 
 @given(SECONDS, SECONDS, st.integers(1, 80), st.none() | st.integers(0, 86400))
-def test_it_lies_between_bounds_and_is_what_was_asked_for_at_least(
+def test_delay_is_within_bounds_and_at_least_retry_after(
     least: float, most: float, failures: int, asked: int | None
 ) -> None:
     expected = least
@@ -37,5 +37,5 @@ def test_it_lies_between_bounds_and_is_what_was_asked_for_at_least(
     assert max(expected / 2, asked or 0) <= delay <= max(expected, asked or 0)
 
 
-def test_not_all_come_back_at_once() -> None:
+def test_delays_are_spread_by_jitter() -> None:
     assert len({Backoff().delay_seconds(8) for _ in range(10)}) > 1
