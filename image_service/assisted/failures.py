@@ -25,6 +25,7 @@ from image_service.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
+from image_service.http.retry_after import parse_delay_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
     from image_service.errors import ImageServiceError
 
 RETRY_AFTER_SECONDS = 5  # long enough for a connection to come back, short enough for a booting machine
-_LONGEST_RETRY_SECONDS = 3600
-_DELAY_SECONDS = re.compile("[0-9]{1,9}")  # RFC 9110 section 10.2.3: delay-seconds = 1*DIGIT
+_MAX_RETRY_SECONDS = 3600
 _CHALLENGE = re.compile("[ -~]{1,1024}")  # what may stand in a field of ours without harm
 
 CLIENT_ERRORS: tuple[type[Exception], ...] = (
@@ -145,8 +145,7 @@ def _challenges(headers: Headers) -> tuple[tuple[str, str], ...]:
 
 
 def _retry_after(headers: Headers) -> int:
-    """Its own ``Retry-After`` where it gives seconds, within reason; else ours."""
-    (told, *_) = headers.getRawHeaders(b"Retry-After", [b""])
-    if not _DELAY_SECONDS.fullmatch(text := told.decode("latin-1")):
-        return RETRY_AFTER_SECONDS
-    return max(1, min(int(text), _LONGEST_RETRY_SECONDS))
+    """Return the response's ``Retry-After`` within bounds if it is in seconds, else ours."""
+    (value, *_) = headers.getRawHeaders(b"Retry-After", [b""])
+    seconds = parse_delay_seconds(value.decode("latin-1"))
+    return RETRY_AFTER_SECONDS if seconds is None else max(1, min(seconds, _MAX_RETRY_SECONDS))

@@ -12,22 +12,17 @@ import hashlib
 import os
 import struct
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from image_service.concurrency.interruption import Interruption
+
 _POLL_SECONDS = 0.1  # there is no waiting for a lock that another thread could end
 _FLOCK = "hhqqi4x"  # struct flock: l_type, l_whence, l_start, l_len, l_pid
 _PRESENCE = 0  # the byte that every process holds while it is there; names have the others
-
-
-class Interruption(Protocol):
-    """Ends waits."""
-
-    def wait(self, seconds: float, /) -> None:
-        """Let a thread go on after a while, or raise."""
 
 
 class FileLocks:

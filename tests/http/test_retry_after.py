@@ -25,5 +25,5 @@ NOW = datetime(1994, 11, 6, 8, 49, 37, 500_000, tzinfo=UTC)
         ("soon", None),
     ],
 )
-def test_is_read_in_both_forms(value: str, seconds: int | None) -> None:
+def test_delay_seconds_and_dates_are_parsed(value: str, seconds: int | None) -> None:
     assert parse_retry_after(value, NOW) == seconds
