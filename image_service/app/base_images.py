@@ -146,7 +146,7 @@ class BaseImages:
     def _start_mirror(self, streams: Streams, base_url: str) -> Mirror:
         in_thread, interruption = self._running.in_pool(1, "mirror"), Interruption()
         preparer = ReleasePreparer(
-            self._settings.storage.data_dir, self._http, interruption, self._data_dir.claim
+            self._settings.storage.data_dir, self._http, interruption, self._data_dir.claim_files
         )
         mirror = Mirror(
             streams,

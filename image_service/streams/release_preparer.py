@@ -132,7 +132,7 @@ class ReleasePreparer:
         return MirroredRelease(desired, base, self._with_signature(image, iso, release.iso), pxe)
 
     def _digest(self, sidecar: Sidecar, key: str, base: BaseImage, file: IsoFile) -> str:
-        digest = sidecar.get(key)
+        digest = sidecar.get_digest(key)
         if digest is None:
             try:
                 digest = base.file.sha256(
@@ -140,7 +140,7 @@ class ReleasePreparer:
                 )
             except ShortReadError:
                 raise Unavailable("changed while it was read") from None
-            sidecar.put(key, digest)
+            sidecar.save_digest(key, digest)
         return digest
 
     def _with_signature(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import attrs
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from image_service.catalog.download.partial_file import state_path
+from image_service.catalog.storage import data_dir
 from image_service.catalog.storage.data_dir import LOCKS, MANIFEST, DataDir
 from image_service.concurrency.interruption import Interruption
 from image_service.errors import Unavailable
@@ -25,7 +27,7 @@ RETENTION = 100.0
 
 @attrs.define
 class Bench:
-    """A directory, and a time that is set by hand.
+    """A directory, and a clock that the test sets.
 
     Args:
         path: the directory.
@@ -41,18 +43,18 @@ class Bench:
         self.data_dir = self.another()
 
     def another(self) -> DataDir:
-        """As another process has it, or this one after a restart."""
+        """Return that of another process, or of this one after a restart."""
         return DataDir(self.path, RETENTION, now=lambda: self.time)
 
-    def fetched(self, image: str = IMAGE, content: bytes = b"fetched") -> Path:
-        """Let an image be fetched."""
-        partial = self.data_dir.partial(image)
+    def download(self, image: str = IMAGE, content: bytes = b"fetched") -> Path:
+        """Download an image."""
+        partial = self.data_dir.partial_path(image)
         partial.write_bytes(content)
         state_path(partial).write_text("{}")
         return self.data_dir.publish(image)
 
     def names(self) -> set[str]:
-        """What is in the directory but our own books."""
+        """Return the files other than manifest and locks."""
         return {path.name for path in self.path.iterdir()} - {LOCKS, MANIFEST}
 
 
@@ -65,12 +67,12 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench.data_dir.close()
 
 
-# What is removed.
+# Removing.
 
 
-def test_what_was_fetched_goes_when_no_configuration_has_had_it_for_long(bench: Bench) -> None:
-    bench.fetched()
-    bench.data_dir.claim(IMAGE, f"{IMAGE}.json")
+def test_unreferenced_image_is_removed_after_the_retention_time(bench: Bench) -> None:
+    bench.download()
+    bench.data_dir.claim_files(IMAGE, f"{IMAGE}.json")
     (bench.path / f"{IMAGE}.json").touch()
     bench.time += RETENTION - 1
     assert bench.data_dir.collect_garbage([]) == []
@@ -80,8 +82,8 @@ def test_what_was_fetched_goes_when_no_configuration_has_had_it_for_long(bench: 
     assert bench.data_dir.collect_garbage([]) == []
 
 
-def test_what_is_kept_begins_its_time_anew(bench: Bench) -> None:
-    bench.fetched()
+def test_reference_restarts_the_retention_time(bench: Bench) -> None:
+    bench.download()
     bench.time += 10 * RETENTION
     assert bench.data_dir.collect_garbage([IMAGE, "rhcos-unknown"]) == []
     bench.time += RETENTION - 1
@@ -90,38 +92,38 @@ def test_what_is_kept_begins_its_time_anew(bench: Bench) -> None:
     assert bench.another().collect_garbage([]) == [IMAGE]
 
 
-def test_what_another_process_refers_to_stays(bench: Bench) -> None:
-    bench.fetched()
+def test_image_referred_to_by_another_process_stays(bench: Bench) -> None:
+    bench.download()
     other = bench.another()
     for _ in range(5):
         bench.time += RETENTION * 0.75
-        other.refer([IMAGE])
+        other.refresh_references([IMAGE])
         assert bench.data_dir.collect_garbage([]) == []
     assert bench.names() == {IMAGE}
 
 
-def test_what_somebody_has_just_now_stays(bench: Bench) -> None:
-    bench.fetched()
+def test_locked_image_stays(bench: Bench) -> None:
+    bench.download()
     bench.time += RETENTION
     with bench.another().lock(IMAGE, Interruption()):
         assert bench.data_dir.collect_garbage([]) == []
     assert bench.data_dir.collect_garbage([]) == [IMAGE]
 
 
-def test_a_part_of_what_nobody_wants_any_more_goes(bench: Bench) -> None:
-    bench.data_dir.partial(IMAGE).touch()
+def test_unreferenced_partial_file_is_removed(bench: Bench) -> None:
+    bench.data_dir.partial_path(IMAGE).touch()
     bench.time += RETENTION
     assert bench.data_dir.collect_garbage([]) == [IMAGE]
     assert bench.names() == set()
 
 
 @pytest.mark.parametrize("how", ["from the beginning", "over ours", "while ours is fetched"])
-def test_what_was_put_there_by_hand_stays(bench: Bench, how: str) -> None:
+def test_file_of_an_operator_stays(bench: Bench, how: str) -> None:
     path = bench.path / IMAGE
     if how == "over ours":
-        bench.fetched()
+        bench.download()
     elif how == "while ours is fetched":
-        bench.data_dir.partial(IMAGE).write_bytes(b"ours")
+        bench.data_dir.partial_path(IMAGE).write_bytes(b"ours")
     path.write_bytes(b"by hand")
     os.utime(path, (1, 1))
     if how == "while ours is fetched":
@@ -133,8 +135,8 @@ def test_what_was_put_there_by_hand_stays(bench: Bench, how: str) -> None:
     assert bench.names() == {IMAGE}
 
 
-def test_what_was_restored_from_a_backup_is_known_again(bench: Bench) -> None:
-    path = bench.fetched()
+def test_file_restored_from_a_backup_is_recognized(bench: Bench) -> None:
+    path = bench.download()
     status = path.stat()
     path.rename(bench.path / "aside")
     path.write_bytes(b"fetched")
@@ -145,8 +147,8 @@ def test_what_was_restored_from_a_backup_is_known_again(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", '{"version": 2, "images": {}}'])
-def test_without_books_nothing_is_removed(bench: Bench, content: str | None) -> None:
-    bench.fetched()
+def test_without_a_manifest_nothing_is_removed(bench: Bench, content: str | None) -> None:
+    bench.download()
     if content is None:
         (bench.path / MANIFEST).unlink()
     else:
@@ -158,14 +160,14 @@ def test_without_books_nothing_is_removed(bench: Bench, content: str | None) -> 
 
 STEPS = st.lists(
     st.sampled_from(
-        ["fetch", "by hand", "set aside", "collect", "wait", "restart", "part", "remove", "relieve"]
+        ["fetch", "by hand", "set aside", "collect", "wait", "restart", "part", "remove", "need space"]
     )
 )
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(STEPS, st.sets(st.sampled_from([IMAGE, "other"])))
-def test_whatever_happens_what_is_not_ours_stays(
+def test_no_sequence_of_steps_removes_foreign_files(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str], kept: set[str]
 ) -> None:
     bench = Bench(tmp_path_factory.mktemp("data"))
@@ -175,7 +177,7 @@ def test_whatever_happens_what_is_not_ours_stays(
     by_hand = False
     for step in steps:
         if step == "fetch" and not path.exists():
-            bench.fetched()
+            bench.download()
         elif step == "by hand":
             path.write_bytes(b"by hand")
             os.utime(path, (1, 1))
@@ -198,62 +200,63 @@ def _step(bench: Bench, step: str, kept: set[str]) -> None:
     elif step == "collect":
         bench.data_dir.collect_garbage(kept)
     elif step == "part":
-        bench.data_dir.partial(IMAGE).touch()
-    elif step == "relieve":
-        bench.data_dir._remove_refused()
+        bench.data_dir.partial_path(IMAGE).touch()
+    elif step == "need space":
+        with suppress(Unavailable), bench.data_dir.reserve_space("other") as check:
+            check(0, 2**60)
     elif step == "restart":
         bench.data_dir = bench.another()
         bench.data_dir.open()
         bench.data_dir.close()
 
 
-# What is set aside.
+# Setting aside.
 
 
-def test_what_is_refused_is_set_aside_with_the_reason(bench: Bench) -> None:
-    bench.fetched()
-    assert bench.data_dir.refused(IMAGE) is None
+def test_refused_image_is_set_aside_with_its_reason(bench: Bench) -> None:
+    bench.download()
+    assert bench.data_dir.refusal_reason(IMAGE) is None
     assert bench.data_dir.set_aside(IMAGE, "no ISO")
-    assert bench.another().refused(IMAGE) == "no ISO"
+    assert bench.another().refusal_reason(IMAGE) == "no ISO"
     assert bench.names() == {REFUSED}
     bench.data_dir.collect_garbage([IMAGE])
     assert bench.names() == {REFUSED}
 
 
-def test_it_goes_when_another_is_there(bench: Bench) -> None:
-    bench.fetched()
+def test_refused_image_is_removed_once_it_is_replaced(bench: Bench) -> None:
+    bench.download()
     bench.data_dir.set_aside(IMAGE, "no ISO")
-    bench.fetched()
+    bench.download()
     bench.data_dir.collect_garbage([IMAGE])
     assert bench.names() == {IMAGE}
-    assert bench.data_dir.refused(IMAGE) is None
+    assert bench.data_dir.refusal_reason(IMAGE) is None
 
 
-def test_it_goes_when_the_room_is_needed(tmp_path: Path) -> None:
+def test_refused_image_is_removed_when_space_is_short(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.mkdir()
     data_dir = DataDir(path, max_bytes=20_000)
-    data_dir.partial(IMAGE).write_bytes(bytes(15_000))
+    data_dir.partial_path(IMAGE).write_bytes(bytes(15_000))
     data_dir.publish(IMAGE)
-    with data_dir.reserved("b") as check, pytest.raises(Unavailable, match="not enough disk space"):
+    with data_dir.reserve_space("b") as check, pytest.raises(Unavailable, match="not enough disk space"):
         check(0, 10_000)
     data_dir.set_aside(IMAGE, "no ISO")
-    with data_dir.reserved("b") as check:
+    with data_dir.reserve_space("b") as check:
         check(0, 10_000)
     assert not (path / REFUSED).exists()
 
 
-def test_nothing_of_somebody_else_is_overwritten_by_it(bench: Bench) -> None:
-    bench.fetched()
+def test_setting_aside_overwrites_no_foreign_file(bench: Bench) -> None:
+    bench.download()
     (bench.path / REFUSED).write_text("theirs")
     assert not bench.data_dir.set_aside(IMAGE, "no ISO")
     assert (bench.path / REFUSED).read_text() == "theirs"
 
 
-# What a killed process leaves.
+# After a kill.
 
 
-def test_what_was_left_half_written_goes(bench: Bench) -> None:
+def test_open_removes_temporary_files(bench: Bench) -> None:
     bench.data_dir.close()
     ours = {
         ".rhcos-x.iso.0a1b2c3d.part",
@@ -267,7 +270,7 @@ def test_what_was_left_half_written_goes(bench: Bench) -> None:
     assert bench.names() == theirs
 
 
-def test_not_while_another_process_may_be_writing_it(bench: Bench) -> None:
+def test_open_removes_nothing_while_another_process_is_present(bench: Bench) -> None:
     left = bench.path / ".rhcos-x.iso.0a1b2c3d.part"
     left.touch()
     other = bench.another()
@@ -280,7 +283,7 @@ def test_not_while_another_process_may_be_writing_it(bench: Bench) -> None:
     other.close()
 
 
-def test_the_same_holds_for_the_directory_for_scratch_files(bench: Bench) -> None:
+def test_scratch_directory_is_cleaned_under_the_same_rules(bench: Bench) -> None:
     """Which is that of several services perhaps, each with its own ``DATA_DIR``."""
     scratch = bench.path / "scratch"
     one, other = (DataDir(bench.path / name, scratch=scratch) for name in ("one", "other"))
@@ -296,10 +299,13 @@ def test_the_same_holds_for_the_directory_for_scratch_files(bench: Bench) -> Non
     one.close()
 
 
-def test_who_is_killed_while_publishing_loses_nothing(bench: Bench) -> None:
-    partial = bench.data_dir.partial(IMAGE)
+def test_kill_while_publishing_loses_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    partial = bench.data_dir.partial_path(IMAGE)
     partial.write_bytes(b"fetched")
-    bench.data_dir.record(IMAGE, partial, IMAGE)  # and here it is killed
+    with monkeypatch.context() as patch:
+        patch.setattr(data_dir, "publish_file", None)  # killed when the manifest is written, before renaming
+        with pytest.raises(TypeError):
+            bench.data_dir.publish(IMAGE)
     assert bench.names() == {partial.name}
     path = bench.another().publish(IMAGE)
     assert path.read_bytes() == b"fetched"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.catalog.storage.digest import Sidecar, sha256_of
+from image_service.catalog.storage.digest import Sidecar, get_sha256
 from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import Unavailable
 from image_service.files.base_file import BaseFile
@@ -27,14 +27,14 @@ def file(tmp_path: Path) -> Iterator[BaseFile]:
         yield BaseFile(opened.fileno(), len(CONTENT), str(path))
 
 
-def test_is_that_of_the_whole_file(file: BaseFile, tmp_path: Path) -> None:
-    digest = sha256_of(file, Sidecar(tmp_path / "rhcos-sidecar.json", file), Interruption())
+def test_digest_is_of_the_whole_file(file: BaseFile, tmp_path: Path) -> None:
+    digest = get_sha256(file, Sidecar(tmp_path / "rhcos-sidecar.json", file), Interruption())
     assert digest == hashlib.sha256(CONTENT).hexdigest()
 
 
-def test_is_not_remembered_for_another_file(file: BaseFile, tmp_path: Path) -> None:
+def test_sidecar_of_a_replaced_file_is_ignored(file: BaseFile, tmp_path: Path) -> None:
     sidecar = tmp_path / "rhcos-sidecar.json"
-    sha256_of(file, Sidecar(sidecar, file), Interruption())
+    get_sha256(file, Sidecar(sidecar, file), Interruption())
     status = os.fstat(file.descriptor)
     other = tmp_path / "other.iso"
     other.write_bytes(CONTENT[::-1])
@@ -43,13 +43,13 @@ def test_is_not_remembered_for_another_file(file: BaseFile, tmp_path: Path) -> N
 
     with open(file.path, "rb") as opened:  # noqa: PTH123 - BaseFile has its path as text
         replaced = BaseFile(opened.fileno(), len(CONTENT), file.path)
-        digest = sha256_of(replaced, Sidecar(sidecar, replaced), Interruption())
+        digest = get_sha256(replaced, Sidecar(sidecar, replaced), Interruption())
 
     assert digest == hashlib.sha256(CONTENT[::-1]).hexdigest()
 
 
-def test_is_not_taken_of_a_file_that_changes(file: BaseFile, tmp_path: Path) -> None:
-    class Meddler(Interruption):
+def test_digest_of_a_file_that_changes_is_unavailable(file: BaseFile, tmp_path: Path) -> None:
+    class TruncatingInterruption(Interruption):
         """Writes to the file while it is read."""
 
         def raise_if_interrupted(self) -> None:
@@ -57,13 +57,13 @@ def test_is_not_taken_of_a_file_that_changes(file: BaseFile, tmp_path: Path) -> 
 
     sidecar = tmp_path / "rhcos-sidecar.json"
     with pytest.raises(Unavailable, match="changed"):
-        sha256_of(file, Sidecar(sidecar, file), Meddler())
+        get_sha256(file, Sidecar(sidecar, file), TruncatingInterruption())
     assert not sidecar.exists()
 
 
-def test_is_given_up_when_interrupted(file: BaseFile, tmp_path: Path) -> None:
+def test_interruption_stops_the_digest(file: BaseFile, tmp_path: Path) -> None:
     interruption = Interruption()
     interruption.interrupt()
     with pytest.raises(Interrupted):
-        sha256_of(file, Sidecar(tmp_path / "rhcos-sidecar.json", file), interruption)
+        get_sha256(file, Sidecar(tmp_path / "rhcos-sidecar.json", file), interruption)
     assert [path.name for path in tmp_path.iterdir()] == ["base.iso"]

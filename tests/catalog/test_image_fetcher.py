@@ -119,7 +119,7 @@ def test_what_fails_is_set_aside_with_the_reason_and_fetched_again(
         fetcher.open(entry)
     assert not bench.path_of(entry).exists()
     assert (bench.path / f"{entry.file_name}.refused").read_bytes() == content
-    assert fetcher.data_dir.refused(entry.file_name)
+    assert fetcher.data_dir.refusal_reason(entry.file_name)
     bench.origin.answers["/a.iso"] = [Resource(ISO)]
     fetcher.fetch_if_absent(entry)
     with opened(fetcher, attrs.evolve(entry, sha256=SHA256)) as base:

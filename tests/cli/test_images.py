@@ -78,7 +78,7 @@ def directory(
 def test_configured_image_is_fetched_verified_and_listed(directory: Directory) -> None:
     digest = hashlib.sha256(directory.content).hexdigest()
     before = directory.listed()
-    assert (before["state"], before["reason"], before["bytes_done"]) == ("waiting", "not there", 0)
+    assert (before["state"], before["reason"], before["bytes_done"]) == ("waiting", "not downloaded", 0)
 
     fetched = directory.images("fetch")
     assert (fetched.status, fetched.errors) == (0, "")
@@ -107,7 +107,7 @@ def test_interrupted_fetch_is_resumed(directory: Directory) -> None:
     assert fetched.errors.startswith(f"{NAME}: cannot fetch")
     assert "top-secret" not in fetched.errors
     told = directory.listed()
-    assert (told["state"], told["reason"], told["bytes_done"]) == ("waiting", "fetched in part", 4096)
+    assert (told["state"], told["reason"], told["bytes_done"]) == ("waiting", "partly downloaded", 4096)
     assert directory.images("fetch").status == 0
     assert directory.origin.asked[-1].headers["Range"] == "bytes=4096-"
 

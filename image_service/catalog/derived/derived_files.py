@@ -16,7 +16,7 @@ import attrs
 
 from image_service.catalog.derived.derivation import DERIVATION_VERSION, derive
 from image_service.catalog.storage.data_dir import DataDir  # noqa: TC001 - attrs resolves annotations at run time
-from image_service.catalog.storage.digest import Sidecar, sha256_of
+from image_service.catalog.storage.digest import Sidecar, get_sha256
 from image_service.concurrency.interruption import Interruption  # noqa: TC001 - same
 from image_service.coreos.live_iso import read_live_iso
 from image_service.coreos.rootfs import nmstate_archive, read_nmstatectl
@@ -105,13 +105,13 @@ class DerivedFiles:
         with self.data_dir.lock(path.name, self.interruption):
             self.interruption.raise_if_interrupted()
             if not _is_made_of(path, origin):
-                self.data_dir.claim(path.name, path.name, f"{path.name}.json")
+                self.data_dir.claim_files(path.name, path.name, f"{path.name}.json")
                 path.unlink(missing_ok=True)  # there may be no room for both
                 make()
                 with closing(BaseFile.open(path)) as file:
-                    _sidecar(file).put("origin", origin)
+                    _sidecar(file).save_digest("origin", origin)
             with closing(BaseFile.open(path)) as file:
-                yield file, sha256_of(file, _sidecar(file), self.interruption)
+                yield file, get_sha256(file, _sidecar(file), self.interruption)
 
     def _extract_nmstate(self, base: BaseImage, path: Path) -> None:
         rootfs = base.layout.files.rootfs
@@ -134,7 +134,7 @@ def _origin(digests: Sequence[str]) -> str:
 def _is_made_of(path: Path, origin: str) -> bool:
     try:
         with closing(BaseFile.open(path)) as file:
-            return _sidecar(file).get("origin") == origin
+            return _sidecar(file).get_digest("origin") == origin
     except FileNotFoundError:
         return False
 

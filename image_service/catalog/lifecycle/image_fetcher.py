@@ -19,7 +19,7 @@ from image_service.catalog.download.downloader import ReportProgress
 from image_service.catalog.lifecycle.opening import open_base_image, signature_path
 from image_service.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES, KeyRing
 from image_service.catalog.storage.data_dir import DataDir  # noqa: TC001 - attrs resolves annotations at run time
-from image_service.catalog.storage.digest import recheck
+from image_service.catalog.storage.digest import recheck_sha256
 from image_service.concurrency.interruption import Interruption
 from image_service.errors import BaseImageError, Unavailable
 
@@ -96,7 +96,7 @@ class ImageFetcher:
         image, sidecar = entry.file_name, self.data_dir.path / f"{entry.file_name}.json"
         with self.data_dir.lock(image, self.interruption):
             self.interruption.raise_if_interrupted()
-            self.data_dir.claim(image, sidecar.name)
+            self.data_dir.claim_files(image, sidecar.name)
             try:
                 return open_base_image(entry, self.path(entry), sidecar, self.interruption, self.keys)
             except BaseImageError as error:
@@ -116,7 +116,7 @@ class ImageFetcher:
             Interrupted: the service stops.
         """
         try:
-            recheck(base.file, base.sha256, self.interruption)
+            recheck_sha256(base.file, base.sha256, self.interruption)
         except BaseImageError as error:
             with self.data_dir.lock(entry.file_name, self.interruption):
                 if self._is_there(entry, base):
@@ -132,7 +132,7 @@ class ImageFetcher:
     def _set_aside(self, entry: OsImage, reason: str) -> None:
         """Let what was fetched be fetched again, with its signature."""
         if entry.local_path is None and self.data_dir.set_aside(entry.file_name, reason):
-            self.data_dir.discard(entry.file_name, signature_path(self.path(entry)).name)
+            self.data_dir.remove_files(entry.file_name, signature_path(self.path(entry)).name)
 
     def _fetch_signature(self, entry: OsImage) -> None:
         image, name = entry.file_name, signature_path(self.path(entry)).name
@@ -142,12 +142,12 @@ class ImageFetcher:
                 raise Unavailable(f"the signature at its URL has more than {MAX_SIGNATURE_BYTES} bytes")
 
         url = entry.signature_url or _signature_url(entry.url)
-        self.fetch(url, self.data_dir.partial(image, name), self.interruption, limit)
+        self.fetch(url, self.data_dir.partial_path(image, name), self.interruption, limit)
         self.data_dir.publish(image, name)
 
     def _fetch(self, image: str, url: str, progress: ReportProgress) -> None:
-        partial = self.data_dir.partial(image)
-        with self.data_dir.reserved(image) as check:
+        partial = self.data_dir.partial_path(image)
+        with self.data_dir.reserve_space(image) as check:
 
             def tell(done: int, total: int | None) -> None:
                 check(done, total)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES
-from image_service.catalog.storage.digest import Sidecar, sha256_of
+from image_service.catalog.storage.digest import Sidecar, get_sha256
 from image_service.coreos.live_iso import ROOTFS_FILE, read_live_iso
 from image_service.coreos.minimal_iso import check_minimal_iso
 from image_service.errors import BaseImageError, Unprocessable
@@ -67,14 +67,14 @@ def examine(
     """Verify an open file and read its layout; see `open_base_image`."""
     disconnected = Kind(entry.image_type) is Kind.DISCONNECTED_ISO
     known = Sidecar(sidecar, file)  # first: whatever is read from now on is of this very file
-    if known.rotten:
+    if known.is_corrupt:
         raise BaseImageError("content changed without a write (corruption?): a sample of it differs")
     layout = read_live_iso(file.read_at, file.size)
     if not disconnected:
         _check_boot_files(layout)
     if layout.customized and not disconnected:
         raise BaseImageError(f"was customised before: {layout.customized}; the pristine image is wanted")
-    digest = sha256_of(file, known, interruption)
+    digest = get_sha256(file, known, interruption)
     if entry.sha256 not in {None, digest}:
         raise BaseImageError(f"its SHA-256 is {digest}; it must be {entry.sha256}")
     if keys:
@@ -114,9 +114,9 @@ def _check_signature(
     except FileNotFoundError:
         raise BaseImageError(f"has no OpenPGP signature {signature.name}, but SIGNING_KEYS is set") from None
     proof = keys.proof(digest, content)
-    if known.get("signature_sha256") != proof:
+    if known.get_digest("signature_sha256") != proof:
         keys.verify(file, content, interruption)
-        known.put("signature_sha256", proof)
+        known.save_digest("signature_sha256", proof)
 
 
 def _with_usable_minimal(base: BaseImage, known: Sidecar, interruption: Interruption) -> BaseImage:
@@ -126,9 +126,9 @@ def _with_usable_minimal(base: BaseImage, known: Sidecar, interruption: Interrup
         return base
     try:
         spliced_minimal_canvas(base, rootfs_url="")
-        if known.get("minimal_sha256") != minimal.sha256:
+        if known.get_digest("minimal_sha256") != minimal.sha256:
             check_minimal_iso(minimal, base.file.read_at, interruption.raise_if_interrupted)
-            known.put("minimal_sha256", minimal.sha256)
+            known.save_digest("minimal_sha256", minimal.sha256)
     except (BaseImageError, Unprocessable) as error:
         return attrs.evolve(base, layout=attrs.evolve(base.layout, minimal=None, no_minimal=error.detail))
     return base

@@ -1,8 +1,7 @@
-"""``DATA_DIR``: the directory that is never harmed.
+"""``DATA_DIR``: the directory in which nothing is removed or renamed unless the manifest lists it.
 
-Only what the manifest says was made here is ever removed or renamed. What somebody put there by hand
-is used and left alone. Every step leaves the directory such that a process that is killed behind it, or in
-its midst, loses nothing and serves nothing wrong.
+Files that an operator put there are used and left alone. After every step the directory is such that a
+process killed then, or during the step, loses nothing and serves nothing wrong.
 """
 
 from __future__ import annotations
@@ -16,7 +15,12 @@ from typing import TYPE_CHECKING
 from twisted.logger import Logger
 
 from image_service.catalog.download.partial_file import state_path
-from image_service.catalog.storage.manifest import Entry, Identity, read_manifest, write_manifest
+from image_service.catalog.storage.manifest import (
+    FileIdentity,
+    ManifestEntry,
+    read_manifest,
+    write_manifest,
+)
 from image_service.concurrency.file_locks import FileLocks
 from image_service.concurrency.interruption import Interruption
 from image_service.files.atomic import publish_file, remove_temporary_files
@@ -32,14 +36,14 @@ DAY_SECONDS = 24 * 3600.0
 
 
 class DataDir:
-    """The directory, shared by threads and by processes. An image is known by the name of its file.
+    """The directory, shared by threads and processes. An image is identified by the name of its file.
 
     Args:
         path: the directory.
-        retention_seconds: for which an image stays that no configuration has any more.
-        max_bytes: that its files may take; None: as much as there is.
-        scratch: a directory for temporary files; None: this one.
-        now: seconds since 1970.
+        retention_seconds: how long an image stays that no configuration refers to.
+        max_bytes: all files together; None: the whole disk.
+        scratch: directory of temporary files; None: this one.
+        now: seconds since the epoch.
     """
 
     _log = Logger()
@@ -62,12 +66,12 @@ class DataDir:
         self._quota = DiskQuota(path, max_bytes, self._remove_refused)
 
     def open(self) -> None:
-        """Make the directories if need be, and remove what processes that were killed left half written.
+        """Create the directories if absent, and remove temporary files of processes that were killed.
 
-        Not while another process is there: what it is writing looks the same.
+        Removes nothing while another process is present, whose temporary files look the same.
 
         Raises:
-            OSError: one of them cannot be made or written.
+            OSError: a directory cannot be created or written.
         """
         for directory in {self.path, self.scratch}:
             directory.mkdir(parents=True, exist_ok=True)
@@ -78,96 +82,73 @@ class DataDir:
             self._presences.append(locks.present(alone, Interruption()))
 
     def close(self) -> None:
-        """Be gone; does nothing a second time."""
+        """End this process's presence; idempotent."""
         while self._presences:
             os.close(self._presences.pop())
 
     def lock(self, image: str, interruption: Interruption) -> AbstractContextManager[None]:
-        """Have an image for oneself, also before other processes, for as long as the block lasts.
-
-        Args:
-            image: the name of its file.
-            interruption: ends the wait for another.
+        """Exclude other threads and processes from an image for the duration of the block.
 
         Raises:
             Interrupted: the service stops.
         """
         return self._locks.held(image, interruption)
 
-    def partial(self, image: str, name: str | None = None) -> Path:
-        """Give the path to fetch a file to; what is there already may be gone on with.
+    def partial_path(self, image: str, name: str | None = None) -> Path:
+        """Return the path to download a file to; a partial file that is there may be resumed.
 
         Args:
-            image: what it belongs to.
-            name: of the file; None: it is the image itself.
+            image: what the file belongs to.
+            name: of the file; None: the image itself.
 
         Raises:
             OSError: the manifest cannot be written.
         """
-        partial = _partial(self.path / (name or image))
-        self.claim(image, partial.name, state_path(partial).name)
+        partial = _partial_path(self.path / (name or image))
+        self.claim_files(image, partial.name, state_path(partial).name)
         return partial
 
-    def claim(self, image: str, *names: str) -> None:
-        """Take files for ours that nobody else would write: hidden ones, sidecars.
-
-        Args:
-            image: what they belong to.
-            names: in the directory.
-        """
+    def claim_files(self, image: str, *names: str) -> None:
+        """List files that only this service writes (hidden ones, sidecars) as belonging to an image."""
         with self._manifest() as entries:
             self._entry(entries, image).files.update(dict.fromkeys(names))
 
     def publish(self, image: str, name: str | None = None) -> Path:
-        """Give what was fetched to ``partial`` its name, unless somebody put a file there meanwhile.
+        """Rename a downloaded partial file, unless an operator put a file there meanwhile.
 
         Args:
-            image: what it belongs to.
-            name: of the file; None: it is the image itself.
+            image: what the file belongs to.
+            name: of the file; None: the image itself.
 
         Returns:
-            its path.
+            the path of the file.
 
         Raises:
-            OSError: it cannot be renamed, or the manifest cannot be written.
+            OSError: the file cannot be renamed, or the manifest cannot be written.
         """
         path = self.path / (name or image)
-        partial = _partial(path)
+        partial = _partial_path(path)
         if path.exists():
             partial.unlink()
         else:
-            self.record(image, partial, path.name)
+            with self._manifest() as entries:
+                self._entry(entries, image).files[path.name] = FileIdentity.of(partial.stat())
             publish_file(partial, path)
         state_path(partial).unlink(missing_ok=True)
         return path
 
-    def record(self, image: str, file: Path, name: str) -> None:
-        """Take a file for ours, as it is now, under the name that it is about to get.
-
-        Args:
-            image: what it belongs to.
-            file: is not written to any more.
-            name: in the directory.
-        """
-        with self._manifest() as entries:
-            self._entry(entries, image).files[name] = Identity.of(file.stat())
-
     def set_aside(self, image: str, reason: str) -> bool:
-        """Take an image that was fetched here out of the way, as ``….refused``.
-
-        Args:
-            image: the name of its file.
-            reason: is remembered.
+        """Rename an image that was downloaded here to ``….refused``, and store the reason.
 
         Returns:
-            whether it was; False: it is somebody else's, and stays.
+            False if the image was not downloaded here: it stays.
         """
-        path, refused = self.path / image, _refused(self.path / image)
+        path, refused = self.path / image, _refused_path(self.path / image)
         with self._manifest() as entries:
             entry = entries.get(image)
-            if entry is None or not self._is_ours(image, entry):
+            if entry is None or not self._is_managed(image, entry):
                 return False
-            if refused.exists() and not self._is_ours(refused.name, entry):
+            if refused.exists() and not self._is_managed(refused.name, entry):
                 return False
             entry.refused, entry.files[refused.name] = reason, entry.files[image]
         path.replace(refused)
@@ -175,108 +156,101 @@ class DataDir:
             entries[image].files.pop(image, None)
         return True
 
-    def discard(self, image: str, *names: str) -> None:
-        """Remove files of an image that were made here.
-
-        Args:
-            image: what they belong to.
-            names: in the directory; what is not there, or not ours, is left as it is.
-        """
+    def remove_files(self, image: str, *names: str) -> None:
+        """Remove those files of an image that are there and were made here."""
         with self._manifest() as entries:
-            entry = entries.get(image, Entry(self._now()))
+            entry = entries.get(image, ManifestEntry(self._now()))
             for name in names:
-                if self._is_ours(name, entry):
+                if self._is_managed(name, entry):
                     (self.path / name).unlink()
                 entry.files.pop(name, None)
 
-    def refused(self, image: str) -> str | None:
-        """Tell why what was fetched of an image is set aside; None: nothing is."""
+    def refusal_reason(self, image: str) -> str | None:
+        """Return why the download of an image is set aside; None if none is."""
         entry = read_manifest(self.path / MANIFEST).get(image)
         return entry.refused if entry else None
 
-    def refer(self, images: Iterable[str]) -> None:
-        """Say that a configuration has these images now. To be repeated: other processes may not have them.
+    def refresh_references(self, images: Iterable[str]) -> None:
+        """Record that a configuration refers to these images now; called periodically.
 
         Args:
-            images: names of files; others than those that were made here are left out.
+            images: those that were not made here are ignored.
         """
         with self._manifest() as entries:
             for image in set(images) & entries.keys():
                 entries[image].referred = self._now()
 
-    def collect_garbage(self, kept: Iterable[str]) -> list[str]:
-        """Remove what was made here and no configuration has had for the retention.
+    def collect_garbage(self, retained: Iterable[str]) -> list[str]:
+        """Remove images made here to which no configuration has referred for the retention time.
 
         Args:
-            kept: images that stay all the same: they are referred to, read, or may be come back for.
+            retained: images that this process's configuration refers to.
 
         Returns:
             the images that were removed.
         """
-        self.refer(kept := set(kept))
-        self._remove_refused(lambda image: (self.path / image).exists())  # another is there
-        old = self._now() - self._retention_seconds
+        self.refresh_references(retained := set(retained))
+        self._remove_refused(lambda image: (self.path / image).exists())  # replaced by a good one
+        limit = self._now() - self._retention_seconds
         entries = read_manifest(self.path / MANIFEST)
-        due = [image for image, entry in entries.items() if image not in kept and entry.referred <= old]
-        return [image for image in due if self._remove(image, old)]
+        due = [image for image, entry in entries.items() if image not in retained and entry.referred <= limit]
+        removed = [image for image in due if self._remove(image, limit)]
+        for image in removed:
+            self._log.info("removed {image}: no configuration refers to it", image=image)
+        return removed
 
     def remove_image(self, image: str) -> bool:
-        """Remove what was made here of an image, whoever has it configured.
-
-        Args:
-            image: the name of its file.
+        """Remove what was made here of an image, even if a configuration refers to it.
 
         Returns:
-            whether nothing of it is there any more; False: it is somebody else's, or somebody is at work on
-            it.
+            False if the image is still there: it was not made here, or is in use.
         """
         self._remove(image, math.inf)
         return not (self.path / image).exists()
 
-    def reserved(self, image: str) -> AbstractContextManager[Callable[[int, int | None], None]]:
-        """Keep room for an image while it is fetched; see ``Room.reserved``."""
+    def reserve_space(self, image: str) -> AbstractContextManager[Callable[[int, int | None], None]]:
+        """Reserve space for an image while it is downloaded; see ``DiskQuota.reserve``."""
         return self._quota.reserve(image)
 
-    def _remove(self, image: str, old: float) -> bool:
-        """Remove one image with all that belongs to it, unless somebody has it or had it just now."""
-        with self._locks.tried(image) as free, self._manifest() as entries:
+    def _remove(self, image: str, limit: float) -> bool:
+        """Remove an image with its files, unless it is locked or was referred to after `limit`."""
+        with self._locks.tried(image) as is_free, self._manifest() as entries:
             entry = entries.get(image)
-            if not free or entry is None or entry.referred > old:
+            if not is_free or entry is None or entry.referred > limit:
                 return False
             for name in entry.files:
-                if self._is_ours(name, entry):
+                if self._is_managed(name, entry):
                     (self.path / name).unlink(missing_ok=True)
             del entries[image]
-        self._log.info("{image} was removed: no configuration has it", image=image)
         return True
 
-    def _remove_refused(self, of: Callable[[str], bool] = lambda _: True) -> bool:
-        """Remove what is set aside and helps nobody; tell whether there was anything."""
+    def _remove_refused(self, is_due: Callable[[str], bool] = lambda _: True) -> bool:
+        """Remove downloads that are set aside; return True if there was any."""
         removed = False
         with self._manifest() as entries:
             for image, entry in entries.items():
-                refused = _refused(self.path / image)
-                if of(image) and self._is_ours(refused.name, entry):
+                refused = _refused_path(self.path / image)
+                if is_due(image) and self._is_managed(refused.name, entry):
                     refused.unlink()
                     del entry.files[refused.name]
                     entry.refused, removed = None, True
         return removed
 
-    def _is_ours(self, name: str, entry: Entry) -> bool:
-        """Whether a file that an entry names is there, and still the one that was made."""
+    def _is_managed(self, name: str, entry: ManifestEntry) -> bool:
+        """Return True if a file that an entry lists is there, and is still the one that was made."""
         if name not in entry.files:
             return False
         with suppress(FileNotFoundError):
             status = (self.path / name).lstat()
-            return entry.files[name] in {None, Identity.of(status)}
+            return entry.files[name] in {None, FileIdentity.of(status)}
         return False
 
-    def _entry(self, entries: dict[str, Entry], image: str) -> Entry:
-        return entries.setdefault(image, Entry(self._now()))
+    def _entry(self, entries: dict[str, ManifestEntry], image: str) -> ManifestEntry:
+        return entries.setdefault(image, ManifestEntry(self._now()))
 
     @contextmanager
-    def _manifest(self) -> Iterator[dict[str, Entry]]:
-        """Read the manifest, and write it where it was changed, before others do."""
+    def _manifest(self) -> Iterator[dict[str, ManifestEntry]]:
+        """Read the manifest under its lock, and write it back if it was changed."""
         path = self.path / MANIFEST
         with self._locks.held(MANIFEST, Interruption()):
             entries, before = read_manifest(path), read_manifest(path)
@@ -285,9 +259,9 @@ class DataDir:
                 write_manifest(path, entries)
 
 
-def _partial(path: Path) -> Path:
+def _partial_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.part")
 
 
-def _refused(path: Path) -> Path:
+def _refused_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.refused")

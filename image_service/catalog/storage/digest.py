@@ -1,9 +1,9 @@
-"""What takes long to find out about a base image: found once, and remembered beside it for the next start.
+"""Digests of base images, stored in sidecars: what takes long to compute is computed once per file.
 
-It is good for one path, size, modification time and inode: a file that was put in the place of
-another, or written to, has a new one of these. The time of the status change, which nobody can put back, does
-not count by itself: an orchestrator that hands a volume over changes the owner of everything on it. A sample
-of the content decides then; and all of it is read again, later, in the background.
+A sidecar is valid for one path, size, modification time and inode: a file that was replaced or written to
+differs in one of these. The time of the status change alone does not count: an orchestrator that hands over a
+volume changes the owner of each file. Then a sample of the content decides, and all is read later, in the
+background.
 """
 
 from __future__ import annotations
@@ -28,111 +28,93 @@ if TYPE_CHECKING:
 
 _SAMPLES = 16
 _SAMPLE_BYTES = 64 * 1024
-_IDLE = 4  # times as long as it reads, a check in the background waits
+_IDLE_FACTOR = 4  # a background check idles so many times as long as it reads
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Sidecar:
-    """What is known of one file, for as long as it stays the same.
+    """The stored digests of one file; none if the file has changed since.
 
     Args:
-        path: where it is remembered.
-        file: what it is about.
+        path: of the sidecar.
+        file: the file they are of.
     """
 
     def __init__(self, path: Path, file: BaseFile) -> None:
         self._path = path
         self._file = file
         self._identity = file.identity()
-        remembered = _read(path)
-        same = all(remembered.get(name) == value for name, value in self._identity.items())
         self._sample = _sample(file)
-        intact = same and remembered.get("sample") == self._sample
-        untouched = remembered.get("ctime_ns") == os.fstat(file.descriptor).st_ctime_ns
-        self._known: dict[str, object] = remembered if intact else {}
-        self.rotten = same and untouched and "sample" in remembered and not intact
-        """Whether the content is not what it was, though nobody wrote to the file."""
+        stored = _load(path)
+        same = all(stored.get(name) == value for name, value in self._identity.items())
+        intact = same and stored.get("sample") == self._sample
+        untouched = stored.get("ctime_ns") == os.fstat(file.descriptor).st_ctime_ns
+        self._stored: dict[str, object] = stored if intact else {}
+        self.is_corrupt = same and untouched and "sample" in stored and not intact
+        """True if the content changed though the file was not written to."""
 
-    def get(self, name: str) -> str | None:
-        """Give a digest, lower-case hex, if it is known."""
-        value = str(self._known.get(name))
+    def get_digest(self, name: str) -> str | None:
+        """Return a digest in lower-case hex; None if it is not stored."""
+        value = str(self._stored.get(name))
         return value if _SHA256.fullmatch(value) else None
 
-    def put(self, name: str, digest: str) -> None:
-        """Remember a digest.
+    def save_digest(self, name: str, digest: str) -> None:
+        """Store a digest.
 
         Raises:
-            Unavailable: the file changed since this was made.
+            Unavailable: the file changed since this sidecar was loaded.
         """
         if self._file.identity() != self._identity:
             raise Unavailable("changed while it was read")
         ctime_ns = os.fstat(self._file.descriptor).st_ctime_ns
-        self._known |= {**self._identity, "ctime_ns": ctime_ns, "sample": self._sample, name: digest}
-        with (
-            contextlib.suppress(OSError),
-            atomic_write(self._path) as target,
-        ):  # the next start takes it again
-            target.write(json.dumps(self._known).encode())
+        self._stored |= {**self._identity, "ctime_ns": ctime_ns, "sample": self._sample, name: digest}
+        # If it cannot be written, the next start computes the digest again.
+        with contextlib.suppress(OSError), atomic_write(self._path) as target:
+            target.write(json.dumps(self._stored).encode())
 
 
-def sha256_of(file: BaseFile, sidecar: Sidecar, interruption: Interruption) -> str:
-    """Give the digest of an open file, from the sidecar if that knows it.
-
-    Args:
-        file: is read from its beginning to its end if need be.
-        sidecar: of this file.
-        interruption: ends it from another thread.
-
-    Returns:
-        lower-case hex.
+def get_sha256(file: BaseFile, sidecar: Sidecar, interruption: Interruption) -> str:
+    """Return the SHA-256 of a file in lower-case hex, from its sidecar or by reading all of it.
 
     Raises:
         Unavailable: the file changed while it was read.
         OSError: it cannot be read.
         Interrupted: the service stops.
     """
-    known = sidecar.get("sha256")
-    if known is None:
+    digest = sidecar.get_digest("sha256")
+    if digest is None:
         try:
-            known = file.sha256(on_block=lambda _: interruption.raise_if_interrupted())
+            digest = file.sha256(on_block=lambda _: interruption.raise_if_interrupted())
         except ShortReadError:
             raise Unavailable("changed while it was read") from None
-        sidecar.put("sha256", known)
-    return known
+        sidecar.save_digest("sha256", digest)
+    return digest
 
 
-def recheck(file: BaseFile, sha256: str, interruption: Interruption) -> None:
-    """See, without haste, that a file is still what it was.
-
-    Args:
-        file: is read from its beginning to its end, so that most of the time the disk is left to others.
-        sha256: that it had.
-        interruption: ends it from another thread.
+def recheck_sha256(file: BaseFile, sha256: str, interruption: Interruption) -> None:
+    """Read a file in the background, mostly idle, and compare its SHA-256.
 
     Raises:
-        BaseImageError: it has rotted.
+        BaseImageError: the content changed.
         OSError: it cannot be read.
         Interrupted: the service stops.
     """
-    began = time.monotonic()
+    started = time.monotonic()
 
-    def pause(_: int) -> None:
-        nonlocal began
-        interruption.wait(_IDLE * (time.monotonic() - began))
-        began = time.monotonic()
+    def idle(_: int) -> None:
+        nonlocal started
+        interruption.wait(_IDLE_FACTOR * (time.monotonic() - started))
+        started = time.monotonic()
 
     try:
-        found = file.sha256(on_block=pause)
+        found = file.sha256(on_block=idle)
     except ShortReadError:
-        raise BaseImageError(
-            f"content changed (corruption?): it had {file.size} bytes and is shorter"
-        ) from None
+        raise BaseImageError(f"content changed (corruption?): it had {file.size} bytes") from None
     if found != sha256:
         raise BaseImageError(f"content changed (corruption?): its SHA-256 was {sha256} and is {found}")
 
 
-def _read(sidecar: Path) -> dict[str, object]:
-    """Give what the sidecar holds; nothing when there is none, or something else."""
+def _load(sidecar: Path) -> dict[str, object]:
     try:
         document: object = json.loads(sidecar.read_bytes())
     except (OSError, ValueError):
@@ -141,7 +123,7 @@ def _read(sidecar: Path) -> dict[str, object]:
 
 
 def _sample(file: BaseFile) -> str:
-    """Digest of the file's size and of some blocks of it, from the first to the last."""
+    """Return a digest of the file's size and of blocks spread from its start to its end."""
     digest = hashlib.sha256(str(file.size).encode())
     for number in range(_SAMPLES):
         offset = max(0, file.size - _SAMPLE_BYTES) * number // (_SAMPLES - 1)
