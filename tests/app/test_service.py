@@ -1,0 +1,99 @@
+"""The whole service on a real reactor: a mistake in the wiring shows here."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import attrs
+import trustme
+from twisted.internet.defer import Deferred
+from twisted.logger import globalLogPublisher
+
+from image_service.app.service import ImageService
+from image_service.settings.settings import Settings
+from image_service.transport.listeners import bind
+from tests.pytwisted import ensure_deferred
+from tests.standalone.running import ApiClient
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+    from twisted.internet.epollreactor import EPollReactor
+    from twisted.logger import LogEvent
+
+
+@attrs.define
+class SampleUrl:
+    """Waits for the log line that names the URL of the sample image."""
+
+    found: Deferred[str] = attrs.field(factory=Deferred)
+
+    def __call__(self, event: LogEvent) -> None:
+        if "curl" in (event["log_format"] or ""):
+            self.found.callback(event["url"])
+
+
+def settings_of(data_dir: Path, **environ: str) -> Settings:
+    defaults = {"DATA_DIR": str(data_dir), "STANDALONE_LISTEN": "127.0.0.1:0", "DRAIN_DELAY": "0"}
+    return Settings.from_environment({**defaults, **environ}, standalone=True)
+
+
+@asynccontextmanager
+async def running(
+    reactor: EPollReactor, settings: Settings, sockets: Sequence[socket.socket]
+) -> AsyncIterator[str]:
+    """Start the service; yields the URL of the sample once it can be fetched."""
+    sample = SampleUrl()
+    globalLogPublisher.addObserver(sample)  # type: ignore[arg-type]  # a function is an observer too
+    service = ImageService(reactor, settings, standalone=True, sockets=sockets)
+    service.startService()
+    try:
+        yield await sample.found.addTimeout(60, reactor)
+    finally:
+        globalLogPublisher.removeObserver(sample)  # type: ignore[arg-type]  # same
+        await service.stopService()
+
+
+@ensure_deferred
+async def test_service_answers_health_metrics_and_images(reactor: EPollReactor, tmp_path: Path) -> None:
+    async with running(
+        reactor, settings_of(tmp_path, ALLOWED_DOMAINS="https://console.example"), [bind(0)]
+    ) as url:
+        split = urlsplit(url)
+        get = ApiClient(reactor, f"{split.scheme}://{split.netloc}")
+        health = await get("GET", "/health")
+        assert health.status == 200
+        image = await get("GET", split.path)
+        assert image.status == 200
+        part = await get("GET", split.path, Range="bytes=2048-4095", Origin="https://console.example")
+        assert (part.status, part.body) == (206, image.body[2048:4096])
+        assert part.field("Access-Control-Allow-Origin") == "https://console.example"
+        digest = await get("GET", f"{split.path}.sha256")
+        assert digest.body.split()[0].decode() == sha256(image.body).hexdigest()
+        statuses = await get("GET", "/images")
+        assert [entry["state"] for entry in statuses.document["images"]] == ["ready"]
+        metrics = (await get("GET", "/metrics")).body.decode()
+        for gauge in ("base_images", "connections", "snapshot_held_bytes", "slots_limit"):
+            assert gauge in metrics
+        assert "assisted_image_service_http_request_duration_seconds" in metrics
+
+
+@ensure_deferred
+async def test_service_with_a_certificate_serves_https_and_plain_http(
+    reactor: EPollReactor, tmp_path: Path
+) -> None:
+    issued = trustme.CA().issue_cert("localhost")
+    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    files = {"HTTPS_KEY_FILE": str(tmp_path / "key.pem"), "HTTPS_CERT_FILE": str(tmp_path / "cert.pem")}
+    secure, plain = bind(0), bind(0)
+    get = ApiClient(reactor, f"http://localhost:{plain.getsockname()[1]}")
+    async with running(reactor, settings_of(tmp_path / "data", **files), [secure, plain]) as url:
+        assert url.startswith("https://localhost:")
+        assert (await get("GET", "/health")).status == 200
+        assert (await get("GET", urlsplit(url).path)).status == 404  # ISOs are served by the other one
