@@ -1,4 +1,4 @@
-"""What a process takes from the system before it gives up privileges: ports and descriptors."""
+"""What a process acquires before it drops privileges: ports and descriptors."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from image_service.transport.tcp import bind_together
 if TYPE_CHECKING:
     import socket
 
-    from image_service.settings.settings import Settings
+    from image_service.settings.network import ListenSettings
 
 _log = Logger()
 
 
-def take_ports(settings: Settings, processes: int) -> list[list[socket.socket]]:
-    """Take the ports, so that one in use ends the start at once.
+def bind_ports(settings: ListenSettings, processes: int) -> list[list[socket.socket]]:
+    """Bind the ports before anything else starts.
 
     Args:
-        settings: name them.
+        settings: the ports.
         processes: how many share them.
 
     Returns:
-        of each port, ``LISTEN_PORT`` first, a socket for each process.
+        for each port, ``LISTEN_PORT`` first, a socket for each process.
 
     Raises:
-        SystemExit: it cannot be had.
+        SystemExit: a port cannot be bound, such as one in use.
     """
-    ports = (settings.listen.port, settings.listen.http_port)
-    return [_take(port, processes) for port in ports if port is not None]
+    ports = (settings.port, settings.http_port)
+    return [_bind(port, processes) for port in ports if port is not None]
 
 
-def _take(port: int, processes: int) -> list[socket.socket]:
+def _bind(port: int, processes: int) -> list[socket.socket]:
     try:
         return bind_together(port, processes)
     except OSError as error:
@@ -43,6 +43,6 @@ def _take(port: int, processes: int) -> list[socket.socket]:
 
 
 def raise_descriptor_limit() -> None:
-    """Every connection is a descriptor: take as many as the system lets this process have."""
+    """Raise the limit of open files to the hard limit: every connection is a descriptor."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,4 +1,4 @@
-"""What a process of the service has of what all its processes share."""
+"""What the processes of the service share, as one of them has it."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
 
     from twisted.internet.defer import Deferred
 
-    from image_service.app.stand_in import StandIn
+    from image_service.app.standalone_mode import StandIn
     from image_service.concurrency.coordination import Coordination
     from image_service.serving.application import Page
 
 
 @attrs.frozen(kw_only=True)
 class SharedResources:
-    """One process's share. By default it is the only one.
+    """By default those of a process that serves alone.
 
     Args:
-        leads: whether it does what only one of them is to do.
-        supply: makes the supply of slots, by their number.
-        headcount: counts clients.
+        is_leader: True in the one process that does what must be done once.
+        slot_pool: makes the pool of download slots, by their number.
+        connections: counts those of all processes.
         coordination: with the other processes.
-        stand_in: which another process runs; None: it runs here, where there is one.
-        page: makes the page of metrics of this process's, at once or later.
-        serving: is called when it accepts clients.
+        stand_in: that runs in another process; None: in standalone mode it is started here.
+        metrics_page: renders the metrics of all processes, given those of this one.
+        serving: is called when this process accepts connections.
     """
 
-    leads: bool = True
-    supply: Callable[[int], SlotPool] = LocalSlotPool
-    headcount: ConnectionCounter = attrs.field(factory=ConnectionCounter)
+    is_leader: bool = True
+    slot_pool: Callable[[int], SlotPool] = LocalSlotPool
+    connections: ConnectionCounter = attrs.field(factory=ConnectionCounter)
     coordination: Coordination = attrs.field(factory=LocalCoordination)
     stand_in: StandIn | None = None
-    page: Callable[[Metrics], Page | Deferred[Page]] = Metrics.render
+    metrics_page: Callable[[Metrics], Page | Deferred[Page]] = Metrics.render
     serving: Callable[[], None] = lambda: None

@@ -1,4 +1,4 @@
-"""The end of the process, as signals ask for it: well, and at the second one at once."""
+"""Shutdown of the process by signals: the first one drains, the second one forces."""
 
 from __future__ import annotations
 
@@ -15,64 +15,56 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
-HASTE_SECONDS = 2
-"""What is left, at the second signal, to what cannot be interrupted, such as the look-up of a name."""
+FORCED_EXIT_SECONDS = 2
+"""After the second signal the process exits even if something cannot be interrupted, such as a DNS lookup."""
 
 
 class ShutdownHandler:
-    """Ends the process with status 0 on SIGTERM and SIGINT; twistd would send itself the signal again.
+    """Stops the process with status 0 on SIGTERM and SIGINT; twistd would send itself the signal again.
 
     Args:
         reactor: the one that runs.
-        hasten: is called at the second signal, when the end has begun.
+        force: is called at the second signal, when the shutdown has begun.
     """
 
-    def __init__(self, reactor: EPollReactor, hasten: Callable[[], None]) -> None:
+    def __init__(self, reactor: EPollReactor, force: Callable[[], None]) -> None:
         self._reactor = reactor
-        self._hasten = hasten
-        self._told = False
-        self.number: int | None = None
-        """The signal that the end began with; None: it was no signal."""
+        self._force = force
+        self._has_begun = False
+        self.signal_number: int | None = None
+        """The signal that began the shutdown; None: it was no signal."""
 
-    def on_signals(self) -> None:
-        """Let signals end the process from now on."""
+    def handle_signals(self) -> None:
+        """Handle SIGTERM and SIGINT from now on."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._signalled)
+            signal.signal(number, self._signal_received)
 
-    def _signalled(self, number: int, _frame: object) -> None:
-        if self._told:
+    def _signal_received(self, number: int, _frame: object) -> None:
+        if self._has_begun:
             signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
-            signal.alarm(HASTE_SECONDS)
-            # Later Python takes the handler away, and the alarm would be the end, with a status of its own.
+            signal.alarm(FORCED_EXIT_SECONDS)
+            # Python removes the handler when it exits; the alarm would then kill it, with another status.
             atexit.register(signal.alarm, 0)
-        self._reactor.callFromThread(self.end, number)
+        self._reactor.callFromThread(self.shut_down, number)
 
-    def end(self, number: int | None) -> None:
-        """Begin to end, or, when told a second time, end at once.
-
-        Args:
-            number: the signal's.
-        """
-        if self._told:
-            self._hasten()
+    def shut_down(self, signal_number: int | None) -> None:
+        """Stop the reactor; the second call forces what stops with it."""
+        if self._has_begun:
+            self._force()
             return
-        self._told = True
-        self.number = number
+        self._has_begun = True
+        self.signal_number = signal_number
         _stop(self._reactor)
 
 
-def end_with_failure(reactor: EPollReactor) -> None:
-    """End the process with status 1, in order.
-
-    Args:
-        reactor: the one that runs, or is about to.
-    """
-    # twistd knows no exit status of its own; this comes behind everything that stops in order.
+def stop_with_failure(reactor: EPollReactor) -> None:
+    """Stop a reactor that runs, or is about to, in order; the process exits with status 1."""
+    # twistd has no exit status of its own; this runs after everything that stops in order.
     reactor.addSystemEventTrigger("after", "shutdown", os._exit, 1)
     reactor.callWhenRunning(_stop, reactor)
 
 
 def _stop(reactor: EPollReactor) -> None:
-    """Stop it, unless somebody else has."""
+    """Stop it, unless it is stopping already."""
     with suppress(ReactorNotRunning):
         reactor.stop()

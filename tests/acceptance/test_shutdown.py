@@ -221,6 +221,6 @@ def test_second_signal_exits_although_a_thread_hangs(tmp_path: Path) -> None:
     with run_service(tmp_path, images, command=command, environment=environment, probe="/live") as service:
         service.wait_for(r"looking up (hanging\.test)")
         service.process.terminate()
-        service.wait_for("(going away)")
+        service.wait_for("(shutting down)")
         service.process.terminate()
         assert service.process.wait(_TIMEOUT_SECONDS) == 0

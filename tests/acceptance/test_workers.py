@@ -307,9 +307,9 @@ def test_late_metrics_of_a_killed_worker_do_not_affect_its_successor(tmp_path: P
             readers = [stack.enter_context(reading(url)) for _ in range(16)]
             assert any(served.owner(reader) == one for reader in readers)
             os.kill(one, signal.SIGKILL)
-            served.service.wait_for("(Another takes its place)")
+            served.service.wait_for("(Restarting it)")
             until(lambda: len(served.workers()) == 2)
-            served.service.wait_for(r"(?s)Another takes.*(serving at|cannot start|Traceback)")
+            served.service.wait_for(r"(?s)Restarting it.*(serving at|cannot start|Traceback)")
         finally:
             os.kill(other, signal.SIGCONT)
         assert b"Traceback" not in served.service.output
@@ -374,7 +374,7 @@ def test_second_signal_exits_although_a_worker_is_stuck(tmp_path: Path) -> None:
     with serving(tmp_path, DRAIN_TIMEOUT=FOR_EVER) as served:
         os.kill(next(iter(served.workers())), signal.SIGSTOP)
         served.service.process.terminate()
-        served.service.wait_for("(going away)")
+        served.service.wait_for("(shutting down)")
         served.service.process.terminate()
         served.check_ended_well()
 
@@ -383,7 +383,7 @@ def test_stuck_worker_is_replaced_by_the_watchdog(tmp_path: Path) -> None:
     with serving(tmp_path, _soon_stuck()) as served:
         stuck, other = served.workers()
         os.kill(stuck, signal.SIGSTOP)
-        served.service.wait_for("(pings unanswered)")
+        served.service.wait_for("(has not responded to)")
         until(lambda: stuck not in served.workers())
         until(lambda: served.metric("workers") == 2)
         assert other in served.workers()
@@ -415,7 +415,7 @@ def test_metrics_connection_is_closed_when_rendering_fails(tmp_path: Path) -> No
         for _ in range(2):
             with pytest.raises((ConnectionError, http.client.HTTPException)):
                 served.service.get("/metrics")
-        served.service.wait_for("(the page of metrics could not be made)")
+        served.service.wait_for("(the page of metrics could not be rendered)")
         assert served.service.get(served.path).body == served.content
 
 

@@ -4,13 +4,35 @@ from pathlib import Path
 
 import pytest
 
-from image_service.app.stand_in import StandIn
-from image_service.app.workers.assignment import Assignment
+from image_service.app.standalone_mode import StandIn
+from image_service.app.workers.assignment import (
+    CONTROL_IN,
+    CONTROL_OUT,
+    FIRST_LISTENER,
+    MEMORY,
+    SLOTS,
+    Assignment,
+)
 
 STAND_IN = StandIn("https://127.0.0.1:1", Path("/data/ca.pem"), sample=None)
 
 
 @pytest.mark.parametrize("stand_in", [None, STAND_IN])
-def test_a_worker_is_told_what_the_supervisor_says(stand_in: StandIn | None) -> None:
+def test_rendered_assignment_is_parsed_to_the_same(stand_in: StandIn | None) -> None:
     assignment = Assignment(1, 4, 2, stand_in)
-    assert Assignment.loads(assignment.dumps()) == assignment
+    assert Assignment.parse(assignment.render()) == assignment
+
+
+def test_worker_has_its_pipes_shared_memory_slots_and_all_listeners() -> None:
+    descriptors = Assignment(0, 2, 2, None).descriptors(memory=30, slots=31, listeners=[40, 41, 42, 43])
+    assert descriptors == {
+        0: 0,
+        1: 1,
+        2: 2,
+        CONTROL_IN: "w",
+        CONTROL_OUT: "r",
+        MEMORY: 30,
+        SLOTS: 31,
+        **{FIRST_LISTENER + index: 40 + index for index in range(4)},
+    }
+    assert sorted(descriptors) == list(range(11))

@@ -14,7 +14,7 @@ from twisted.logger import globalLogPublisher
 
 from image_service.app.service import ImageService
 from image_service.settings.settings import Settings
-from image_service.transport.listeners import bind
+from image_service.transport.tcp import bind
 from tests.pytwisted import ensure_deferred
 from tests.standalone.running import ApiClient
 

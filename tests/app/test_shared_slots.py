@@ -17,7 +17,7 @@ from image_service.app.workers.shared_slots import (
     SharedConnectionCounter,
     SharedSlotPool,
     create_slots,
-    return_holdings,
+    return_resources,
 )
 from image_service.concurrency.coordination import SharedMemoryCoordination
 from image_service.transport.admission import SLOT_TIMEOUT_SECONDS, Slots
@@ -57,7 +57,7 @@ def workers() -> Iterator[Workers]:
         os.close(each)
 
 
-def test_slots_are_taken_from_all_and_given_back_to_all(workers: Workers, reactor: EPollReactor) -> None:
+def test_slots_are_shared_by_all_workers(workers: Workers, reactor: EPollReactor) -> None:
     one, other = (workers.supply(reactor, number) for number in range(2))
     assert [one.acquire_slot(), other.acquire_slot(), one.acquire_slot(), other.acquire_slot()] == [
         True,
@@ -69,20 +69,20 @@ def test_slots_are_taken_from_all_and_given_back_to_all(workers: Workers, reacto
     assert [one.acquire_slot(), one.acquire_slot()] == [True, False]
 
 
-def test_what_the_dead_had_is_given_back(workers: Workers, reactor: EPollReactor) -> None:
+def test_resources_of_a_dead_worker_are_returned(workers: Workers, reactor: EPollReactor) -> None:
     one, other = (workers.supply(reactor, number) for number in range(2))
     one.acquire_slot()
     other.acquire_slot()
     other.acquire_slot()
     SharedConnectionCounter(workers.row(1), [workers.row(1)]).add(9)
-    return_holdings(workers.row(1), workers.slots[0])
-    return_holdings(workers.row(1), workers.slots[0])
+    return_resources(workers.row(1), workers.slots[0])
+    return_resources(workers.row(1), workers.slots[0])
     assert [one.acquire_slot(), one.acquire_slot(), one.acquire_slot()] == [True, True, False]
     assert list(workers.row(1)) == [0] * len(workers.row(1))
 
 
 @ensure_deferred
-async def test_who_waits_is_woken_when_another_process_gives_back(
+async def test_waiting_download_is_granted_a_slot_that_another_process_releases(
     workers: Workers, reactor: EPollReactor
 ) -> None:
     one, other = (
@@ -110,7 +110,7 @@ def _readers(reactor: EPollReactor) -> list[IReadDescriptor]:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 1, -1]))))
-def test_each_process_knows_the_clients_of_all(steps: list[tuple[int, int]]) -> None:
+def test_each_process_counts_the_connections_of_all(steps: list[tuple[int, int]]) -> None:
     descriptor = shared_memory.create()
     shared = shared_memory.SharedMemory(descriptor)
     os.close(descriptor)

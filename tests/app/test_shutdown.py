@@ -1,4 +1,4 @@
-"""The end of a process at the second signal, whatever is in its way."""
+"""Exit of a process at the second signal, even if its shutdown hangs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-IS_TOLD_TWICE = """
+SIGNALED_TWICE = """
 import os, signal, sys, time
 from twisted.internet import epollreactor
 epollreactor.install()
@@ -19,21 +19,21 @@ class Slow:
     def __del__(self, sleep=time.sleep):
         sleep(1.5)
 
-def tell(seconds=0):
+def send_sigterm(seconds=0):
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(seconds)
 
-shutdown.HASTE_SECONDS = 1
-reactor.callWhenRunning(shutdown.ShutdownHandler(reactor, lambda: None).on_signals)
-reactor.callWhenRunning(tell)
+shutdown.FORCED_EXIT_SECONDS = 1
+reactor.callWhenRunning(shutdown.ShutdownHandler(reactor, lambda: None).handle_signals)
+reactor.callWhenRunning(send_sigterm)
 """
-HANGS = "reactor.addSystemEventTrigger('before', 'shutdown', tell, 900)"
-IS_SLOW_TO_GO = "reactor.addSystemEventTrigger('before', 'shutdown', tell); sys.slow = Slow()"
+HANGING_SHUTDOWN = "reactor.addSystemEventTrigger('before', 'shutdown', send_sigterm, 900)"
+SLOW_INTERPRETER_EXIT = "reactor.addSystemEventTrigger('before', 'shutdown', send_sigterm); sys.slow = Slow()"
 
 
-@pytest.mark.parametrize("what", [HANGS, IS_SLOW_TO_GO])
-def test_the_second_signal_ends_it_with_status_0(what: str) -> None:
-    """Also where the interpreter, which has taken the handlers of signals away, is not gone in time."""
-    command = [sys.executable, "-c", f"{IS_TOLD_TWICE}\n{what}\nreactor.run()\n"]
+@pytest.mark.parametrize("shutdown", [HANGING_SHUTDOWN, SLOW_INTERPRETER_EXIT])
+def test_second_signal_exits_with_status_0(shutdown: str) -> None:
+    """Even if the interpreter, which has removed the signal handlers, does not exit in time."""
+    command = [sys.executable, "-c", f"{SIGNALED_TWICE}\n{shutdown}\nreactor.run()\n"]
     done = subprocess.run(command, check=False, cwd=Path(__file__).parents[2], timeout=100)
     assert done.returncode == 0

@@ -1,126 +1,184 @@
-"""A worker's place: what it does when nobody can be started in it, or who works there is stuck."""
+"""A worker slot whose worker cannot be started, exits, or is stuck; processes are doubles."""
 
 from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import pytest
 from twisted.internet.task import Clock
 
-from image_service.app.workers import worker_slot as places
-from image_service.app.workers.assignment import Assignment
-from image_service.app.workers.watchdog import MOST_UNANSWERED, PING_SECONDS
+from image_service.app.workers.watchdog import MAX_UNANSWERED, PING_SECONDS
 from image_service.app.workers.worker_slot import WorkerSlot
 
 if TYPE_CHECKING:
-    from twisted.internet.epollreactor import EPollReactor
+    from collections.abc import Callable
+
+    from image_service.app.workers.worker_slot import Handlers
 
 
-class Watch:
-    """Counts what it is told."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def serves(self, _: WorkerSlot) -> None:
-        self.told.append("serves")
-
-    def left(self, _: WorkerSlot) -> None:
-        self.told.append("left")
-
-    def asks_for_page(self, _: WorkerSlot) -> None:
-        self.told.append("asks for page")
-
-    def cannot_start(self) -> None:
-        self.told.append("cannot start")
-
-
-class Processes:
-    """Stands for ``WorkerProcess``; each process is this as well."""
+class RecordingObserver:
+    """Records what happens in slots."""
 
     def __init__(self) -> None:
-        self.hears: dict[str, Any] = {}
-        self.ended: Any = None
-        self.may_start = True
-        self.answers = True
+        self.events: list[str] = []
 
-    def say(self, word: str, _: object) -> None:
-        if word == "ping" and self.answers:
-            self.hears["pong"](None)
+    def worker_serves(self, _: WorkerSlot) -> None:
+        self.events.append("serves")
+
+    def worker_exited(self, _: WorkerSlot) -> None:
+        self.events.append("exited")
+
+    def page_requested(self, _: WorkerSlot) -> None:
+        self.events.append("page requested")
+
+    def start_failed(self) -> None:
+        self.events.append("start failed")
+
+
+class FakeProcesses:
+    """Spawns processes that are this object; the latest one is in the test's hand."""
+
+    def __init__(self) -> None:
+        self.handlers: Handlers = {}
+        self.exited: Callable[[str], None] = lambda _: None
+        self.can_start = True
+        self.responds = True
+        self.received: list[str] = []
+
+    def spawn(self, handlers: Handlers, exited: Callable[[str], None]) -> FakeProcesses:
+        if not self.can_start:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        self.handlers, self.exited = handlers, exited
+        return self
+
+    def send(self, word: str, _: object = None) -> None:
+        self.received.append(word)
+        if word == "ping" and self.responds:
+            self.handlers["pong"](None)
 
     def kill(self) -> None:
-        self.ended("killed")
+        self.exited("killed")
 
-    def __call__(self, _: object, __: object, ___: object, hears: dict[str, Any], ended: object) -> object:
-        if not self.may_start:
-            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        self.hears, self.ended = hears, ended
-        return self
+    def serve(self) -> None:
+        self.handlers["serving"](None)
 
 
 @pytest.fixture
-def processes(monkeypatch: pytest.MonkeyPatch) -> Processes:
-    processes = Processes()
-    monkeypatch.setattr(places, "WorkerProcess", processes)
-    return processes
+def clock() -> Clock:
+    return Clock()
 
 
-def place(clock: Clock, watch: Watch) -> WorkerSlot:
-    return WorkerSlot(cast("EPollReactor", clock), Assignment(0, 2, 1, None), {}, watch)
+@pytest.fixture
+def processes() -> FakeProcesses:
+    return FakeProcesses()
 
 
-def test_who_cannot_be_started_again_now_is_later(processes: Processes) -> None:
-    clock, watch = Clock(), Watch()
-    of_worker = place(clock, watch)
-    of_worker.start()
-    processes.hears["serving"](None)
-    processes.may_start = False
-    processes.ended("killed")
-    assert len(clock.getDelayedCalls()) == 1  # to start another; nobody is pinged
+@pytest.fixture
+def observer() -> RecordingObserver:
+    return RecordingObserver()
+
+
+@pytest.fixture
+def slot(clock: Clock, processes: FakeProcesses, observer: RecordingObserver) -> WorkerSlot:
+    return WorkerSlot(clock, 0, processes.spawn, observer)
+
+
+def test_worker_restart_is_retried_when_fork_fails(
+    slot: WorkerSlot, clock: Clock, processes: FakeProcesses, observer: RecordingObserver
+) -> None:
+    slot.start()
+    processes.serve()
+    processes.can_start = False
+    processes.exited("killed")
+    assert len(clock.getDelayedCalls()) == 1  # the restart; nothing is pinged
     clock.pump([40] * 3)
-    assert watch.told == ["serves", "left"]
-    assert of_worker.starts == 4
-    processes.may_start = True
+    assert observer.events == ["serves", "exited"]
+    assert slot.starts == 4
+    processes.can_start = True
     clock.advance(40)
-    processes.hears["serving"](None)
-    assert watch.told == ["serves", "left", "serves"]
-    assert of_worker.serving
+    processes.serve()
+    assert observer.events == ["serves", "exited", "serves"]
+    assert slot.is_serving
 
 
-def test_who_cannot_be_started_at_first_is_told(processes: Processes) -> None:
-    clock, watch = Clock(), Watch()
-    processes.may_start = False
-    place(clock, watch).start()
-    assert watch.told == ["cannot start"]
+def test_first_start_that_fails_is_reported(
+    slot: WorkerSlot, clock: Clock, processes: FakeProcesses, observer: RecordingObserver
+) -> None:
+    processes.can_start = False
+    slot.start()
+    assert observer.events == ["start failed"]
     assert clock.getDelayedCalls() == []
 
 
-def test_who_is_stuck_is_replaced(processes: Processes) -> None:
-    clock, watch = Clock(), Watch()
-    of_worker = place(clock, watch)
-    of_worker.start()
+def test_worker_that_exits_before_it_serves_is_reported(
+    slot: WorkerSlot, clock: Clock, processes: FakeProcesses, observer: RecordingObserver
+) -> None:
+    slot.start()
+    processes.exited("exit status 1")
+    assert observer.events == ["exited", "start failed"]
+    assert clock.getDelayedCalls() == []
+
+
+def test_page_request_is_passed_on(
+    slot: WorkerSlot, clock: Clock, processes: FakeProcesses, observer: RecordingObserver
+) -> None:
+    slot.start()
+    processes.handlers["page"](None)
+    assert observer.events == ["page requested"]
+    assert clock.getDelayedCalls() == []
+
+
+def test_metrics_are_collected_from_a_serving_worker_only(
+    slot: WorkerSlot, clock: Clock, processes: FakeProcesses
+) -> None:
+    slot.start()
+    assert slot.collect_metrics().called
+    assert processes.received == []
+    processes.serve()
+    collected = slot.collect_metrics()
+    assert (collected.called, processes.received) == (False, ["ping", "collect"])
+    processes.handlers["metrics"]([])
+    assert collected.called
+    slot.stop(None)
+    processes.exited("done")
+    assert clock.getDelayedCalls() == []
+
+
+def test_stuck_worker_is_killed_and_restarted(
+    slot: WorkerSlot, clock: Clock, processes: FakeProcesses, observer: RecordingObserver
+) -> None:
+    slot.start()
     clock.pump([PING_SECONDS] * 100)
-    assert clock.getDelayedCalls() == []  # who only starts is not waited for by anybody
-    processes.hears["serving"](None)
+    assert clock.getDelayedCalls() == []  # a worker is not pinged before it serves
+    processes.serve()
     clock.pump([PING_SECONDS] * 100)
-    assert of_worker.starts == 1
-    processes.answers = False
-    clock.pump([PING_SECONDS] * (MOST_UNANSWERED + 2))
-    assert (of_worker.starts, watch.told) == (2, ["serves", "left"])
+    assert slot.starts == 1
+    processes.responds = False
+    clock.pump([PING_SECONDS] * (MAX_UNANSWERED + 2))
+    assert (slot.starts, observer.events) == (2, ["serves", "exited"])
 
 
 @pytest.mark.parametrize("serving", [False, True])
-def test_the_end_waits_for_who_answers_and_for_nobody_else(processes: Processes, serving: object) -> None:
-    clock, watch = Clock(), Watch()
-    of_worker = place(clock, watch)
-    of_worker.start()
+def test_stop_waits_for_a_worker_as_long_as_it_responds(
+    slot: WorkerSlot, clock: Clock, processes: FakeProcesses, serving: object
+) -> None:
+    slot.start()
     if serving:
-        processes.hears["serving"](None)
-    gone = of_worker.end(None)
+        processes.serve()
+    stopped = slot.stop(None)
+    assert processes.received[-1] == "stop"
     clock.pump([PING_SECONDS] * 100)
-    assert not gone.called
-    processes.answers = False
-    clock.pump([PING_SECONDS] * (MOST_UNANSWERED + 1))
-    assert (gone.called, of_worker.starts, clock.getDelayedCalls()) == (True, 1, [])
+    assert not stopped.called
+    processes.responds = False
+    clock.pump([PING_SECONDS] * (MAX_UNANSWERED + 1))
+    assert (stopped.called, slot.starts, clock.getDelayedCalls()) == (True, 1, [])
+
+
+def test_stop_cancels_a_restart(slot: WorkerSlot, clock: Clock, processes: FakeProcesses) -> None:
+    slot.start()
+    processes.serve()
+    processes.exited("killed")
+    assert slot.stop(None).called
+    assert (slot.starts, clock.getDelayedCalls()) == (1, [])

@@ -1,15 +1,15 @@
-"""The channel between the supervisor and a worker: a word and a value at a time, as JSON.
+"""The control channel between the supervisor and a worker: messages of a word and a value, as JSON.
 
-to the worker    ``cover``   accept the clients of the place with this number too
-                 ``leave``   do so no more
-                 ``count``   tell what you have counted
-                 ``page``    the page of metrics that was asked for; null: it could not be made
-                 ``ping``    do you still live?
-                 ``end``     the number of the signal that ends the service
-from it          ``serving`` clients are accepted
-                 ``counted`` what was asked for by ``count``
-                 ``page``    make the page of all workers' metrics
-                 ``pong``    yes, to ``ping``
+to the worker    ``adopt``   accept the connections of the worker with this number too
+                 ``release`` stop doing so
+                 ``collect`` send your metrics
+                 ``page``    the page of metrics that was requested; null: it could not be rendered
+                 ``ping``
+                 ``stop``    shut down; the number of the signal that stops the service
+from it          ``serving`` connections are accepted
+                 ``metrics`` the response to ``collect``
+                 ``page``    render the page of all workers' metrics
+                 ``pong``    the response to ``ping``
 """
 
 from __future__ import annotations
@@ -32,33 +32,28 @@ class Channel(Int32StringReceiver):
     """One end.
 
     Args:
-        hears: what is done at each word, with its value.
-        lost: is called when the other end is gone.
+        handlers: called with the value of each word that is received.
+        lost: is called when the other end is closed.
     """
 
     MAX_LENGTH = MAX_BYTES
 
     def __init__(
-        self, hears: Mapping[str, Callable[[Any], None]], lost: Callable[[], None] = lambda: None
+        self, handlers: Mapping[str, Callable[[Any], None]], lost: Callable[[], None] = lambda: None
     ) -> None:
-        self._hears = hears
+        self._handlers = handlers
         self._lost = lost
 
-    def say(self, word: str, value: object = None) -> None:
-        """Send a word.
-
-        Args:
-            word: one that the other end knows.
-            value: what JSON can hold.
-        """
+    def send(self, word: str, value: object = None) -> None:
+        """Send a word, and a value that JSON can represent."""
         self.sendString(json.dumps([word, value]).encode())  # type: ignore[no-untyped-call]
 
     def stringReceived(self, string: bytes) -> None:
-        """Do what a word says."""
+        """Call the handler of a word."""
         word, value = json.loads(string)
-        self._hears[word](value)
+        self._handlers[word](value)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Tell that nothing more will come."""
+        """Report that nothing more will come."""
         super().connectionLost(reason)
         self._lost()

@@ -91,7 +91,7 @@ class SharedSlotPool:
         return "slots"
 
 
-def return_holdings(row: memoryview[int], slots: int) -> None:
+def return_resources(row: memoryview[int], slots: int) -> None:
     """Give back what a worker had that has died.
 
     Args:

@@ -1,22 +1,22 @@
-"""The supervisor: takes the ports, has workers serve on them, and serves nothing itself."""
+"""The supervisor: binds the ports, runs workers on them, and serves nothing itself."""
 
 from __future__ import annotations
 
 import signal
+from functools import partial
 from typing import TYPE_CHECKING
 
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred, gatherResults, succeed
+from twisted.internet.defer import gatherResults
 from twisted.logger import Logger
 
-from image_service.app.base_images import configured_images
-from image_service.app.lifecycle import Running
-from image_service.app.ports import raise_descriptor_limit, take_ports
-from image_service.app.shutdown import ShutdownHandler, end_with_failure
-from image_service.app.stand_in import StandIn, start_stand_in
+from image_service.app.process_service import ProcessService
+from image_service.app.shutdown import stop_with_failure
+from image_service.app.standalone_mode import configured_images, start_stand_in
 from image_service.app.workers import shared_memory
 from image_service.app.workers.assignment import Assignment
-from image_service.app.workers.shared_slots import create_slots, return_holdings
+from image_service.app.workers.shared_slots import create_slots, return_resources
+from image_service.app.workers.worker_process import WorkerProcess
 from image_service.app.workers.worker_slot import WorkerSlot
 from image_service.concurrency.single_flight import SingleFlight
 from image_service.observability.merging import add_up, export, render
@@ -34,144 +34,119 @@ if TYPE_CHECKING:
 
 _log = Logger()
 
-CUT_SECONDS = 1
-"""What is left, at the second signal, to a worker that does not end."""
+KILL_SECONDS = 1
+"""After the second signal a worker that has not exited is killed."""
 
 
-class Supervisor(Service):
-    """Several processes that serve as one.
+class Supervisor(ProcessService):
+    """Runs ``WORKERS`` processes that serve together.
 
     Args:
         reactor: the one that runs.
-        settings: what the environment says.
-        standalone: with the embedded stand-in, which runs here.
+        settings: of the whole service.
+        standalone: True to run the embedded stand-in for assisted-service, in this process.
     """
 
     def __init__(self, reactor: EPollReactor, settings: Settings, *, standalone: bool) -> None:
-        self._reactor = reactor
-        self._settings = settings
-        self._standalone = standalone
-        self._ending = ShutdownHandler(reactor, self._hasten)
-        self._running = Running(reactor)
+        super().__init__(reactor, settings, self._force, standalone=standalone)
         self._ports: list[list[socket.socket]] = []
-        self._places: list[WorkerSlot] = []
-        self._covers: dict[int, WorkerSlot] = {}
-        """Who accepts the clients of a place that nobody works in, by its number."""
+        self._worker_slots: list[WorkerSlot] = []
+        self._substitutes: dict[int, WorkerSlot] = {}
+        """By the number of a slot whose worker does not serve: the slot whose worker accepts its clients."""
         self._metrics = Metrics()
-        self._departed: Exported = []
+        self._exited_counts: Exported = []
         self._pages: SingleFlight[str, Page] = SingleFlight()
-        self._started: Deferred[None] = succeed(None)
 
     def privilegedStartService(self) -> None:
-        """Take the ports, so that one in use ends the start at once.
+        """Bind the ports.
 
         Raises:
-            SystemExit: one cannot be had.
+            SystemExit: one cannot be bound.
         """
         Service.privilegedStartService(self)
-        self._reactor.callWhenRunning(self._ending.on_signals)
-        raise_descriptor_limit()
-        self._ports = take_ports(self._settings, self._settings.process.workers)
-
-    def startService(self) -> None:
-        """Start the workers."""
-        Service.startService(self)
-        self._started = Deferred.fromCoroutine(self._start())
-        self._started.addErrback(self._give_up)
-
-    def stopService(self) -> Deferred[None]:
-        """End the workers, each of which goes away as one process does."""
-        Service.stopService(self)
-        return Deferred.fromCoroutine(self._stop())
+        self._ports = self.bind(self._settings.process.workers)
 
     async def _start(self) -> None:
-        stand_in = await self._stand_in() if self._standalone else None
-        self._memory = shared_memory.create()
-        self._shared = shared_memory.SharedMemory(self._memory)
-        self._slots = create_slots(self._settings.limits.downloads)
-        self._metrics.read_gauge("workers", lambda: sum(place.serving for place in self._places))
-        self._places = [self._place(number, stand_in) for number in range(self._settings.process.workers)]
-        for place in self._places:
-            place.start()
+        settings, stand_in = self._settings, None
+        workers = settings.process.workers
+        if self._standalone:
+            base_url = settings.base_url(self._ports[0][0].getsockname()[1])
+            images = configured_images(settings, standalone=True)
+            stand_in = await start_stand_in(self._lifecycle, settings, images, base_url)
+        memory = shared_memory.create()
+        self._memory = shared_memory.SharedMemory(memory)
+        self._download_slots = create_slots(settings.limits.downloads)
+        self._metrics.read_gauge("workers", lambda: sum(slot.is_serving for slot in self._worker_slots))
+        listeners = [listener.fileno() for each in zip(*self._ports, strict=True) for listener in each]
+        for number in range(workers):
+            assignment = Assignment(number, workers, len(self._ports), stand_in)
+            descriptors = assignment.descriptors(memory, self._download_slots, listeners)
+            spawn = partial(WorkerProcess, self._reactor, assignment, descriptors)
+            self._worker_slots.append(WorkerSlot(self._reactor, number, spawn, self))
+        for slot in self._worker_slots:
+            slot.start()
 
-    async def _stand_in(self) -> StandIn:
-        settings = self._settings
-        base_url = settings.base_url(self._ports[0][0].getsockname()[1])
-        entries = configured_images(settings, standalone=True)
-        return await start_stand_in(self._reactor, settings, self._running, entries, base_url)
+    # Events of slots.
 
-    def _place(self, number: int, stand_in: StandIn | None) -> WorkerSlot:
-        listeners = [listener.fileno() for place in zip(*self._ports, strict=True) for listener in place]
-        assignment = Assignment(number, self._settings.process.workers, len(self._ports), stand_in)
-        descriptors = assignment.descriptors(self._memory, self._slots, listeners)
-        return WorkerSlot(self._reactor, assignment, descriptors, self)
-
-    # What happens in places.
-
-    def serves(self, place: WorkerSlot) -> None:
-        """Let its worker have its clients to itself."""
-        if place.starts > 1:
+    def worker_serves(self, slot: WorkerSlot) -> None:
+        """Let a worker accept its own connections."""
+        if slot.starts > 1:
             self._metrics.record_worker_restart()
-        self._arrange_covers()
+        self._assign_substitutes()
 
-    def left(self, place: WorkerSlot) -> None:
-        """Give back what its worker had, keep what it had counted, and have another accept its clients."""
-        return_holdings(self._shared.row(place.number), self._slots)
-        self._departed = add_up([self._departed, place.counts.part()])
-        self._covers = {number: cover for number, cover in self._covers.items() if cover is not place}
-        self._arrange_covers()
+    def worker_exited(self, slot: WorkerSlot) -> None:
+        """Return what a worker held, keep what it counted, and have another one accept its connections."""
+        return_resources(self._memory.row(slot.number), self._download_slots)
+        self._exited_counts = add_up([self._exited_counts, slot.counts.drain()])
+        self._substitutes = {
+            number: other for number, other in self._substitutes.items() if other is not slot
+        }
+        self._assign_substitutes()
 
-    def _arrange_covers(self) -> None:
-        """Have somebody accept the clients of each place, who would else wait until it is taken again."""
-        for place in self._places if self.running else ():
-            covered = place.number in self._covers
-            if place.serving and covered:
-                self._covers.pop(place.number).say("leave", place.number)
-            elif not (place.serving or covered):
-                self._cover(place)
-
-    def _cover(self, place: WorkerSlot) -> None:
-        for other in (*self._places[place.number :], *self._places[: place.number]):
-            if other.serving:
-                self._covers[place.number] = other
-                other.say("cover", place.number)
-                return
-
-    def asks_for_page(self, place: WorkerSlot) -> None:
-        """Give the page to its worker, or tell that there is none."""
+    def page_requested(self, slot: WorkerSlot) -> None:
+        """Send the page of metrics to a worker, or null."""
 
         def failed(failure: Failure) -> None:
-            _log.failure("the page of metrics could not be made", failure=failure)
-            place.say("page", None)
+            _log.failure("the page of metrics could not be rendered", failure=failure)
+            slot.send("page", None)
 
-        page = self._pages.join("page", self._page)
-        page.addCallbacks(lambda page: place.say("page", (page[0].decode(), page[1])), failed)
+        page = self._pages.join("page", self._render_page)
+        page.addCallbacks(lambda page: slot.send("page", (page[0].decode(), page[1])), failed)
 
-    def cannot_start(self) -> None:
-        """End: what keeps a worker from starting keeps the others too."""
+    def start_failed(self) -> None:
+        """Stop: what keeps one worker from starting keeps the others too."""
         _log.critical("a worker cannot start")
-        end_with_failure(self._reactor)
+        stop_with_failure(self._reactor)
 
-    async def _page(self) -> Page:
-        await gatherResults([place.ask() for place in self._places])
+    def _assign_substitutes(self) -> None:
+        """Have another worker accept the connections of each that does not serve: they would wait."""
+        for slot in self._worker_slots if self.running else ():
+            has_substitute = slot.number in self._substitutes
+            if slot.is_serving and has_substitute:
+                self._substitutes.pop(slot.number).send("release", slot.number)
+            elif not (slot.is_serving or has_substitute):
+                others = (*self._worker_slots[slot.number :], *self._worker_slots[: slot.number])
+                other = next((other for other in others if other.is_serving), None)
+                if other is not None:
+                    self._substitutes[slot.number] = other
+                    other.send("adopt", slot.number)
+
+    async def _render_page(self) -> Page:
+        await gatherResults([slot.collect_metrics() for slot in self._worker_slots])
         own = export(self._metrics.collect())
-        return render(add_up([own, self._departed, *(place.counts.latest for place in self._places)]))
+        return render(
+            add_up([own, self._exited_counts, *(slot.counts.latest for slot in self._worker_slots)])
+        )
 
-    # The end.
+    # Shutdown.
 
     async def _stop(self) -> None:
-        await self._started
         for listener in (listener for port in self._ports for listener in port):
-            listener.close()  # the workers have theirs; with ours, ending to listen would end nothing
-        await gatherResults([place.end(self._ending.number) for place in self._places])
-        await self._running.aclose()
-        _log.info("stopped")
+            listener.close()  # the workers have duplicates; with ours open, the kernel would go on accepting
+        await gatherResults([slot.stop(self.shutdown.signal_number) for slot in self._worker_slots])
+        await self._lifecycle.aclose()
 
-    def _hasten(self) -> None:
-        for place in self._places:
-            place.say("end", signal.SIGTERM)
-            self._reactor.callLater(CUT_SECONDS, place.kill)
-
-    def _give_up(self, failure: Failure) -> None:
-        _log.failure("the service cannot start", failure=failure)
-        end_with_failure(self._reactor)
+    def _force(self) -> None:
+        for slot in self._worker_slots:
+            slot.send("stop", signal.SIGTERM)
+            self._reactor.callLater(KILL_SECONDS, slot.kill)

@@ -1,4 +1,4 @@
-"""Notices a worker that runs and does nothing any more: its clients would wait for good."""
+"""Detects a worker that runs but does not respond any more: its clients would wait for good."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ if TYPE_CHECKING:
 
 PING_SECONDS = 5.0
 """Between two pings."""
-MOST_UNANSWERED = 6
-"""Without an answer, 30 s: a busy worker answers in the next turn of its reactor, some milliseconds later."""
+MAX_UNANSWERED = 6
+"""Pings, 30 s: a busy worker responds in the next iteration of its reactor, some milliseconds later."""
 
 
 class Watchdog:
     """Pings a worker.
 
-    It counts pings, not time: who supervises may have been stopped as well, and has then not listened.
+    It counts pings, not time: the supervisor may have been stopped as well, and has then received nothing.
 
     Args:
         clock: the reactor's.
-        ping: does so; the worker's answer goes to ``heard``.
-        stuck: is called when the worker has not answered for too long.
+        ping: sends one; the worker's response goes to ``pong_received``.
+        stuck: is called when the worker has not responded for too long.
     """
 
     def __init__(self, clock: IReactorTime, ping: Callable[[], None], stuck: Callable[[], None]) -> None:
         self._ping = ping
         self._stuck = stuck
         self._unanswered = 0
-        self._pinging = LoopingCall(self._turn)
+        self._pinging = LoopingCall(self._check)
         self._pinging.clock = clock
 
     def start(self) -> None:
-        """Watch from now on, unless that is so already."""
+        """Ping from now on; does nothing if started already."""
         if not self._pinging.running:
             self._unanswered = 0
             self._pinging.start(PING_SECONDS)
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop pinging; does nothing if stopped already."""
         if self._pinging.running:
             self._pinging.stop()
 
-    def heard(self) -> None:
-        """Take an answer."""
+    def pong_received(self) -> None:
+        """Take a response."""
         self._unanswered = 0
 
-    def _turn(self) -> None:
-        if self._unanswered == MOST_UNANSWERED:
+    def _check(self) -> None:
+        if self._unanswered == MAX_UNANSWERED:
             self.stop()
             self._stuck()
         else:

@@ -1,170 +1,173 @@
-"""A worker's place: somebody works there, or will soon do so again."""
+"""A worker slot: a worker runs in it, or will soon be restarted."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from image_service.app.workers.counts import Counts
-from image_service.app.workers.process import WorkerProcess
-from image_service.app.workers.watchdog import MOST_UNANSWERED, Watchdog
+from image_service.app.workers.watchdog import MAX_UNANSWERED, Watchdog
+from image_service.app.workers.worker_counts import WorkerCounts
 from image_service.concurrency.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from twisted.internet.epollreactor import EPollReactor
-    from twisted.internet.interfaces import IDelayedCall
+    from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-    from image_service.app.workers.assignment import Assignment
+    Handlers: TypeAlias = Mapping[str, Callable[[Any], None]]
 
 STEADY_SECONDS = 60.0
-"""Who has run for so long, and dies, dies for the first time."""
+"""A worker that has run for so long is restarted with the initial delay."""
 RESTARTS = Backoff(min_seconds=0.5, max_seconds=30)
 
 _log = Logger()
 
 
-class Watch(Protocol):
-    """Is told what happens in places."""
+class Process(Protocol):
+    """A worker's process."""
 
-    def serves(self, place: WorkerSlot) -> None:
-        """The worker in it accepts clients."""
+    def send(self, word: str, value: object = None) -> None:
+        """Send a word on its channel."""
 
-    def left(self, place: WorkerSlot) -> None:
-        """The worker in it is gone."""
+    def kill(self) -> None:
+        """Kill it."""
 
-    def asks_for_page(self, place: WorkerSlot) -> None:
-        """Its worker wants the page of metrics, by ``say``."""
 
-    def cannot_start(self) -> None:
-        """A first worker ended before it had served anybody."""
+class SlotObserver(Protocol):
+    """What the supervisor does when something happens in a slot."""
+
+    def worker_serves(self, slot: WorkerSlot) -> None:
+        """Its worker accepts connections."""
+
+    def worker_exited(self, slot: WorkerSlot) -> None:
+        """Its worker has exited."""
+
+    def page_requested(self, slot: WorkerSlot) -> None:
+        """Its worker wants the page of metrics, by ``send``."""
+
+    def start_failed(self) -> None:
+        """A first worker exited before it accepted connections."""
 
 
 class WorkerSlot:
-    """One worker's place.
+    """One of ``WORKERS``.
 
     Args:
-        reactor: the one that runs.
-        assignment: what whoever works here is told.
-        descriptors: what whoever works here is given.
-        watch: is told what happens here.
+        clock: the reactor's.
+        number: of the worker, from 0 on.
+        spawn: starts a process; is given handlers of what it sends, and what to call with the reason of its
+            exit. Raises OSError if no process can be started.
+        observer: is told what happens here.
     """
 
     def __init__(
         self,
-        reactor: EPollReactor,
-        assignment: Assignment,
-        descriptors: Mapping[int, int | str],
-        watch: Watch,
+        clock: IReactorTime,
+        number: int,
+        spawn: Callable[[Handlers, Callable[[str], None]], Process],
+        observer: SlotObserver,
     ) -> None:
-        self.number = assignment.worker
-        self.counts = Counts(reactor)
-        self.serving = False
-        """Whether clients are accepted here."""
+        self.number = number
+        self.counts = WorkerCounts(clock)
+        self.is_serving = False
+        """True if the worker accepts connections."""
         self.starts = 0
-        """How many have worked here."""
-        self._reactor = reactor
-        self._assignment = assignment
-        self._descriptors = descriptors
-        self._watch = watch
-        self._process: WorkerProcess | None = None
-        self._watchdog = Watchdog(reactor, lambda: self.say("ping"), self._stuck)
-        self._began = 0.0
+        """How many workers were started here."""
+        self._clock = clock
+        self._spawn = spawn
+        self._observer = observer
+        self._process: Process | None = None
+        self._watchdog = Watchdog(clock, lambda: self.send("ping"), self._stuck)
+        self._started_at = 0.0
         self._has_served = False
         self._failures = 0
         self._restart: IDelayedCall | None = None
-        self._gone: Deferred[None] | None = None
+        self._stopped: Deferred[None] | None = None
 
     def start(self) -> None:
-        """Have somebody work here."""
+        """Start a worker."""
         self.starts += 1
         self._restart = None
-        self._began = self._reactor.seconds()
-        hears: dict[str, Callable[[Any], None]] = {
+        self._started_at = self._clock.seconds()
+        handlers: Handlers = {
             "serving": self._serves,
-            "counted": self.counts.take,
-            "page": lambda _: self._watch.asks_for_page(self),
-            "pong": lambda _: self._watchdog.heard(),
+            "metrics": self.counts.update,
+            "page": lambda _: self._observer.page_requested(self),
+            "pong": lambda _: self._watchdog.pong_received(),
         }
         try:
-            self._process = WorkerProcess(
-                self._reactor, self._assignment, self._descriptors, hears, self._ended
-            )
+            self._process = self._spawn(handlers, self._exited)
         except OSError as error:  # such as EAGAIN or ENOMEM, which pass
             self._replace(f"no process could be started: {error.strerror}.")
 
-    def say(self, word: str, value: object = None) -> None:
-        """Send a word to whoever works here; where nobody does, nothing happens."""
+    def send(self, word: str, value: object = None) -> None:
+        """Send a word to the worker; does nothing if there is none."""
         if self._process is not None:
-            self._process.say(word, value)
+            self._process.send(word, value)
 
-    def ask(self) -> Deferred[None]:
-        """Ask whoever works here what it has counted, to be found in ``counts``."""
-        return self.counts.ask(lambda: self.say("count")) if self.serving else succeed(None)
+    def collect_metrics(self) -> Deferred[None]:
+        """Fetch the worker's metrics into ``counts``."""
+        return self.counts.collect(lambda: self.send("collect")) if self.is_serving else succeed(None)
 
-    def end(self, number: int | None) -> Deferred[None]:
-        """End who works here, for good: well, as long as it takes, unless it is stuck.
+    def stop(self, signal_number: int | None) -> Deferred[None]:
+        """Stop the worker for good; it drains as long as it responds.
 
         Args:
-            number: the signal's that ends the service; None: it was none.
+            signal_number: that stops the service; None: it was no signal.
 
         Returns:
-            fires when nobody does any more.
+            fires when it has exited.
         """
         if self._restart is not None:
             self._restart.cancel()
             self._restart = None
         if self._process is None:
             return succeed(None)
-        self._gone = Deferred()
+        self._stopped = Deferred()
         self._watchdog.start()
-        self.say("end", number)
-        return self._gone
+        self.send("stop", signal_number)
+        return self._stopped
 
     def kill(self) -> None:
-        """End who works here, whatever it does."""
+        """Kill the worker, if there is one."""
         if self._process is not None:
             self._process.kill()
 
     def _serves(self, _: None) -> None:
-        self.serving = self._has_served = True
-        self._watchdog.start()  # not before: to start many takes long, and others have its clients meanwhile
-        self._watch.serves(self)
+        self.is_serving = self._has_served = True
+        self._watchdog.start()  # not before: starting many takes long, and others have its clients meanwhile
+        self._observer.worker_serves(self)
 
     def _stuck(self) -> None:
         _log.error(
-            "worker {number} has left {count} pings unanswered; it is killed",
+            "worker {number} has not responded to {count} pings; killing it",
             number=self.number,
-            count=MOST_UNANSWERED,
+            count=MAX_UNANSWERED,
         )
         self.kill()
 
-    def _ended(self, how: str) -> None:
-        self._process, self.serving = None, False
+    def _exited(self, reason: str) -> None:
+        self._process, self.is_serving = None, False
         self._watchdog.stop()
-        self._watch.left(self)
-        if self._gone is not None:
-            self._gone.callback(None)
+        self._observer.worker_exited(self)
+        if self._stopped is not None:
+            self._stopped.callback(None)
         else:
-            self._replace(how)
+            self._replace(reason)
 
-    def _replace(self, how: str) -> None:
-        if self._has_served:
-            self._start_again(how)
-        else:
-            self._watch.cannot_start()
-
-    def _start_again(self, how: str) -> None:
-        steady = self._reactor.seconds() - self._began > STEADY_SECONDS
-        self._failures = 1 if steady else self._failures + 1
+    def _replace(self, reason: str) -> None:
+        if not self._has_served:
+            self._observer.start_failed()
+            return
+        is_steady = self._clock.seconds() - self._started_at > STEADY_SECONDS
+        self._failures = 1 if is_steady else self._failures + 1
         seconds = RESTARTS.delay_seconds(self._failures)
-        self._restart = self._reactor.callLater(seconds, self.start)
+        self._restart = self._clock.callLater(seconds, self.start)
         _log.error(
-            "worker {number} is gone: {how} Another takes its place in {seconds:.1f} s.",
+            "worker {number} has exited: {reason} Restarting it in {seconds:.1f} s.",
             number=self.number,
-            how=how,
+            reason=reason,
             seconds=seconds,
         )

@@ -1,0 +1,77 @@
+"""What the service and the supervisor of workers have in common: one start, one shutdown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+
+from image_service.app.ports import bind_ports, raise_descriptor_limit
+from image_service.app.shutdown import ShutdownHandler, stop_with_failure
+from image_service.concurrency.lifecycle import Lifecycle
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from twisted.internet.epollreactor import EPollReactor
+    from twisted.python.failure import Failure
+
+    from image_service.settings.settings import Settings
+
+_log = Logger()
+
+
+class ProcessService(Service):
+    """A service that owns its process. Subclasses define ``_start`` and ``_stop``.
+
+    Args:
+        reactor: the one that runs.
+        settings: of the whole service.
+        standalone: True to run the embedded stand-in for assisted-service.
+        force: is called at the second signal, when the shutdown has begun.
+    """
+
+    def __init__(
+        self, reactor: EPollReactor, settings: Settings, force: Callable[[], None], *, standalone: bool
+    ) -> None:
+        self.shutdown = ShutdownHandler(reactor, force)
+        self._reactor = reactor
+        self._settings = settings
+        self._standalone = standalone
+        self._lifecycle = Lifecycle(reactor)
+        self._started: Deferred[None] = succeed(None)
+
+    def bind(self, processes: int) -> list[list[socket.socket]]:
+        """Handle signals from now on, and bind the ports (see ``bind_ports``)."""
+        self._reactor.callWhenRunning(self.shutdown.handle_signals)
+        raise_descriptor_limit()
+        return bind_ports(self._settings.listen, processes)
+
+    def startService(self) -> None:
+        """Start; a failure stops the process."""
+        Service.startService(self)
+        self._started = Deferred.fromCoroutine(self._start())
+        self._started.addErrback(self._fail)
+
+    def stopService(self) -> Deferred[None]:
+        """Stop, once the start is over."""
+        Service.stopService(self)
+        return Deferred.fromCoroutine(self._stop_started())
+
+    async def _stop_started(self) -> None:
+        await self._started
+        await self._stop()
+        _log.info("stopped")
+
+    def _fail(self, failure: Failure) -> None:
+        _log.failure("the service cannot start", failure=failure)
+        stop_with_failure(self._reactor)
+
+    async def _start(self) -> None:
+        raise NotImplementedError
+
+    async def _stop(self) -> None:
+        raise NotImplementedError

@@ -1,0 +1,110 @@
+"""Standalone mode: the embedded stand-in for assisted-service, and the sample image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from image_service.settings.os_images import FULL_ISO, OsImage
+from image_service.standalone.sample import (
+    SAMPLE_ARCHITECTURE,
+    SAMPLE_OPENSHIFT_VERSION,
+    SAMPLE_VERSION,
+    unpack_sample,
+)
+from image_service.standalone.service import Standalone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from image_service.catalog.catalog import Catalog
+    from image_service.concurrency.lifecycle import Lifecycle
+    from image_service.settings.settings import Settings
+
+_log = Logger()
+
+
+@attrs.frozen
+class StandIn:
+    """A stand-in that runs, in this process or in the supervisor.
+
+    Args:
+        base_url: of its API.
+        ca_file: PEM file of the certificate authority to trust for that.
+        sample: path of an image that can be fetched, below the service's URL; None: there is no sample.
+    """
+
+    base_url: str
+    ca_file: Path = attrs.field(converter=Path)
+    sample: str | None
+
+
+async def start_stand_in(
+    lifecycle: Lifecycle,
+    settings: Settings,
+    base_images: Iterable[OsImage],
+    base_url: str,
+) -> StandIn:
+    """Start the stand-in, and register a sample if it has no infra-env.
+
+    Args:
+        lifecycle: stops it.
+        settings: its address and directory.
+        base_images: those configured.
+        base_url: by which clients reach this service.
+
+    Raises:
+        ConfigurationError: its address cannot be listened on.
+        OSError: ``DATA_DIR`` cannot be written.
+    """
+    standalone = Standalone(
+        lifecycle.reactor,
+        settings.storage.data_dir,
+        settings.standalone.listen,
+        settings.standalone.token,
+        base_url,
+    )
+    await standalone.start()
+    lifecycle.push_async_callback(standalone.stop)
+    sample = None
+    image = next((image for image in base_images if image.image_type == FULL_ISO), None)
+    if image is not None:
+        infra_env = await standalone.ensure_sample(image.openshift_versions[0], image.cpu_architecture)
+        sample = infra_env and f"byid/{infra_env}/{image.version}/{image.cpu_architecture}/full.iso"
+    return StandIn(standalone.base_url, standalone.ca_file, sample)
+
+
+def configured_images(settings: Settings, *, standalone: bool) -> tuple[OsImage, ...]:
+    """Return the base images that are configured; in standalone mode without any, the sample.
+
+    Raises:
+        OSError: the sample cannot be written.
+    """
+    if not standalone or settings.catalog.images or settings.streams.sources:
+        return settings.catalog.images
+    data_dir = settings.storage.data_dir
+    data_dir.mkdir(parents=True, exist_ok=True)
+    sample = OsImage(
+        version=SAMPLE_VERSION,
+        cpu_architecture=SAMPLE_ARCHITECTURE,
+        image_type=FULL_ISO,
+        openshift_versions=(SAMPLE_OPENSHIFT_VERSION,),
+        url=unpack_sample(data_dir).resolve().as_uri(),
+    )
+    return (sample,)
+
+
+def announce_sample(catalog: Catalog, url: str) -> None:
+    """Log the sample's URL once it can be fetched; stopping does not wait for that."""
+
+    async def announce() -> None:
+        await catalog.wait_for_attempts()
+        if catalog.is_ready:
+            _log.info("try it: curl -fo full.iso {url}", url=url)
+
+    announced = Deferred.fromCoroutine(announce())
+    announced.addErrback(lambda failure: _log.failure("no sample", failure=failure))

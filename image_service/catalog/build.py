@@ -1,0 +1,121 @@
+"""Builds the catalog of base images from settings."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.catalog.catalog import Catalog
+from image_service.catalog.derived.derived_images import DerivedImages
+from image_service.catalog.download.downloader import Downloader
+from image_service.catalog.lifecycle.signature import KeyRing
+from image_service.catalog.storage.data_dir import DataDir
+from image_service.concurrency.backoff import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from image_service.catalog.download.origin_client import OriginClient
+    from image_service.concurrency.lifecycle import Lifecycle
+    from image_service.images.base import BaseImage
+    from image_service.settings.base_images import CatalogSettings, DownloadSettings, StorageSettings
+    from image_service.settings.os_images import OsImage
+
+COLLECT_SECONDS = 600
+"""Interval at which files of images that are no longer configured are removed."""
+
+
+@attrs.define
+class CatalogEvents:
+    """Callbacks of the catalog, set once their receivers are built.
+
+    Args:
+        on_change: is called whenever an image may have become ready, or not ready.
+        on_supersede: is called with each base image that will not be found any more.
+    """
+
+    on_change: Callable[[], None] = lambda: None
+    on_supersede: Callable[[BaseImage], None] = lambda _: None
+
+    def changed(self) -> None:
+        """Call ``on_change``."""
+        self.on_change()
+
+    def superseded(self, base: BaseImage) -> None:
+        """Call ``on_supersede``."""
+        self.on_supersede(base)
+
+
+@attrs.frozen
+class BaseImages:
+    """The catalog and what belongs to it.
+
+    Args:
+        configured: the base images that are configured.
+        catalog: has them, and those of streams.
+        derived: the images derived from them.
+        data_dir: where all of it is stored.
+        events: of the catalog.
+    """
+
+    configured: tuple[OsImage, ...]
+    catalog: Catalog
+    derived: DerivedImages
+    data_dir: DataDir
+    events: CatalogEvents
+
+
+def build_base_images(  # noqa: PLR0913 - three groups of settings
+    lifecycle: Lifecycle,
+    settings: CatalogSettings,
+    storage: StorageSettings,
+    downloads: DownloadSettings,
+    http: OriginClient,
+    *,
+    configured: tuple[OsImage, ...],
+    is_leader: bool,
+) -> BaseImages:
+    """Start the catalog.
+
+    Args:
+        lifecycle: stops it; its reactor runs downloads in threads.
+        settings: of the catalog.
+        storage: where images are stored.
+        downloads: how many images are fetched at a time, and when again.
+        http: fetches them.
+        configured: the base images.
+        is_leader: True in the one process that removes files which are no longer needed.
+
+    Raises:
+        OSError: ``DATA_DIR`` cannot be created or read.
+    """
+    reactor, events = lifecycle.reactor, CatalogEvents()
+    data_dir = DataDir(
+        storage.data_dir, storage.retention_seconds, storage.max_bytes, scratch=storage.scratch_dir
+    )
+    derived = DerivedImages(reactor, reactor, data_dir)
+    catalog = Catalog(
+        reactor,
+        reactor,
+        configured,
+        data_dir,
+        Downloader(http).download,
+        keys=KeyRing.read(settings.signing_keys) if settings.signing_keys else None,
+        derive=derived.derive,
+        downloads=downloads.concurrency,
+        backoff=Backoff(downloads.retry_min_seconds, downloads.retry_max_seconds),
+        any_is_enough=settings.ready_when == "any",
+        changed=events.changed,
+        superseded=events.superseded,
+    )
+    catalog.start()
+    if is_leader:
+        in_thread = lifecycle.in_thread_pool(1, "data directory")
+        lifecycle.call_every(
+            COLLECT_SECONDS, lambda: in_thread(partial(data_dir.collect_garbage, catalog.retained_names))
+        )
+    lifecycle.push_async_callback(catalog.stop)
+    lifecycle.push_async_callback(derived.stop)  # before the files that it reads are closed
+    return BaseImages(configured, catalog, derived, data_dir, events)

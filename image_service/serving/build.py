@@ -1,0 +1,62 @@
+"""Builds the applications that answer requests from settings."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from image_service.concurrency.threads import run_at_low_priority
+from image_service.http.cors import Cors
+from image_service.serving.application import Application
+from image_service.serving.digests import Digests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twisted.internet.defer import Deferred
+
+    from image_service.concurrency.lifecycle import Lifecycle
+    from image_service.images.boot_image import BootImage
+    from image_service.images.reference import StreamRef
+    from image_service.serving.application import Page
+    from image_service.settings.network import ListenSettings
+    from image_service.snapshots.boot_images import BootImages
+
+
+def build_applications(  # noqa: PLR0913 - four parts that other packages have
+    lifecycle: Lifecycle,
+    settings: ListenSettings,
+    images: BootImages,
+    *,
+    is_ready: Callable[[], bool],
+    metrics: Callable[[], Page | Deferred[Page]],
+    base_images: Callable[[], bytes],
+    mirror: Callable[[StreamRef], BootImage],
+) -> tuple[Application, Application]:
+    """Return the application of the port for images, and that of the port for plain HTTP.
+
+    Args:
+        lifecycle: stops them.
+        settings: paths, origins and proxies.
+        images: finds or makes boot images.
+        is_ready: True if images can be served.
+        metrics: renders the page of metrics.
+        base_images: renders the states of base images, in JSON.
+        mirror: returns a published file of a stream.
+    """
+    in_thread = lifecycle.in_thread_pool(1, "digest")
+    digests = Digests(lifecycle.reactor, lambda work: in_thread(partial(run_at_low_priority, work)))
+    lifecycle.push_async_callback(digests.stop)
+    make = partial(
+        Application,
+        images,
+        digests,
+        is_ready,
+        settings.base_path,
+        cors=Cors(settings.allowed_origins) if settings.allowed_origins else None,
+        proxies=settings.trusted_proxies,
+        metrics=metrics,
+        base_images=base_images,
+        mirror=mirror,
+    )
+    return make(), make(serves_isos=settings.http_serves_isos)

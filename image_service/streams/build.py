@@ -1,0 +1,85 @@
+"""Builds the streams and their mirror from settings."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from image_service.concurrency.interruption import Interruption
+from image_service.concurrency.threads import run_at_low_priority
+from image_service.streams.mirror import Mirror
+from image_service.streams.release_preparer import ReleasePreparer
+from image_service.streams.stream_sync import StreamSync
+from image_service.streams.streams import Streams
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from image_service.catalog.build import BaseImages
+    from image_service.catalog.download.origin_client import OriginClient
+    from image_service.concurrency.lifecycle import Lifecycle
+    from image_service.images.base import BaseImage
+    from image_service.settings.base_images import StreamSettings
+    from image_service.streams.release_preparer import MirroredRelease
+    from image_service.streams.streams import StreamRelease
+
+RELOAD_SECONDS = 10.0
+"""Interval at which a process that fetches no metadata reads what the fetching one has stored."""
+
+
+async def start_streams(  # noqa: PLR0913 - what streams and mirror are connected with
+    lifecycle: Lifecycle,
+    settings: StreamSettings,
+    http: OriginClient,
+    base_images: BaseImages,
+    *,
+    directory: Path,
+    base_url: str,
+    is_leader: bool,
+) -> Mirror:
+    """Start the streams, which add base images to the catalog, and the mirror, which publishes those.
+
+    Args:
+        lifecycle: stops them.
+        settings: the streams.
+        http: fetches metadata and signatures.
+        base_images: the catalog.
+        directory: where metadata is stored.
+        base_url: by which clients reach this service.
+        is_leader: True in the one process that fetches metadata.
+    """
+    catalog, interruption = base_images.catalog, Interruption()
+    seconds = settings.refresh_seconds
+    streams = Streams(
+        lifecycle.reactor,
+        lifecycle.in_thread_pool(1, "streams"),
+        http,
+        settings.sources,
+        directory,
+        refresh_seconds=seconds if is_leader else min(RELOAD_SECONDS, seconds),
+        fetches=is_leader,
+    )
+    preparer = ReleasePreparer(directory, http, interruption, base_images.data_dir.claim_files)
+
+    def prepare(release: StreamRelease, base: BaseImage) -> MirroredRelease:
+        """Prepare a release in one process at a time: the next one finds its digests and signatures."""
+        with base_images.data_dir.lock(f"mirror of {release.entry.file_name}", interruption):
+            return preparer.prepare(release, base)
+
+    in_thread = lifecycle.in_thread_pool(1, "mirror")
+    mirror = Mirror(
+        streams,
+        catalog.find_base_image,
+        lambda work: in_thread(partial(run_at_low_priority, work)),
+        prepare,
+        base_url,
+    )
+    lifecycle.call_every(seconds, mirror.update)
+    lifecycle.push_async_callback(mirror.settled)
+    lifecycle.callback(interruption.interrupt)
+    sync = StreamSync(base_images.configured, catalog, streams, mirror)
+    base_images.events.on_change = sync.update_aliases
+    lifecycle.push_async_callback(streams.stop)
+    await streams.start(sync.update_catalog)
+    lifecycle.callback(setattr, base_images.events, "on_change", lambda: None)
+    return mirror
