@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.acceptance.service import run_service
-from tests.catalog.origin import Answer, Origin, running
+from tests.catalog.origin import Origin, Reply, running
 from tests.formats.reading import fixture
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def until(service: Service, version: str, state: str) -> dict[str, Any]:
 
 
 def test_bad_url_of_one_base_image_does_not_affect_the_others(tmp_path: Path, origin: Origin) -> None:
-    good = {name: origin.serve(f"/{name}.iso", Answer(ISO)) for name in ("a", "b")}
-    bad = origin.serve("/bad.iso", Answer(status=404)) + "?token=top-secret"
+    good = {name: origin.serve(f"/{name}.iso", Reply(ISO)) for name in ("a", "b")}
+    bad = origin.serve("/bad.iso", Reply(status=404)) + "?token=top-secret"
     entries = [entry(bad, "bad"), *(entry(url, name) for name, url in good.items())]
     with run_service(tmp_path, entries, environment={"DOWNLOAD_RETRY_MIN": "3600"}) as service:
         for name in good:
@@ -81,8 +81,8 @@ def test_bad_url_of_one_base_image_does_not_affect_the_others(tmp_path: Path, or
 
 
 def test_health_is_200_with_one_ready_image_while_another_downloads(tmp_path: Path, origin: Origin) -> None:
-    held = origin.serve("/slow.iso", Answer(ISO[:8192], promised=len(ISO), hold=True))
-    quick = origin.serve("/quick.iso", Answer(ISO))
+    held = origin.serve("/slow.iso", Reply(ISO[:8192], promised=len(ISO), hold=True))
+    quick = origin.serve("/quick.iso", Reply(ISO))
     with run_service(
         tmp_path,
         [entry(held, "slow"), entry(quick, "quick")],
@@ -95,11 +95,11 @@ def test_health_is_200_with_one_ready_image_while_another_downloads(tmp_path: Pa
         assert answer.status == 503
         assert "slow-x86_64.iso is downloading" in answer.json()["detail"]
         assert service.get("/boot-artifacts/quick/x86_64/rootfs.img").status == 200
-        origin.go_on.set()
+        origin.released.set()
 
 
 def test_start_with_stored_base_images_fetches_nothing(tmp_path: Path, origin: Origin) -> None:
-    entries = [entry(origin.serve(f"/{name}.iso", Answer(ISO)), name) for name in "abc"]
+    entries = [entry(origin.serve(f"/{name}.iso", Reply(ISO)), name) for name in "abc"]
     told = []
     for start in ("first", "second"):
         (tmp_path / start).mkdir()
@@ -110,4 +110,4 @@ def test_start_with_stored_base_images_fetches_nothing(tmp_path: Path, origin: O
                 until(service, name, "ready")
             told.append(images_of(service))
     assert told[0] == told[1]
-    assert len(origin.asked) == 3
+    assert len(origin.requests) == 3

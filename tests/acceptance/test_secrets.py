@@ -72,17 +72,17 @@ class Evidence:
 CONFIG = {"ignition": {"version": "3.2.0"}, "passwd": {"users": [{"name": secret("ignition")}]}}
 _BODY = json.dumps(CONFIG).encode()
 # What assisted-service says when it is asked for the config of each infra-env.
-UPSTREAM: Mapping[str, origin.Answer] = {
-    "served": origin.Answer(_BODY),
-    "unauthorized": origin.Answer(_BODY, status=401),
-    "forbidden": origin.Answer(_BODY, status=403),
-    "absent": origin.Answer(_BODY, status=404),
-    "failing": origin.Answer(_BODY, status=500),
-    "redirecting": origin.Answer(_BODY, 302, {"Location": f"/?token={secret('ignition')}"}),
-    "cut off": origin.Answer(_BODY, promised=len(_BODY) + 1),
-    "not JSON": origin.Answer(_BODY[:-1]),
-    "not Ignition": origin.Answer(_BODY.replace(b"3.2.0", secret("ignition").encode())),
-    "hanging": origin.Answer(_BODY, promised=len(_BODY) + 1, hold=True),
+UPSTREAM: Mapping[str, origin.Reply] = {
+    "served": origin.Reply(_BODY),
+    "unauthorized": origin.Reply(_BODY, status=401),
+    "forbidden": origin.Reply(_BODY, status=403),
+    "absent": origin.Reply(_BODY, status=404),
+    "failing": origin.Reply(_BODY, status=500),
+    "redirecting": origin.Reply(_BODY, 302, {"Location": f"/?token={secret('ignition')}"}),
+    "cut off": origin.Reply(_BODY, promised=len(_BODY) + 1),
+    "not JSON": origin.Reply(_BODY[:-1]),
+    "not Ignition": origin.Reply(_BODY.replace(b"3.2.0", secret("ignition").encode())),
+    "hanging": origin.Reply(_BODY, promised=len(_BODY) + 1, hold=True),
 }
 IDS = {name: f"{index:08x}-0000-4000-8000-000000000000" for index, name in enumerate(UPSTREAM)}
 INFRA_ENV = json.dumps({"pull_secret": secret("infra_env")}).encode()
@@ -94,10 +94,10 @@ def upstream() -> Iterator[origin.Origin]:
     with origin.running() as server:
         for name, answer in UPSTREAM.items():
             server.serve(f"{INFRA_ENVS}/{IDS[name]}/downloads/files", answer)
-            server.serve(f"{INFRA_ENVS}/{IDS[name]}", origin.Answer(INFRA_ENV))
-        server.serve("/live.iso", origin.Answer(build_live_iso()))
-        server.serve("/moved.iso", origin.Answer(status=302, headers={"Location": "/live.iso"}))
-        server.serve("/short.iso", origin.Answer(b"short", promised=6))
+            server.serve(f"{INFRA_ENVS}/{IDS[name]}", origin.Reply(INFRA_ENV))
+        server.serve("/live.iso", origin.Reply(build_live_iso()))
+        server.serve("/moved.iso", origin.Reply(status=302, headers={"Location": "/live.iso"}))
+        server.serve("/short.iso", origin.Reply(b"short", promised=6))
         yield server
 
 
@@ -116,7 +116,7 @@ def test_no_secret_is_in_any_output_in_production(upstream: origin.Origin, tmp_p
     evidence.found |= {"output": service.output, **_files(tmp_path / "data")}
     evidence.check("ignition", "infra_env", *CREDENTIALS, *OF_DOWNLOADS)
     assert evidence.statuses >= {200, 401, 403, 404, 405, 412, 416, 422, 502, 503, 504}
-    asked = "".join(f"{asked.target} {asked.headers}" for asked in upstream.asked)
+    asked = "".join(f"{each.target} {each.headers}" for each in upstream.requests)
     assert [place for place in (*CREDENTIALS, *OF_DOWNLOADS) if secret(place) not in asked] == []
 
 

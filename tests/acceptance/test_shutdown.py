@@ -38,7 +38,7 @@ ROOTFS_BYTES = 8 * 1024 * 1024
 DOWNLOADS = 20
 FOR_EVER = "100000"
 INFRA_ENV_ID = "5a3b1e00-0000-4000-8000-000000000009"
-HANGING = origin.Answer(b"{", promised=2**20, hold=True)
+HANGING = origin.Reply(b"{", promised=2**20, hold=True)
 HANGING_LOOKUP = """
 import socket, time
 look_up = socket.getaddrinfo
@@ -206,7 +206,7 @@ def test_shutdown_cancels_downloads_and_derivations_of_base_images(tmp_path: Pat
         asking = stack.enter_context(
             reading(f"{service.url}/byid/{INFRA_ENV_ID}/small/x86_64/full.iso", ca=None)
         )
-        until(lambda: any(INFRA_ENV_ID in asked.target for asked in server.asked))
+        until(lambda: any(INFRA_ENV_ID in request.target for request in server.requests))
         service.process.terminate()
         asking.read_head()
         assert (asking.status, asking.fields()["connection"]) == (504, "close")

@@ -15,7 +15,7 @@ import pytest
 
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import Service, run_service
-from tests.catalog.origin import Answer, Origin, running
+from tests.catalog.origin import Origin, Reply, running
 from tests.coreos.streams import fixture, metal, stream, text
 from tests.formats.iso_builder import build_live_iso, live_files
 
@@ -70,7 +70,7 @@ def origin() -> Iterator[Origin]:
 
 
 def serve(origin: Origin, url: str, content: bytes, etag: str = '"1"') -> None:
-    origin.answers[url.removeprefix(origin.url(""))] = [Answer(content, headers={"ETag": etag})]
+    origin.replies[url.removeprefix(origin.url(""))] = [Reply(content, headers={"ETag": etag})]
 
 
 def tell(origin: Origin, release: Release, signature: bytes | None = None) -> None:

@@ -490,8 +490,8 @@ def test_fork_failure_for_every_worker_ends_the_service(tmp_path: Path) -> None:
 def test_base_image_is_downloaded_once_for_all_workers(tmp_path: Path) -> None:
     iso = build_live_iso()
     with origin.running() as server:
-        entry = {**os_image(tmp_path / "x", "fetched"), "url": server.serve("/x.iso", origin.Answer(iso))}
+        entry = {**os_image(tmp_path / "x", "fetched"), "url": server.serve("/x.iso", origin.Reply(iso))}
         with run_service(tmp_path, [entry], environment={"WORKERS": "2"}) as service:
             both = r'base image .* is (?:ready|failed).*"worker": (\d)'
             until(lambda: {"0", "1"} <= set(re.findall(both, service.stdout.decode())))
-        assert [asked.target for asked in server.asked].count("/x.iso") == 1
+        assert [request.target for request in server.requests].count("/x.iso") == 1

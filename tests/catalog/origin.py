@@ -1,4 +1,4 @@
-"""A real HTTP server in a thread, which answers as it is told and remembers what it was asked."""
+"""A real HTTP server in a thread, with scripted replies, that records its requests."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen
-class Answer:
-    """What one request gets.
+class Reply:
+    """The reply to one request.
 
     Args:
         body: what is sent.
         status: status code.
         headers: further fields.
         promised: Content-Length; None: that of the body, negative: none at all.
-        hold: the connection stays open behind the body until ``Origin.go_on`` is set.
-        hold_head: it does so before the head ends.
+        hold: the connection stays open after the body until ``Origin.released`` is set.
+        hold_head: likewise, before the head ends.
         drip: the body comes in pieces of so many bytes; 0: at once.
         drip_seconds: between two pieces.
-        reset: the connection is reset behind the body, not closed.
+        reset: the connection is reset after the body, not closed.
         own_date: the fields have a Date.
     """
 
@@ -49,26 +49,26 @@ class Answer:
 
 
 @attrs.frozen
-class Asked:
+class ReceivedRequest:
     """A request as it arrived."""
 
     target: str
     headers: Message
 
 
-Responder: TypeAlias = Answer | Callable[[Asked], Answer]
+Responder: TypeAlias = Reply | Callable[[ReceivedRequest], Reply]
 
 
 @attrs.define
 class Resource:
-    """A file as a sound server has it: with validators, ranges and preconditions (RFC 9110).
+    """A file with validators, ranges and preconditions (RFC 9110).
 
     Args:
         body: all of it.
-        etag: its entity tag; empty: there is none.
-        modified: its date, long past; empty: there is none.
-        cuts: of one request after the other, how many bytes are sent before the connection is cut.
-        drip: as of an answer.
+        etag: entity tag; empty: none.
+        modified: Last-Modified, long past; empty: none.
+        cuts: for each of the next requests, the bytes that are sent before the connection is closed.
+        drip: as of a reply.
     """
 
     body: bytes
@@ -77,48 +77,48 @@ class Resource:
     cuts: list[int] = attrs.field(factory=list)
     drip: int = 0
 
-    def __call__(self, asked: Asked) -> Answer:
-        """Answer one request."""
+    def __call__(self, request: ReceivedRequest) -> Reply:
+        """Return the reply to a request."""
         fields = {"ETag": self.etag, "Last-Modified": self.modified}
         fields = {name: value for name, value in fields.items() if value}
         conditions = [
-            (asked.headers["If-Match"], self.etag),
-            (asked.headers["If-Unmodified-Since"], self.modified),
+            (request.headers["If-Match"], self.etag),
+            (request.headers["If-Unmodified-Since"], self.modified),
         ]
         if any(wanted is not None and wanted != value for wanted, value in conditions):
-            return Answer(status=412)
-        return self._cut(self._selected(asked.headers["Range"], fields))
+            return Reply(status=412)
+        return self._cut(self._selected(request.headers["Range"], fields))
 
-    def _selected(self, wanted: str | None, fields: dict[str, str]) -> Answer:
+    def _selected(self, wanted: str | None, fields: dict[str, str]) -> Reply:
         if wanted is None:
-            return Answer(self.body, headers=fields, drip=self.drip)
+            return Reply(self.body, headers=fields, drip=self.drip)
         first, size = int(wanted.removeprefix("bytes=").removesuffix("-")), len(self.body)
         if first >= size:
-            return Answer(status=416, headers={"Content-Range": f"bytes */{size}"})
+            return Reply(status=416, headers={"Content-Range": f"bytes */{size}"})
         described = {"Content-Range": f"bytes {first}-{size - 1}/{size}"}
-        return Answer(self.body[first:], status=206, headers={**fields, **described}, drip=self.drip)
+        return Reply(self.body[first:], status=206, headers={**fields, **described}, drip=self.drip)
 
-    def _cut(self, answer: Answer) -> Answer:
+    def _cut(self, reply: Reply) -> Reply:
         if not self.cuts:
-            return answer
-        return attrs.evolve(answer, body=answer.body[: self.cuts.pop(0)], promised=len(answer.body))
+            return reply
+        return attrs.evolve(reply, body=reply.body[: self.cuts.pop(0)], promised=len(reply.body))
 
 
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = False  # joined on close, so that no test leaves one behind
 
     def handle_error(self, *_: object) -> None:
-        """Let clients go away in the middle of an answer: some are meant to."""
+        """Ignore clients that disconnect in the middle of a reply."""
 
 
 class Origin:
-    """The server; answers of one path are given in order, the last one again and again."""
+    """The server; the replies of a path are sent in order, the last one repeatedly."""
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
-        self.answers: dict[str, list[Responder]] = defaultdict(list)
-        self.asked: list[Asked] = []
-        self.held = threading.Event()
-        self.go_on = threading.Event()
+        self.replies: dict[str, list[Responder]] = defaultdict(list)
+        self.requests: list[ReceivedRequest] = []
+        self.holding = threading.Event()
+        self.released = threading.Event()
         self.scheme = "https" if context else "http"
         self._server = _Server(("127.0.0.1", 0), _handler(self))
         if context:
@@ -131,24 +131,24 @@ class Origin:
     def url(self, path: str) -> str:
         return f"{self.scheme}://127.0.0.1:{self.port}{path}"
 
-    def serve(self, path: str, *answers: Responder) -> str:
-        """Answer a path, without its query, and give its URL."""
-        self.answers[path] += answers
+    def serve(self, path: str, *replies: Responder) -> str:
+        """Script the replies of a path, without its query; return its URL."""
+        self.replies[path] += replies
         return self.url(path)
 
-    def answer(self, asked: Asked) -> Answer:
-        self.asked.append(asked)
-        answers = self.answers[asked.target.partition("?")[0]]
-        if not answers:
-            return Answer(status=404)
-        answer = answers.pop(0) if len(answers) > 1 else answers[0]
-        return answer if isinstance(answer, Answer) else answer(asked)
+    def reply(self, request: ReceivedRequest) -> Reply:
+        self.requests.append(request)
+        replies = self.replies[request.target.partition("?")[0]]
+        if not replies:
+            return Reply(status=404)
+        reply = replies.pop(0) if len(replies) > 1 else replies[0]
+        return reply if isinstance(reply, Reply) else reply(request)
 
     def run(self) -> None:
         self._server.serve_forever(poll_interval=0.01)
 
     def close(self) -> None:
-        self.go_on.set()
+        self.released.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -158,28 +158,28 @@ def _handler(origin: Origin) -> type[http.server.BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            answer = origin.answer(Asked(self.path, self.headers))
-            self.send_response_only(answer.status)
-            for name, value in _fields(answer, self.date_time_string()):
+            reply = origin.reply(ReceivedRequest(self.path, self.headers))
+            self.send_response_only(reply.status)
+            for name, value in _fields(reply, self.date_time_string()):
                 self.send_header(name, value)
-            if answer.hold_head:
+            if reply.hold_head:
                 self.flush_headers()
-                origin.go_on.wait()
+                origin.released.wait()
             self.end_headers()
-            for piece in _pieces(answer):
+            for piece in _pieces(reply):
                 self.wfile.write(piece)
-                if answer.drip:
-                    origin.go_on.wait(answer.drip_seconds)
-            if answer.hold:
-                origin.held.set()
-                origin.go_on.wait()
-            if answer.reset:
+                if reply.drip:
+                    origin.released.wait(reply.drip_seconds)
+            if reply.hold:
+                origin.holding.set()
+                origin.released.wait()
+            if reply.reset:
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 self.connection.close()
             self.close_connection = True
 
         def do_CONNECT(self) -> None:
-            origin.asked.append(Asked(self.path, self.headers))
+            origin.requests.append(ReceivedRequest(self.path, self.headers))
             host, _, port = self.path.rpartition(":")
             with socket.create_connection((host, int(port))) as upstream:
                 self.send_response(200)
@@ -196,18 +196,18 @@ def _handler(origin: Origin) -> type[http.server.BaseHTTPRequestHandler]:
     return Handler
 
 
-def _fields(answer: Answer, date: str) -> Iterator[tuple[str, str]]:
-    if not answer.own_date:
+def _fields(reply: Reply, date: str) -> Iterator[tuple[str, str]]:
+    if not reply.own_date:
         yield "Date", date
-    yield from answer.headers.items()
-    promised = len(answer.body) if answer.promised is None else answer.promised
+    yield from reply.headers.items()
+    promised = len(reply.body) if reply.promised is None else reply.promised
     if promised >= 0:
         yield "Content-Length", str(promised)
 
 
-def _pieces(answer: Answer) -> Iterator[bytes]:
-    step = answer.drip or max(1, len(answer.body))
-    yield from (answer.body[at : at + step] for at in range(0, len(answer.body), step))
+def _pieces(reply: Reply) -> Iterator[bytes]:
+    step = reply.drip or max(1, len(reply.body))
+    yield from (reply.body[at : at + step] for at in range(0, len(reply.body), step))
 
 
 def _pump(source: socket.socket, target: socket.socket) -> None:
@@ -220,7 +220,7 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 
 @contextlib.contextmanager
 def running(context: ssl.SSLContext | None = None) -> Iterator[Origin]:
-    """Serve for as long as the block lasts."""
+    """Run a server within the block."""
     origin = Origin(context)
     thread = threading.Thread(target=origin.run)
     thread.start()

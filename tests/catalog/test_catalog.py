@@ -24,7 +24,7 @@ from image_service.errors import BaseImageError, NotFound, Unavailable
 from image_service.images.reference import Kind
 from image_service.settings.base_images import DownloadSettings
 from image_service.settings.os_images import OsImage
-from tests.catalog.origin import Answer, Origin
+from tests.catalog.origin import Origin, Reply
 from tests.formats.iso_builder import build_live_iso, live_files
 from tests.pytwisted import async_fixture, ensure_deferred
 
@@ -134,7 +134,7 @@ async def test_adopts_a_file_of_its_name(bench: Bench, lines: Lines) -> None:
 
 @ensure_deferred
 async def test_fetches_once(bench: Bench, lines: Lines, origin: Origin) -> None:
-    image = entry(origin.serve("/base.iso", Answer(ISO)))
+    image = entry(origin.serve("/base.iso", Reply(ISO)))
     for _ in range(2):
         catalog = bench.start(image)
         await lines.until(image.file_name, BaseImageState.READY)
@@ -143,13 +143,13 @@ async def test_fetches_once(bench: Bench, lines: Lines, origin: Origin) -> None:
 
     assert (bench.data_dir / image.file_name).read_bytes() == ISO
     assert bench.names() == {image.file_name, f"{image.file_name}.json"}
-    assert len(origin.asked) == 1
+    assert len(origin.requests) == 1
 
 
 @ensure_deferred
 async def test_tries_a_download_that_broke_again(bench: Bench, lines: Lines, origin: Origin) -> None:
-    broken = Answer(ISO[:-1], promised=len(ISO))
-    image = entry(origin.serve("/base.iso", broken, Answer(ISO)))
+    broken = Reply(ISO[:-1], promised=len(ISO))
+    image = entry(origin.serve("/base.iso", broken, Reply(ISO)))
     catalog = bench.start(image)
     await lines.until(image.file_name, BaseImageState.FAILED)
 
@@ -158,7 +158,7 @@ async def test_tries_a_download_that_broke_again(bench: Bench, lines: Lines, ori
     with pytest.raises(Unavailable, match=f"failed: .*sent {len(ISO) - 1} of {len(ISO)} bytes") as refusal:
         catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
     assert refusal.value.retry_after_seconds == 2
-    assert len(origin.asked) == 1
+    assert len(origin.requests) == 1
 
     bench.clock.advance(1.5)
     await lines.until(image.file_name, BaseImageState.READY)
@@ -245,7 +245,7 @@ async def test_refuses_what_is_no_file(bench: Bench, lines: Lines, tmp_path: Pat
 
 @ensure_deferred
 async def test_sets_aside_what_it_fetched_and_refused(bench: Bench, lines: Lines, origin: Origin) -> None:
-    image = entry(origin.serve("/base.iso", Answer(b"please log in")))
+    image = entry(origin.serve("/base.iso", Reply(b"please log in")))
     bench.start(image)
     await lines.until(image.file_name, BaseImageState.FAILED)
 
@@ -256,7 +256,7 @@ async def test_sets_aside_what_it_fetched_and_refused(bench: Bench, lines: Lines
 async def test_fetches_what_it_refused_again_when_its_origin_had_time_to_be_mended(
     bench: Bench, lines: Lines, origin: Origin
 ) -> None:
-    image = entry(origin.serve("/base.iso", Answer(b"please log in"), Answer(ISO)))
+    image = entry(origin.serve("/base.iso", Reply(b"please log in"), Reply(ISO)))
     catalog = bench.start(image)
     await lines.until(image.file_name, BaseImageState.FAILED)
     (status,) = catalog.statuses()
@@ -391,7 +391,7 @@ async def test_names_what_there_is(
 async def test_does_not_let_slow_downloads_hold_up_the_rest(
     bench: Bench, lines: Lines, origin: Origin, tmp_path: Path
 ) -> None:
-    url = origin.serve("/slow.iso", Answer(b"", promised=len(ISO), hold=True))
+    url = origin.serve("/slow.iso", Reply(b"", promised=len(ISO), hold=True))
     slow = [entry(url, f"slow{index}", f"s{index}") for index in range(DOWNLOADS + 1)]
     quick = entry(write(tmp_path / "quick.iso").as_uri())
     catalog = bench.start(*slow, quick)
@@ -405,7 +405,7 @@ async def test_does_not_let_slow_downloads_hold_up_the_rest(
             catalog.find_base_image(image.version, "x86_64", Kind.FULL_ISO)
         assert refusal.value.retry_after_seconds
 
-    origin.go_on.set()
+    origin.released.set()
     for image in slow:
         await lines.until(image.file_name, BaseImageState.FAILED)
     assert catalog.is_ready
@@ -424,18 +424,18 @@ async def test_is_not_ready_while_no_image_is(bench: Bench, lines: Lines, origin
 
 @ensure_deferred
 async def test_stops_in_the_middle_of_a_download(bench: Bench, lines: Lines, origin: Origin) -> None:
-    image = entry(origin.serve("/base.iso", Answer(ISO[:1000], promised=len(ISO), hold=True)))
+    image = entry(origin.serve("/base.iso", Reply(ISO[:1000], promised=len(ISO), hold=True)))
     before = open_files()
     catalog = bench.start(image)
     await lines.until(image.file_name, BaseImageState.DOWNLOADING)
-    origin.held.wait()
+    origin.holding.wait()
 
     await catalog.stop()
 
     assert [status.state for status in catalog.statuses()] == [BaseImageState.STOPPED]
     assert bench.names() <= partial_names(image)
     assert bench.clock.getDelayedCalls() == []
-    assert not origin.go_on.is_set()
+    assert not origin.released.is_set()
     origin.close()
     assert open_files() <= before
 
@@ -519,7 +519,7 @@ async def test_removes_what_a_killed_process_left(bench: Bench, lines: Lines, tm
 
 @ensure_deferred
 async def test_tells_each_change_of_state_in_one_line(bench: Bench, lines: Lines, origin: Origin) -> None:
-    image = entry(origin.serve("/base.iso", Answer(ISO)) + "?signature=top-secret")
+    image = entry(origin.serve("/base.iso", Reply(ISO)) + "?signature=top-secret")
     catalog = bench.start(image)
     await lines.until(image.file_name, BaseImageState.READY)
     await catalog.stop()
@@ -535,10 +535,10 @@ async def test_tells_each_change_of_state_in_one_line(bench: Bench, lines: Lines
 
 @ensure_deferred
 async def test_tells_how_far_a_download_is(bench: Bench, lines: Lines, origin: Origin) -> None:
-    image = entry(origin.serve("/base.iso", Answer(ISO[:4096], promised=len(ISO), hold=True)))
+    image = entry(origin.serve("/base.iso", Reply(ISO[:4096], promised=len(ISO), hold=True)))
     catalog = bench.start(image)
     await lines.until(image.file_name, BaseImageState.DOWNLOADING)
-    origin.held.wait()
+    origin.holding.wait()
     while catalog.statuses()[0].bytes_done < 4096:
         await deferLater(bench.reactor, 0.001)
 
@@ -564,7 +564,7 @@ async def test_tells_what_is_ready_by_size_and_digest(bench: Bench, lines: Lines
 
 @ensure_deferred
 async def test_waits_longer_after_each_failure(bench: Bench, lines: Lines, origin: Origin) -> None:
-    image = entry(origin.serve("/base.iso", *[Answer(status=500)] * 4, Answer(ISO), Answer(status=500)))
+    image = entry(origin.serve("/base.iso", *[Reply(status=500)] * 4, Reply(ISO), Reply(status=500)))
     catalog = bench.start(image)
     for times in (1, 2, 4, 4):
         await lines.until(image.file_name, BaseImageState.FAILED)
@@ -578,14 +578,14 @@ async def test_waits_longer_after_each_failure(bench: Bench, lines: Lines, origi
 async def test_does_not_ask_again_before_the_origin_wants_it(
     bench: Bench, lines: Lines, origin: Origin
 ) -> None:
-    image = entry(origin.serve("/base.iso", Answer(status=429, headers={"Retry-After": "1000"}), Answer(ISO)))
+    image = entry(origin.serve("/base.iso", Reply(status=429, headers={"Retry-After": "1000"}), Reply(ISO)))
     catalog = bench.start(image)
     await lines.until(image.file_name, BaseImageState.FAILED)
     with pytest.raises(Unavailable, match=r"is failed: .*429") as refusal:
         catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
     assert refusal.value.retry_after_seconds == 1000
     bench.clock.advance(999)
-    assert len(origin.asked) == 1
+    assert len(origin.requests) == 1
     bench.clock.advance(1)
     await lines.until(image.file_name, BaseImageState.READY)
 
@@ -594,7 +594,7 @@ async def test_does_not_ask_again_before_the_origin_wants_it(
 async def test_fetches_again_what_it_fetched_and_finds_bad_at_the_next_start(
     bench: Bench, lines: Lines, origin: Origin
 ) -> None:
-    image = entry(origin.serve("/base.iso", Answer(ISO)))
+    image = entry(origin.serve("/base.iso", Reply(ISO)))
     catalog = bench.start(image)
     await lines.until(image.file_name, BaseImageState.READY)
     await catalog.stop()
@@ -607,7 +607,7 @@ async def test_fetches_again_what_it_fetched_and_finds_bad_at_the_next_start(
     await lines.until(image.file_name, BaseImageState.READY)
     assert path.read_bytes() == ISO
     assert catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO).sha256 == SHA256
-    assert len(origin.asked) == 2
+    assert len(origin.requests) == 2
 
 
 @ensure_deferred
@@ -615,7 +615,7 @@ async def test_reads_what_it_did_not_fetch_in_the_background_and_fetches_it_agai
     bench: Bench, lines: Lines, origin: Origin
 ) -> None:
     content = build_live_iso({**live_files(), "images/pxeboot/initrd.img": bytes(4 * 2**20)})
-    image = entry(origin.serve("/base.iso", Answer(content)))
+    image = entry(origin.serve("/base.iso", Reply(content)))
     catalog = bench.start(image)
     await lines.until(image.file_name, BaseImageState.READY)
     bench.clock.advance(RECHECK_AFTER_SECONDS)
@@ -637,7 +637,7 @@ async def test_reads_what_it_did_not_fetch_in_the_background_and_fetches_it_agai
     bench.clock.advance(RETRY_SECONDS)
     await lines.until(image.file_name, BaseImageState.READY)
     assert path.read_bytes() == content
-    assert len(origin.asked) == 2
+    assert len(origin.requests) == 2
 
 
 @ensure_deferred
@@ -684,7 +684,7 @@ async def test_goes_on_with_images_that_stay_and_begins_with_new_ones(
 async def test_keeps_what_it_has_and_what_is_derived_from_it(
     bench: Bench, lines: Lines, origin: Origin
 ) -> None:
-    old, new = (entry(origin.serve(f"/{name}", Answer(ISO)), name) for name in ("1", "2"))
+    old, new = (entry(origin.serve(f"/{name}", Reply(ISO)), name) for name in ("1", "2"))
     catalog = bench.start(old, new)
     for image in (old, new):
         await lines.until(image.file_name, BaseImageState.READY)
@@ -738,13 +738,13 @@ async def test_stop_closes_what_somebody_still_refers_to(bench: Bench, lines: Li
 async def test_ends_the_download_of_an_image_that_nobody_wants_any_more(
     bench: Bench, lines: Lines, origin: Origin
 ) -> None:
-    image = entry(origin.serve("/base.iso", Answer(ISO[:1000], promised=len(ISO), hold=True)))
+    image = entry(origin.serve("/base.iso", Reply(ISO[:1000], promised=len(ISO), hold=True)))
     catalog = bench.start(image)
     await lines.until(image.file_name, BaseImageState.DOWNLOADING)
-    origin.held.wait()
+    origin.holding.wait()
     catalog.replace_images([])
     await lines.until(image.file_name, BaseImageState.STOPPED)
-    assert not origin.go_on.is_set()
+    assert not origin.released.is_set()
     assert bench.clock.getDelayedCalls() == []
 
 
@@ -832,7 +832,7 @@ async def test_derives_again_what_could_not_be_derived_and_serves_the_full_iso(
 async def test_one_image_is_enough_if_that_is_wanted(
     bench: Bench, lines: Lines, origin: Origin, tmp_path: Path
 ) -> None:
-    slow = entry(origin.serve("/slow.iso", Answer(b"", promised=len(ISO), hold=True)), "slow")
+    slow = entry(origin.serve("/slow.iso", Reply(b"", promised=len(ISO), hold=True)), "slow")
     quick, derive = entry(write(tmp_path / "quick.iso").as_uri()), Deriving()
     catalog = bench.start(slow, quick, any_is_enough=True, derive=derive)
     await lines.until(quick.file_name, BaseImageState.DERIVING)
@@ -845,7 +845,7 @@ async def test_one_image_is_enough_if_that_is_wanted(
 @ensure_deferred
 async def test_a_bad_url_holds_up_nobody(bench: Bench, lines: Lines, origin: Origin) -> None:
     bad = [entry(origin.url("/missing.iso"), f"bad{index}") for index in range(DOWNLOADS)]
-    good = [entry(origin.serve(f"/{name}", Answer(ISO)), name) for name in ("a.iso", "b.iso")]
+    good = [entry(origin.serve(f"/{name}", Reply(ISO)), name) for name in ("a.iso", "b.iso")]
     catalog = bench.start(*bad, *good)
     for image in good:
         await lines.until(image.file_name, BaseImageState.READY)

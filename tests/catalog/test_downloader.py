@@ -19,7 +19,7 @@ from image_service.catalog.download.partial_file import state_path
 from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import Unavailable
 from image_service.settings.settings import Settings
-from tests.catalog.origin import Answer, Asked, Origin, Resource
+from tests.catalog.origin import Origin, ReceivedRequest, Reply, Resource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,14 +58,14 @@ def fetch_half(origin: Origin, partial: Path, file: Resource) -> str:
     return url
 
 
-def conditions(asked: Asked) -> dict[str, str]:
+def conditions(request: ReceivedRequest) -> dict[str, str]:
     names = ("Range", "If-Match", "If-Unmodified-Since")
-    return {name: value for name in names if (value := asked.headers[name]) is not None}
+    return {name: value for name in names if (value := request.headers[name]) is not None}
 
 
-def answer_next(origin: Origin, answer: Answer) -> None:
+def reply_next(origin: Origin, reply: Reply) -> None:
     """Send this response to the next request, and the others as before."""
-    origin.answers["/a.iso"].insert(0, answer)
+    origin.replies["/a.iso"].insert(0, reply)
 
 
 # Resuming.
@@ -85,14 +85,14 @@ def test_truncated_download_is_resumed(
 ) -> None:
     url = fetch_half(origin, partial, file)
     assert fetch(url, partial) == BODY
-    assert [conditions(asked) for asked in origin.asked] == [
+    assert [conditions(request) for request in origin.requests] == [
         {},
         {"Range": f"bytes={HALF}-", **precondition},
     ]
 
 
 def test_reset_download_is_resumed(origin: Origin, partial: Path) -> None:
-    reset = Answer(BODY[:HALF], promised=len(BODY), headers={"ETag": '"1"'}, reset=True)
+    reset = Reply(BODY[:HALF], promised=len(BODY), headers={"ETag": '"1"'}, reset=True)
     url = origin.serve("/a.iso", reset, Resource(BODY))
     with pytest.raises(Unavailable):
         fetch(url, partial)
@@ -101,12 +101,12 @@ def test_reset_download_is_resumed(origin: Origin, partial: Path) -> None:
 
 def test_truncated_chunked_download_is_resumed(origin: Origin, partial: Path) -> None:
     chunked = {"Transfer-Encoding": "chunked", "ETag": '"1"'}
-    cut = Answer(b"3\r\n" + BODY[:3] + b"\r\n9\r\n" + BODY[3:6], promised=-1, headers=chunked)
+    cut = Reply(b"3\r\n" + BODY[:3] + b"\r\n9\r\n" + BODY[3:6], promised=-1, headers=chunked)
     url = origin.serve("/a.iso", cut, Resource(BODY))
     with pytest.raises(Unavailable):
         fetch(url, partial)
     assert fetch(url, partial) == BODY
-    assert conditions(origin.asked[1])["If-Match"] == '"1"'
+    assert conditions(origin.requests[1])["If-Match"] == '"1"'
 
 
 def test_download_is_resumed_many_times(origin: Origin, partial: Path) -> None:
@@ -115,7 +115,7 @@ def test_download_is_resumed_many_times(origin: Origin, partial: Path) -> None:
         with pytest.raises(Unavailable):
             fetch(url, partial)
     assert fetch(url, partial) == BODY
-    assert conditions(origin.asked[-1])["Range"] == "bytes=90000-"
+    assert conditions(origin.requests[-1])["Range"] == "bytes=90000-"
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_download_is_resumed_many_times(origin: Origin, partial: Path) -> None:
 def test_download_without_strong_validator_restarts(origin: Origin, partial: Path, file: Resource) -> None:
     url = fetch_half(origin, partial, file)
     assert fetch(url, partial) == BODY
-    assert conditions(origin.asked[1]) == {}
+    assert conditions(origin.requests[1]) == {}
 
 
 @pytest.mark.parametrize("second", [True, False], ids=["of now", "of a second ago"])
@@ -140,38 +140,38 @@ def test_date_of_the_same_second_is_no_strong_validator(
     date = {"Last-Modified": "Sun, 06 Nov 1994 08:49:37 GMT", "Date": LATE}
     if second:
         date["Last-Modified"] = LATE
-    url = origin.serve("/a.iso", Answer(BODY[:9], promised=10, headers=date, own_date=True))
+    url = origin.serve("/a.iso", Reply(BODY[:9], promised=10, headers=date, own_date=True))
     for _ in range(2):
         with pytest.raises(Unavailable):
             fetch(url, partial)
-    assert ("Range" in conditions(origin.asked[1])) is not second
+    assert ("Range" in conditions(origin.requests[1])) is not second
 
 
 def test_part_of_another_url_is_discarded(origin: Origin, partial: Path) -> None:
     fetch_half(origin, partial, Resource(BODY))
     assert fetch(origin.serve("/b.iso", Resource(OTHER)), partial) == OTHER
-    assert conditions(origin.asked[1]) == {}
+    assert conditions(origin.requests[1]) == {}
 
 
 # What cannot be resumed.
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "reply",
     [
-        Answer(status=412),
-        Answer(status=416, headers={"Content-Range": f"bytes */{HALF - 1}"}),
-        Answer(status=416, headers={"Content-Range": f"bytes */{HALF}", "ETag": '"2"'}),
-        Answer(status=416),
-        Answer(status=304),
-        Answer(OTHER[HALF:], status=206, headers={"ETag": '"1"'}),
-        Answer(
+        Reply(status=412),
+        Reply(status=416, headers={"Content-Range": f"bytes */{HALF - 1}"}),
+        Reply(status=416, headers={"Content-Range": f"bytes */{HALF}", "ETag": '"2"'}),
+        Reply(status=416),
+        Reply(status=304),
+        Reply(OTHER[HALF:], status=206, headers={"ETag": '"1"'}),
+        Reply(
             OTHER[HALF:],
             status=206,
             headers={"ETag": '"1"', "Content-Type": "multipart/byteranges; boundary=x"},
         ),
         *(
-            Answer(OTHER[HALF:], status=206, headers={"Content-Range": described, "ETag": tag})
+            Reply(OTHER[HALF:], status=206, headers={"Content-Range": described, "ETag": tag})
             for described, tag in [
                 (f"bytes {HALF}-{len(BODY) - 1}/{len(BODY)}", '"2"'),
                 (f"bytes {HALF}-{len(BODY) - 1}/{len(BODY) + 1}", '"1"'),
@@ -182,81 +182,81 @@ def test_part_of_another_url_is_discarded(origin: Origin, partial: Path) -> None
                 (f"pages {HALF}-{len(BODY) - 1}/{len(BODY)}", '"1"'),
             ]
         ),
-        Answer(
+        Reply(
             OTHER[HALF:],
             status=206,
             headers={"Content-Range": f"bytes {HALF}-{len(BODY) - 1}/{len(BODY)}"},
         ),
     ],
 )
-def test_unexpected_response_to_a_range_restarts(origin: Origin, partial: Path, answer: Answer) -> None:
+def test_unexpected_response_to_a_range_restarts(origin: Origin, partial: Path, reply: Reply) -> None:
     url = fetch_half(origin, partial, Resource(BODY))
-    answer_next(origin, answer)
+    reply_next(origin, reply)
     assert fetch(url, partial) == BODY
-    assert "Range" in conditions(origin.asked[1])
-    assert conditions(origin.asked[2]) == {}
-    assert len(origin.asked) == 3
+    assert "Range" in conditions(origin.requests[1])
+    assert conditions(origin.requests[2]) == {}
+    assert len(origin.requests) == 3
 
 
 @pytest.mark.parametrize("etag", ['"2"', ""])
 def test_changed_file_restarts(origin: Origin, partial: Path, etag: str) -> None:
     url = fetch_half(origin, partial, Resource(BODY))
-    origin.answers["/a.iso"] = [Resource(OTHER, etag=etag, modified=LATE)]
+    origin.replies["/a.iso"] = [Resource(OTHER, etag=etag, modified=LATE)]
     assert fetch(url, partial) == OTHER
-    assert len(origin.asked) == 3
+    assert len(origin.requests) == 3
 
 
 def test_200_to_a_range_replaces_the_part(origin: Origin, partial: Path) -> None:
     url = fetch_half(origin, partial, Resource(BODY))
-    answer_next(origin, Answer(OTHER, headers={"ETag": '"1"'}))
+    reply_next(origin, Reply(OTHER, headers={"ETag": '"1"'}))
     assert fetch(url, partial) == OTHER
-    assert len(origin.asked) == 2
+    assert len(origin.requests) == 2
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "reply",
     [
-        Answer(BODY, status=206, headers={"Content-Range": f"bytes 0-{len(BODY) - 1}/{len(BODY)}"}),
-        Answer(status=304),
-        Answer(status=412),
-        Answer(status=416, headers={"Content-Range": "bytes */0"}),
+        Reply(BODY, status=206, headers={"Content-Range": f"bytes 0-{len(BODY) - 1}/{len(BODY)}"}),
+        Reply(status=304),
+        Reply(status=412),
+        Reply(status=416, headers={"Content-Range": "bytes */0"}),
     ],
 )
-def test_partial_response_without_a_range_is_refused(origin: Origin, partial: Path, answer: Answer) -> None:
+def test_partial_response_without_a_range_is_refused(origin: Origin, partial: Path, reply: Reply) -> None:
     with pytest.raises(Unavailable, match="the responses do not fit the requests"):
-        fetch(origin.serve("/a.iso", answer), partial)
-    assert len(origin.asked) == 2
+        fetch(origin.serve("/a.iso", reply), partial)
+    assert len(origin.requests) == 2
     assert not partial.exists()
 
 
 def test_shorter_range_than_requested_is_kept_and_resumed(origin: Origin, partial: Path) -> None:
     url = fetch_half(origin, partial, Resource(BODY))
     fields = {"Content-Range": f"bytes {HALF}-{HALF + 9}/{len(BODY)}", "ETag": '"1"'}
-    answer_next(origin, Answer(BODY[HALF : HALF + 10], status=206, headers=fields))
+    reply_next(origin, Reply(BODY[HALF : HALF + 10], status=206, headers=fields))
     with pytest.raises(Unavailable, match=f"sent up to {HALF + 10} of {len(BODY)} bytes"):
         fetch(url, partial)
     assert fetch(url, partial) == BODY
-    assert conditions(origin.asked[-1])["Range"] == f"bytes={HALF + 10}-"
+    assert conditions(origin.requests[-1])["Range"] == f"bytes={HALF + 10}-"
 
 
 def test_more_bytes_than_promised_restart(origin: Origin, partial: Path) -> None:
     url = fetch_half(origin, partial, Resource(BODY))
     fields = {"Content-Range": f"bytes {HALF}-{len(BODY) - 1}/{len(BODY)}", "ETag": '"1"'}
-    answer_next(origin, Answer(BODY, status=206, headers=fields, promised=-1))
+    reply_next(origin, Reply(BODY, status=206, headers=fields, promised=-1))
     with pytest.raises(Unavailable, match=f"sent more than the {len(BODY)} bytes that it promised"):
         fetch(url, partial)
     assert fetch(url, partial) == BODY
-    assert conditions(origin.asked[-1]) == {}
+    assert conditions(origin.requests[-1]) == {}
 
 
 def test_part_is_kept_while_the_origin_is_unavailable(origin: Origin, partial: Path) -> None:
     url = fetch_half(origin, partial, Resource(BODY))
-    answer_next(origin, Answer(status=503, headers={"Retry-After": "9"}))
+    reply_next(origin, Reply(status=503, headers={"Retry-After": "9"}))
     with pytest.raises(Unavailable) as refusal:
         fetch(url, partial)
     assert refusal.value.retry_after_seconds == 9
     assert fetch(url, partial) == BODY
-    assert conditions(origin.asked[-1])["Range"] == f"bytes={HALF}-"
+    assert conditions(origin.requests[-1])["Range"] == f"bytes={HALF}-"
 
 
 # Complete files, and states that do not fit the file.
@@ -266,19 +266,19 @@ def test_complete_file_needs_no_request(origin: Origin, partial: Path) -> None:
     url = origin.serve("/a.iso", Resource(BODY))
     for _ in range(2):
         assert fetch(url, partial) == BODY
-    assert len(origin.asked) == 1
+    assert len(origin.requests) == 1
 
 
 def test_416_at_the_end_completes_the_file(origin: Origin, partial: Path) -> None:
     chunked = {"Transfer-Encoding": "chunked", "ETag": '"1"'}
-    cut = Answer(b"100000\r\n" + BODY + b"\r\n", promised=-1, headers=chunked)
+    cut = Reply(b"100000\r\n" + BODY + b"\r\n", promised=-1, headers=chunked)
     url = origin.serve("/a.iso", cut, Resource(BODY))
     assert len(BODY) == 0x100000
     with pytest.raises(Unavailable):
         fetch(url, partial)
     assert fetch(url, partial) == BODY
-    assert conditions(origin.asked[1])["Range"] == f"bytes={len(BODY)}-"
-    assert len(origin.asked) == 2
+    assert conditions(origin.requests[1])["Range"] == f"bytes={len(BODY)}-"
+    assert len(origin.requests) == 2
 
 
 def test_unsynced_bytes_are_discarded(origin: Origin, partial: Path) -> None:
@@ -286,7 +286,7 @@ def test_unsynced_bytes_are_discarded(origin: Origin, partial: Path) -> None:
     with partial.open("ab") as file:
         file.write(bytes(len(BODY)))  # as a crash of the machine may leave it
     assert fetch(url, partial) == BODY
-    assert conditions(origin.asked[1])["Range"] == f"bytes={HALF}-"
+    assert conditions(origin.requests[1])["Range"] == f"bytes={HALF}-"
 
 
 def test_file_shorter_than_its_state_restarts(origin: Origin, partial: Path) -> None:
@@ -294,7 +294,7 @@ def test_file_shorter_than_its_state_restarts(origin: Origin, partial: Path) -> 
     with partial.open("r+b") as file:
         file.truncate(HALF - 1)
     assert fetch(url, partial) == BODY
-    assert conditions(origin.asked[1]) == {}
+    assert conditions(origin.requests[1]) == {}
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_damaged_state_restarts(origin: Origin, partial: Path, change: Mapping[s
     damaged = "[" if change is None else json.dumps({**json.loads(state.read_bytes()), **change})
     state.write_text(damaged)
     assert fetch(url, partial) == BODY
-    assert conditions(origin.asked[1]) == {}
+    assert conditions(origin.requests[1]) == {}
 
 
 def test_state_is_synced_before_progress_is_reported(
@@ -340,7 +340,7 @@ def test_state_is_synced_before_progress_is_reported(
 def test_url_is_in_no_error_and_no_state(origin: Origin, partial: Path) -> None:
     fetch_half(origin, partial, Resource(BODY))
     with pytest.raises(Unavailable) as refusal:
-        fetch(origin.serve("/b.iso", Answer(BODY[:1], promised=2)) + "?signature=top-secret", partial)
+        fetch(origin.serve("/b.iso", Reply(BODY[:1], promised=2)) + "?signature=top-secret", partial)
     assert "top-secret" not in str(refusal.value)
     assert "top-secret" not in state_path(partial).read_text()
 
@@ -369,7 +369,7 @@ def test_exception_of_progress_ends_the_download_and_it_is_resumed(origin: Origi
     with pytest.raises(Unavailable, match="no room"):
         fetch(url, partial, progress)
     assert fetch(url, partial) == BODY
-    assert "Range" in conditions(origin.asked[1])
+    assert "Range" in conditions(origin.requests[1])
 
 
 def test_interrupted_download_is_resumed(origin: Origin, partial: Path) -> None:
@@ -380,7 +380,7 @@ def test_interrupted_download_is_resumed(origin: Origin, partial: Path) -> None:
             url, partial, interruption, lambda done, _: interruption.interrupt() if done else None
         )
     assert fetch(url, partial) == BODY
-    assert "Range" in conditions(origin.asked[1])
+    assert "Range" in conditions(origin.requests[1])
 
 
 # Property: whatever the origin does, the file is one of its versions, or none.
@@ -402,23 +402,23 @@ class Hostile:
 
     plan: list[tuple[str, int, int | None]]
 
-    def __call__(self, asked: Asked) -> Answer:
+    def __call__(self, request: ReceivedRequest) -> Reply:
         behavior, version, cut = self.plan.pop(0) if self.plan else ("valid", 0, None)
         file = Resource(VERSIONS[version], etag=f'"{version}"', cuts=[] if cut is None else [cut])
         whole = {"ETag": file.etag}
         if behavior == "error":
-            return Answer(status=500)
+            return Reply(status=500)
         if behavior == "lies about length":
-            return Answer(file.body, headers=whole, promised=len(file.body) + 1)
+            return Reply(file.body, headers=whole, promised=len(file.body) + 1)
         if behavior == "chunked":
             chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (len(file.body), file.body)
             fields = {"Transfer-Encoding": "chunked", **whole}
-            return Answer(chunk[:cut], headers=fields, promised=-1)
+            return Reply(chunk[:cut], headers=fields, promised=-1)
         if behavior == "no ranges":
-            del asked.headers["Range"]
+            del request.headers["Range"]
         if behavior in {"stale 206", "no ranges"}:
-            del asked.headers["If-Match"]
-        return file(asked)
+            del request.headers["If-Match"]
+        return file(request)
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -426,7 +426,7 @@ class Hostile:
 def test_hostile_origin_never_mixes_versions(origin: Origin, plan: list[tuple[str, int, int | None]]) -> None:
     path = f"/{next(PATHS)}.iso"
     url = origin.serve(path, Hostile(list(plan)))
-    before = len(origin.asked)
+    before = len(origin.requests)
     with TemporaryDirectory() as directory:
         for _ in range(len(plan) + 1):
             partial = Path(directory) / ".rhcos-x.iso.part"
@@ -437,7 +437,7 @@ def test_hostile_origin_never_mixes_versions(origin: Origin, plan: list[tuple[st
                 continue
         else:
             pytest.fail("the download never completed, though the origin became valid")
-    assert len(origin.asked) - before <= 2 * len(plan) + 2
+    assert len(origin.requests) - before <= 2 * len(plan) + 2
 
 
 PATHS = count()

@@ -20,7 +20,7 @@ from image_service.errors import BaseImageError, Unavailable
 from image_service.settings.base_images import DownloadSettings
 from image_service.settings.os_images import OsImage
 from tests.acceptance.clients import needs_client
-from tests.catalog.origin import Answer, Origin, Resource
+from tests.catalog.origin import Origin, Reply, Resource
 from tests.formats.iso_builder import build_live_iso, live_files
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def test_what_fails_is_set_aside_with_the_reason_and_fetched_again(
     assert not bench.path_of(entry).exists()
     assert (bench.path / f"{entry.file_name}.refused").read_bytes() == content
     assert fetcher.data_dir.refusal_reason(entry.file_name)
-    bench.origin.answers["/a.iso"] = [Resource(ISO)]
+    bench.origin.replies["/a.iso"] = [Resource(ISO)]
     fetcher.fetch_if_absent(entry)
     with opened(fetcher, attrs.evolve(entry, sha256=SHA256)) as base:
         assert base.sha256 == SHA256
@@ -136,12 +136,12 @@ def test_what_was_put_there_by_hand_is_taken_but_not_set_aside(bench: Bench) -> 
     bench.path_of(entry).write_bytes(ISO)
     with opened(fetcher, entry) as base:
         assert base.sha256 == SHA256
-    assert not bench.origin.asked
+    assert not bench.origin.requests
 
 
 def test_the_second_process_uses_what_the_first_one_fetches(bench: Bench) -> None:
     entry = attrs.evolve(bench.entry())
-    bench.origin.answers["/a.iso"] = [Answer(ISO[:9], promised=len(ISO), hold=True), Resource(ISO)]
+    bench.origin.replies["/a.iso"] = [Reply(ISO[:9], promised=len(ISO), hold=True), Resource(ISO)]
     first, second = bench.fetcher(), bench.fetcher()
     failed = []
 
@@ -154,13 +154,13 @@ def test_the_second_process_uses_what_the_first_one_fetches(bench: Bench) -> Non
 
     threads = [threading.Thread(target=fetch), threading.Thread(target=second.fetch_if_absent, args=(entry,))]
     threads[0].start()
-    bench.origin.held.wait()
+    bench.origin.holding.wait()
     threads[1].start()
-    bench.origin.go_on.set()
+    bench.origin.released.set()
     for thread in threads:
         thread.join()
     assert len(failed) == 1
-    assert len(bench.origin.asked) == 2  # what was cut, and the rest or all of it, by one of the two
+    assert len(bench.origin.requests) == 2  # what was cut, and the rest or all of it, by one of the two
     with opened(second, entry) as base:
         assert base.sha256 == SHA256
 
@@ -264,7 +264,7 @@ def test_a_signature_is_fetched_and_checked_once(
     bench.origin.serve("/a.iso.sig", Resource(signature))
     fetcher = bench.fetcher(keys)
     fetcher.fetch_if_absent(entry)
-    assert [asked.target for asked in bench.origin.asked] == ["/a.iso?token=1", "/a.iso.sig?token=1"]
+    assert [request.target for request in bench.origin.requests] == ["/a.iso?token=1", "/a.iso.sig?token=1"]
     for _ in range(2):
         assert fetcher.is_there(entry)
         with opened(fetcher, entry) as base:
@@ -285,17 +285,17 @@ def test_what_is_not_signed_is_not_served_and_both_are_fetched_again(
     with pytest.raises(BaseImageError, match="its OpenPGP signature is not good"):
         fetcher.open(entry)
     assert not fetcher.is_there(entry)
-    bench.origin.answers["/a.iso"] = [Resource(ISO)]
-    bench.origin.answers["/a.iso.sig"] = [Resource(signature)]
+    bench.origin.replies["/a.iso"] = [Resource(ISO)]
+    bench.origin.replies["/a.iso.sig"] = [Resource(signature)]
     fetcher.fetch_if_absent(entry)
     with opened(fetcher, entry) as base:
         assert base.sha256 == SHA256
 
 
 @pytest.mark.parametrize(
-    "answer", [Answer(status=404), Answer(bytes(100_000)), Answer(bytes(100_000), promised=-1)]
+    "answer", [Reply(status=404), Reply(bytes(100_000)), Reply(bytes(100_000), promised=-1)]
 )
-def test_without_a_signature_nothing_is_served(bench: Bench, gpg_home: Path, answer: Answer) -> None:
+def test_without_a_signature_nothing_is_served(bench: Bench, gpg_home: Path, answer: Reply) -> None:
     keys, _ = signed(gpg_home)
     entry, fetcher = bench.entry(), bench.fetcher(keys)
     bench.origin.serve("/a.iso.sig", answer)

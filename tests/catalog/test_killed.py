@@ -59,9 +59,9 @@ def test_at_any_instant(origin: Origin, tmp_path: Path) -> None:
     told = fetching.kill_often(tmp_path / "data", urls, 50)
     told |= fetching.run(tmp_path / "data", urls)
     assert told == {fetching.digest_of(url) for url in urls}
-    resumed = [asked for asked in origin.asked if asked.headers["Range"]]
+    resumed = [request for request in origin.requests if request.headers["Range"]]
     assert len(resumed) > 5
-    assert len(origin.asked) <= 2 * 52
+    assert len(origin.requests) <= 2 * 52
 
 
 @pytest.mark.timeout(400)
@@ -80,7 +80,7 @@ def test_two_processes_on_one_directory_fetch_everything_once(origin: Origin, tm
     with ThreadPoolExecutor(2) as pool:
         told = list(pool.map(lambda turn: fetching.run(tmp_path, urls[::turn]), (1, -1)))
     assert told == [{fetching.digest_of(url) for url in urls}] * 2
-    assert len(origin.asked) == 2
+    assert len(origin.requests) == 2
 
 
 def private_mounts() -> tuple[str, ...]:

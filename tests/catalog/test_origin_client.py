@@ -14,7 +14,7 @@ from image_service.catalog.download.origin_client import OriginClient
 from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import Unavailable
 from image_service.settings.settings import Settings
-from tests.catalog.origin import Answer, Origin, running
+from tests.catalog.origin import Origin, Reply, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,36 +68,36 @@ def fetch(url: str, interruption: Interruption | None = None, /, **environ: str)
 
 
 def test_whole_body_is_fetched(origin: Origin) -> None:
-    assert fetch(origin.serve("/a.iso", Answer(BODY))) == BODY
-    assert origin.asked[0].headers["User-Agent"] == "image-service"
+    assert fetch(origin.serve("/a.iso", Reply(BODY))) == BODY
+    assert origin.requests[0].headers["User-Agent"] == "image-service"
 
 
 def test_body_may_end_with_the_connection(origin: Origin) -> None:
-    assert fetch(origin.serve("/a.iso", Answer(BODY, promised=-1))) == BODY
+    assert fetch(origin.serve("/a.iso", Reply(BODY, promised=-1))) == BODY
 
 
 def test_body_may_be_chunked(origin: Origin) -> None:
-    chunked = Answer(b"3\r\nabc\r\n0\r\n\r\n", promised=-1, headers={"Transfer-Encoding": "chunked"})
+    chunked = Reply(b"3\r\nabc\r\n0\r\n\r\n", promised=-1, headers={"Transfer-Encoding": "chunked"})
     assert fetch(origin.serve("/a.iso", chunked)) == b"abc"
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("reply", "reason"),
     [
-        (Answer(BODY[:-1], promised=len(BODY)), f"sent {len(BODY) - 1} of {len(BODY)} bytes"),
-        (Answer(b"3\r\nabc\r\n", promised=-1, headers={"Transfer-Encoding": "chunked"}), "IncompleteRead"),
-        (Answer(status=204), "answered 204"),
-        (Answer(BODY, headers={"Content-Encoding": "gzip"}), "content coding 'gzip'"),
-        (Answer(status=404), "answered 404"),
-        (Answer(status=302, headers={"Location": "ftp://127.0.0.1/a.iso"}), "redirects from http to ftp"),
-        (Answer(status=302, headers={"Location": "file:///etc/passwd"}), "answered 302"),
-        (Answer(status=302, headers={"Location": "?loop"}), "answered 302"),
-        (Answer(status=302, headers={"Location": "http://h:port/"}), "ValueError"),
+        (Reply(BODY[:-1], promised=len(BODY)), f"sent {len(BODY) - 1} of {len(BODY)} bytes"),
+        (Reply(b"3\r\nabc\r\n", promised=-1, headers={"Transfer-Encoding": "chunked"}), "IncompleteRead"),
+        (Reply(status=204), "answered 204"),
+        (Reply(BODY, headers={"Content-Encoding": "gzip"}), "content coding 'gzip'"),
+        (Reply(status=404), "answered 404"),
+        (Reply(status=302, headers={"Location": "ftp://127.0.0.1/a.iso"}), "redirects from http to ftp"),
+        (Reply(status=302, headers={"Location": "file:///etc/passwd"}), "answered 302"),
+        (Reply(status=302, headers={"Location": "?loop"}), "answered 302"),
+        (Reply(status=302, headers={"Location": "http://h:port/"}), "ValueError"),
     ],
 )
-def test_failure_names_the_reason_but_not_the_url(origin: Origin, answer: Answer, says: str) -> None:
-    url = origin.serve("/a.iso", answer)
-    with pytest.raises(Unavailable, match=f"cannot fetch from {origin.url('')}: .*{says}") as refusal:
+def test_failure_names_the_reason_but_not_the_url(origin: Origin, reply: Reply, reason: str) -> None:
+    url = origin.serve("/a.iso", reply)
+    with pytest.raises(Unavailable, match=f"cannot fetch from {origin.url('')}: .*{reason}") as refusal:
         fetch(f"{url}?signature={SECRET}")
     assert SECRET not in str(refusal.value)
 
@@ -110,46 +110,46 @@ def test_refused_connection_is_unavailable(other: Origin) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "reply",
     [
-        Answer(BODY[:9], promised=9000, hold=True),
-        Answer(BODY[:9], promised=-1, hold=True),
-        Answer(b"5\r\nab", promised=-1, headers={"Transfer-Encoding": "chunked"}, hold=True),
-        Answer(b"5;" + b"a" * 60_000, promised=-1, headers={"Transfer-Encoding": "chunked"}, **SLOWLY),
-        Answer(BODY, **SLOWLY),
+        Reply(BODY[:9], promised=9000, hold=True),
+        Reply(BODY[:9], promised=-1, hold=True),
+        Reply(b"5\r\nab", promised=-1, headers={"Transfer-Encoding": "chunked"}, hold=True),
+        Reply(b"5;" + b"a" * 60_000, promised=-1, headers={"Transfer-Encoding": "chunked"}, **SLOWLY),
+        Reply(BODY, **SLOWLY),
     ],
     ids=["with length", "without", "within a chunk", "dripping chunk head", "dripping body"],
 )
-def test_stalled_body_is_aborted(origin: Origin, answer: Answer) -> None:
+def test_stalled_body_is_aborted(origin: Origin, reply: Reply) -> None:
     with pytest.raises(Unavailable, match=r"stalled: less than 1024 bytes per second for 0\.05 s"):
-        fetch(origin.serve("/a.iso", answer), DOWNLOAD_STALL_TIMEOUT="0.05")
+        fetch(origin.serve("/a.iso", reply), DOWNLOAD_STALL_TIMEOUT="0.05")
 
 
 def test_stalled_head_is_aborted(origin: Origin) -> None:
-    url = origin.serve("/a.iso", Answer(BODY, hold_head=True))
+    url = origin.serve("/a.iso", Reply(BODY, hold_head=True))
     with pytest.raises(Unavailable, match="stalled"):
         fetch(url, DOWNLOAD_STALL_TIMEOUT="0.05")
 
 
 @pytest.mark.parametrize(("value", "seconds"), [("7", 7), ("soon", None)])
 def test_retry_after_of_the_origin_is_kept(origin: Origin, value: str, seconds: int | None) -> None:
-    url = origin.serve("/a.iso", Answer(status=429, headers={"Retry-After": value}))
+    url = origin.serve("/a.iso", Reply(status=429, headers={"Retry-After": value}))
     with pytest.raises(Unavailable, match="answered 429") as refusal:
         fetch(url)
     assert refusal.value.retry_after_seconds == seconds
 
 
 def test_redirect_loop_is_unavailable(origin: Origin) -> None:
-    origin.serve("/b.iso", Answer(status=301, headers={"Location": "/a.iso"}))
-    url = origin.serve("/a.iso", Answer(status=301, headers={"Location": "/b.iso"}))
+    origin.serve("/b.iso", Reply(status=301, headers={"Location": "/a.iso"}))
+    url = origin.serve("/a.iso", Reply(status=301, headers={"Location": "/b.iso"}))
     with pytest.raises(Unavailable, match="answered 301"):
         fetch(url)
-    assert len(origin.asked) <= 11
+    assert len(origin.requests) <= 11
 
 
 def test_interruption_between_blocks_raises(origin: Origin) -> None:
     interruption = Interruption()
-    url = origin.serve("/a.iso", Answer(BODY))
+    url = origin.serve("/a.iso", Reply(BODY))
     with client().fetch(url, {}, interruption) as response:
         blocks = response.blocks()
         next(blocks)
@@ -162,8 +162,8 @@ def test_interruption_before_the_fetch_sends_no_request(origin: Origin) -> None:
     interruption = Interruption()
     interruption.interrupt()
     with pytest.raises(Interrupted):
-        fetch(origin.serve("/a", Answer(BODY)), interruption)
-    assert not origin.asked
+        fetch(origin.serve("/a", Reply(BODY)), interruption)
+    assert not origin.requests
 
 
 # Credentials.
@@ -177,39 +177,39 @@ QUERY = f"key={SECRET}%2F%26&more=1"
 
 @pytest.mark.parametrize(("query", "sent"), [("", f"?{QUERY}"), ("?a=b", f"?a=b&{QUERY}")])
 def test_credentials_are_sent_to_the_configured_origin(origin: Origin, query: str, sent: str) -> None:
-    fetch(origin.serve("/a.iso", Answer(BODY)) + query, **CREDENTIALS)
+    fetch(origin.serve("/a.iso", Reply(BODY)) + query, **CREDENTIALS)
 
-    assert origin.asked[0].target == f"/a.iso{sent}"
-    assert origin.asked[0].headers["Authorization"] == f"Bearer {SECRET}"
-    assert origin.asked[0].headers["X-Token"] == SECRET
+    assert origin.requests[0].target == f"/a.iso{sent}"
+    assert origin.requests[0].headers["Authorization"] == f"Bearer {SECRET}"
+    assert origin.requests[0].headers["X-Token"] == SECRET
 
 
 def test_redirect_within_the_origin_keeps_the_credentials(origin: Origin) -> None:
-    origin.serve("/b.iso", Answer(BODY))
-    url = origin.serve("/a.iso", Answer(b"moved", status=307, headers={"Location": "/b.iso"}))
+    origin.serve("/b.iso", Reply(BODY))
+    url = origin.serve("/a.iso", Reply(b"moved", status=307, headers={"Location": "/b.iso"}))
 
     assert fetch(url, **CREDENTIALS) == BODY
-    assert origin.asked[1].target == "/b.iso"
-    assert origin.asked[1].headers["X-Token"] == SECRET
+    assert origin.requests[1].target == "/b.iso"
+    assert origin.requests[1].headers["X-Token"] == SECRET
 
 
 def test_redirect_to_another_origin_drops_the_credentials(origin: Origin, other: Origin) -> None:
-    other.serve("/b.iso", Answer(status=302, headers={"Location": "/c.iso"}))
-    other.serve("/c.iso", Answer(BODY))
+    other.serve("/b.iso", Reply(status=302, headers={"Location": "/c.iso"}))
+    other.serve("/c.iso", Reply(BODY))
     location = f"{other.url('/b.iso')}?signed=yes&{QUERY}"
-    url = origin.serve("/a.iso", Answer(status=302, headers={"Location": location}))
+    url = origin.serve("/a.iso", Reply(status=302, headers={"Location": location}))
 
     assert fetch(url, **CREDENTIALS) == BODY
-    assert [asked.target for asked in other.asked] == ["/b.iso?signed=yes", "/c.iso"]
-    assert SECRET not in "".join(str(asked.headers) for asked in other.asked)
+    assert [request.target for request in other.requests] == ["/b.iso?signed=yes", "/c.iso"]
+    assert SECRET not in "".join(str(request.headers) for request in other.requests)
 
 
 def test_redirect_back_to_the_origin_sends_the_credentials_again(origin: Origin, other: Origin) -> None:
-    other.serve("/b.iso", Answer(status=302, headers={"Location": origin.serve("/c.iso", Answer(BODY))}))
-    url = origin.serve("/a.iso", Answer(status=302, headers={"Location": other.url("/b.iso")}))
+    other.serve("/b.iso", Reply(status=302, headers={"Location": origin.serve("/c.iso", Reply(BODY))}))
+    url = origin.serve("/a.iso", Reply(status=302, headers={"Location": other.url("/b.iso")}))
 
     assert fetch(url, **CREDENTIALS) == BODY
-    assert origin.asked[1].headers["X-Token"] == SECRET
+    assert origin.requests[1].headers["X-Token"] == SECRET
 
 
 @pytest.mark.parametrize("variable", ["OS_IMAGES", "COREOS_STREAMS"])
@@ -222,30 +222,30 @@ def test_credentials_go_to_origins_of_configured_urls_only(
     }
     made = client(**{variable: json.dumps([configured[variable]])}, **CREDENTIALS)
     for server in (origin, other):
-        read(made, server.serve("/a", Answer(BODY)))
-    assert origin.asked[0].target == f"/a?{QUERY}"
-    assert origin.asked[0].headers["X-Token"] == SECRET
-    assert other.asked[0].target == "/a"
-    assert "X-Token" not in other.asked[0].headers
+        read(made, server.serve("/a", Reply(BODY)))
+    assert origin.requests[0].target == f"/a?{QUERY}"
+    assert origin.requests[0].headers["X-Token"] == SECRET
+    assert other.requests[0].target == "/a"
+    assert "X-Token" not in other.requests[0].headers
 
 
 def test_another_port_or_scheme_is_another_origin(origin: Origin) -> None:
     for url in (f"https://127.0.0.1:{origin.port}/x.iso", "http://127.0.0.1/x.iso", "file:///x.iso"):
         read(
             client(OS_IMAGES=json.dumps([{**IMAGE, "url": url}]), **CREDENTIALS),
-            origin.serve("/a", Answer(b"")),
+            origin.serve("/a", Reply(b"")),
         )
-        assert origin.asked[-1].target == "/a"
-        assert "X-Token" not in origin.asked[-1].headers
+        assert origin.requests[-1].target == "/a"
+        assert "X-Token" not in origin.requests[-1].headers
 
 
 def test_an_unconfigured_origin_that_redirects_to_a_configured_one_gets_no_credentials(
     origin: Origin, other: Origin
 ) -> None:
     made = client(OS_IMAGES=json.dumps([{**IMAGE, "url": origin.url("/x.iso")}]), **CREDENTIALS)
-    location = {"Location": origin.serve("/a", Answer(BODY))}
-    read(made, other.serve("/b", Answer(status=302, headers=location)))
-    assert "X-Token" not in origin.asked[0].headers
+    location = {"Location": origin.serve("/a", Reply(BODY))}
+    read(made, other.serve("/b", Reply(status=302, headers=location)))
+    assert "X-Token" not in origin.requests[0].headers
 
 
 # TLS.
@@ -258,7 +258,7 @@ def test_ca_file_adds_to_the_authorities_of_the_system(
     monkeypatch.setenv("SSL_CERT_FILE", str(system.ca_file))
     with running(system.context) as public, running(own.context) as private:
         for origin in (public, private):
-            url = origin.serve("/a.iso", Answer(BODY))
+            url = origin.serve("/a.iso", Reply(BODY))
             assert fetch(url, OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE=str(own.ca_file)) == BODY
 
 
@@ -269,7 +269,7 @@ def test_changed_ca_file_is_used_by_the_next_connection(
     first, second = (authority(tmp_path / name) for name in _made(tmp_path, "first", "second"))
     made = client(OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE=str(first.ca_file))
     with running(second.context) as origin:
-        url = origin.serve("/a.iso", Answer(BODY))
+        url = origin.serve("/a.iso", Reply(BODY))
 
         with pytest.raises(Unavailable, match="certificate: "):
             read(made, url)
@@ -281,7 +281,7 @@ def test_changed_ca_file_is_used_by_the_next_connection(
 
 def test_unknown_authority_is_refused_unless_verification_is_off(tmp_path: Path, lines: Lines) -> None:
     with running(authority(tmp_path).context) as origin:
-        url = origin.serve("/a.iso", Answer(BODY))
+        url = origin.serve("/a.iso", Reply(BODY))
         with pytest.raises(Unavailable, match="certificate: "):
             fetch(url)
         assert not lines.events
@@ -293,28 +293,28 @@ def test_unknown_authority_is_refused_unless_verification_is_off(tmp_path: Path,
 def test_redirect_from_https_to_http_is_refused(tmp_path: Path, origin: Origin) -> None:
     trusted = authority(tmp_path)
     with running(trusted.context) as secure:
-        location = {"Location": origin.serve("/b.iso", Answer(BODY))}
-        url = secure.serve("/a.iso", Answer(status=302, headers=location))
+        location = {"Location": origin.serve("/b.iso", Reply(BODY))}
+        url = secure.serve("/a.iso", Reply(status=302, headers=location))
         with pytest.raises(Unavailable, match="redirects from https to http"):
             fetch(url, OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE=str(trusted.ca_file))
-    assert not origin.asked
+    assert not origin.requests
 
 
 def test_redirect_from_http_to_https_is_followed(tmp_path: Path, origin: Origin) -> None:
     trusted = authority(tmp_path)
     with running(trusted.context) as secure:
-        location = {"Location": secure.serve("/b.iso", Answer(BODY))}
-        url = origin.serve("/a.iso", Answer(status=302, headers=location))
+        location = {"Location": secure.serve("/b.iso", Reply(BODY))}
+        url = origin.serve("/a.iso", Reply(status=302, headers=location))
         assert fetch(url, OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE=str(trusted.ca_file)) == BODY
 
 
 def test_interruption_ends_a_read_from_a_silent_tls_server(tmp_path: Path) -> None:
     trusted, interruption = authority(tmp_path), Interruption()
     with running(trusted.context) as origin:
-        url = origin.serve("/a.iso", Answer(BODY[:9], promised=9000, hold=True))
+        url = origin.serve("/a.iso", Reply(BODY[:9], promised=9000, hold=True))
 
         def interrupt() -> None:
-            origin.held.wait()
+            origin.holding.wait()
             interruption.interrupt()
 
         waiter = threading.Thread(target=interrupt)
@@ -322,7 +322,7 @@ def test_interruption_ends_a_read_from_a_silent_tls_server(tmp_path: Path) -> No
         with pytest.raises(Interrupted):
             fetch(url, interruption, OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE=str(trusted.ca_file))
         waiter.join()
-        assert not origin.go_on.is_set()
+        assert not origin.released.is_set()
 
 
 # Proxies.
@@ -333,11 +333,11 @@ def test_proxy_of_the_environment_is_used(
 ) -> None:
     monkeypatch.setenv("http_proxy", f"http://user:{SECRET}@127.0.0.1:{other.port}")
     url = origin.url("/a.iso")
-    other.serve(url, Answer(BODY))
+    other.serve(url, Reply(BODY))
 
     assert fetch(url) == BODY
-    assert other.asked[0].headers["Proxy-Authorization"].startswith("Basic ")
-    assert not origin.asked
+    assert other.requests[0].headers["Proxy-Authorization"].startswith("Basic ")
+    assert not origin.requests
 
 
 def test_proxy_password_is_not_sent_to_an_exempt_origin(
@@ -345,11 +345,11 @@ def test_proxy_password_is_not_sent_to_an_exempt_origin(
 ) -> None:
     monkeypatch.setenv("http_proxy", f"http://user:{SECRET}@127.0.0.1:{other.port}")
     monkeypatch.setenv("no_proxy", f"127.0.0.1:{origin.port}")
-    location = origin.serve("/b.iso", Answer(BODY))
-    other.serve("http://mirror.invalid/a.iso", Answer(status=302, headers={"Location": location}))
+    location = origin.serve("/b.iso", Reply(BODY))
+    other.serve("http://mirror.invalid/a.iso", Reply(status=302, headers={"Location": location}))
 
     assert fetch("http://mirror.invalid/a.iso") == BODY
-    assert "Proxy-Authorization" not in origin.asked[0].headers
+    assert "Proxy-Authorization" not in origin.requests[0].headers
 
 
 @pytest.mark.parametrize(
@@ -367,10 +367,10 @@ def test_no_proxy_may_hold_names_addresses_and_networks(
 ) -> None:
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{other.port}")
     monkeypatch.setenv("no_proxy", exempt)
-    url = origin.serve("/a.iso", Answer(BODY))
-    other.serve(url, Answer(BODY))
+    url = origin.serve("/a.iso", Reply(BODY))
+    other.serve(url, Reply(BODY))
     assert fetch(url) == BODY
-    assert (len(other.asked), len(origin.asked)) == ((1, 0) if by_proxy else (0, 1))
+    assert (len(other.requests), len(origin.requests)) == ((1, 0) if by_proxy else (0, 1))
 
 
 def test_tls_is_tunneled_through_the_proxy(
@@ -379,11 +379,11 @@ def test_tls_is_tunneled_through_the_proxy(
     trusted = authority(tmp_path)
     monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{other.port}")
     with running(trusted.context) as origin:
-        url = origin.serve("/a.iso", Answer(BODY))
+        url = origin.serve("/a.iso", Reply(BODY))
         assert fetch(url, OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE=str(trusted.ca_file), **CREDENTIALS) == BODY
-        assert origin.asked[0].headers["X-Token"] == SECRET
-    assert other.asked[0].target == f"127.0.0.1:{origin.port}"
-    assert SECRET not in str(other.asked[0].headers)
+        assert origin.requests[0].headers["X-Token"] == SECRET
+    assert other.requests[0].target == f"127.0.0.1:{origin.port}"
+    assert SECRET not in str(other.requests[0].headers)
 
 
 def _made(directory: Path, *names: str) -> Iterator[str]:

@@ -74,14 +74,14 @@ def sent(canvas: Canvas, customization: Customization) -> bytes:
 
 def options(directory: Path, customization: Customization) -> list[str]:
     """The options that say the same as a customization."""
-    told: list[str] = []
+    arguments: list[str] = []
     for name, content in (("ignition", customization.ignition), ("ramdisk", customization.ramdisk)):
         if content:
             (directory / name).write_bytes(content)
-            told += [f"--{name}", str(directory / name)]
+            arguments += [f"--{name}", str(directory / name)]
     for argument in customization.kernel_arguments:
-        told += [f"--karg-{argument.operation.value}", argument.value]
-    return told
+        arguments += [f"--karg-{argument.operation.value}", argument.value]
+    return arguments
 
 
 @pytest.mark.parametrize("ramdisk", [None, RAMDISK], ids=["", "ramdisk"])
@@ -114,17 +114,17 @@ def test_only_the_output_is_written(run: Run, base: Path, out: Path, live_iso: b
     assert base.read_bytes() == live_iso
 
 
-@pytest.mark.parametrize("told", [("--karg-append", "a=b"), MINIMAL, ("--ramdisk", "ramdisk")])
+@pytest.mark.parametrize("arguments", [("--karg-append", "a=b"), MINIMAL, ("--ramdisk", "ramdisk")])
 def test_ignition_area_is_empty_without_a_config(
-    run: Run, base: Path, out: Path, told: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    run: Run, base: Path, out: Path, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(base.parent)
     Path("ramdisk").write_bytes(RAMDISK)
-    assert run("customize", base, *told, "-o", out).status == 0
+    assert run("customize", base, *arguments, "-o", out).status == 0
     described = json.loads(run("inspect", out, "--json").output)
     area = described["ignition_area"]
     there = out.read_bytes()[area["offset"] : area["offset"] + area["length"]]
-    assert there == (RAMDISK if "--ramdisk" in told else b"").ljust(IGNITION_LENGTH, b"\0")
+    assert there == (RAMDISK if "--ramdisk" in arguments else b"").ljust(IGNITION_LENGTH, b"\0")
 
 
 def test_customized_base_requires_reset(run: Run, base: Path, out: Path, live_iso: bytes) -> None:
@@ -173,9 +173,9 @@ def test_derived_minimal_iso_is_written_to_standard_output(
 
 @pytest.mark.acceptance
 def test_large_ramdisk_requires_a_derived_minimal_iso(run: Run, base: Path, out: Path) -> None:
-    told = options(base.parent, Customization(b"", (), None, LARGE_RAMDISK))
+    arguments = options(base.parent, Customization(b"", (), None, LARGE_RAMDISK))
     base.write_bytes(fixture("embed-areas-2023-07.x86_64.iso"))
-    assert run("customize", base, *told, *MINIMAL, "-o", out).status == 0
+    assert run("customize", base, *arguments, *MINIMAL, "-o", out).status == 0
     described = json.loads(run("inspect", out, "--json").output)
     assert described["ramdisk_area"]["members"] == [{"name": "etc/large", "size": IGNITION_LENGTH + 1}]
     assert URL in described["kernel_arguments"]["current"]
@@ -195,8 +195,8 @@ def derived(base: Path, customization: Customization, openshift: str = "4.17") -
 def test_nmstatectl_is_added_on_request(run: Run, base: Path, out: Path) -> None:
     full_isos.x86_64(base, rootfs_with_nmstatectl(base.parent))
     customization = Customization(CONFIG, (), None, RAMDISK)
-    told = options(base.parent, customization)
-    assert run("customize", base, *told, *MINIMAL, "--nmstate", "-o", out).status == 0
+    arguments = options(base.parent, customization)
+    assert run("customize", base, *arguments, *MINIMAL, "--nmstate", "-o", out).status == 0
     assert out.read_bytes() == derived(base, customization, "4.18")
     listed = run_client("xorriso", "-indev", out, "-ls", "/images").decode()
     assert "nmstate.img" in listed
@@ -262,7 +262,7 @@ def test_invalid_config_or_ramdisk_is_named(
 
 
 @pytest.mark.parametrize(
-    "told",
+    "arguments",
     [
         (),
         ("--minimal",),
@@ -280,8 +280,8 @@ def test_invalid_config_or_ramdisk_is_named(
         ("--ignit", "a"),
     ],
 )
-def test_invalid_options_exit_with_2(run: Run, base: Path, out: Path, told: tuple[str, ...]) -> None:
-    refused = run("customize", base, *told, "-o", out)
+def test_invalid_options_exit_with_2(run: Run, base: Path, out: Path, arguments: tuple[str, ...]) -> None:
+    refused = run("customize", base, *arguments, "-o", out)
     assert refused.status == 2
     assert "usage: image-service" in refused.errors
     assert not out.exists()

@@ -12,7 +12,7 @@ import pytest
 
 from image_service.catalog.storage.data_dir import DataDir
 from image_service.concurrency.interruption import Interruption
-from tests.catalog.origin import Answer, Origin, Resource, running
+from tests.catalog.origin import Origin, Reply, Resource, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ class Directory:
 
     def configure(self, answer: Responder, **members: str) -> None:
         """Configure an image whose URL has this response."""
-        self.origin.answers.clear()
+        self.origin.replies.clear()
         entry = {
             "version": "9.6.1",
             "openshift_version": "4.17",
@@ -71,7 +71,7 @@ def directory(
 ) -> Directory:
     made = Directory(tmp_path / "data", origin, run, monkeypatch, live_iso)
     made.path.mkdir()
-    made.configure(Answer(live_iso))
+    made.configure(Reply(live_iso))
     return made
 
 
@@ -89,7 +89,7 @@ def test_configured_image_is_fetched_verified_and_listed(directory: Directory) -
     assert (after["state"], after["sha256"], after["size"]) == ("ready", digest, len(directory.content))
     assert "top-secret" not in str(after)
     assert directory.images("fetch", "9.6.1").status == 0
-    assert len(directory.origin.asked) == 1
+    assert len(directory.origin.requests) == 1
 
 
 def test_list_prints_a_table(directory: Directory) -> None:
@@ -106,18 +106,18 @@ def test_interrupted_fetch_is_resumed(directory: Directory) -> None:
     assert fetched.status == 1
     assert fetched.errors.startswith(f"{NAME}: cannot fetch")
     assert "top-secret" not in fetched.errors
-    told = directory.listed()
-    assert (told["state"], told["reason"], told["bytes_done"]) == ("waiting", "partly downloaded", 4096)
+    listed = directory.listed()
+    assert (listed["state"], listed["reason"], listed["bytes_done"]) == ("waiting", "partly downloaded", 4096)
     assert directory.images("fetch").status == 0
-    assert directory.origin.asked[-1].headers["Range"] == "bytes=4096-"
+    assert directory.origin.requests[-1].headers["Range"] == "bytes=4096-"
 
 
 def test_refused_image_is_listed_with_the_reason(directory: Directory) -> None:
-    directory.configure(Answer(directory.content), sha256="ab" * 32)
+    directory.configure(Reply(directory.content), sha256="ab" * 32)
     assert "its SHA-256 is" in directory.images("fetch").errors
-    told = directory.listed()
-    assert told["state"] == "refused"
-    assert "its SHA-256 is" in str(told["reason"])
+    listed = directory.listed()
+    assert listed["state"] == "refused"
+    assert "its SHA-256 is" in str(listed["reason"])
 
 
 def test_verify_reads_each_byte_and_changes_nothing(directory: Directory) -> None:
@@ -129,7 +129,7 @@ def test_verify_reads_each_byte_and_changes_nothing(directory: Directory) -> Non
     path.write_bytes(content)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     before = {each.name: each.read_bytes() for each in directory.path.iterdir()}
-    directory.configure(Answer(b""), sha256=hashlib.sha256(directory.content).hexdigest())
+    directory.configure(Reply(b""), sha256=hashlib.sha256(directory.content).hexdigest())
     verified = directory.images("verify")
     assert verified.status == 1
     assert verified.errors.startswith(f"{NAME}: its SHA-256 is ")
@@ -175,7 +175,7 @@ def test_list_asks_a_running_service(run: Run, origin: Origin) -> None:
         "url": "http://h/",
     }
     body = json.dumps({"images": [image]}).encode()
-    url = origin.serve("/base/images", Answer(body)).removesuffix("images")
+    url = origin.serve("/base/images", Reply(body)).removesuffix("images")
     listed = run("images", "list", "--url", url)
     assert listed.status == 0
     assert listed.output.decode().splitlines()[1].split() == [
@@ -186,7 +186,7 @@ def test_list_asks_a_running_service(run: Run, origin: Origin) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"images": 1}', b'{"images": [{}]}'])
 def test_list_of_another_server_is_an_error(run: Run, origin: Origin, body: bytes) -> None:
-    url = origin.serve("/images", Answer(body)).removesuffix("/images")
+    url = origin.serve("/images", Reply(body)).removesuffix("/images")
     listed = run("images", "list", "--url", url)
     assert (listed.status, listed.output) == (1, b"")
     assert "is not that of an image service" in listed.errors

@@ -73,12 +73,12 @@ def test_customized_iso_lists_names_of_files_but_no_content(run: Run, base: Path
     customize = ("customize", base, "--ignition", config, "--karg-append", "a=b", "-o", out)
     assert run(*customize).status == 0
     ran = run("inspect", out, "--json")
-    told = json.loads(ran.output)
-    assert told["ignition_area"]["members"] == [{"name": "config.ign", "size": len(CONFIG)}]
-    assert told["customized"].startswith("the Ignition area at offset ")
-    assert told["kernel_arguments"]["default"] == KERNEL_ARGUMENTS
-    assert told["kernel_arguments"]["current"] == f"{KERNEL_ARGUMENTS} a=b"
-    assert (told["minimal_iso"], told["no_minimal_iso"]) == (
+    described = json.loads(ran.output)
+    assert described["ignition_area"]["members"] == [{"name": "config.ign", "size": len(CONFIG)}]
+    assert described["customized"].startswith("the Ignition area at offset ")
+    assert described["kernel_arguments"]["default"] == KERNEL_ARGUMENTS
+    assert described["kernel_arguments"]["current"] == f"{KERNEL_ARGUMENTS} a=b"
+    assert (described["minimal_iso"], described["no_minimal_iso"]) == (
         None,
         "only a pristine ISO makes its minimal one",
     )
@@ -115,9 +115,9 @@ def test_real_isos_are_described(
     run: Run, base: Path, iso: str, architecture: str | None, reason: str | None
 ) -> None:
     base.write_bytes(fixture(iso))
-    told = json.loads(run("inspect", base, "--json").output)
-    assert (told["architecture"], told["no_minimal_iso"]) == (architecture, reason)
-    assert (told["minimal_iso"] is None) == (reason is not None)
+    described = json.loads(run("inspect", base, "--json").output)
+    assert (described["architecture"], described["no_minimal_iso"]) == (architecture, reason)
+    assert (described["minimal_iso"] is None) == (reason is not None)
     text = run("inspect", base).output.decode()
     assert f"architecture      {architecture or 'unknown'}" in text
     assert (f"minimal ISO       none: {reason}" in text) == (reason is not None)
@@ -125,9 +125,9 @@ def test_real_isos_are_described(
 
 def test_recipe_with_wrong_digest_is_no_minimal_iso(run: Run, base: Path, live_iso: bytes) -> None:
     base.write_bytes(live_iso.replace(b"kernel data\n", b"kernel tada\n"))
-    told = json.loads(run("inspect", base, "--json").output)
-    assert told["minimal_iso"] is None
-    assert "SHA-256" in told["no_minimal_iso"]
+    described = json.loads(run("inspect", base, "--json").output)
+    assert described["minimal_iso"] is None
+    assert "SHA-256" in described["no_minimal_iso"]
 
 
 def test_control_characters_are_escaped(run: Run, base: Path) -> None:
@@ -140,8 +140,8 @@ def test_control_characters_are_escaped(run: Run, base: Path) -> None:
     assert "\x1b" not in output
     assert "volume            rhcos-\\x1b[2J\n" in output
     assert "a\\x1b[2J\\nb\\udcff: 1 bytes" in output
-    told = json.loads(run("inspect", base, "--json").output)
-    assert told["ignition_area"]["members"] == [{"name": "a\x1b[2J\nb\udcff", "size": 1}]
+    described = json.loads(run("inspect", base, "--json").output)
+    assert described["ignition_area"]["members"] == [{"name": "a\x1b[2J\nb\udcff", "size": 1}]
 
 
 def test_unreadable_area_is_described_with_the_reason(run: Run, base: Path) -> None:

@@ -93,11 +93,11 @@ def test_missing_xorriso_names_the_package(base: Path, out: Path) -> None:
     assert list(out.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize("told", [("customize", "--karg-append", "a", "-o", "-"), ("inspect",)])
-def test_closed_pipe_exits_silently_with_141(base: Path, told: Sequence[str]) -> None:
+@pytest.mark.parametrize("arguments", [("customize", "--karg-append", "a", "-o", "-"), ("inspect",)])
+def test_closed_pipe_exits_silently_with_141(base: Path, arguments: Sequence[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    command = [*COMMAND, told[0], str(base), *told[1:]]
+    command = [*COMMAND, arguments[0], str(base), *arguments[1:]]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=writing, stderr=PIPE) as process:
         os.close(writing)
         assert finish(process) == (141, b"", b"")
@@ -156,10 +156,10 @@ def test_file_commands_do_not_import_twisted(base: Path, out: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "told", [("--help",), ("inspect", "--help"), ("customize", "--help"), ("extract", "--help")]
+    "arguments", [("--help",), ("inspect", "--help"), ("customize", "--help"), ("extract", "--help")]
 )
-def test_help_exits_with_0(told: Sequence[str]) -> None:
-    with subprocess.Popen([*COMMAND, *told], env=ENVIRONMENT, stdout=PIPE, stderr=PIPE) as process:
+def test_help_exits_with_0(arguments: Sequence[str]) -> None:
+    with subprocess.Popen([*COMMAND, *arguments], env=ENVIRONMENT, stdout=PIPE, stderr=PIPE) as process:
         status, output, errors = finish(process)
     assert (status, errors) == (0, b"")
     assert output.startswith(b"usage: image-service")

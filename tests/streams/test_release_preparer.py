@@ -17,7 +17,7 @@ from image_service.files.base_file import BaseFile
 from image_service.settings.base_images import DownloadSettings
 from image_service.streams.release_preparer import MirroredFile, MirroredRelease, ReleasePreparer
 from image_service.streams.streams import StreamRelease
-from tests.catalog.origin import Answer, Origin
+from tests.catalog.origin import Origin, Reply
 from tests.coreos.streams import stream
 from tests.formats.iso_builder import build_live_iso, live_files
 
@@ -50,7 +50,7 @@ def desired(origin: Origin) -> StreamRelease:
         artifact: StreamArtifact = getattr(release, name)
         artifacts[name] = attrs.evolve(artifact, sha256=sha256(content))
         assert artifact.signature is not None
-        origin.serve(artifact.signature.removeprefix(origin.url("")), Answer(SIGNATURE + name.encode()))
+        origin.serve(artifact.signature.removeprefix(origin.url("")), Reply(SIGNATURE + name.encode()))
     release = attrs.evolve(release, **artifacts)
     return StreamRelease("stable", release)
 
@@ -95,7 +95,7 @@ def test_signature_of_other_bytes_is_not_fetched(
     release = preparer(tmp_path).prepare(other, base)
     assert release.pxe["kernel"].sha256 == sha256(PARTS["kernel"])
     assert (release.pxe["kernel"].signature, release.pxe["kernel"].is_signature_pending) == (None, False)
-    assert len(origin.asked) == 3
+    assert len(origin.requests) == 3
 
 
 def test_stream_without_signatures_causes_no_fetch(
@@ -104,7 +104,7 @@ def test_stream_without_signatures_causes_no_fetch(
     iso = attrs.evolve(desired.release.iso, signature=None)
     bare = attrs.evolve(desired.release, iso=iso, kernel=None, initramfs=None, rootfs=None)
     release = preparer(tmp_path).prepare(attrs.evolve(desired, release=bare), base)
-    assert origin.asked == []
+    assert origin.requests == []
     assert [file.name for file in release.files] == [
         desired.release.iso.name,
         "coreos-44.1.2.3-live-kernel.x86_64",
@@ -119,28 +119,28 @@ def test_digests_and_signatures_are_stored(
     first = preparer(tmp_path).prepare(desired, base)
     monkeypatch.setattr(BaseFile, "sha256", None)
     assert preparer(tmp_path).prepare(desired, base) == first
-    assert len(origin.asked) == 4
+    assert len(origin.requests) == 4
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer(status=404),
-        Answer(b"<html>not here</html>"),
-        Answer(b""),
-        Answer(SIGNATURE * MAX_SIGNATURE_BYTES),
+        Reply(status=404),
+        Reply(b"<html>not here</html>"),
+        Reply(b""),
+        Reply(SIGNATURE * MAX_SIGNATURE_BYTES),
     ],
 )
 def test_signature_that_cannot_be_fetched_is_pending(
-    desired: StreamRelease, base: BaseImage, origin: Origin, tmp_path: Path, answer: Answer
+    desired: StreamRelease, base: BaseImage, origin: Origin, tmp_path: Path, answer: Reply
 ) -> None:
     path = f"{desired.release.iso.signature}".removeprefix(origin.url(""))
-    good = origin.answers[path]
-    origin.answers[path] = [answer]
+    good = origin.replies[path]
+    origin.replies[path] = [answer]
     release = preparer(tmp_path).prepare(desired, base)
     assert (release.iso.signature, release.iso.is_signature_pending) == (None, True)
     assert release.pxe["kernel"].signature is not None
-    origin.answers[path] = good
+    origin.replies[path] = good
     assert preparer(tmp_path).prepare(desired, base).iso.signature == SIGNATURE + b"iso"
 
 

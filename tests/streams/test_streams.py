@@ -15,7 +15,7 @@ from image_service.settings.base_images import DownloadSettings
 from image_service.settings.stream_sources import StreamSource
 from image_service.streams import stream_refresh
 from image_service.streams.streams import RETRY_SECONDS, Streams
-from tests.catalog.origin import Answer, Origin
+from tests.catalog.origin import Origin, Reply
 from tests.coreos.streams import SHA256, stream, text
 from tests.pytwisted import async_fixture, ensure_deferred
 
@@ -69,7 +69,7 @@ class Bench:
         return attrs.evolve(StreamSource(name, url, ("x86_64",), 2), **changes)
 
     def serve(self, *documents: object, name: str = "stable", headers: dict[str, str] | None = None) -> None:
-        self.origin.serve(f"/{name}.json", *(answer(document, headers) for document in documents))
+        self.origin.serve(f"/{name}.json", *(reply(document, headers) for document in documents))
 
     async def later(self, streams: Streams, seconds: float = HOUR) -> None:
         self.clock.advance(seconds)
@@ -79,8 +79,8 @@ class Bench:
         self.changes += 1
 
 
-def answer(document: object, headers: dict[str, str] | None = None) -> Answer:
-    return document if isinstance(document, Answer) else Answer(text(document), headers=headers or {})
+def reply(document: object, headers: dict[str, str] | None = None) -> Reply:
+    return document if isinstance(document, Reply) else Reply(text(document), headers=headers or {})
 
 
 @async_fixture
@@ -127,10 +127,10 @@ async def test_releases_of_a_stream_are_desired(bench: Bench) -> None:
 
 @ensure_deferred
 async def test_unchanged_document_is_not_transferred_again(bench: Bench) -> None:
-    bench.serve(answer(stream("1"), TAG), Answer(status=304))
+    bench.serve(reply(stream("1"), TAG), Reply(status=304))
     streams = await bench.started()
     await bench.later(streams)
-    first, second = bench.origin.asked
+    first, second = bench.origin.requests
     assert "If-None-Match" not in first.headers
     assert second.headers["If-None-Match"] == TAG["ETag"]
     assert second.headers["If-Modified-Since"] == TAG["Last-Modified"]
@@ -143,7 +143,7 @@ async def test_refresh_is_periodic_and_reports_a_new_release(bench: Bench) -> No
     bench.serve(stream("1"), stream("1"), stream("2"))
     streams = await bench.started()
     await bench.later(streams, HOUR - 1)
-    assert len(bench.origin.asked) == 1
+    assert len(bench.origin.requests) == 1
     await bench.later(streams, 1)
     assert (versions(streams), bench.changes) == (["1"], 1)
     await bench.later(streams)
@@ -152,14 +152,14 @@ async def test_refresh_is_periodic_and_reports_a_new_release(bench: Bench) -> No
 
 @ensure_deferred
 async def test_restart_without_network_keeps_releases_and_aliases(bench: Bench) -> None:
-    bench.serve(answer(stream("1"), TAG), answer(stream("2"), TAG), Answer(status=503))
+    bench.serve(reply(stream("1"), TAG), reply(stream("2"), TAG), Reply(status=503))
     streams = await bench.started()
     await bench.later(streams)
     assert moved(streams, among("1")) == {("stable", "x86_64"): "1"}
     await streams.stop()
     bench.changes = 0
     again = await bench.started()
-    assert bench.origin.asked[-1].headers["If-None-Match"] == TAG["ETag"]
+    assert bench.origin.requests[-1].headers["If-None-Match"] == TAG["ETag"]
     assert (versions(again), bench.changes) == (["2", "1"], 1)
     assert moved(again, among()) == {("stable", "x86_64"): "1"}
 
@@ -182,37 +182,37 @@ async def test_alias_moves_when_a_release_is_ready_and_is_stored(bench: Bench, l
 @ensure_deferred
 async def test_process_that_does_not_fetch_reads_the_stored_state(bench: Bench) -> None:
     bench.serve(stream("1"), stream("2"))
-    asking = await bench.started()
-    following = bench.make(fetches=False)
-    await following.start(bench.changed)
-    await following.settled()
-    assert (versions(following), len(bench.origin.asked)) == (["1"], 1)
-    assert moved(asking, among("1")) == {("stable", "x86_64"): "1"}
-    await bench.later(asking)
+    fetching = await bench.started()
+    reading = bench.make(fetches=False)
+    await reading.start(bench.changed)
+    await reading.settled()
+    assert (versions(reading), len(bench.origin.requests)) == (["1"], 1)
+    assert moved(fetching, among("1")) == {("stable", "x86_64"): "1"}
+    await bench.later(fetching)
     remembered = (bench.directory / "rhcos-stream-stable.json").read_bytes()
-    await bench.later(following)
-    assert (versions(following), len(bench.origin.asked)) == (["2", "1"], 2)
-    assert moved(following, among("2")) == {("stable", "x86_64"): "2"}  # ready there, not elsewhere
-    await following.settled()
+    await bench.later(reading)
+    assert (versions(reading), len(bench.origin.requests)) == (["2", "1"], 2)
+    assert moved(reading, among("2")) == {("stable", "x86_64"): "2"}  # ready there, not elsewhere
+    await reading.settled()
     assert (bench.directory / "rhcos-stream-stable.json").read_bytes() == remembered
     (bench.directory / "rhcos-stream-stable.json").unlink()
-    await bench.later(following)
-    assert versions(following) == ["2", "1"]
+    await bench.later(reading)
+    assert versions(reading) == ["2", "1"]
 
 
 @ensure_deferred
 async def test_alias_that_moves_during_a_refresh_is_kept(bench: Bench) -> None:
-    def answer_late(_: object) -> Answer:
-        bench.origin.go_on.wait()
-        return Answer(text(stream("2")))
+    def reply_late(_: object) -> Reply:
+        bench.origin.released.wait()
+        return Reply(text(stream("2")))
 
     bench.serve(stream("1"))
     streams = await bench.started()
-    bench.origin.serve("/stable.json", answer_late)
-    await bench.later(streams)  # the last answer of a path is given once more, before a new one
+    bench.origin.serve("/stable.json", reply_late)
+    await bench.later(streams)  # the last reply of a path is given once more, before a new one
     bench.clock.advance(HOUR)
     assert moved(streams, among("1")) == {("stable", "x86_64"): "1"}
-    bench.origin.go_on.set()
+    bench.origin.released.set()
     await streams.settled()
     assert versions(streams) == ["2", "1"]
     assert moved(streams, among()) == {("stable", "x86_64"): "1"}
@@ -220,9 +220,7 @@ async def test_alias_that_moves_during_a_refresh_is_kept(bench: Bench) -> None:
 
 @ensure_deferred
 async def test_refresh_without_news_writes_nothing(bench: Bench) -> None:
-    bench.serve(
-        answer(stream("1"), {"ETag": '"1"'}), Answer(status=304), answer(stream("1"), {"ETag": '"2"'})
-    )
+    bench.serve(reply(stream("1"), {"ETag": '"1"'}), Reply(status=304), reply(stream("1"), {"ETag": '"2"'}))
     streams = await bench.started()
     path = bench.directory / "rhcos-stream-stable.json"
     inode = path.stat().st_ino
@@ -236,21 +234,21 @@ async def test_refresh_without_news_writes_nothing(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("broken", "says"),
     [
-        (Answer(status=500), "answered 500"),
-        (Answer(status=206, body=text(stream("3"))), "the status is 206, not 200"),
-        (Answer(status=304), "the status is 304, not 200"),
-        (Answer(b"no JSON"), "$: must be JSON"),
-        (Answer(text(stream("3")), promised=100_000), "of 100000 bytes"),
-        (Answer(text(stream("3", "s390x"))), "$.architectures: has no metal ISO for x86_64"),
+        (Reply(status=500), "answered 500"),
+        (Reply(status=206, body=text(stream("3"))), "the status is 206, not 200"),
+        (Reply(status=304), "the status is 304, not 200"),
+        (Reply(b"no JSON"), "$: must be JSON"),
+        (Reply(text(stream("3")), promised=100_000), "of 100000 bytes"),
+        (Reply(text(stream("3", "s390x"))), "$.architectures: has no metal ISO for x86_64"),
         (
-            Answer(text({**stream(), "architectures": {"x86_64": 1}})),
+            Reply(text({**stream(), "architectures": {"x86_64": 1}})),
             "$.architectures.x86_64: must be an object",
         ),
     ],
 )
 @ensure_deferred
 async def test_failed_refresh_changes_nothing_and_is_logged_once(
-    bench: Bench, lines: Lines, broken: Answer, says: str
+    bench: Bench, lines: Lines, broken: Reply, says: str
 ) -> None:
     bench.serve(stream("1"), broken, broken, broken, stream("2"))
     streams = await bench.started()
@@ -258,7 +256,7 @@ async def test_failed_refresh_changes_nothing_and_is_logged_once(
     await bench.later(streams)
     for retries in range(2):
         await bench.later(streams, RETRY_SECONDS * 2**retries)
-    assert len(bench.origin.asked) == 4
+    assert len(bench.origin.requests) == 4
     assert (versions(streams), bench.changes) == (["1"], 1)
     assert (bench.directory / "rhcos-stream-stable.json").read_bytes() == before
     assert lines.text.count("stream stable cannot be refreshed: ") == 1
@@ -270,7 +268,7 @@ async def test_failed_refresh_changes_nothing_and_is_logged_once(
 
 @ensure_deferred
 async def test_retry_delay_doubles_up_to_the_refresh_interval(bench: Bench) -> None:
-    bench.serve(Answer(status=500))
+    bench.serve(Reply(status=500))
     streams = await bench.started()
     delays = []
     for _ in range(10):
@@ -283,7 +281,7 @@ async def test_retry_delay_doubles_up_to_the_refresh_interval(bench: Bench) -> N
 @ensure_deferred
 async def test_document_above_the_size_limit_is_refused(bench: Bench, lines: Lines, monkeypatch: Any) -> None:
     monkeypatch.setattr(stream_refresh, "MAX_DOCUMENT_BYTES", 1000)
-    bench.serve(Answer(b" " * 1001))
+    bench.serve(Reply(b" " * 1001))
     streams = await bench.started()
     assert streams.desired == ()
     assert "the response has more than 1000 bytes" in lines.text
@@ -291,7 +289,7 @@ async def test_document_above_the_size_limit_is_refused(bench: Bench, lines: Lin
 
 @ensure_deferred
 async def test_failing_stream_does_not_delay_others(bench: Bench) -> None:
-    bench.serve(Answer(status=404), name="next")
+    bench.serve(Reply(status=404), name="next")
     bench.serve(stream("1"))
     streams = await bench.started(bench.source("next"), bench.source())
     assert versions(streams) == ["1"]
@@ -316,11 +314,11 @@ async def test_state_that_cannot_be_stored_is_logged(bench: Bench, lines: Lines)
 
 @ensure_deferred
 async def test_stop_interrupts_a_hanging_refresh(bench: Bench) -> None:
-    bench.serve(Answer(b"{", promised=2, hold=True))
+    bench.serve(Reply(b"{", promised=2, hold=True))
     streams = bench.make()
     await streams.start(bench.changed)
     held: Deferred[bool] = deferToThreadPool(
-        bench.reactor, bench.reactor.getThreadPool(), bench.origin.held.wait
+        bench.reactor, bench.reactor.getThreadPool(), bench.origin.holding.wait
     )
     await held
     await DeferredList([Deferred.fromCoroutine(streams.stop())])
