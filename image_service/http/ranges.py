@@ -18,18 +18,11 @@ _BEYOND = 10**_DIGITS  # past the end of anything; longer numbers mean no more t
 
 MAX_RANGES = 16
 
-INT_RANGE = rb"(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})"
-"""Pattern of a canonical int-range: both positions, without leading zeros."""
-_INT_RANGE = re.compile(INT_RANGE)
+INT_RANGE = re.compile(rb"(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})")
+"""A canonical int-range: first-pos and last-pos, without leading zeros."""
 
 ByteRange: TypeAlias = tuple[int, int]
 """Offset of the first byte, offset behind the last."""
-
-
-def parse_int_range(data: bytes, start: int, stop: int) -> tuple[int, int] | None:
-    """Return first-pos and last-pos if `data[start:stop]` is a canonical int-range, else None."""
-    match = _INT_RANGE.fullmatch(data, start, stop)
-    return None if match is None else (int(match[1]), int(match[2]))
 
 
 def format_int_range(first: int, last: int) -> str:

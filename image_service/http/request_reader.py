@@ -14,14 +14,14 @@ import attrs
 
 from image_service.errors import ImageServiceError
 from image_service.http.head import find_head, parse_head
-from image_service.http.ranges import INT_RANGE, format_int_range, parse_int_range
+from image_service.http.ranges import INT_RANGE, format_int_range
 
 if TYPE_CHECKING:
     from image_service.http.head import Request
 
 _EMPTY_LINES = re.compile(rb"(?:\r\n)+")
 # The numbers of the only Range field of a head, whose name is 5 characters long.
-_RANGE_FIELD = re.compile(rb"\r\n(?i:Range): bytes=" + INT_RANGE + rb"\r\n")
+_RANGE_FIELD = re.compile(rb"\r\n(?i:Range): bytes=" + INT_RANGE.pattern + rb"\r\n")
 _MAX_TEMPLATE_BYTES = 2048  # a longer head is not worth its memory while the connection is idle
 
 
@@ -62,69 +62,64 @@ class RequestReader:
     equals the latest one becomes the same `Request` object.
     """
 
-    __slots__ = ("_after", "_before", "_buffer", "_client_closed", "_is_over", "_latest", "_latest_head")
+    __slots__ = ("_after", "_before", "_is_over", "_latest", "_latest_head", "buffer", "is_client_closed")
 
     def __init__(self) -> None:
-        self._buffer = b""
-        self._client_closed = False
+        self.buffer = b""
+        """Bytes received that no event has taken; read-only for users."""
+        self.is_client_closed = False
+        """True if the client has closed its side; read-only for users."""
         self._is_over = False  # the latest request was the last one
         self._latest: Request | None = None
         self._latest_head = b""  # empty: too long to be kept
         self._before = self._after = b""  # the latest head up to the numbers of Range and behind them, if any
 
     @property
-    def buffered_bytes(self) -> int:
-        """Bytes received that no event has taken."""
-        return len(self._buffer)
-
-    @property
-    def is_client_closed(self) -> bool:
-        """True if the client has closed its side."""
-        return self._client_closed
-
-    @property
     def is_exhausted(self) -> bool:
         """True if the client has closed its side and every byte has been taken."""
-        return self._client_closed and not self._buffer
+        return self.is_client_closed and not self.buffer
 
     def receive(self, data: bytes) -> None:
         """Add bytes from the client."""
-        self._buffer = self._buffer + data if self._buffer else data
+        self.buffer = self.buffer + data if self.buffer else data
 
     def receive_end(self) -> None:
         """Note that the client has closed its side."""
-        self._client_closed = True
+        self.is_client_closed = True
 
-    def next_event(self) -> Event:
-        """Return the next event, and take its bytes out of the buffer."""
-        data = self._buffer
+    def next_event(self, data: bytes = b"") -> Event:
+        """Add bytes from the client; return the next event, and take its bytes out of the buffer."""
+        if self.buffer:
+            data = self.buffer + data
         if self._is_over:
+            self.buffer = data
             return END
         if known := self._match_latest(data):
-            self._buffer = b""
+            self.buffer = b""
             return known
         if data.startswith(b"\r\n"):  # RFC 9112 2.2: empty lines before a request are ignored
-            data = self._buffer = _EMPTY_LINES.sub(b"", data, count=1)
+            data = _EMPTY_LINES.sub(b"", data, count=1)
+        self.buffer = data
         try:
             length = find_head(data)
             if length is None:
-                return END if self._client_closed else NEED_DATA
-            self._buffer = data[length:]
-            return self._match_latest(data[:length]) or self._parse(data[:length])
+                return END if self.is_client_closed else NEED_DATA
+            request = self._match_latest(data[:length]) or self._parse(data[:length])
         except ImageServiceError as error:
-            self._buffer = data
             return self.reject(error)
+        self.buffer = data[length:]
+        return request
 
     def reject(self, error: ImageServiceError) -> BadRequest:
         """Refuse the buffered bytes as a request, and drop them: nothing behind them can be trusted."""
-        method = "HEAD" if self._buffer.startswith(b"HEAD ") else ""
+        method = "HEAD" if self.buffer.startswith(b"HEAD ") else ""
         self.close()
         return BadRequest(error, method)
 
     def close(self) -> None:
         """Drop the buffered bytes; no request follows."""
         self._is_over = True
-        self._buffer = b""
+        self.buffer = b""
 
     def repeat(self, repeated: RepeatedRange) -> Request:
         """Return the request that a `RepeatedRange` stands for."""
@@ -139,7 +134,8 @@ class RequestReader:
         if not before:
             return self._latest if data and data == self._latest_head else None
         if data.startswith(before) and data.endswith(after):
-            return parse_int_range(data, len(before), len(data) - len(after))
+            match = INT_RANGE.fullmatch(data, len(before), len(data) - len(after))
+            return None if match is None else (int(match[1]), int(match[2]))
         return None
 
     def _parse(self, head: bytes) -> Request:

@@ -17,9 +17,9 @@ from zope.interface import implementer
 
 from image_service.errors import RequestTimeout
 from image_service.http.connection_state import State, check_transition
-from image_service.http.head import MAX_HEAD_BYTES
+from image_service.http.head import MAX_HEAD_BYTES, Request
 from image_service.http.problem import problem
-from image_service.http.request_reader import END, NEED_DATA, BadRequest, RequestReader
+from image_service.http.request_reader import END, BadRequest, RequestReader
 from image_service.transport.access_log import COMPLETE, ConnectionLog
 from image_service.transport.admission import is_download
 from image_service.transport.deadline import Deadline, Progress
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from twisted.python.failure import Failure
 
-    from image_service.http.head import Request
     from image_service.http.request_reader import Event, RepeatedRange
     from image_service.transport.context import ConnectionContext
     from image_service.transport.sender import Sender
@@ -49,6 +48,7 @@ MAX_BUFFERED_BYTES = 2 * MAX_HEAD_BYTES
 OVERLOADED_HEAD_SECONDS = 1.0
 """Deadline of the first head beyond the limit on connections: silent clients must not use up the reserve."""
 _STALL_CHECKS = 4  # in one stall timeout
+_IDLE, _HEAD = State.IDLE, State.HEAD  # looked up for each range
 _IDLE_STATES = (State.IDLE, State.HEAD, State.HANDSHAKE)
 
 
@@ -75,6 +75,7 @@ class Connection(Protocol):
         overloaded: bool,
     ) -> None:
         self._context = context
+        self._shutdown = context.shutdown
         self._lost = lost
         self._secure = secure
         self._overloaded = overloaded
@@ -82,7 +83,7 @@ class Connection(Protocol):
         self._reader = RequestReader()
         self._further: FurtherRanges | None = None  # of the latest parsed request
         self.exchange: Exchange | None = None
-        self._in_read_loop = False
+        self._in_events = False
         self._input_paused = False
         self._lingered_bytes = 0
         self._failure: tuple[AbortReason, str] | None = None  # why the connection is aborted
@@ -117,17 +118,19 @@ class Connection(Protocol):
     def dataReceived(self, data: bytes) -> None:
         """Bytes have arrived."""
         state = self._state
-        if state is State.CLOSING:
+        if state is _IDLE or state is _HEAD:
+            if not self._secure:  # else all records that arrive together share one turn (see tls)
+                self._sender.begin_turn()
+            event = self._reader.next_event(data)
+            # A single range of a mount is most of what arrives.
+            if not (type(event) is tuple and not self._reader.buffer and self._answer_further(event)):
+                self._handle_events(event)
+        elif state is State.CLOSING:
             self._lingered_bytes += len(data)
             if self._lingered_bytes > MAX_LINGER_BYTES:
                 self.transport.pauseProducing()  # not an abort, whose reset could destroy the response
-            return
-        self._reader.receive(data)
-        if state is State.IDLE or state is State.HEAD:
-            if not self._secure:  # else all records that arrive together share one turn (see tls)
-                self._sender.begin_turn()
-            self._read_requests()
         else:
+            self._reader.receive(data)
             self._limit_input()
 
     def readConnectionLost(self) -> None:
@@ -159,22 +162,35 @@ class Connection(Protocol):
         self._state = check_transition(self._state, state)
 
     def _read_requests(self) -> None:
+        """Answer the requests that have arrived, unless `_handle_events` is doing so."""
+        if self._reader.buffer and self._state in (_IDLE, _HEAD) and not self._in_events:
+            self._handle_events(self._reader.next_event())
+
+    def _handle_events(self, event: Event) -> None:
         """Answer the requests that have arrived, in order, until one of them takes time."""
-        if self._in_read_loop:
-            return
-        self._in_read_loop = True
-        reader = self._reader
-        while reader.buffered_bytes and (self._state is State.IDLE or self._state is State.HEAD):
-            event = reader.next_event()
-            if event is NEED_DATA:
+        self._in_events = True
+        while True:
+            if type(event) is tuple:
+                if not self._answer_further(event):
+                    self._handle_request(self._reader.repeat(event))
+            elif isinstance(event, Request):
+                self._handle_request(event)
+            elif isinstance(event, BadRequest):
+                self._refuse(event)
+            elif event is END:
+                self._close()
+            else:
                 self._await_head()
                 break
-            self._handle_event(event)
-        self._in_read_loop = False
-        self._limit_input()
+            if not self._reader.buffer or not (self._state is _IDLE or self._state is _HEAD):
+                break
+            event = self._reader.next_event()
+        self._in_events = False
+        if self._reader.buffer or self._input_paused:
+            self._limit_input()
 
     def _limit_input(self) -> None:
-        is_full = self._reader.buffered_bytes > MAX_BUFFERED_BYTES
+        is_full = len(self._reader.buffer) > MAX_BUFFERED_BYTES
         if is_full is not self._input_paused:
             self._input_paused = is_full
             if is_full:
@@ -183,25 +199,14 @@ class Connection(Protocol):
                 self.transport.resumeProducing()
 
     def _await_head(self) -> None:
-        if self._state is State.IDLE and self._reader.buffered_bytes:
-            self._enter(State.HEAD)
+        if self._state is _IDLE and self._reader.buffer:
+            self._enter(_HEAD)
             self._deadline.set(self._context.limits.head_seconds)
-
-    def _handle_event(self, event: Event) -> None:
-        if isinstance(event, tuple):
-            if not self._answer_further(event):
-                self._handle_request(self._reader.repeat(event))
-        elif isinstance(event, BadRequest):
-            self._refuse(event)
-        elif event is END:
-            self._close()
-        elif event is not NEED_DATA:
-            self._handle_request(event)
 
     def _answer_further(self, repeated: RepeatedRange) -> bool:
         """Answer another range of the latest request; False: the application has to."""
         further = self._further
-        if further is None or self._context.shutdown.announced or self._reader.is_client_closed:
+        if further is None or self._shutdown.announced or self._reader.is_client_closed:
             return False
         message = further.take(*repeated)
         if message is None:
@@ -246,7 +251,7 @@ class Connection(Protocol):
         if exchange is not self.exchange:  # the client has left
             answer.ended()
             return
-        if not self._in_read_loop:  # else this is still the turn of the request
+        if not self._in_events:  # else this is still the turn of the request
             self._sender.begin_turn()
         self._send(exchange, answer)
         self._read_requests()
@@ -271,7 +276,7 @@ class Connection(Protocol):
             request is not None
             and request.keep_alive
             and self._can_continue()
-            and not context.shutdown.announced
+            and not self._shutdown.announced
         )
         has_own_line = context.access_log.has_own_line(response.status)
         head = exchange.head(response, context.date.line(now), needs_id=has_own_line)
@@ -284,7 +289,7 @@ class Connection(Protocol):
             self._watch_for_stall()
 
     def _can_continue(self) -> bool:
-        return not (self._overloaded or self._reader.is_exhausted or self._context.shutdown.draining)
+        return not (self._overloaded or self._reader.is_exhausted or self._shutdown.draining)
 
     def response_sent(self) -> None:
         """The sender has sent the response, some time after it was asked to."""
@@ -326,8 +331,8 @@ class Connection(Protocol):
         return min(OVERLOADED_HEAD_SECONDS, seconds) if self._overloaded else seconds
 
     def _await_request(self) -> None:
-        if self._state is not State.IDLE:
-            self._enter(State.IDLE)
+        if self._state is not _IDLE:
+            self._enter(_IDLE)
         self._deadline.set(self._context.limits.idle_seconds)
 
     def _watch_for_stall(self) -> None:
@@ -345,7 +350,7 @@ class Connection(Protocol):
                 self._tcp().loseConnection()
             else:
                 self._check_for_stall(LINGER_SECONDS)
-        elif self._state is State.HEAD and self._reader.buffered_bytes:
+        elif self._state is State.HEAD and self._reader.buffer:
             self._sender.begin_turn()
             error = RequestTimeout(f"the request head was not complete after {limits.head_seconds:g} s")
             self._refuse(self._reader.reject(error))
@@ -370,6 +375,7 @@ class Connection(Protocol):
     def _close(self) -> None:
         self._enter(State.CLOSING)
         self._reader.close()
+        self._limit_input()
         self._close_transport()
 
     def _close_transport(self) -> None:

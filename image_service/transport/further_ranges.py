@@ -36,6 +36,7 @@ class FurtherRanges:
         "_clock",
         "_context",
         "_count",
+        "_date",
         "_last_lines",
         "_lease",
         "_log",
@@ -45,6 +46,7 @@ class FurtherRanges:
     def __init__(self, context: ConnectionContext, log: ConnectionLog, first: Exchange, lease: Lease) -> None:
         self._context = context
         self._clock = context.clock
+        self._date = context.date
         self._log = log
         self._lease = lease
         self.exchange = Exchange(
@@ -71,7 +73,7 @@ class FurtherRanges:
             return None
         exchange.began, exchange.part, exchange.answer = now, (first, last), answer
         response = answer.response
-        return self._context.date.partial_content(now) + response.fields + self._last_lines, response.body
+        return self._date.partial_content(now) + response.fields + self._last_lines, response.body
 
     def keep_sending(self) -> None:
         """Note that not all of the answer could be sent at once: its exchange ends as any other."""

@@ -217,7 +217,7 @@ async def test_who_sends_without_end_can_read_the_answer_over_tls(tls: Server) -
 async def test_nothing_behind_a_refusal_is_kept(plain: Server) -> None:
     client = await plain.client()
     await client.send_all_it_takes(request("/a#b") + bytes(4 * MIB))
-    assert (await plain.connection_of(client))._reader.buffered_bytes == 0
+    assert (await plain.connection_of(client))._reader.buffer == b""
 
 
 # The number of connections.

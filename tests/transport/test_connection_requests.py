@@ -242,7 +242,7 @@ async def test_requests_pile_up_only_as_far_as_the_buffer_goes(
     requests += request("/image/0-0", "Connection: close")
     sent = await client.send_all_it_takes(requests)
     assert sent < len(requests)
-    assert (await server.connection_of(client))._reader.buffered_bytes < 256 * 1024
+    assert len((await server.connection_of(client))._reader.buffer) < 256 * 1024
     application.answer_next()
     sending = Deferred.fromCoroutine(client.send(requests[sent:]))
     answers = await client.answers()
