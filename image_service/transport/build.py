@@ -10,7 +10,7 @@ import attrs
 from image_service.files.page_cache import PageCache
 from image_service.transport.access_log import AccessLog
 from image_service.transport.admission import SLOT_TIMEOUT_SECONDS, Slots
-from image_service.transport.context import ConnectionContext, Limits
+from image_service.transport.context import ConnectionContext
 from image_service.transport.factory import ConnectionFactory
 from image_service.transport.sendfile_threads import THREADS, SendfileThreads
 from image_service.transport.tls import ServerCertificate, TlsFactory
@@ -76,20 +76,13 @@ def build_transport(  # noqa: PLR0913 - what processes share is by itself
     """
     reactor = lifecycle.reactor
     slots = Slots(slot_pool, settings.downloads, SLOT_TIMEOUT_SECONDS, reactor, observer)
-    limits = Limits(
-        handshake_seconds=settings.handshake_seconds,
-        head_seconds=settings.head_seconds,
-        idle_seconds=settings.idle_seconds,
-        stall_seconds=settings.stall_seconds,
-        connections=settings.connections,
-    )
     make_context = partial(
         ConnectionContext,
         clock=reactor,
         page_cache=PageCache(reactor, lifecycle.start_thread_pool(DISK_THREADS, "disk")),
         sendfile_threads=SendfileThreads(reactor, lifecycle.start_thread_pool(THREADS, "sendfile")),
         access_log=AccessLog(reactor, each_range=log.ranges == "each"),
-        limits=limits,
+        limits=settings,
         slots=slots,
         observer=observer,
     )

@@ -16,30 +16,12 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.files.page_cache import PageCache
+    from image_service.settings.network import LimitSettings
     from image_service.transport.access_log import AccessLog
     from image_service.transport.admission import Slots
     from image_service.transport.exchange import Application
     from image_service.transport.observer import Observer
     from image_service.transport.sendfile_threads import SendfileThreads
-
-
-@attrs.frozen
-class Limits:
-    """Deadlines in seconds and the number of connections.
-
-    Args:
-        handshake_seconds: for the TLS handshake.
-        head_seconds: from the accept, or a head's first byte, to its end.
-        idle_seconds: between two requests.
-        stall_seconds: without the client acknowledging a byte of a response.
-        connections: beyond them only probes are answered.
-    """
-
-    handshake_seconds: float = 15
-    head_seconds: float = 5
-    idle_seconds: float = 60
-    stall_seconds: float = 120
-    connections: int = 8192
 
 
 @attrs.define
@@ -104,7 +86,7 @@ class ConnectionContext:
     page_cache: PageCache
     sendfile_threads: SendfileThreads
     access_log: AccessLog
-    limits: Limits
+    limits: LimitSettings
     slots: Slots
     observer: Observer = NULL_OBSERVER
     shutdown: ShutdownState = attrs.field(factory=ShutdownState, init=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from image_service.images.reference import Reader
-from image_service.transport.context import Limits
+from image_service.settings.network import LimitSettings
 from tests.pytwisted import ensure_deferred
 from tests.serving.asking import TARGET
 from tests.serving.test_connection_leases import Asked, content
@@ -93,7 +93,9 @@ async def test_each_range_is_counted_once_whatever_becomes_of_it(
     reactor: EPollReactor, asked: Asked, end: str, *, secure: bool
 ) -> None:
     image = content(asked)
-    async with serving(reactor, asked, secure=secure, limits=Limits(stall_seconds=STALL_SECONDS)) as server:
+    async with serving(
+        reactor, asked, secure=secure, limits=LimitSettings(stall_seconds=STALL_SECONDS)
+    ) as server:
         client = await server.client(receive_buffer=SMALL_BUFFER)
         await client.send(wanted(0))
         await read(client, image, range(1))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
 
     from image_service.files.page_cache import PageCache
-    from image_service.transport.context import Limits
+    from image_service.settings.network import LimitSettings
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +41,7 @@ class Serve(Protocol):
         self,
         *,
         secure: bool = False,
-        limits: Limits = DEFAULTS,
+        limits: LimitSettings = DEFAULTS,
         downloads: int = 400,
         page_cache: PageCache | None = None,
     ) -> Server: ...
@@ -54,7 +54,7 @@ async def serve(reactor: EPollReactor, application: ImageApplication) -> AsyncIt
         async def start(
             *,
             secure: bool = False,
-            limits: Limits = DEFAULTS,
+            limits: LimitSettings = DEFAULTS,
             downloads: int = 400,
             page_cache: PageCache | None = None,
         ) -> Server:

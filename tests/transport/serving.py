@@ -20,9 +20,10 @@ from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 
 from image_service.files.page_cache import PageCache
+from image_service.settings.network import LimitSettings
 from image_service.transport.access_log import AccessLog
 from image_service.transport.admission import SLOT_TIMEOUT_SECONDS, LocalSlotPool, Slots
-from image_service.transport.context import ConnectionContext, Limits
+from image_service.transport.context import ConnectionContext
 from image_service.transport.factory import ConnectionFactory
 from image_service.transport.sendfile_threads import SendfileThreads
 from image_service.transport.tls import ServerCertificate, TlsFactory
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from image_service.transport.connection import Connection
     from image_service.transport.exchange import Application
 
-DEFAULTS = Limits()
+DEFAULTS = LimitSettings()
 SMALL_BUFFER = 4096
 """A receive buffer so small that the kernel hides almost nothing of a client's slowness."""
 
@@ -190,7 +191,7 @@ async def serving(  # noqa: PLR0913 - each has its default
     application: Application,
     *,
     secure: bool = False,
-    limits: Limits = DEFAULTS,
+    limits: LimitSettings = DEFAULTS,
     downloads: int = 400,
     page_cache: PageCache | None = None,
     each_range: bool = False,

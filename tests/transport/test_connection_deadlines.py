@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from image_service.transport.context import Limits
+from image_service.settings.network import LimitSettings
 from image_service.transport.deadline import Deadline
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from tests.transport.image import Image, ImageApplication
     from tests.transport.serving import Server
 
-LIMITS = Limits(handshake_seconds=15, head_seconds=5, idle_seconds=60, stall_seconds=120)
+LIMITS = LimitSettings(handshake_seconds=15, head_seconds=5, idle_seconds=60, stall_seconds=120)
 KIB = 1024
 
 
 def test_the_deadlines_are_those_that_were_asked_for() -> None:
-    assert Limits() == LIMITS
+    assert LimitSettings() == LIMITS
 
 
 # The timer itself.

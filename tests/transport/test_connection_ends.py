@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet.defer import Deferred
 
+from image_service.settings.network import LimitSettings
 from image_service.transport.connection import LINGER_SECONDS
-from image_service.transport.context import Limits
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request, split_answers
 from tests.transport.image import MIB
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.transport.image import Image, ImageApplication
     from tests.transport.serving import Server
 
-LIMITS = Limits()
+LIMITS = LimitSettings()
 KIB = 1024
 
 

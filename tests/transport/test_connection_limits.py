@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from image_service.settings.network import LimitSettings
 from image_service.transport.connection import LINGER_SECONDS, OVERLOADED_HEAD_SECONDS
-from image_service.transport.context import Limits
 from image_service.transport.factory import OVERLOAD_RESERVE
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
@@ -225,7 +225,7 @@ async def test_nothing_behind_a_refusal_is_kept(plain: Server) -> None:
 
 @ensure_deferred
 async def test_beyond_the_limit_only_probes_are_answered(serve_both: Serve) -> None:
-    server = await serve_both(limits=Limits(connections=3))
+    server = await serve_both(limits=LimitSettings(connections=3))
     within = [await server.client() for _ in range(3)]
     for probe in PROBES:
         beyond = await server.client()
@@ -243,7 +243,7 @@ async def test_beyond_the_limit_only_probes_are_answered(serve_both: Serve) -> N
 
 @ensure_deferred
 async def test_room_is_made_as_connections_end(serve: Serve) -> None:
-    server = await serve(limits=Limits(connections=1))
+    server = await serve(limits=LimitSettings(connections=1))
     first = await server.client()
     first.close()
     await server.all_gone()
@@ -253,7 +253,7 @@ async def test_room_is_made_as_connections_end(serve: Serve) -> None:
 
 @ensure_deferred
 async def test_beyond_the_reserve_connections_are_closed(serve_both: Serve) -> None:
-    server = await serve_both(limits=Limits(connections=1))
+    server = await serve_both(limits=LimitSettings(connections=1))
     clients = [server.connect() for _ in range(1 + OVERLOAD_RESERVE + 5)]
     await until(server.reactor, lambda: len(server.factory.connections) == 1 + OVERLOAD_RESERVE)
     await turns(server.reactor)
@@ -271,7 +271,7 @@ def _is_closed(client: Client) -> bool:
 
 @ensure_deferred
 async def test_who_is_silent_in_a_crowd_does_not_keep_a_probe_s_place(serve_both: Serve) -> None:
-    server = await serve_both(limits=Limits(connections=1))
+    server = await serve_both(limits=LimitSettings(connections=1))
     first = await server.client()
     silent = await server.client()
     await server.pass_seconds(OVERLOADED_HEAD_SECONDS)

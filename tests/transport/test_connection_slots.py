@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet.defer import Deferred
 
+from image_service.settings.network import LimitSettings
 from image_service.transport.admission import ANSWER_SECONDS, SLOT_TIMEOUT_SECONDS
-from image_service.transport.context import Limits
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.transport.client import request
 from tests.transport.image import MIB, PROBES
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.transport.image import Image, ImageApplication
     from tests.transport.serving import Server
 
-LIMITS = Limits()
+LIMITS = LimitSettings()
 LARGE = f"/image/0-{2 * MIB}"
 
 

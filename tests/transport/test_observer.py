@@ -8,7 +8,7 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from image_service.images.extents import FileExtent
-from image_service.transport.context import Limits
+from image_service.settings.network import LimitSettings
 from image_service.transport.factory import OVERLOAD_RESERVE
 from image_service.transport.observer import NULL_OBSERVER, AbortReason, RefusalReason
 from tests.pytwisted import ensure_deferred
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.transport.image import Image
     from tests.transport.serving import Server
 
-LIMITS = Limits()
+LIMITS = LimitSettings()
 HANDLER = SUBJECT.handler
 
 
@@ -162,7 +162,7 @@ async def test_failing_disk_is_recorded_as_an_abort(serve_both: Serve, reactor: 
 
 @ensure_deferred
 async def test_connections_beyond_the_reserve_are_recorded_as_refusals(serve: Serve) -> None:
-    server = await serve(limits=Limits(connections=1))
+    server = await serve(limits=LimitSettings(connections=1))
     for _ in range(1 + OVERLOAD_RESERVE + 2):
         server.connect()
     await until(reactor := server.reactor, lambda: len(server.counted.refusals) == 2)
