@@ -1,72 +1,51 @@
-"""Base images to measure with: live ISOs of any size, full of random bytes or of nothing."""
+"""Base images of any size: the packaged sample ISO, padded with random bytes or with a hole."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
 
-from tests.formats.iso_builder import SECTOR, live_files, write_sparse_iso
+from image_service.standalone.sample import unpack_sample
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+    from typing import BinaryIO
 
 _MIB = 1024 * 1024
 
 
 def dense_image(directory: Path, megabytes: int) -> Path:
-    """Write an ISO without holes, unless it is there already.
+    """Return an ISO of this many MiB without holes, written to the disk unless it exists."""
 
-    Args:
-        directory: for the file.
-        megabytes: its size in MiB.
+    def fill(file: BinaryIO) -> None:
+        block = os.urandom(_MIB)
+        while (missing := megabytes * _MIB - file.tell()) > 0:
+            file.write(block[:missing])
+        file.flush()
+        os.fsync(file.fileno())  # clean pages, which the page cache may drop
 
-    Returns:
-        the file, which is on the disk, so that the page cache may drop it.
-    """
-    path = directory / f"dense-{megabytes}.iso"
-    if not path.exists():
-        partial = path.with_suffix(".partial")
-        _write(partial, megabytes * _MIB)
-        _fill(partial)
-        partial.rename(path)
-    return path
+    return _pad_sample(directory / f"dense-{megabytes}.iso", fill)
 
 
 def sparse_image(directory: Path, gibibytes: int) -> Path:
-    """Write an ISO that is one hole but for its first MiB and its last sector, unless it is there already.
-
-    Args:
-        directory: for the file.
-        gibibytes: its size in GiB.
-
-    Returns:
-        the file.
-    """
-    path = directory / f"sparse-{gibibytes}.iso"
-    if not path.exists():
-        partial = path.with_suffix(".partial")
-        _write(partial, gibibytes * 1024 * _MIB)
-        partial.rename(path)
-    return path
+    """Return an ISO of this many GiB whose rest is a hole, written unless it exists."""
+    return _pad_sample(
+        directory / f"sparse-{gibibytes}.iso", lambda file: file.truncate(gibibytes * 1024 * _MIB)
+    )
 
 
 def drop_from_page_cache(path: Path) -> None:
-    """Have the next reader of a file wait for the disk; on tmpfs, which has none, this does nothing."""
+    """Drop a file from the page cache; on tmpfs, which has no disk, this does nothing."""
     with path.open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _write(path: Path, size_bytes: int) -> None:
-    last = {"images/zz.img": size_bytes - SECTOR}
-    write_sparse_iso(path, {**live_files(), "images/zz.img": b"end"}, last)
-
-
-def _fill(path: Path) -> None:
-    """Fill the hole."""
-    block = os.urandom(_MIB)
-    with path.open("r+b") as file:
-        file.seek(_MIB)
-        for _ in range(path.stat().st_size // _MIB - 2):
-            file.write(block)
-        file.flush()
-        os.fsync(file.fileno())
+def _pad_sample(path: Path, pad: Callable[[BinaryIO], object]) -> Path:
+    if not path.exists():
+        partial = path.with_suffix(".partial")
+        with partial.open("wb") as file:
+            file.write(unpack_sample(path.parent).read_bytes())
+            pad(file)
+        partial.rename(path)
+    return path

@@ -1,4 +1,4 @@
-"""The cores of this machine: how much of one a process may take, and how much all have taken."""
+"""The cores of this machine: limiting the share of a process, and the CPU time of all."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 _GROUPS = Path("/sys/fs/cgroup")
 _PERIOD_MICROSECONDS = 10_000
-_IDLE = (3, 4)  # of the columns of /proc/stat: idle, and idle while a disk is waited for
+_IDLE = (3, 4)  # columns of /proc/stat: idle, and idle while waiting for a disk
 
 
 def bounding_group(stack: ExitStack, name: str, share: float) -> Path | None:
-    """Make a control group whose processes get no more than a share of one core, all together.
+    """Make a control group whose processes together get a share of one core.
 
     Args:
-        stack: removes it; the processes must have ended by then.
-        name: of the group, after a part that no other bench has.
+        stack: removes it; its processes must have exited by then.
+        name: appended to a prefix that is unique to this process.
         share: of a core.
 
     Returns:
-        its directory, for ``confine``; None: this process may not make one.
+        its directory, for `confine`; None if this process may not make one.
     """
     first_version = _GROUPS / "cpu"
     quota, period = str(round(share * _PERIOD_MICROSECONDS)), str(_PERIOD_MICROSECONDS)
@@ -43,17 +43,17 @@ def bounding_group(stack: ExitStack, name: str, share: float) -> Path | None:
 
 
 def confine(pid: int, group: Path) -> None:
-    """Put a process, with what it will start, into a control group."""
+    """Move a process, with its future children, into a control group."""
     (group / "cgroup.procs").write_text(str(pid))
 
 
-def taken_seconds() -> float:
-    """CPU time that all processes of this machine have taken so far."""
+def total_cpu_seconds() -> float:
+    """Return the CPU time of all processes of this machine so far."""
     columns = [int(column) for column in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     ticks = sum(ticks for column, ticks in enumerate(columns) if column not in _IDLE)
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _remove(group: Path) -> None:
-    with suppress(OSError):  # somebody is in it still
+    with suppress(OSError):  # a process is still in it
         group.rmdir()

@@ -1,4 +1,4 @@
-"""What must not make a request dearer: more connections, or a larger base image."""
+"""The cost of a request must not grow with the connections or with the size of the base image."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _FLAT = Target(at_most=1.1)
 _RANGE_BYTES = 64 * 1024
 _LAST_BYTES = 64 * 1024 * 1024
-"""Of a sparse image ranges are taken from here alone: a hole, too, takes room in the page cache."""
+"""Ranges of a sparse image come from its end alone, because holes fill the page cache too."""
 
 
 def study_connections(stage: Stage) -> Iterator[Figure]:
@@ -28,7 +28,7 @@ def study_connections(stage: Stage) -> Iterator[Figure]:
     for server in stage.servers:
         if server.pid is not None and "http" in server.urls:
             url, size_bytes = server.urls["http"], server.size_bytes("http")
-            few, many = (_spender(server, url, size_bytes, connections) for connections in (16, 256))
+            few, many = (_cpu_measurement(server, url, size_bytes, connections) for connections in (16, 256))
             target = _FLAT if server.name == SERVICE else Target()
             yield Figure(
                 server.name, "CPU of a request, 256 ÷ 16", "", _ratios(stage.effort, few, many), target
@@ -43,16 +43,17 @@ def study_base_size(stage: Stage) -> Iterator[Figure]:
         root = service.urls["http"].removesuffix(image_path(images[0]))
         urls = [root + image_path(image) for image in images]
         small, large = (
-            _spender(service, url, image.stat().st_size, 16) for url, image in zip(urls, images, strict=True)
+            _cpu_measurement(service, url, image.stat().st_size, 16)
+            for url, image in zip(urls, images, strict=True)
         )
         label = " ÷ ".join(f"{size} GiB" for size in reversed(stage.effort.sparse_gibibytes))
         yield Figure(SERVICE, f"CPU of a request, {label}", "", _ratios(stage.effort, small, large), _FLAT)
 
 
-def _spender(server: Server, url: str, size_bytes: int, connections: int) -> Callable[[int], float]:
-    """Make what measures the CPU time of a request, given the seconds to measure for."""
+def _cpu_measurement(server: Server, url: str, size_bytes: int, connections: int) -> Callable[[int], float]:
+    """Return a function that measures the CPU time of a request for some seconds."""
 
-    def spend(seconds: int) -> float:
+    def measure(seconds: int) -> float:
         before = server.cpu_seconds() or 0.0
         first_byte = max(size_bytes - _LAST_BYTES, 0)
         traffic = run_wrk(
@@ -60,11 +61,11 @@ def _spender(server: Server, url: str, size_bytes: int, connections: int) -> Cal
         )
         return ((server.cpu_seconds() or 0.0) - before) / traffic.requests
 
-    return spend
+    return measure
 
 
 def _ratios(effort: Effort, one: Callable[[int], float], other: Callable[[int], float]) -> list[float]:
-    """The other divided by the one, round by round, after a second of each that does not count."""
+    """Return the second divided by the first, round by round, after a second of each that does not count."""
     one(1)
     other(1)
     ratios = []

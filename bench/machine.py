@@ -1,4 +1,4 @@
-"""What a run was measured on."""
+"""The machine of a run."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 from cryptography.hazmat.backends.openssl import backend
 
-from bench.servers import program, trusting
+from bench.servers import program
+from image_service.loadtest.tls import ssl_context
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Sequence
 
     from bench.servers import Server
@@ -26,19 +26,12 @@ _CPU_MODEL = re.compile(r"^model name\s*: (.*)$", re.MULTILINE)
 
 
 def describe(directory: Path) -> dict[str, str]:
-    """Name what figures depend on.
-
-    Args:
-        directory: where the data is.
-
-    Returns:
-        values by name, all for people.
-    """
+    """Return what figures depend on, by name; `directory` is that of the data."""
     cpu = _CPU_MODEL.search(Path("/proc/cpuinfo").read_text())
     return {
         "CPU": f"{cpu[1] if cpu else platform.machine()}, {os.cpu_count()} cores",
         "kernel": f"{platform.system()} {platform.release()}",
-        "Python": f"{platform.python_version()}, {_loop_ms():.0f} ms for a loop of a million turns",
+        "Python": f"{platform.python_version()}, {_loop_ms():.0f} ms for a loop of a million iterations",
         "OpenSSL": f"{backend.openssl_version_text()} (image-service)",
         "nginx": _version("nginx", "-V", r"nginx/(\S+)[^$]*?with (OpenSSL \S+)"),
         "wrk": _version("wrk", "-v", r"^wrk (\S+)"),
@@ -49,19 +42,19 @@ def describe(directory: Path) -> dict[str, str]:
 
 
 def _loop_ms() -> float:
-    """How fast this Python is here and now: builds differ by half, and a busy host takes as much again."""
+    """Return the current speed of this Python: builds differ by half, and a busy host by as much again."""
     return min(timeit.repeat("for _ in range(1_000_000): pass", number=1, repeat=5)) * 1000
 
 
 def file_system(path: Path) -> str:
-    """Type of the file system that a path is on."""
+    """Return the type of the file system of a path."""
     mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
     found = [(len(point), kind) for point, kind in mounts if path.resolve().is_relative_to(point)]
     return max(found)[1]
 
 
 def negotiated(servers: Sequence[Server]) -> str:
-    """TLS version and cipher that each server agrees on with a client of the usual defaults."""
+    """Return TLS version and cipher of each server with a client of the usual defaults."""
     return "; ".join(
         f"{server.name} {_agreed(server.urls['https'])}" for server in servers if "https" in server.urls
     )
@@ -70,20 +63,17 @@ def negotiated(servers: Sequence[Server]) -> str:
 def _agreed(url: str) -> str:
     parts = urlsplit(url)
     address = (parts.hostname or "", parts.port or 443)
-    with socket.create_connection(address) as plain, _shaken(plain) as secure:
+    context = ssl_context(insecure=True)
+    with socket.create_connection(address) as plain, context.wrap_socket(plain) as secure:
         cipher, version, _bits = secure.cipher() or ("", "", 0)
         return f"{version} {cipher}"
 
 
-def _shaken(plain: socket.socket) -> ssl.SSLSocket:
-    return trusting().wrap_socket(plain)
-
-
 def _version(name: str, option: str, pattern: str) -> str:
-    """The version that a program tells, be it on standard output or elsewhere, and with whatever status."""
+    """Return the version of a program, from standard output or error, with any status."""
     try:
-        told = subprocess.run([program(name), option], capture_output=True, text=True, check=False)
+        result = subprocess.run([program(name), option], capture_output=True, text=True, check=False)
     except SystemExit:
         return "not installed"
-    found = re.search(pattern, told.stdout + told.stderr)
+    found = re.search(pattern, result.stdout + result.stderr)
     return ", ".join(found.groups()) if found else "unknown"

@@ -1,9 +1,9 @@
-"""Sends the same requests again and again, for next to nothing: answers are thrown away in the kernel.
+"""A load generator beside wrk, for HEAD and for fixed sequences of ranges; plain HTTP only.
 
-What drives a server on the same machine takes CPU time from it. So the requests are made beforehand, the
-length of each answer is learnt by reading it once, and afterwards ``recv(MSG_TRUNC)`` drops so many bytes
-without copying them. SO_RCVLOWAT keeps the kernel from waking this process before there is enough to drop, or
-all that was asked for. Plain HTTP only.
+A generator on the same machine takes CPU time from the server, and the verifying client of the load test
+takes more than the server itself. So requests are encoded beforehand, the length of each response is measured
+once, and from then on ``recv(MSG_TRUNC)`` discards so many bytes in the kernel without copying them.
+SO_RCVLOWAT keeps the kernel from waking this process before enough bytes, or all of them, have arrived.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from bench.wrk import Traffic
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_WASTE = bytearray(16 * 1024 * 1024)
-"""Room for what is never written."""
+_BUFFER = bytearray(16 * 1024 * 1024)
+"""A buffer that is never written."""
 _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)\r\n", re.IGNORECASE)
-_PATIENCE_SECONDS = 60
-_ENOUGH_BYTES = 1024 * 1024
-"""What it is worth waking up for: sixteen ranges of 64 KiB; kernels have room for it by default."""
+_TIMEOUT_SECONDS = 60
+_LOW_WATER_BYTES = 1024 * 1024
+"""Sixteen ranges of 64 KiB; the default receive buffer of kernels can grow to it."""
 
 
 @attrs.frozen
 class Exchange:
-    """Requests that are sent together, pipelined, and the length of all their answers."""
+    """Requests that are sent together, pipelined, and the length of all their responses."""
 
     sent: bytes
     requests: int
-    answer_bytes: int
+    response_bytes: int
 
 
 def request(url: str, method: str = "GET", first: int | None = None, length: int = 0) -> bytes:
-    """Write a request, for a range if it has a first byte."""
+    """Encode a request, for a range if it has a first byte."""
     parts = urlsplit(url)
     lines = [f"{method} {parts.path} HTTP/1.1", f"Host: {parts.netloc}"]
     if first is not None:
@@ -51,38 +51,31 @@ def request(url: str, method: str = "GET", first: int | None = None, length: int
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-def learn(url: str, requests: Sequence[bytes]) -> tuple[Exchange, ...]:
-    """Ask each request once, on one connection.
-
-    Args:
-        url: of the server.
-        requests: each is one.
-
-    Returns:
-        the requests in order, with the lengths of their answers.
+def prepare(url: str, requests: Sequence[bytes]) -> tuple[Exchange, ...]:
+    """Send each request once on one connection, and return them with the lengths of their responses.
 
     Raises:
-        ConnectionError: an answer is none of 2xx.
+        ConnectionError: a response is not 2xx.
     """
-    with closing(_connect(url)) as connection, connection.makefile("rb", 1024 * 1024) as answers:
+    with closing(_connect(url)) as connection, connection.makefile("rb", 1024 * 1024) as responses:
         found = []
         for each in requests:
             connection.sendall(each)
             head = b""
             while not head.endswith(b"\r\n\r\n"):
-                head += _some(answers.readline())
+                head += _some(responses.readline())
             length = 0 if each.startswith(b"HEAD ") else _content_length(head)
-            answers.read(length)
+            responses.read(length)
             found.append(Exchange(each, 1, len(head) + length))
     return tuple(found)
 
 
 def pipelined(exchanges: Sequence[Exchange]) -> Exchange:
-    """Send several together."""
+    """Combine exchanges into one that is sent together."""
     return Exchange(
         b"".join(each.sent for each in exchanges),
         sum(each.requests for each in exchanges),
-        sum(each.answer_bytes for each in exchanges),
+        sum(each.response_bytes for each in exchanges),
     )
 
 
@@ -94,41 +87,38 @@ def replay(
     ahead: int = 1,
     most: float = math.inf,
 ) -> Traffic:
-    """Have clients go through their scripts, again and again, and wait for the last answers.
+    """Send the scripts again and again, one connection each, and wait for the last responses.
 
     Args:
         url: of the server.
-        scripts: what each client asks, one connection each.
-        seconds: after which nothing more is asked.
-        ahead: exchanges that are under way at a time on a connection.
-        most: requests after which nothing more is asked.
-
-    Returns:
-        what was answered.
+        scripts: the exchanges of each client.
+        seconds: no request is sent later.
+        ahead: outstanding exchanges of a connection.
+        most: no request is sent after this many.
 
     Raises:
-        ConnectionError: an answer was longer or shorter than it had been, or none.
+        ConnectionError: a response differed in length from before, or is missing.
     """
     with ExitStack() as stack:
         clients = [_Client(stack.enter_context(closing(_connect(url))), script) for script in scripts]
-        began = time.monotonic()
-        asked = sum(client.send_next() for client in clients for _ in range(ahead))
-        for client in _ended(clients):
-            if time.monotonic() - began < seconds and asked < most:
-                asked += client.send_next()
-        took = time.monotonic() - began
-        return Traffic(asked, sum(client.received for client in clients), took)
+        started_at = time.monotonic()
+        sent = sum(client.send_next() for client in clients for _ in range(ahead))
+        for client in _completed(clients):
+            if time.monotonic() - started_at < seconds and sent < most:
+                sent += client.send_next()
+        elapsed = time.monotonic() - started_at
+        return Traffic(sent, sum(client.received for client in clients), elapsed)
 
 
-def _ended(clients: Sequence[_Client]) -> Iterator[_Client]:
-    """Throw away what arrives; each client comes up when an exchange of its has ended, until none is left."""
+def _completed(clients: Sequence[_Client]) -> Iterator[_Client]:
+    """Discard bytes as they arrive; yield a client for each of its exchanges that is complete."""
     with selectors.DefaultSelector() as selector:
         for client in clients:
             selector.register(client.socket, selectors.EVENT_READ, client)
         while selector.get_map():
-            ready = selector.select(_PATIENCE_SECONDS)
+            ready = selector.select(_TIMEOUT_SECONDS)
             if not ready:
-                raise ConnectionError(f"nothing came for {_PATIENCE_SECONDS} s")
+                raise ConnectionError(f"no bytes for {_TIMEOUT_SECONDS} s")
             for key, _ in ready:
                 client = key.data
                 yield from repeat(client, client.receive())
@@ -137,12 +127,8 @@ def _ended(clients: Sequence[_Client]) -> Iterator[_Client]:
 
 
 def download(url: str) -> Traffic:
-    """Read a whole image once, on a connection of its own.
-
-    Raises:
-        ConnectionError: the answer is none of 2xx, or ends too early.
-    """
-    began = time.monotonic()
+    """Read a whole image once, on a new connection; raises ConnectionError unless it is complete."""
+    started_at = time.monotonic()
     with closing(_connect(url)) as connection:
         connection.sendall(request(url))
         start = b""
@@ -152,24 +138,20 @@ def download(url: str) -> Traffic:
         size = len(head) + _content_length(head)
         left = size - len(start)
         while left:
-            left -= drop(connection, left)
-    return Traffic(1, size, time.monotonic() - began)
+            left -= _discard(connection, left)
+    return Traffic(1, size, time.monotonic() - started_at)
 
 
-def drop(connection: socket.socket, most: int, flags: int = 0) -> int:
-    """Throw away what has arrived, up to a number of bytes; how many there were comes back.
-
-    Raises:
-        ConnectionError: the other side has ended the connection.
-    """
-    count = connection.recv_into(_WASTE, min(most, len(_WASTE)), socket.MSG_TRUNC | flags)
+def _discard(connection: socket.socket, most: int) -> int:
+    """Discard bytes that have arrived, and return their number."""
+    count = connection.recv_into(_BUFFER, min(most, len(_BUFFER)), socket.MSG_TRUNC)
     if not count:
-        raise ConnectionError("the connection was ended")
+        raise ConnectionError("the server closed the connection")
     return count
 
 
 class _Client:
-    """A connection that goes through a script."""
+    """A connection that sends a script."""
 
     def __init__(self, connection: socket.socket, script: Sequence[Exchange]) -> None:
         self.socket = connection
@@ -183,24 +165,24 @@ class _Client:
         return not self._ends
 
     def send_next(self) -> int:
-        """Ask for what comes next in the script; how many requests that are comes back."""
+        """Send the next exchange of the script, and return its number of requests."""
         exchange = next(self._script)
-        self._ends.append((self._ends[-1] if self._ends else self.received) + exchange.answer_bytes)
+        self._ends.append((self._ends[-1] if self._ends else self.received) + exchange.response_bytes)
         self.socket.sendall(exchange.sent)
         return exchange.requests
 
     def receive(self) -> int:
-        """Throw away what has arrived; how many exchanges have ended with it comes back."""
-        self.received += drop(self.socket, len(_WASTE))
+        """Discard bytes that have arrived, and return how many exchanges they completed."""
+        self.received += _discard(self.socket, len(_BUFFER))
         if self.received > self._ends[-1]:
-            raise ConnectionError("more was answered than before")
-        ended = sum(end <= self.received for end in self._ends)
-        del self._ends[:ended]
-        self._wake_at(min(self._ends[0] - self.received, _ENOUGH_BYTES) if self._ends else 1)
-        return ended
+            raise ConnectionError("a response is longer than before")
+        completed = sum(end <= self.received for end in self._ends)
+        del self._ends[:completed]
+        self._wake_at(min(self._ends[0] - self.received, _LOW_WATER_BYTES) if self._ends else 1)
+        return completed
 
     def _wake_at(self, low_water: int) -> None:
-        """Have the socket be readable when it has so many bytes."""
+        """Make the socket readable when it has so many bytes."""
         if low_water != self._low_water:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water)
             self._low_water = low_water
@@ -208,17 +190,17 @@ class _Client:
 
 def _connect(url: str) -> socket.socket:
     parts = urlsplit(url)
-    return socket.create_connection((parts.hostname or "", parts.port or 80), _PATIENCE_SECONDS)
+    return socket.create_connection((parts.hostname or "", parts.port or 80), _TIMEOUT_SECONDS)
 
 
 def _content_length(head: bytes) -> int:
     found = _CONTENT_LENGTH.search(head)
     if not found or head[9:10] != b"2":
-        raise ConnectionError(f"not what was asked for: {head[:200]!r}")
+        raise ConnectionError(f"unexpected response: {head[:200]!r}")
     return int(found[1])
 
 
 def _some(data: bytes) -> bytes:
     if not data:
-        raise ConnectionError("the connection was ended")
+        raise ConnectionError("the server closed the connection")
     return data

@@ -1,4 +1,4 @@
-"""What is measured, as JSON has it and as tables are made of it."""
+"""The results of a run, as ``--json`` writes them and tables show them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Spread(TypedDict):
-    """Of the rounds of a run."""
+    """The spread of a figure over the rounds of a run."""
 
     median: float
     least: float
@@ -18,14 +18,14 @@ class Spread(TypedDict):
 
 
 class Target(TypedDict, total=False):
-    """What a figure is to be."""
+    """The bounds that a median must meet."""
 
     at_least: float
     at_most: float
 
 
 class Cost(TypedDict):
-    """Of one server; without CPU time where its process is not known."""
+    """The figures of one server; without CPU time if its process is unknown."""
 
     requests_per_second: Spread
     gigabytes_per_second: Spread
@@ -34,21 +34,23 @@ class Cost(TypedDict):
 
 
 class Ratio(TypedDict):
-    """One server divided by the yardstick, round by round."""
+    """One server divided by another, round by round."""
 
+    server: str
+    base: str
     throughput: Spread
     cpu: Spread | None
+    throughput_target: Target
+    cpu_target: Target
 
 
-class RaceResult(TypedDict):
-    """Servers that did the same in turn. What counts are bytes, or else requests."""
+class ComparisonResult(TypedDict):
+    """Servers that did the same in turn; throughput is in bytes or in requests."""
 
     scenario: str
     counts_bytes: bool
     servers: dict[str, Cost]
-    ratios: dict[str, Ratio]
-    throughput_target: Target
-    cpu_target: Target
+    ratios: list[Ratio]
 
 
 class Finding(TypedDict):
@@ -66,17 +68,17 @@ class Document(TypedDict):
     """A run."""
 
     machine: dict[str, str]
-    races: list[RaceResult]
+    comparisons: list[ComparisonResult]
     findings: list[Finding]
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Median, least and greatest of some values."""
+    """Return median, least and greatest value."""
     return Spread(median=statistics.median(values), least=min(values), greatest=max(values))
 
 
 def meets(value: Spread, target: Target) -> bool:
-    """Whether the median is what it is to be."""
+    """Return True if the median meets the target."""
     return (
         target.get("at_least", value["median"]) <= value["median"] <= target.get("at_most", value["median"])
     )

@@ -1,22 +1,23 @@
-"""Everything that is measured, in the order of the tables."""
+"""All scenarios, in the order of the tables."""
 
 from __future__ import annotations
 
 from functools import cache, partial
+from random import Random
 from typing import TYPE_CHECKING
 
 from bench.base_images import drop_from_page_cache
+from bench.comparison import Comparison
 from bench.first_requests import CONFIG_KIB, study_first_requests
 from bench.flatness import study_base_size, study_connections
-from bench.mount import drive_mount
-from bench.race import Race
-from bench.replay import download, learn, replay, request
+from bench.replay import download, prepare, replay, request
 from bench.results import Target
 from bench.servers import MOUNT
 from bench.slow_readers import study_slow_readers
 from bench.study import Study
 from bench.workers import study_workers
 from bench.wrk import Traffic, run_wrk
+from image_service.loadtest.profiles import Profile, ranges
 from image_service.settings.settings import variables
 
 if TYPE_CHECKING:
@@ -31,13 +32,13 @@ _RANGE_TARGETS = {(2, 16): 0.45, (64, 16): 0.6, (1024, 16): 1.2}
 _WHOLE_TARGETS = {("http", 4): 1.0, ("https", 4): 0.9}
 
 
-def scenarios(stage: Stage) -> Iterator[Race | Study]:
-    """Every scenario; nothing is started for it before it runs."""
-    yield from _races(stage)
+def scenarios(stage: Stage) -> Iterator[Comparison | Study]:
+    """Yield every scenario; its servers start when it runs."""
+    yield from _comparisons(stage)
     yield from _studies(stage)
 
 
-def _races(stage: Stage) -> Iterator[Race]:
+def _comparisons(stage: Stage) -> Iterator[Comparison]:
     for clients in (1, 4, 64):
         yield from (_whole_image(scheme, clients) for scheme in ("http", "https"))
     yield _cold_image(stage)
@@ -45,8 +46,8 @@ def _races(stage: Stage) -> Iterator[Race]:
         for connections in (1, 16, 256):
             yield _ranges("http", kibibytes, connections, _RANGE_TARGETS.get((kibibytes, connections)))
     yield _ranges("https", 64, 16, 0.6)
-    yield Race("HTTP, a BMC's mount", "http", drive_mount, better=MOUNT)
-    yield Race("HTTP, HEAD, 16 connections", "http", _drive_heads)
+    yield Comparison("HTTP, a BMC's mount", "http", _generate_mount, preferred_url=MOUNT)
+    yield Comparison("HTTP, HEAD, 16 connections", "http", _generate_heads)
 
 
 def _studies(stage: Stage) -> Iterator[Study]:
@@ -61,20 +62,20 @@ def _studies(stage: Stage) -> Iterator[Study]:
         yield Study("64 KiB ranges, more workers", study_workers)
 
 
-def _whole_image(scheme: str, clients: int) -> Race:
+def _whole_image(scheme: str, clients: int) -> Comparison:
     target = _WHOLE_TARGETS.get((scheme, clients))
-    return Race(
+    return Comparison(
         f"{scheme.upper()}, whole image, {_counted(clients, 'client')}",
         scheme,
-        partial(_drive_whole, clients),
+        partial(_generate_whole, clients),
         counts_bytes=True,
         throughput_target=_at_least(target),
         cpu_target=Target(at_most=1.0) if target and scheme == "http" else Target(),
     )
 
 
-def _cold_image(stage: Stage) -> Race:
-    return Race(
+def _cold_image(stage: Stage) -> Comparison:
+    return Comparison(
         "HTTP, whole image, 1 client, cold page cache",
         "http",
         lambda url, _file_bytes, _seconds: download(url),
@@ -83,31 +84,43 @@ def _cold_image(stage: Stage) -> Race:
     )
 
 
-def _ranges(scheme: str, kibibytes: int, connections: int, target: float | None) -> Race:
-    return Race(
+def _ranges(scheme: str, kibibytes: int, connections: int, target: float | None) -> Comparison:
+    return Comparison(
         f"{scheme.upper()}, {kibibytes} KiB ranges, {_counted(connections, 'connection')}",
         scheme,
-        partial(_drive_ranges, connections, kibibytes * _KIB),
+        partial(_generate_ranges, connections, kibibytes * _KIB),
         throughput_target=_at_least(target),
     )
 
 
-def _drive_whole(clients: int, url: str, _file_bytes: int, seconds: int) -> Traffic:
+def _generate_whole(clients: int, url: str, _file_bytes: int, seconds: int) -> Traffic:
     return run_wrk(url, clients, seconds)
 
 
-def _drive_ranges(connections: int, range_bytes: int, url: str, file_bytes: int, seconds: int) -> Traffic:
+def _generate_ranges(connections: int, range_bytes: int, url: str, file_bytes: int, seconds: int) -> Traffic:
     return run_wrk(url, connections, seconds, range_bytes=range_bytes, file_bytes=file_bytes)
 
 
-def _drive_heads(url: str, _file_bytes: int, seconds: int) -> Traffic:
-    """Not by wrk, which waits for a content."""
-    return replay(url, [_head(url)] * 16, seconds)
+def _generate_heads(url: str, _file_bytes: int, seconds: int) -> Traffic:
+    """Send HEAD requests; wrk cannot, because it waits for content."""
+    return replay(url, [_head_script(url)] * 16, seconds)
 
 
 @cache
-def _head(url: str) -> tuple[Exchange, ...]:
-    return learn(url, [request(url, "HEAD")])
+def _head_script(url: str) -> tuple[Exchange, ...]:
+    return prepare(url, [request(url, "HEAD")])
+
+
+def _generate_mount(url: str, file_bytes: int, seconds: int) -> Traffic:
+    """Replay the load test's synthetic trace of a mount on one connection, again and again."""
+    return replay(url, [_mount_script(url, file_bytes)], seconds)
+
+
+@cache
+def _mount_script(url: str, file_bytes: int) -> tuple[Exchange, ...]:
+    trace = ranges(Profile.MOUNT, file_bytes, Random(960))  # noqa: S311 - the same trace in each run
+    reads = (request(url, first=start, length=stop - start) for start, stop in trace)
+    return prepare(url, [request(url, "HEAD"), *reads])
 
 
 def _at_least(target: float | None) -> Target:

@@ -1,7 +1,7 @@
-"""A file system on a slow disk, as far as its readers can tell: FUSE, spoken by hand; needs root.
+"""A file system that reads like a slow disk: the FUSE protocol itself; needs root.
 
-``python -m bench.slow_disk FILE MOUNTPOINT`` shows FILE in the directory MOUNTPOINT, under its own name. From
-SIGUSR1 on each read of it takes ``DELAY_SECONDS``; SIGTERM ends it.
+``python -m bench.slow_disk FILE MOUNTPOINT`` shows FILE in the directory MOUNTPOINT under its own name. After
+SIGUSR1 each read takes ``DELAY_SECONDS``; SIGTERM ends the process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Opcode(enum.IntEnum):
     BATCH_FORGET = 42
 
 
-_KEEP_CACHE = 2  # what the kernel has read it may keep when the file is opened again
+_KEEP_CACHE = 2  # the kernel may keep cached pages when the file is opened again
 _MAX_READAHEAD = 128 * 1024
 _HEAD = struct.Struct("=IIQQIIII")
 _ROOT, _FILE = 1, 2
@@ -45,7 +45,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Mount, and answer the kernel until the end."""
+    """Mount, and respond to the kernel until SIGTERM."""
     source, directory = Path(sys.argv[1]), os.fsencode(sys.argv[2])
     channel = os.open("/dev/fuse", os.O_RDWR)
     options = f"fd={channel},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
@@ -56,28 +56,24 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     try:
         while True:
-            _answer(channel, disk, os.read(channel, 1024 * 1024))
+            _respond(channel, disk, os.read(channel, 1024 * 1024))
     finally:
         _libc.umount2(directory, _DETACH)
 
 
-def _answer(channel: int, disk: _Disk, request: bytes) -> None:
+def _respond(channel: int, disk: _Disk, request: bytes) -> None:
     _, opcode, unique, node, *_ = _HEAD.unpack_from(request)
-    if opcode in {_Opcode.FORGET, _Opcode.BATCH_FORGET, _Opcode.INTERRUPT}:  # nobody waits for an answer
+    if opcode in {_Opcode.FORGET, _Opcode.BATCH_FORGET, _Opcode.INTERRUPT}:  # without a response
         return
     try:
-        error, data = 0, disk.answer(opcode, node, request[_HEAD.size :])
+        error, data = 0, disk.respond(opcode, node, request[_HEAD.size :])
     except OSError as failure:
         error, data = -(failure.errno or errno.EIO), b""
     os.write(channel, struct.pack("=IiQ", 16 + len(data), error, unique) + data)
 
 
 class _Disk:
-    """Answers requests.
-
-    Args:
-        source: the file.
-    """
+    """Responds to requests for the file."""
 
     def __init__(self, source: Path) -> None:
         self._name = os.fsencode(source.name)
@@ -86,11 +82,11 @@ class _Disk:
         self._delay_seconds = 0.0
 
     def slow_down(self) -> None:
-        """Take time from now on."""
+        """Delay reads from now on."""
         self._delay_seconds = DELAY_SECONDS
 
-    def answer(self, opcode: int, node: int, body: bytes) -> bytes:
-        """Give the answer to a request, or raise what is the matter."""
+    def respond(self, opcode: int, node: int, body: bytes) -> bytes:
+        """Return the response to a request; raises OSError."""
         match opcode:
             case _Opcode.INIT:
                 return struct.pack("=IIIIHHIIHHI28x", 7, 31, _MAX_READAHEAD, 0, 8, 8, 4096, 1, 0, 0, 0)

@@ -1,8 +1,8 @@
-"""Whether memory grows: an hour's worth of requests, ``python -m bench.soak``.
+"""Memory growth over many requests: ``python -m bench.soak``.
 
-Ranges at random, and infra-envs that nobody has asked for, in equal parts of both; after each part the memory
-of the process is read. Before that, caches are filled: with more infra-envs than are remembered at once, and
-more bytes than ``SNAPSHOT_CACHE_BYTES`` allows. The verdict is the slope of a line through what was read.
+Random ranges and new infra-envs in equal parts; after each part the memory of the process is measured.
+Before, caches are filled with more infra-envs than they hold, and more bytes than ``SNAPSHOT_CACHE_BYTES``
+allows. The verdict is the slope of a line through the measurements.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ import json
 import random
 import statistics
 import tempfile
-import uuid
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from bench import machine
-from bench.first_requests import ask, connect, start_with_upstream
-from bench.replay import learn, pipelined, replay, request
+from bench.first_requests import connect, request_new_infra_env, start_upstream, upstream_environment
+from bench.replay import pipelined, prepare, replay, request
 from bench.report import lines
 from bench.results import Document, Target
-from bench.servers import SERVICE, end_on_sigterm, image_path
+from bench.servers import SERVICE, stop_on_sigterm
 from bench.stage import Effort, Stage
 from bench.study import Figure
 
@@ -38,8 +37,8 @@ _CONNECTIONS = 16
 _CACHE_BYTES = 32 * _MIB
 
 
-class ReadMode(TypedDict):
-    """What had been asked for, and the memory then."""
+class MemoryReading(TypedDict):
+    """The requests so far, and the memory then."""
 
     ranges: int
     infra_envs: int
@@ -47,7 +46,7 @@ class ReadMode(TypedDict):
 
 
 def main() -> None:
-    """Run it, and print what was read and the verdict."""
+    """Measure, and print the readings and the verdict."""
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
     add = parser.add_argument
     add("--ranges", type=int, default=1_000_000, help="of 64 KiB (%(default)s)")
@@ -58,57 +57,42 @@ def main() -> None:
     add("--megabytes", type=int, default=970, help="size of the base image, in MiB (%(default)s)")
     add("--json", type=Path, metavar="FILE", help="write everything that was read")
     options = parser.parse_args()
-    end_on_sigterm()
+    stop_on_sigterm()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-soak-")))
         stage = Stage(Effort(megabytes=options.megabytes), directory, stack)
         described = machine.describe(directory)
         readings = []
-        service, _ = start_with_upstream(
-            stack, stage, options.config_kib, {"SNAPSHOT_CACHE_BYTES": str(_CACHE_BYTES)}
-        )
-        new_infra_envs(service, stage.image, options.warm_up)
+        upstream = start_upstream(stack, stage, options.config_kib)
+        environment = {**upstream_environment(upstream), "SNAPSHOT_CACHE_BYTES": str(_CACHE_BYTES)}
+        service = stage.start_service(stack, environment)
+        request_new_infra_envs(service, stage.image, options.warm_up)
         for reading in soak(service, stage.image, options.ranges, options.infra_envs, options.parts):
             print(json.dumps(reading), flush=True)
             readings.append(reading)
     findings = [figure.of("soak") for figure in verdict(readings)]
-    print("\n".join(lines(Document(machine=described, races=[], findings=findings))))
+    print("\n".join(lines(Document(machine=described, comparisons=[], findings=findings))))
     if options.json:
         options.json.write_text(
             json.dumps({"machine": described, "readings": readings, "findings": findings})
         )
 
 
-def soak(service: Server, image: Path, ranges: int, infra_envs: int, parts: int) -> Iterator[ReadMode]:
-    """Ask for ranges and infra-envs in equal parts.
-
-    Args:
-        service: whom.
-        image: the base image.
-        ranges: in all.
-        infra_envs: same.
-        parts: after each of which memory is read.
-    """
+def soak(service: Server, image: Path, ranges: int, infra_envs: int, parts: int) -> Iterator[MemoryReading]:
+    """Request ranges and new infra-envs in equal parts, and yield the memory after each part."""
     script = _script(service)
-    asked = {"ranges": 0, "infra_envs": 0}
+    sent = {"ranges": 0, "infra_envs": 0}
     for part in range(1, parts + 1):
-        wanted = ranges * part // parts - asked["ranges"]
-        if wanted > 0:
-            asked["ranges"] += replay(service.urls["http"], [script] * _CONNECTIONS, most=wanted).requests
-        asked["infra_envs"] += new_infra_envs(service, image, infra_envs // parts)
+        count = ranges * part // parts - sent["ranges"]
+        if count > 0:
+            sent["ranges"] += replay(service.urls["http"], [script] * _CONNECTIONS, most=count).requests
+        sent["infra_envs"] += request_new_infra_envs(service, image, infra_envs // parts)
         memory = service.memory_bytes() or 0
-        yield ReadMode(ranges=asked["ranges"], infra_envs=asked["infra_envs"], memory_mib=memory / _MIB)
+        yield MemoryReading(ranges=sent["ranges"], infra_envs=sent["infra_envs"], memory_mib=memory / _MIB)
 
 
-def verdict(readings: Sequence[ReadMode]) -> Iterator[Figure]:
-    """Say what memory did.
-
-    Args:
-        readings: in order.
-
-    Returns:
-        memory, its growth from the first to the last reading, and the slope between them.
-    """
+def verdict(readings: Sequence[MemoryReading]) -> Iterator[Figure]:
+    """Return memory, its growth from the first to the last reading, and the slope of a line through them."""
     memory = [reading["memory_mib"] for reading in readings]
     hundredth = [reading["ranges"] / 100_000 for reading in readings]
     slope = statistics.linear_regression(hundredth, memory).slope
@@ -120,19 +104,19 @@ def verdict(readings: Sequence[ReadMode]) -> Iterator[Figure]:
 
 
 def _script(service: Server) -> Sequence[Exchange]:
-    """Ranges all over the image, eight together."""
+    """Return random ranges of the image, eight together."""
     url, size_bytes = service.urls["http"], service.size_bytes("http")
     chance = random.Random(1)  # noqa: S311 - no secret
     firsts = [chance.randrange(size_bytes // _RANGE_BYTES) * _RANGE_BYTES for _ in range(512)]
-    learnt = learn(url, [request(url, first=first, length=_RANGE_BYTES) for first in firsts])
-    return [pipelined(learnt[number : number + 8]) for number in range(0, len(learnt), 8)]
+    prepared = prepare(url, [request(url, first=first, length=_RANGE_BYTES) for first in firsts])
+    return [pipelined(prepared[number : number + 8]) for number in range(0, len(prepared), 8)]
 
 
-def new_infra_envs(service: Server, image: Path, count: int) -> int:
-    """Ask for images of infra-envs that nobody has asked for; so many come back."""
+def request_new_infra_envs(service: Server, image: Path, count: int) -> int:
+    """Request images of `count` new infra-envs, and return the number."""
     with closing(connect(service.urls["http"])) as client:
         for _ in range(count):
-            ask(client, f"/{image_path(image, str(uuid.uuid4()))}", {"Range": "bytes=0-65535"})
+            request_new_infra_env(client, image)
     return count
 
 

@@ -1,4 +1,4 @@
-"""Where scenarios run: the effort, the base images and the servers, made when first asked for."""
+"""The stage of a run: effort, base images and servers, made when first needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from bench import base_images
-from bench.servers import NGINX, OPEN_FILES, SERVICE, Server, start_nginx, start_service
+from bench.servers import CHECKOUT, NGINX, OPEN_FILES, SERVICE, Server, start_nginx, start_service
 from image_service.standalone.certificates import prepare_certificates
 
 if TYPE_CHECKING:
@@ -23,16 +23,16 @@ _MANY_CLIENTS = {"MAX_CONNECTIONS": str(OPEN_FILES - 1000), "MAX_CONCURRENT_REQU
 
 @attrs.frozen
 class Effort:
-    """How much is measured.
+    """The effort of a run.
 
     Args:
         rounds: of each comparison.
         seconds: of a round and server.
         megabytes: MiB of the base image.
-        infra_envs: whose first requests are timed.
-        readers: slow ones, fewer and more.
-        reader_seconds: for which these read.
-        sparse_gibibytes: of two base images with nothing in them.
+        infra_envs: number of first requests.
+        readers: two numbers of slow readers.
+        reader_seconds: how long these read.
+        sparse_gibibytes: of two base images that are holes.
     """
 
     rounds: int = 5
@@ -53,18 +53,36 @@ QUICK = Effort(
     reader_seconds=2,
     sparse_gibibytes=(1, 2),
 )
-"""Shows that everything runs, and nothing else."""
+"""Shows that everything runs; the figures mean nothing."""
+
+
+@attrs.frozen
+class Selection:
+    """The servers to measure.
+
+    Args:
+        names: empty: all.
+        peers: other servers, which run already.
+        checkouts: of this service, by name; each is started as a peer.
+    """
+
+    names: frozenset[str] = frozenset()
+    peers: tuple[Server, ...] = ()
+    checkouts: Mapping[str, Path] = attrs.field(factory=dict)
+
+    def includes(self, name: str) -> bool:
+        """Return True if a server is to be measured."""
+        return not self.names or name in self.names
 
 
 class Stage:
-    """Where scenarios run.
+    """The stage of a run.
 
     Args:
         effort: how much is measured.
         directory: for images, data, configurations and logs.
-        stack: ends what is started.
-        peers: other servers, which run already.
-        names: of the servers to measure; empty: all.
+        stack: stops the servers.
+        selection: the servers to measure.
     """
 
     def __init__(
@@ -72,14 +90,12 @@ class Stage:
         effort: Effort,
         directory: Path,
         stack: ExitStack,
-        peers: tuple[Server, ...] = (),
-        names: frozenset[str] = frozenset(),
+        selection: Selection | None = None,
     ) -> None:
         self.effort = effort
         self.directory = directory
         self._stack = stack
-        self._peers = peers
-        self._names = names
+        self._selection = selection or Selection()
 
     @cached_property
     def image(self) -> Path:
@@ -88,20 +104,45 @@ class Stage:
 
     @cached_property
     def certificate(self) -> Path:
-        """The certificate that all show, with its key."""
+        """The certificate of all servers, with its key."""
         return prepare_certificates(self.directory, datetime.now(UTC)).server_file
 
     @cached_property
     def servers(self) -> tuple[Server, ...]:
-        """Those that are compared, started once for all races."""
+        """The servers to compare, started once for all comparisons."""
         return self.start_servers(self._stack)
 
     def start_servers(self, stack: ExitStack) -> tuple[Server, ...]:
-        """Start this service and nginx, as far as they are wanted, and give them with the peers."""
-        started = [self.start_service(stack)] if self.wants(SERVICE) else []
-        if self.wants(NGINX):
+        """Start nginx and what `start_services` starts; return them and the peers that run already."""
+        started = self.start_services(stack)
+        if self._selection.includes(NGINX):
             started.append(start_nginx(stack, self.directory, self.image, self.certificate))
-        return (*started, *(peer for peer in self._peers if self.wants(peer.name)))
+        return (*started, *(peer for peer in self._selection.peers if self._selection.includes(peer.name)))
+
+    def start_services(
+        self, stack: ExitStack, environment: Mapping[str, str] | None = None, purpose: str = "compared"
+    ) -> list[Server]:
+        """Start the selected ones of this service and its peer checkouts, each with data of its own.
+
+        Args:
+            stack: stops them.
+            environment: more variables.
+            purpose: name of the directory for their data.
+        """
+        checkouts = {SERVICE: CHECKOUT, **self._selection.checkouts}
+        return [
+            start_service(
+                stack,
+                self.directory / purpose / name,
+                [self.image],
+                self.certificate,
+                {**_MANY_CLIENTS, **(environment or {})},
+                name=name,
+                checkout=checkout,
+            )
+            for name, checkout in checkouts.items()
+            if self._selection.includes(name)
+        ]
 
     def start_service(
         self,
@@ -110,16 +151,13 @@ class Stage:
         directory: Path | None = None,
         images: Sequence[Path] = (),
     ) -> Server:
-        """Start this service with its own defaults, but for the number of clients.
+        """Start this service with its defaults, except for the limits of clients.
 
         Args:
-            stack: ends it.
+            stack: stops it.
             environment: more variables.
-            directory: of its own; None: the one that all use that do not run at the same time.
+            directory: of its own; None: that of services which do not run at the same time.
             images: base images; empty: the one that all serve.
-
-        Returns:
-            the service, which answers.
         """
         return start_service(
             stack,
@@ -128,7 +166,3 @@ class Stage:
             self.certificate,
             {**_MANY_CLIENTS, **(environment or {})},
         )
-
-    def wants(self, name: str) -> bool:
-        """Whether a server is to be measured."""
-        return not self._names or name in self._names

@@ -1,4 +1,4 @@
-"""A study: figures of servers that are no race."""
+"""A study: figures of servers that are not a comparison in rounds."""
 
 from __future__ import annotations
 
@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Study:
-    """What is found out.
-
-    Args:
-        name: of the scenario.
-        run: finds it out.
-    """
+    """A scenario that yields figures."""
 
     name: str
     run: Callable[[Stage], Iterator[Figure]]
@@ -32,11 +27,11 @@ class Figure:
     """One figure of one server.
 
     Args:
-        server: whose.
-        what: was measured.
+        server: its name.
+        what: name of the figure.
         unit: of the values; empty for ratios and counts.
-        values: one for each time that it was measured.
-        target: what it is to be.
+        values: one for each measurement.
+        target: of the median.
     """
 
     server: str
@@ -46,7 +41,7 @@ class Figure:
     target: Target = attrs.field(factory=Target)
 
     def of(self, scenario: str) -> Finding:
-        """Give it as a scenario's finding."""
+        """Return it as a finding of a scenario."""
         return Finding(
             scenario=scenario,
             server=self.server,

@@ -1,4 +1,4 @@
-"""assisted-service for a bench, as small as can be: it says the same of any infra-env.
+"""A minimal assisted-service for the benchmark: every infra-env is the same.
 
 ``python -m bench.upstream PORT VERSION KIBIBYTES``: the port, the version of the base image, and the size of
 the Ignition config.
@@ -16,17 +16,17 @@ _HEAD_BYTES = 64 * 1024
 
 
 def main() -> None:
-    """Serve until a signal comes."""
+    """Serve until a signal."""
     port, version, kibibytes = sys.argv[1:]
     asyncio.run(serve(int(port), version, int(kibibytes) * 1024))
 
 
 async def serve(port: int, version: str, config_bytes: int) -> None:
-    """Listen on loopback, and answer on kept-alive connections."""
-    config = _answer(make_config(config_bytes))
-    infra_env = _answer(json.dumps({"openshift_version": version, "cpu_architecture": "x86_64"}).encode())
+    """Listen on loopback, and respond on kept-alive connections."""
+    config = _response(make_config(config_bytes))
+    infra_env = _response(json.dumps({"openshift_version": version, "cpu_architecture": "x86_64"}).encode())
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -35,12 +35,12 @@ async def serve(port: int, version: str, config_bytes: int) -> None:
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", port, limit=_HEAD_BYTES)
+    server = await asyncio.start_server(respond, "127.0.0.1", port, limit=_HEAD_BYTES)
     await server.serve_forever()
 
 
 def make_config(size_bytes: int) -> bytes:
-    """Make an Ignition config of a size, most of which is a file that compresses as poorly as base64 does."""
+    """Return an Ignition config of a size, most of it a file that compresses as poorly as base64."""
     empty = _config(b"")
     content = random.Random(1).randbytes(max(size_bytes - len(empty), 0) // 4 * 3)  # noqa: S311 - no secret
     return _config(content).ljust(size_bytes)
@@ -52,7 +52,7 @@ def _config(content: bytes) -> bytes:
     return json.dumps({"ignition": {"version": "3.2.0"}, "storage": {"files": [file]}}).encode()
 
 
-def _answer(body: bytes) -> bytes:
+def _response(body: bytes) -> bytes:
     fields = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     return fields.encode() + body
 

@@ -1,4 +1,4 @@
-"""wrk, which drives a server with as many requests as it answers."""
+"""wrk, which sends as many requests as a server responds to."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SUMMARY = re.compile(r"^SUMMARY ([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+)$", re.MULTI
 
 @attrs.frozen
 class Traffic:
-    """What was answered.
+    """The traffic of a measurement.
 
     Args:
-        requests: answered to their end.
-        bytes: received, with heads, and with answers that were under way at the end.
-        seconds: that it took.
+        requests: complete responses.
+        bytes: received, with heads and incomplete responses.
+        seconds: its length.
     """
 
     requests: int
@@ -39,21 +39,18 @@ def run_wrk(  # noqa: PLR0913 - what a range is has defaults
     file_bytes: int = 0,
     first_byte: int = 0,
 ) -> Traffic:
-    """Send requests on kept-alive connections, the next as soon as one is answered.
+    """Send requests on kept-alive connections, each when the last response is complete.
 
     Args:
         url: of the image.
-        connections: at a time.
+        connections: their number.
         seconds: how long.
         range_bytes: of each range, at random multiples of it; None: the whole image.
         file_bytes: size of the image; only ranges need it.
-        first_byte: of the part of the image that ranges are of.
-
-    Returns:
-        what was answered.
+        first_byte: ranges begin here or later.
 
     Raises:
-        SystemExit: a connection failed, or an answer was none of 2xx.
+        SystemExit: a connection failed, or a response was not 2xx.
     """
     command = [program("wrk"), "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "60s"]
     environment = {**os.environ, "FILE_BYTES": str(file_bytes), "FIRST_BYTE": str(first_byte)}

@@ -1,22 +1,7 @@
-"""Reserved ports for servers that need a port number before they listen."""
+"""Reserved ports for servers that need a port number before they listen; the benchmark needs them too."""
 
 from __future__ import annotations
 
-import socket
+from bench.ports import free_port
 
-_KEEPERS: list[socket.socket] = []
-"""What keeps the ports that were given out; until the end, for a server may be started again on its own."""
-
-
-def free_port() -> int:
-    """Reserve a free port and return its number.
-
-    The kernel gives the port to no other process while a socket holds it, and lets a server bind it beside
-    that socket, because both set SO_REUSEADDR and this one does not listen.
-    """
-    keeper = socket.socket()
-    keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    keeper.bind(("127.0.0.1", 0))
-    _KEEPERS.append(keeper)
-    port: int = keeper.getsockname()[1]
-    return port
+__all__ = ["free_port"]

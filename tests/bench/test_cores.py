@@ -1,4 +1,4 @@
-"""Control groups, as far as files can stand for them."""
+"""Control groups, represented by files."""
 
 from __future__ import annotations
 
@@ -50,5 +50,5 @@ def test_unwritable_control_groups_return_none(root: Path) -> None:
 
 
 def test_total_cpu_seconds_do_not_decrease() -> None:
-    earlier = cores.taken_seconds()
-    assert 0 < earlier <= cores.taken_seconds()
+    earlier = cores.total_cpu_seconds()
+    assert 0 < earlier <= cores.total_cpu_seconds()

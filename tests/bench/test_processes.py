@@ -1,4 +1,4 @@
-"""That what processes take can be read while others of them end."""
+"""CPU time and memory of processes, while some of them exit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ sys.stdin.read()
 
 @contextmanager
 def forked(child: str, parent: str = "") -> Iterator[int]:
-    """Run a process that has a child, until a line comes from one of them; its identifier is what comes."""
+    """Run a process with a child until one of them prints a line; yield the process id."""
     command = [sys.executable, "-c", FORKING.format(child=child, parent=parent)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -44,14 +44,14 @@ def child_of(pid: int) -> int:
 
 @pytest.mark.parametrize("read", READERS)
 def test_child_processes_count(read: Callable[[int], float]) -> None:
-    """This one has more to do than its parent."""
+    """The child uses more than its parent."""
     with forked(BUSY) as pid:
         of_child = read(child_of(pid))
         assert read(pid) > of_child > 0
 
 
 def test_zombie_child_has_no_memory() -> None:
-    """And nobody has asked for its status yet, so that it is still one."""
+    """Its status has not been read, so it is still a process."""
     with forked("os._exit(0)", "os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT); print(flush=True)") as pid:
         assert child_of(pid)
         assert processes.memory_bytes(pid) > 0

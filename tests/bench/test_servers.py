@@ -1,4 +1,4 @@
-"""That whoever runs the bench is told why a server does not start."""
+"""Errors of servers that do not start."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench import servers, wrk
+from bench.ports import free_port
 from bench.stage import QUICK, Stage
 from tests.acceptance.clients import needs_client
-from tests.ports import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ def log(tmp_path: Path) -> Path:
 def test_server_that_exits_is_reported_with_its_output(log: Path) -> None:
     with ExitStack() as stack, pytest.raises(SystemExit) as caught:
         servers.start(stack, [sys.executable, "-c", UNABLE], log, never)
-    assert str(caught.value).endswith("has ended with status 3 before it was up; one.log ends:\nno room\n")
+    assert str(caught.value).endswith("exited with status 3 before it was up; one.log ends:\nno room\n")
 
 
 def test_server_that_never_answers_is_reported_and_stopped(
