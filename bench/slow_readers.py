@@ -6,10 +6,13 @@ the bytes that it does not read stay with the server.
 
 from __future__ import annotations
 
+import math
 import resource
 import time
+from collections import Counter
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from bench import processes
 from bench.first_requests import connect, send_get
@@ -23,14 +26,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from bench.load import LoadTestProcess
     from bench.servers import Server
     from bench.stage import Stage
 
 READ_BYTES = 10 * 1024
 _MEMORY_TARGETS_MIB = {"http": 128, "https": 512}
 _JUDGED_READERS = 10_000
-_CONNECTS_PER_SECOND = {"http": 1_000, "https": 200}
-"""As fast as one process of Python connects and shakes hands."""
+_BATCH = 1_000
+"""Readers of one process; the next starts when these have connected."""
+_BATCH_SECONDS = {"http": 3, "https": 10}
 _NEW_CLIENT_INTERVAL_SECONDS = 0.1
 _KIB = 1024
 _MIB = _KIB * _KIB
@@ -51,27 +56,29 @@ def _study(server: Server, scheme: str, count: int, seconds: int, directory: Pat
     url = server.urls[scheme]
     _new_client_seconds(url)  # memory of the first request is not a cost of the readers
     idle, idle_sockets = server.memory_bytes(), processes.socket_bytes()
-    ramp_up = 2 + count / _CONNECTS_PER_SECOND[scheme]
-    total = ramp_up + seconds
-    options = (f"--clients={count}", f"--rate={READ_BYTES}B/s", f"--duration={total:.1f}s", "--timeout=60s")
     latencies = DurationHistogram()
-    with load_test(url, directory / "readers", "--profile=download", *options) as readers:
-        time.sleep(ramp_up)
+    with ExitStack() as stack:
+        readers = _start_readers(stack, url, count, seconds, directory)
         end = time.monotonic() + seconds - 1
         while time.monotonic() < end:
             latencies.record(_new_client_seconds(url))
             time.sleep(_NEW_CLIENT_INTERVAL_SECONDS)
         memory, sockets = server.memory_bytes(), processes.socket_bytes()
-        result = readers.read_report()
+        reports = [batch.read_report() for batch in readers]
     judged = server.name == SERVICE
     strict = judged and count >= _JUDGED_READERS
-    errors = result["counts"]["errors"]
-    stuck = errors.pop("timeout", 0) + errors.pop("unanswered", 0)
-    broken = sum(errors.values()) + result["counts"]["refusals"]
-    rate = result["counts"]["bytes"] / count / result["seconds"] / _KIB
+    errors = Counter({"timeout": 0})
+    for report in reports:
+        errors.update(report["counts"]["errors"])
+        errors["refused"] += report["counts"]["refusals"]
+    stuck = errors["timeout"] + errors["unanswered"]
+    broken = errors.total() - stuck
+    rates = [
+        report["counts"]["bytes"] / report["plan"]["clients"] / report["seconds"] / _KIB for report in reports
+    ]
     yield Figure(server.name, "refused or broken", "", [broken], _at_most(0, applies=judged))
     yield Figure(server.name, "without progress", "", [stuck], _at_most(0, applies=judged))
-    yield Figure(server.name, "read by each reader", "KiB/s", [rate])
+    yield Figure(server.name, "read by each reader", "KiB/s", rates)
     if memory is not None and idle is not None:
         target = _at_most(_MEMORY_TARGETS_MIB[scheme], applies=strict)
         yield Figure(server.name, "memory above idle (PSS)", "MiB", [(memory - idle) / _MIB], target)
@@ -80,6 +87,26 @@ def _study(server: Server, scheme: str, count: int, seconds: int, directory: Pat
         seconds * 1000 for seconds in (latencies.percentile(50), latencies.percentile(1), latencies.largest)
     ]
     yield Figure(server.name, "a new client's 64 KiB range", "ms", shown, _at_most(20, applies=strict))
+
+
+def _start_readers(
+    stack: ExitStack, url: str, count: int, seconds: int, directory: Path
+) -> list[LoadTestProcess]:
+    """Start readers that end together, `seconds` after the last have connected."""
+    readers = []
+    interval = _BATCH_SECONDS[urlsplit(url).scheme]
+    batches = math.ceil(count / _BATCH)
+    for number in range(batches):
+        options = (
+            f"--clients={min(_BATCH, count - number * _BATCH)}",
+            f"--duration={(batches - number) * interval + seconds}s",
+            f"--rate={READ_BYTES}B/s",
+            "--profile=download",
+            "--timeout=60s",
+        )
+        readers.append(stack.enter_context(load_test(url, directory / f"readers-{number}", *options)))
+        time.sleep(interval)
+    return readers
 
 
 def _new_client_seconds(url: str) -> float:

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
+from twisted.internet.error import ConnectingCancelledError
 from twisted.internet.task import LoopingCall
 
 from image_service.loadtest.client import LoadClient
@@ -126,4 +127,4 @@ class Run:
 
 
 def _trap_cancelled(failure: Failure) -> None:
-    failure.trap(CancelledError)
+    failure.trap(CancelledError, ConnectingCancelledError)
