@@ -49,11 +49,7 @@ def exit_on_signals() -> None:
     """Let SIGHUP and SIGTERM raise SystemExit, so that temporary files are removed."""
     for number in (signal.SIGHUP, signal.SIGTERM):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup has it ignored
-            signal.signal(number, _exit)
-
-
-def _exit(number: int, _frame: object) -> None:
-    sys.exit(STATUS_OF_SIGNALS + number)
+            signal.signal(number, lambda received, _: sys.exit(STATUS_OF_SIGNALS + received))
 
 
 @contextmanager

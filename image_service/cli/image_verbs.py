@@ -8,7 +8,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -29,7 +29,7 @@ from image_service.settings.settings import Settings
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from image_service.catalog.lifecycle.status import ImageStatus
     from image_service.images.base import BaseImage
@@ -173,21 +173,17 @@ class _DownloadProgress:
 
 
 def _rows(document: bytes) -> list[dict[str, str]]:
+    """Return what the table shows of each image, by column."""
+    rows = []
     try:
-        return [_row(image) for image in json.loads(document)["images"]]
+        for image in json.loads(document)["images"]:
+            done, total = int(image["bytes_done"]), int(image["bytes_total"] or 0)
+            share = f"{done * 100 // total}% of {total / _MIB:.1f} MiB" if total else f"{done / _MIB:.1f} MiB"
+            row = {column: str(image[column] or "") for column in _COLUMNS if column != "progress"}
+            rows.append({**row, "progress": share, "sha256": row["sha256"][:12]})
     except (ValueError, TypeError, KeyError, AttributeError):
         raise Unavailable("the response is not that of an image service") from None
-
-
-def _row(image: Mapping[str, Any]) -> dict[str, str]:
-    row = {column: str(image[column] or "") for column in _COLUMNS if column != "progress"}
-    done, total = image["bytes_done"], image["bytes_total"]
-    share = (
-        f"{int(done) * 100 // int(total)}% of {int(total) / _MIB:.1f} MiB"
-        if total
-        else f"{int(done) / _MIB:.1f} MiB"
-    )
-    return {**row, "progress": share, "sha256": row["sha256"][:12]}
+    return rows
 
 
 VERBS = {"list": run_list, "verify": run_verify, "fetch": run_fetch, "remove": run_remove}

@@ -111,25 +111,15 @@ def _write_extent(extent: Extent, target: int) -> Iterator[int]:
 
 
 def _write_chunk(chunk: Extent, target: int) -> int:
-    if isinstance(chunk, FileExtent):
-        return _copy(chunk, target)
-    _write_all(chunk.data if isinstance(chunk, Literal) else bytes(chunk.length), target)
-    return chunk.length
-
-
-def _copy(chunk: FileExtent, target: int) -> int:
-    """Write at least one byte of a chunk."""
+    """Write at least one byte of a chunk; return how many."""
+    if not isinstance(chunk, FileExtent):
+        _write_all(chunk.data if isinstance(chunk, Literal) else bytes(chunk.length), target)
+        return chunk.length
     # Not all file systems and targets support it; a real error shows below.
     with suppress(OSError), chunk.file.hold(chunk.offset, chunk.length):
         copied = os.copy_file_range(chunk.file.descriptor, target, chunk.length, chunk.offset)
         if copied:
             return copied
-    data = _read(chunk)
-    _write_all(data, target)
-    return len(data)
-
-
-def _read(chunk: FileExtent) -> bytes:
     where = f"{chunk.file.path} at offset {chunk.offset}"
     try:
         data = chunk.file.read_at(chunk.offset, chunk.length)
@@ -137,7 +127,8 @@ def _read(chunk: FileExtent) -> bytes:
         raise BaseImageError(f"{where}: {error.strerror}") from None
     if not data:
         raise BaseImageError(f"{where}: the file became shorter than its {chunk.file.size} bytes")
-    return data
+    _write_all(data, target)
+    return len(data)
 
 
 def _write_all(data: bytes, target: int) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from image_service.coreos.stream_mirror import PublishedRelease
     from image_service.images.base import BaseImage
     from image_service.images.reference import StreamRef
-    from image_service.streams.release_preparer import MirroredFile, MirroredRelease
+    from image_service.streams.release_preparer import MirroredRelease
     from image_service.streams.streams import StreamRelease
 
 RETRY_AFTER_SECONDS = 10
@@ -226,7 +226,15 @@ class Mirror:
 def _find_file(mirrored: MirroredRelease, name: str) -> BootImage:
     for file in mirrored.files:
         if file.name == name:
-            return _range(mirrored.base, file, is_iso=file is mirrored.iso)
+            base = mirrored.base
+            return BootImage(
+                extents=ExtentMap((FileExtent(base.file, file.offset, file.length),)),
+                etag=make_etag(f"{base.sha256} {file.offset} {file.length}", ()),
+                modified=base.layout.created,
+                file_name=file.name,
+                is_iso=file is mirrored.iso,
+                is_public=True,
+            )
     for file in mirrored.files:
         if file.name + SIGNATURE_SUFFIX == name:
             if file.signature is None:
@@ -234,17 +242,6 @@ def _find_file(mirrored: MirroredRelease, name: str) -> BootImage:
             return _literal(file.signature, "signature", name, SIGNATURE)
     names = ", ".join(file.name for file in mirrored.files)
     raise NotFound(f"the release has no such file; it has {names}")
-
-
-def _range(base: BaseImage, file: MirroredFile, *, is_iso: bool) -> BootImage:
-    return BootImage(
-        extents=ExtentMap((FileExtent(base.file, file.offset, file.length),)),
-        etag=make_etag(f"{base.sha256} {file.offset} {file.length}", ()),
-        modified=base.layout.created,
-        file_name=file.name,
-        is_iso=is_iso,
-        is_public=True,
-    )
 
 
 def _literal(content: bytes, kind: str, file_name: str, content_type: str) -> BootImage:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
@@ -88,7 +88,10 @@ def load_state(path: Path, source: StreamSource) -> StreamState:
     try:
         members = json.loads(path.read_bytes())
         documents = tuple(_valid_documents(members.pop("documents"), source))
-        _check_types(members)
+        texts = (members["source"], *members["aliases"].values())
+        validators = (members["etag"], members["last_modified"])
+        if not all(isinstance(text, str) for text in (*texts, *filter(None, validators))):
+            return StreamState()
         return StreamState(documents=documents, **members)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return StreamState()
@@ -144,13 +147,6 @@ def _valid_documents(documents: list[object], source: StreamSource) -> Iterator[
             parsed = parse_stream(json.dumps(document).encode())
             select_releases(parsed, source.architectures)
             yield parsed
-
-
-def _check_types(members: dict[str, Any]) -> None:
-    texts = (members["source"], *members["aliases"].values())
-    validators = (members["etag"], members["last_modified"])
-    if not all(isinstance(text, str) for text in (*texts, *filter(None, validators))):
-        raise TypeError
 
 
 def _digest(url: str) -> str:

@@ -68,7 +68,8 @@ class PartialFile:
         self._state_path = state_path(path)
         self._source = hashlib.sha256(url.encode()).hexdigest()
         state = _load_state(self._state_path)
-        if state is None or state.source != self._source or _size(path) < state.length:
+        size = path.stat().st_size if path.exists() else -1
+        if state is None or state.source != self._source or size < state.length:
             state = _ResumeState(self._source, OriginFile(), 0, complete=False)
         self.origin_file = state.origin_file
         self.length = state.length
@@ -138,10 +139,6 @@ class PartialFile:
 def state_path(partial: Path) -> Path:
     """Return the path of a partial file's state."""
     return partial.with_name(f"{partial.name}.json")
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else -1
 
 
 def _load_state(path: Path) -> _ResumeState | None:
