@@ -1,4 +1,4 @@
-"""What twistd calls: its options, and the service made of them."""
+"""The twistd plugin's options, and the service made of them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Options(usage.Options):
     settings: Settings
 
     def postOptions(self) -> None:
-        """Read the environment, and tell every fault of it before anything starts.
+        """Read the environment.
 
         Raises:
-            UsageError: it makes no configuration.
+            UsageError: it has faults; names all of them.
         """
         try:
             self.settings = Settings.from_environment(os.environ, standalone=bool(self["standalone"]))
@@ -38,14 +38,7 @@ class Options(usage.Options):
 
 
 def makeService(options: Options) -> Service:
-    """Make the service.
-
-    Args:
-        options: parsed.
-
-    Returns:
-        not yet started.
-    """
+    """Return the service, not yet started: a supervisor if there is more than one worker."""
     from twisted.internet import reactor  # noqa: PLC0415, TID251 - here and nowhere else
 
     kind = Supervisor if options.settings.process.workers > 1 else ImageService

@@ -1,4 +1,4 @@
-"""What is made of files, and made anew once they have changed: certificates do while the service runs."""
+"""Objects made of files, and made again when those change: certificates do while the service runs."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _State: TypeAlias = "tuple[tuple[int, ...] | None, ...]"
 
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 
 
 class Reloaded(Generic[T]):
-    """Keeps what the files make, and looks after them when it is asked for, at most once a second.
+    """Caches what the files make; on a call of ``get``, at most once a second, it checks them for changes.
 
-    Files that make nothing, because somebody is in the middle of replacing them or has made a mistake, leave
-    what was made before in force. They are tried again each time, and complained of once. Several threads may
-    ask for it: at worst two of them make the same.
+    If changed files cannot be used, because they are being replaced or are wrong, the previous version stays.
+    They are then tried again at each check, and one error is logged. ``get`` may be called by several
+    threads: at worst two of them reload.
 
     Args:
-        files: what it is made of. Links are followed, so that a change of a link counts.
-        make: makes it; raises ConfigurationError where the files are no good.
+        files: links are followed, so that a change of a link is a change.
+        make: makes the object; raises ConfigurationError if the files cannot be used.
         seconds: the clock.
 
     Raises:
-        ConfigurationError: the files are no good at the start.
+        ConfigurationError: the files cannot be used at the start.
     """
 
     _log = Logger()
@@ -44,47 +44,41 @@ class Reloaded(Generic[T]):
         self._files = files
         self._make = make
         self._seconds = seconds
-        self._looked_at = seconds()
-        self._state = self._look()
+        self._checked_at = seconds()
+        self._state = self._read_state()
         self._made = make()
         self._fault = ""
 
     def get(self) -> T:
-        """Give what the files make, or made when they last were any good."""
+        """Return what the files make, or made when they could last be used."""
         now = self._seconds()
-        if now - self._looked_at >= LOOK_SECONDS:
-            self._looked_at = now
-            self._renew()
+        if now - self._checked_at >= CHECK_SECONDS:
+            self._checked_at = now
+            self._reload_if_changed()
         return self._made
 
-    def _renew(self) -> None:
-        state = self._look()  # before the files are read: what changes meanwhile is seen the next time
+    def _reload_if_changed(self) -> None:
+        state = self._read_state()  # before the files are read: a change meanwhile is seen at the next check
         if state == self._state:
             self._fault = ""
             return
+        names = ", ".join(map(str, self._files))
         try:
             self._made = self._make()
         except ConfigurationError as error:
-            self._complain(error.detail)
+            if error.detail != self._fault:
+                self._fault = error.detail
+                self._log.error("{fault}; keeping the previous version", fault=error.detail, files=names)
         else:
             self._state, self._fault = state, ""
-            self._log.info("read anew: {files}", files=self._names)
+            self._log.info("reloaded {files}", files=names)
 
-    def _complain(self, fault: str) -> None:
-        if fault != self._fault:
-            self._fault = fault
-            self._log.error("{fault}; what was read before stays in force", fault=fault, files=self._names)
-
-    def _look(self) -> _State:
+    def _read_state(self) -> _State:
         return tuple(map(_state_of, self._files))
-
-    @property
-    def _names(self) -> str:
-        return ", ".join(map(str, self._files))
 
 
 def _state_of(file: Path) -> tuple[int, ...] | None:
-    """What differs once a file has other content; None: it is not there."""
+    """What changes with a file's content; None: there is no file."""
     try:
         found = os.stat(file)  # noqa: PTH116 - as quick as it can be
     except OSError:

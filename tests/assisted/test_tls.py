@@ -101,7 +101,7 @@ async def test_a_file_that_changes_counts_from_the_next_connection(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("image_service.files.reloaded.LOOK_SECONDS", 0)
+    monkeypatch.setattr("image_service.files.reloaded.CHECK_SECONDS", 0)
     others = trustme.CA()
     async with upstream(reactor, certificate=issue(others, tmp_path, "127.0.0.1")) as server:
         server.close = True  # each question has a connection of its own
@@ -143,7 +143,7 @@ async def test_only_who_connects_makes_a_context(
 def test_a_file_that_does_not_change_is_not_read_again(
     ca_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("image_service.files.reloaded.LOOK_SECONDS", 0)
+    monkeypatch.setattr("image_service.files.reloaded.CHECK_SECONDS", 0)
     policy = https_policy(ca_file)
     monkeypatch.setattr("image_service.assisted.tls._PEM", None)  # who reads now fails
     for _ in range(3):

@@ -265,7 +265,7 @@ def test_ca_file_adds_to_the_authorities_of_the_system(
 def test_changed_ca_file_is_used_by_the_next_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("image_service.files.reloaded.LOOK_SECONDS", 0)
+    monkeypatch.setattr("image_service.files.reloaded.CHECK_SECONDS", 0)
     first, second = (authority(tmp_path / name) for name in _made(tmp_path, "first", "second"))
     made = client(OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE=str(first.ca_file))
     with running(second.context) as origin:

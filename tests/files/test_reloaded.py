@@ -1,4 +1,4 @@
-"""Things made of files that change in every way in which files do."""
+"""Objects made of files, which change in every way in which files do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.logger import formatEvent, globalLogPublisher
 
 from image_service.errors import ConfigurationError
-from image_service.files.reloaded import LOOK_SECONDS, Reloaded
+from image_service.files.reloaded import CHECK_SECONDS, Reloaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @attrs.define
 class Pair:
-    """Two files that are any good when they hold the same; and what is made of them.
+    """Two files that can be used while they have the same content, and what is made of them.
 
     Args:
         directory: theirs.
-        made: how often something was made, or tried to be.
+        made: the number of attempts to make it.
         readable: whether this process may read them.
-        meanwhile: is done when they have been read.
+        meanwhile: is called when they have been read.
     """
 
     directory: Path
@@ -62,7 +62,7 @@ class Pair:
         return Reloaded(self.files, self.make, self.clock.seconds)
 
     def later(self) -> None:
-        self.clock.advance(LOOK_SECONDS)
+        self.clock.advance(CHECK_SECONDS)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def pair(tmp_path: Path) -> Pair:
 
 
 @pytest.fixture
-def told() -> Iterator[list[str]]:
+def logged() -> Iterator[list[str]]:
     lines: list[str] = []
 
     def observe(event: LogEvent) -> None:
@@ -84,27 +84,25 @@ def told() -> Iterator[list[str]]:
     globalLogPublisher.removeObserver(observe)  # type: ignore[arg-type] # same
 
 
-def test_what_has_not_changed_is_not_made_again(pair: Pair, told: list[str]) -> None:
+def test_unchanged_files_are_not_reloaded(pair: Pair, logged: list[str]) -> None:
     reloaded = pair.reloaded()
     for _ in range(10):
         assert reloaded.get() == "first"
         pair.later()
-    assert (pair.made, told) == (1, [])
+    assert (pair.made, logged) == (1, [])
 
 
-def test_a_change_is_seen_a_second_later(pair: Pair, told: list[str]) -> None:
+def test_change_is_reloaded_a_second_later(pair: Pair, logged: list[str]) -> None:
     reloaded = pair.reloaded()
     pair.write("second", "second")
-    pair.clock.advance(LOOK_SECONDS - 0.001)
+    pair.clock.advance(CHECK_SECONDS - 0.001)
     assert reloaded.get() == "first"
     pair.clock.advance(0.001)
     assert reloaded.get() == "second"
-    assert (pair.made, len(told)) == (2, 1)
+    assert (pair.made, len(logged)) == (2, 1)
 
 
-def test_files_are_looked_at_once_a_second_however_often_it_is_asked(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_checked_at_most_once_a_second(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     reloaded = pair.reloaded()
     looks: list[object] = []
     stat = os.stat
@@ -115,7 +113,7 @@ def test_files_are_looked_at_once_a_second_however_often_it_is_asked(
 
     monkeypatch.setattr("image_service.files.reloaded.os.stat", count)
     for _ in range(4000):
-        pair.clock.advance(LOOK_SECONDS / 1000)
+        pair.clock.advance(CHECK_SECONDS / 1000)
         reloaded.get()
     monkeypatch.undo()
     assert 3 <= len(looks) / len(pair.files) <= 4
@@ -161,7 +159,7 @@ def replace_with_the_same_date_and_size(pair: Pair) -> None:
         restore_with_an_old_date,
     ],
 )
-def test_every_change_counts(pair: Pair, change: Callable[[Pair], None]) -> None:
+def test_every_kind_of_change_is_reloaded(pair: Pair, change: Callable[[Pair], None]) -> None:
     for file in pair.files:
         os.utime(file, (0, 0))  # else a change within one tick of the kernel's clock would have the same date
     reloaded = pair.reloaded()
@@ -170,7 +168,7 @@ def test_every_change_counts(pair: Pair, change: Callable[[Pair], None]) -> None
     assert reloaded.get() == pair.files[0].read_text() != "first"
 
 
-def test_a_secret_of_kubernetes_is_followed(tmp_path: Path) -> None:
+def test_kubernetes_secret_is_reloaded_through_its_links(tmp_path: Path) -> None:
     """The files are links through ..data, which is a link to a directory, and replaced as a whole."""
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
@@ -187,33 +185,33 @@ def test_a_secret_of_kubernetes_is_followed(tmp_path: Path) -> None:
     assert reloaded.get() == "second"
 
 
-def test_in_the_middle_of_a_change_the_old_is_kept(pair: Pair, told: list[str]) -> None:
+def test_previous_version_is_kept_during_a_change(pair: Pair, logged: list[str]) -> None:
     reloaded = pair.reloaded()
     pair.write("second", "first")
     for _ in range(5):
         pair.later()
         assert reloaded.get() == "first"
-    assert told == ["no pair; what was read before stays in force"]
+    assert logged == ["no pair; keeping the previous version"]
     pair.write("second", "second")
     pair.later()
     assert reloaded.get() == "second"
-    assert len(told) == 2
+    assert len(logged) == 2
     pair.write("third", "second")
     pair.later()
     assert reloaded.get() == "second"
-    assert told[2:] == told[:1]  # anew, for it was well in between
+    assert logged[2:] == logged[:1]  # anew, for it was well in between
 
 
-def test_a_file_that_is_gone_leaves_the_old_in_force(pair: Pair, told: list[str]) -> None:
+def test_previous_version_is_kept_when_a_file_is_missing(pair: Pair, logged: list[str]) -> None:
     reloaded = pair.reloaded()
     pair.files[0].unlink()
     for _ in range(3):
         pair.later()
         assert reloaded.get() == "first"
-    assert told == ["not read: No such file or directory; what was read before stays in force"]
+    assert logged == ["not read: No such file or directory; keeping the previous version"]
 
 
-def test_what_was_broken_is_tried_again_without_a_visible_change(pair: Pair, told: list[str]) -> None:
+def test_unreadable_file_is_retried_without_a_visible_change(pair: Pair, logged: list[str]) -> None:
     """A file that may be read again looks as it did before."""
     reloaded = pair.reloaded()
     pair.write("second", "second")
@@ -224,10 +222,10 @@ def test_what_was_broken_is_tried_again_without_a_visible_change(pair: Pair, tol
     pair.readable = True
     pair.later()
     assert reloaded.get() == "second"
-    assert len(told) == 2
+    assert len(logged) == 2
 
 
-def test_back_to_what_was_there_is_no_fault(pair: Pair, told: list[str]) -> None:
+def test_return_to_the_previous_files_is_no_fault(pair: Pair, logged: list[str]) -> None:
     reloaded = pair.reloaded()
     aside = pair.directory / "aside"
     pair.files[0].rename(aside)
@@ -240,16 +238,16 @@ def test_back_to_what_was_there_is_no_fault(pair: Pair, told: list[str]) -> None
     pair.files[0].rename(aside)
     pair.later()
     assert reloaded.get() == "first"
-    assert len(told) == 2  # once for each time
+    assert len(logged) == 2  # once for each time
 
 
-def test_files_that_are_no_good_at_the_start_are_refused(pair: Pair) -> None:
+def test_unusable_files_at_the_start_are_refused(pair: Pair) -> None:
     pair.write("one", "other")
     with pytest.raises(ConfigurationError, match="no pair"):
         pair.reloaded()
 
 
-def test_a_change_while_the_files_are_read_is_seen_the_next_time(pair: Pair) -> None:
+def test_change_during_a_reload_is_seen_at_the_next_check(pair: Pair) -> None:
     reloaded = pair.reloaded()
     pair.write("second", "second")
     pair.meanwhile = lambda: pair.write("third as well", "third as well")

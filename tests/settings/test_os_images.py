@@ -25,7 +25,7 @@ def faults(text: str) -> list[str]:
     return list(refusal.value.args)
 
 
-def test_reads_an_entry() -> None:
+def test_entry_is_parsed_and_its_url_not_shown() -> None:
     (image,) = parse_os_images(json.dumps([{**ENTRY, "sha512": 1, "anything": None}]))
     assert (image.version, image.cpu_architecture, image.image_type) == ("9.6.1-0", "x86_64", "full-iso")
     assert image.openshift_versions == ("4.19",)
@@ -35,18 +35,18 @@ def test_reads_an_entry() -> None:
     assert "top-secret" not in repr(image)
 
 
-def test_knows_types_that_are_kinds() -> None:
+def test_types_are_kinds_of_iso() -> None:
     assert {Kind(name) for name in TYPES} == {Kind.FULL_ISO, Kind.DISCONNECTED_ISO}
 
 
 @pytest.mark.parametrize("url", ["file:///a%20b/c.iso", "file://localhost/a%20b/c.iso"])
-def test_unescapes_a_file_url(url: str) -> None:
+def test_file_url_is_unescaped(url: str) -> None:
     (image,) = parse_os_images(json.dumps([{**ENTRY, "url": url}]))
     assert image.local_path == Path("/a b/c.iso")
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected"),
     [
         ("", "must be JSON: Expecting value"),
         ("{}", "must be a JSON list with at least one entry"),
@@ -54,20 +54,20 @@ def test_unescapes_a_file_url(url: str) -> None:
         ('["x"]', "entry 0: must be an object"),
     ],
 )
-def test_refuses_what_is_no_list_of_objects(text: str, says: str) -> None:
-    (told,) = faults(text)
-    assert told.startswith(says)
+def test_text_that_is_no_list_of_objects_is_refused(text: str, expected: str) -> None:
+    (fault,) = faults(text)
+    assert fault.startswith(expected)
 
 
 @pytest.mark.parametrize("name", list(ENTRY))
-def test_requires_each_member(name: str) -> None:
+def test_missing_member_is_refused(name: str) -> None:
     without = {key: value for key, value in ENTRY.items() if key != name}
-    (told,) = faults(json.dumps([ENTRY, without]))
-    assert told.startswith(f"entry 1: {name} is missing; it must be ")
+    (fault,) = faults(json.dumps([ENTRY, without]))
+    assert fault.startswith(f"entry 1: {name} is missing; it must be ")
 
     for wrong in (None, 4.19, "", ["x"]):
-        (told,) = faults(json.dumps([{**ENTRY, name: wrong}]))
-        assert told.startswith(f"entry 0: {name} must be ")
+        (fault,) = faults(json.dumps([{**ENTRY, name: wrong}]))
+        assert fault.startswith(f"entry 0: {name} must be ")
 
 
 @pytest.mark.parametrize(
@@ -104,15 +104,15 @@ def test_requires_each_member(name: str) -> None:
         ),
     ],
 )
-def test_refuses(name: str, wrong: object) -> None:
-    (told,) = faults(json.dumps([{**ENTRY, name: wrong}]))
-    assert told.startswith(f"entry 0: {name} must be ")
-    assert "pw" not in told
+def test_malformed_member_is_refused(name: str, wrong: object) -> None:
+    (fault,) = faults(json.dumps([{**ENTRY, name: wrong}]))
+    assert fault.startswith(f"entry 0: {name} must be ")
+    assert "pw" not in fault
 
 
-def test_tells_every_fault_of_every_entry() -> None:
-    told = faults(json.dumps([{**ENTRY, "version": "", "url": ""}, ENTRY, 7, {**ENTRY, "type": "x"}]))
-    assert [line.split(" must")[0] for line in told] == [
+def test_all_faults_of_all_entries_are_reported() -> None:
+    found = faults(json.dumps([{**ENTRY, "version": "", "url": ""}, ENTRY, 7, {**ENTRY, "type": "x"}]))
+    assert [line.split(" must")[0] for line in found] == [
         "entry 0: url",
         "entry 0: version",
         "entry 2:",
@@ -120,14 +120,14 @@ def test_tells_every_fault_of_every_entry() -> None:
     ]
 
 
-def test_merges_entries_of_one_image() -> None:
+def test_entries_of_one_image_are_merged() -> None:
     versions = ["4.9", "4.18.0-ec.3", "4.18", "4.18.0-rc.1", "4.18.0-ec.10"]
     images = parse_os_images(json.dumps([{**ENTRY, "openshift_version": version} for version in versions]))
     (image,) = images
     assert image.openshift_versions == ("4.18", "4.18.0-rc.1", "4.18.0-ec.10", "4.18.0-ec.3", "4.9")
 
 
-def test_keeps_other_architectures_types_and_builds_apart() -> None:
+def test_other_architecture_type_or_build_is_another_image() -> None:
     others = [{"cpu_architecture": "aarch64"}, {"type": "disconnected-iso"}, {"version": "9.6.2-0"}, {}]
     images = parse_os_images(
         json.dumps([{**ENTRY, **other, "url": f"http://h/{i}"} for i, other in enumerate(others)])
@@ -136,12 +136,12 @@ def test_keeps_other_architectures_types_and_builds_apart() -> None:
     assert [image.url for image in images] == [f"http://h/{i}" for i in range(4)]
 
 
-def test_refuses_two_urls_for_one_image() -> None:
-    (told,) = faults(
+def test_two_urls_for_one_image_are_refused() -> None:
+    (fault,) = faults(
         json.dumps([ENTRY, {**ENTRY, "url": "http://elsewhere/x"}, {**ENTRY, "type": "full-iso"}])
     )
     assert (
-        told
+        fault
         == "entries of rhcos-full-iso-9.6.1-0-x86_64.iso have 2 different urls; one image must have one url"
     )
 
@@ -160,32 +160,32 @@ def test_refuses_two_urls_for_one_image() -> None:
         ("4.18-multi.x", "4.18"),
     ],
 )
-def test_orders_versions(lower: str, higher: str) -> None:
+def test_precedence_orders_versions(lower: str, higher: str) -> None:
     assert precedence(lower) < precedence(higher)
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.integers(0, 30))))
-def test_orders_releases_by_number(releases: list[tuple[int, int, int]]) -> None:
+def test_precedence_orders_releases_by_number(releases: list[tuple[int, int, int]]) -> None:
     texts = [".".join(map(str, release)) for release in releases]
     assert sorted(texts, key=precedence) == [".".join(map(str, release)) for release in sorted(releases)]
 
 
 @given(st.lists(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True)))
-def test_orders_any_versions(texts: list[str]) -> None:
+def test_precedence_orders_any_texts(texts: list[str]) -> None:
     ordered = sorted(texts, key=precedence)
     assert sorted(ordered) == sorted(texts)
     backwards = texts[::-1]
     assert sorted(backwards, key=precedence) == ordered
 
 
-def test_takes_a_digest_of_any_entry_of_an_image() -> None:
+def test_digest_of_any_entry_is_the_image_s() -> None:
     entries = [ENTRY, {**ENTRY, "openshift_version": "4.18", "sha256": "AB" * 32}]
     (image,) = parse_os_images(json.dumps(entries))
     assert image.sha256 == "ab" * 32
     assert parse_os_images(json.dumps([ENTRY]))[0].sha256 is None
 
 
-def test_refuses_two_digests_of_one_image() -> None:
+def test_two_digests_of_one_image_are_refused() -> None:
     entries = [{**ENTRY, "sha256": digit * 64} for digit in "ab"]
     with pytest.raises(
         ValueError, match=r"have 2 different sha256s; one image must have one sha256"
@@ -195,6 +195,6 @@ def test_refuses_two_digests_of_one_image() -> None:
 
 
 @pytest.mark.parametrize("digest", ["", "ab", "xy" * 32, "ab" * 33, 1, None])
-def test_refuses_what_is_no_digest(digest: object) -> None:
+def test_malformed_digest_is_refused(digest: object) -> None:
     with pytest.raises(ValueError, match="entry 0: sha256 must be 64 hexadecimal digits, or absent"):
         parse_os_images(json.dumps([{**ENTRY, "sha256": digest}]))

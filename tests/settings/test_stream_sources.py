@@ -20,31 +20,31 @@ def faults(*entries: object) -> list[str]:
     return list(refusal.value.args)
 
 
-def test_reads_an_entry() -> None:
+def test_entry_is_parsed_and_its_url_not_shown() -> None:
     (source,) = parse_coreos_streams(json.dumps([{**ENTRY, "unknown": None}]))
     assert source == StreamSource("stable", str(ENTRY["url"]), ("x86_64", "aarch64"), 3)
     assert "top-secret" not in repr(source)
 
 
-def test_two_releases_stay_where_nothing_is_said() -> None:
+def test_two_releases_are_kept_by_default() -> None:
     entry = {name: value for name, value in ENTRY.items() if name != "keep"}
     (source,) = parse_coreos_streams(json.dumps([entry]))
     assert source.keep == 2
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", '"x"'])
-def test_refuses_what_is_no_list(text: str) -> None:
+def test_text_that_is_no_list_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^must be a JSON list with at least one entry$"):
         parse_coreos_streams(text)
 
 
-def test_refuses_what_is_no_json() -> None:
+def test_malformed_json_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^must be JSON: "):
         parse_coreos_streams("[")
 
 
 @pytest.mark.parametrize(
-    ("member", "value", "says"),
+    ("member", "value", "expected"),
     [
         ("stream", None, "stream must be at most 100"),
         ("stream", "a/b", "stream must be at most 100"),
@@ -62,15 +62,15 @@ def test_refuses_what_is_no_json() -> None:
         ("keep", "2", "keep must be a whole number"),
     ],
 )
-def test_names_entry_and_member_and_no_url(member: str, value: object, says: str) -> None:
-    (told,) = faults(ENTRY, {**ENTRY, "stream": "next", member: value})
-    assert told.startswith(f"entry 1: {says}")
-    assert "top-secret" not in told
+def test_fault_names_entry_and_member_but_no_url(member: str, value: object, expected: str) -> None:
+    (fault,) = faults(ENTRY, {**ENTRY, "stream": "next", member: value})
+    assert fault.startswith(f"entry 1: {expected}")
+    assert "top-secret" not in fault
 
 
-def test_tells_all_faults_at_once() -> None:
+def test_all_faults_are_reported_at_once() -> None:
     assert len(faults({}, 1, {**ENTRY, "keep": 0})) == 5
 
 
-def test_a_stream_is_there_once() -> None:
+def test_duplicate_stream_is_refused() -> None:
     assert faults(ENTRY, ENTRY) == ["2 entries have the stream stable"]

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from twisted.internet.task import Clock
 
 from image_service.errors import ConfigurationError
-from image_service.files.reloaded import LOOK_SECONDS
+from image_service.files.reloaded import CHECK_SECONDS
 from image_service.transport.tls import ServerCertificate
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.transport.client import request
@@ -58,7 +58,7 @@ class Shown:
         write(self.directory, key, chain)
 
     def pass_time(self) -> None:
-        self.clock.advance(LOOK_SECONDS)
+        self.clock.advance(CHECK_SECONDS)
 
     async def connect(self, session: ssl.SSLSession | None = None) -> tuple[Client, int]:
         """A client with TLS, and the serial number of the certificate that it was shown."""

@@ -1,4 +1,4 @@
-"""What a worker has of what there is only so much of: slots and connections."""
+"""Slots and connections, counted over all workers."""
 
 from __future__ import annotations
 
@@ -19,26 +19,19 @@ if TYPE_CHECKING:
 
 
 def create_slots(limit: int) -> int:
-    """Make the slots of all workers.
-
-    Args:
-        limit: how many.
-
-    Returns:
-        a descriptor: to read it is to take one, to write it to give one back.
-    """
+    """Create the slots of all workers, and return a descriptor: a read acquires one, a write releases it."""
     return os.eventfd(limit, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
 
 @implementer(IReadDescriptor)
 class SharedSlotPool:
-    """Slots of which other processes take too.
+    """Slots that other processes acquire too.
 
     Args:
-        reactor: tells when others have given one back.
-        descriptor: of ``create_slots``.
+        reactor: reports that another process has released one.
+        descriptor: from ``create_slots``.
         limit: how many there are.
-        row: of this worker, where it says how many it has: they are given back for it when it dies.
+        row: of this worker, where it counts its slots: the supervisor returns them if it dies.
     """
 
     def __init__(self, reactor: IReactorFDSet, descriptor: int, limit: int, row: memoryview[int]) -> None:
@@ -48,8 +41,8 @@ class SharedSlotPool:
         self._row = row
         self._freed: Callable[[], None] | None = None
 
-    # Who is killed between two lines below has one too many given back for it: the service can do with one
-    # slot more, while one that was lost would be lost to the end.
+    # For a worker that is killed between two lines below, one slot too many is returned: an extra slot does
+    # no harm, while a lost one would be lost until a restart.
 
     def acquire_slot(self) -> bool:
         """See `SlotPool`."""
@@ -75,41 +68,31 @@ class SharedSlotPool:
             self._reactor.addReader(self)
 
     def doRead(self) -> None:
-        """There is a slot, unless another process was faster."""
+        """A slot is free, unless another process was faster."""
         if self._freed is not None:
             self._freed()
 
     def fileno(self) -> int:
-        """Of the descriptor."""
+        """Return the descriptor."""
         return self._descriptor
 
     def connectionLost(self, reason: Failure) -> None:
-        """Do nothing: the reactor ends."""
+        """Do nothing: the reactor stops."""
 
     def logPrefix(self) -> str:
-        """Name it in the log."""
+        """Return its name in the log."""
         return "slots"
 
 
 def return_resources(row: memoryview[int], slots: int) -> None:
-    """Give back what a worker had that has died.
-
-    Args:
-        row: the worker's.
-        slots: descriptor of ``create_slots``.
-    """
+    """Return the slots and connections of a worker that has died, given its row and the slots' descriptor."""
     if row[SLOTS]:
         os.eventfd_write(slots, row[SLOTS])
     row[SLOTS] = row[CONNECTIONS] = 0
 
 
 class SharedConnectionCounter(ConnectionCounter):
-    """Counts the clients of all workers.
-
-    Args:
-        row: of this worker.
-        rows: of all.
-    """
+    """Counts the connections of all workers, given the row of this one and those of all."""
 
     def __init__(self, row: memoryview[int], rows: Sequence[memoryview[int]]) -> None:
         super().__init__()
@@ -118,10 +101,10 @@ class SharedConnectionCounter(ConnectionCounter):
 
     @property
     def total(self) -> int:
-        """To all processes that serve together."""
+        """Connections to all processes that serve together."""
         return sum(row[CONNECTIONS] for row in self._rows)
 
-    def add(self, by: int) -> None:
-        """Count clients that have come, or, below 0, have gone."""
-        super().add(by)
+    def add(self, change: int) -> None:
+        """Add 1 for a new connection, -1 for a lost one."""
+        super().add(change)
         self._row[CONNECTIONS] = self.own
