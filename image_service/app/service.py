@@ -117,7 +117,7 @@ class ImageService(ProcessService):
             is_ready=lambda: catalog.is_ready and not self._listeners.shutting_down,
             metrics=partial(shared.metrics_page, self.metrics),
             base_images=lambda: render_statuses(catalog.statuses()),
-            mirror=mirror.find,
+            mirror=mirror.find_boot_image,
         )
         transport = build_transport(
             self._lifecycle,

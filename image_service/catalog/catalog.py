@@ -108,7 +108,7 @@ class Catalog:
 
     async def wait_for_attempts(self) -> None:
         """Wait for the attempts that are going on; right after ``start``, every image's first."""
-        await _all(arrival.settled() for arrival in self._arrivals)
+        await _all(arrival.wait_until_idle() for arrival in self._arrivals)
 
     async def stop(self) -> None:
         """End what is going on, leave nothing half written and close every file; then nothing is found."""

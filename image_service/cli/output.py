@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from image_service.images.extents import Extent, ExtentMap
 
 _STANDARD_OUTPUT = "-"
-_CHUNK = 4 * 1024 * 1024
+CHUNK_BYTES = 4 * 1024 * 1024
 
 
 @attrs.frozen
@@ -104,7 +104,7 @@ def _write_extent(extent: Extent, target: int) -> Iterator[int]:
     offset = extent.offset if isinstance(extent, FileExtent) else 0
     position, stop = offset, offset + extent.length
     while position < stop:
-        end = min(position - position % _CHUNK + _CHUNK, stop)
+        end = min(position - position % CHUNK_BYTES + CHUNK_BYTES, stop)
         written = _write_chunk(extent.slice(position - offset, end - offset), target)
         position += written
         yield written

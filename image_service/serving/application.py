@@ -83,7 +83,7 @@ class Application:
         proxies: networks of the proxies whose word on a client's address is taken.
         metrics: renders them, with their content type, at once or later.
         base_images: tells of them, in JSON.
-        mirror: returns a published file of a stream, as ``Mirror.find``.
+        mirror: returns a published file of a stream, as ``Mirror.find_boot_image``.
     """
 
     def __init__(  # noqa: PLR0913 - what one listener shares with the others, and what it does not

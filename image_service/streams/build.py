@@ -75,7 +75,7 @@ async def start_streams(  # noqa: PLR0913 - what streams and mirror are connecte
         base_url,
     )
     lifecycle.call_every(seconds, mirror.update)
-    lifecycle.push_async_callback(mirror.settled)
+    lifecycle.push_async_callback(mirror.wait_until_idle)
     lifecycle.callback(interruption.interrupt)
     sync = StreamSync(base_images.configured, catalog, streams, mirror)
     base_images.events.on_change = sync.update_aliases

@@ -99,11 +99,11 @@ class Mirror:
             if not is_current:
                 self._start_preparing(release, base)
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until no release is being prepared; the preparer is interrupted separately."""
         await gatherResults(list(self._preparing.values()))
 
-    def find(self, ref: StreamRef) -> BootImage:
+    def find_boot_image(self, ref: StreamRef) -> BootImage:
         """Return a published file.
 
         Raises:

@@ -146,7 +146,7 @@ class Streams:
         for stream in self._streams:
             self._start_refresh(stream)
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until no refresh is running and no state is being written."""
         while self._running:
             await gatherResults(list(self._running))
@@ -158,7 +158,7 @@ class Streams:
             if stream.timer:
                 stream.timer.cancel()
                 stream.timer = None
-        await self.settled()
+        await self.wait_until_idle()
 
     @property
     def desired(self) -> tuple[StreamRelease, ...]:

@@ -54,7 +54,7 @@ def entry(url: str) -> OsImage:
 
 def fetch(directory: Path, urls: Sequence[str]) -> None:
     """Fetch images at the same time and open them; tell the digest of what would be served, or why not."""
-    partial_file._SYNC_SECONDS = SYNC_SECONDS
+    partial_file.SYNC_SECONDS = SYNC_SECONDS
     disk_quota.SPARE_BYTES = 0  # the disk is to be full in earnest
     data_dir = DataDir(directory)
     data_dir.open()

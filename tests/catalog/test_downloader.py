@@ -324,7 +324,7 @@ def test_damaged_state_restarts(origin: Origin, partial: Path, change: Mapping[s
 def test_state_is_synced_before_progress_is_reported(
     origin: Origin, partial: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partial_file, "_SYNC_BYTES", 1)
+    monkeypatch.setattr(partial_file, "SYNC_BYTES", 1)
     synced = []
 
     def progress(done: int, total: int | None) -> None:

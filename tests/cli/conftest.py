@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen
-class Ran:
+class CommandResult:
     """The result of a command."""
 
     status: int
@@ -25,7 +25,7 @@ class Ran:
     errors: str
 
 
-Run: TypeAlias = "Callable[..., Ran]"
+Run: TypeAlias = "Callable[..., CommandResult]"
 
 
 @pytest.fixture
@@ -33,13 +33,13 @@ def run(capfdbinary: pytest.CaptureFixture[bytes]) -> Iterator[Run]:
     """Run a command line in this process, and restore its signal handlers."""
     handled = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
 
-    def run_here(*arguments: object) -> Ran:
+    def run_here(*arguments: object) -> CommandResult:
         try:
             status = main([str(argument) for argument in arguments])
         except SystemExit as exit_:
             status = int(str(exit_.code))
         output, errors = capfdbinary.readouterr()
-        return Ran(status, output, errors.decode())
+        return CommandResult(status, output, errors.decode())
 
     yield run_here
     for number, handler in handled.items():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.catalog.origin import Responder
-    from tests.cli.conftest import Ran, Run
+    from tests.cli.conftest import CommandResult, Run
 
 NAME = "rhcos-full-iso-9.6.1-x86_64.iso"
 
@@ -53,7 +53,7 @@ class Directory:
         self.monkeypatch.setenv("DATA_DIR", str(self.path))
         self.monkeypatch.setenv("OS_IMAGES", json.dumps([entry]))
 
-    def images(self, *arguments: object) -> Ran:
+    def images(self, *arguments: object) -> CommandResult:
         """Run a verb."""
         return self.run("images", *arguments)
 

@@ -46,7 +46,7 @@ def copy_a_byte(source: int, target: int, _count: int, offset: int) -> int:
 def _copying(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the kernel does, or does not, for those who copy files."""
     monkeypatch.setattr(os, "copy_file_range", request.param)
-    monkeypatch.setattr(output, "_CHUNK", 32)
+    monkeypatch.setattr(output, "CHUNK_BYTES", 32)
 
 
 @pytest.mark.usefixtures("_copying")
@@ -83,7 +83,7 @@ def test_copies_end_at_multiples_of_the_chunk_size(tmp_path: Path, monkeypatch: 
         return os.write(target, os.pread(source, count, offset))
 
     monkeypatch.setattr(os, "copy_file_range", copy)
-    monkeypatch.setattr(output, "_CHUNK", 256)
+    monkeypatch.setattr(output, "CHUNK_BYTES", 256)
     with base_file(CONTENT) as file:
         Output(tmp_path / "out").write(ExtentMap((FileExtent(file, 200, 700),)))
     assert asked == [(200, 56), (256, 256), (512, 256), (768, 132)]

@@ -47,7 +47,7 @@ def opened(version: str, architecture: str = "x86_64", sha256: str = SHA256) -> 
 
 
 @attrs.define(eq=False)
-class Bench:
+class Setup:
     """A mirror with streams and base images that the test sets."""
 
     desired: list[StreamRelease] = attrs.field(factory=list)
@@ -106,87 +106,87 @@ def body(image: object) -> bytes:
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def setup() -> Setup:
+    return Setup()
 
 
-def test_document_lists_the_releases_that_are_ready(bench: Bench) -> None:
-    bench.set_desired(release("2"), release("1"), release("2", "aarch64"))
-    bench.set_ready("1", "2")
-    image = bench.mirror.document("stable")
+def test_document_lists_the_releases_that_are_ready(setup: Setup) -> None:
+    setup.set_desired(release("2"), release("1"), release("2", "aarch64"))
+    setup.set_ready("1", "2")
+    image = setup.mirror.document("stable")
     metal = json.loads(body(image))["architectures"]["x86_64"]["artifacts"]["metal"]
     location = f"{BASE_URL}/streams/stable/2/x86_64/fcos-2-live-iso.x86_64.iso"
     expected = {"location": location, "signature": f"{location}.sig", "sha256": SHA256}
     assert metal["formats"]["iso"]["disk"] == expected
     assert [*metal["formats"]["pxe"]] == ["kernel"]
-    assert bench.document() == {"x86_64": "2"}
+    assert setup.document() == {"x86_64": "2"}
     assert (image.content_type, image.is_public, image.is_iso) == ("application/json", True, False)
 
 
-def test_document_lists_the_newest_release_that_is_ready(bench: Bench) -> None:
-    bench.set_desired(release("3"), release("2"), release("1"))
-    bench.set_ready("1")
-    assert bench.document() == {"x86_64": "1"}
-    etag = bench.mirror.document("stable").etag
-    assert bench.mirror.document("stable").etag == etag
-    bench.set_ready("1", "2")
-    assert bench.document() == {"x86_64": "2"}
-    assert bench.mirror.document("stable").etag != etag
+def test_document_lists_the_newest_release_that_is_ready(setup: Setup) -> None:
+    setup.set_desired(release("3"), release("2"), release("1"))
+    setup.set_ready("1")
+    assert setup.document() == {"x86_64": "1"}
+    etag = setup.mirror.document("stable").etag
+    assert setup.mirror.document("stable").etag == etag
+    setup.set_ready("1", "2")
+    assert setup.document() == {"x86_64": "2"}
+    assert setup.mirror.document("stable").etag != etag
 
 
-def test_restart_lists_no_older_release_than_before(bench: Bench) -> None:
-    bench.set_desired(release("2"), release("1"))
-    bench.aliases = {("stable", "x86_64"): "2"}
-    bench.set_ready("1")
+def test_restart_lists_no_older_release_than_before(setup: Setup) -> None:
+    setup.set_desired(release("2"), release("1"))
+    setup.aliases = {("stable", "x86_64"): "2"}
+    setup.set_ready("1")
     with pytest.raises(Unavailable) as refusal:
-        bench.mirror.document("stable")
+        setup.mirror.document("stable")
     assert refusal.value.retry_after_seconds == 10
-    bench.set_ready("1", "2")
-    assert bench.document() == {"x86_64": "2"}
+    setup.set_ready("1", "2")
+    assert setup.document() == {"x86_64": "2"}
 
 
-def test_document_of_a_release_requires_all_architectures(bench: Bench) -> None:
-    bench.set_desired(release("2"), release("1"), release("1", "aarch64"))
-    bench.set_ready("1", "2")
+def test_document_of_a_release_requires_all_architectures(setup: Setup) -> None:
+    setup.set_desired(release("2"), release("1"), release("1", "aarch64"))
+    setup.set_ready("1", "2")
     with pytest.raises(Unavailable, match="1 for aarch64 of the stream stable"):
-        bench.document("stable-1")
-    assert bench.document("stable-2") == {"x86_64": "2"}
-    bench.bases["1", "aarch64"] = opened("1", "aarch64")
-    bench.mirror.update()
-    assert bench.document("stable-1") == {"x86_64": "1", "aarch64": "1"}
+        setup.document("stable-1")
+    assert setup.document("stable-2") == {"x86_64": "2"}
+    setup.bases["1", "aarch64"] = opened("1", "aarch64")
+    setup.mirror.update()
+    assert setup.document("stable-1") == {"x86_64": "1", "aarch64": "1"}
 
 
 @pytest.mark.parametrize("name", ["next", "stable-3", "stable-", "stable-2.json", ""])
-def test_unknown_stream_or_release_is_not_found(bench: Bench, name: str) -> None:
-    bench.set_desired(release("2"))
-    bench.set_ready("2")
+def test_unknown_stream_or_release_is_not_found(setup: Setup, name: str) -> None:
+    setup.set_desired(release("2"))
+    setup.set_ready("2")
     with pytest.raises(NotFound, match="there is no such stream; there are stable"):
-        bench.mirror.document(name)
+        setup.mirror.document(name)
     with pytest.raises(NotFound):
-        bench.mirror.config_map(name)
+        setup.mirror.config_map(name)
 
 
-def test_names_with_dashes_are_distinguished(bench: Bench) -> None:
-    bench.set_desired(release("9.8-0", name="rhel-9.8"), release("1", name="rhel"))
-    bench.set_ready("9.8-0", "1")
-    assert bench.document("rhel-9.8") == bench.document("rhel-9.8-9.8-0") == {"x86_64": "9.8-0"}
-    assert bench.document("rhel-1") == {"x86_64": "1"}
+def test_names_with_dashes_are_distinguished(setup: Setup) -> None:
+    setup.set_desired(release("9.8-0", name="rhel-9.8"), release("1", name="rhel"))
+    setup.set_ready("9.8-0", "1")
+    assert setup.document("rhel-9.8") == setup.document("rhel-9.8-9.8-0") == {"x86_64": "9.8-0"}
+    assert setup.document("rhel-1") == {"x86_64": "1"}
 
 
-def test_config_map_holds_the_document(bench: Bench) -> None:
-    bench.set_desired(release("2"))
-    bench.set_ready("2")
-    image = bench.mirror.config_map("stable")
+def test_config_map_holds_the_document(setup: Setup) -> None:
+    setup.set_desired(release("2"))
+    setup.set_ready("2")
+    image = setup.mirror.config_map("stable")
     config_map = yaml.safe_load(body(image))
-    assert json.loads(config_map["data"]["stream"]) == json.loads(body(bench.mirror.document("stable")))
+    assert json.loads(config_map["data"]["stream"]) == json.loads(body(setup.mirror.document("stable")))
     assert (image.content_type, image.file_name) == ("application/yaml", "configmap.yaml")
 
 
-def test_iso_and_parts_are_ranges_of_the_base_image(bench: Bench) -> None:
-    bench.set_desired(release("2"))
-    bench.set_ready("2")
-    base = bench.bases["2", "x86_64"]
-    get = partial(bench.mirror.file, "stable", "2", "x86_64")
+def test_iso_and_parts_are_ranges_of_the_base_image(setup: Setup) -> None:
+    setup.set_desired(release("2"))
+    setup.set_ready("2")
+    base = setup.bases["2", "x86_64"]
+    get = partial(setup.mirror.file, "stable", "2", "x86_64")
     iso, kernel = get("fcos-2-live-iso.x86_64.iso"), get("kernel")
     assert iso.extents.extents == (FileExtent(base.file, 0, 1000),)
     assert (iso.is_iso, iso.file_name, iso.modified) == (True, "fcos-2-live-iso.x86_64.iso", LAYOUT.created)
@@ -195,10 +195,10 @@ def test_iso_and_parts_are_ranges_of_the_base_image(bench: Bench) -> None:
     assert iso.etag != kernel.etag
 
 
-def test_signature_is_the_original_or_not_found(bench: Bench) -> None:
-    bench.set_desired(release("2"))
-    bench.set_ready("2")
-    get = partial(bench.mirror.file, "stable", "2", "x86_64")
+def test_signature_is_the_original_or_not_found(setup: Setup) -> None:
+    setup.set_desired(release("2"))
+    setup.set_ready("2")
+    get = partial(setup.mirror.file, "stable", "2", "x86_64")
     assert body(get("fcos-2-live-iso.x86_64.iso.sig")) == SIGNATURE
     with pytest.raises(NotFound, match="no signature of kernel"):
         get("kernel.sig")
@@ -215,92 +215,92 @@ def test_signature_is_the_original_or_not_found(bench: Bench) -> None:
     ],
 )
 def test_unknown_file_is_not_found_and_release_not_ready_unavailable(
-    bench: Bench, arguments: tuple[str, str, str, str], error: type[ImageServiceError]
+    setup: Setup, arguments: tuple[str, str, str, str], error: type[ImageServiceError]
 ) -> None:
-    bench.set_desired(release("2"), release("1"))
-    bench.set_ready("2")
+    setup.set_desired(release("2"), release("1"))
+    setup.set_ready("2")
     with pytest.raises(error):
-        bench.mirror.file(*arguments)
+        setup.mirror.file(*arguments)
 
 
-def test_release_is_prepared_once_for_each_open_base_image(bench: Bench) -> None:
-    bench.set_desired(release("2"), release("1"))
-    bench.set_ready("2")
-    bench.mirror.update()
-    assert bench.prepared == ["2"]
-    bench.set_ready("2")  # opened anew, as after it was fetched again
-    assert bench.prepared == ["2", "2"]
+def test_release_is_prepared_once_for_each_open_base_image(setup: Setup) -> None:
+    setup.set_desired(release("2"), release("1"))
+    setup.set_ready("2")
+    setup.mirror.update()
+    assert setup.prepared == ["2"]
+    setup.set_ready("2")  # opened anew, as after it was fetched again
+    assert setup.prepared == ["2", "2"]
 
 
-def test_pending_signature_is_fetched_by_the_next_update(bench: Bench) -> None:
-    bench.set_desired(release("2"))
-    bench.signature = None
-    bench.set_ready("2")
-    assert bench.document() == {"x86_64": "2"}
-    bench.signature = SIGNATURE
-    bench.mirror.update()
-    assert body(bench.mirror.file("stable", "2", "x86_64", "fcos-2-live-iso.x86_64.iso.sig")) == SIGNATURE
-    bench.mirror.update()
-    assert bench.prepared == ["2", "2"]
+def test_pending_signature_is_fetched_by_the_next_update(setup: Setup) -> None:
+    setup.set_desired(release("2"))
+    setup.signature = None
+    setup.set_ready("2")
+    assert setup.document() == {"x86_64": "2"}
+    setup.signature = SIGNATURE
+    setup.mirror.update()
+    assert body(setup.mirror.file("stable", "2", "x86_64", "fcos-2-live-iso.x86_64.iso.sig")) == SIGNATURE
+    setup.mirror.update()
+    assert setup.prepared == ["2", "2"]
 
 
-def test_iso_with_another_digest_than_the_stream_lists_is_not_mirrored(bench: Bench) -> None:
-    bench.set_desired(release("2"))
-    bench.bases = {("2", "x86_64"): opened("2", sha256="f" * 64)}
-    bench.mirror.update()
-    assert bench.prepared == []
+def test_iso_with_another_digest_than_the_stream_lists_is_not_mirrored(setup: Setup) -> None:
+    setup.set_desired(release("2"))
+    setup.bases = {("2", "x86_64"): opened("2", sha256="f" * 64)}
+    setup.mirror.update()
+    assert setup.prepared == []
     with pytest.raises(Unavailable):
-        bench.mirror.document("stable")
+        setup.mirror.document("stable")
 
 
-def test_release_whose_iso_is_gone_is_unavailable(bench: Bench) -> None:
-    bench.set_desired(release("2"))
-    bench.set_ready("2")
-    bench.bases = {}
+def test_release_whose_iso_is_gone_is_unavailable(setup: Setup) -> None:
+    setup.set_desired(release("2"))
+    setup.set_ready("2")
+    setup.bases = {}
     with pytest.raises(Unavailable):
-        bench.mirror.document("stable")
+        setup.mirror.document("stable")
     with pytest.raises(Unavailable):
-        bench.mirror.file("stable", "2", "x86_64", "kernel")
+        setup.mirror.file("stable", "2", "x86_64", "kernel")
 
 
 @ensure_deferred
-async def test_release_that_is_not_desired_any_more_is_dropped_while_being_prepared(bench: Bench) -> None:
-    bench.waiting = []
-    bench.set_desired(release("2"), release("1"))
-    bench.set_ready("1", "2")
-    bench.mirror.update()
-    assert len(bench.waiting) == 2
-    bench.set_desired(release("2"))
-    for go_on in bench.waiting:
+async def test_release_that_is_not_desired_any_more_is_dropped_while_being_prepared(setup: Setup) -> None:
+    setup.waiting = []
+    setup.set_desired(release("2"), release("1"))
+    setup.set_ready("1", "2")
+    setup.mirror.update()
+    assert len(setup.waiting) == 2
+    setup.set_desired(release("2"))
+    for go_on in setup.waiting:
         go_on()
-    await bench.mirror.settled()
-    bench.set_desired(release("2"), release("1"))
-    assert bench.document("stable-2") == {"x86_64": "2"}
+    await setup.mirror.wait_until_idle()
+    setup.set_desired(release("2"), release("1"))
+    assert setup.document("stable-2") == {"x86_64": "2"}
     with pytest.raises(Unavailable):
-        bench.document("stable-1")
-    bench.set_desired(release("1"))
-    bench.waiting = None
-    bench.mirror.update()
-    bench.set_desired(release("2"), release("1"))
+        setup.document("stable-1")
+    setup.set_desired(release("1"))
+    setup.waiting = None
+    setup.mirror.update()
+    setup.set_desired(release("2"), release("1"))
     with pytest.raises(Unavailable):
-        bench.document("stable-2")
+        setup.document("stable-2")
 
 
 @pytest.mark.parametrize("fault", [Unavailable("changed"), OSError(5, "broken"), Interrupted()])
-def test_failed_preparation_is_retried_by_the_next_update(bench: Bench, fault: Exception) -> None:
-    bench.set_desired(release("2"), release("1"))
-    bench.fault = fault
-    bench.set_ready("2", "1")
-    bench.fault = None
-    bench.mirror.update()
-    assert bench.prepared == ["2", "1", "2", "1"]
-    assert bench.document() == {"x86_64": "2"}
+def test_failed_preparation_is_retried_by_the_next_update(setup: Setup, fault: Exception) -> None:
+    setup.set_desired(release("2"), release("1"))
+    setup.fault = fault
+    setup.set_ready("2", "1")
+    setup.fault = None
+    setup.mirror.update()
+    assert setup.prepared == ["2", "1", "2", "1"]
+    assert setup.document() == {"x86_64": "2"}
 
 
-def test_unexpected_error_is_logged(bench: Bench, logged_failures: LoggedFailures) -> None:
-    bench.set_desired(release("2"))
-    bench.fault = KeyError("ours")
-    bench.set_ready("2")
+def test_unexpected_error_is_logged(setup: Setup, logged_failures: LoggedFailures) -> None:
+    setup.set_desired(release("2"))
+    setup.fault = KeyError("ours")
+    setup.set_ready("2")
     assert len(logged_failures.flush(KeyError)) == 1
 
 
@@ -313,7 +313,7 @@ def test_unexpected_error_is_logged(bench: Bench, logged_failures: LoggedFailure
         (StreamFileRef("stable", "2", "x86_64", "kernel"), "kernel"),
     ],
 )
-def test_each_reference_finds_its_file(bench: Bench, ref: StreamRef, file_name: str) -> None:
-    bench.set_desired(release("2"))
-    bench.set_ready("2")
-    assert bench.mirror.find(ref).file_name == file_name
+def test_each_reference_finds_its_file(setup: Setup, ref: StreamRef, file_name: str) -> None:
+    setup.set_desired(release("2"))
+    setup.set_ready("2")
+    assert setup.mirror.find_boot_image(ref).file_name == file_name

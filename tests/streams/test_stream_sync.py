@@ -25,7 +25,7 @@ def release(version: str, name: str = "stable") -> StreamRelease:
 
 
 @attrs.define(eq=False)
-class World:
+class Doubles:
     """A catalog, streams and a mirror that record their calls."""
 
     desired: tuple[StreamRelease, ...] = ()
@@ -54,41 +54,41 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def doubles() -> Doubles:
+    return Doubles()
 
 
 @pytest.fixture
-def sync(world: World) -> StreamSync:
-    return StreamSync((CONFIGURED,), world, world, world)  # type: ignore[arg-type] # all three in one
+def sync(doubles: Doubles) -> StreamSync:
+    return StreamSync((CONFIGURED,), doubles, doubles, doubles)  # type: ignore[arg-type] # all three in one
 
 
-def test_catalog_gets_configured_images_and_desired_releases(world: World, sync: StreamSync) -> None:
-    world.desired = (release("2"), release("1"))
+def test_catalog_gets_configured_images_and_desired_releases(doubles: Doubles, sync: StreamSync) -> None:
+    doubles.desired = (release("2"), release("1"))
     sync.update_catalog()
-    assert world.entries == (CONFIGURED, release("2").entry, release("1").entry)
-    assert (world.named, world.updates) == ({}, 1)
+    assert doubles.entries == (CONFIGURED, release("2").entry, release("1").entry)
+    assert (doubles.named, doubles.updates) == ({}, 1)
 
 
-def test_catalog_has_no_releases_that_are_not_desired(world: World, sync: StreamSync) -> None:
+def test_catalog_has_no_releases_that_are_not_desired(doubles: Doubles, sync: StreamSync) -> None:
     sync.update_catalog()
-    assert world.entries == (CONFIGURED,)
+    assert doubles.entries == (CONFIGURED,)
 
 
-def test_alias_moves_when_a_release_becomes_ready(world: World, sync: StreamSync) -> None:
-    world.desired = (release("2"), release("1"))
+def test_alias_moves_when_a_release_becomes_ready(doubles: Doubles, sync: StreamSync) -> None:
+    doubles.desired = (release("2"), release("1"))
     for ready, named in (("1", "1"), ("2", "2")):
-        world.ready = {ready}
+        doubles.ready = {ready}
         sync.update_aliases()
-        assert world.named == {("stable", "x86_64"): named}
-    assert world.updates == 2
+        assert doubles.named == {("stable", "x86_64"): named}
+    assert doubles.updates == 2
 
 
 def test_configured_image_stays_as_configured_and_gets_the_names_of_streams(
-    world: World, sync: StreamSync
+    doubles: Doubles, sync: StreamSync
 ) -> None:
-    world.desired = (release("9.6"), release("9.6", "rhel"), release("9.7", "rhel"))
+    doubles.desired = (release("9.6"), release("9.6", "rhel"), release("9.7", "rhel"))
     sync.update_catalog()
-    both, other = world.entries
+    both, other = doubles.entries
     assert both == attrs.evolve(CONFIGURED, openshift_versions=("4.20", "stable", "rhel"))
     assert other == release("9.7", "rhel").entry

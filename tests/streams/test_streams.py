@@ -33,7 +33,7 @@ TAG = {"ETag": '"1"', "Last-Modified": "Tue, 21 Jul 2026 14:07:12 GMT"}
 
 
 @attrs.define(eq=False)
-class Bench:
+class Setup:
     """Makes streams over one directory, and stops them at the end."""
 
     reactor: EPollReactor
@@ -61,7 +61,7 @@ class Bench:
     async def started(self, *sources: StreamSource) -> Streams:
         streams = self.make(*sources)
         await streams.start(self.changed)
-        await streams.settled()
+        await streams.wait_until_idle()
         return streams
 
     def source(self, name: str = "stable", **changes: Any) -> StreamSource:
@@ -73,7 +73,7 @@ class Bench:
 
     async def later(self, streams: Streams, seconds: float = HOUR) -> None:
         self.clock.advance(seconds)
-        await streams.settled()
+        await streams.wait_until_idle()
 
     def changed(self) -> None:
         self.changes += 1
@@ -84,10 +84,10 @@ def reply(document: object, headers: dict[str, str] | None = None) -> Reply:
 
 
 @async_fixture
-async def bench(reactor: EPollReactor, origin: Origin, tmp_path: Path) -> AsyncIterator[Bench]:
+async def setup(reactor: EPollReactor, origin: Origin, tmp_path: Path) -> AsyncIterator[Setup]:
     pool = ThreadPool(0, 1, "streams")
     pool.start()
-    made = Bench(reactor, pool, origin, tmp_path)
+    made = Setup(reactor, pool, origin, tmp_path)
     yield made
     for streams in made.made:
         await streams.stop()
@@ -109,9 +109,9 @@ def among(*ready: str) -> Callable[[Release], bool]:
 
 
 @ensure_deferred
-async def test_releases_of_a_stream_are_desired(bench: Bench) -> None:
-    bench.serve(stream("44.1", "x86_64", "aarch64", origin=bench.origin.url("")))
-    streams = await bench.started(bench.source(architectures=("aarch64", "x86_64")))
+async def test_releases_of_a_stream_are_desired(setup: Setup) -> None:
+    setup.serve(stream("44.1", "x86_64", "aarch64", origin=setup.origin.url("")))
+    streams = await setup.started(setup.source(architectures=("aarch64", "x86_64")))
     aarch64, x86_64 = streams.desired
     assert (x86_64.stream, aarch64.release.architecture) == ("stable", "aarch64")
     entry = x86_64.entry
@@ -120,115 +120,115 @@ async def test_releases_of_a_stream_are_desired(bench: Bench) -> None:
         "x86_64",
         ("stable",),
     )
-    assert entry.url == bench.origin.url("/44.1/x86_64/fcos-44.1-live-iso.x86_64.iso")
+    assert entry.url == setup.origin.url("/44.1/x86_64/fcos-44.1-live-iso.x86_64.iso")
     assert (entry.sha256, entry.signature_url) == (SHA256, f"{entry.url}.sig")
-    assert bench.changes == 1
+    assert setup.changes == 1
 
 
 @ensure_deferred
-async def test_unchanged_document_is_not_transferred_again(bench: Bench) -> None:
-    bench.serve(reply(stream("1"), TAG), Reply(status=304))
-    streams = await bench.started()
-    await bench.later(streams)
-    first, second = bench.origin.requests
+async def test_unchanged_document_is_not_transferred_again(setup: Setup) -> None:
+    setup.serve(reply(stream("1"), TAG), Reply(status=304))
+    streams = await setup.started()
+    await setup.later(streams)
+    first, second = setup.origin.requests
     assert "If-None-Match" not in first.headers
     assert second.headers["If-None-Match"] == TAG["ETag"]
     assert second.headers["If-Modified-Since"] == TAG["Last-Modified"]
     assert versions(streams) == ["1"]
-    assert bench.changes == 1
+    assert setup.changes == 1
 
 
 @ensure_deferred
-async def test_refresh_is_periodic_and_reports_a_new_release(bench: Bench) -> None:
-    bench.serve(stream("1"), stream("1"), stream("2"))
-    streams = await bench.started()
-    await bench.later(streams, HOUR - 1)
-    assert len(bench.origin.requests) == 1
-    await bench.later(streams, 1)
-    assert (versions(streams), bench.changes) == (["1"], 1)
-    await bench.later(streams)
-    assert (versions(streams), bench.changes) == (["2", "1"], 2)
+async def test_refresh_is_periodic_and_reports_a_new_release(setup: Setup) -> None:
+    setup.serve(stream("1"), stream("1"), stream("2"))
+    streams = await setup.started()
+    await setup.later(streams, HOUR - 1)
+    assert len(setup.origin.requests) == 1
+    await setup.later(streams, 1)
+    assert (versions(streams), setup.changes) == (["1"], 1)
+    await setup.later(streams)
+    assert (versions(streams), setup.changes) == (["2", "1"], 2)
 
 
 @ensure_deferred
-async def test_restart_without_network_keeps_releases_and_aliases(bench: Bench) -> None:
-    bench.serve(reply(stream("1"), TAG), reply(stream("2"), TAG), Reply(status=503))
-    streams = await bench.started()
-    await bench.later(streams)
+async def test_restart_without_network_keeps_releases_and_aliases(setup: Setup) -> None:
+    setup.serve(reply(stream("1"), TAG), reply(stream("2"), TAG), Reply(status=503))
+    streams = await setup.started()
+    await setup.later(streams)
     assert moved(streams, among("1")) == {("stable", "x86_64"): "1"}
     await streams.stop()
-    bench.changes = 0
-    again = await bench.started()
-    assert bench.origin.requests[-1].headers["If-None-Match"] == TAG["ETag"]
-    assert (versions(again), bench.changes) == (["2", "1"], 1)
+    setup.changes = 0
+    again = await setup.started()
+    assert setup.origin.requests[-1].headers["If-None-Match"] == TAG["ETag"]
+    assert (versions(again), setup.changes) == (["2", "1"], 1)
     assert moved(again, among()) == {("stable", "x86_64"): "1"}
 
 
 @ensure_deferred
-async def test_alias_moves_when_a_release_is_ready_and_is_stored(bench: Bench, lines: Lines) -> None:
-    bench.serve(stream("1"), stream("2"))
-    streams = await bench.started()
+async def test_alias_moves_when_a_release_is_ready_and_is_stored(setup: Setup, lines: Lines) -> None:
+    setup.serve(stream("1"), stream("2"))
+    streams = await setup.started()
     assert moved(streams, among()) == {}
     assert moved(streams, among("1")) == {("stable", "x86_64"): "1"}
-    await bench.later(streams)
+    await setup.later(streams)
     assert moved(streams, among("1")) == {("stable", "x86_64"): "1"}
     assert moved(streams, among("1", "2")) == {("stable", "x86_64"): "2"}
-    await streams.settled()
-    remembered = json.loads((bench.directory / "rhcos-stream-stable.json").read_text())
+    await streams.wait_until_idle()
+    remembered = json.loads((setup.directory / "rhcos-stream-stable.json").read_text())
     assert remembered["aliases"] == {"x86_64": "2"}
     assert lines.text.count("stream stable for x86_64 is 2 now") == 1
 
 
 @ensure_deferred
-async def test_process_that_does_not_fetch_reads_the_stored_state(bench: Bench) -> None:
-    bench.serve(stream("1"), stream("2"))
-    fetching = await bench.started()
-    reading = bench.make(fetches=False)
-    await reading.start(bench.changed)
-    await reading.settled()
-    assert (versions(reading), len(bench.origin.requests)) == (["1"], 1)
+async def test_process_that_does_not_fetch_reads_the_stored_state(setup: Setup) -> None:
+    setup.serve(stream("1"), stream("2"))
+    fetching = await setup.started()
+    reading = setup.make(fetches=False)
+    await reading.start(setup.changed)
+    await reading.wait_until_idle()
+    assert (versions(reading), len(setup.origin.requests)) == (["1"], 1)
     assert moved(fetching, among("1")) == {("stable", "x86_64"): "1"}
-    await bench.later(fetching)
-    remembered = (bench.directory / "rhcos-stream-stable.json").read_bytes()
-    await bench.later(reading)
-    assert (versions(reading), len(bench.origin.requests)) == (["2", "1"], 2)
+    await setup.later(fetching)
+    remembered = (setup.directory / "rhcos-stream-stable.json").read_bytes()
+    await setup.later(reading)
+    assert (versions(reading), len(setup.origin.requests)) == (["2", "1"], 2)
     assert moved(reading, among("2")) == {("stable", "x86_64"): "2"}  # ready there, not elsewhere
-    await reading.settled()
-    assert (bench.directory / "rhcos-stream-stable.json").read_bytes() == remembered
-    (bench.directory / "rhcos-stream-stable.json").unlink()
-    await bench.later(reading)
+    await reading.wait_until_idle()
+    assert (setup.directory / "rhcos-stream-stable.json").read_bytes() == remembered
+    (setup.directory / "rhcos-stream-stable.json").unlink()
+    await setup.later(reading)
     assert versions(reading) == ["2", "1"]
 
 
 @ensure_deferred
-async def test_alias_that_moves_during_a_refresh_is_kept(bench: Bench) -> None:
+async def test_alias_that_moves_during_a_refresh_is_kept(setup: Setup) -> None:
     def reply_late(_: object) -> Reply:
-        bench.origin.released.wait()
+        setup.origin.released.wait()
         return Reply(text(stream("2")))
 
-    bench.serve(stream("1"))
-    streams = await bench.started()
-    bench.origin.serve("/stable.json", reply_late)
-    await bench.later(streams)  # the last reply of a path is given once more, before a new one
-    bench.clock.advance(HOUR)
+    setup.serve(stream("1"))
+    streams = await setup.started()
+    setup.origin.serve("/stable.json", reply_late)
+    await setup.later(streams)  # the last reply of a path is given once more, before a new one
+    setup.clock.advance(HOUR)
     assert moved(streams, among("1")) == {("stable", "x86_64"): "1"}
-    bench.origin.released.set()
-    await streams.settled()
+    setup.origin.released.set()
+    await streams.wait_until_idle()
     assert versions(streams) == ["2", "1"]
     assert moved(streams, among()) == {("stable", "x86_64"): "1"}
 
 
 @ensure_deferred
-async def test_refresh_without_news_writes_nothing(bench: Bench) -> None:
-    bench.serve(reply(stream("1"), {"ETag": '"1"'}), Reply(status=304), reply(stream("1"), {"ETag": '"2"'}))
-    streams = await bench.started()
-    path = bench.directory / "rhcos-stream-stable.json"
+async def test_refresh_without_news_writes_nothing(setup: Setup) -> None:
+    setup.serve(reply(stream("1"), {"ETag": '"1"'}), Reply(status=304), reply(stream("1"), {"ETag": '"2"'}))
+    streams = await setup.started()
+    path = setup.directory / "rhcos-stream-stable.json"
     inode = path.stat().st_ino
-    await bench.later(streams)
+    await setup.later(streams)
     assert path.stat().st_ino == inode
-    await bench.later(streams)
+    await setup.later(streams)
     assert json.loads(path.read_text())["etag"] == '"2"'
-    assert bench.changes == 1
+    assert setup.changes == 1
 
 
 @pytest.mark.parametrize(
@@ -248,77 +248,77 @@ async def test_refresh_without_news_writes_nothing(bench: Bench) -> None:
 )
 @ensure_deferred
 async def test_failed_refresh_changes_nothing_and_is_logged_once(
-    bench: Bench, lines: Lines, broken: Reply, says: str
+    setup: Setup, lines: Lines, broken: Reply, says: str
 ) -> None:
-    bench.serve(stream("1"), broken, broken, broken, stream("2"))
-    streams = await bench.started()
-    before = (bench.directory / "rhcos-stream-stable.json").read_bytes()
-    await bench.later(streams)
+    setup.serve(stream("1"), broken, broken, broken, stream("2"))
+    streams = await setup.started()
+    before = (setup.directory / "rhcos-stream-stable.json").read_bytes()
+    await setup.later(streams)
     for retries in range(2):
-        await bench.later(streams, RETRY_SECONDS * 2**retries)
-    assert len(bench.origin.requests) == 4
-    assert (versions(streams), bench.changes) == (["1"], 1)
-    assert (bench.directory / "rhcos-stream-stable.json").read_bytes() == before
+        await setup.later(streams, RETRY_SECONDS * 2**retries)
+    assert len(setup.origin.requests) == 4
+    assert (versions(streams), setup.changes) == (["1"], 1)
+    assert (setup.directory / "rhcos-stream-stable.json").read_bytes() == before
     assert lines.text.count("stream stable cannot be refreshed: ") == 1
     assert says in lines.text
-    await bench.later(streams, RETRY_SECONDS * 4)
+    await setup.later(streams, RETRY_SECONDS * 4)
     assert versions(streams) == ["2", "1"]
     assert "stream stable is available again" in lines.text
 
 
 @ensure_deferred
-async def test_retry_delay_doubles_up_to_the_refresh_interval(bench: Bench) -> None:
-    bench.serve(Reply(status=500))
-    streams = await bench.started()
+async def test_retry_delay_doubles_up_to_the_refresh_interval(setup: Setup) -> None:
+    setup.serve(Reply(status=500))
+    streams = await setup.started()
     delays = []
     for _ in range(10):
-        (call,) = bench.clock.getDelayedCalls()
-        delays.append(call.getTime() - bench.clock.seconds())
-        await bench.later(streams, delays[-1])
+        (call,) = setup.clock.getDelayedCalls()
+        delays.append(call.getTime() - setup.clock.seconds())
+        await setup.later(streams, delays[-1])
     assert delays == [0.75 * seconds for seconds in (30, 60, 120, 240, 480, 960, 1920, HOUR, HOUR, HOUR)]
 
 
 @ensure_deferred
-async def test_document_above_the_size_limit_is_refused(bench: Bench, lines: Lines, monkeypatch: Any) -> None:
+async def test_document_above_the_size_limit_is_refused(setup: Setup, lines: Lines, monkeypatch: Any) -> None:
     monkeypatch.setattr(stream_refresh, "MAX_DOCUMENT_BYTES", 1000)
-    bench.serve(Reply(b" " * 1001))
-    streams = await bench.started()
+    setup.serve(Reply(b" " * 1001))
+    streams = await setup.started()
     assert streams.desired == ()
     assert "the response has more than 1000 bytes" in lines.text
 
 
 @ensure_deferred
-async def test_failing_stream_does_not_delay_others(bench: Bench) -> None:
-    bench.serve(Reply(status=404), name="next")
-    bench.serve(stream("1"))
-    streams = await bench.started(bench.source("next"), bench.source())
+async def test_failing_stream_does_not_delay_others(setup: Setup) -> None:
+    setup.serve(Reply(status=404), name="next")
+    setup.serve(stream("1"))
+    streams = await setup.started(setup.source("next"), setup.source())
     assert versions(streams) == ["1"]
 
 
 @ensure_deferred
-async def test_architecture_that_a_stream_lacks_is_logged(bench: Bench, lines: Lines) -> None:
-    bench.serve(stream("1"))
-    streams = await bench.started(bench.source(architectures=("x86_64", "s390x")))
+async def test_architecture_that_a_stream_lacks_is_logged(setup: Setup, lines: Lines) -> None:
+    setup.serve(stream("1"))
+    streams = await setup.started(setup.source(architectures=("x86_64", "s390x")))
     assert versions(streams) == ["1"]
     assert "stream stable offers no ISO for s390x" in lines.text
 
 
 @ensure_deferred
-async def test_state_that_cannot_be_stored_is_logged(bench: Bench, lines: Lines) -> None:
-    bench.serve(stream("1"))
-    (bench.directory / "rhcos-stream-stable.json").mkdir()
-    streams = await bench.started()
+async def test_state_that_cannot_be_stored_is_logged(setup: Setup, lines: Lines) -> None:
+    setup.serve(stream("1"))
+    (setup.directory / "rhcos-stream-stable.json").mkdir()
+    streams = await setup.started()
     assert versions(streams) == ["1"]
     assert "the state of stream stable cannot be stored: " in lines.text
 
 
 @ensure_deferred
-async def test_stop_interrupts_a_hanging_refresh(bench: Bench) -> None:
-    bench.serve(Reply(b"{", promised=2, hold=True))
-    streams = bench.make()
-    await streams.start(bench.changed)
+async def test_stop_interrupts_a_hanging_refresh(setup: Setup) -> None:
+    setup.serve(Reply(b"{", promised=2, hold=True))
+    streams = setup.make()
+    await streams.start(setup.changed)
     held: Deferred[bool] = deferToThreadPool(
-        bench.reactor, bench.reactor.getThreadPool(), bench.origin.holding.wait
+        setup.reactor, setup.reactor.getThreadPool(), setup.origin.holding.wait
     )
     await held
     await DeferredList([Deferred.fromCoroutine(streams.stop())])

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-_SYNC_SECONDS = 2.0  # of work that a crash of the machine, or of this process, may cost
-_SYNC_BYTES = 128 * 1024 * 1024  # or gigabytes would have to be synced at the end
+SYNC_SECONDS = 2.0  # of work that a crash of the machine, or of this process, may cost
+SYNC_BYTES = 128 * 1024 * 1024  # or gigabytes would have to be synced at the end
 _BUFFER_BYTES = 1024 * 1024
 
 
@@ -111,8 +111,8 @@ class PartialFile:
         """
         self._file.write(block)
         self.length += len(block)
-        late = time.monotonic() - self._synced_at >= _SYNC_SECONDS
-        if late or self.length - self._synced >= _SYNC_BYTES:
+        late = time.monotonic() - self._synced_at >= SYNC_SECONDS
+        if late or self.length - self._synced >= SYNC_BYTES:
             self._sync()
 
     def mark_complete(self) -> None:

@@ -113,7 +113,7 @@ class BaseImageLifecycle:
         self._retry = None
         self._running = Deferred.fromCoroutine(self._attempt())
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait for the attempt that is going on."""
         await self._running
 
