@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.cli.base import UNKNOWN, with_checked_minimal
+from image_service.coreos.family import FEATURES_JSON
 from image_service.coreos.json_file import read_json_object
 from image_service.coreos.live_iso import BootFiles  # noqa: TC001 - attrs resolves annotations at run time
 from image_service.errors import BaseImageError
 from image_service.formats.initrd import read_members
-from image_service.formats.iso9660 import IsoFile, read_iso9660
-from image_service.formats.reading import read_exactly
+from image_service.formats.iso9660 import read_iso9660
+from image_service.formats.reading import Span, read_exactly
 
 if TYPE_CHECKING:
     from image_service.coreos.live_iso import EmbedArea, LiveIso
     from image_service.formats.reading import ReadAt
     from image_service.images.base import BaseImage
 
-_FEATURES = "coreos/features.json"
 _PRISTINE_ONLY = "only a pristine ISO makes its minimal one"
 
 
@@ -62,7 +62,7 @@ class DescribedArguments:
     default: str
     current: str
     capacity: int
-    areas: tuple[IsoFile, ...]
+    areas: tuple[Span, ...]
 
 
 @attrs.frozen
@@ -146,13 +146,12 @@ def _arguments(read_at: ReadAt, layout: LiveIso) -> DescribedArguments | None:
     areas = layout.kernel_arguments
     if areas is None:
         return None
-    places = tuple(IsoFile(span.name, span.offset, span.length) for span in areas.spans)
-    return DescribedArguments(areas.default.strip(), areas.read(read_at), areas.size - 1, places)
+    return DescribedArguments(areas.default.strip(), areas.read(read_at), areas.size - 1, areas.spans)
 
 
 def _features(read_at: ReadAt, size: int) -> dict[str, object] | None:
     try:
-        file = read_iso9660(read_at, size).find_file(_FEATURES)
+        file = read_iso9660(read_at, size).find_file(FEATURES_JSON)
         return dict(read_json_object(read_at, file).values)
     except BaseImageError:
         return None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from image_service.cli.command import AddParser
     from image_service.cli.description import DescribedArguments, Description, InitrdArea
-    from image_service.formats.iso9660 import IsoFile
+    from image_service.formats.reading import Span
 
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
@@ -90,7 +90,7 @@ def _argument_lines(arguments: DescribedArguments | None) -> Iterator[tuple[str,
         yield "", _location(area)
 
 
-def _location(file: IsoFile) -> str:
+def _location(file: Span) -> str:
     return f"{file.path}: {_bytes(file.length)} at offset {file.offset}"
 
 

@@ -1,12 +1,12 @@
-"""The boot configurations of a live ISO: what becomes of them in a minimal ISO that is derived.
+"""The boot configurations of a live ISO, and their form in a derived minimal ISO.
 
     grub.cfg        linux /images/pxeboot/vmlinuz <arguments>
                     initrd /images/pxeboot/initrd.img /images/ignition.img
     isolinux.cfg    append initrd=/images/pxeboot/initrd.img,/images/ignition.img <arguments>
 
-GRUB's commands may also be called linuxefi and initrdefi. Since 2021 builders put the arguments into an area
-(kargs_areas.py): a line's end and a comment follow them, ``####...# COREOS_KARG_EMBED_AREA``. Everything here
-is bytes, for offsets count bytes.
+GRUB's commands may also be linuxefi and initrdefi. Since 2021 builders put the arguments into an area
+(kargs_areas.py): a newline and a comment follow them, ``####...# COREOS_KARG_EMBED_AREA``. Offsets count
+bytes, so contents are bytes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.coreos.family import LIVEISO
 from image_service.coreos.kargs import KernelArgument, Operation, edit_arguments, render_area
 from image_service.coreos.kargs_areas import KargsArea, KargsAreas
-from image_service.coreos.minimal_iso import LIVEISO
 from image_service.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_FILL = 1023  # bytes behind the arguments of an area, for further ones; what builders reserve
+_FILL = 1023  # bytes that builders reserve after the arguments of an area
 _MARK = b"# COREOS_KARG_EMBED_AREA"
 _PAD, _END = b"#", b"\n"
 
@@ -48,7 +48,7 @@ class BootConfig:
 
     @property
     def names_initrds(self) -> bool:
-        """Whether it boots anything."""
+        """True if it boots anything."""
         return _grammar(self).initrd.search(self.content) is not None
 
 
@@ -57,7 +57,7 @@ class BootConfigs:
     """All boot configurations of an ISO.
 
     Args:
-        default: the kernel arguments that every area holds.
+        default: the kernel arguments in every area.
         size: bytes of each area.
         configs: at least one has an area.
     """
@@ -69,12 +69,12 @@ class BootConfigs:
 
 @attrs.frozen
 class _Grammar:
-    """What is looked for in the lines of a boot configuration.
+    """Patterns of the lines of a boot configuration.
 
     Args:
-        initrd: from a line's beginning to the end of the last initrd's name.
+        initrd: from the start of a line to the end of the last initrd's name.
         arguments: a line that boots, with its arguments as group 1.
-        separator: what is between the names of two initrds.
+        separator: between the names of two initrds.
     """
 
     initrd: re.Pattern[bytes]
@@ -95,21 +95,16 @@ _ISOLINUX = _Grammar(
 
 
 def add_kargs_areas(configs: Sequence[BootConfig]) -> BootConfigs:
-    """Put the kernel arguments into areas, as builders do by now, where an old one wrote them plainly.
-
-    Args:
-        configs: none has an area.
-
-    Returns:
-        the same with an area in place of the arguments of each line that looks for the full ISO.
+    """Return ``configs``, which have no areas, with one in place of the arguments of each line with LIVEISO.
 
     Raises:
         FormatError: there is no such line, or two of them have different arguments.
     """
     found = {match[1].strip() for config in configs for match in _live_lines(config)}
     if len(found) != 1:
+        paths = ", ".join(config.path for config in configs) or "no boot configuration"
         raise FormatError(
-            f"the lines with {LIVEISO} in {_paths(configs)} have {len(found)} different sets of kernel"
+            f"the lines with {LIVEISO} in {paths} have {len(found)} different sets of kernel"
             " arguments; they must have one"
         )
     default = found.pop().decode()
@@ -118,21 +113,18 @@ def add_kargs_areas(configs: Sequence[BootConfig]) -> BootConfigs:
 
 
 def derive_minimal_configs(boot: BootConfigs, initrds: Sequence[str]) -> BootConfigs:
-    """Make the configurations of a minimal ISO.
+    """Return the configurations of a minimal ISO.
 
     Args:
-        boot: those of the full one.
-        initrds: paths on the ISO of further initrds.
-
-    Returns:
-        the same without the argument that looks for the full ISO, with the further initrds behind those of
-        every line that names some.
+        boot: those of the full one, from whose areas the LIVEISO argument is removed.
+        initrds: paths on the ISO of further initrds, added after those of every line that names some.
 
     Raises:
-        FormatError: a configuration names no initrds, or inside an area, or the argument outside one.
+        FormatError: a configuration names no initrds, or some inside an area, or LIVEISO outside one.
         KernelArgumentsTooLarge: the arguments do not fit their areas.
     """
-    default = _without_liveiso(boot.default)
+    words = [word for word in boot.default.split() if word.startswith(LIVEISO)]
+    default = edit_arguments(boot.default, [KernelArgument(Operation.DELETE, word) for word in words])
     configs = []
     for config in boot.configs:
         areas = KargsAreas(default, boot.size, config.areas)
@@ -144,7 +136,7 @@ def derive_minimal_configs(boot: BootConfigs, initrds: Sequence[str]) -> BootCon
 
 
 def render_kargs_json(boot: BootConfigs) -> bytes:
-    """Give coreos/kargs.json, which tells where the areas are."""
+    """Return the coreos/kargs.json that describes the areas."""
     files = [
         {"path": config.path, "offset": area.offset, "pad": area.pad.decode(), "end": area.end.decode()}
         for config in sorted(boot.configs, key=lambda config: config.path)
@@ -159,7 +151,7 @@ def _grammar(config: BootConfig) -> _Grammar:
 
 
 def _live_lines(config: BootConfig) -> Iterator[re.Match[bytes]]:
-    """The lines that look for the full ISO."""
+    """Yield the lines that search for the full ISO."""
     for match in _grammar(config).arguments.finditer(config.content):
         if LIVEISO.encode() in match[1]:
             yield match
@@ -176,13 +168,8 @@ def _with_areas(config: BootConfig, size: int) -> BootConfig:
     return BootConfig(config.path, bytes(content), tuple(areas))
 
 
-def _without_liveiso(arguments: str) -> str:
-    words = [word for word in arguments.split() if word.startswith(LIVEISO)]
-    return edit_arguments(arguments, [KernelArgument(Operation.DELETE, word) for word in words])
-
-
 def _with_arguments(config: BootConfig, areas: KargsAreas) -> BootConfig:
-    """Make the areas hold their default, which changes no length."""
+    """Write the default arguments into the areas, which changes no length."""
     content = bytearray(config.content)
     for area in config.areas:
         content[area.offset : area.offset + areas.size] = render_area(areas, area, areas.default)
@@ -190,7 +177,7 @@ def _with_arguments(config: BootConfig, areas: KargsAreas) -> BootConfig:
 
 
 def _add_initrds(config: BootConfig, size: int, initrds: Sequence[str]) -> BootConfig:
-    """Name further initrds behind the others, and move the areas that lie behind them."""
+    """Name further initrds after the others, and move the areas after them."""
     grammar = _grammar(config)
     ends = [match.end() for match in grammar.initrd.finditer(config.content)]
     if not ends:
@@ -203,13 +190,8 @@ def _add_initrds(config: BootConfig, size: int, initrds: Sequence[str]) -> BootC
     return attrs.evolve(
         config,
         content=addition.join(pieces),
-        areas=tuple(_moved(area, len(addition) * bisect_right(ends, area.offset)) for area in config.areas),
+        areas=tuple(
+            attrs.evolve(area, offset=area.offset + len(addition) * bisect_right(ends, area.offset))
+            for area in config.areas
+        ),
     )
-
-
-def _moved(area: KargsArea, distance: int) -> KargsArea:
-    return attrs.evolve(area, offset=area.offset + distance)
-
-
-def _paths(configs: Sequence[BootConfig]) -> str:
-    return ", ".join(config.path for config in configs) or "no boot configuration"

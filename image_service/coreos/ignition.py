@@ -1,4 +1,4 @@
-"""Ignition configs: whether a body is one, as far as laying it over an image needs to know."""
+"""Ignition configs: whether a body is one, as far as laying it over an image requires."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_ignition(body: bytes) -> None:
 def _parse(body: bytes) -> object:
     with suppress(ValueError, RecursionError):
         return json.loads(body.decode(), parse_constant=_refuse_constant)
-    # Outside of the decoder's error, which holds the whole config and would be this one's context.
+    # Raised outside the decoder's error, which contains the whole config and would be this one's context.
     raise IgnitionNotJson(f"the Ignition config of {len(body)} bytes is not JSON")
 
 

@@ -1,4 +1,4 @@
-"""The JSON files of a live ISO, taken field by field; each refusal names the field and the file."""
+"""The JSON files of a live ISO, read field by field; each error names the field and the file."""
 
 from __future__ import annotations
 
@@ -13,35 +13,38 @@ from image_service.formats.reading import read_exactly
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from image_service.formats.iso9660 import IsoFile
-    from image_service.formats.reading import ReadAt
+    from image_service.formats.reading import ReadAt, Span
 
 _MAX_LENGTH = 64 * 1024  # bytes; real ones have some hundred
-_MAX_TEXT = 2048  # the longest text that any field has a use for
+_MAX_TEXT = 2048  # the longest text that any field needs
 _MAX_COUNT = 2**63 - 1
 
 
 @attrs.frozen
 class JsonObject:
-    """An object whose fields are asked for by type. A field that is null counts as absent.
+    """An object whose fields are read by type; FormatError if one is of another. Null counts as absent.
 
     Args:
         where: the file, and the object's place in it, for messages.
-        values: what the parser made of it.
+        values: the parsed object.
     """
 
     where: str
     values: Mapping[str, object]
 
     def text(self, name: str) -> str:
-        """A string of at most 2048 characters that UTF-8 can write."""
+        """Return a string of at most 2048 characters, without lone surrogates (which JSON can escape)."""
         value = self.values.get(name)
-        if not isinstance(value, str) or len(value) > _MAX_TEXT or not _is_encodable(value):
+        if (
+            not isinstance(value, str)
+            or len(value) > _MAX_TEXT
+            or any("\ud800" <= c <= "\udfff" for c in value)
+        ):
             raise self._wrong(name, f"a string of at most {_MAX_TEXT} characters")
         return value
 
     def character(self, name: str, default: bytes) -> bytes:
-        """A string of one ASCII character, as a byte."""
+        """Return a string of one ASCII character, as a byte."""
         value = self.values.get(name)
         if value is None:
             return default
@@ -50,7 +53,7 @@ class JsonObject:
         return value.encode()
 
     def count(self, name: str, default: int | None = None) -> int:
-        """A number of bytes; required where there is no default."""
+        """Return a number of bytes; required if there is no default."""
         value = self.values.get(name)
         if value is None and default is not None:
             return default
@@ -59,37 +62,28 @@ class JsonObject:
         return value
 
     def objects(self, name: str, limit: int) -> list[JsonObject]:
-        """A list of one to ``limit`` objects."""
+        """Return a list of one to ``limit`` objects."""
         value = self.values.get(name)
         if not isinstance(value, list) or not 0 < len(value) <= limit:
             raise self._wrong(name, f"a list of 1 to {limit} objects")
-        return [_object(f"{self.where} {name}[{index}]", item) for index, item in enumerate(value)]
+        return [_as_object(f"{self.where} {name}[{index}]", item) for index, item in enumerate(value)]
 
     def _wrong(self, name: str, right: str) -> FormatError:
         return FormatError(f"{self.where}: {name!r} must be {right}")
 
 
-def read_json_object(read_at: ReadAt, file: IsoFile) -> JsonObject:
-    """Read a file that holds one JSON object.
-
-    Raises:
-        FormatError: it does not.
-    """
+def read_json_object(read_at: ReadAt, file: Span) -> JsonObject:
+    """Read a file that contains one JSON object; FormatError if it does not."""
     if file.length > _MAX_LENGTH:
         raise FormatError(f"{file.path} has {file.length} bytes, more than {_MAX_LENGTH}")
     try:
         value = json.loads(read_exactly(read_at, file.offset, file.length).decode())
     except (ValueError, RecursionError):
         raise FormatError(f"{file.path} at offset {file.offset} is not JSON") from None
-    return _object(file.path, value)
+    return _as_object(file.path, value)
 
 
-def _object(where: str, value: object) -> JsonObject:
+def _as_object(where: str, value: object) -> JsonObject:
     if not isinstance(value, dict):
         raise FormatError(f"{where} must be a JSON object")
     return JsonObject(where, value)
-
-
-def _is_encodable(text: str) -> bool:
-    """Whether there is no lone surrogate in it, which JSON's escapes can write."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)

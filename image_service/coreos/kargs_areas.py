@@ -1,4 +1,4 @@
-"""The areas of a live ISO that hold the kernel arguments: each in a boot loader's own config.
+"""The areas of a live ISO that contain the kernel arguments, each in a boot loader's configuration.
 
     coreos/kargs.json      {"default": text, "size": bytes, "files": [{"path", "offset", "pad"?, "end"?}]}:
                            the areas, all of one size
@@ -8,48 +8,46 @@
       +16    8             offset of the default arguments, as long
       +24    6 x 8         offsets of the areas, up to the first 0
 
-An area holds ``<arguments><end><pad>...``; ``#`` and a newline unless kargs.json says otherwise. All of them
-must hold the same arguments, else a boot would depend on the firmware.
+An area contains ``<arguments><end><pad>...``; ``#`` and a newline unless kargs.json says otherwise. All areas
+must contain the same arguments, else a boot would depend on the firmware.
 """
 
 from __future__ import annotations
 
+import json
 import struct
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.coreos.family import KARGS_JSON
 from image_service.coreos.json_file import read_json_object
 from image_service.errors import FileNotInImage, FormatError
-from image_service.formats.reading import read_exactly
-from image_service.formats.spans import Span, check_inside
+from image_service.formats.reading import Span, check_inside, read_exactly
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from image_service.coreos.json_file import JsonObject
     from image_service.formats.iso9660 import Iso9660
     from image_service.formats.reading import ReadAt
 
-KARGS_JSON = "coreos/kargs.json"
-_MAX_AREA = 2048  # bytes; what the kernel takes, and coreos-installer's limit
+_MAX_AREA = 2048  # bytes; the kernel's and coreos-installer's limit
 _MAX_FILES = 16  # real images have one or two
 _HEADER_OFFSET = 32672
-_HEADER = struct.Struct("<8sQQ6Q")
+_HEADER = struct.Struct("<8xQQ6Q")
 _HEADER_MAGIC = b"coreKarg"
 _PAD, _END = b"#", b"\n"
 
 
 @attrs.frozen
 class KargsArea:
-    """One of the places that hold the kernel arguments: a boot loader's own config.
+    """One of the areas that contain the kernel arguments.
 
     Args:
         offset: bytes from the start of the image.
-        pad: the byte that fills the area behind ``end``.
+        pad: the byte that fills the area after ``end``.
         end: the byte that ends the arguments.
-        name: what messages call it: its file's path.
+        name: its file's path, for messages.
     """
 
     offset: int
@@ -58,11 +56,7 @@ class KargsArea:
     name: str = attrs.field(default="", eq=False)
 
     def parse(self, data: bytes) -> str:
-        """The arguments in the area's bytes, without blanks around them.
-
-        Raises:
-            FormatError: they are not text.
-        """
+        """Return the arguments in the area's bytes, without blanks around them; FormatError if not UTF-8."""
         try:
             return data.rstrip(self.pad).rstrip(self.end).decode().strip()
         except UnicodeDecodeError:
@@ -71,7 +65,7 @@ class KargsArea:
 
 @attrs.frozen
 class KargsAreas:
-    """All places that hold the kernel arguments, each of which must hold the same ones.
+    """All areas of an image that contain the kernel arguments.
 
     Args:
         default: the arguments that the image came with.
@@ -89,16 +83,12 @@ class KargsAreas:
         return tuple(Span(area.name, area.offset, self.size) for area in self.areas)
 
     def read(self, read_at: ReadAt) -> str:
-        """The arguments that all areas hold.
-
-        Raises:
-            FormatError: they do not all hold the same, or no text.
-        """
-        held = [area.parse(read_exactly(read_at, area.offset, self.size)) for area in self.areas]
-        for span, arguments in zip(self.spans, held, strict=True):
-            if arguments != held[0]:
+        """Return the arguments in all areas; FormatError if they differ or are not UTF-8."""
+        found = [area.parse(read_exactly(read_at, area.offset, self.size)) for area in self.areas]
+        for span, arguments in zip(self.spans, found, strict=True):
+            if arguments != found[0]:
                 raise FormatError(f"kernel arguments differ: {self.spans[0]} and {span}")
-        return held[0]
+        return found[0]
 
 
 def find_kargs_areas(iso: Iso9660, read_at: ReadAt, size: int) -> KargsAreas | None:
@@ -113,26 +103,57 @@ def find_kargs_areas(iso: Iso9660, read_at: ReadAt, size: int) -> KargsAreas | N
         the areas, inside their files; None: the image has none.
 
     Raises:
-        FormatError: what describes them is wrong.
+        FormatError: their description is invalid.
     """
     try:
         file = iso.find_file(KARGS_JSON)
     except FileNotInImage:
-        return _areas_of_header(read_at, size)
-    return _areas_of_json(iso, read_json_object(read_at, file))
-
-
-def _areas_of_json(iso: Iso9660, info: JsonObject) -> KargsAreas:
-    default, size = info.text("default"), info.count("size")
-    _check_size(info.where, size)
-    if len(default.encode()) > size:
+        return _read_header(read_at, size)
+    info = read_json_object(read_at, file)
+    default, area_size = info.text("default"), info.count("size")
+    _check_size(info.where, area_size)
+    if len(default.encode()) > area_size:
         raise FormatError(
-            f"{info.where}: the default arguments take {len(default.encode())} bytes, the areas have {size}"
+            f"{info.where}: the default arguments take {len(default.encode())} bytes, the areas have"
+            f" {area_size}"
         )
-    return _in_order(default, size, [_area(iso, file, size) for file in info.objects("files", _MAX_FILES)])
+    return _sort_areas(
+        default, area_size, [_read_area(iso, entry, area_size) for entry in info.objects("files", _MAX_FILES)]
+    )
 
 
-def _area(iso: Iso9660, info: JsonObject, size: int) -> KargsArea:
+def rewrite_kargs_json(original: bytes, default: str) -> bytes:
+    """Rewrite coreos/kargs.json for other default arguments, byte for byte as coreos-installer does.
+
+    Args:
+        original: the file's content.
+        default: the new default arguments.
+
+    Returns:
+        as many bytes: the known fields, and blanks.
+
+    Raises:
+        FormatError: the original is invalid, or the new one does not fit in its place.
+    """
+    file = Span(KARGS_JSON, 0, len(original))
+    info = read_json_object(lambda start, length: original[start : start + length], file)
+    areas = []
+    for entry in info.objects("files", _MAX_FILES):
+        area: dict[str, str | int] = {"path": entry.text("path"), "offset": entry.count("offset")}
+        for name in ("pad", "end"):
+            if character := entry.character(name, b""):
+                area[name] = character.decode()
+        areas.append(area)
+    content = {"default": default, "files": areas, "size": info.count("size")}
+    rendered = json.dumps(content, indent=2, ensure_ascii=False).encode()
+    if len(rendered) > len(original):
+        raise FormatError(
+            f"{file.path} would take {len(rendered)} bytes in a minimal ISO, and has {len(original)}"
+        )
+    return rendered.ljust(len(original))
+
+
+def _read_area(iso: Iso9660, info: JsonObject, size: int) -> KargsArea:
     file = iso.find_file(info.text("path"))
     offset = info.count("offset")
     check_inside(file.path, offset, size, file.length)
@@ -140,11 +161,11 @@ def _area(iso: Iso9660, info: JsonObject, size: int) -> KargsArea:
     return KargsArea(file.offset + offset, pad, end, file.path)
 
 
-def _areas_of_header(read_at: ReadAt, image_size: int) -> KargsAreas | None:
+def _read_header(read_at: ReadAt, image_size: int) -> KargsAreas | None:
     header = read_exactly(read_at, _HEADER_OFFSET, _HEADER.size)
-    magic, size, default_offset, *offsets = _HEADER.unpack(header)
-    if magic != _HEADER_MAGIC:
+    if not header.startswith(_HEADER_MAGIC):
         return None
+    size, default_offset, *offsets = _HEADER.unpack(header)
     name = f"the coreKarg header at offset {_HEADER_OFFSET}"
     areas = [KargsArea(offset, _PAD, _END, name) for offset in takewhile(bool, offsets)]
     if not areas:
@@ -153,13 +174,13 @@ def _areas_of_header(read_at: ReadAt, image_size: int) -> KargsAreas | None:
     for offset in (default_offset, *(area.offset for area in areas)):
         check_inside("the image", offset, size, image_size)
     default = KargsArea(default_offset, _PAD, _END).parse(read_exactly(read_at, default_offset, size))
-    return _in_order(default, size, areas)
-
-
-def _in_order(default: str, size: int, areas: Iterable[KargsArea]) -> KargsAreas:
-    return KargsAreas(default, size, tuple(sorted(areas, key=lambda area: area.offset)))
+    return _sort_areas(default, size, areas)
 
 
 def _check_size(name: str, size: int) -> None:
     if not 0 < size <= _MAX_AREA:
         raise FormatError(f"{name}: areas of kernel arguments must have 1 to {_MAX_AREA} bytes, not {size}")
+
+
+def _sort_areas(default: str, size: int, areas: list[KargsArea]) -> KargsAreas:
+    return KargsAreas(default, size, tuple(sorted(areas, key=lambda area: area.offset)))

@@ -1,16 +1,4 @@
-"""A CoreOS live ISO: the areas reserved for an Ignition config and kernel arguments, and the files for PXE.
-
-    coreos/igninfo.json    {"file": path, "offset"?: bytes into it, "length"?: bytes}: the Ignition area;
-                           where the file is absent, all of images/ignition.img
-    coreos/miniso.dat      the recipe of the minimal ISO (minimal_iso.py)
-    images/assisted_installer_custom.img
-                           in minimal ISOs that were derived: the area of a ramdisk
-    images/pxeboot/        vmlinuz (older s390x: kernel.img), initrd.img, rootfs.img
-    generic.ins, images/initrd.addrsize
-                           s390x only: what is loaded where, and the initrd's address and size
-
-Where the kernel arguments are is in kargs_areas.py.
-"""
+"""The layout of a CoreOS live ISO: its embed areas and boot files; family.py has their paths."""
 
 from __future__ import annotations
 
@@ -19,25 +7,19 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.coreos import family
 from image_service.coreos.json_file import read_json_object
-from image_service.coreos.kargs_areas import KARGS_JSON, KargsAreas, find_kargs_areas
+from image_service.coreos.kargs_areas import KargsAreas, find_kargs_areas
 from image_service.coreos.minimal_iso import MinimalIso, read_minimal_iso
 from image_service.errors import FileNotInImage, FormatError
-from image_service.formats.iso9660 import IsoFile, read_iso9660
+from image_service.formats.iso9660 import read_iso9660
 from image_service.formats.kernel import HEAD_BYTES, detect_kernel_architecture
-from image_service.formats.reading import read_exactly
-from image_service.formats.spans import Span, check_disjoint, check_inside
+from image_service.formats.reading import Span, check_disjoint, check_inside, read_exactly
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from image_service.formats.iso9660 import Iso9660
     from image_service.formats.reading import ReadAt
 
-RAMDISK_FILE = "images/assisted_installer_custom.img"
-ROOTFS_FILE = "images/pxeboot/rootfs.img"
-MINISO_FILE = "coreos/miniso.dat"
-_VOLUME_IDS = ("rhcos-", "fedora-coreos-", "scos-")
 _MAX_IGNITION_AREA = 64 * 1024 * 1024  # bytes; every builder so far reserved 256 KiB
 _CHUNK = 1024 * 1024
 
@@ -57,7 +39,7 @@ class EmbedArea:
 
 @attrs.frozen
 class KargsJson:
-    """The file that says where the kernel arguments go.
+    """The file that describes the areas of kernel arguments.
 
     Args:
         offset: bytes from the start of the image.
@@ -70,7 +52,7 @@ class KargsJson:
 
 @attrs.frozen
 class BootFiles:
-    """What is booted without the ISO; None: it has no such file.
+    """The files that are booted without the ISO; None: it has no such file.
 
     Args:
         kernel: Linux.
@@ -80,29 +62,29 @@ class BootFiles:
         initrd_addrsize: s390x: the initrd's load address and size.
     """
 
-    kernel: IsoFile | None = None
-    initrd: IsoFile | None = None
-    rootfs: IsoFile | None = None
-    ins_file: IsoFile | None = None
-    initrd_addrsize: IsoFile | None = None
+    kernel: Span | None = None
+    initrd: Span | None = None
+    rootfs: Span | None = None
+    ins_file: Span | None = None
+    initrd_addrsize: Span | None = None
 
 
 @attrs.frozen
 class LiveIso:
-    """What a base image's overlays are placed by.
+    """The layout of a live ISO.
 
     Args:
         volume_id: ISO 9660 volume identifier, by which the boot loader finds the image.
         created: when the volume was made, UTC, whole seconds; None: the image does not say.
         size: bytes of the file.
         ignition: where the Ignition config goes.
-        kernel_arguments: where kernel arguments go; None: the image takes none.
-        kargs_json: the file that says so; None: there is none.
+        kernel_arguments: where kernel arguments go; None: the image accepts none.
+        kargs_json: the file that describes those areas; None: there is none.
         ramdisk: where a ramdisk goes; None: there is no such area.
         files: what is booted without the ISO.
-        minimal: the recipe of the minimal ISO; None: there is none that could be used.
-        no_minimal: why there is none; empty where there is one.
-        customized: why the image is not as its builder made it; None: it is pristine.
+        minimal: the recipe of the minimal ISO; None: there is no usable one.
+        no_minimal: why there is none; empty if there is one.
+        customized: how the image differs from what its builder made; None: it is pristine.
     """
 
     volume_id: str
@@ -129,32 +111,41 @@ def read_live_iso(read_at: ReadAt, size: int) -> LiveIso:
         its layout, in which no area leaves its file or overlaps another.
 
     Raises:
-        FormatError: this is not a CoreOS live ISO, or one that cannot be customized safely; the
-            message has the name, the offset and the reason.
+        FormatError: this is not a CoreOS live ISO, or one that cannot be customized safely; the detail has
+            the name, the offset and the reason.
     """
     iso = read_iso9660(read_at, size)
-    if not iso.volume_id.startswith(_VOLUME_IDS):
+    if not iso.volume_id.startswith(family.VOLUME_IDS):
         raise FormatError(
-            f"volume {iso.volume_id!r} is not of CoreOS: it must begin with {', '.join(_VOLUME_IDS)}"
+            f"volume {iso.volume_id!r} is not of CoreOS: it must begin with {', '.join(family.VOLUME_IDS)}"
         )
     ignition = _find_ignition_area(iso, read_at)
     kargs = find_kargs_areas(iso, read_at, size)
-    ramdisk = _find(iso, RAMDISK_FILE)
+    ramdisk = _find(iso, family.RAMDISK_FILE)
     areas = [Span("Ignition", ignition.offset, ignition.length), *(kargs.spans if kargs else ())]
-    if ramdisk:
-        areas.append(Span(ramdisk.path, ramdisk.offset, ramdisk.length))
-    check_disjoint(areas)
+    check_disjoint([*areas, ramdisk] if ramdisk else areas)
     minimal, no_minimal = _find_minimal(iso, read_at, size, kargs)
+    changes = []
+    if not _is_zero(read_at, ignition):
+        changes.append(f"the Ignition area at offset {ignition.offset} is not empty")
+    if kargs and kargs.read(read_at) != kargs.default.strip():
+        changes.append(f"the kernel arguments at offset {kargs.areas[0].offset} are not the default ones")
     return LiveIso(
         volume_id=iso.volume_id,
         created=iso.created,
         size=size,
         ignition=ignition,
         kernel_arguments=kargs,
-        customized=" and ".join(_customizations(read_at, ignition, kargs)) or None,
+        customized=" and ".join(changes) or None,
         kargs_json=_read_kargs_json(iso, read_at),
         ramdisk=EmbedArea(ramdisk.offset, ramdisk.length) if ramdisk else None,
-        files=_find_boot_files(iso),
+        files=BootFiles(
+            kernel=_find(iso, *family.KERNEL_FILES),
+            initrd=_find(iso, *family.INITRD_FILES),
+            rootfs=_find(iso, family.ROOTFS_FILE),
+            ins_file=_find(iso, family.INS_FILE),
+            initrd_addrsize=_find(iso, family.INITRD_ADDRSIZE_FILE),
+        ),
         minimal=minimal,
         no_minimal=no_minimal,
     )
@@ -169,8 +160,8 @@ def detect_architecture(read_at: ReadAt, files: BootFiles) -> str | None:
     return detect_kernel_architecture(read_at(files.kernel.offset, min(files.kernel.length, HEAD_BYTES)))
 
 
-def _find(iso: Iso9660, *paths: str) -> IsoFile | None:
-    """The first of the files that is there."""
+def _find(iso: Iso9660, *paths: str) -> Span | None:
+    """Return the first of the files that exists."""
     for path in paths:
         try:
             return iso.find_file(path)
@@ -181,9 +172,9 @@ def _find(iso: Iso9660, *paths: str) -> IsoFile | None:
 
 def _find_ignition_area(iso: Iso9660, read_at: ReadAt) -> EmbedArea:
     try:
-        info = read_json_object(read_at, iso.find_file("coreos/igninfo.json"))
+        info = read_json_object(read_at, iso.find_file(family.IGNINFO_JSON))
     except FileNotInImage:
-        file = iso.find_file("images/ignition.img")
+        file = iso.find_file(family.IGNITION_FILE)
         offset, length = 0, file.length
     else:
         file = iso.find_file(info.text("file"))
@@ -198,42 +189,24 @@ def _find_ignition_area(iso: Iso9660, read_at: ReadAt) -> EmbedArea:
 
 
 def _read_kargs_json(iso: Iso9660, read_at: ReadAt) -> KargsJson | None:
-    """The file as it is; whoever found the areas by it has seen that it is small and right."""
-    file = _find(iso, KARGS_JSON)
+    """Return the file as it is; `find_kargs_areas` has checked its size and content."""
+    file = _find(iso, family.KARGS_JSON)
     return KargsJson(file.offset, read_exactly(read_at, file.offset, file.length)) if file else None
-
-
-def _find_boot_files(iso: Iso9660) -> BootFiles:
-    return BootFiles(
-        kernel=_find(iso, "images/pxeboot/vmlinuz", "images/pxeboot/kernel.img", "images/kernel.img"),
-        initrd=_find(iso, "images/pxeboot/initrd.img", "images/initrd.img"),
-        rootfs=_find(iso, ROOTFS_FILE),
-        ins_file=_find(iso, "generic.ins"),
-        initrd_addrsize=_find(iso, "images/initrd.addrsize"),
-    )
 
 
 def _find_minimal(
     iso: Iso9660, read_at: ReadAt, size: int, kargs: KargsAreas | None
 ) -> tuple[MinimalIso | None, str]:
-    """The recipe, or why there is none: an image that cannot be made smaller is served as it is."""
-    file = _find(iso, MINISO_FILE)
+    """Return the recipe, or why there is none: without one, the image is still served as it is."""
+    file = _find(iso, family.MINISO_FILE)
     if file is None:
-        return None, f"the ISO has no {MINISO_FILE}"
+        return None, f"the ISO has no {family.MINISO_FILE}"
     if kargs is None:
         return None, "the ISO has no embed areas for kernel arguments"
     try:
         return read_minimal_iso(read_at, file, size), ""
     except FormatError as error:
         return None, error.detail
-
-
-def _customizations(read_at: ReadAt, ignition: EmbedArea, kargs: KargsAreas | None) -> Iterator[str]:
-    """What is not as the builder left it."""
-    if not _is_zero(read_at, ignition):
-        yield f"the Ignition area at offset {ignition.offset} is not empty"
-    if kargs and kargs.read(read_at) != kargs.default.strip():
-        yield f"the kernel arguments at offset {kargs.areas[0].offset} are not the default ones"
 
 
 def _is_zero(read_at: ReadAt, area: EmbedArea) -> bool:

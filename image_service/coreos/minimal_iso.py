@@ -1,56 +1,49 @@
 """Minimal ISOs: a live ISO without its root file system, which it fetches from a URL when it boots.
 
-A full ISO tells in coreos/miniso.dat how to make its minimal one: which files both have, and the rest of the
-minimal one literally (its boot records, directories and fill). So a minimal ISO is served without being made.
+A full ISO describes its minimal one in coreos/miniso.dat: the files that both have, and the other bytes of
+the minimal one (boot records, directories, fill) literally. So a minimal ISO is served without being stored.
 
     coreos/miniso.dat    fields of bincode, in the first MiB:
       8 bytes            MINISO and two zero bytes
       number             version of the format, 1
-      bytes              the writer's version, which nothing depends on
-      number             of files, then for each, by ascending place in the minimal ISO:
+      bytes              the writer's version, which is ignored
+      number             of files, then for each, by ascending offset in the minimal ISO:
         number           first sector in the minimal ISO
         number           first sector in the full ISO
         number           length in bytes
       32 bytes           SHA-256 of the minimal ISO
-      bytes              one xz stream: all that is before, between and behind the files
-      anything           what is left of the room that the builder reserved
+      bytes              one xz stream: all bytes before, between and after the files
+      anything           the rest of the room that the builder reserved
 
-The kernel arguments of both ISOs name the full one (`LIVEISO`). Whoever serves a minimal ISO takes that out,
-and says so in coreos/kargs.json, in place.
+The kernel arguments of both ISOs name the full one (`family.LIVEISO`); that argument is removed from a served
+minimal ISO, and from its coreos/kargs.json.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import lzma
 import re
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from image_service.coreos.json_file import read_json_object
 from image_service.errors import FormatError
 from image_service.formats.bincode import BincodeReader
-from image_service.formats.iso9660 import SECTOR, IsoFile
+from image_service.formats.iso9660 import SECTOR
 from image_service.formats.reading import read_exactly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from image_service.coreos.json_file import JsonObject
-    from image_service.formats.reading import ReadAt
-
-LIVEISO = "coreos.liveiso="
-"""What the kernel argument begins with that makes a boot look for the full ISO's volume."""
+    from image_service.formats.reading import ReadAt, Span
 
 _MAGIC, _VERSION = b"MINISO\0\0", 1
 _DIGEST_LENGTH = 32
 _MAX_LENGTH = 1024 * 1024  # bytes; coreos-installer's limit, real ones use some thousand
 _MAX_FILES = 1024  # real ones have some dozen
 _MAX_LITERAL = 16 * 1024 * 1024  # bytes; real ones have less than one MiB
-_MAX_DECODER_MEMORY = 80 * 1024 * 1024  # preset 9, which writers use, wants 65 MiB
-_MAX_KARGS_FILES = 16  # real images have one or two
+_MAX_DECODER_MEMORY = 80 * 1024 * 1024  # preset 9, which writers use, needs 65 MiB
 _ZERO_RUN = bytes(4096)  # shorter ones cost less as bytes than as pieces of their own
 _NOT_ZERO = re.compile(rb"[^\0]")
 _CHUNK = 1024 * 1024
@@ -76,11 +69,10 @@ Piece: TypeAlias = CopiedFile | bytes | int
 
 @attrs.frozen
 class MinimalIso:
-    """How a full ISO's minimal one is made of it.
+    """The recipe by which a minimal ISO is made of its full one.
 
     Args:
-        pieces: what it consists of, in order and none empty: files of the full ISO, bytes, and numbers of
-            zero bytes.
+        pieces: the minimal ISO in order, none empty: files of the full ISO, bytes, and numbers of zero bytes.
         size: bytes of the minimal ISO.
         sha256: of the minimal ISO before any customization, lower-case hex.
     """
@@ -90,17 +82,10 @@ class MinimalIso:
     sha256: str
 
     def translate(self, offset: int, length: int) -> int:
-        """Find bytes of the full ISO in the minimal one.
-
-        Args:
-            offset: of the first of them in the full ISO.
-            length: how many.
-
-        Returns:
-            the offset of the first in the minimal ISO.
+        """Return the offset in the minimal ISO of ``length`` bytes at ``offset`` of the full one.
 
         Raises:
-            FormatError: no file that both have holds all of them.
+            FormatError: no file in both has all of them.
         """
         for piece in self.pieces:
             if isinstance(piece, CopiedFile) and (
@@ -110,8 +95,8 @@ class MinimalIso:
         raise FormatError(f"the minimal ISO does not have the full one's {length} bytes at offset {offset}")
 
 
-def read_minimal_iso(read_at: ReadAt, file: IsoFile, image_size: int) -> MinimalIso:
-    """Read how the minimal ISO is made. Whether that makes the right one, only `verify` can tell.
+def read_minimal_iso(read_at: ReadAt, file: Span, image_size: int) -> MinimalIso:
+    """Read the recipe of the minimal ISO; only `check_minimal_iso` shows whether its result is right.
 
     Args:
         read_at: reads the full ISO.
@@ -122,24 +107,30 @@ def read_minimal_iso(read_at: ReadAt, file: IsoFile, image_size: int) -> Minimal
         the recipe, no file of which leaves the full ISO.
 
     Raises:
-        FormatError: the file is damaged, or asks for more than a minimal ISO can be.
+        FormatError: the file is damaged, or its result is larger than a minimal ISO can be.
     """
     fields = BincodeReader(file.path, read_exactly(read_at, file.offset, min(file.length, _MAX_LENGTH)))
-    _check_header(fields)
+    if fields.read(len(_MAGIC)) != _MAGIC:
+        raise FormatError(f"{fields.path} does not begin with MINISO: the minimal ISO was never packed")
+    version = fields.read_number()
+    if version != _VERSION:
+        raise FormatError(f"{fields.path} has version {version}; only {_VERSION} is supported")
+    fields.read_bytes()
     files = _read_files(fields, image_size)
     digest = fields.read(_DIGEST_LENGTH)
-    literal = _unpack(fields.path, fields.read_bytes(), _gaps(files))
-    copied = sum(each.length for each in files)
-    return MinimalIso(tuple(_pieces(files, literal)), copied + len(literal), digest.hex())
+    copied = sum(file.length for file in files)
+    gaps = files[-1].minimal + files[-1].length - copied
+    literal = _decompress(fields.path, fields.read_bytes(), gaps)
+    return MinimalIso(tuple(_split_pieces(files, literal)), copied + len(literal), digest.hex())
 
 
-def check_minimal_iso(minimal: MinimalIso, read_at: ReadAt, check: Callable[[], None]) -> None:
-    """Make the minimal ISO once, to see that it is the one that its builder made.
+def check_minimal_iso(minimal: MinimalIso, read_at: ReadAt, check_canceled: Callable[[], None]) -> None:
+    """Compare the minimal ISO's SHA-256 with its builder's.
 
     Args:
         minimal: the recipe.
         read_at: reads the full ISO.
-        check: called before each MiB; what it raises ends this.
+        check_canceled: called before each MiB; may raise to stop.
 
     Raises:
         FormatError: it is another one; or the full ISO ends too soon.
@@ -148,47 +139,20 @@ def check_minimal_iso(minimal: MinimalIso, read_at: ReadAt, check: Callable[[], 
     for piece in minimal.pieces:
         length = _length(piece)
         for start in range(0, length, _CHUNK):
-            check()
-            digest.update(_cut(piece, start, min(_CHUNK, length - start), read_at))
+            check_canceled()
+            count = min(_CHUNK, length - start)
+            match piece:
+                case int():
+                    digest.update(bytes(count))
+                case bytes():
+                    digest.update(piece[start : start + count])
+                case CopiedFile():
+                    digest.update(read_exactly(read_at, piece.full + start, count))
     if digest.hexdigest() != minimal.sha256:
         raise FormatError(
             f"the minimal ISO of {minimal.size} bytes has the SHA-256 {digest.hexdigest()},"
-            f" not the {minimal.sha256} that its builder noted"
+            f" not its builder's {minimal.sha256}"
         )
-
-
-def rewrite_kargs_json(original: bytes, default: str) -> bytes:
-    """Rewrite coreos/kargs.json for other default arguments, byte for byte as coreos-installer does.
-
-    Args:
-        original: the file's content.
-        default: the new default arguments.
-
-    Returns:
-        as many bytes: the fields that are known, and blanks.
-
-    Raises:
-        FormatError: the original is not what a builder writes, or the new one does not fit in its place.
-    """
-    file = IsoFile("coreos/kargs.json", 0, len(original))
-    info = read_json_object(lambda start, length: original[start : start + length], file)
-    areas = [_area(area) for area in info.objects("files", _MAX_KARGS_FILES)]
-    content = {"default": default, "files": areas, "size": info.count("size")}
-    rendered = json.dumps(content, indent=2, ensure_ascii=False).encode()
-    if len(rendered) > len(original):
-        raise FormatError(
-            f"{file.path} would take {len(rendered)} bytes in a minimal ISO, and has {len(original)}"
-        )
-    return rendered.ljust(len(original))
-
-
-def _check_header(fields: BincodeReader) -> None:
-    if fields.read(len(_MAGIC)) != _MAGIC:
-        raise FormatError(f"{fields.path} does not begin with MINISO: the minimal ISO was never packed")
-    version = fields.read_number()
-    if version != _VERSION:
-        raise FormatError(f"{fields.path} is of version {version}, and only {_VERSION} is known")
-    fields.read_bytes()
 
 
 def _read_files(fields: BincodeReader, image_size: int) -> list[CopiedFile]:
@@ -209,43 +173,38 @@ def _read_files(fields: BincodeReader, image_size: int) -> list[CopiedFile]:
     return files
 
 
-def _gaps(files: Sequence[CopiedFile]) -> int:
-    """Bytes before and between the files."""
-    return files[-1].minimal + files[-1].length - sum(file.length for file in files)
-
-
-def _unpack(path: str, packed: bytes, least: int) -> bytes:
-    """The literal bytes, of which there must be at least so many."""
-    if least > _MAX_LITERAL:
-        raise FormatError(f"{path} leaves {least} bytes between its files, more than {_MAX_LITERAL}")
+def _decompress(path: str, packed: bytes, gaps: int) -> bytes:
+    """Return the literal bytes, at least the ``gaps`` before and between the files."""
+    if gaps > _MAX_LITERAL:
+        raise FormatError(f"{path} leaves {gaps} bytes between its files, more than {_MAX_LITERAL}")
     decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_DECODER_MEMORY)
     try:
         literal = decompressor.decompress(packed, _MAX_LITERAL + 1)
     except lzma.LZMAError as error:
-        raise FormatError(f"the xz stream in {path} is damaged, or not one to be read: {error}") from None
+        raise FormatError(f"the xz stream in {path} is damaged or unsupported: {error}") from None
     if len(literal) > _MAX_LITERAL:
-        raise FormatError(f"the xz stream in {path} unpacks to more than {_MAX_LITERAL} bytes")
+        raise FormatError(f"the xz stream in {path} exceeds {_MAX_LITERAL} decompressed bytes")
     if not decompressor.eof or decompressor.unused_data:
-        raise FormatError(f"the xz stream in {path} does not end where its {len(packed)} bytes do")
-    if len(literal) < least:
-        raise FormatError(f"the xz stream in {path} unpacks to {len(literal)} bytes, and {least} are due")
+        raise FormatError(f"the xz stream in {path} does not end at the end of its {len(packed)} bytes")
+    if len(literal) < gaps:
+        raise FormatError(f"the xz stream in {path} has {len(literal)} decompressed bytes; {gaps} are due")
     return literal
 
 
-def _pieces(files: Sequence[CopiedFile], literal: bytes) -> Iterator[Piece]:
-    """The files, with the literal bytes before, between and behind them."""
-    taken = end = 0
+def _split_pieces(files: Sequence[CopiedFile], literal: bytes) -> Iterator[Piece]:
+    """Yield the files, with the literal bytes before, between and after them."""
+    position = end = 0
     for file in files:
         gap = file.minimal - end
-        yield from _split(literal[taken : taken + gap])
+        yield from _split_literal(literal[position : position + gap])
         yield file
-        taken += gap
+        position += gap
         end = file.minimal + file.length
-    yield from _split(literal[taken:])
+    yield from _split_literal(literal[position:])
 
 
-def _split(literal: bytes) -> Iterator[bytes | int]:
-    """The bytes, with long runs of zeros as their number."""
+def _split_literal(literal: bytes) -> Iterator[bytes | int]:
+    """Yield the bytes, with long runs of zeros as their number."""
     position = 0
     while (zeros := literal.find(_ZERO_RUN, position)) >= 0:
         if position < zeros:
@@ -265,20 +224,3 @@ def _length(piece: Piece) -> int:
             return len(piece)
         case CopiedFile():
             return piece.length
-
-
-def _cut(piece: Piece, start: int, length: int, read_at: ReadAt) -> bytes:
-    match piece:
-        case int():
-            return bytes(length)
-        case bytes():
-            return piece[start : start + length]
-        case CopiedFile():
-            return read_exactly(read_at, piece.full + start, length)
-
-
-def _area(area: JsonObject) -> dict[str, str | int]:
-    """An area of kargs.json, whose pad and end are left out where they are the usual ones."""
-    single = {name: area.character(name, b"").decode() for name in ("pad", "end")}
-    given = {name: character for name, character in single.items() if character}
-    return {"path": area.text("path"), "offset": area.count("offset"), **given}

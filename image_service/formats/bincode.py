@@ -1,9 +1,9 @@
-"""bincode 1.3 with variable-length integers, in which coreos-installer writes files of its own.
+"""bincode 1.3 with variable-length integers, the encoding of coreos-installer's own files.
 
-A file is nothing but its fields, one behind the other, without names or types:
+A file is its fields, one after another, without names or types:
 
     number    up to 250: one byte; else 251, 252 or 253 and 2, 4 or 8 bytes, little-endian
-    bytes     a number, their length; then themselves
+    bytes     their length as a number; then the bytes
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LENGTHS = {251: 2, 252: 4, 253: 8}
 
 @attrs.define
 class BincodeReader:
-    """The fields of a file, taken one after another.
+    """Reads the fields of a file in order; raises FormatError where the data ends or is invalid.
 
     Args:
         path: of the file, for messages.
@@ -30,11 +30,7 @@ class BincodeReader:
     _position: int = 0
 
     def read(self, length: int) -> bytes:
-        """Take so many bytes.
-
-        Raises:
-            FormatError: there are not as many left.
-        """
+        """Read ``length`` bytes."""
         start, end = self._position, self._position + length
         if end > len(self._data):
             raise FormatError(f"{self.path} ends too soon: {length} bytes are due at its offset {start}")
@@ -42,11 +38,7 @@ class BincodeReader:
         return self._data[start:end]
 
     def read_number(self) -> int:
-        """Take a number of at most 64 bits.
-
-        Raises:
-            FormatError: this is none.
-        """
+        """Read a number of at most 64 bits."""
         first = self.read(1)[0]
         if first in _ONE_BYTE:
             return first
@@ -57,9 +49,5 @@ class BincodeReader:
         return int.from_bytes(self.read(_LENGTHS[first]), "little")
 
     def read_bytes(self) -> bytes:
-        """Take bytes whose length is noted before them.
-
-        Raises:
-            FormatError: there are not as many.
-        """
+        """Read bytes that follow their length."""
         return self.read(self.read_number())

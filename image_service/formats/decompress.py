@@ -1,4 +1,4 @@
-"""Decompressors that write no more than they are allowed to.
+"""Decompressors with a bound on their output.
 
 zlib, xz and zstd streams are read whole. LZ4 blocks and MicroLZMA do not mark their end: their decompressors
 return as many bytes as they are asked for.
@@ -7,12 +7,12 @@ An LZ4 block is a sequence of
 
     1   token: number of literals in the high half, length of the match less 4 in the low one
     …   where the half is 15: bytes to add to it, up to the first that is not 255
-        (those for the literals come here, those for the match behind the distance)
+        (those for the literals come here, those for the match after the distance)
     …   literals
     2   distance of the match, little-endian; the last sequence ends before it
 
-"MicroLZMA", as erofs has it, is LZMA without a header, whose first byte, always 0, gave way to the
-properties' complement.
+MicroLZMA, as erofs stores it, is LZMA without a header; the complement of the properties replaces the first
+byte, which is always 0.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ else:
     from backports import zstd
 
 Decompressor: TypeAlias = Callable[[bytes, int], bytes]
-"""(packed, length) to at most that many bytes of what it unpacks to."""
+"""(packed, length) to at most that many bytes."""
 
 _MAX_XZ_MEMORY = 32 * 1024 * 1024  # bytes; squashfs has dictionaries of 1 MiB at most
 _MAX_ZSTD_WINDOW = 23  # as a power of two: RFC 8878 section 3.1.1.1.2 asks for 8 MiB, squashfs for 1 MiB
@@ -39,77 +39,93 @@ _MAX_HALF = 15
 _MIN_MATCH = 4
 
 
-class _Damaged(Exception):
-    """What is found before, or beside, what the libraries find."""
+class _DamagedError(Exception):
+    """The data is invalid, or longer than allowed, in a way that no library reports."""
 
 
-_DAMAGES = (zlib.error, lzma.LZMAError, zstd.ZstdError, IndexError, _Damaged)
+_DAMAGES = (zlib.error, lzma.LZMAError, zstd.ZstdError, IndexError, _DamagedError)
 
 
 def decompress(method: Decompressor, packed: bytes, length: int, where: str) -> bytes:
-    """Decompressor by one of the methods of this module.
+    """Decompress by one of the methods of this module.
 
     Args:
-        method: which.
+        method: a function of this module.
         packed: compressed data.
-        length: bytes that it may, or shall, unpack to.
-        where: what messages call it.
-
-    Returns:
-        at most that many bytes.
+        length: the limit of the output, or its exact length where the format does not mark the end.
+        where: what messages call the data.
 
     Raises:
-        FormatError: the data is damaged, or unpacks to more than it may.
+        FormatError: the data is damaged, or its output exceeds the limit.
     """
     try:
         return method(packed, length)
     except _DAMAGES:
-        raise FormatError(f"{where} is damaged: its {len(packed)} bytes cannot be unpacked") from None
+        raise FormatError(f"{where} is damaged: its {len(packed)} bytes cannot be decompressed") from None
 
 
 def decompress_zlib(packed: bytes, length: int) -> bytes:
-    """Decompressor a zlib stream of at most ``length`` bytes."""
+    """Decompress a zlib stream to at most ``length`` bytes."""
     stream = zlib.decompressobj()
-    return _whole(stream.decompress(packed, length + 1), length, ended=stream.eof)
+    return _check_whole(stream.decompress(packed, length + 1), length, ended=stream.eof)
 
 
 def decompress_xz(packed: bytes, length: int) -> bytes:
-    """Decompressor an xz stream of at most ``length`` bytes."""
+    """Decompress an xz stream to at most ``length`` bytes."""
     stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_XZ_MEMORY)
-    return _whole(stream.decompress(packed, length + 1), length, ended=stream.eof)
+    return _check_whole(stream.decompress(packed, length + 1), length, ended=stream.eof)
 
 
 def decompress_zstd(packed: bytes, length: int) -> bytes:
-    """Decompressor a zstd frame of at most ``length`` bytes."""
+    """Decompress a zstd frame to at most ``length`` bytes."""
     options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _MAX_ZSTD_WINDOW}
     stream = zstd.ZstdDecompressor(options=options)
-    return _whole(stream.decompress(packed, length + 1), length, ended=stream.eof)
+    return _check_whole(stream.decompress(packed, length + 1), length, ended=stream.eof)
+
+
+def _check_whole(content: bytes, length: int, *, ended: bool) -> bytes:
+    if len(content) > length or not ended:
+        raise _DamagedError
+    return content
 
 
 def decompress_lz4(packed: bytes, length: int) -> bytes:
-    """Decompressor the first ``length`` bytes of an LZ4 block; fewer where it has no more."""
-    unpacked = bytearray()
+    """Decompress the first ``length`` bytes of an LZ4 block, or all if it has fewer."""
+    content = bytearray()
     position = 0
     while True:
         token = packed[position]
-        literals, position = _lz4_length(packed, position + 1, token >> 4)
-        unpacked += packed[position : position + literals]
+        literals, position = _read_lz4_length(packed, position + 1, token >> 4)
+        content += packed[position : position + literals]
         position += literals
-        if position >= len(packed) or len(unpacked) >= length:
-            return bytes(unpacked[:length])
+        if position >= len(packed) or len(content) >= length:
+            return bytes(content[:length])
         distance = packed[position] | packed[position + 1] << 8
-        match, position = _lz4_length(packed, position + 2, token & _MAX_HALF)
-        _repeat(unpacked, distance, min(match + _MIN_MATCH, length - len(unpacked)))
+        match, position = _read_lz4_length(packed, position + 2, token & _MAX_HALF)
+        match = min(match + _MIN_MATCH, length - len(content))
+        start = len(content) - distance
+        if start < 0 or not distance:
+            raise _DamagedError
+        if distance >= match:
+            content += content[start : start + match]
+        else:  # the match reaches into what it adds
+            content += (content[start:] * (match // distance + 1))[:match]
+
+
+def _read_lz4_length(packed: bytes, position: int, length: int) -> tuple[int, int]:
+    """Return the length that ``length``, a half of the token, starts; and the position after it."""
+    more = length == _MAX_HALF
+    while more:
+        length += packed[position]
+        more = packed[position] == 0xFF  # noqa: PLR2004 - the format's own
+        position += 1
+    return length, position
 
 
 def microlzma_decompressor(dictionary: int) -> Decompressor:
-    """Make a method for MicroLZMA.
+    """Return a decompressor of MicroLZMA with ``dictionary`` bytes of memory."""
 
-    Args:
-        dictionary: bytes of the decoder's memory.
-    """
-
-    def unpack_lzma(packed: bytes, length: int) -> bytes:
+    def decompress_microlzma(packed: bytes, length: int) -> bytes:
         position_bits, literal_bits = divmod(~packed[0] & 0xFF, 9)
         lzma1 = {
             "id": lzma.FILTER_LZMA1,
@@ -121,31 +137,4 @@ def microlzma_decompressor(dictionary: int) -> Decompressor:
         stream = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=[lzma1])
         return stream.decompress(b"\0" + packed[1:], length)
 
-    return unpack_lzma
-
-
-def _whole(unpacked: bytes, length: int, *, ended: bool) -> bytes:
-    if len(unpacked) > length or not ended:
-        raise _Damaged
-    return unpacked
-
-
-def _lz4_length(packed: bytes, position: int, length: int) -> tuple[int, int]:
-    """A length that its half of the token begins, and the position behind it."""
-    more = length == _MAX_HALF
-    while more:
-        length += packed[position]
-        more = packed[position] == 0xFF  # noqa: PLR2004 - the format's own
-        position += 1
-    return length, position
-
-
-def _repeat(unpacked: bytearray, distance: int, length: int) -> None:
-    """Add what lies ``distance`` back; it may reach into what it adds."""
-    start = len(unpacked) - distance
-    if start < 0 or not distance:
-        raise _Damaged
-    if distance >= length:
-        unpacked += unpacked[start : start + length]
-    else:
-        unpacked += (unpacked[start:] * (length // distance + 1))[:length]
+    return decompress_microlzma

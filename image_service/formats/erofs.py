@@ -1,28 +1,28 @@
-"""erofs: the nodes of a read-only file system, each read when it is asked for.
+"""erofs: the nodes of a read-only file system, each read on demand.
 
     offset  size  superblock, all numbers little-endian
     1024    4     0xE0F5E1E2
     1036    1     block size as a power of two
     1037    1     extensions of 16 bytes between the superblock's 128 and the settings
     1038    2     number of the root
-    1064    4     block in which the inodes begin: number n is 32 * n from there
-    1104    4     what a reader must know of: `_FEATURES`, `_REFUSED`
+    1064    4     block in which the inodes start: number n is 32 * n from there
+    1104    4     features that a reader must support: `_FEATURES`, `_REFUSED`
     1108    2     with feature 2: the compressions that have settings, a bit for each
-    1120    8     number of the packed node, which holds the ends of other files, or all of them
-            …     for each compression a length (2) and settings; LZMA's begin with its dictionary's bytes (4)
+    1120    8     number of the packed node, which contains the ends of other files, or all of them
+            …     for each compression a length (2) and settings; LZMA's start with its dictionary's bytes (4)
 
     inode         format (2): 1 if it has 64 bytes and not 32, layout << 1; words of extended attributes (2);
                   file type and permissions (2); then
       of 32       links (2), size (4), unused (4), first block (4), …
       of 64       unused (2), size (8), first block (4), …
-                  behind it the extended attributes: 12 bytes, and 4 for each word but the first
-    layout        0 the content is in blocks, 2 what is left over of whole blocks is behind the inode;
+                  then the extended attributes: 12 bytes, and 4 for each word but the first
+    layout        0 the content is in blocks; 2 the content after the last whole block follows the inode;
                   1 and 3 it is compressed, see `erofs_index`
-    directory     blocks, each of which begins with entries: number (8), offset of the name in the block (2),
-                  type (2). The first name is behind the last entry, each ends where the next begins, the
-                  last at a zero byte or the block's end
+    directory     blocks, each of which starts with entries: number (8), offset of the name in the block (2),
+                  type (2). The first name follows the last entry, each ends where the next starts, the last
+                  at a zero byte or the block's end
 
-An extent fills its blocks from behind, with zero bytes in front. CoreOS has used LZMA with extents of up to
+An extent is at the end of its blocks, with zero bytes before it. CoreOS has used LZMA with extents of up to
 1 MiB and a packed node. The superblock's checksum, owners and extended attributes are not read.
 """
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from image_service.formats.decompress import Decompressor
-    from image_service.formats.erofs_index import Extent, Index
+    from image_service.formats.erofs_index import ErofsExtent, ErofsIndex
     from image_service.formats.reading import ReadAt
 
 EROFS_MAGIC = b"\xe2\xe1\xf5\xe0"
@@ -57,7 +57,7 @@ _FEATURES = _FRONT_PADDING | _SETTINGS | _PACKED_NODE | _NAME_PREFIXES
 _REFUSED: Final[Mapping[int, str]] = {
     0x04: "files in chunks",
     0x08: "several devices or a second compression",
-    0x10: "ends behind the index (ztailpacking)",
+    0x10: "ends after the index (ztailpacking)",
     0x80: "48-bit addresses",
     0x100: "a node of inodes (metabox)",
 }
@@ -68,42 +68,48 @@ _EXTENSION = 16
 _LENGTH = 2
 _FORM, _INODE, _LONG_INODE = struct.Struct("<HHH"), struct.Struct("<8xI4xI12x"), struct.Struct("<8xQI44x")
 _ATTRIBUTES = 12
-_IN_BLOCKS, _COMPRESSED, _END_BEHIND_INODE, _COMPRESSED_COMPACT = 0, 1, 2, 3
+_IN_BLOCKS, _COMPRESSED, _END_AFTER_INODE, _COMPRESSED_COMPACT = 0, 1, 2, 3
 _ENTRY = struct.Struct("<QHxx")
-_DOTS = {b".", b".."}  # which are entries like others, but no names that a path is followed by
+_DOTS = {b".", b".."}  # entries like others, but no names on a path
 
 
 def read_erofs(read_at: ReadAt) -> ErofsNode:
-    """Read the superblock.
+    """Read the superblock and return the root.
 
     Args:
-        read_at: reads the file system, and refuses what does not lie in it.
-
-    Returns:
-        the root.
+        read_at: reads the file system, and raises FormatError outside it.
 
     Raises:
-        FormatError: it is damaged, or made in a way that is not read.
+        FormatError: it is damaged, or uses an unsupported feature.
     """
     superblock = read_at(EROFS_OFFSET, _SUPERBLOCK.size)
     block_bits, extensions, root, inodes, features, compressions, packed = _SUPERBLOCK.unpack(superblock)
     if block_bits not in _BLOCK_BITS:
         raise FormatError(f"the erofs is damaged: its blocks have 2^{block_bits} bytes")
-    for feature in _bits(features & ~_FEATURES):
-        name = _REFUSED.get(feature, "something new")
-        raise FormatError(f"the erofs uses {name} (feature {feature:#x}), which is not read")
+    unknown = features & ~_FEATURES
+    if unknown:
+        feature = unknown & -unknown
+        name = _REFUSED.get(feature, "an unknown feature")
+        raise FormatError(f"the erofs uses {name} (feature {feature:#x}), which is not supported")
     methods: dict[int, Decompressor] = {_LZ4: decompress_lz4}
     if features & _SETTINGS and compressions & 1 << _LZMA:
         position = EROFS_OFFSET + _SUPERBLOCK.size + _EXTENSION * extensions
-        methods[_LZMA] = microlzma_decompressor(_lzma_dictionary(read_at, position, compressions))
-    return _Volume(
+        if compressions & 1 << _LZ4:
+            position += _LENGTH + int.from_bytes(read_at(position, _LENGTH), "little")
+        dictionary = int.from_bytes(read_at(position + _LENGTH, 4), "little")
+        if dictionary > _MAX_DICTIONARY:
+            raise FormatError(
+                f"the erofs has an LZMA dictionary of {dictionary} bytes, more than {_MAX_DICTIONARY}"
+            )
+        methods[_LZMA] = microlzma_decompressor(dictionary)
+    return _ErofsVolume(
         read_at=read_at,
         block_bits=block_bits,
         inodes=inodes << block_bits,
         methods=methods,
         is_padded=bool(features & _FRONT_PADDING),
         packed=packed if features & _PACKED_NODE else None,
-    ).node(root)
+    ).read_node(root)
 
 
 @attrs.frozen(eq=False)
@@ -115,69 +121,66 @@ class ErofsNode:
         size: bytes of the content, of a directory's listing or of a symlink's target.
     """
 
-    _volume: _Volume
+    _volume: _ErofsVolume
     mode: int
     size: int
     _layout: int
     _block: int
-    _behind: int  # offset behind the inode and its extended attributes
+    _inode_end: int  # offset after the inode and its extended attributes
 
     def read(self) -> bytes:
-        """The content, or a symlink's target; refused where it is damaged."""
-        return self.part(0, self.size)
+        """Return the content, or a symlink's target."""
+        return self.read_part(0, self.size)
 
     def entries(self) -> dict[str, Callable[[], ErofsNode]]:
-        """What a directory holds; refused where it is damaged, or of more than `MAX_DIRECTORY` bytes."""
+        """Return a directory's entries: by name, a function that reads the node."""
         if self.size > MAX_DIRECTORY:
             raise FormatError(f"a directory of the erofs has {self.size} bytes, more than {MAX_DIRECTORY}")
         listing, length = self.read(), 1 << self._volume.block_bits
         blocks = (listing[at : at + length] for at in range(0, len(listing), length))
         return {
-            name.decode("utf-8", "surrogateescape"): partial(self._volume.node, number)
+            name.decode("utf-8", "surrogateescape"): partial(self._volume.read_node, number)
             for block in blocks
             for name, number in _parse_block(block)
             if name not in _DOTS
         }
 
-    def part(self, start: int, length: int) -> bytes:
-        """A part of the content; refused where the content ends before it does."""
+    def read_part(self, start: int, length: int) -> bytes:
+        """Return ``length`` bytes of the content at ``start``; FormatError where there are fewer."""
         stop = start + length
         if stop > self.size:
             raise FormatError(f"the erofs is damaged: a file of {self.size} bytes has none at {stop}")
-        if self._layout in {_IN_BLOCKS, _END_BEHIND_INODE}:
-            return b"".join(self._as_it_is(start, stop))
+        if self._layout in {_IN_BLOCKS, _END_AFTER_INODE}:
+            return b"".join(self._read_plain(start, stop))
         if self._layout in {_COMPRESSED, _COMPRESSED_COMPACT}:
-            return b"".join(self._unpacked(start, stop))
-        raise FormatError(f"the erofs has a file of layout {self._layout}, which is not read")
+            return b"".join(self._read_compressed(start, stop))
+        raise FormatError(f"the erofs has a file of layout {self._layout}, which is not supported")
 
-    def _as_it_is(self, start: int, stop: int) -> Iterator[bytes]:
+    def _read_plain(self, start: int, stop: int) -> Iterator[bytes]:
         bits, end = self._volume.block_bits, self.size
-        if self._layout == _END_BEHIND_INODE:
+        if self._layout == _END_AFTER_INODE:
             end = self.size >> bits << bits
         if start < end:
             yield self._volume.read_at((self._block << bits) + start, min(stop, end) - start)
         if stop > end:
             start = max(start, end)
-            yield self._volume.read_at(self._behind + start - end, stop - start)
+            yield self._volume.read_at(self._inode_end + start - end, stop - start)
 
-    def _unpacked(self, start: int, stop: int) -> Iterator[bytes]:
+    def _read_compressed(self, start: int, stop: int) -> Iterator[bytes]:
         if start == stop:
             return
+        volume, is_compact = self._volume, self._layout == _COMPRESSED_COMPACT
         index = read_index(
-            self._volume.read_at,
-            self._behind,
-            self.size,
-            self._volume.block_bits,
-            is_compact=self._layout == _COMPRESSED_COMPACT,
+            volume.read_at, self._inode_end, self.size, volume.block_bits, is_compact=is_compact
         )
-        for extent in index.extents(start, stop):
+        for extent in index.find_extents(start, stop):
             first, last = max(start - extent.start, 0), min(stop - extent.start, extent.length)
-            yield self._volume.piece(index, extent, first, last)
+            yield volume.read_extent(index, extent, first, last)
 
 
 @attrs.frozen(eq=False)
-class _Volume:
-    """The file system, as far as its superblock tells."""
+class _ErofsVolume:
+    """The file system as its superblock describes it."""
 
     read_at: ReadAt
     block_bits: int
@@ -186,8 +189,8 @@ class _Volume:
     is_padded: bool
     packed: int | None
 
-    def node(self, number: int) -> ErofsNode:
-        """The node of a number."""
+    def read_node(self, number: int) -> ErofsNode:
+        """Read the node of a number."""
         position = self.inodes + _INODE.size * number
         form, words, mode = _FORM.unpack(self.read_at(position, _FORM.size))
         fields = _LONG_INODE if form & 1 else _INODE
@@ -195,65 +198,40 @@ class _Volume:
         attributes = _ATTRIBUTES + 4 * (words - 1) if words else 0
         return ErofsNode(self, mode, size, form >> 1, block, position + fields.size + attributes)
 
-    def piece(self, index: Index, extent: Extent, first: int, last: int) -> bytes:
-        """The bytes of an extent from ``first`` to ``last``."""
+    def read_extent(self, index: ErofsIndex, extent: ErofsExtent, first: int, last: int) -> bytes:
+        """Return the bytes of an extent from ``first`` to ``last``."""
         if extent.packed is not None:
-            return self._packed_node().part(extent.packed + first, last - first)
+            if self.packed is None:
+                raise FormatError("the erofs is damaged: it has no packed node for a file in it")
+            # Without a packed node of its own, this one cannot refer to itself.
+            node = attrs.evolve(self, packed=None).read_node(self.packed)
+            return node.read_part(extent.packed + first, last - first)
         where = f"the erofs at block {extent.block}"
-        stored = self._stored(extent, where)
-        if extent.type == PLAIN:
-            content = self._plain(index, extent, stored)
-        else:
-            content = decompress(self._method(index.compression), stored.lstrip(b"\0"), last, where)
+        # An extent that does not save a block is stored plain: no more is read than comes out.
+        if extent.blocks > -(-extent.length >> self.block_bits):
+            raise FormatError(f"{where} is damaged: {extent.length} bytes are in {extent.blocks} blocks")
+        content = self.read_at(extent.block << self.block_bits, extent.blocks << self.block_bits)
+        if extent.type != PLAIN:
+            method = self._get_decompressor(index.compression)
+            content = decompress(method, content.lstrip(b"\0"), last, where)
+        elif index.is_rotated:
+            shift = extent.start % (1 << self.block_bits)
+            content = content[shift:] + content[:shift]
         if len(content) < last:
             raise FormatError(f"{where} is damaged: {last} bytes are due, it has {len(content)}")
         return content[first:last]
 
-    def _packed_node(self) -> ErofsNode:
-        if self.packed is None:
-            raise FormatError("the erofs is damaged: it has no packed node for a file in it")
-        # Without one of its own, it cannot refer to itself.
-        return attrs.evolve(self, packed=None).node(self.packed)
-
-    def _stored(self, extent: Extent, where: str) -> bytes:
-        # What does not save a block is not compressed: never is much more read than comes out.
-        if extent.blocks > -(-extent.length >> self.block_bits):
-            raise FormatError(f"{where} is damaged: {extent.length} bytes are in {extent.blocks} blocks")
-        return self.read_at(extent.block << self.block_bits, extent.blocks << self.block_bits)
-
-    def _plain(self, index: Index, extent: Extent, stored: bytes) -> bytes:
-        if not index.is_rotated:
-            return stored
-        shift = extent.start % (1 << self.block_bits)
-        return stored[shift:] + stored[:shift]
-
-    def _method(self, compression: int) -> Decompressor:
+    def _get_decompressor(self, compression: int) -> Decompressor:
         if compression not in self.methods:
             name = _COMPRESSIONS.get(compression, f"method {compression}")
-            raise FormatError(f"the erofs has a file compressed by {name}, which is not read")
+            raise FormatError(f"the erofs has a file compressed by {name}, which is not supported")
         if not self.is_padded:
-            raise FormatError("the erofs has extents with padding behind them, which is not read")
+            raise FormatError("the erofs has extents with padding after them, which is not supported")
         return self.methods[compression]
 
 
-def _bits(number: int) -> Iterator[int]:
-    return (1 << bit for bit in range(number.bit_length()) if number >> bit & 1)
-
-
-def _lzma_dictionary(read_at: ReadAt, position: int, compressions: int) -> int:
-    """The bytes of LZMA's dictionary, from the settings at ``position``."""
-    if compressions & 1 << _LZ4:
-        position += _LENGTH + int.from_bytes(read_at(position, _LENGTH), "little")
-    dictionary = int.from_bytes(read_at(position + _LENGTH, 4), "little")
-    if dictionary > _MAX_DICTIONARY:
-        raise FormatError(
-            f"the erofs has an LZMA dictionary of {dictionary} bytes, more than {_MAX_DICTIONARY}"
-        )
-    return dictionary
-
-
 def _parse_block(block: bytes) -> Iterator[tuple[bytes, int]]:
-    """The names in a block of a directory, and the numbers of their nodes."""
+    """Yield the names in a block of a directory with the numbers of their nodes."""
     end = int.from_bytes(block[8:10], "little")
     if not 0 < end <= len(block) or end % _ENTRY.size:
         raise FormatError(f"the erofs is damaged: a directory's first name is at offset {end}")

@@ -1,20 +1,20 @@
-"""Compressed archives as the kernel takes them for its initial file system.
+"""Compressed archives, as the kernel accepts them for its initial file system.
 
-`compress_archive` tries three forms in this order, and takes the first that fits:
+`compress_archive` tries these forms in order and returns the first that fits:
 
-1. gzip with stored blocks, not compressed at all. It is written here, so that its bytes depend on no
-   library: the same on every machine and after every upgrade. Most configs fit their area like that.
-2. gzip with deflate's Huffman codes alone, without looking for repeats: a quarter of the time of what comes
-   next, whatever the content, and enough for base64 and JSON that is not far too large.
-3. gzip with deflate at level 9. The bytes of this and the form above are zlib's, whose builds differ.
-4. xz at preset 9 with a CRC32 check, the only check that the kernel's decoder knows: it skips an
-   archive with any other, and boots on without the config. It finds repeats that are further apart than
-   deflate's 32 KiB, and it is the slowest by far.
+1. gzip with stored blocks, not compressed at all. It is written here, so its bytes depend on no library: they
+   are the same on every machine and after every upgrade. Most configs fit their area in this form.
+2. gzip with deflate's Huffman codes alone, without a search for repeats: a quarter of the time of the next
+   form for any content, and enough for base64 and JSON that is slightly too large.
+3. gzip with deflate at level 9. The bytes of this form and of the one before are zlib's, whose builds differ.
+4. xz at preset 9 with a CRC32 check, the only check that the kernel's decoder supports: it skips an archive
+   with any other, and boots without the config. It finds repeats further apart than deflate's 32 KiB, and is
+   by far the slowest.
 
 Every kernel reads gzip; older ones lack zstd, so it is never written.
 
-`read_members` reads what the kernel, or coreos-installer, would: archives in gzip, xz or plain cpio, one
-after another, with any number of zero bytes around them.
+`read_archives` reads what the kernel and coreos-installer read: gzip, xz or plain cpio archives, one after
+another, with any number of zero bytes around them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from image_service.formats.newc import Member
 
 MAX_DECOMPRESSED = 64 * 1024 * 1024
-"""Bytes that `read_members` unpacks before it gives up, all archives together."""
+"""The limit in bytes of the decompressed archives of one initrd."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _XZ_MAGIC = b"\xfd7zXZ\0"
@@ -44,76 +44,22 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _NOT_ZERO = re.compile(rb"[^\0]")
 _MAX_STORED = 65535  # bytes of a stored block; RFC 1951 section 3.2.4
 _MIN_DICTIONARY = 4096
-_MAX_DECODER_MEMORY = 128 * 1024 * 1024  # preset 9 wants 65 MiB
-_CHUNK = 4096  # xz unpacks up to 7000 times as much
+_MAX_DECODER_MEMORY = 128 * 1024 * 1024  # preset 9 needs 65 MiB
+_CHUNK = 4096  # xz expands up to 7000 times
 
 
 def compress_archive(archive: bytes, capacity: int) -> bytes:
-    """Make an initrd of an archive.
-
-    Args:
-        archive: newc.
-        capacity: bytes that it is to fit.
+    """Make an initrd of a newc archive.
 
     Returns:
-        the first of the forms above that fits; where none does, the smallest of them, for its size.
+        the first form that fits ``capacity`` bytes; if none does, the smallest, which shows its size.
     """
     smallest = _gzip_stored(archive)
-    for form in (_gzip_coded, _gzip_deflated, _xz):
+    for form in (_gzip_huffman, _gzip_deflated, _xz):
         if len(smallest) <= capacity:
             break
         smallest = min(smallest, form(archive), key=len)
     return smallest
-
-
-def is_initrd(data: bytes) -> bool:
-    """Tell by its first bytes whether the kernel would try to unpack something.
-
-    Args:
-        data: what is to be handed to the kernel as it is.
-
-    Returns:
-        whether it begins like gzip, xz, zstd or newc; nothing of it is unpacked.
-    """
-    return data.startswith((_GZIP_MAGIC, _XZ_MAGIC, _ZSTD_MAGIC, NEWC_MAGIC))
-
-
-def read_members(initrd: bytes, limit: int = MAX_DECOMPRESSED) -> dict[str, Member]:
-    """Read the regular files of an initrd.
-
-    Args:
-        initrd: archives, with zero bytes before, between and behind them.
-        limit: bytes that they may unpack to.
-
-    Returns:
-        the files by name; where a name comes twice, the last.
-
-    Raises:
-        FormatError: an archive is damaged, too large or in a form that is not read.
-    """
-    members = read_archives(initrd, limit)
-    return {member.name: member for member in members if stat.S_ISREG(member.mode)}
-
-
-def read_archives(initrd: bytes, limit: int = MAX_DECOMPRESSED) -> list[Member]:
-    """Read everything that is in an initrd, as ``read_members`` does.
-
-    Returns:
-        files, directories, links and so on, as they come.
-    """
-    members: list[Member] = []
-    position = 0
-    while found := _NOT_ZERO.search(initrd, position):
-        position = found.start()
-        decompressor = _decompressor(initrd, position)
-        if decompressor is None:
-            archived, position = read_archive(initrd, position)
-        else:
-            archive, position = _decompress(decompressor, initrd, position, limit)
-            limit -= len(archive)
-            archived = _only_members(archive)
-        members += archived
-    return members
 
 
 def _gzip_stored(archive: bytes) -> bytes:
@@ -126,7 +72,7 @@ def _gzip_stored(archive: bytes) -> bytes:
     return _gzip(chain.from_iterable(zip(heads, pieces, strict=True)), archive, extra_flags=0)
 
 
-def _gzip_coded(archive: bytes) -> bytes:
+def _gzip_huffman(archive: bytes) -> bytes:
     coder = zlib.compressobj(wbits=-15, strategy=zlib.Z_HUFFMAN_ONLY)
     return _gzip([coder.compress(archive), coder.flush()], archive, extra_flags=4)
 
@@ -136,20 +82,58 @@ def _gzip_deflated(archive: bytes) -> bytes:
 
 
 def _gzip(deflated: Iterable[bytes | memoryview], archive: bytes, extra_flags: int) -> bytes:
-    """RFC 1952: no name, no time, no operating system, so that nothing but the content decides."""
+    """RFC 1952 without name, time and operating system: the bytes depend on the content alone."""
     header = struct.pack("<2sBBIBB", _GZIP_MAGIC, 8, 0, 0, extra_flags, 255)
     return b"".join([header, *deflated, struct.pack("<II", zlib.crc32(archive), len(archive) & 0xFFFFFFFF)])
 
 
 def _xz(archive: bytes) -> bytes:
-    # Preset 9 has a dictionary of 64 MiB, which the decoder must hold; the archive's own size does as well.
+    # Preset 9 has a dictionary of 64 MiB, which the decoder must hold; the archive's own size is enough.
     dictionary = max(len(archive), _MIN_DICTIONARY)
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": dictionary}]
     return lzma.compress(archive, format=lzma.FORMAT_XZ, check=lzma.CHECK_CRC32, filters=filters)
 
 
-class _Decompressor(Protocol):
-    """What zlib and lzma have in common."""
+def is_initrd(data: bytes) -> bool:
+    """Return True if ``data`` starts like gzip, xz, zstd or newc, which the kernel tries to unpack."""
+    return data.startswith((_GZIP_MAGIC, _XZ_MAGIC, _ZSTD_MAGIC, NEWC_MAGIC))
+
+
+def read_members(initrd: bytes, limit: int = MAX_DECOMPRESSED) -> dict[str, Member]:
+    """Return the regular files of an initrd by name, the last of each name; see `read_archives`."""
+    members = read_archives(initrd, limit)
+    return {member.name: member for member in members if stat.S_ISREG(member.mode)}
+
+
+def read_archives(initrd: bytes, limit: int = MAX_DECOMPRESSED) -> list[Member]:
+    """Return all members of an initrd in order: files, directories, links and so on.
+
+    Args:
+        initrd: archives, with zero bytes before, between and after them.
+        limit: bytes of the decompressed archives together.
+
+    Raises:
+        FormatError: an archive is damaged, too large or in an unsupported form.
+    """
+    members: list[Member] = []
+    position = 0
+    while found := _NOT_ZERO.search(initrd, position):
+        position = found.start()
+        decompressor = _choose_decompressor(initrd, position)
+        if decompressor is None:
+            archived, position = read_archive(initrd, position)
+        else:
+            archive, position = _decompress(decompressor, initrd, position, limit)
+            limit -= len(archive)
+            archived, end = read_archive(archive)
+            if _NOT_ZERO.search(archive, end):
+                raise FormatError("a compressed archive of the initrd has data after its end")
+        members += archived
+    return members
+
+
+class _StreamDecompressor(Protocol):
+    """The common interface of zlib and lzma."""
 
     @property
     def eof(self) -> bool: ...
@@ -160,20 +144,22 @@ class _Decompressor(Protocol):
     def decompress(self, data: bytes, /) -> bytes: ...
 
 
-def _decompressor(initrd: bytes, position: int) -> _Decompressor | None:
-    """What unpacks the archive at ``position``; None: it is plain cpio."""
+def _choose_decompressor(initrd: bytes, position: int) -> _StreamDecompressor | None:
+    """Return the decompressor for the archive at ``position``; None if it is plain cpio."""
     if initrd.startswith(_GZIP_MAGIC, position):
         return zlib.decompressobj(wbits=31)
     if initrd.startswith(_XZ_MAGIC, position):
         return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_DECODER_MEMORY)
     if initrd.startswith(_ZSTD_MAGIC, position):
-        raise FormatError(f"the archive at offset {position} of the initrd is zstd, which is not read")
+        raise FormatError(f"the archive at offset {position} of the initrd is zstd, which is not supported")
     return None
 
 
-def _decompress(decompressor: _Decompressor, initrd: bytes, start: int, limit: int) -> tuple[bytes, int]:
-    """What the archive at ``start`` unpacks to, and the offset behind it."""
-    unpacked = bytearray()
+def _decompress(
+    decompressor: _StreamDecompressor, initrd: bytes, start: int, limit: int
+) -> tuple[bytes, int]:
+    """Return the content of the archive at ``start``, and the offset after the archive."""
+    content = bytearray()
     position = start
     while not decompressor.eof:
         chunk = initrd[position : position + _CHUNK]
@@ -181,16 +167,9 @@ def _decompress(decompressor: _Decompressor, initrd: bytes, start: int, limit: i
             raise FormatError(f"the initrd ends within the archive at offset {start}")
         position += len(chunk)
         try:
-            unpacked += decompressor.decompress(chunk)
+            content += decompressor.decompress(chunk)
         except (zlib.error, lzma.LZMAError):
             raise FormatError(f"the archive at offset {start} of the initrd is damaged") from None
-        if len(unpacked) > limit:
-            raise FormatError(f"the initrd unpacks to more than {limit} bytes at offset {start}")
-    return bytes(unpacked), position - len(decompressor.unused_data)
-
-
-def _only_members(archive: bytes) -> list[Member]:
-    members, end = read_archive(archive)
-    if _NOT_ZERO.search(archive, end):
-        raise FormatError("a compressed archive of the initrd has data behind its end")
-    return members
+        if len(content) > limit:
+            raise FormatError(f"the initrd exceeds {limit} decompressed bytes at offset {start}")
+    return bytes(content), position - len(decompressor.unused_data)

@@ -1,4 +1,4 @@
-"""ISO 9660 (ECMA-119): where a file lies inside an image. Nothing but the directories on its path is read.
+"""ISO 9660 (ECMA-119): where a file lies in an image. Only the directories on its path are read.
 
     offset        content
     32768         volume descriptors, 2048 bytes each, up to the one of type 255; in the primary (type 1):
@@ -8,7 +8,7 @@
       +156   34   directory record of the root
       +813   17   creation date: YYYYMMDDHHMMSScc and the zone in quarters of an hour east of UTC, signed
 
-    directory     records, none crossing a sector's end; a zero byte sends the reader to the next sector
+    directory     records, none crossing a sector's end; a zero byte skips to the next sector
       +0      1   length of the record
       +1      1   sectors of extended attributes
       +2      8   first sector, both byte orders
@@ -17,8 +17,8 @@
       +26     2   interleaving
       +32     1   length of the name, which follows: ``NAME.EXT;1``
 
-Sectors are 2048 bytes. The little-endian halves are read, as coreos-installer does. Rock Ridge and Joliet
-are not read: CoreOS ISOs are made for the names of level 1.
+Sectors are 2048 bytes. The little-endian halves are read, as coreos-installer does. Rock Ridge and Joliet are
+not read: CoreOS ISOs are made for the names of level 1.
 """
 
 from __future__ import annotations
@@ -29,37 +29,20 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.errors import FileNotInImage, FormatError
-from image_service.formats.reading import read_exactly
+from image_service.formats.reading import ReadAt, Span, read_exactly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from image_service.formats.reading import ReadAt
 
 SECTOR = 2048
 _FIRST_DESCRIPTOR = 16
 _MAX_DESCRIPTORS = 64  # real images have three or four
 _PRIMARY, _TERMINATOR = b"\x01CD001\x01", b"\xffCD001\x01"
 _DIRECTORY, _MULTI_EXTENT = 0x02, 0x80
-_MAX_DEPTH = 8  # ECMA-119 section 6.8.2.1; also what keeps a cycle from being followed for long
+_MAX_DEPTH = 8  # ECMA-119 section 6.8.2.1; also bounds a cycle
 _MAX_DIRECTORY = 256 * 1024  # bytes, some thousands of files; real ones on our paths have one sector
 _ZONES = range(-48, 52 + 1)  # quarters of an hour; ECMA-119 section 8.4.26.1
 _RECORD_HEAD = 33
-
-
-@attrs.frozen
-class IsoFile:
-    """A file's extent.
-
-    Args:
-        path: as it was asked for.
-        offset: bytes from the start of the image.
-        length: bytes.
-    """
-
-    path: str
-    offset: int
-    length: int
 
 
 @attrs.frozen
@@ -67,7 +50,7 @@ class Iso9660:
     """An image's primary volume.
 
     Args:
-        volume_id: volume identifier, without its fill.
+        volume_id: volume identifier, without padding.
         created: when the volume was made, UTC, whole seconds; None: the image does not say.
         size: volume space size in bytes; a hybrid image's file is longer.
     """
@@ -76,21 +59,19 @@ class Iso9660:
     created: datetime | None
     size: int
     _root: _Record = attrs.field(repr=False)
-    _image: _Image = attrs.field(repr=False)
+    _read_at: ReadAt = attrs.field(repr=False, eq=False)
+    _file_size: int = attrs.field(repr=False)
 
-    def find_file(self, path: str) -> IsoFile:
-        """Look up a file.
+    def find_file(self, path: str) -> Span:
+        """Return where a file lies in the image.
 
         Args:
-            path: from the root, in any case; each name in full (``igninfo.json``) or as level 1 cuts
-                it to 8.3 (``IGNINFO.JSO``), the former preferred.
-
-        Returns:
-            its extent, which lies inside the image.
+            path: from the root, in any case; each name in full (``igninfo.json``) or truncated to 8.3 by
+                level 1 (``IGNINFO.JSO``), the full one preferred.
 
         Raises:
             FileNotInImage: there is no such file.
-            FormatError: the path names a directory, or what lies on it is damaged.
+            FormatError: the path names a directory, or a record on it is damaged.
         """
         found = self._root
         names = [name for name in path.split("/") if name]
@@ -98,12 +79,12 @@ class Iso9660:
             raise FileNotInImage(f"no file {path!r} in the ISO: ISO 9660 has {_MAX_DEPTH} levels")
         for name in names:
             if not found.is_directory:
-                raise FileNotInImage(f"no file {path!r} in the ISO: a file is in the way")
-            found = _lookup(self._image.records(found), name, path)
-            self._image.check(found, path)
+                raise FileNotInImage(f"no file {path!r} in the ISO: a parent is not a directory")
+            found = _find_record(list(_read_records(self._read_at, found)), name, path)
+            _check_extent(found, path, self._file_size)
         if found.is_directory:
             raise FormatError(f"{path!r} in the ISO is a directory")
-        return IsoFile(path, found.offset, found.length)
+        return Span(path, found.offset, found.length)
 
 
 def read_iso9660(read_at: ReadAt, size: int) -> Iso9660:
@@ -113,27 +94,24 @@ def read_iso9660(read_at: ReadAt, size: int) -> Iso9660:
         read_at: reads the image.
         size: bytes of the image's file.
 
-    Returns:
-        the volume.
-
     Raises:
         FormatError: this is not an ISO 9660 image, or not all of it.
     """
-    image = _Image(read_at, size)
-    primary = _primary_descriptor(read_at)
+    primary = _read_primary_descriptor(read_at)
     if int.from_bytes(primary[128:130], "little") != SECTOR:
         raise FormatError(f"the ISO's logical blocks are not of {SECTOR} bytes")
     volume_size = int.from_bytes(primary[80:84], "little") * SECTOR
     if volume_size > size:
         raise FormatError(f"the ISO is incomplete: the file has {size} bytes of {volume_size}")
     root = _parse_record(primary[156:190])
-    image.check(root, "/")
+    _check_extent(root, "/", size)
     return Iso9660(
         volume_id=primary[40:72].decode("ascii", "replace").rstrip(" \0"),
         created=_parse_date(primary[813:830]),
         size=volume_size,
         root=root,
-        image=image,
+        read_at=read_at,
+        file_size=size,
     )
 
 
@@ -145,42 +123,14 @@ class _Record:
     offset: int
     length: int
     flags: int
-    plain: bool  # neither extended attributes nor interleaving: the extent holds the content and no more
+    plain: bool  # neither extended attributes nor interleaving: the extent is the content
 
     @property
     def is_directory(self) -> bool:
         return bool(self.flags & _DIRECTORY)
 
 
-@attrs.frozen(eq=False)
-class _Image:
-    """The image's bytes, of which no record can make anyone read too many."""
-
-    read_at: ReadAt
-    size: int
-
-    def check(self, record: _Record, path: str) -> None:
-        """Refuse an extent that leaves the image, or that is not simply the content."""
-        if record.offset + record.length > self.size:
-            raise FormatError(
-                f"{path!r} in the ISO leaves the file of {self.size} bytes:"
-                f" {record.length} bytes at offset {record.offset}"
-            )
-        if not record.plain:
-            raise FormatError(f"{path!r} in the ISO is interleaved or has extended attributes")
-
-    def records(self, directory: _Record) -> list[_Record]:
-        """All records of a directory."""
-        if directory.length > _MAX_DIRECTORY:
-            raise FormatError(
-                f"the ISO's directory at offset {directory.offset} has {directory.length} bytes,"
-                f" more than {_MAX_DIRECTORY}"
-            )
-        content = read_exactly(self.read_at, directory.offset, directory.length)
-        return list(_parse_directory(content, directory.offset))
-
-
-def _primary_descriptor(read_at: ReadAt) -> bytes:
+def _read_primary_descriptor(read_at: ReadAt) -> bytes:
     for sector in range(_FIRST_DESCRIPTOR, _FIRST_DESCRIPTOR + _MAX_DESCRIPTORS):
         descriptor = read_at(sector * SECTOR, SECTOR)
         if len(descriptor) != SECTOR or descriptor[1:6] != b"CD001":
@@ -192,12 +142,33 @@ def _primary_descriptor(read_at: ReadAt) -> bytes:
     raise FormatError("not an ISO 9660 image: no primary volume descriptor")
 
 
-def _parse_directory(content: bytes, offset: int) -> Iterator[_Record]:
-    """The records in ``content``, which lies at ``offset``."""
+def _parse_date(field: bytes) -> datetime | None:
+    """Parse a date of a volume descriptor (ECMA-119 section 8.4.26.1); None if it is absent or impossible.
+
+    The hundredths are dropped: an HTTP date has whole seconds.
+    """
+    digits = field[:14]
+    quarters = int.from_bytes(field[16:17], signed=True)
+    if not digits.isdigit() or quarters not in _ZONES:
+        return None
+    try:
+        zone = timezone(timedelta(minutes=15 * quarters))
+        return datetime.strptime(digits.decode(), "%Y%m%d%H%M%S").replace(tzinfo=zone).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _read_records(read_at: ReadAt, directory: _Record) -> Iterator[_Record]:
+    offset, size = directory.offset, directory.length
+    if size > _MAX_DIRECTORY:
+        raise FormatError(
+            f"the ISO's directory at offset {offset} has {size} bytes, more than {_MAX_DIRECTORY}"
+        )
+    content = read_exactly(read_at, offset, size)
     position = 0
-    while position < len(content):
+    while position < size:
         length = content[position]
-        end = min(position - position % SECTOR + SECTOR, len(content))
+        end = min(position - position % SECTOR + SECTOR, size)
         if not length:
             position = end
             continue
@@ -218,22 +189,29 @@ def _parse_record(record: bytes) -> _Record:
     )
 
 
-def _lookup(records: Sequence[_Record], name: str, path: str) -> _Record:
+def _check_extent(record: _Record, path: str, file_size: int) -> None:
+    if record.offset + record.length > file_size:
+        raise FormatError(
+            f"{path!r} in the ISO leaves the file of {file_size} bytes:"
+            f" {record.length} bytes at offset {record.offset}"
+        )
+    if not record.plain:
+        raise FormatError(f"{path!r} in the ISO is interleaved or has extended attributes")
+
+
+def _find_record(records: Sequence[_Record], name: str, path: str) -> _Record:
     full = name.upper().encode("utf-8", "replace")
-    for wanted in (full, _level_1(full)):
-        sections = [record for record in records if record.name == wanted]
+    # Level 1 (ECMA-119 section 10.1): eight characters, a dot, three characters.
+    stem, dot, extension = full.rpartition(b".")
+    level_1 = stem[:8] + dot + extension[:3] if dot else full[:8]
+    for candidate in (full, level_1):
+        sections = [record for record in records if record.name == candidate]
         if sections:
-            return _join(sections, path)
+            return _join_sections(sections, path)
     raise FileNotInImage(f"no file {path!r} in the ISO")
 
 
-def _level_1(name: bytes) -> bytes:
-    """A name as level 1 has it (ECMA-119 section 10.1): eight characters, a dot, three characters."""
-    stem, dot, extension = name.rpartition(b".")
-    return stem[:8] + dot + extension[:3] if dot else name[:8]
-
-
-def _join(sections: Sequence[_Record], path: str) -> _Record:
+def _join_sections(sections: Sequence[_Record], path: str) -> _Record:
     """Make one extent of a file's sections, of which files of 4 GiB and more have several."""
     first, length = sections[0], 0
     for section in sections:
@@ -246,19 +224,3 @@ def _join(sections: Sequence[_Record], path: str) -> _Record:
         if not section.flags & _MULTI_EXTENT:
             return attrs.evolve(first, length=length, plain=first.plain and section.plain)
     raise FormatError(f"{path!r} in the ISO lacks its last piece")
-
-
-def _parse_date(field: bytes) -> datetime | None:
-    """A date of a volume descriptor (ECMA-119 section 8.4.26.1); None where it is absent or impossible.
-
-    The hundredths are dropped: an HTTP date could not tell them.
-    """
-    digits = field[:14]
-    quarters = int.from_bytes(field[16:17], signed=True)
-    if not digits.isdigit() or quarters not in _ZONES:
-        return None
-    try:
-        zone = timezone(timedelta(minutes=15 * quarters))
-        return datetime.strptime(digits.decode(), "%Y%m%d%H%M%S").replace(tzinfo=zone).astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None

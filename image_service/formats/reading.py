@@ -3,12 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
 
 from image_service.errors import FormatError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 ReadAt: TypeAlias = Callable[[int, int], bytes]
 """(offset, length) to that many bytes; fewer only at the end of the file."""
+
+
+@attrs.frozen
+class Span:
+    """A named run of bytes: a file in an image, or an area of it.
+
+    Args:
+        path: in the image; of an area that is no file, what messages call it.
+        offset: bytes from the start of the image.
+        length: bytes.
+    """
+
+    path: str
+    offset: int
+    length: int
+
+    def __str__(self) -> str:
+        return f"{self.length} bytes at offset {self.offset} ({self.path})"
+
+
+@attrs.frozen(eq=False)
+class SpanReader:
+    """Reads a span of an image by the span's own offsets, and nothing outside it."""
+
+    read_at: ReadAt
+    span: Span
+
+    def __call__(self, offset: int, length: int) -> bytes:
+        """Read ``length`` bytes at ``offset`` of the span.
+
+        Raises:
+            FormatError: they are not all in it.
+        """
+        if offset + length > self.span.length:
+            raise FormatError(
+                f"{self.span.path} of {self.span.length} bytes is damaged:"
+                f" it refers to {length} bytes at offset {offset}"
+            )
+        return read_exactly(self.read_at, self.span.offset + offset, length)
 
 
 def read_exactly(read_at: ReadAt, offset: int, length: int) -> bytes:
@@ -21,3 +66,16 @@ def read_exactly(read_at: ReadAt, offset: int, length: int) -> bytes:
     if len(data) != length:
         raise FormatError(f"the file ends too soon: {len(data)} of {length} bytes at offset {offset}")
     return data
+
+
+def check_inside(name: str, offset: int, length: int, limit: int) -> None:
+    """Raise FormatError if an area extends beyond the ``limit`` bytes of ``name``."""
+    if offset + length > limit or length < 0:
+        raise FormatError(f"an area leaves {name} of {limit} bytes: {length} bytes at offset {offset}")
+
+
+def check_disjoint(spans: Iterable[Span]) -> None:
+    """Raise FormatError if two of the spans share a byte."""
+    for one, other in pairwise(sorted(spans, key=lambda span: span.offset)):
+        if one.offset + one.length > other.offset:
+            raise FormatError(f"areas overlap: {one} and {other}")

@@ -1,4 +1,4 @@
-"""squashfs 4.0: the nodes of a compressed file system, each read when it is asked for.
+"""squashfs 4.0: the nodes of a compressed file system, each read on demand.
 
     offset  size  superblock, all numbers little-endian
     0       4     hsqs
@@ -11,11 +11,11 @@
     72      8     offset of the directory table
     80      8     offset of the fragment table
 
-    metadata block   2 bytes: stored length, 0x8000 if it is not compressed; then what unpacks to 8192
-                     bytes, or fewer at the end of a table
-    reference        offset of a metadata block in its table << 16 | offset in what that unpacks to
-    inode            type (2), permissions (2), owner (4), time (4), number (4), what `_BODIES` lists; behind
-                     that a file has the words of its blocks, and a symlink its target
+    metadata block   2 bytes: stored length, 0x8000 if it is not compressed; then 8192 bytes,
+                     compressed, or fewer at the end of a table
+    reference        offset of a metadata block in its table << 16 | offset in its content
+    inode            type (2), permissions (2), owner (4), time (4), number (4), the fields in `_BODIES`; then
+                     the words of a file's blocks, or a symlink's target
     directory        runs: entries less one (4), their inodes' block (4), number (4); for each entry: offset
                      in that block (2), number (2), type (2), length of the name less one (2), name
     word             of a block: stored length, 1 << 24 if it is not compressed; 0 for a block of zeros
@@ -55,7 +55,7 @@ _METADATA = 8192
 _METADATA_PLAIN, _BLOCK_PLAIN = 1 << 15, 1 << 24
 _INODE = struct.Struct("<HH12x")
 _SYMLINK = struct.Struct("<4xI")
-# By an inode's type: the file's type, and the fields that follow.
+# By an inode's type: the file's type, and the fields.
 _BODIES: Final[Mapping[int, tuple[int, struct.Struct, tuple[str, ...]]]] = {
     1: (stat.S_IFDIR, struct.Struct("<I4xHH4x"), ("start", "size", "offset")),
     2: (stat.S_IFREG, struct.Struct("<IIII"), ("start", "fragment", "offset", "size")),
@@ -64,35 +64,34 @@ _BODIES: Final[Mapping[int, tuple[int, struct.Struct, tuple[str, ...]]]] = {
     9: (stat.S_IFREG, struct.Struct("<QQ12xII4x"), ("start", "size", "fragment", "offset")),
     10: (stat.S_IFLNK, _SYMLINK, ("size",)),
 }
-_DOTS = 3  # bytes that a directory's size counts for . and .., which are not there
+_DOTS = 3  # bytes in a directory's size for . and .., which are not stored
 _RUN, _ENTRY = struct.Struct("<II4x"), struct.Struct("<H4xH")
 _FRAGMENT = struct.Struct("<QI4x")
 _NO_FRAGMENT = 0xFFFFFFFF
 
 
 def read_squashfs(read_at: ReadAt) -> SquashfsNode:
-    """Read the superblock.
+    """Read the superblock and return the root.
 
     Args:
-        read_at: reads the file system, and refuses what does not lie in it.
-
-    Returns:
-        the root.
+        read_at: reads the file system, and raises FormatError outside it.
 
     Raises:
-        FormatError: it is damaged, of another version, or compressed in a way that is not read.
+        FormatError: it is damaged, or of an unsupported version or compression.
     """
     block_size, fragments, compression, major, minor, root, *tables = _SUPERBLOCK.unpack(
         read_at(0, _SUPERBLOCK.size)
     )
     if (major, minor) != _VERSION:
-        raise FormatError(f"the squashfs has version {major}.{minor}, where 4.0 is read")
+        raise FormatError(f"the squashfs has version {major}.{minor}; 4.0 is supported")
     if block_size not in _BLOCK_SIZES:
         raise FormatError(f"the squashfs is damaged: it has blocks of {block_size} bytes")
     if compression not in _COMPRESSIONS:
         name = _REFUSED.get(compression, f"method {compression}")
-        raise FormatError(f"the squashfs is compressed by {name}, where gzip, xz and zstd are read")
-    return _Volume(read_at, block_size, fragments, _COMPRESSIONS[compression], *tables).node(root)
+        raise FormatError(f"the squashfs is compressed by {name}; gzip, xz and zstd are supported")
+    return _SquashfsVolume(read_at, block_size, fragments, _COMPRESSIONS[compression], *tables).read_node(
+        root
+    )
 
 
 @attrs.frozen(eq=False)
@@ -104,8 +103,8 @@ class SquashfsNode:
         size: bytes of the content, of a directory's listing or of a symlink's target.
     """
 
-    _volume: _Volume
-    _behind: Callable[[], _Metadata]  # begins to read behind the inode's fields
+    _volume: _SquashfsVolume
+    _open_rest: Callable[[], _MetadataReader]  # reads what follows the inode's fields
     mode: int
     size: int
     _start: int = 0  # offset of a file's blocks, or in its table of a listing's first metadata block
@@ -113,37 +112,41 @@ class SquashfsNode:
     _fragment: int = _NO_FRAGMENT
 
     def read(self) -> bytes:
-        """The content, or a symlink's target; refused where it is damaged."""
+        """Return the content, or a symlink's target."""
         if stat.S_ISLNK(self.mode):
-            return self._behind().take(self.size)
-        return b"".join(self._pieces())
+            return self._open_rest().read(self.size)
+        return b"".join(self._read_pieces())
 
     def entries(self) -> dict[str, Callable[[], SquashfsNode]]:
-        """What a directory holds; refused where it is damaged, or of more than `MAX_DIRECTORY` bytes."""
+        """Return a directory's entries: by name, a function that reads the node."""
         length = max(self.size - _DOTS, 0)
         if length > MAX_DIRECTORY:
             raise FormatError(f"a directory of the squashfs has {length} bytes, more than {MAX_DIRECTORY}")
-        listing = self._volume.metadata(self._volume.directories + self._start, self._offset).take(length)
-        return {name: partial(self._volume.node, reference) for name, reference in _parse_listing(listing)}
+        listing = self._volume.open_metadata(self._volume.directories + self._start, self._offset).read(
+            length
+        )
+        return {
+            name: partial(self._volume.read_node, reference) for name, reference in _parse_listing(listing)
+        }
 
-    def _pieces(self) -> Iterator[bytes]:
+    def _read_pieces(self) -> Iterator[bytes]:
         whole, rest = divmod(self.size, self._volume.block_size)
         lengths = [self._volume.block_size] * whole
         in_fragment = rest and self._fragment != _NO_FRAGMENT
         if rest and not in_fragment:
             lengths.append(rest)
-        words = struct.unpack(f"<{len(lengths)}I", self._behind().take(4 * len(lengths)))
+        words = struct.unpack(f"<{len(lengths)}I", self._open_rest().read(4 * len(lengths)))
         position = self._start
         for word, length in zip(words, lengths, strict=True):
-            yield self._volume.block(position, word, length)
+            yield self._volume.read_block(position, word, length)
             position += word & ~_BLOCK_PLAIN
         if in_fragment:
-            yield self._volume.fragment(self._fragment, self._offset, rest)
+            yield self._volume.read_fragment(self._fragment, self._offset, rest)
 
 
 @attrs.frozen(eq=False)
-class _Volume:
-    """The file system's parts, by the offsets in its superblock."""
+class _SquashfsVolume:
+    """The parts of the file system, by the offsets in its superblock."""
 
     read_at: ReadAt
     block_size: int
@@ -153,87 +156,89 @@ class _Volume:
     directories: int
     fragment_table: int
 
-    def node(self, reference: int) -> SquashfsNode:
-        """The node whose inode is at a reference."""
+    def read_node(self, reference: int) -> SquashfsNode:
+        """Read the node at a reference."""
         block, offset = self.inodes + (reference >> 16), reference & 0xFFFF
-        inode = self.metadata(block, offset)
-        kind, permissions = _INODE.unpack(inode.take(_INODE.size))
+        inode = self.open_metadata(block, offset)
+        kind, permissions = _INODE.unpack(inode.read(_INODE.size))
         if kind not in _BODIES:
-            raise FormatError(f"the squashfs has an inode of type {kind} where a path leads")
+            raise FormatError(f"the squashfs has an inode of type {kind} on a path, which is not supported")
         file_type, body, names = _BODIES[kind]
-        fields = dict(zip(names, body.unpack(inode.take(body.size)), strict=True))
-        behind = partial(self.metadata, block, offset + _INODE.size + body.size)
-        return SquashfsNode(self, behind, file_type | stat.S_IMODE(permissions), **fields)
+        fields = dict(zip(names, body.unpack(inode.read(body.size)), strict=True))
+        open_rest = partial(self.open_metadata, block, offset + _INODE.size + body.size)
+        return SquashfsNode(self, open_rest, file_type | stat.S_IMODE(permissions), **fields)
 
-    def metadata(self, block: int, offset: int) -> _Metadata:
-        """Begin to read at an offset of what the metadata block at ``block``, and those behind it, hold."""
-        metadata = _Metadata(self, block)
-        metadata.take(offset)
+    def open_metadata(self, block: int, offset: int) -> _MetadataReader:
+        """Return a reader of the metadata blocks from ``block`` on, at an offset of their content."""
+        metadata = _MetadataReader(self, block)
+        metadata.read(offset)
         return metadata
 
-    def block(self, position: int, word: int, length: int) -> bytes:
-        """A file's block of exactly ``length`` bytes."""
-        content = self._content(position, word, length) if word else bytes(length)
+    def read_block(self, position: int, word: int, length: int) -> bytes:
+        """Return a file's block of exactly ``length`` bytes."""
+        content = self._read_data(position, word, length) if word else bytes(length)
         if len(content) != length:
             raise FormatError(
                 f"the squashfs at offset {position} is damaged: a block has {len(content)} bytes of {length}"
             )
         return content
 
-    def fragment(self, number: int, offset: int, length: int) -> bytes:
-        """A file's part of a fragment."""
+    def read_fragment(self, number: int, offset: int, length: int) -> bytes:
+        """Return a file's part of a fragment."""
         if number >= self.fragments:
             raise FormatError(f"the squashfs is damaged: fragment {number} of {self.fragments}")
         block, entry = divmod(number, _METADATA // _FRAGMENT.size)
         table = int.from_bytes(self.read_at(self.fragment_table + 8 * block, 8), "little")
-        position, word = _FRAGMENT.unpack(self.metadata(table, entry * _FRAGMENT.size).take(_FRAGMENT.size))
-        content = self._content(position, word, self.block_size)[offset : offset + length]
+        position, word = _FRAGMENT.unpack(
+            self.open_metadata(table, entry * _FRAGMENT.size).read(_FRAGMENT.size)
+        )
+        content = self._read_data(position, word, self.block_size)[offset : offset + length]
         if len(content) != length:
             raise FormatError(f"the squashfs is damaged: fragment {number} ends too soon")
         return content
 
-    def _content(self, position: int, word: int, limit: int) -> bytes:
-        return self.content(position, word & ~_BLOCK_PLAIN, limit, is_plain=bool(word & _BLOCK_PLAIN))
+    def _read_data(self, position: int, word: int, limit: int) -> bytes:
+        return self.read_content(position, word & ~_BLOCK_PLAIN, limit, is_plain=bool(word & _BLOCK_PLAIN))
 
-    def content(self, position: int, length: int, limit: int, *, is_plain: bool) -> bytes:
-        """What ``length`` stored bytes unpack to."""
+    def read_content(self, position: int, length: int, limit: int, *, is_plain: bool) -> bytes:
+        """Return the content of ``length`` stored bytes: at most ``limit`` bytes."""
         where = f"the squashfs at offset {position}"
         if length > limit:
-            raise FormatError(f"{where} is damaged: {length} bytes where {limit} are the most")
+            raise FormatError(f"{where} is damaged: {length} bytes, more than {limit}")
         stored = self.read_at(position, length)
         return stored if is_plain else decompress(self.method, stored, limit, where)
 
 
 @attrs.define
-class _Metadata:
-    """What metadata blocks hold, taken piece by piece."""
+class _MetadataReader:
+    """Reads the content of metadata blocks in order."""
 
-    _volume: _Volume
-    _next: int  # offset of the block that is read next
-    _held: bytes = b""
+    _volume: _SquashfsVolume
+    _next: int  # offset of the next block
+    _rest: bytes = b""
     _is_last: bool = False
 
-    def take(self, length: int) -> bytes:
-        while len(self._held) < length:
-            self._held += self._block()
-        taken, self._held = self._held[:length], self._held[length:]
-        return taken
+    def read(self, length: int) -> bytes:
+        while len(self._rest) < length:
+            self._rest += self._read_block()
+        content, self._rest = self._rest[:length], self._rest[length:]
+        return content
 
-    def _block(self) -> bytes:
+    def _read_block(self) -> bytes:
         if self._is_last:
             raise FormatError(f"the squashfs is damaged: its metadata ends at offset {self._next}")
         word = int.from_bytes(self._volume.read_at(self._next, 2), "little")
         length = word & ~_METADATA_PLAIN
-        content = self._volume.content(
+        content = self._volume.read_content(
             self._next + 2, length, _METADATA, is_plain=bool(word & _METADATA_PLAIN)
         )
         self._next += 2 + length
-        self._is_last = len(content) < _METADATA  # so that tiny blocks cannot keep anyone reading
+        self._is_last = len(content) < _METADATA  # bounds the number of tiny blocks
         return content
 
 
 def _parse_listing(listing: bytes) -> Iterator[tuple[str, int]]:
-    """The names in a directory, and the references of their inodes."""
+    """Yield the names in a directory with the references of their inodes."""
     position = 0
     while position < len(listing):
         entries, block = _RUN.unpack(_slice(listing, position, _RUN.size))

@@ -1,1 +1,1 @@
-"""What one URL serves: extents over a base image, composed from a customization; no Twisted."""
+"""What one URL serves: the extents of a base image, composed with a customization. Imports no Twisted."""

@@ -1,4 +1,4 @@
-"""The base image as the layers above see it: an open descriptor, its layout, its identity."""
+"""The base image as the layers above see it: an open file, its layout, its identity."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class BaseImage:
 
     Args:
         file: the open file.
-        layout: what ``coreos.live_iso`` read from it.
+        layout: where its embed areas and boot files are.
         sha256: digest of the whole file, lower-case hex: its identity in every ETag.
         version: the OS build (``OS_IMAGES`` ``version``).
         architecture: RPM architecture name.
-        disconnected: the ``disconnected-iso``, whose embed areas may already hold a customization.
-        needs_nmstate: its initrd sets up static networks with nmstatectl and does not have it.
+        disconnected: it is the ``disconnected-iso``, whose embed areas may already contain a customization.
+        needs_nmstate: its initrd sets up static networks with nmstatectl and does not contain it.
     """
 
     file: BaseFile
@@ -32,13 +32,13 @@ class BaseImage:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return f"the base image {self.version} ({self.architecture})"
 
 
 @attrs.frozen
 class NmstateImage:
-    """An initrd that holds nmstatectl alone, made from a base image's rootfs.
+    """An initrd with nmstatectl alone, made from a base image's rootfs.
 
     Args:
         file: the open file.

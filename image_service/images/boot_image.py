@@ -1,4 +1,4 @@
-"""The boot image: the ordered extents that one URL serves, and what tells it from every other."""
+"""The boot image: the extents that one URL serves, and their validators."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class BootImage:
 
     Args:
         extents: its bytes.
-        etag: strong validator, quotes included: a hash of what is below and of what lies over it, so every
-            process and every replica makes the same one.
+        etag: strong validator, quotes included: a hash of the base and of the overlays, so every process and
+            every replica computes the same.
         modified: the later of the base's date and the customization's, UTC; None: the latter is unknown.
-        file_name: what a download is saved as.
-        is_iso: whether firmware boots it as a medium.
-        is_public: whether it is the same for everyone.
+        file_name: the name under which a download is saved.
+        is_iso: firmware boots it as a medium.
+        is_public: it is the same for everyone.
         content_type: its media type.
     """
 

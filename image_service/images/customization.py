@@ -14,11 +14,11 @@ class Customization:
     """Everything that is laid over a base image.
 
     Args:
-        ignition: the Ignition config, exactly as assisted-service sent it; whoever took it in has checked
-            that it is one. Empty: there is none, and the machine must not believe that there is.
+        ignition: a valid Ignition config, byte for byte as received. Empty: there is none, and the machine
+            must not find one.
         kernel_arguments: what to append, replace and delete, in order.
-        modified: assisted-service's Last-Modified for the config, UTC; None: it sent none.
-        ramdisk: a compressed archive for the kernel, as it is; None: there is none, or it was not asked for.
+        modified: Last-Modified of the config, UTC; None: unknown.
+        ramdisk: a compressed archive for the kernel, unchanged; None: there is none, or none was requested.
     """
 
     ignition: bytes = attrs.field(repr=False)

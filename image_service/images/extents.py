@@ -1,4 +1,4 @@
-"""Extents: the runs of bytes that a boot image is made of."""
+"""Extents: the runs of bytes that a boot image consists of."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import attrs
 from image_service.files.base_file import BaseFile  # noqa: TC001 - attrs resolves annotations at run time
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
 
 @attrs.frozen
@@ -23,13 +23,13 @@ class FileExtent:
     length: int
 
     def slice(self, start: int, stop: int) -> FileExtent:
-        """The bytes from ``start`` up to ``stop``, counted from the extent's own beginning."""
+        """Return the bytes from ``start`` up to ``stop``, relative to the extent."""
         return FileExtent(self.file, self.offset + start, stop - start)
 
 
 @attrs.frozen
 class Literal:
-    """Bytes held in memory."""
+    """Bytes in memory."""
 
     data: bytes = attrs.field(repr=False)
 
@@ -39,7 +39,7 @@ class Literal:
         return len(self.data)
 
     def slice(self, start: int, stop: int) -> Literal:
-        """The bytes from ``start`` up to ``stop``."""
+        """Return the bytes from ``start`` up to ``stop``."""
         return Literal(self.data[start:stop])
 
 
@@ -50,7 +50,7 @@ class Zeros:
     length: int
 
     def slice(self, start: int, stop: int) -> Zeros:
-        """As many zeros as lie between ``start`` and ``stop``."""
+        """Return the zeros from ``start`` up to ``stop``."""
         return Zeros(stop - start)
 
 
@@ -59,20 +59,20 @@ Extent: TypeAlias = FileExtent | Literal | Zeros
 
 @attrs.frozen
 class Overlay:
-    """Bytes laid over an image at ``offset``."""
+    """Bytes that replace those of an image at ``offset``."""
 
     offset: int
     data: Literal | Zeros
 
     @property
     def stop(self) -> int:
-        """The offset just behind its last byte."""
+        """The offset after its last byte."""
         return self.offset + self.data.length
 
 
 @attrs.frozen
 class ExtentMap:
-    """Extents in order, without gaps, so that a byte range is found by bisection.
+    """Consecutive extents, found by bisection.
 
     Args:
         extents: none of them empty.
@@ -92,22 +92,17 @@ class ExtentMap:
 
     @property
     def literal_bytes(self) -> int:
-        """Bytes of it that are held in memory."""
+        """Bytes in memory."""
         return sum(extent.length for extent in self.extents if isinstance(extent, Literal))
 
     def slice(self, start: int, stop: int) -> tuple[Extent, ...]:
-        """The extents that make up the bytes from ``start`` up to ``stop``.
+        """Return the extents of the bytes from ``start`` up to ``stop``: 0 <= start <= stop <= size.
 
-        Args:
-            start: offset of the first byte, 0 <= start <= stop.
-            stop: offset behind the last byte, stop <= size.
-
-        Returns:
-            extents whose lengths add up to ``stop - start``; none for an empty slice.
+        Their lengths add up to ``stop - start``; an empty slice has none.
         """
         starts = self._starts
         index = bisect_right(starts, start) - 1
-        if starts[index] < start < stop <= starts[index + 1]:  # as most ranges lie
+        if starts[index] < start < stop <= starts[index + 1]:  # most ranges are inside one extent
             begin = starts[index]
             return (self.extents[index].slice(start - begin, stop - begin),)
         found: list[Extent] = []
@@ -121,20 +116,17 @@ class ExtentMap:
         return tuple(found)
 
 
-def apply_overlays(below: ExtentMap, overlays: Sequence[Overlay]) -> ExtentMap:
-    """Lay bytes over an image without changing its size.
+def apply_overlays(below: ExtentMap, overlays: Iterable[Overlay]) -> ExtentMap:
+    """Return an image with overlays in place of its own bytes, of the same size.
 
     Args:
         below: the image.
         overlays: in any order; empty ones change nothing.
 
-    Returns:
-        the image with the overlays' bytes in place of its own.
-
     Raises:
         ValueError: overlays overlap or leave the image.
     """
-    laid: list[Extent] = []
+    extents: list[Extent] = []
     position = 0
     for overlay in sorted(overlays, key=lambda overlay: overlay.offset):
         if not overlay.data.length:
@@ -145,8 +137,8 @@ def apply_overlays(below: ExtentMap, overlays: Sequence[Overlay]) -> ExtentMap:
         if overlay.stop > below.size:
             msg = f"overlay from {overlay.offset} to {overlay.stop} leaves the image of {below.size} bytes"
             raise ValueError(msg)
-        laid += below.slice(position, overlay.offset)
-        laid.append(overlay.data)
+        extents += below.slice(position, overlay.offset)
+        extents.append(overlay.data)
         position = overlay.stop
-    laid += below.slice(position, below.size)
-    return ExtentMap(tuple(laid))
+    extents += below.slice(position, below.size)
+    return ExtentMap(tuple(extents))

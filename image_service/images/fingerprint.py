@@ -1,7 +1,7 @@
-"""What two customizations of one infra-env have in common while nobody has changed it.
+"""The fingerprint of a customization: equal for two responses about an unchanged infra-env.
 
-assisted-service may sign a new token into every answer, and compress a ramdisk anew. So what looks like a
-JSON Web Token counts as the same as any other, and a ramdisk by what it unpacks to.
+assisted-service may sign a new token for every response, and compress a ramdisk again. So all JSON Web Tokens
+count as equal, and a ramdisk by its content.
 """
 
 from __future__ import annotations
@@ -14,97 +14,89 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.errors import BaseImageError
+from image_service.errors import FormatError
 from image_service.formats.initrd import read_archives
 
 if TYPE_CHECKING:
     from image_service.images.customization import Customization
 
 MAX_UNPACKED_BYTES = 4 * 1024 * 1024
-"""What all data URLs of a config may unpack to; what is beyond that counts as it is, packed."""
+"""The limit of all decompressed data URLs of a config; beyond it, the compressed bytes count."""
 
-# RFC 7519: three parts in base64url, of which the second begins as all JSON objects do: {"
-# The first is left alone: it tells the algorithm, not the token. Nor could it be looked for without reading
-# a long text again and again, from each letter of it that a token might begin with.
+# RFC 7519: three parts in base64url; the second starts like all JSON objects, with {"
+# The first, which names the algorithm, is kept: a search for it would read long texts again from each letter.
 _TOKEN = re.compile(rb"\.eyJ[A-Za-z0-9_-]*\.[A-Za-z0-9_-]+")
-# RFC 2397; Ignition keeps files in data URLs, which tokens hide in.
+# RFC 2397; Ignition stores files, with tokens in them, as data URLs.
 _DATA_URL = re.compile(rb";base64,([A-Za-z0-9+/]+={0,2})")
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def fingerprint(customization: Customization) -> bytes:
-    """Tell a customization from others, but not from itself with other tokens in it.
-
-    Args:
-        customization: as assisted-service sent it.
-
-    Returns:
-        32 bytes.
-    """
+    """Return 32 bytes that are equal for customizations that differ only in tokens and compression."""
     modified = customization.modified
     parts = (
         modified.isoformat().encode() if modified else b"",
-        _mask(_DATA_URL.sub(_Unpacking().mask, customization.ignition)),
-        _ramdisk(customization.ramdisk),
+        _mask_tokens(_DATA_URL.sub(_DataUrlMask(), customization.ignition)),
+        _digest_ramdisk(customization.ramdisk),
         *(
             f"{argument.operation.value} {argument.value}".encode()
             for argument in customization.kernel_arguments
         ),
     )
-    hashed = sha256()
+    digest = sha256()
     for part in parts:
-        hashed.update(b"%d " % len(part) + part)
-    return hashed.digest()
+        digest.update(b"%d " % len(part) + part)
+    return digest.digest()
 
 
-def _mask(text: bytes) -> bytes:
+def _mask_tokens(text: bytes) -> bytes:
     return _TOKEN.sub(b".token", text)
 
 
 @attrs.define
-class _Unpacking:
+class _DataUrlMask:
     """Masks the data URLs of one config.
 
     Args:
-        limit: bytes that may still be unpacked.
+        limit: bytes that may still be decompressed.
     """
 
     limit: int = MAX_UNPACKED_BYTES
 
-    def mask(self, found: re.Match[bytes]) -> bytes:
-        """Give the digest of what a data URL holds, tokens masked, in the place of the data."""
+    def __call__(self, found: re.Match[bytes]) -> bytes:
+        """Return the digest of a data URL's content, tokens masked, in place of the data."""
         try:
             data = base64.b64decode(found[1], validate=True)
         except ValueError:
             return found[0]
-        unpacked = self._unpack(data)
-        if unpacked is None:
-            return b";digest," + sha256(_mask(data)).hexdigest().encode()
-        return b";digest of gzip," + sha256(_mask(unpacked)).hexdigest().encode()
+        content = self._decompress(data)
+        if content is None:
+            return b";digest," + sha256(_mask_tokens(data)).hexdigest().encode()
+        return b";digest of gzip," + sha256(_mask_tokens(content)).hexdigest().encode()
 
-    def _unpack(self, data: bytes) -> bytes | None:
-        """What one whole gzip member holds; None: it is none, is not alone, or holds too much."""
+    def _decompress(self, data: bytes) -> bytes | None:
+        """Return the content of one whole gzip member; None if it is none, not alone, or too large."""
         if not data.startswith(_GZIP_MAGIC) or not self.limit:
             return None
-        unpacker = zlib.decompressobj(wbits=31)
+        stream = zlib.decompressobj(wbits=31)
         try:
-            unpacked = unpacker.decompress(data, self.limit)
+            content = stream.decompress(data, self.limit)
         except zlib.error:
-            self.limit = 0  # nobody knows how much it was
+            self.limit = 0  # how much was decompressed is unknown
             return None
-        self.limit -= len(unpacked)
-        return unpacked if unpacker.eof and not unpacker.unused_data else None
+        self.limit -= len(content)
+        return content if stream.eof and not stream.unused_data else None
 
 
-def _ramdisk(ramdisk: bytes | None) -> bytes:
-    """The digest of its members; of its bytes, where they cannot be read."""
+def _digest_ramdisk(ramdisk: bytes | None) -> bytes:
+    """Return the digest of its members, or of its bytes if they cannot be read."""
     if ramdisk is None:
         return b""
-    hashed = sha256()
+    digest = sha256()
     try:
         for member in read_archives(ramdisk):
             name = member.name.encode("utf-8", "surrogateescape")
-            hashed.update(b"%d %d %d " % (member.mode, len(name), len(member.data)) + name + member.data)
-    except BaseImageError:
+            digest.update(b"%d %d %d " % (member.mode, len(name), len(member.data)) + name + member.data)
+    except FormatError:
         return sha256(ramdisk).digest()
-    return hashed.digest()
+    return digest.digest()

@@ -1,4 +1,4 @@
-"""What is booted without an ISO: the base image's files as they are, and its initrd with more behind it."""
+"""Images that are booted without an ISO: boot artifacts, and the initrd with archives after it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from image_service.images.reference import BootArtifact
 from image_service.images.validators import last_modified, make_etag
 
 if TYPE_CHECKING:
-    from image_service.formats.iso9660 import IsoFile
+    from image_service.formats.reading import Span
     from image_service.images.base import BaseImage, NmstateImage
     from image_service.images.customization import Customization
 
@@ -22,14 +22,7 @@ _ADDRESS_BYTES = 8
 
 
 def compose_artifact(base: BaseImage, which: BootArtifact) -> BootImage:
-    """Give one file of a base image.
-
-    Args:
-        base: the image.
-        which: of its files.
-
-    Returns:
-        the file, as it is.
+    """Return one boot artifact of a base image, unchanged.
 
     Raises:
         NotFound: the image has no such file.
@@ -41,9 +34,9 @@ def compose_artifact(base: BaseImage, which: BootArtifact) -> BootImage:
         BootArtifact.ROOTFS: files.rootfs,
         BootArtifact.INS_FILE: files.ins_file,
     }[which]
-    file = _required(base, found, which.value)
+    file = _require(base, found, which.value)
     return BootImage(
-        extents=ExtentMap((_extent(base, file),)),
+        extents=ExtentMap((FileExtent(base.file, file.offset, file.length),)),
         etag=make_etag(f"{base.sha256} {file.offset} {file.length}", ()),
         modified=base.layout.created,
         file_name=which.value,
@@ -55,29 +48,29 @@ def compose_artifact(base: BaseImage, which: BootArtifact) -> BootImage:
 def compose_pxe_initrd(
     base: BaseImage, nmstate: NmstateImage | None, customization: Customization, file_name: str
 ) -> BootImage:
-    """Append an Ignition config, and a ramdisk with what it needs, to the initrd of a base image.
+    """Append an Ignition config, a ramdisk and nmstatectl to the initrd of a base image.
 
     Args:
         base: the image.
-        nmstate: appended behind a ramdisk; None: the ramdisk does not need it.
-        customization: whose kernel arguments play no part.
-        file_name: what a download is to be saved as.
+        nmstate: appended after a ramdisk; None: the ramdisk does not need it.
+        customization: without its kernel arguments.
+        file_name: the name under which a download is saved.
 
     Returns:
-        archives one after another, each at a multiple of four bytes, as the kernel takes them.
+        archives one after another, each at a multiple of four bytes, as the kernel requires.
 
     Raises:
         NotFound: the image has no initrd.
     """
-    initrd = _required(base, base.layout.files.initrd, "initrd.img")
+    initrd = _require(base, base.layout.files.initrd, "initrd.img")
     appended = [Literal(ignition_archive(customization.ignition, sys.maxsize))]
     identity = f"initrd {base.sha256}"
-    extents: list[Extent] = [_extent(base, initrd), *_padding(initrd.length)]
+    extents: list[Extent] = [FileExtent(base.file, initrd.offset, initrd.length), *_padding(initrd.length)]
     if customization.ramdisk:
         appended.append(Literal(customization.ramdisk))
     overlays: list[Overlay] = []
     for data in appended:
-        overlays.append(Overlay(_size(extents), data))
+        overlays.append(Overlay(sum(extent.length for extent in extents), data))
         extents += [data, *_padding(data.length)]
     if customization.ramdisk and nmstate:
         identity += f" {nmstate.sha256}"
@@ -92,21 +85,18 @@ def compose_pxe_initrd(
 
 
 def compose_initrd_addrsize(base: BaseImage, initrd: BootImage, file_name: str) -> BootImage:
-    """Tell an s390x where to load an initrd, and how long it is.
+    """Return the load address and the length of an initrd for s390x, 8 bytes each, big-endian.
 
     Args:
-        base: the image.
+        base: the image, which has the address.
         initrd: made from it.
-        file_name: what a download is to be saved as.
-
-    Returns:
-        the address that the base image has, and the length; each of 8 bytes, big-endian.
+        file_name: the name under which a download is saved.
 
     Raises:
         NotFound: the image has no such file.
         BaseImageError: its file is too short.
     """
-    file = _required(base, base.layout.files.initrd_addrsize, "initrd.addrsize")
+    file = _require(base, base.layout.files.initrd_addrsize, "initrd.addrsize")
     if file.length < _ADDRESS_BYTES:
         raise BaseImageError(f"{file.path} of {base.name} has {file.length} bytes; 16 are right")
     size = Literal(struct.pack(">Q", initrd.size))
@@ -119,21 +109,13 @@ def compose_initrd_addrsize(base: BaseImage, initrd: BootImage, file_name: str) 
     )
 
 
-def _required(base: BaseImage, file: IsoFile | None, name: str) -> IsoFile:
+def _require(base: BaseImage, file: Span | None, name: str) -> Span:
     if file is None or not file.length:
         raise NotFound(f"{base.name} has no {name}")
     return file
 
 
-def _extent(base: BaseImage, file: IsoFile) -> FileExtent:
-    return FileExtent(base.file, file.offset, file.length)
-
-
-def _size(extents: list[Extent]) -> int:
-    return sum(extent.length for extent in extents)
-
-
 def _padding(length: int) -> tuple[Zeros, ...]:
-    """What brings an archive behind ``length`` bytes to a place where the kernel takes it."""
+    """Return the zeros between ``length`` bytes and an archive."""
     padding = -length % ALIGNMENT
     return (Zeros(padding),) if padding else ()

@@ -1,4 +1,4 @@
-"""What a request names: an image, and the credentials that may see it."""
+"""References: which image or boot artifact a request names, and with which credentials."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import ClassVar, Literal, TypeAlias
 import attrs
 
 DEFAULT_ARCHITECTURE = "x86_64"
-"""What is meant where neither request nor infra-env says."""
+"""The architecture if neither the request nor the infra-env names one."""
 
 
 class Kind(enum.Enum):
-    """The kinds of image; the ISOs as ``type`` and ``discovery_iso_type`` spell them."""
+    """The kinds of image; the ISOs' values are those of ``type`` and ``discovery_iso_type``."""
 
     FULL_ISO = "full-iso"
     MINIMAL_ISO = "minimal-iso"
@@ -22,7 +22,7 @@ class Kind(enum.Enum):
 
     @property
     def is_iso(self) -> bool:
-        """Whether a machine boots it as a medium."""
+        """True if a machine boots it as a medium."""
         return self in ISOS
 
     @property
@@ -40,7 +40,7 @@ ISOS = (Kind.FULL_ISO, Kind.MINIMAL_ISO, Kind.DISCONNECTED_ISO)
 
 
 class BootArtifact(enum.Enum):
-    """The files of a base image that are served as they are, by the names of their downloads."""
+    """The files of a base image that are served unchanged, by the names of their downloads."""
 
     KERNEL = "vmlinuz"
     INITRD = "initrd.img"
@@ -53,9 +53,9 @@ class ArtifactRef:
     """One file of one base image.
 
     Args:
-        artifact: which.
-        version: the OS build or OpenShift version asked for.
-        architecture: as ``OS_IMAGES`` spells it.
+        artifact: the file.
+        version: the requested OS build or OpenShift version.
+        architecture: as in ``OS_IMAGES``.
     """
 
     needs_customization: ClassVar[Literal[False]] = False
@@ -71,8 +71,8 @@ class ImageRef:
 
     Args:
         infra_env_id: lower-case UUID.
-        version: the OS build or OpenShift version asked for; None: the infra-env's own.
-        architecture: as ``OS_IMAGES`` spells it (``x86_64``, ``aarch64``, ``s390x``, ``ppc64le``); None:
+        version: the requested OS build or OpenShift version; None: the infra-env's own.
+        architecture: as in ``OS_IMAGES`` (``x86_64``, ``aarch64``, ``s390x``, ``ppc64le``); None:
             the infra-env's own.
         kind: None: the infra-env's own.
     """
@@ -125,11 +125,11 @@ class CredentialScheme(enum.Enum):
 
 @attrs.frozen(cache_hash=True)
 class Credentials:
-    """The one credential that a request carries on to assisted-service.
+    """The credential of a request, which is passed on to assisted-service.
 
     Args:
-        scheme: where it goes.
-        secret: its value; kept out of every representation.
+        scheme: its kind.
+        secret: its value; never in a repr.
     """
 
     scheme: CredentialScheme

@@ -1,4 +1,4 @@
-"""The validators of a boot image (RFC 9110 section 8.8), made from what it is composed of."""
+"""The validators of a boot image (RFC 9110 section 8.8), computed from its parts."""
 
 from __future__ import annotations
 
@@ -14,36 +14,30 @@ if TYPE_CHECKING:
     from image_service.images.extents import Overlay
 
 COMPOSER_VERSION = 2
-"""Part of every ETag. It grows whenever the same inputs come to make other bytes."""
+"""Part of every ETag; incremented whenever equal inputs come to make other bytes."""
 
 
 def make_etag(identity: str, overlays: Iterable[Overlay]) -> str:
-    """Make the strong validator of an image.
+    """Return the strong validator of an image, quotes included.
 
     Args:
-        identity: tells the bytes below from all others: digests of files, and how they are put together.
-        overlays: what lies over them, in a fixed order.
-
-    Returns:
-        an entity tag, quotes included.
+        identity: distinguishes the bytes below from all others: digests of files, and how they are combined.
+        overlays: the bytes above, in a fixed order.
     """
-    hashed = sha256(f"{COMPOSER_VERSION} {identity}".encode())
+    digest = sha256(f"{COMPOSER_VERSION} {identity}".encode())
     for overlay in overlays:
-        hashed.update(f"\n{overlay.offset} {overlay.data.length} ".encode())
+        digest.update(f"\n{overlay.offset} {overlay.data.length} ".encode())
         if isinstance(overlay.data, Literal):
-            hashed.update(overlay.data.data)
-    return f'"{hashed.hexdigest()[:40]}"'
+            digest.update(overlay.data.data)
+    return f'"{digest.hexdigest()[:40]}"'
 
 
 def last_modified(base: datetime | None, customization: datetime | None) -> datetime | None:
-    """Give the later of both dates: a new base under an old config is a new image.
+    """Return the later of both dates, UTC, whole seconds: a new base under an old config is a new image.
 
     Args:
-        base: when the base was made; without a date it cannot make an image older than its config is.
-        customization: when the config was changed; None: it could be of any age, so there is no date.
-
-    Returns:
-        UTC, whole seconds.
+        base: when the base was made; without a date it never makes an image older than its config.
+        customization: when the config was changed; None: it may be of any age, so the image has no date.
     """
     if customization is None:
         return None

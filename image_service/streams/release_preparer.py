@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from image_service.catalog.download.origin_client import OriginClient
     from image_service.concurrency.interruption import Interruption
     from image_service.coreos.stream_metadata import StreamArtifact
-    from image_service.formats.iso9660 import IsoFile
+    from image_service.formats.reading import Span
     from image_service.images.base import BaseImage
     from image_service.streams.streams import StreamRelease
 
@@ -131,7 +131,7 @@ class ReleasePreparer:
         iso = MirroredFile(release.iso.name, base.sha256, 0, base.file.size)
         return MirroredRelease(desired, base, self._with_signature(image, iso, release.iso), pxe)
 
-    def _digest(self, sidecar: Sidecar, key: str, base: BaseImage, file: IsoFile) -> str:
+    def _digest(self, sidecar: Sidecar, key: str, base: BaseImage, file: Span) -> str:
         digest = sidecar.get_digest(key)
         if digest is None:
             try:

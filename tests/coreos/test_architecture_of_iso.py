@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from image_service.coreos.live_iso import BootFiles, detect_architecture
-from image_service.formats.iso9660 import IsoFile
+from image_service.formats.reading import Span
 from tests.formats.reading import reader
 
 AARCH64 = b"MZ".ljust(60, b"\0") + struct.pack("<I", 64) + b"PE\0\0" + struct.pack("<H", 0xAA64)
@@ -17,12 +17,12 @@ AARCH64 = b"MZ".ljust(60, b"\0") + struct.pack("<I", 64) + b"PE\0\0" + struct.pa
 )
 def test_architecture_is_read_from_the_kernel_alone(kernel: bytes, architecture: str | None) -> None:
     image = b"before" + kernel + b"S390EP behind"
-    files = BootFiles(kernel=IsoFile("vmlinuz", 6, len(kernel)))
+    files = BootFiles(kernel=Span("vmlinuz", 6, len(kernel)))
     assert detect_architecture(reader(image), files) == architecture
 
 
 def test_ins_file_is_s390x() -> None:
-    assert detect_architecture(reader(b""), BootFiles(ins_file=IsoFile("generic.ins", 0, 1))) == "s390x"
+    assert detect_architecture(reader(b""), BootFiles(ins_file=Span("generic.ins", 0, 1))) == "s390x"
 
 
 def test_architecture_without_kernel_is_unknown() -> None:

@@ -13,7 +13,7 @@ from image_service.coreos.kargs import KernelArgument, Operation, edit_arguments
 from image_service.coreos.kargs_areas import KargsArea, KargsAreas
 from image_service.coreos.live_iso import BootFiles, EmbedArea, KargsJson, LiveIso, read_live_iso
 from image_service.errors import FormatError
-from image_service.formats.iso9660 import IsoFile, read_iso9660
+from image_service.formats.iso9660 import read_iso9660
 from tests.formats.iso_builder import (
     CREATED,
     IGNITION_LENGTH,
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from image_service.formats.reading import Span
+
 GRUB, ISOLINUX = KARGS_FILES
 KARGS = "coreos/kargs.json"
 IGNINFO = "coreos/igninfo.json"
@@ -39,7 +41,7 @@ GOLDEN: Mapping[str, Any] = (
 )
 
 
-def find(image: bytes, path: str) -> IsoFile:
+def find(image: bytes, path: str) -> Span:
     return read_iso9660(reader(image), len(image)).find_file(path)
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from image_service.coreos.family import RAMDISK_FILE
 from image_service.coreos.kargs_areas import KargsArea
-from image_service.coreos.live_iso import RAMDISK_FILE
 from image_service.errors import FormatError
-from image_service.formats.spans import Span, check_disjoint, check_inside
+from image_service.formats.reading import Span, check_disjoint, check_inside
 from tests.formats.iso_builder import build_live_iso, live_files
 from tests.formats.reading import read_layout
 
@@ -43,7 +43,7 @@ def test_an_iso_that_nobody_derived_has_no_such_area() -> None:
 def test_a_ramdisk_shares_no_byte_with_the_config() -> None:
     igninfo = json.dumps({"file": RAMDISK_FILE}).encode()
     iso = build_live_iso({**live_files(), RAMDISK_FILE: bytes(4096), "coreos/igninfo.json": igninfo})
-    with pytest.raises(FormatError, match=f"embed areas overlap: 4096 bytes .*{RAMDISK_FILE}"):
+    with pytest.raises(FormatError, match=f"areas overlap: 4096 bytes .*{RAMDISK_FILE}"):
         read_layout(iso)
 
 

@@ -13,16 +13,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from image_service.coreos.minimal_iso import (
-    LIVEISO,
-    CopiedFile,
-    MinimalIso,
-    check_minimal_iso,
-    read_minimal_iso,
-    rewrite_kargs_json,
-)
+from image_service.coreos.family import LIVEISO
+from image_service.coreos.kargs_areas import rewrite_kargs_json
+from image_service.coreos.minimal_iso import CopiedFile, MinimalIso, check_minimal_iso, read_minimal_iso
 from image_service.errors import FormatError
-from image_service.formats.iso9660 import IsoFile, read_iso9660
+from image_service.formats.iso9660 import read_iso9660
+from image_service.formats.reading import Span
 from tests.coreos.miniso_builder import (
     MAGIC,
     MINISO,
@@ -61,7 +57,7 @@ def no_check() -> None:
     """Nobody interrupts."""
 
 
-def find(image: bytes, path: str) -> IsoFile:
+def find(image: bytes, path: str) -> Span:
     return read_iso9660(reader(image), len(image)).find_file(path)
 
 
@@ -72,7 +68,7 @@ def recipe_in(image: bytes) -> MinimalIso:
 
 def read_recipe(packed: bytes, image_size: int = 2**40, read: ReadAt | None = None) -> MinimalIso:
     """Read a miniso.dat that is all of its file."""
-    return read_minimal_iso(read or reader(packed), IsoFile(MINISO, 0, len(packed)), image_size)
+    return read_minimal_iso(read or reader(packed), Span(MINISO, 0, len(packed)), image_size)
 
 
 def refusal(packed: bytes, image_size: int = 2**40) -> str:
@@ -332,7 +328,7 @@ ONE = [(1, 0, 1)]
         ([(2**63, 0, 1)], SECTOR, f"leaves {2**63 * SECTOR} bytes between its files"),
         ([(LITERAL_LIMIT // SECTOR, 0, 1), (LITERAL_LIMIT // SECTOR + 1, 0, 1)], SECTOR, "between its files"),
         ([(1, 0, SECTOR), (2, 0, 1)], SECTOR, "file 1 leaves"),  # terabytes out of one gibibyte
-        ([(4, 0, 1)], SECTOR, f"unpacks to {3 * SECTOR} bytes, and {4 * SECTOR} are due"),
+        ([(4, 0, 1)], SECTOR, f"has {3 * SECTOR} decompressed bytes; {4 * SECTOR} are due"),
         ([(1, 0, 1), (4, 0, 1)], SECTOR, "are due"),
     ],
 )
@@ -386,7 +382,7 @@ def small_dictionary(data: bytes) -> bytes:
 def test_a_bomb_is_given_up_when_it_exceeds_its_limit() -> None:
     packed = pack_recipe(ONE, small_dictionary(bytes(8 * LITERAL_LIMIT)))
     with little_memory(2 * LITERAL_LIMIT + MIB):
-        assert f"more than {LITERAL_LIMIT} bytes" in refusal(packed)
+        assert f"exceeds {LITERAL_LIMIT} decompressed bytes" in refusal(packed)
 
 
 def test_the_limit_itself_is_not_exceeded() -> None:
@@ -414,14 +410,14 @@ def test_a_huge_dictionary_is_refused() -> None:
 
 def test_no_more_than_a_mebibyte_is_read() -> None:
     packed = pack_recipe(ONE, BODY)
-    file = IsoFile(MINISO, 0, 2**62)
+    file = Span(MINISO, 0, 2**62)
     image = packed + bytes(MIB)
     assert read_minimal_iso(MeteredReader(image, MIB), file, SECTOR).size == 3 * SECTOR + 1
 
 
 def test_a_file_that_the_image_cuts_short_is_refused() -> None:
     with pytest.raises(FormatError, match="offset 10"):
-        read_minimal_iso(reader(bytes(100)), IsoFile(MINISO, 10, 200), 100)
+        read_minimal_iso(reader(bytes(100)), Span(MINISO, 10, 200), 100)
 
 
 @given(st.binary(max_size=400))

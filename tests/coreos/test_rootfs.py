@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from image_service.coreos.rootfs import nmstate_archive, read_nmstatectl
 from image_service.errors import FileNotInImage, FormatError
 from image_service.formats.initrd import read_members
-from image_service.formats.iso9660 import IsoFile
 from image_service.formats.newc import read_archive
+from image_service.formats.reading import Span
 from tests.formats.file_systems import (
     DEPLOYMENT,
     NMSTATECTL,
@@ -46,7 +46,7 @@ MIB = 1024 * 1024
 def read(rootfs: bytes, limit: int = 10 * MIB) -> bytes:
     """Read nmstatectl out of a rootfs.img that is a part of an image."""
     image = MeteredReader(BEFORE + rootfs + b"behind", limit)
-    return read_nmstatectl(image, IsoFile("images/pxeboot/rootfs.img", len(BEFORE), len(rootfs)))
+    return read_nmstatectl(image, Span("images/pxeboot/rootfs.img", len(BEFORE), len(rootfs)))
 
 
 @pytest.mark.parametrize("name", ["fragments", "all-fragments"])

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.formats.file_tree import FileWindow, find_node
-from image_service.formats.iso9660 import IsoFile
+from image_service.formats.file_tree import find_node
+from image_service.formats.reading import Span, SpanReader
 from tests.acceptance.clients import run_client
 from tests.formats.reading import MeteredReader
 
@@ -113,9 +113,9 @@ def erofs_fixture(name: str) -> bytes:
     return lzma.decompress((_FIXTURES / f"{name}.erofs.xz").read_bytes())
 
 
-def window(image: bytes, limit: int = 1 << 40) -> FileWindow:
+def window(image: bytes, limit: int = 1 << 40) -> SpanReader:
     """Reads an image in memory, no more than ``limit`` bytes in all, as the readers of file systems do."""
-    return FileWindow(MeteredReader(image, limit), IsoFile("root", 0, len(image)))
+    return SpanReader(MeteredReader(image, limit), Span("root", 0, len(image)))
 
 
 def patched(image: bytes, offset: int, data: bytes) -> bytes:

@@ -163,7 +163,7 @@ def test_lz4_is_unpacked_as_far_as_it_is_asked_for(block: tuple[bytes, bytes], l
     ],
 )
 def test_damaged_lz4_is_refused(packed: bytes) -> None:
-    with pytest.raises(FormatError, match=f"its {len(packed)} bytes cannot be unpacked"):
+    with pytest.raises(FormatError, match=f"its {len(packed)} bytes cannot be decompressed"):
         decompress(decompress_lz4, packed, 5000, "it")
 
 

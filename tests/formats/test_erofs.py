@@ -126,7 +126,7 @@ def test_what_coreos_has_is_read(name: str) -> None:
 )
 def test_parts_are_read_as_the_whole_has_them(name: str, start: int, length: int) -> None:
     length = min(length, len(PROGRAM) - start)
-    assert program(erofs_fixture(name)).part(start, length) == PROGRAM[start : start + length]
+    assert program(erofs_fixture(name)).read_part(start, length) == PROGRAM[start : start + length]
 
 
 def test_parts_of_what_is_not_compressed_are_read(tree: Path) -> None:
@@ -135,7 +135,7 @@ def test_parts_of_what_is_not_compressed_are_read(tree: Path) -> None:
     edges = [0, 1, 4095, 4096, 4097, len(content) // 4096 * 4096, len(content) - 1, len(content)]
     for start in edges:
         for stop in filter(start.__le__, edges):
-            assert file.part(start, stop - start) == content[start:stop]
+            assert file.read_part(start, stop - start) == content[start:stop]
 
 
 def test_nodes_tell_their_type_and_size() -> None:
@@ -155,12 +155,12 @@ def test_no_more_is_read_than_lies_on_the_path(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("-zlz4 -Eztailpacking", r"ends behind the index \(ztailpacking\) \(feature 0x10\)"),
+        ("-zlz4 -Eztailpacking", r"ends after the index \(ztailpacking\) \(feature 0x10\)"),
         ("--chunksize=65536", r"files in chunks \(feature 0x4\)"),
     ],
 )
 def test_what_is_not_read_is_refused_by_name(tree: Path, options: str, message: str) -> None:
-    with pytest.raises(FormatError, match=f"{message}, which is not read"):
+    with pytest.raises(FormatError, match=f"{message}, which is not supported"):
         assert_read(make_erofs(tree, options))
 
 
@@ -170,7 +170,7 @@ def test_what_is_not_read_is_refused_by_name(tree: Path, options: str, message: 
         (0x8, "several devices or a second compression"),
         (0x80, "48-bit addresses"),
         (0x100, "metabox"),
-        (0x80000000, "something new"),
+        (0x80000000, "an unknown feature"),
     ],
 )
 def test_features_that_are_not_known_are_refused(feature: int, message: str) -> None:
@@ -188,7 +188,7 @@ def test_features_that_are_not_known_are_refused(feature: int, message: str) -> 
         (13, b"\xff", r"refers to|LZMA dictionary of"),
         (14, b"\xff\xff", "refers to"),
         (40, b"\xff\xff\xff\xff", "refers to"),
-        (80, b"\x22\0\0\0", "padding behind them"),
+        (80, b"\x22\0\0\0", "padding after them"),
         (80, b"\x21\0\0\0", "compressed by LZMA"),
         (80, b"\x03\0\0\0", "no packed node"),
         (84, b"\0\0", "compressed by LZMA"),
@@ -205,7 +205,7 @@ def test_a_superblock_that_cannot_be_is_refused(offset: int, value: bytes, messa
 @pytest.mark.parametrize(
     ("offset", "value", "message"),
     [
-        (0, struct.pack("<H", 4 << 1), "layout 4, which is not read"),
+        (0, struct.pack("<H", 4 << 1), "layout 4, which is not supported"),
         (0, struct.pack("<H", 0xFFFE), "layout 32767"),
         (2, b"\xff\xff", "is damaged|not read"),
         (8, struct.pack("<I", 0xFFFFFFFF), "is damaged"),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from image_service.errors import FormatError
-from image_service.formats.erofs_index import PLAIN, Extent, read_index
+from image_service.formats.erofs_index import PLAIN, ErofsExtent, read_index
 from tests.formats.file_systems import window
 
 COMPRESSED, CONTINUES = 1, 2
@@ -22,7 +22,7 @@ SHORT, SEVERAL, END_PACKED = 1, 6, 32
 class File:
     """A file's extents, and how their index is written."""
 
-    extents: list[Extent]
+    extents: list[ErofsExtent]
     block_bits: int
     is_compact: bool
     flags: int
@@ -103,14 +103,14 @@ def files(draw: st.DrawFn) -> File:
         begins.append((begins[-1] // block + step) * block + offset)
     size = begins[-1] + draw(st.integers(1, 20 * block))
     is_ended = size % block > 0 and size // block > begins[-1] // block and draw(st.booleans())
-    extents: list[Extent] = []
+    extents: list[ErofsExtent] = []
     place = draw(st.integers(1, 2**31))
     for start, stop in pairwise([*begins, size]):
         follows = stop // block if stop < size or is_ended else -(-size // block)
         is_alone = follows == start // block + 1
         blocks = 1 if is_alone or not flags & SEVERAL else draw(st.integers(1, 0x7FF))
         kind = draw(st.sampled_from([PLAIN, COMPRESSED]))
-        extents.append(Extent(start, stop - start, kind, place, blocks))
+        extents.append(ErofsExtent(start, stop - start, kind, place, blocks))
         place += blocks if is_compact else draw(st.integers(0, 1000))
     if flags & END_PACKED:
         low = draw(st.integers(0, 2**32 - 1))
@@ -131,18 +131,20 @@ def test_extents_are_found_wherever_reading_begins_and_ends(file: File, data: st
     expected = [
         extent for extent in file.extents if extent.start < stop and extent.start + extent.length > start
     ]
-    assert list(index.extents(start, stop)) == expected
+    assert list(index.find_extents(start, stop)) == expected
 
 
 @pytest.mark.parametrize("is_compact", [False, True])
 def test_extents_are_found_far_behind_the_start(is_compact: bool) -> None:  # noqa: FBT001 - the case itself
-    extents = [Extent(number * 3 * 4096 + 7, 3 * 4096, COMPRESSED, 9 + number, 1) for number in range(4000)]
-    extents[0] = Extent(0, 3 * 4096 + 7, COMPRESSED, 9, 1)
+    extents = [
+        ErofsExtent(number * 3 * 4096 + 7, 3 * 4096, COMPRESSED, 9 + number, 1) for number in range(4000)
+    ]
+    extents[0] = ErofsExtent(0, 3 * 4096 + 7, COMPRESSED, 9, 1)
     file = File(extents, 12, is_compact, SHORT * is_compact, before=0, is_ended=False)
     index = read_index(window(file.write()), 0, file.size, 12, is_compact=is_compact)
     for first in (0, 2000, 3998):
         start, stop = extents[first].start + 9000, extents[first + 1].start + 1
-        assert list(index.extents(start, stop)) == extents[first : first + 2]
+        assert list(index.find_extents(start, stop)) == extents[first : first + 2]
 
 
 @given(
@@ -158,7 +160,7 @@ def test_whatever_the_bytes_nothing_but_a_refusal_comes_of_them(
         found = read_index(
             read_at, 0, size, data.draw(st.integers(9, 12)), is_compact=data.draw(st.booleans())
         )
-        extents = list(found.extents(start, start + length))
+        extents = list(found.find_extents(start, start + length))
     except FormatError:
         return
     assert extents[0].start <= start
@@ -167,27 +169,27 @@ def test_whatever_the_bytes_nothing_but_a_refusal_comes_of_them(
 
 def one(
     *, is_compact: bool = True, flags: int = 0, size: int = 10_000, entries: bytes = bytes(16)
-) -> list[Extent]:
+) -> list[ErofsExtent]:
     """The extents of a file in blocks of 4096 bytes."""
     image = struct.pack("<IHBB", 5, flags, 1, 0) + bytes(0 if is_compact else 8) + entries
-    return list(read_index(window(image), 0, size, 12, is_compact=is_compact).extents(0, size))
+    return list(read_index(window(image), 0, size, 12, is_compact=is_compact).find_extents(0, size))
 
 
 def test_a_file_may_lie_in_the_packed_node_as_a_whole() -> None:
     image = struct.pack("<Q", 1 << 63 | 2**40 + 3)
     for is_compact in (False, True):
         index = read_index(window(image), 0, 10**9, 12, is_compact=is_compact)
-        assert list(index.extents(9, 10**9)) == [Extent(0, 10**9, PLAIN, 0, 0, 2**40 + 3)]
+        assert list(index.find_extents(9, 10**9)) == [ErofsExtent(0, 10**9, PLAIN, 0, 0, 2**40 + 3)]
 
 
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
         (struct.pack("<HHI", 0x8001, 0, 9), "shares extents"),
-        (struct.pack("<HHI", 3, 0, 9), "type 3 at offset 0"),
-        (struct.pack("<HHI", 1, 4096, 9), "type 1 at offset 4096"),
-        (struct.pack("<HHI", 1, 1, 9), "no extent holds offset 0"),
-        (struct.pack("<HHI", 2, 0, 0), "no extent holds offset 0"),
+        (struct.pack("<HHI", 3, 0, 9), "type 3 in mid-block"),
+        (struct.pack("<HHI", 1, 4096, 9), "type 1 in mid-block"),
+        (struct.pack("<HHI", 1, 1, 9), "no extent has offset 0"),
+        (struct.pack("<HHI", 2, 0, 0), "no extent has offset 0"),
     ],
 )
 def test_entries_that_are_not_read_are_refused(entries: bytes, message: str) -> None:
@@ -208,7 +210,7 @@ def test_an_extent_may_leave_its_blocks_open() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "message"), [(0, "no extent begins within"), (2**50, "no extent holds offset")]
+    ("start", "message"), [(0, "no extent starts within"), (2**50, "no extent has offset")]
 )
 def test_an_extent_is_not_looked_for_without_end(start: int, message: str) -> None:
     """Of all the clusters only the first begins one; the file claims to have 2**60 bytes."""
@@ -222,5 +224,5 @@ def test_an_extent_is_not_looked_for_without_end(start: int, message: str) -> No
 
     index = read_index(read_at, 0, 2**60, 12, is_compact=False)
     with pytest.raises(FormatError, match=message):
-        list(index.extents(start, start + 1))
+        list(index.find_extents(start, start + 1))
     assert len(reads) < 5000

@@ -141,7 +141,7 @@ def test_zeros_behind_the_members_of_a_compressed_archive_are_fine() -> None:
 
 
 def test_data_behind_them_is_not() -> None:
-    with pytest.raises(FormatError, match="data behind its end"):
+    with pytest.raises(FormatError, match="data after its end"):
         read_members(gzip.compress(ARCHIVE + ARCHIVE))
 
 
@@ -175,7 +175,7 @@ def test_a_bomb_is_refused(form: str) -> None:
     zeros = bytes(2**26 + 1)
     bomb = zlib.compress(zeros, wbits=31) if form == "gzip" else lzma.compress(zeros)
     assert len(bomb) < 100_000
-    with pytest.raises(FormatError, match=f"more than {2**26} bytes"):
+    with pytest.raises(FormatError, match=f"exceeds {2**26} decompressed bytes"):
         read_members(bomb)
 
 
@@ -183,7 +183,7 @@ def test_the_limit_is_for_all_archives_together() -> None:
     part = gzip.compress(ARCHIVE)
     assert names(part * 3) == ["config.ign"]
     read_members(part * 3, limit=3 * len(ARCHIVE))
-    with pytest.raises(FormatError, match="unpacks to more"):
+    with pytest.raises(FormatError, match="exceeds"):
         read_members(part * 3, limit=3 * len(ARCHIVE) - 1)
 
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.errors import FileNotInImage, FormatError
-from image_service.formats.iso9660 import Iso9660, IsoFile, read_iso9660
+from image_service.formats.iso9660 import Iso9660, read_iso9660
+from image_service.formats.reading import Span
 from tests.formats.iso_builder import (
     CREATED,
     DIRECTORY,
@@ -137,7 +138,7 @@ def test_offsets_beyond_4_gib(tmp_path: Path) -> None:
             return file.read(length)
 
         iso = read_iso9660(read_at, path.stat().st_size)
-        assert iso.find_file("far") == IsoFile("far", 5 * GIB, 7)
+        assert iso.find_file("far") == Span("far", 5 * GIB, 7)
         assert iso.size == path.stat().st_size
 
 
@@ -150,7 +151,7 @@ def test_a_file_of_several_sections_is_one_extent() -> None:
     )
     image = image_of(*records)
     iso = read_iso9660(reader(image), 20 * GIB)
-    assert iso.find_file("big") == IsoFile("big", 20 * SECTOR, 2 * first + 5)
+    assert iso.find_file("big") == Span("big", 20 * SECTOR, 2 * first + 5)
 
 
 def test_sections_with_a_gap_between_are_refused() -> None:

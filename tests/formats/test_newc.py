@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from image_service.errors import FormatError
-from image_service.formats.iso9660 import IsoFile
 from image_service.formats.newc import Member, locate_members, read_archive, write_archive
+from image_service.formats.reading import Span
 from tests.formats.reading import FIXTURES, MeteredReader, reader
 
 CONFIG = b'{"ignition":{"version":"3.3.0"}}\n'
@@ -172,14 +172,14 @@ def test_cpio_lists_what_was_written(files: dict[str, bytes]) -> None:
 def test_members_are_located_where_they_are_read(files: dict[str, bytes], before: bytes) -> None:
     archive = write_archive(Member(name, data) for name, data in files.items())
     image = before + archive + b"behind"
-    located = list(locate_members(reader(image), IsoFile("archive", len(before), len(archive))))
+    located = list(locate_members(reader(image), Span("archive", len(before), len(archive))))
     contents = [(file.path, image[file.offset : file.offset + file.length]) for file in located]
     assert contents == [(member.name, member.data) for member in read_archive(archive)[0]]
 
 
 def test_members_are_located_without_being_read() -> None:
     archive = write_archive([Member("large", bytes(1_000_000)), Member("next", b"x")])
-    located = locate_members(MeteredReader(archive, 1000), IsoFile("archive", 0, len(archive)))
+    located = locate_members(MeteredReader(archive, 1000), Span("archive", 0, len(archive)))
     assert [(file.path, file.length) for file in located] == [("large", 1_000_000), ("next", 1)]
 
 
@@ -188,14 +188,14 @@ def test_an_archive_that_ends_too_soon_is_not_followed(length: int) -> None:
     archive = write_archive([Member("name", b"content")])
     assert length < len(archive)
     with pytest.raises(FormatError):
-        list(locate_members(reader(archive[:length]), IsoFile("archive", 0, length)))
+        list(locate_members(reader(archive[:length]), Span("archive", 0, length)))
     with pytest.raises(FormatError):
-        list(locate_members(reader(archive), IsoFile("archive", 0, length)))
+        list(locate_members(reader(archive), Span("archive", 0, length)))
 
 
 def test_names_and_members_that_no_image_has_are_refused() -> None:
     archive = write_archive([Member("n" * 5000, b"")])
     with pytest.raises(FormatError, match="a name of 5001 bytes"):
-        list(locate_members(MeteredReader(archive, 1000), IsoFile("archive", 0, len(archive))))
+        list(locate_members(MeteredReader(archive, 1000), Span("archive", 0, len(archive))))
     many = write_archive([Member(f"{number:03}", b"") for number in range(100)])
-    assert len(list(locate_members(reader(many), IsoFile("archive", 0, len(many))))) == 64
+    assert len(list(locate_members(reader(many), Span("archive", 0, len(many))))) == 64

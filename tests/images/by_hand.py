@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from image_service.coreos.live_iso import RAMDISK_FILE
+from image_service.coreos.family import RAMDISK_FILE
 from image_service.formats.initrd import compress_archive
 from image_service.formats.newc import Member, write_archive
 from tests.coreos.miniso_builder import minimal_files

@@ -21,8 +21,14 @@ from image_service.coreos.boot_config import (
     derive_minimal_configs,
     render_kargs_json,
 )
-from image_service.coreos.kargs_areas import KARGS_JSON
-from image_service.coreos.live_iso import MINISO_FILE, RAMDISK_FILE, ROOTFS_FILE
+from image_service.coreos.family import (
+    BOOT_CONFIG_FILES,
+    KARGS_JSON,
+    MINISO_FILE,
+    NMSTATE_FILE,
+    RAMDISK_FILE,
+    ROOTFS_FILE,
+)
 from image_service.errors import BaseImageError, FileNotInImage
 from image_service.files.atomic import atomic_target, scratch_directory
 from image_service.formats.iso9660 import read_iso9660
@@ -34,8 +40,8 @@ if TYPE_CHECKING:
 
     from image_service.concurrency.interruption import Interruption
     from image_service.coreos.kargs_areas import KargsArea, KargsAreas
-    from image_service.formats.iso9660 import Iso9660, IsoFile
-    from image_service.formats.reading import ReadAt
+    from image_service.formats.iso9660 import Iso9660
+    from image_service.formats.reading import ReadAt, Span
     from image_service.images.base import BaseImage
 
 DERIVATION_VERSION = 1
@@ -44,16 +50,8 @@ DERIVATION_VERSION = 1
 WITHOUT_MINIMAL_ISO = frozenset({"s390x"})
 """Architectures whose boot loader loads one initrd, behind which there can be no others."""
 
-NMSTATE_FILE = "images/nmstate.img"
 RAMDISK_BYTES = 1024 * 1024
 _SLACK_BYTES = 4 * 1024 * 1024  # directories, boot records, and the end of a hybrid image's last MiB
-_BOOT_CONFIGS = (
-    "EFI/centos/grub.cfg",
-    "EFI/fedora/grub.cfg",
-    "EFI/redhat/grub.cfg",
-    "boot/grub/grub.cfg",  # ppc64le
-    "isolinux/isolinux.cfg",
-)
 _MAX_BOOT_CONFIG = 64 * 1024  # bytes; real ones have some thousand
 _FIRST_DATE = datetime(1980, 1, 1, tzinfo=UTC)  # xorriso takes the start of 1970 for no date, and the clock's
 # Of images older than 2022: where areas are in the full ISO. Whoever believes them writes to wrong places.
@@ -105,7 +103,7 @@ def _derive_boot_configs(base: BaseImage, iso: Iso9660, initrds: list[str]) -> B
 def _find_boot_configs(iso: Iso9660, read_at: ReadAt, kargs: KargsAreas | None) -> Iterator[BootConfig]:
     """The boot configurations that boot something, with the areas that lie inside each."""
     named = [area.name for area in kargs.areas] if kargs else []  # which are paths, but for legacy headers
-    for file in _each_once(_find_files(iso, [*named, *_BOOT_CONFIGS])):
+    for file in _each_once(_find_files(iso, [*named, *BOOT_CONFIG_FILES])):
         if file.length > _MAX_BOOT_CONFIG:
             raise BaseImageError(f"{file.path} has {file.length} bytes, more than {_MAX_BOOT_CONFIG}")
         content = read_exactly(read_at, file.offset, file.length)
@@ -114,19 +112,19 @@ def _find_boot_configs(iso: Iso9660, read_at: ReadAt, kargs: KargsAreas | None) 
             yield config
 
 
-def _find_files(iso: Iso9660, paths: Iterable[str]) -> Iterator[IsoFile]:
+def _find_files(iso: Iso9660, paths: Iterable[str]) -> Iterator[Span]:
     """Those that are there."""
     for path in paths:
         with suppress(FileNotInImage):
             yield iso.find_file(path)
 
 
-def _each_once(files: Iterable[IsoFile]) -> Iterable[IsoFile]:
+def _each_once(files: Iterable[Span]) -> Iterable[Span]:
     """Leave out all but the last spelling of a file's path."""
     return {(file.offset, file.length): file for file in files}.values()
 
 
-def _areas_inside(file: IsoFile, kargs: KargsAreas | None) -> Iterator[KargsArea]:
+def _areas_inside(file: Span, kargs: KargsAreas | None) -> Iterator[KargsArea]:
     for area in kargs.areas if kargs else ():
         offset = area.offset - file.offset
         if kargs and 0 <= offset <= file.length - kargs.size:

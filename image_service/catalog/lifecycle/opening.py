@@ -9,7 +9,8 @@ import attrs
 
 from image_service.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES
 from image_service.catalog.storage.digest import Sidecar, get_sha256
-from image_service.coreos.live_iso import ROOTFS_FILE, read_live_iso
+from image_service.coreos.family import FIRST_WITH_NMSTATE, INITRD_FILES, KERNEL_FILES, ROOTFS_FILE
+from image_service.coreos.live_iso import read_live_iso
 from image_service.coreos.minimal_iso import check_minimal_iso
 from image_service.errors import BaseImageError, Unprocessable
 from image_service.files.base_file import BaseFile
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from image_service.concurrency.interruption import Interruption
     from image_service.coreos.live_iso import LiveIso
     from image_service.settings.os_images import OsImage
-
-_FIRST_WITH_NMSTATE = "4.18.0-ec.0"  # of OpenShift; from then on nmstatectl is not in the initrd
 
 
 def signature_path(path: Path) -> Path:
@@ -86,7 +85,7 @@ def examine(
         version=entry.version,
         architecture=entry.cpu_architecture,
         disconnected=disconnected,
-        needs_nmstate=precedence(entry.openshift_versions[0]) >= precedence(_FIRST_WITH_NMSTATE),
+        needs_nmstate=precedence(entry.openshift_versions[0]) >= precedence(FIRST_WITH_NMSTATE),
     )
     return base if disconnected else _with_usable_minimal(base, known, interruption)
 
@@ -94,8 +93,8 @@ def examine(
 def _check_boot_files(layout: LiveIso) -> None:
     """See that there is what a full ISO boots with; that it lies inside the image is known by now."""
     wanted = {
-        "images/pxeboot/vmlinuz": layout.files.kernel,
-        "images/pxeboot/initrd.img": layout.files.initrd,
+        KERNEL_FILES[0]: layout.files.kernel,
+        INITRD_FILES[0]: layout.files.initrd,
         ROOTFS_FILE: layout.files.rootfs,
     }
     missing = [name for name, file in wanted.items() if file is None]

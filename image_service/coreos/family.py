@@ -1,0 +1,53 @@
+"""The CoreOS family of live ISOs: how an image is recognized, and what its files and arguments are called.
+
+Everything that distinguishes one OS family from another starts here. Another family is a package beside this
+one, with a module like this and a layout like `live_iso.LiveIso`.
+
+    coreos/igninfo.json    {"file": path, "offset"?: bytes into it, "length"?: bytes}: the Ignition area;
+                           where the file is absent, the whole of images/ignition.img
+    coreos/kargs.json      where the kernel arguments are: see kargs_areas.py
+    coreos/miniso.dat      the recipe of the minimal ISO: see minimal_iso.py
+    images/assisted_installer_custom.img
+                           in derived minimal ISOs: the area of a ramdisk
+    images/pxeboot/        vmlinuz (older s390x: kernel.img), initrd.img, rootfs.img
+    generic.ins, images/initrd.addrsize
+                           s390x only: what is loaded where; the initrd's address and size
+"""
+
+from __future__ import annotations
+
+VOLUME_IDS = ("rhcos-", "fedora-coreos-", "scos-")
+"""How the volume identifiers of live ISOs start."""
+
+FEATURES_JSON = "coreos/features.json"
+IGNINFO_JSON = "coreos/igninfo.json"
+KARGS_JSON = "coreos/kargs.json"
+MINISO_FILE = "coreos/miniso.dat"
+
+IGNITION_FILE = "images/ignition.img"
+NMSTATE_FILE = "images/nmstate.img"
+RAMDISK_FILE = "images/assisted_installer_custom.img"
+
+KERNEL_FILES = ("images/pxeboot/vmlinuz", "images/pxeboot/kernel.img", "images/kernel.img")
+INITRD_FILES = ("images/pxeboot/initrd.img", "images/initrd.img")
+ROOTFS_FILE = "images/pxeboot/rootfs.img"
+INS_FILE = "generic.ins"
+INITRD_ADDRSIZE_FILE = "images/initrd.addrsize"
+
+BOOT_CONFIG_FILES = (
+    "EFI/centos/grub.cfg",
+    "EFI/fedora/grub.cfg",
+    "EFI/redhat/grub.cfg",
+    "boot/grub/grub.cfg",  # ppc64le
+    "isolinux/isolinux.cfg",
+)
+"""Boot configurations of ISOs without kargs.json, which names them."""
+
+LIVEISO = "coreos.liveiso="
+"""Start of the kernel argument that makes a boot search the full ISO's volume for the rootfs."""
+
+ROOTFS_URL = "coreos.live.rootfs_url="
+"""Start of the kernel argument that makes a boot fetch the rootfs."""
+
+FIRST_WITH_NMSTATE = "4.18.0-ec.0"
+"""The OpenShift version from which on nmstatectl is no longer in the initrd."""
