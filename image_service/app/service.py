@@ -18,7 +18,7 @@ from image_service.catalog.build import BaseImages, build_base_images
 from image_service.catalog.download.origin_client import OriginClient
 from image_service.catalog.lifecycle.status import render_statuses
 from image_service.observability.metrics import Metrics
-from image_service.serving.build import build_applications
+from image_service.serving.build import build_request_handlers
 from image_service.snapshots.build import SnapshotParts, build_boot_images
 from image_service.snapshots.composer import Composer
 from image_service.streams.build import start_streams
@@ -110,7 +110,7 @@ class ImageService(ProcessService):
         stand_in = await self._find_stand_in(base_images, base_url)
         snapshots = await self._build_snapshots(base_images, self._connect_upstream(stand_in), base_url)
         base_images.events.on_supersede = snapshots.images.supersede
-        main, plain = build_applications(
+        main, plain = build_request_handlers(
             self._lifecycle,
             settings.listen,
             snapshots.images,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from image_service.app.standalone_mode import StandIn
     from image_service.concurrency.coordination import Coordination
-    from image_service.serving.application import Page
+    from image_service.serving.request_handler import Page
 
 
 @attrs.frozen(kw_only=True)

@@ -1,4 +1,4 @@
-"""Builds the applications that answer requests from settings."""
+"""Builds the request handlers from settings."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from image_service.concurrency.threads import run_at_low_priority
 from image_service.http.cors import Cors
-from image_service.serving.application import Application
 from image_service.serving.digests import Digests
+from image_service.serving.request_handler import ImageRequestHandler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from image_service.concurrency.lifecycle import Lifecycle
     from image_service.images.boot_image import BootImage
     from image_service.images.reference import StreamRef
-    from image_service.serving.application import Page
+    from image_service.serving.request_handler import Page
     from image_service.settings.network import ListenSettings
     from image_service.snapshots.boot_images import BootImages
 
 
-def build_applications(  # noqa: PLR0913 - four parts that other packages have
+def build_request_handlers(  # noqa: PLR0913 - four parts that other packages have
     lifecycle: Lifecycle,
     settings: ListenSettings,
     images: BootImages,
@@ -32,8 +32,8 @@ def build_applications(  # noqa: PLR0913 - four parts that other packages have
     metrics: Callable[[], Page | Deferred[Page]],
     base_images: Callable[[], bytes],
     mirror: Callable[[StreamRef], BootImage],
-) -> tuple[Application, Application]:
-    """Return the application of the port for images, and that of the port for plain HTTP.
+) -> tuple[ImageRequestHandler, ImageRequestHandler]:
+    """Return the request handler of the port for images, and that of the port for plain HTTP.
 
     Args:
         lifecycle: stops them.
@@ -48,7 +48,7 @@ def build_applications(  # noqa: PLR0913 - four parts that other packages have
     digests = Digests(lifecycle.reactor, lambda work: in_thread(partial(run_at_low_priority, work)))
     lifecycle.push_async_callback(digests.stop)
     make = partial(
-        Application,
+        ImageRequestHandler,
         images,
         digests,
         is_ready,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from image_service.concurrency.lifecycle import Lifecycle
     from image_service.settings.network import LimitSettings, LogSettings, TlsSettings
     from image_service.transport.admission import ConnectionCounter, SlotPool
-    from image_service.transport.exchange import Application
+    from image_service.transport.exchange import RequestHandler
     from image_service.transport.observer import Observer
 
 DISK_THREADS = 8
@@ -32,7 +32,7 @@ DISK_THREADS = 8
 
 @attrs.frozen
 class Transport:
-    """Makes factories of connections that share everything but their application.
+    """Makes factories of connections that share everything but their request handler.
 
     Args:
         slots: of downloads.
@@ -44,14 +44,14 @@ class Transport:
     make_context: Callable[..., ConnectionContext]
     counter: ConnectionCounter
 
-    def make_factory(self, application: Application, *, secure: bool = False) -> ConnectionFactory:
+    def make_factory(self, handler: RequestHandler, *, secure: bool = False) -> ConnectionFactory:
         """Make the factory of a listener's connections.
 
         Args:
-            application: answers requests.
+            handler: of their requests.
             secure: True if the listener speaks TLS.
         """
-        context = self.make_context(application=application)
+        context = self.make_context(handler=handler)
         return ConnectionFactory(context, secure=secure, counter=self.counter)
 
 

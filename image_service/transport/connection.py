@@ -23,7 +23,7 @@ from image_service.http.request_reader import END, BadRequest, RequestReader
 from image_service.transport.access_log import COMPLETE, ConnectionLog
 from image_service.transport.admission import is_download
 from image_service.transport.deadline import Deadline, Progress
-from image_service.transport.exchange import Answer, Exchange
+from image_service.transport.exchange import Exchange, PreparedResponse
 from image_service.transport.further_ranges import FurtherRanges
 from image_service.transport.observer import AbortReason
 from image_service.transport.sendfile_sender import SendfileSender
@@ -50,6 +50,15 @@ OVERLOADED_HEAD_SECONDS = 1.0
 _STALL_CHECKS = 4  # in one stall timeout
 _IDLE, _HEAD = State.IDLE, State.HEAD  # looked up for each range
 _IDLE_STATES = (State.IDLE, State.HEAD, State.HANDSHAKE)
+
+
+@attrs.frozen(eq=False)
+class _Repeatable:
+    """A response that may be sent again to the same request."""
+
+    request: Request
+    prepared: PreparedResponse
+    is_current: Callable[[], bool]
 
 
 @implementer(IHalfCloseableProtocol, IHandshakeListener)
@@ -82,6 +91,7 @@ class Connection(Protocol):
         self._state = State.HANDSHAKE if secure else State.HEAD
         self._reader = RequestReader()
         self._further: FurtherRanges | None = None  # of the latest parsed request
+        self._repeatable: _Repeatable | None = None  # same
         self.exchange: Exchange | None = None
         self._in_events = False
         self._input_paused = False
@@ -204,73 +214,78 @@ class Connection(Protocol):
             self._deadline.set(self._context.limits.head_seconds)
 
     def _answer_further(self, repeated: RepeatedRange) -> bool:
-        """Answer another range of the latest request; False: the application has to."""
+        """Respond to a further range of the latest request; False: the request handler has to."""
         further = self._further
         if further is None or self._shutdown.announced or self._reader.is_client_closed:
             return False
-        message = further.take(*repeated)
+        message = further.respond(*repeated)
         if message is None:
             return False
         exchange = self.exchange = further.exchange
         if self._sender.send(*message):
             self.exchange = None
-            further.sent(self._sender.body_bytes)
+            further.record_sent(self._sender.body_bytes)
             self._await_request()
         elif self.exchange is exchange:  # else `response_sent` has been called meanwhile
             self._enter(State.SENDING)
-            further.keep_sending()
+            further.start_sending()
             self._watch_for_stall()
         return True
 
     def _handle_request(self, request: Request) -> None:
-        self._enter(State.HANDLING)
+        context, repeatable = self._context, self._repeatable
         self._deadline.clear()
-        self._further = None
-        context = self._context
         exchange = self.exchange = Exchange(request.method, request, context.clock.seconds())
-        answer = context.application.handle(request, self._address, overloaded=self._overloaded)
-        if isinstance(answer, Answer) and not is_download(answer.response):
-            self._send(exchange, answer)
+        if repeatable is not None and repeatable.request is request and repeatable.is_current():
+            self._send(exchange, repeatable.prepared)
             return
-        later = answer if isinstance(answer, Deferred) else succeed(answer)
+        self._enter(State.HANDLING)
+        self._further = self._repeatable = None
+        prepared = context.handler.handle(request, self._address, overloaded=self._overloaded)
+        if isinstance(prepared, PreparedResponse) and not is_download(prepared.response):
+            self._send(exchange, prepared)
+            return
+        later = prepared if isinstance(prepared, Deferred) else succeed(prepared)
         later.addCallback(self._await_slot, exchange)
         later.addCallback(self._send_later, exchange)
-        later.addErrback(self._application_failed)
+        later.addErrback(self._handler_failed)
 
-    def _await_slot(self, answer: Answer, exchange: Exchange) -> Answer | Deferred[Answer]:
+    def _await_slot(
+        self, prepared: PreparedResponse, exchange: Exchange
+    ) -> PreparedResponse | Deferred[PreparedResponse]:
         """Let a download wait for its slot; without one it becomes a refusal."""
-        if exchange is not self.exchange or not is_download(answer.response):
-            return answer
+        if exchange is not self.exchange or not is_download(prepared.response):
+            return prepared
         slots = self._context.slots
-        exchange.slot = slots.acquire(exchange.began)
+        exchange.slot = slots.acquire(exchange.started)
         return exchange.slot.granted.addCallback(
-            lambda granted: answer if granted else attrs.evolve(answer, response=problem(slots.refusal()))
+            lambda granted: prepared if granted else attrs.evolve(prepared, response=problem(slots.refusal()))
         )
 
-    def _send_later(self, answer: Answer, exchange: Exchange) -> None:
+    def _send_later(self, prepared: PreparedResponse, exchange: Exchange) -> None:
         if exchange is not self.exchange:  # the client has left
-            answer.ended()
+            prepared.on_end()
             return
         if not self._in_events:  # else this is still the turn of the request
             self._sender.begin_turn()
-        self._send(exchange, answer)
+        self._send(exchange, prepared)
         self._read_requests()
 
-    def _application_failed(self, failure: Failure) -> None:
+    def _handler_failed(self, failure: Failure) -> None:
         _log.failure("unexpected error while answering a request", failure=failure)
         self.abort(AbortReason.INTERNAL_ERROR, "internal error")
 
     def _refuse(self, bad: BadRequest) -> None:
         self._deadline.clear()
         exchange = self.exchange = Exchange(bad.method, None, self._context.clock.seconds())
-        self._send(exchange, Answer(problem(bad.error, head_only=bad.method == "HEAD")))
+        self._send(exchange, PreparedResponse(problem(bad.error, head_only=bad.method == "HEAD")))
 
     # Responses.
 
-    def _send(self, exchange: Exchange, answer: Answer) -> None:
+    def _send(self, exchange: Exchange, prepared: PreparedResponse) -> None:
         self._enter(State.SENDING)
-        exchange.answer = answer
-        context, request, response = self._context, exchange.request, answer.response
+        exchange.prepared = prepared
+        context, request, response = self._context, exchange.request, prepared.response
         now = context.clock.seconds()
         exchange.keep_alive = (
             request is not None
@@ -279,14 +294,22 @@ class Connection(Protocol):
             and not self._shutdown.announced
         )
         has_own_line = context.access_log.has_own_line(response.status)
-        head = exchange.head(response, context.date.line(now), needs_id=has_own_line)
-        if answer.lease is not None and exchange.keep_alive and not has_own_line:
-            self._further = FurtherRanges(context, self._log, exchange, answer.lease)
-        context.observer.record_first_byte(answer.subject.handler, now - exchange.began)
+        head = exchange.render_head(response, context.date.line(now), needs_id=has_own_line)
+        if exchange.keep_alive:
+            self._keep_for_repeats(exchange, prepared, has_own_line=has_own_line)
+        context.observer.record_first_byte(prepared.subject.handler, now - exchange.started)
         if self._sender.send(head, response.body):
             self._finish(exchange)
         elif self.exchange is exchange:  # else `response_sent` has been called meanwhile
             self._watch_for_stall()
+
+    def _keep_for_repeats(
+        self, exchange: Exchange, prepared: PreparedResponse, *, has_own_line: bool
+    ) -> None:
+        if prepared.ranges is not None and not has_own_line:
+            self._further = FurtherRanges(self._context, self._log, exchange, prepared.ranges)
+        elif prepared.is_current is not None and exchange.request is not None and self._repeatable is None:
+            self._repeatable = _Repeatable(exchange.request, prepared, prepared.is_current)
 
     def _can_continue(self) -> bool:
         return not (self._overloaded or self._reader.is_exhausted or self._shutdown.draining)
@@ -312,15 +335,15 @@ class Connection(Protocol):
     def _record_end(self, exchange: Exchange, ended: str) -> None:
         """Record the end of an exchange, and release what it held."""
         self.exchange = None
-        context, answer = self._context, exchange.answer
-        seconds = context.clock.seconds() - exchange.began
-        body_bytes = 0 if answer is None else max(0, self._sender.body_bytes)
+        context, prepared = self._context, exchange.prepared
+        seconds = context.clock.seconds() - exchange.started
+        body_bytes = 0 if prepared is None else max(0, self._sender.body_bytes)
         self._log.add(exchange, body_bytes, seconds, ended)
         context.observer.record_request(
             exchange.handler, exchange.method, exchange.status, seconds, body_bytes
         )
-        if answer is not None:
-            answer.ended()
+        if prepared is not None:
+            prepared.on_end()
         if exchange.slot is not None:
             context.slots.release(exchange.slot)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from image_service.settings.network import LimitSettings
     from image_service.transport.access_log import AccessLog
     from image_service.transport.admission import Slots
-    from image_service.transport.exchange import Application
+    from image_service.transport.exchange import RequestHandler
     from image_service.transport.observer import Observer
     from image_service.transport.sendfile_threads import SendfileThreads
 
@@ -72,7 +72,7 @@ class ConnectionContext:
 
     Args:
         clock: the reactor's.
-        application: handles requests.
+        handler: of requests.
         page_cache: reports which bytes of files are in memory, and reads the others in threads.
         sendfile_threads: for fast clients.
         access_log: where requests are logged.
@@ -82,7 +82,7 @@ class ConnectionContext:
     """
 
     clock: IReactorTime
-    application: Application
+    handler: RequestHandler
     page_cache: PageCache
     sendfile_threads: SendfileThreads
     access_log: AccessLog

@@ -1,12 +1,13 @@
-"""The words that the connection and the application share."""
+"""The interface between connections and the request handler."""
 
 from __future__ import annotations
 
 from collections.abc import Callable  # noqa: TC003 - attrs resolves annotations
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import attrs
 
+from image_service.http.ranges import format_int_range
 from image_service.http.response import STATUS_LINES, Response
 from image_service.transport.access_log import NO_SUBJECT, Subject, new_request_id, valid_request_id
 
@@ -16,153 +17,157 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from image_service.http.head import Request
+    from image_service.images.extents import Extent
     from image_service.transport.admission import Slot
 
+Message: TypeAlias = "tuple[bytes, tuple[Extent, ...]]"
+"""Rendered field lines or a rendered head, and the content."""
 
-class Lease(Protocol):
-    """What a request for a range was found to mean, for those that differ from it in their range alone."""
 
-    def answer(self, first: int, last: int, now: float) -> Answer | None:
-        """Answer a further range.
+class RangeResponder(Protocol):
+    """Responds to the further ranges of a mount: requests that differ from an earlier one in Range alone."""
+
+    def respond(self, first: int, last: int, now: float) -> Message | None:
+        """Return fields and content of the 206 for an int-range.
 
         Args:
             first: offset of the first byte.
-            last: offset of the last one.
+            last: offset of the last byte.
             now: the clock's seconds.
 
         Returns:
-            the answer, which is the same object each time: good until the next one is asked for. None: the
-            lease is over, or there is no such range: the application is to be asked.
+            None: the request handler has to respond, because the range is unsatisfiable or the mount may have
+            changed.
         """
 
-    def keep_sending(self) -> None:
-        """Note that the answer takes more than the turn of its request."""
+    def hold_mount(self) -> Callable[[], None]:
+        """Keep the mount in progress until the returned function is called."""
 
-    def end(self) -> None:
-        """Note that the answer is over, as its ``ended`` does."""
-
-    def with_fields(self, more: bytes) -> Lease:
-        """Give one whose answers have more fields.
-
-        Args:
-            more: rendered field lines.
-        """
+    def with_fields(self, more: bytes) -> RangeResponder:
+        """Return a responder whose responses have more fields."""
 
 
-@attrs.define(eq=False)
-class Answer:
-    """A response and what it is about; nobody but a lease changes it.
+@attrs.frozen(eq=False)
+class PreparedResponse:
+    """A response as the request handler returns it.
 
     Args:
         response: what is sent.
         subject: for the log.
-        ended: called once when the answer is over, whether all of it was sent, some or nothing.
-        lease: answers further ranges; None: they are to be asked for as this one was.
+        on_end: called once when the response has ended, whether all of it was sent, some, or nothing.
+        ranges: responds to further ranges; None: the request handler has to.
+        is_current: returns True if an equal request still has an equal response, which may then be sent again
+            (its `on_end` does nothing); None: only the request handler knows.
     """
 
     response: Response
     subject: Subject = NO_SUBJECT
-    ended: Callable[[], None] = lambda: None
-    lease: Lease | None = None
+    on_end: Callable[[], None] = lambda: None
+    ranges: RangeResponder | None = None
+    is_current: Callable[[], bool] | None = None
+
+    def with_fields(self, more: bytes) -> PreparedResponse:
+        """Return the same with more field lines, in further ranges too."""
+        response = attrs.evolve(self.response, fields=self.response.fields + more)
+        ranges = None if self.ranges is None else self.ranges.with_fields(more)
+        return attrs.evolve(self, response=response, ranges=ranges)
 
 
 @attrs.define(eq=False)
 class Exchange:
-    """A request that is being answered.
+    """A request in progress.
 
     Args:
-        method: as sent; empty where the head could not be read.
-        request: None: it was no sound one.
-        began: the clock's seconds.
-        part: the first and the last byte that are asked for, where the request is one of another range.
-        answer: None: not yet.
+        method: as sent; empty if the head could not be read.
+        request: None: it was invalid.
+        started: when its head had arrived, the clock's seconds.
+        int_range: first-pos and last-pos, if it is a further range.
+        prepared: the response; None: there is none yet.
         request_id: empty: none was needed.
-        keep_alive: whether the answer says that another request may follow.
-        slot: what it has for a download.
+        keep_alive: True if the response allows another request on the connection.
+        slot: that of a download.
     """
 
     method: str
     request: Request | None
-    began: float
-    part: tuple[int, int] | None = None
-    answer: Answer | None = None
+    started: float
+    int_range: tuple[int, int] | None = None
+    prepared: PreparedResponse | None = None
     request_id: str = ""
     keep_alive: bool = False
     slot: Slot | None = None
 
     @property
     def subject(self) -> Subject:
-        """What it is about, as far as is known."""
-        return self.answer.subject if self.answer is not None else NO_SUBJECT
+        """What the request is about, as far as is known."""
+        return self.prepared.subject if self.prepared is not None else NO_SUBJECT
 
     @property
     def handler(self) -> str:
-        """Of the subject; empty until there is an answer."""
-        return self.answer.subject.handler if self.answer is not None else ""
+        """The subject's; empty as long as there is no response."""
+        return self.prepared.subject.handler if self.prepared is not None else ""
 
     @property
     def status(self) -> int:
-        """Of the answer; 0: there is none."""
-        return self.answer.response.status if self.answer is not None else 0
+        """The response's; 0 if there is none."""
+        return self.prepared.response.status if self.prepared is not None else 0
 
     @property
     def code(self) -> str:
-        """The error's, if the answer is one."""
-        return self.answer.response.what if self.answer is not None else ""
+        """The error's, if the response is one."""
+        return self.prepared.response.what if self.prepared is not None else ""
 
     @property
     def user_agent(self) -> str:
         """As sent."""
-        return self.request.headers.get("user-agent", "") if self.request is not None else ""
+        return self._headers.get("user-agent", "")
 
     @property
     def range(self) -> str:
         """The Range field."""
-        return self._headers.get("range", "") if self.part is None else "bytes={}-{}".format(*self.part)
+        if self.int_range is not None:
+            return format_int_range(*self.int_range)
+        return self._headers.get("range", "")
 
     @property
     def _headers(self) -> Mapping[str, str]:
         return self.request.headers if self.request is not None else {}
 
-    def head(self, response: Response, date_line: bytes, *, needs_id: bool) -> bytes:
-        """Render status line and fields.
+    def render_head(self, response: Response, date_line: bytes, *, needs_id: bool) -> bytes:
+        """Render status line and fields, with the empty line.
 
         Args:
-            response: what is answered.
+            response: what is sent.
             date_line: the Date field.
-            needs_id: a request that brought no identifier gets one.
-
-        Returns:
-            the head, with the empty line behind it.
+            needs_id: give a request without an identifier a new one.
         """
-        wanted_id = self._headers.get("x-request-id")
-        if wanted_id is not None or needs_id:
-            self.request_id = valid_request_id(wanted_id) or (new_request_id() if needs_id else "")
-        return STATUS_LINES[response.status] + date_line + response.fields + self.last_lines()
+        requested_id = self._headers.get("x-request-id")
+        if requested_id is not None or needs_id:
+            self.request_id = valid_request_id(requested_id) or (new_request_id() if needs_id else "")
+        return STATUS_LINES[response.status] + date_line + response.fields + self.render_last_lines()
 
-    def last_lines(self) -> bytes:
+    def render_last_lines(self) -> bytes:
         """Render the fields that belong to the connection and the request, and the empty line."""
-        lines = []
+        lines = b""
         if not self.keep_alive:
-            lines.append(b"Connection: close\r\n")
+            lines = b"Connection: close\r\n"
         elif self.request is not None and self.request.http_1_0:
-            lines.append(b"Connection: keep-alive\r\n")
+            lines = b"Connection: keep-alive\r\n"
         if self.request_id:
-            lines.append(b"X-Request-ID: %b\r\n" % self.request_id.encode("ascii"))
-        return b"".join([*lines, b"\r\n"])
+            return b"%bX-Request-ID: %b\r\n\r\n" % (lines, self.request_id.encode("ascii"))
+        return lines + b"\r\n"
 
 
-class Application(Protocol):
-    """Answers requests; never raises and never fails."""
+class RequestHandler(Protocol):
+    """Responds to requests; never raises and never fails."""
 
-    def handle(self, request: Request, address: str, *, overloaded: bool) -> Answer | Deferred[Answer]:
-        """Answer a request.
+    def handle(
+        self, request: Request, address: str, *, overloaded: bool
+    ) -> PreparedResponse | Deferred[PreparedResponse]:
+        """Return the response to a request, at once if it is known.
 
         Args:
-            request: a sound one.
+            request: a valid one.
             address: of the connection's other side.
-            overloaded: the limit on connections is reached: images are refused, probes and OPTIONS answered.
-
-        Returns:
-            the answer, at once where it is known.
+            overloaded: the limit on connections is reached: only probes and OPTIONS are served.
         """

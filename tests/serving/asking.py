@@ -1,4 +1,4 @@
-"""An application on its own, asked as a connection would ask it."""
+"""A request handler by itself, asked as a connection would ask it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import attrs
 from twisted.internet.defer import Deferred, succeed
 
 from image_service.http.head import Request
-from image_service.serving.application import Application
 from image_service.serving.digests import Digests
-from image_service.transport.exchange import Answer
+from image_service.serving.request_handler import ImageRequestHandler
+from image_service.transport.exchange import PreparedResponse
 from tests.snapshots.doubles import ID
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def _at_once(work: Callable[[], bytes]) -> Deferred[bytes]:
 
 @attrs.define(eq=False)
 class Service:
-    """An application in a world that counts.
+    """A request handler in a world that counts.
 
     Args:
         world: what images are made of.
@@ -44,10 +44,10 @@ class Service:
     cors: Cors | None = None
     serves_isos: bool = True
     hashes: Callable[[Callable[[], bytes]], Deferred[bytes]] = _at_once
-    application: exchange.Application = attrs.field(init=False)
+    handler: exchange.RequestHandler = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.application = Application(
+        self.handler = ImageRequestHandler(
             self.world.images,
             Digests(self.world.clock, self.hashes),
             lambda: self.ready,
@@ -59,16 +59,16 @@ class Service:
 
     def ask(
         self, target: str = TARGET, method: str = "GET", *, overloaded: bool = False, **fields: str
-    ) -> Answer | Deferred[Answer]:
+    ) -> PreparedResponse | Deferred[PreparedResponse]:
         """Ask; underscores in names of fields stand for hyphens."""
         headers = {"host": "h", **{name.replace("_", "-"): value for name, value in fields.items()}}
         request = Request(method, target, headers, keep_alive=True)
-        return self.application.handle(request, "192.0.2.1", overloaded=overloaded)
+        return self.handler.handle(request, "192.0.2.1", overloaded=overloaded)
 
-    def get(self, target: str = TARGET, method: str = "GET", **options: Any) -> Answer:
+    def get(self, target: str = TARGET, method: str = "GET", **options: Any) -> PreparedResponse:
         """The answer, which must have come by now."""
         answer = self.ask(target, method, **options)
-        if isinstance(answer, Answer):
+        if isinstance(answer, PreparedResponse):
             return answer
         (arrived,) = answers_of(answer)
         return arrived
@@ -79,9 +79,9 @@ class Service:
         return len(self.world.assisted.calls)
 
 
-def answers_of(asked: Answer | Deferred[Answer]) -> list[Answer]:
+def answers_of(asked: PreparedResponse | Deferred[PreparedResponse]) -> list[PreparedResponse]:
     """Where the answer will be; the application promises that there is no failure."""
-    found: list[Answer] = []
+    found: list[PreparedResponse] = []
     assert isinstance(asked, Deferred)
     asked.addCallback(found.append)
     return found

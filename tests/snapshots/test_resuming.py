@@ -11,9 +11,9 @@ import pytest
 from twisted.internet.defer import succeed
 
 from image_service.http.head import Request
-from image_service.serving.application import Application
 from image_service.serving.digests import Digests
-from image_service.transport.exchange import Answer
+from image_service.serving.request_handler import ImageRequestHandler
+from image_service.transport.exchange import PreparedResponse
 from tests.http.reading import body_of, fields_of
 from tests.serving.asking import TARGET, answers_of
 from tests.snapshots.doubles import TTL_SECONDS, WINDOW_SECONDS, World
@@ -35,14 +35,14 @@ class Service:
     """A service that may be restarted, asked by any client."""
 
     world: World
-    application: Application = attrs.field(init=False)
+    application: ImageRequestHandler = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.start()
 
     def start(self) -> None:
         digests = Digests(self.world.clock, lambda work: succeed(work()))
-        self.application = Application(
+        self.application = ImageRequestHandler(
             self.world.images, digests, lambda: True, proxies=(ip_network("10.0.0.0/8"),)
         )
 
@@ -55,20 +55,24 @@ class Service:
         say(self.world, text)
         self.world.clock.advance(TTL_SECONDS)
 
-    def begin(self, method: str = "GET", client: str = ONE, target: str = TARGET, **fields: str) -> Answer:
+    def begin(
+        self, method: str = "GET", client: str = ONE, target: str = TARGET, **fields: str
+    ) -> PreparedResponse:
         """An answer that is being sent until it is told to end."""
         headers = {name.replace("_", "-"): value for name, value in fields.items()}
         asked = self.application.handle(
             Request(method, target, headers, keep_alive=True), client, overloaded=False
         )
-        if isinstance(asked, Answer):
+        if isinstance(asked, PreparedResponse):
             return asked
         (answer,) = answers_of(asked)
         return answer
 
-    def ask(self, method: str = "GET", client: str = ONE, target: str = TARGET, **fields: str) -> Answer:
+    def ask(
+        self, method: str = "GET", client: str = ONE, target: str = TARGET, **fields: str
+    ) -> PreparedResponse:
         answer = self.begin(method, client, target, **fields)
-        answer.ended()
+        answer.on_end()
         return answer
 
     def whole(self, client: str = ONE) -> tuple[bytes, str, str]:
@@ -85,7 +89,7 @@ def service() -> Iterator[Service]:
         yield Service(world)
 
 
-def served(answer: Answer) -> tuple[int, str]:
+def served(answer: PreparedResponse) -> tuple[int, str]:
     return answer.response.status, fields_of(answer.response)["etag"]
 
 
@@ -211,7 +215,7 @@ def test_what_is_being_sent_keeps_a_client_s_place(service: Service) -> None:
     service.change()
     service.world.clock.advance(10 * WINDOW_SECONDS)
     assert served(service.ask(range=PART)) == (206, first)
-    download.ended()
+    download.on_end()
     service.world.clock.advance(WINDOW_SECONDS + MOMENT)
     assert served(service.ask(range=PART)) != (206, first)
 

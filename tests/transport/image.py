@@ -16,7 +16,7 @@ from image_service.http.problem import problem
 from image_service.http.response import Response, render_fields
 from image_service.images.extents import ExtentMap, FileExtent, Literal, Overlay, Zeros, apply_overlays
 from image_service.transport.access_log import Subject
-from image_service.transport.exchange import Answer
+from image_service.transport.exchange import PreparedResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,7 +84,7 @@ class ImageApplication:
     image: Image
     asked: Callable[[Request], object] = lambda _: None
     targets: list[str] = attrs.field(factory=list, init=False)
-    waiting: list[tuple[Deferred[Answer], Answer]] = attrs.field(factory=list, init=False)
+    waiting: list[tuple[Deferred[PreparedResponse], PreparedResponse]] = attrs.field(factory=list, init=False)
     given: int = attrs.field(default=0, init=False)
     ended: int = attrs.field(default=0, init=False)
 
@@ -94,32 +94,34 @@ class ImageApplication:
         address: str,  # noqa: ARG002 - part of the protocol
         *,
         overloaded: bool,
-    ) -> Answer | Deferred[Answer]:
-        """Answer a request."""
+    ) -> PreparedResponse | Deferred[PreparedResponse]:
+        """PreparedResponse a request."""
         self.targets.append(request.target)
         self.asked(request)
         if request.target in PROBES:
             return answer(request, (Literal(b"well\n"),))
         if overloaded:
             error = Unavailable("the limit on connections is reached", retry_after_seconds=5)
-            return Answer(problem(error, head_only=request.method == "HEAD"))
+            return PreparedResponse(problem(error, head_only=request.method == "HEAD"))
         return self._answer_image(request)
 
-    def _answer_image(self, request: Request) -> Answer | Deferred[Answer]:
+    def _answer_image(self, request: Request) -> PreparedResponse | Deferred[PreparedResponse]:
         target = _TARGET.fullmatch(request.target)
         if target is None:
-            return Answer(problem(NotFound("there is nothing else"), head_only=request.method == "HEAD"))
+            return PreparedResponse(
+                problem(NotFound("there is nothing else"), head_only=request.method == "HEAD")
+            )
         size = self.image.extents.size
         stop = min(int(target["stop"] or size), size)
         part = self.image.extents.slice(min(int(target["start"] or 0), stop), stop)
         made = answer(request, part, status=206 if target["how"] == "part" else 200)
-        made = attrs.evolve(made, ended=self._end)
+        made = attrs.evolve(made, on_end=self._end)
         if target["how"] == "later":
             return self._wait(made)
         self.given += 1
         return succeed(made) if target["how"] == "fired" else made
 
-    def _wait(self, made: Answer) -> Deferred[Answer]:
+    def _wait(self, made: PreparedResponse) -> Deferred[PreparedResponse]:
         self.waiting.append((Deferred(), made))
         return self.waiting[-1][0]
 
@@ -133,8 +135,10 @@ class ImageApplication:
         self.ended += 1
 
 
-def answer(request: Request, body: tuple[Extent, ...], status: int = 200) -> Answer:
-    """Answer a GET or HEAD."""
+def answer(request: Request, body: tuple[Extent, ...], status: int = 200) -> PreparedResponse:
+    """PreparedResponse a GET or HEAD."""
     length = sum(extent.length for extent in body)
     fields = render_fields(("Content-Length", str(length)), ("Accept-Ranges", "bytes"))
-    return Answer(Response(status, fields, body if request.method == "GET" else (), length), SUBJECT)
+    return PreparedResponse(
+        Response(status, fields, body if request.method == "GET" else (), length), SUBJECT
+    )

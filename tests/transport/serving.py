@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IListeningPort
 
     from image_service.transport.connection import Connection
-    from image_service.transport.exchange import Application
+    from image_service.transport.exchange import RequestHandler
 
 DEFAULTS = LimitSettings()
 SMALL_BUFFER = 4096
@@ -188,7 +188,7 @@ def open_descriptors() -> int:
 @asynccontextmanager
 async def serving(  # noqa: PLR0913 - each has its default
     reactor: EPollReactor,
-    application: Application,
+    application: RequestHandler,
     *,
     secure: bool = False,
     limits: LimitSettings = DEFAULTS,
@@ -208,7 +208,7 @@ async def serving(  # noqa: PLR0913 - each has its default
     counted = Counting()
     context = ConnectionContext(
         clock=clock,
-        application=application,
+        handler=application,
         page_cache=page_cache or PageCache(reactor, pool),
         sendfile_threads=SendfileThreads(reactor, sendfile_pool),
         access_log=log,

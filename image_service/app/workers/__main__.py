@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IListeningPort
 
     from image_service.observability.metrics import Metrics
-    from image_service.serving.application import Page
+    from image_service.serving.request_handler import Page
 
 
 class Worker:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
     from image_service.observability.merging import Exported
-    from image_service.serving.application import Page
+    from image_service.serving.request_handler import Page
     from image_service.settings.settings import Settings
 
 _log = Logger()

@@ -9,7 +9,7 @@ import pytest
 from image_service.errors import Forbidden
 from image_service.http.cors import Cors
 from image_service.transport.access_log import NO_SUBJECT
-from image_service.transport.exchange import Answer
+from image_service.transport.exchange import PreparedResponse
 from tests.http.reading import body_of
 from tests.serving.asking import TARGET, Service, answers_of
 from tests.snapshots.doubles import ID
@@ -64,7 +64,7 @@ def test_a_preflight_is_allowed_at_once_wherever_it_goes(
 ) -> None:
     """In a crowd too: the page is to hear the 503 of what it asks for, and when to come back."""
     answer = service.ask(target, "OPTIONS", overloaded=overloaded, **PREFLIGHT)
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, PreparedResponse)
     assert (answer.response.status, answer.response.body, answer.subject) == (204, (), NO_SUBJECT)
     assert values_of(answer.response, "access-control-allow-origin") == [CONSOLE]
     assert values_of(answer.response, "access-control-allow-methods") == ["GET, HEAD"]
@@ -178,7 +178,7 @@ def test_what_is_waited_for_has_its_subject_and_its_end_still(service: Service) 
     service.world.assisted.let_go()
     (answer,) = waiting
     assert (answer.subject.infra_env, answer.subject.kind) == (ID, "full-iso")
-    assert answer.ended is not Answer(answer.response).ended
+    assert answer.on_end is not PreparedResponse(answer.response).on_end
 
 
 def test_without_pages_to_serve_no_answer_is_about_them(world: World) -> None:

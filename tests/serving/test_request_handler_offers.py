@@ -8,7 +8,7 @@ import pytest
 
 from image_service.http.dates import format_http_date
 from image_service.transport.access_log import Subject
-from image_service.transport.exchange import Answer
+from image_service.transport.exchange import PreparedResponse
 from tests.formats.iso_builder import CREATED, build_live_iso, live_files
 from tests.http.reading import body_of, fields_of, problem_of
 from tests.images.building import base_image
@@ -199,7 +199,7 @@ def test_it_says_that_isos_are_elsewhere(service: Service, beside: Service, targ
     service.get(target, method)
     calls = service.upstream_calls
     answer = beside.ask(target, method)
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, PreparedResponse)
     assert (answer.response.status, answer.response.what) == (404, "not-found")
     if method == "GET":
         assert "other listener" in str(problem_of(answer.response)["detail"])

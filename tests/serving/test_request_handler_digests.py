@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 
 from image_service.errors import Forbidden
 from image_service.serving.digests import TIMEOUT_SECONDS
-from image_service.transport.exchange import Answer
+from image_service.transport.exchange import PreparedResponse
 from tests.http.reading import body_of, fields_of, problem_of
 from tests.serving.asking import TARGET, Service, answers_of
 from tests.snapshots.doubles import ID, TTL_SECONDS
@@ -90,7 +90,7 @@ def test_cached_digest_is_sent_as_repr_digest(service: Service) -> None:
         ("GET", {"range": "bytes=0-1,5-6"}),
     ):
         answer = service.ask(TARGET, method, overloaded=False, **fields)
-        assert isinstance(answer, Answer), "it is known"
+        assert isinstance(answer, PreparedResponse), "it is known"
         assert fields_of(answer.response)["repr-digest"] == expected
     assert fields_of(service.get().response) == {**fields_of(before.response), "repr-digest": expected}
 

@@ -10,7 +10,7 @@ from image_service.images.reference import Reader
 from image_service.settings.network import LimitSettings
 from tests.pytwisted import ensure_deferred
 from tests.serving.asking import TARGET
-from tests.serving.test_connection_leases import Asked, content
+from tests.serving.test_connection_ranges import Asked, content
 from tests.snapshots.doubles import REF
 from tests.snapshots.doubles import world as make_world
 from tests.transport.client import request

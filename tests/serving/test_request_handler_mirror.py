@@ -12,8 +12,8 @@ from image_service.errors import NotFound, Unavailable
 from image_service.images.boot_image import BootImage
 from image_service.images.extents import ExtentMap, Literal
 from image_service.images.reference import StreamDocumentRef
-from image_service.serving.application import Application
 from image_service.serving.digests import Digests
+from image_service.serving.request_handler import ImageRequestHandler
 from tests.serving.asking import Service
 from tests.snapshots.doubles import world as make_world
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from image_service.errors import ImageServiceError
     from image_service.images.reference import StreamRef
-    from image_service.transport.exchange import Answer
+    from image_service.transport.exchange import PreparedResponse
     from tests.snapshots.doubles import World
 
 DOCUMENT = b'{"stream": "stable"}\n'
@@ -67,13 +67,13 @@ def service(request: pytest.FixtureRequest, world: World, mirror: Mirror) -> Ser
     """On a listener that serves ISOs, and on one that does not."""
     made = Service(world)
     digests = Digests(world.clock, lambda _: succeed(b""))
-    made.application = Application(
+    made.handler = ImageRequestHandler(
         world.images, digests, lambda: True, "/base", serves_isos=request.param, mirror=mirror
     )
     return made
 
 
-def fields(answer: Answer) -> dict[str, str]:
+def fields(answer: PreparedResponse) -> dict[str, str]:
     lines = answer.response.fields.decode().splitlines()
     return dict(line.split(": ", 1) for line in lines)
 

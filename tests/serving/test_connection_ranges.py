@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
 
     from image_service.http.head import Request
-    from image_service.transport.exchange import Answer
+    from image_service.transport.exchange import PreparedResponse
 
 OTHER = TARGET.replace("x86_64", "aarch64")
 LONG = f"X-Long: {'x' * 3000}"
@@ -31,7 +31,7 @@ LONG = f"X-Long: {'x' * 3000}"
 
 @attrs.define(eq=False)
 class Asked:
-    """An application that keeps the ranges that it is asked for."""
+    """A request handler that keeps the ranges that it is asked for."""
 
     world: World
     ranges: list[str] = attrs.field(factory=list)
@@ -41,10 +41,12 @@ class Asked:
     def _make_service(self) -> Service:
         return Service(self.world)
 
-    def handle(self, request: Request, address: str, *, overloaded: bool) -> Answer | Deferred[Answer]:
-        """As ``Application.handle``."""
+    def handle(
+        self, request: Request, address: str, *, overloaded: bool
+    ) -> PreparedResponse | Deferred[PreparedResponse]:
+        """As `RequestHandler.handle`."""
         self.ranges.append(request.headers.get("range", ""))
-        return self._service.application.handle(request, address, overloaded=overloaded)
+        return self._service.handler.handle(request, address, overloaded=overloaded)
 
 
 @pytest.fixture

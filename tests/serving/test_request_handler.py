@@ -9,9 +9,9 @@ import pytest
 from image_service.errors import Forbidden, NotFound, Unauthorized, UpstreamError, UpstreamTimeout
 from image_service.images.reference import Credentials, CredentialScheme
 from image_service.observability.log import describe
-from image_service.serving import application as application_module
+from image_service.serving import request_handler
 from image_service.transport.access_log import NO_SUBJECT, Subject
-from image_service.transport.exchange import Answer
+from image_service.transport.exchange import PreparedResponse
 from tests.http.reading import body_of, fields_of, problem_of
 from tests.serving.asking import TARGET, Service, answers_of
 from tests.snapshots.doubles import ID, TTL_SECONDS, infra_env_of
@@ -42,7 +42,7 @@ def service() -> Iterator[Service]:
 @pytest.mark.parametrize("overloaded", [False, True])
 def test_probes_are_answered_at_once_and_always(service: Service, path: str, *, overloaded: bool) -> None:
     answer = service.ask(path, overloaded=overloaded)
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, PreparedResponse)
     assert answer.response.status == 200
     assert body_of(answer.response) == b"ok\n"
     assert fields_of(answer.response) == {
@@ -106,7 +106,7 @@ def test_a_second_range_is_answered_at_once_and_costs_nothing(service: Service) 
     service.world.assisted.held = []
     for offset in range(1000):
         answer = service.ask(range=f"bytes={offset}-{offset + 511}")
-        assert isinstance(answer, Answer), "not even a Deferred"
+        assert isinstance(answer, PreparedResponse), "not even a Deferred"
         assert answer.subject is service.get().subject
     assert service.upstream_calls == 2
 
@@ -138,7 +138,7 @@ def test_a_known_image_is_asked_for_again_after_its_time(service: Service) -> No
     second = service.get()
     assert service.upstream_calls == 4
     assert second.response.fields == first.response.fields
-    assert isinstance(service.ask(), Answer)
+    assert isinstance(service.ask(), PreparedResponse)
     assert service.upstream_calls == 4
 
 
@@ -248,7 +248,7 @@ def test_when_all_are_taken_images_are_refused_and_said_so(service: Service) -> 
     assert service.get().response.status == 200
     for target in (TARGET, f"/images/{ID}?version=4.20&type=full"):
         answer = service.ask(target, overloaded=True)
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, PreparedResponse)
         assert answer.response.status == 503
         assert fields_of(answer.response)["retry-after"] == "5"
         assert answer.subject.infra_env == ID
@@ -275,7 +275,7 @@ def test_the_subject_has_the_kind_that_was_served(service: Service) -> None:
 
 @pytest.fixture
 def known_limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(application_module, "MAX_KNOWN", request.param)
+    monkeypatch.setattr(request_handler, "MAX_CACHED_ROUTES", request.param)
 
 
 @pytest.mark.parametrize("known_limit", [3], indirect=True)
@@ -284,9 +284,9 @@ def test_targets_without_end_are_not_kept_without_end(service: Service) -> None:
     targets = [f"{TARGET}?{number}" for number in range(4)]
     for target in targets[:3]:
         service.get(target)
-    assert isinstance(service.ask(targets[0]), Answer)
+    assert isinstance(service.ask(targets[0]), PreparedResponse)
     service.get(targets[3])
-    known = [isinstance(service.ask(targets[number]), Answer) for number in (0, 2, 3, 1)]
+    known = [isinstance(service.ask(targets[number]), PreparedResponse) for number in (0, 2, 3, 1)]
     assert known == [True, True, True, False]
     assert service.upstream_calls == 2
 
@@ -299,7 +299,7 @@ def test_what_was_asked_for_anew_is_the_last_to_be_forgotten(service: Service) -
     service.world.clock.advance(TTL_SECONDS)
     service.get(f"{TARGET}?0")
     service.get(f"{TARGET}?2")
-    assert isinstance(service.ask(f"{TARGET}?0"), Answer)
+    assert isinstance(service.ask(f"{TARGET}?0"), PreparedResponse)
 
 
 def test_no_answer_shows_a_secret(service: Service, logged_failures: LoggedFailures) -> None:
