@@ -64,7 +64,7 @@ def conditions(request: ReceivedRequest) -> dict[str, str]:
 
 
 def reply_next(origin: Origin, reply: Reply) -> None:
-    """Send this response to the next request, and the others as before."""
+    """Send this reply to the next request only."""
     origin.replies["/a.iso"].insert(0, reply)
 
 
@@ -153,7 +153,7 @@ def test_part_of_another_url_is_discarded(origin: Origin, partial: Path) -> None
     assert conditions(origin.requests[1]) == {}
 
 
-# What cannot be resumed.
+# Downloads that cannot be resumed.
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ class Nginx:
 
     @property
     def file(self) -> Path:
-        """What it serves."""
+        """The file that it serves."""
         return self.directory / "files" / "a.iso"
 
     def url(self, path: str) -> str:
@@ -80,7 +80,7 @@ class Nginx:
 
 @pytest.fixture
 def nginx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nginx]:
-    """Serve one file."""
+    """An nginx with one file."""
     for name in ("http_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 CONFIG = b'{"ignition": {"version": "3.3.0"}}\n'
 RAMDISK = gzip.compress(write_archive([Member("etc/small", b"small")]), mtime=0)
-# More than fits behind a config.
+# Does not fit after a config.
 LARGE_RAMDISK = gzip.compress(
     write_archive([Member("etc/large", random.Random(7).randbytes(IGNITION_LENGTH + 1))]),  # noqa: S311
     mtime=0,
@@ -59,7 +59,7 @@ GOLDEN_EDIT = (
 
 @contextmanager
 def opened(path: Path, openshift: str = "4.17") -> Iterator[BaseImage]:
-    """A base image as the service has it."""
+    """A base image as the service opens it."""
     entry = OsImage("9.6", "x86_64", "full-iso", (openshift,), path.as_uri())
     with tempfile.TemporaryDirectory() as directory:
         image = open_base_image(entry, path, Path(directory) / "rhcos-sidecar", Interruption())
@@ -68,12 +68,12 @@ def opened(path: Path, openshift: str = "4.17") -> Iterator[BaseImage]:
 
 
 def sent(canvas: Canvas, customization: Customization) -> bytes:
-    """What the service would send."""
+    """The bytes that the service would send."""
     return read(compose(canvas, customization, "discovery.iso").extents.extents)
 
 
 def options(directory: Path, customization: Customization) -> list[str]:
-    """The options that say the same as a customization."""
+    """The options for a customization."""
     arguments: list[str] = []
     for name, content in (("ignition", customization.ignition), ("ramdisk", customization.ramdisk)):
         if content:
@@ -182,7 +182,7 @@ def test_large_ramdisk_requires_a_derived_minimal_iso(run: Run, base: Path, out:
 
 
 def derived(base: Path, customization: Customization, openshift: str = "4.17") -> bytes:
-    """What the service would send of a minimal ISO that it has derived."""
+    """The bytes that the service would send of a derived minimal ISO."""
     with tempfile.TemporaryDirectory() as directory, opened(base, openshift) as image:
         files = DerivedFiles(DataDir(Path(directory)), Interruption())
         template = files.get_minimal_iso(image)
@@ -203,7 +203,7 @@ def test_nmstatectl_is_added_on_request(run: Run, base: Path, out: Path) -> None
 
 
 def test_missing_nmstatectl_is_an_error(run: Run, base: Path, out: Path) -> None:
-    """The recipe of this base would do for all else; its rootfs is a line of text."""
+    """The recipe of this base is valid; its rootfs is a line of text."""
     refused = run("customize", base, *MINIMAL, "--nmstate", "-o", out)
     assert (refused.status, refused.errors.count("\n")) == (1, 1)
     assert "images/pxeboot/rootfs.img" in refused.errors
@@ -288,11 +288,11 @@ def test_invalid_options_exit_with_2(run: Run, base: Path, out: Path, arguments:
 
 
 GOLDEN = json.loads((FIXTURES / "golden.json").read_bytes())["iso"] if FIXTURES.exists() else {}
-"""By the name of an ISO, SHA-256 of what coreos-installer makes of it."""
+"""SHA-256 of coreos-installer's results, by name of the ISO."""
 
 
 def golden(kind: str) -> list[tuple[str, object]]:
-    """The ISOs of which coreos-installer made an image, and what is noted of those."""
+    """The ISOs with a result of this kind, and the result."""
     return [(name, made[key]) for name, made in GOLDEN.items() for key in made if key.startswith(kind)]
 
 

@@ -44,7 +44,7 @@ def copy_a_byte(source: int, target: int, _count: int, offset: int) -> int:
     params=[os.copy_file_range, refuse, copy_nothing, copy_a_byte], ids=lambda copy: copy.__name__
 )
 def _copying(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the kernel does, or does not, for those who copy files."""
+    """Each behavior of copy_file_range."""
     monkeypatch.setattr(os, "copy_file_range", request.param)
     monkeypatch.setattr(output, "CHUNK_BYTES", 32)
 
@@ -75,7 +75,7 @@ def test_partial_writes_are_continued(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_copies_end_at_multiples_of_the_chunk_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else file systems that could share blocks would copy them."""
+    """File systems that share blocks would copy them otherwise."""
     asked: list[tuple[int, int]] = []
 
     def copy(source: int, target: int, count: int, offset: int) -> int:
@@ -122,7 +122,7 @@ def test_full_target_is_named_and_removed(tmp_path: Path) -> None:
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """Let this process write no larger ones."""
+    """Limit the size of files that this process writes."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:

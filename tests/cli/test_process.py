@@ -45,7 +45,7 @@ def large(tmp_path: Path) -> Path:
 def test_signal_ends_the_command_and_leaves_no_file(
     large: Path, out: Path, number: signal.Signals, status: int
 ) -> None:
-    unignored = ["env", "--default-signal=HUP,INT"]  # whatever these tests run under
+    unignored = ["env", "--default-signal=HUP,INT"]  # also under nohup
     command = [*unignored, *COMMAND, "customize", str(large), "--karg-append", "a", "-o", str(out)]
     with subprocess.Popen(command, env=ENVIRONMENT, stderr=PIPE) as process:
         while not list(out.parent.iterdir()) and process.poll() is None:

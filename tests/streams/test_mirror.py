@@ -228,7 +228,7 @@ def test_release_is_prepared_once_for_each_open_base_image(setup: Setup) -> None
     setup.set_ready("2")
     setup.mirror.update()
     assert setup.prepared == ["2"]
-    setup.set_ready("2")  # opened anew, as after it was fetched again
+    setup.set_ready("2")  # opened again, as after another download
     assert setup.prepared == ["2", "2"]
 
 

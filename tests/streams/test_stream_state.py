@@ -164,8 +164,8 @@ def test_stored_document_that_is_invalid_for_new_architectures_is_left_out(tmp_p
         ("1", "321", "1", "1"),
         ("1", "321", "21", "2"),
         ("1", "321", "321", "3"),
-        ("3", "321", "21", "3"),  # after a restart the newest is not the first to be read
-        ("2", "12", "2", "2"),  # the stream went back to 1, which is not here any more
+        ("3", "321", "21", "3"),  # after a restart the newest is not ready first
+        ("2", "12", "2", "2"),  # the stream went back to 1, which is not ready
         ("2", "12", "12", "1"),
         ("0", "21", "1", "1"),
         ("0", "21", "", None),
