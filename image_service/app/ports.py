@@ -30,16 +30,15 @@ def bind_ports(settings: ListenSettings, processes: int) -> list[list[socket.soc
     Raises:
         SystemExit: a port cannot be bound, such as one in use.
     """
-    ports = (settings.port, settings.http_port)
-    return [_bind(port, processes) for port in ports if port is not None]
-
-
-def _bind(port: int, processes: int) -> list[socket.socket]:
-    try:
-        return bind_together(port, processes)
-    except OSError as error:
-        _log.critical("port {port}: {reason}", port=port, reason=error.strerror)
-        raise SystemExit(1) from None
+    ports = [port for port in (settings.port, settings.http_port) if port is not None]
+    bound = []
+    for port in ports:
+        try:
+            bound.append(bind_together(port, processes))
+        except OSError as error:
+            _log.critical("port {port}: {reason}", port=port, reason=error.strerror)
+            raise SystemExit(1) from None
+    return bound
 
 
 def raise_descriptor_limit() -> None:

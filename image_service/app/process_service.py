@@ -52,23 +52,24 @@ class ProcessService(Service):
 
     def startService(self) -> None:
         """Start; a failure stops the process."""
+
+        def fail(failure: Failure) -> None:
+            _log.failure("the service cannot start", failure=failure)
+            stop_with_failure(self._reactor)
+
         Service.startService(self)
-        self._started = Deferred.fromCoroutine(self._start())
-        self._started.addErrback(self._fail)
+        self._started = Deferred.fromCoroutine(self._start()).addErrback(fail)
 
     def stopService(self) -> Deferred[None]:
         """Stop, once the start is over."""
+
+        async def stop() -> None:
+            await self._started
+            await self._stop()
+            _log.info("stopped")
+
         Service.stopService(self)
-        return Deferred.fromCoroutine(self._stop_started())
-
-    async def _stop_started(self) -> None:
-        await self._started
-        await self._stop()
-        _log.info("stopped")
-
-    def _fail(self, failure: Failure) -> None:
-        _log.failure("the service cannot start", failure=failure)
-        stop_with_failure(self._reactor)
+        return Deferred.fromCoroutine(stop())
 
     async def _start(self) -> None:
         raise NotImplementedError

@@ -30,10 +30,6 @@ def _parse_connections(text: str) -> int:
     return parsers.whole_number(1, _connection_limit())(text)
 
 
-def _default_connections() -> int:
-    return min(MAX_CONNECTIONS, _connection_limit() or MAX_CONNECTIONS)
-
-
 @attrs.frozen(kw_only=True)
 class ListenSettings:
     """Ports and clients."""
@@ -114,7 +110,9 @@ class LimitSettings:
     connections: int = setting(
         "MAX_CONNECTIONS",
         parse=_parse_connections,
-        converter=attrs.converters.default_if_none(factory=_default_connections),
+        converter=attrs.converters.default_if_none(
+            factory=lambda: min(MAX_CONNECTIONS, _connection_limit() or MAX_CONNECTIONS)
+        ),
         meaning="Connections at a time; beyond that only `/health` and `/live` are answered. At most the "
         f"hard limit of open files (`ulimit -Hn`) less {RESERVED_DESCRIPTORS}, which are reserved for other"
         f" uses; a larger number is refused. When not set: {MAX_CONNECTIONS}, or that limit if it is lower.",

@@ -1,4 +1,4 @@
-"""``OS_IMAGES``: the base images that an operator offers, parsed and merged."""
+"""``OS_IMAGES``: the configured base images, parsed and merged."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _URL_FAULT = (
 
 @attrs.frozen
 class OsImage:
-    """One base image: what it is and where it comes from.
+    """A base image and its source.
 
     Args:
-        version: the OS build.
+        version: of the OS build.
         cpu_architecture: RPM architecture name.
         image_type: ``full-iso`` or ``disconnected-iso``.
-        openshift_versions: the OpenShift versions that it is for, the highest first; never empty.
+        openshift_versions: that it is for, the highest first; never empty.
         url: ``file``, ``http`` or ``https``; its query may hold a credential.
-        sha256: digest that the file must have, lower-case hex; None: it is not known.
-        signature_url: of its detached OpenPGP signature; None: the image's own, with ``.sig`` at the end of
-            the path.
+        sha256: digest of the file, lower-case hex; None: unknown.
+        signature_url: of its detached OpenPGP signature; None: the image's URL with ``.sig`` appended to the
+            path.
     """
 
     version: str
@@ -55,20 +55,15 @@ class OsImage:
 
     @property
     def local_path(self) -> Path | None:
-        """The file that a ``file`` URL names; None for the other URLs."""
+        """The path of a ``file`` URL; None for other URLs."""
         split = urlsplit(self.url)
         return Path(unquote(split.path)) if split.scheme == "file" else None
 
 
 def parse_os_images(value: str) -> tuple[OsImage, ...]:
-    """Read the JSON of ``OS_IMAGES``.
+    """Return the images of a JSON list, in the order of their first entries.
 
-    Args:
-        value: a JSON list of objects; unknown members are ignored.
-
-    Returns:
-        the images in the order of their first entries; entries of one version, architecture and type are
-        one image.
+    Entries of one version, architecture and type are one image. Unknown members are ignored.
 
     Raises:
         ValueError: one argument per fault, each naming entry and member, none repeating a URL.
@@ -82,7 +77,7 @@ def parse_os_images(value: str) -> tuple[OsImage, ...]:
 
 
 def _faults(entry: object) -> Iterable[str]:
-    """Everything that is wrong with one entry."""
+    """The faults of one entry."""
     if not isinstance(entry, dict):
         yield "must be an object"
         return
@@ -116,20 +111,18 @@ _MEMBERS: dict[str, tuple[Callable[[str], object], str]] = {
 
 
 def _merge(entries: Iterable[Mapping[str, str]]) -> list[OsImage]:
-    """One image for all entries that would have one file, but one more for each other URL."""
+    """One image for all entries with the same file name and URL."""
     merged: dict[tuple[str, str, str, str], list[Mapping[str, str]]] = {}
     for entry in entries:
         key = (entry["version"], entry["cpu_architecture"], entry.get("type", FULL_ISO), entry["url"])
         merged.setdefault(key, []).append(entry)
-    return [_image(key, same) for key, same in merged.items()]
-
-
-def _image(key: tuple[str, str, str, str], entries: Iterable[Mapping[str, str]]) -> OsImage:
-    version, architecture, kind, url = key
-    versions = {entry["openshift_version"] for entry in entries}
-    digest = next(iter(_digests(entries)), None)
-    in_order = tuple(sorted(versions, key=precedence, reverse=True))
-    return OsImage(version, architecture, kind, in_order, url, digest)
+    images = []
+    for (version, architecture, kind, url), same in merged.items():
+        openshift_versions = {entry["openshift_version"] for entry in same}
+        in_order = tuple(sorted(openshift_versions, key=precedence, reverse=True))
+        digest = next(iter(_digests(same)), None)
+        images.append(OsImage(version, architecture, kind, in_order, url, digest))
+    return images
 
 
 def _digests(entries: Iterable[Mapping[str, str]]) -> set[str]:
@@ -137,7 +130,7 @@ def _digests(entries: Iterable[Mapping[str, str]]) -> set[str]:
 
 
 def _conflicts(images: Iterable[OsImage], entries: Iterable[Mapping[str, str]]) -> list[str]:
-    """Name the images that are to come from more than one URL, or to have more than one digest."""
+    """The images that have more than one URL, or more than one digest."""
     digests: dict[str, set[str]] = {}
     for entry in entries:
         digests.setdefault(_merge([entry])[0].file_name, set()).update(_digests([entry]))
@@ -151,7 +144,7 @@ def _conflicts(images: Iterable[OsImage], entries: Iterable[Mapping[str, str]]) 
 
 
 def precedence(version: str) -> tuple[object, ...]:
-    """A sort key in the order of semantic versioning: 4.9 < 4.18.0-ec.0 < 4.18 < 4.18.1."""
+    """Return a sort key in the order of semantic versioning: 4.9 < 4.18.0-ec.0 < 4.18 < 4.18.1."""
     release, _, pre_release = version.partition("-")
     return (
         _identifiers(re.sub(r"(\.0)+$", "", release)),

@@ -1,7 +1,7 @@
-"""Text of an environment variable to a checked value; each refusal says what would be right.
+"""Parsers of environment variables.
 
-A parser raises ``ValueError`` with one argument per fault. Who calls it names the variable and tells the
-text, unless that is a secret; so a parser of secrets must not repeat them.
+A parser raises ``ValueError`` with one argument per fault, which says what would be valid. Its caller adds
+the variable's name, and the text unless that is a secret: a parser of secrets must not repeat them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ T = TypeVar("T")
 MAX_PORT = 65535
 MAX_SECONDS = 1_000_000  # timers of the operating system count milliseconds in 31 bits: 24 days
 
-# The spellings of Go's strconv.ParseBool, which the peer reads flags with.
+# The spellings of Go's strconv.ParseBool, which assisted-image-service uses.
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
-# The names of logrus, which the peer logs with, to those of twisted.logger.
+# The names of logrus, which assisted-image-service uses, to those of twisted.logger.
 _LOG_LEVELS = {
     "trace": "debug",
     "debug": "debug",
@@ -61,43 +61,33 @@ _BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 @attrs.frozen
 class Address:
-    """A host, and a port if one was given.
-
-    Args:
-        host: name or IP literal, without brackets.
-        port: None: the scheme's own.
-    """
+    """A host (name or IP literal, without brackets) and a port; None: the scheme's default."""
 
     host: str
     port: int | None
 
     @property
     def netloc(self) -> str:
-        """As it stands in a URL: ``name``, ``name:port``, ``[::1]:port``."""
+        """As in a URL: ``name``, ``name:port``, ``[::1]:port``."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port is None else f"{host}:{self.port}"
 
 
 @attrs.frozen
 class ListenAddress:
-    """Where to listen.
-
-    Args:
-        host: IP literal, without brackets.
-        port: 0: any that is free.
-    """
+    """An IP literal (without brackets) and a port to listen on; port 0: any free port."""
 
     host: str
     port: int
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """True if only this machine can reach it."""
         return ipaddress.ip_address(self.host).is_loopback
 
 
 def one_of(choices: Mapping[str, T]) -> Callable[[str], T]:
-    """Make a parser of names, in any case, for the values that they stand for."""
+    """Return a parser of names, in any case, to their values."""
 
     def parse(value: str) -> T:
         try:
@@ -112,14 +102,14 @@ log_level = one_of(_LOG_LEVELS)
 
 
 def flag(value: str) -> bool:
-    """A truth value as Go spells it."""
+    """Parse a truth value as Go spells it."""
     if value not in _TRUE | _FALSE:
         raise ValueError("must be true or false")
     return value in _TRUE
 
 
 def whole_number(lowest: int, highest: int | None = None) -> Callable[[str], int]:
-    """Make a parser of decimal integers between two bounds, both of them allowed."""
+    """Return a parser of decimal integers, bounds included."""
     bounds = f"{lowest} or more" if highest is None else f"from {lowest} to {highest}"
 
     def parse(value: str) -> int:
@@ -137,7 +127,7 @@ port = whole_number(0, MAX_PORT)
 
 
 def seconds(value: str) -> float:
-    """A positive, finite number of seconds."""
+    """Parse a positive, finite number of seconds."""
     number = _number(value)
     if not 0 < number <= MAX_SECONDS:
         raise ValueError(f"must be a number of seconds, more than 0 and at most {MAX_SECONDS}")
@@ -145,7 +135,7 @@ def seconds(value: str) -> float:
 
 
 def delay(value: str) -> float:
-    """A finite number of seconds; 0: none."""
+    """Parse a finite number of seconds, 0 included."""
     number = _number(value)
     if not 0 <= number <= MAX_SECONDS:
         raise ValueError(f"must be a number of seconds, from 0 to {MAX_SECONDS}")
@@ -153,7 +143,7 @@ def delay(value: str) -> float:
 
 
 def _number(value: str) -> float:
-    """What the text says; not a number, which is within no bounds, where it says nothing."""
+    """NaN, which is within no bounds, if the text is no number."""
     try:
         return float(value)
     except ValueError:
@@ -161,7 +151,7 @@ def _number(value: str) -> float:
 
 
 def address(value: str) -> Address:
-    """``host[:port]``; an IPv6 literal stands in brackets, or bare where no port follows."""
+    """Parse ``host[:port]``; an IPv6 literal stands in brackets, or bare where no port follows."""
     try:
         return Address(str(ipaddress.IPv6Address(value)), None)
     except ValueError:
@@ -178,7 +168,7 @@ def address(value: str) -> Address:
 
 
 def listen(value: str) -> ListenAddress:
-    """``address:port`` to listen on; ``localhost`` is 127.0.0.1."""
+    """Parse ``address:port`` to listen on; ``localhost`` is 127.0.0.1."""
     host, _, number = value.rpartition(":")
     host = {"localhost": "127.0.0.1"}.get(host, host.removeprefix("[").removesuffix("]"))
     try:
@@ -188,7 +178,7 @@ def listen(value: str) -> ListenAddress:
 
 
 def base_url(value: str) -> str:
-    """An http(s) URL of scheme, host and path alone; returned without a slash at its end."""
+    """Parse an http(s) URL of scheme, host and path alone; returned without a slash at its end."""
     split = urlsplit(value)
     if split.scheme not in {"http", "https"} or "?" in value or "#" in value:
         raise ValueError("must be an http or https URL without query and fragment")
@@ -198,7 +188,7 @@ def base_url(value: str) -> str:
 
 
 def networks(value: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
-    """Addresses and CIDR blocks, separated by commas."""
+    """Parse addresses and CIDR blocks, separated by commas."""
     found, faults = [], []
     for entry in value.split(","):
         try:
@@ -211,7 +201,7 @@ def networks(value: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network,
 
 
 def origins(value: str) -> tuple[str, ...]:
-    """Origins separated by commas, in any case; in each one ``*``, as the peer's library (rs/cors) has it."""
+    """Parse origins separated by commas, in any case; each may have one ``*`` (as in rs/cors)."""
     entries = [entry.strip().lower() for entry in value.split(",")]
     faults = [
         f"{entry!r} must be * or an origin such as https://console.example.com, without a path; one * in it"
@@ -225,7 +215,7 @@ def origins(value: str) -> tuple[str, ...]:
 
 
 def readable_file(value: str) -> Path:
-    """A file that can be read."""
+    """Return the path of a readable file."""
     try:
         with Path(value).open("rb"):
             return Path(value)
@@ -234,7 +224,7 @@ def readable_file(value: str) -> Path:
 
 
 def ca_file(value: str) -> Path:
-    """A file of PEM certificates."""
+    """Return the path of a file of PEM certificates."""
     path = readable_file(value)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
@@ -244,7 +234,7 @@ def ca_file(value: str) -> Path:
 
 
 def writable_directory(value: str) -> Path:
-    """A directory that can be written, or can be made."""
+    """Return the path of a directory that can be written, or created."""
     path = Path(value)
     existing = path.absolute()
     while not existing.exists() and existing != existing.parent:
@@ -255,14 +245,14 @@ def writable_directory(value: str) -> Path:
 
 
 def bearer_token(value: str) -> str:
-    """A token that an ``Authorization: Bearer`` field can hold."""
+    """Return a token that an ``Authorization: Bearer`` field can hold."""
     if not _BEARER_TOKEN.fullmatch(value):
         raise ValueError("must be made of letters, digits and . _ ~ + / -, with = at its end only")
     return value
 
 
 def json_entries(value: str, faults_of: Callable[[object], Iterable[str]]) -> tuple[list[Any], list[str]]:
-    """The entries of a JSON list, and everything that is wrong with one of them, each with its index."""
+    """Return the entries of a JSON list, and the faults of all of them, each with its index."""
     try:
         document: object = json.loads(value)
     except ValueError as error:
@@ -274,7 +264,7 @@ def json_entries(value: str, faults_of: Callable[[object], Iterable[str]]) -> tu
 
 
 def string_map(value: str) -> Mapping[str, str]:
-    """A JSON object of strings."""
+    """Parse a JSON object of strings."""
     try:
         document: object = json.loads(value)
     except ValueError:
@@ -285,7 +275,7 @@ def string_map(value: str) -> Mapping[str, str]:
 
 
 def field_map(value: str) -> Mapping[str, str]:
-    """A JSON object of HTTP header fields."""
+    """Parse a JSON object of HTTP header fields."""
     fields = string_map(value)
     faults = [f"{name!r} is not a field name" for name in fields if not _FIELD_NAME.fullmatch(name)]
     faults += [

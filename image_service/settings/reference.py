@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from typing import TYPE_CHECKING
 
 from image_service.settings.settings import groups
 from image_service.settings.variables import variables_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 INTRODUCTION = """# Configuration
 
@@ -23,21 +19,18 @@ seconds, sizes plain bytes. Where two names are given, the first that is set cou
 
 def render_reference() -> str:
     """Return the page, as Markdown."""
-    return "\n\n".join([INTRODUCTION, *_sections()]) + "\n"
-
-
-def _sections() -> Iterator[str]:
-    documented = set()
+    sections, documented = [INTRODUCTION], set()
     for _, group in groups():
-        yield f"## {(group.__doc__ or '').rstrip('.')}"
+        sections.append(f"## {(group.__doc__ or '').rstrip('.')}")
         for variable in variables_of(group):
             if variable.names in documented:  # another group has it too
                 continue
             documented.add(variable.names)
-            yield "### " + ", else ".join(f"`{name}`" for name in variable.names)
-            yield textwrap.fill(variable.meaning, 110, break_on_hyphens=False)
+            sections.append("### " + ", else ".join(f"`{name}`" for name in variable.names))
+            sections.append(textwrap.fill(variable.meaning, 110, break_on_hyphens=False))
             if variable.default is not None:
-                yield f"Default: `{variable.default}`"
+                sections.append(f"Default: `{variable.default}`")
+    return "\n\n".join(sections) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """``COREOS_STREAMS``: the streams that base images are taken from, parsed.
 
-A stream's name becomes part of URL paths and file names, and can be asked for in the place of an OpenShift
-version; so it is made like one.
+A stream's name becomes part of URL paths and file names, and can be requested in the place of an OpenShift
+version: it has the same syntax.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ MAX_KEEP = 100
 
 @attrs.frozen
 class StreamSource:
-    """One stream: what of it is wanted and where it is told.
+    """A stream and its source.
 
     Args:
         stream: its name here.
         url: of its metadata, ``http`` or ``https``; its query may hold a credential.
         architectures: RPM architecture names; never empty.
-        keep: how many of its releases stay, for each architecture.
+        keep: how many of the newest releases are kept, for each architecture.
     """
 
     stream: str
@@ -38,13 +38,7 @@ class StreamSource:
 
 
 def parse_coreos_streams(value: str) -> tuple[StreamSource, ...]:
-    """Read the JSON of ``COREOS_STREAMS``.
-
-    Args:
-        value: a JSON list of objects; unknown members are ignored.
-
-    Returns:
-        the streams, in order.
+    """Return the streams of a JSON list; unknown members are ignored.
 
     Raises:
         ValueError: one argument per fault, each naming entry and member, none repeating a URL.
@@ -61,38 +55,31 @@ def parse_coreos_streams(value: str) -> tuple[StreamSource, ...]:
 
 
 def _faults(entry: object) -> Iterable[str]:
-    """Everything that is wrong with one entry."""
+    """The faults of one entry."""
     if not isinstance(entry, dict):
         yield "must be an object"
         return
     if not _matches(VERSION.fullmatch, entry.get("stream")):
         yield f"stream {VERSION_FAULT}"
-    if not _is_web_url(entry.get("url")):
+    url, architectures = entry.get("url"), entry.get("architectures")
+    if not isinstance(url, str) or not is_web_url(url):
         yield (
             "url must be an http:// or https:// URL, escaped, with no fragment and no user name (credentials"
             " go into OS_IMAGES_REQUEST_HEADERS)"
         )
-    yield from _architecture_faults(entry.get("architectures"))
-    keep = entry.get("keep", KEEP)
-    if type(keep) is not int or not 1 <= keep <= MAX_KEEP:
-        yield f"keep must be a whole number from 1 to {MAX_KEEP}, or absent"
-
-
-def _architecture_faults(architectures: object) -> Iterable[str]:
     if not isinstance(architectures, list) or not architectures:
         yield "architectures must be a list of at least one"
     elif not all(_matches(ARCHITECTURE.fullmatch, architecture) for architecture in architectures):
         yield f"architectures: each {ARCHITECTURE_FAULT}"
     elif _repeated(architectures):
         yield "architectures: each must be there once"
+    keep = entry.get("keep", KEEP)
+    if type(keep) is not int or not 1 <= keep <= MAX_KEEP:
+        yield f"keep must be a whole number from 1 to {MAX_KEEP}, or absent"
 
 
 def _matches(pattern: Callable[[str], object], value: object) -> bool:
     return isinstance(value, str) and pattern(value) is not None
-
-
-def _is_web_url(value: object) -> bool:
-    return isinstance(value, str) and is_web_url(value)
 
 
 def _repeated(names: list[str]) -> list[str]:

@@ -48,7 +48,8 @@ class Variable:
         try:
             return self.parse(text)
         except ValueError as error:
-            found = "" if self.is_secret else f"={_without_user(text)!r}"
+            shown = re.sub(r"(?s).*@", "…@", text)  # without a user name and password in front of a host
+            found = "" if self.is_secret else f"={shown!r}"
             faults += [f"{name}{found}: {fault}" for fault in error.args]
             return self.absent
 
@@ -79,8 +80,3 @@ def read_group(group: type[_Group], environ: Mapping[str, str], faults: list[str
     """
     variables = zip(attrs.fields(group), variables_of(group), strict=True)
     return group(**{field.name: variable.read(environ, faults) for field, variable in variables})
-
-
-def _without_user(text: str) -> str:
-    """Replace what may be a user name and password in front of a host."""
-    return re.sub(r"(?s).*@", "…@", text)
