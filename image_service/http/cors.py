@@ -1,7 +1,7 @@
-"""CORS (the Fetch standard, section 3.3): which pages of other origins may read the answers. Pure.
+"""CORS (the Fetch standard, section 3.3): which pages of other origins may read the responses. Pure.
 
-Nothing here is about credentials of the browser's own: ``Access-Control-Allow-Credentials`` is never sent. A
-page that has a token sends it itself, by ``Authorization`` or in the URL.
+Credentials of the browser itself are never allowed: ``Access-Control-Allow-Credentials`` is not sent. A page
+that has a token sends it by ``Authorization`` or in the URL.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 ANY = "*"
 
 _MAX_AGE_SECONDS = 600
-# What a page may send beyond what the standard lets it; Content-Type is of no use, but was always allowed.
+# What a page may send in addition to the standard's fields; Content-Type has no effect, but was always
+# allowed.
 _REQUEST_FIELDS = (
     "Authorization",
     "Content-Type",
@@ -45,17 +46,17 @@ _ALLOWANCES = render_fields(
     ("Access-Control-Max-Age", str(_MAX_AGE_SECONDS)),
 )
 _EXPOSED = render_fields(("Access-Control-Expose-Headers", ", ".join(_EXPOSED_FIELDS)))
-# On every answer, or a cache would give one page what another one may read.
+# On every response: a cache must not return to one page what only another may read.
 _VARY = render_fields(("Vary", "Origin"))
 
 
 @attrs.frozen(eq=False)
 class Cors:
-    """The origins whose pages may read the answers.
+    """The origins whose pages may read the responses.
 
     Args:
-        allowed: origins in lower case; in each, one ``*`` may stand for any characters, or none. ``*`` alone
-            is every origin.
+        allowed: origins in lower case; in each, one ``*`` matches any characters, or none. ``*`` alone
+            matches every origin.
     """
 
     allowed: tuple[str, ...]
@@ -66,13 +67,10 @@ class Cors:
         return re.compile("|".join(re.escape(origin).replace(r"\*", "[!-~]*") for origin in self.allowed))
 
     def fields(self, headers: Mapping[str, str]) -> bytes:
-        """The fields that an answer has for CORS, whatever it is.
+        """Return the rendered field lines that every response needs; only Vary if the page may not read it.
 
         Args:
             headers: of the request: values by lower-case name.
-
-        Returns:
-            rendered field lines; where the page may not read the answer, or no page asks, ``Vary`` alone.
         """
         if not self._allows(headers):
             return _VARY
@@ -81,24 +79,14 @@ class Cors:
 
     @staticmethod
     def is_preflight(headers: Mapping[str, str]) -> bool:
-        """Whether an OPTIONS request asks what a page may send.
-
-        Args:
-            headers: of the request: values by lower-case name.
-
-        Returns:
-            True where it has the two fields that a browser puts into each such request.
-        """
+        """Return True if an OPTIONS request has the two fields of a browser's preflight."""
         return "origin" in headers and "access-control-request-method" in headers
 
     def preflight(self, headers: Mapping[str, str]) -> Response:
-        """Answer a browser that asks what a page may send; ``fields`` come to it as to every answer.
+        """Return the 204 for a preflight, with all allowed methods and fields if the origin is allowed.
 
         Args:
             headers: of the request: values by lower-case name.
-
-        Returns:
-            204; it names methods and fields where the page's origin is allowed, whatever was asked for.
         """
         return Response(204, _ALLOWANCES if self._allows(headers) else b"")
 

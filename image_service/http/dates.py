@@ -1,4 +1,4 @@
-"""HTTP-date (RFC 9110 section 5.6.7): one form to write, three to read."""
+"""HTTP-date (RFC 9110 section 5.6.7): one form to render, three to parse."""
 
 from __future__ import annotations
 
@@ -24,29 +24,18 @@ _FORMS = (
 
 
 def format_http_date(moment: datetime) -> str:
-    """Write a moment as IMF-fixdate.
-
-    Args:
-        moment: an aware datetime; fractions of a second are dropped.
-
-    Returns:
-        for example ``Sun, 06 Nov 1994 08:49:37 GMT``.
-    """
+    """Return an aware datetime as IMF-fixdate, such as ``Sun, 06 Nov 1994 08:49:37 GMT``."""
     utc = moment.astimezone(UTC)
     day, month = _DAYS[utc.weekday()], _MONTHS[utc.month - 1]
     return f"{day}, {utc.day:02} {month} {utc.year:04} {utc:%H:%M:%S} GMT"
 
 
 def parse_http_date(text: str, now: datetime | None = None) -> datetime | None:
-    """Read an HTTP-date in any of its three forms.
+    """Parse an HTTP-date in any of its three forms; None if it is invalid, or its weekday is wrong.
 
     Args:
         text: the field value.
-        now: decides the century of a two-digit year (at most 50 years ahead); None: the clock.
-
-    Returns:
-        the moment in UTC, or None where the text is no HTTP-date, or its weekday was another (the field
-        is to be ignored then).
+        now: determines the century of a two-digit year (at most 50 years ahead); None: the clock.
     """
     for form in _FORMS:
         match = form.fullmatch(text)

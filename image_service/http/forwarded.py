@@ -1,4 +1,4 @@
-"""The client's address: the connection's other side, or what trusted proxies say in X-Forwarded-For. Pure."""
+"""The client's address: the peer's, or what trusted proxies report in X-Forwarded-For. Pure."""
 
 from __future__ import annotations
 
@@ -15,48 +15,45 @@ if TYPE_CHECKING:
 
 _MAX_HOPS = 16
 _MAX_LENGTH = 64  # of one: an IPv6 address in brackets with its zone and port
-_MAX_PARSED = 4096
-# Some proxies put the port behind the address, which is in brackets then if it has colons itself.
+_MAX_CACHED = 4096
+# Some proxies append the port; an address with colons is then in brackets.
 _IN_BRACKETS = re.compile(r"\[(.*)\](?::[0-9]+)?")
 _WITH_PORT = re.compile(r"([0-9.]+):[0-9]+")
 
 
 def client_address(peer: str, headers: Mapping[str, str], proxies: Collection[Network]) -> str:
-    """Tell a request's client.
+    """Return the nearest address that is not a trusted proxy's, in its canonical form.
 
-    Each proxy appends whom it was asked by, so what is to be believed is read from the end: as long as it
-    is a trusted proxy that says so.
+    Each proxy appends the address of its client, so the list is read from the end, as long as a trusted proxy
+    has appended the entry.
 
     Args:
-        peer: address of the connection's other side.
+        peer: the connection's remote address.
         headers: field values by lower-case name.
-        proxies: the networks of proxies that are trusted.
-
-    Returns:
-        the nearest address that is not a trusted proxy's, always in the same spelling.
+        proxies: networks of trusted proxies.
     """
     forwarded = headers.get("x-forwarded-for")
     if not proxies or forwarded is None:
         return peer
-    found = _parse(peer)
-    if found is None:
+    client = _parse(peer)
+    if client is None:
         return peer
     for hop in reversed(forwarded.rsplit(",", _MAX_HOPS)[-_MAX_HOPS:]):
-        if not any(found in network for network in proxies):
+        if not any(client in network for network in proxies):
             break
-        told = _parse(hop.strip()) if len(hop) <= _MAX_LENGTH else None
-        if told is None:
+        forwarder = _parse(hop.strip()) if len(hop) <= _MAX_LENGTH else None
+        if forwarder is None:
             break
-        found = told
-    return str(found)
+        client = forwarder
+    return str(client)
 
 
-@lru_cache(_MAX_PARSED)
+@lru_cache(_MAX_CACHED)
 def _parse(hop: str) -> IPv4Address | IPv6Address | None:
-    """The address of a hop; None: it names none, as ``unknown`` does."""
-    found = _IN_BRACKETS.fullmatch(hop) or _WITH_PORT.fullmatch(hop)
+    """Return the address of a hop; None if it has none, like ``unknown``."""
+    match = _IN_BRACKETS.fullmatch(hop) or _WITH_PORT.fullmatch(hop)
     try:
-        address = ip_address(found[1] if found else hop)
+        address = ip_address(match[1] if match else hop)
     except ValueError:
         return None
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None

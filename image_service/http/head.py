@@ -1,7 +1,7 @@
-"""The request head (RFC 9112 sections 2, 3, 5 and 6): found in the bytes, parsed, and refused where unsound.
+"""The request head (RFC 9112 sections 2, 3, 5 and 6): finding its end, parsing it, refusing what is invalid.
 
-llhttp (through httptools) reads the field lines, at its strictest. What it leaves to us is here: the
-request line, the limits, Host, the framing of content that we do not take, Expect.
+llhttp (through httptools) parses the field lines, at its strictest. The rest is here: the request line, the
+limits, Host, the framing of content, which is always refused, and Expect.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _END = b"\r\n\r\n"
 
 @attrs.frozen
 class Request:
-    """A sound request for something to read.
+    """A valid request without content.
 
     Args:
-        method: ``GET`` or ``HEAD``.
-        target: origin form: path and query, as sent (it may hold a credential).
+        method: GET, HEAD or OPTIONS.
+        target: in origin form: path and query, as sent; it may hold a credential.
         headers: values by lower-case name; repeated fields joined by ``", "``.
-        keep_alive: whether the client wants the connection to go on.
-        http_1_0: whether it must be told so.
+        keep_alive: True if the connection may persist (RFC 9112 9.3).
+        http_1_0: True if the response must then say so.
     """
 
     method: str
@@ -61,18 +61,12 @@ class Request:
 
 
 def find_head(data: bytes) -> int | None:
-    """Find the end of the first request head.
-
-    Args:
-        data: what has arrived so far.
-
-    Returns:
-        bytes of the head, its empty line included; None while it is incomplete.
+    """Return the length of the first request head, its empty line included; None while it is incomplete.
 
     Raises:
-        HeadTooLarge: it is longer than ``MAX_HEAD_BYTES``, complete or not.
-        UriTooLong: what has arrived is one long request line.
-        InvalidRequest: a line ends in LF alone; no end would ever be found.
+        HeadTooLarge: it is longer than `MAX_HEAD_BYTES`, complete or not.
+        UriTooLong: the data is one long request line.
+        InvalidRequest: a line ends in LF alone, so the end would never be found.
     """
     end = data.find(_END, 0, MAX_HEAD_BYTES)
     if end >= 0:
@@ -87,16 +81,10 @@ def find_head(data: bytes) -> int | None:
 
 
 def parse_head(head: bytes) -> Request:
-    """Parse one complete request head.
-
-    Args:
-        head: from the request line to the empty line, both included.
-
-    Returns:
-        the request.
+    """Parse one complete head, from the request line to the empty line.
 
     Raises:
-        ImageServiceError: the refusal; the connection cannot go on behind it.
+        ImageServiceError: the refusal; nothing behind this head can be trusted to be a request.
     """
     line, _, _ = head.partition(b"\r\n")
     match = _REQUEST_LINE.fullmatch(line)
@@ -108,13 +96,13 @@ def parse_head(head: bytes) -> Request:
         raise VersionNotSupported("the HTTP version is neither 1.0 nor 1.1")
     method = match["method"].decode("ascii")
     if method not in _METHODS:
-        raise NotImplementedMethod("the method is not known here; images are read by GET and HEAD")
+        raise NotImplementedMethod("unknown method; use GET or HEAD")
     fields = _parse_fields(head)
     http_1_1 = match["version"] == b"1.1"
     _check_host(fields.hosts, required=http_1_1)
     if method not in ALLOWED_METHODS:
         allowed = ", ".join(ALLOWED_METHODS)
-        raise MethodNotAllowed("images are read by GET and HEAD", fields=(("Allow", allowed),))
+        raise MethodNotAllowed("method not allowed; use GET or HEAD", fields=(("Allow", allowed),))
     _check_content(fields.values, http_1_1=http_1_1)
     return Request(
         method=method,
@@ -126,7 +114,7 @@ def parse_head(head: bytes) -> Request:
 
 
 class _Fields:
-    """Collects what llhttp calls back with."""
+    """The callbacks of llhttp."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
@@ -152,7 +140,7 @@ def _parse_fields(head: bytes) -> _Fields:
     try:
         httptools.HttpRequestParser(fields).feed_data(head)
     except httptools.HttpParserUpgrade:
-        pass  # raised behind a complete head; we speak nothing else, so the wish is ignored
+        pass  # raised behind a complete head; no other protocol is supported, so Upgrade is ignored
     except httptools.HttpParserError as error:
         raise InvalidRequest("the request head is malformed") from error
     if fields.count > MAX_FIELDS:
@@ -165,26 +153,26 @@ def _parse_fields(head: bytes) -> _Fields:
 def _check_host(hosts: list[str], *, required: bool) -> None:
     """RFC 9112 3.2: one valid Host in every HTTP/1.1 request, never more than one."""
     if len(hosts) > 1 or (required and not hosts):
-        raise InvalidRequest(f"the request has {len(hosts)} Host fields; HTTP/1.1 wants exactly one")
+        raise InvalidRequest(f"the request has {len(hosts)} Host fields; HTTP/1.1 requires exactly one")
     if hosts and _HOST.fullmatch(hosts[0]) is None:
         raise InvalidRequest("the Host field is not a host with an optional port")
 
 
 def _check_content(headers: dict[str, str], *, http_1_1: bool) -> None:
-    """Nothing here takes content: refuse it before it is read."""
+    """Refuse content before it is read: no resource accepts any."""
     if "transfer-encoding" in headers:
         if not http_1_1:
             raise InvalidRequest("Transfer-Encoding in an HTTP/1.0 request")
-        raise ContentTooLarge("the request has content; images are read without any")
+        raise ContentTooLarge("the request has content; none is accepted")
     if headers.get("content-length", "0").strip("0"):
-        raise ContentTooLarge("the request has content; images are read without any")
+        raise ContentTooLarge("the request has content; none is accepted")
     expectation = headers.get("expect")
     if http_1_1 and expectation is not None and expectation.lower() != "100-continue":
-        raise ExpectationFailed("the only expectation that is understood is 100-continue")
+        raise ExpectationFailed("the only supported expectation is 100-continue")
 
 
 def _origin_form(method: str, target: str) -> str:
-    """RFC 9112 3.2: the path and query of an origin-form or absolute-form target; OPTIONS may name all."""
+    """RFC 9112 3.2: return path and query of an origin-form or absolute-form target, or the * of OPTIONS."""
     if target.startswith("/") or (method == "OPTIONS" and target == "*"):
         return target
     absolute = _ABSOLUTE_FORM.match(target)
@@ -195,6 +183,6 @@ def _origin_form(method: str, target: str) -> str:
 
 
 def _keeps_alive(connection: str, *, http_1_1: bool) -> bool:
-    """RFC 9112 9.3: in either version close is the last word."""
+    """RFC 9112 9.3: close overrides keep-alive in both versions."""
     options = {option.strip().lower() for option in connection.split(",")} if connection else ()
     return "close" not in options and (http_1_1 or "keep-alive" in options)

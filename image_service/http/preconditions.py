@@ -20,7 +20,7 @@ _TAG_LIST = re.compile(rf"[ \t,]*{_ENTITY_TAG}(?:[ \t]*,[ \t,]*{_ENTITY_TAG})*[ 
 
 
 class Outcome(enum.Enum):
-    """What the preconditions leave to do."""
+    """What the preconditions allow."""
 
     PERFORM = "perform"
     NOT_MODIFIED = "not modified"
@@ -28,15 +28,12 @@ class Outcome(enum.Enum):
 
 
 def evaluate(headers: Mapping[str, str], etag: str, modified: datetime | None) -> Outcome:
-    """Evaluate all but If-Range, for GET and HEAD.
+    """Evaluate all preconditions but If-Range, for GET and HEAD.
 
     Args:
         headers: field values by lower-case name.
         etag: the representation's strong entity tag, quotes included.
-        modified: its modification date; None where none is known: conditions on dates are ignored then.
-
-    Returns:
-        whether to go on, or to answer 304 or 412.
+        modified: its modification date; None if unknown, which makes conditions on dates ignored.
     """
     if_match = headers.get("if-match")
     if if_match is not None:
@@ -57,15 +54,12 @@ def evaluate(headers: Mapping[str, str], etag: str, modified: datetime | None) -
 
 
 def range_applies(headers: Mapping[str, str], etag: str, modified: datetime | None) -> bool:
-    """Evaluate If-Range: may a part be sent, or must it be the whole?
+    """Return True if there is no If-Range, or it names exactly this representation (strong comparison).
 
     Args:
         headers: field values by lower-case name.
-        etag: the representation's strong entity tag.
+        etag: the representation's strong entity tag, quotes included.
         modified: its modification date, if known.
-
-    Returns:
-        True where there is no If-Range, or it names exactly this representation (strong comparison).
     """
     validator = headers.get("if-range")
     if validator is None:
@@ -76,7 +70,7 @@ def range_applies(headers: Mapping[str, str], etag: str, modified: datetime | No
 
 
 def _lists(field: str, etag: str, *, weak: bool) -> bool:
-    """Whether ``*`` or a list of entity tags holds this one; a malformed list holds none."""
+    """Return True if a field is ``*`` or a list that contains the tag; a malformed list contains none."""
     if field.strip() == "*":
         return True
     if _TAG_LIST.fullmatch(field) is None:

@@ -1,4 +1,4 @@
-"""Errors as ``application/problem+json`` (RFC 9457): a stable code and our own text."""
+"""Errors as responses: status, and problem details (RFC 9457) with a stable code and a text of our own."""
 
 from __future__ import annotations
 
@@ -57,15 +57,12 @@ def problem_document(error: ImageServiceError) -> dict[str, object]:
 
 
 def problem(error: ImageServiceError, *, head_only: bool = False, extra: bytes = b"") -> Response:
-    """Render an error.
+    """Return the response for an error.
 
     Args:
         error: what went wrong.
-        head_only: the request was a HEAD: the fields of the GET, without its content.
+        head_only: True for a HEAD request: the fields without the content.
         extra: further rendered field lines (the ETag of a 412 or 416).
-
-    Returns:
-        the answer.
     """
     status, body = status_of(error), json.dumps(problem_document(error)).encode()
     fields = [
@@ -78,10 +75,10 @@ def problem(error: ImageServiceError, *, head_only: bool = False, extra: bytes =
         fields.append(("Retry-After", str(error.retry_after_seconds)))
     rendered = render_fields(*fields) + extra
     if head_only:
-        return Response(status, rendered, what=error.code)
-    return Response(status, rendered, (Literal(body),), len(body), what=error.code)
+        return Response(status, rendered, code=error.code)
+    return Response(status, rendered, (Literal(body),), len(body), code=error.code)
 
 
 def _printable(value: str) -> str:
-    """A field value that came from elsewhere, without what could end or break the line."""
+    """Return a value from elsewhere without the characters that could end or break the line."""
     return "".join(character for character in value if ord(character) in _ASCII_VISIBLE)

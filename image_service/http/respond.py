@@ -1,4 +1,4 @@
-"""The answer to GET and HEAD for one representation (RFC 9110 sections 13 and 14). Pure."""
+"""The response to GET and HEAD for one representation (RFC 9110 sections 13 and 14). Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from image_service.http.ranges import ByteRange
 
-# UEFI takes the type of an image from here, unless the path ends in .iso, which a query hides from some.
+# UEFI derives the type of an image from it, unless the path ends in .iso, which a query hides from some.
 _ISO_CONTENT_TYPE = b"application/vnd.efi-iso"
 _UEFI_USER_AGENT = "UefiHttpBoot/"
 # Never no-store: provisioning services keep a master copy by Last-Modified.
@@ -31,18 +31,18 @@ _CONDITIONS = frozenset({"if-match", "if-none-match", "if-modified-since", "if-u
 
 @attrs.frozen
 class PartFields:
-    """The fields of answers with one range each (RFC 9110 15.3.7.1), rendered but for the range's numbers.
+    """The fields of a response with one range (RFC 9110 15.3.7.1), rendered except for the range's numbers.
 
     Args:
-        before: all lines up to the offset of the first byte, in Content-Range.
-        between: what stands between Content-Range's numbers and that of Content-Length.
+        before: all lines up to first-pos in Content-Range.
+        between: from behind last-pos in Content-Range up to the number of Content-Length.
     """
 
     before: bytes
     between: bytes
 
     def render(self, start: int, stop: int) -> bytes:
-        """Render them for the bytes from ``start`` up to ``stop``."""
+        """Return the field lines for the bytes from `start` up to `stop`."""
         return b"%b%d-%d%b%d\r\n" % (self.before, start, stop - 1, self.between, stop - start)
 
 
@@ -52,7 +52,7 @@ class Representation:
 
     Args:
         image: what is served.
-        date: its Last-Modified, if it has one.
+        date: Last-Modified, if it is known.
     """
 
     image: BootImage
@@ -81,15 +81,12 @@ class Representation:
         return self._validators + render_fields(*fields)
 
     def respond(self, method: str, headers: Mapping[str, str], more: bytes = b"") -> Response:
-        """Answer a request for this representation.
+        """Return the response to a request: 200, 206, 304, 412 or 416.
 
         Args:
-            method: ``GET`` or ``HEAD``.
+            method: GET or HEAD.
             headers: field values by lower-case name.
-            more: rendered field lines for the answers that have content, or would have it.
-
-        Returns:
-            200, 206, 304, 412 or 416.
+            more: rendered field lines for responses that have content, or would have it to a GET.
         """
         head_only = method == "HEAD"
         if not _CONDITIONS.isdisjoint(headers):
@@ -99,37 +96,34 @@ class Representation:
             if outcome is Outcome.FAILED:
                 return self._failed(head_only=head_only)
         fields, content_type = self._fields + more, self._content_type(headers)
-        wanted = headers.get("range")
-        # 14.2: Range is defined for GET alone.
-        if wanted is None or head_only or not self._range_applies(headers):
+        requested = headers.get("range")
+        # 14.2: Range is defined for GET only.
+        if requested is None or head_only or not self._range_applies(headers):
             return self._whole(fields, content_type, head_only=head_only)
-        return self._ranges(fields, content_type, wanted)
+        return self._ranges(fields, content_type, requested)
 
     def part_fields(self, headers: Mapping[str, str], more: bytes = b"") -> PartFields:
-        """Render what all answers with one range have in common.
+        """Return the fields of responses to requests that differ in Range only.
 
         Args:
-            headers: of the request, which may differ in Range alone: field values by lower-case name.
+            headers: of the request: field values by lower-case name.
             more: rendered field lines.
         """
         return self._part_fields(self._fields + more, self._content_type(headers))
 
     def part(self, fields: PartFields, start: int, stop: int) -> Response:
-        """Answer with one range.
+        """Return a 206 with one range.
 
         Args:
-            fields: from ``part_fields``.
+            fields: from `part_fields`.
             start: offset of the first byte, 0 <= start < stop.
             stop: offset behind the last byte, at most the image's size.
-
-        Returns:
-            206.
         """
         body = self.image.extents.slice(start, stop)
         return Response(206, fields.render(start, stop), body, stop - start)
 
-    def _ranges(self, fields: bytes, content_type: bytes, wanted: str) -> Response:
-        ranges = parse_range(wanted, self.image.size)
+    def _ranges(self, fields: bytes, content_type: bytes, requested: str) -> Response:
+        ranges = parse_range(requested, self.image.size)
         if ranges is None:
             return self._whole(fields, content_type, head_only=False)
         if not ranges:
@@ -158,7 +152,7 @@ class Representation:
         return PartFields(before, b"/%d\r\nContent-Length: " % self.image.size)
 
     def _parts(self, fields: bytes, content_type: bytes, ranges: Sequence[ByteRange]) -> Response:
-        """RFC 9110 14.6: multipart/byteranges; Content-Range stands in the parts only."""
+        """RFC 9110 14.6: multipart/byteranges; Content-Range is in the parts only."""
         boundary = sha256(f"{self.image.etag} {ranges}".encode()).hexdigest()[:32]
         body: list[Extent] = []
         for index, (start, stop) in enumerate(ranges):
@@ -173,11 +167,11 @@ class Representation:
         return Response(206, fields, tuple(body), length)
 
     def _failed(self, *, head_only: bool) -> Response:
-        error = PreconditionFailed("the image is not, or no longer, the one that the precondition names")
+        error = PreconditionFailed("the image does not, or no longer, match the precondition")
         return problem(error, head_only=head_only, extra=render_fields(("ETag", self.image.etag)))
 
     def _unsatisfiable(self) -> Response:
         size = self.image.size
-        error = RangeNotSatisfiable(f"no requested range begins within the image's {size} bytes")
+        error = RangeNotSatisfiable(f"no requested range starts within the image's {size} bytes")
         fields = render_fields(("Content-Range", f"bytes */{size}"), ("ETag", self.image.etag))
         return problem(error, extra=fields)

@@ -1,4 +1,4 @@
-"""What goes back: status, header fields and the extents of the content."""
+"""A response: status, header fields and the extents of the content."""
 
 from __future__ import annotations
 
@@ -11,40 +11,32 @@ from image_service.images.extents import Extent  # noqa: TC001 - attrs resolves 
 
 @attrs.define(eq=False)
 class Response:
-    """An answer, but for the fields that belong to the connection (Date, Connection, X-Request-ID).
-
-    Nobody but a lease changes one.
+    """A response without the fields of its connection (Date, Connection, X-Request-ID).
 
     Args:
         status: HTTP status code.
-        fields: rendered field lines, each ending in CRLF; Content-Length among them.
-        body: what is sent behind the head; empty for HEAD and 304.
-        length: bytes in ``body``.
-        what: for the log: the error's code; empty for an image.
+        fields: rendered field lines, Content-Length included.
+        body: empty for HEAD and 304.
+        length: bytes in `body`.
+        code: of the error, for the log; empty for an image.
     """
 
     status: int
     fields: bytes
     body: tuple[Extent, ...] = ()
     length: int = 0
-    what: str = ""
+    code: str = ""
 
 
 def render_fields(*fields: tuple[str, str]) -> bytes:
-    """Render field lines.
-
-    Args:
-        fields: names and values, Latin-1 and without line ends.
-
-    Returns:
-        the lines, each ending in CRLF.
+    """Render names and values, in Latin-1, as lines that end in CRLF.
 
     Raises:
-        ValueError: a line end or NUL in a value; it would make another field.
+        ValueError: a value holds a line end, which would begin another field, or NUL.
     """
     for name, value in fields:
         if any(character in value for character in "\r\n\0"):
-            msg = f"the value of {name} holds a line end or NUL"
+            msg = f"the value of {name} contains a line end or NUL"
             raise ValueError(msg)
     return "".join(f"{name}: {value}\r\n" for name, value in fields).encode("latin-1")
 

@@ -1,4 +1,4 @@
-"""The table of routes: a request target becomes what it names (docs: the contract's URLs). Pure."""
+"""The routes: which image, document or probe a request target names. Pure."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _ARTIFACT_BY_FILE = {artifact.value: artifact for artifact in BootArtifact}
 
 
 class Probe(enum.Enum):
-    """What an orchestrator asks."""
+    """The paths for orchestrators and monitoring."""
 
     HEALTH = "/health"
     LIVE = "/live"
@@ -64,15 +64,15 @@ class Probe(enum.Enum):
 
 @attrs.frozen
 class ImageRoute:
-    """A request for an image, or for a file of a base image.
+    """An image, or a file of a base image.
 
     Args:
-        handler: the route's name, for logs and metrics: assisted-image-service's, where it has the route.
-            It holds no credential.
-        ref: what is asked for.
-        credentials: passed on to assisted-service; None: there are none.
-        version_is_parameter: a version that there is not makes the request wrong (400), not absent (404).
-        is_digest: not the image is asked for, but its SHA-256.
+        handler: the route's name, for logs and metrics; holds no credential.
+        ref: which image or file.
+        credentials: of the request, to be passed on to assisted-service.
+        version_is_parameter: an unknown version makes the request invalid (400) instead of the image unknown
+            (404).
+        is_digest: the SHA-256 of the image is requested, not the image.
     """
 
     handler: str
@@ -84,11 +84,11 @@ class ImageRoute:
 
 @attrs.frozen
 class MirrorRoute:
-    """A request for what is published of a stream.
+    """A document or a file of a mirrored stream.
 
     Args:
         handler: the route's name, for logs and metrics.
-        ref: what is asked for.
+        ref: which document or file.
     """
 
     handler: str
@@ -105,12 +105,18 @@ class _Context:
     query: Mapping[str, str] = attrs.field(repr=False)
     authorization: str | None = attrs.field(repr=False)
 
+    @property
+    def architecture(self) -> str:
+        return self.query.get("arch") or DEFAULT_ARCHITECTURE
+
     def credentials(self, token_in_path: str | None = None) -> Credentials | None:
-        """The first that the request carries, in the contract's order."""
+        """Return the first credential of the request, in the contract's order."""
         if api_key := self.query.get("api_key"):
             return Credentials(CredentialScheme.API_KEY, api_key)
         if token := token_in_path or self.query.get("image_token"):
-            return _image_token(token)
+            if _VISIBLE.fullmatch(token) is None:  # it becomes a header field upstream
+                raise InvalidParameter("the image token contains characters that no token has")
+            return Credentials(CredentialScheme.IMAGE_TOKEN, token)
         if self.authorization:
             return Credentials(CredentialScheme.AUTHORIZATION, self.authorization)
         return None
@@ -123,20 +129,17 @@ class _Context:
 
 
 def parse_route(target: str, headers: Mapping[str, str], base_path: str = "") -> Route:
-    """Find out what a request names.
+    """Return what a request target names.
 
     Args:
-        target: origin form.
-        headers: field values by lower-case name; only ``authorization`` matters.
-        base_path: the path of the service's base URL, without a slash at its end; everything is served
-            below it as well as at the root.
-
-    Returns:
-        the image, the file of a stream, or the probe.
+        target: in origin form.
+        headers: field values by lower-case name; only ``authorization`` is read.
+        base_path: path of the service's base URL, without a final slash; the routes exist below it and at the
+            root.
 
     Raises:
-        NotFound: there is no such route, or its identifier is none.
-        InvalidParameter: a parameter is missing or has no such value.
+        NotFound: there is no such route, or its identifier is invalid.
+        InvalidParameter: a query parameter is missing or invalid.
     """
     raw_path, _, raw_query = target.partition("?")
     path = raw_path.removeprefix(base_path) if raw_path.startswith(f"{base_path}/") else raw_path
@@ -152,8 +155,18 @@ def parse_route(target: str, headers: Mapping[str, str], base_path: str = "") ->
         if match is not None:
             context = _Context(handler, query, headers.get("authorization"))
             route = make(context, *map(_decode, match.groups()))
-            return attrs.evolve(route, is_digest=path.endswith(_DIGEST_SUFFIX) or _asks_for_digest(query))
-    raise NotFound("there is nothing at this path")
+            # The contract's URLs with a query have no place for the suffix.
+            digest = query.get("digest")
+            if digest not in {None, "sha256"}:
+                raise InvalidParameter("the query parameter digest is invalid; the only value is sha256")
+            return attrs.evolve(route, is_digest=path.endswith(_DIGEST_SUFFIX) or digest is not None)
+    raise NotFound("not found")
+
+
+def _decode(segment: str) -> str:
+    with suppress(UnicodeDecodeError):
+        return unquote(segment, errors="strict")
+    raise NotFound("not found")
 
 
 def _stream_ref(segments: tuple[str, ...]) -> StreamRef:
@@ -169,53 +182,36 @@ def _stream_ref(segments: tuple[str, ...]) -> StreamRef:
     )
 
 
-def _asks_for_digest(query: Mapping[str, str]) -> bool:
-    """Where a suffix would get lost: most of the contract's URLs end in a query."""
-    algorithm = query.get("digest")
-    if algorithm not in {None, "sha256"}:
-        raise InvalidParameter("the query parameter digest has no such value; it is sha256")
-    return algorithm is not None
-
-
-def _decode(segment: str) -> str:
-    with suppress(UnicodeDecodeError):
-        return unquote(segment, errors="strict")
-    raise NotFound("there is nothing at this path")
-
-
 def _by_query(context: _Context, infra_env_id: str) -> ImageRoute:
     kind_name, version = context.required("type"), context.required("version")
-    architecture = context.query.get("arch") or DEFAULT_ARCHITECTURE
-    ref = ImageRef(_uuid(infra_env_id), version, architecture, _kind(kind_name))
+    ref = ImageRef(_uuid(infra_env_id), version, context.architecture, _kind(kind_name))
     return ImageRoute(context.handler, ref, context.credentials())
 
 
-def _by_id(context: _Context, infra_env_id: str, version: str, architecture: str, file: str) -> ImageRoute:
-    ref = ImageRef(_uuid(infra_env_id), version, architecture, _kind_of_file(file))
-    return ImageRoute(context.handler, ref, context.credentials())
+def _by_id(context: _Context, infra_env_id: str, *version_path: str) -> ImageRoute:
+    return ImageRoute(context.handler, _ref(_uuid(infra_env_id), *version_path), context.credentials())
 
 
-def _by_api_key(context: _Context, api_key: str, version: str, architecture: str, file: str) -> ImageRoute:
-    ref = ImageRef(_subject(api_key), version, architecture, _kind_of_file(file))
-    return ImageRoute(context.handler, ref, Credentials(CredentialScheme.API_KEY, api_key))
+def _by_api_key(context: _Context, api_key: str, *version_path: str) -> ImageRoute:
+    credentials = Credentials(CredentialScheme.API_KEY, api_key)
+    return ImageRoute(context.handler, _ref(_subject(api_key), *version_path), credentials)
 
 
-def _by_token(context: _Context, token: str, version: str, architecture: str, file: str) -> ImageRoute:
-    ref = ImageRef(_subject(token), version, architecture, _kind_of_file(file))
-    return ImageRoute(context.handler, ref, context.credentials(token))
+def _by_token(context: _Context, token: str, *version_path: str) -> ImageRoute:
+    return ImageRoute(context.handler, _ref(_subject(token), *version_path), context.credentials(token))
 
 
 def _by_cluster(context: _Context, infra_env_id: str) -> ImageRoute:
     kind_name = context.query.get("type")
     kind = _kind(kind_name) if kind_name else None
-    version = context.query.get("version") or None
-    ref = ImageRef(_uuid(infra_env_id), version, context.query.get("arch") or None, kind)
+    version, architecture = context.query.get("version") or None, context.query.get("arch") or None
+    ref = ImageRef(_uuid(infra_env_id), version, architecture, kind)
     return ImageRoute(context.handler, ref, context.credentials())
 
 
 def _pxe_initrd(context: _Context, infra_env_id: str) -> ImageRoute:
-    architecture = context.query.get("arch") or DEFAULT_ARCHITECTURE
-    ref = ImageRef(_uuid(infra_env_id), context.required("version"), architecture, Kind.PXE_INITRD)
+    version = context.required("version")
+    ref = ImageRef(_uuid(infra_env_id), version, context.architecture, Kind.PXE_INITRD)
     return ImageRoute(context.handler, ref, context.credentials(), version_is_parameter=True)
 
 
@@ -225,16 +221,14 @@ def _initrd_addrsize(context: _Context, infra_env_id: str) -> ImageRoute:
 
 
 def _artifact_by_query(context: _Context, name: str) -> ImageRoute:
-    architecture = context.query.get("arch") or DEFAULT_ARCHITECTURE
-    ref = ArtifactRef(_ARTIFACT_BY_NAME[name], context.required("version"), architecture)
+    ref = ArtifactRef(_ARTIFACT_BY_NAME[name], context.required("version"), context.architecture)
     return ImageRoute(context.handler, ref, version_is_parameter=True)
 
 
 def _artifact(context: _Context, version: str, architecture: str, file: str) -> ImageRoute:
     if file not in _ARTIFACT_BY_FILE:
-        raise NotFound(f"there is no such file; there are {', '.join(_ARTIFACT_BY_FILE)}")
-    ref = ArtifactRef(_ARTIFACT_BY_FILE[file], version, architecture)
-    return ImageRoute(context.handler, ref)
+        raise NotFound(f"not found; the files are {', '.join(_ARTIFACT_BY_FILE)}")
+    return ImageRoute(context.handler, ArtifactRef(_ARTIFACT_BY_FILE[file], version, architecture))
 
 
 _ROUTES: tuple[tuple[str, re.Pattern[str], Callable[..., ImageRoute]], ...] = (
@@ -275,46 +269,40 @@ HANDLERS = (*(handler for handler, _, _ in _ROUTES), *(handler for handler, _ in
 """The names of all routes: assisted-image-service's for its own, ours for the last five."""
 
 
-def _image_token(token: str) -> Credentials:
-    """A token that becomes a header field upstream: nothing in it may end or split the field."""
-    if _VISIBLE.fullmatch(token) is None:
-        raise InvalidParameter("the image token holds characters that no token has")
-    return Credentials(CredentialScheme.IMAGE_TOKEN, token)
+def _ref(infra_env_id: str, version: str, architecture: str, file: str) -> ImageRef:
+    kind = _KIND_BY_FILE.get(file)
+    if kind is None:
+        raise NotFound(f"not found; the files are {', '.join(_KIND_BY_FILE)}")
+    return ImageRef(infra_env_id, version, architecture, kind)
 
 
 def _uuid(text: str) -> str:
     if _UUID.fullmatch(text) is None:
-        raise NotFound("the path names no infra-env: its identifier is a lower-case UUID")
+        raise NotFound("the identifier of the infra-env in the path is not a lower-case UUID")
     return text
 
 
 def _kind(name: str) -> Kind:
     kind = _KIND_BY_TYPE.get(name)
     if kind is None:
-        known = ", ".join(_KIND_BY_TYPE)
-        raise InvalidParameter(f"the query parameter type has no such value; it is one of {known}")
-    return kind
-
-
-def _kind_of_file(name: str) -> Kind:
-    kind = _KIND_BY_FILE.get(name)
-    if kind is None:
-        raise NotFound(f"there is no such file; there are {', '.join(_KIND_BY_FILE)}")
+        raise InvalidParameter(
+            f"the query parameter type is invalid; it is one of {', '.join(_KIND_BY_TYPE)}"
+        )
     return kind
 
 
 def _subject(token: str) -> str:
-    """The infra-env that a JWT is for (RFC 7519); who checks its signature is assisted-service."""
+    """Return the infra-env that a JWT is for (RFC 7519); assisted-service verifies the signature."""
     claims = None
     with suppress(ValueError, RecursionError):  # neither base64url nor UTF-8 nor JSON
         _header, payload, _signature = token.split(".")
         claims = json.loads(
             base64.b64decode(payload + "=" * (-len(payload) % 4), altchars=b"-_", validate=True)
         )
-    # Outside of the decoder's error, which holds the claims and would be this one's context.
+    # Outside of the decoder's error, which contains the claims and would be the context of this one.
     if not isinstance(claims, dict):
         raise NotFound("the token in the path is not a JWT")
     subject = claims.get("sub") or claims.get("infra_env_id")
     if not isinstance(subject, str):
-        raise NotFound("the token in the path names no infra-env (sub or infra_env_id)")
+        raise NotFound("the token in the path has no infra-env (sub or infra_env_id)")
     return _uuid(subject)

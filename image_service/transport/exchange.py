@@ -115,7 +115,7 @@ class Exchange:
     @property
     def code(self) -> str:
         """The error's, if the response is one."""
-        return self.prepared.response.what if self.prepared is not None else ""
+        return self.prepared.response.code if self.prepared is not None else ""
 
     @property
     def user_agent(self) -> str:

@@ -23,7 +23,7 @@ def test_every_state_is_reachable_from_the_two_first_ones() -> None:
     assert reached == set(State)
 
 
-def test_a_response_being_sent_or_prepared_is_never_interrupted_by_another_request() -> None:
+def test_busy_connection_reads_no_other_request() -> None:
     for busy in (State.HANDLING, State.SENDING):
         assert not TRANSITIONS[busy] & {State.HEAD, State.HANDLING}
 

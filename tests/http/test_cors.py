@@ -25,7 +25,7 @@ def allowed_origin(cors: Cors, origin: str) -> str | None:
     return found.pop() if found else None
 
 
-def test_a_page_that_is_allowed_may_read_the_answer_and_what_downloads_go_by() -> None:
+def test_allowed_page_may_read_responses_and_download_headers() -> None:
     fields = fields_of(Cors((CONSOLE,)).fields({"origin": CONSOLE}))
     assert fields == {
         "access-control-allow-origin": {CONSOLE},
@@ -57,7 +57,7 @@ def test_a_page_that_is_allowed_may_read_the_answer_and_what_downloads_go_by() -
         {"origin": f"{CONSOLE}, {CONSOLE}"},
     ],
 )
-def test_nobody_else_may_and_caches_are_told_so(headers: dict[str, str]) -> None:
+def test_other_pages_get_only_vary(headers: dict[str, str]) -> None:
     cors = Cors((CONSOLE, "https://other.example"))
     assert cors.fields(headers) == b"Vary: Origin\r\n"
     preflight = cors.preflight({**headers, "access-control-request-method": "GET"})
@@ -75,7 +75,7 @@ def test_nobody_else_may_and_caches_are_told_so(headers: dict[str, str]) -> None
         ("https://a.example", "https://A.Example"),
     ],
 )
-def test_a_star_stands_for_any_characters(pattern: str, origin: str) -> None:
+def test_star_matches_any_characters(pattern: str, origin: str) -> None:
     """The very origin comes back: browsers compare it byte by byte."""
     assert allowed_origin(Cors(("https://other.example", *parsers.origins(pattern))), origin) == origin
 
@@ -91,7 +91,7 @@ def test_a_star_stands_for_any_characters(pattern: str, origin: str) -> None:
         ("https://a*a.example", "https://a.example"),
     ],
 )
-def test_a_star_stands_for_nothing_else(pattern: str, origin: str) -> None:
+def test_star_matches_nothing_else(pattern: str, origin: str) -> None:
     assert allowed_origin(Cors((pattern,)), origin) is None
 
 
@@ -101,7 +101,7 @@ def test_a_star_stands_for_nothing_else(pattern: str, origin: str) -> None:
     ),
     st.text("ab.:/[]", min_size=1, max_size=8),
 )
-def test_matches_as_begin_and_end_do(patterns: list[str], origin: str) -> None:
+def test_pattern_matches_like_startswith_and_endswith(patterns: list[str], origin: str) -> None:
     def matches(pattern: str) -> bool:
         begin, star, end = pattern.partition("*")
         if not star:
@@ -112,7 +112,7 @@ def test_matches_as_begin_and_end_do(patterns: list[str], origin: str) -> None:
     assert allowed_origin(Cors(tuple(patterns)), origin) == expected
 
 
-def test_a_star_alone_lets_every_page_read() -> None:
+def test_star_alone_allows_every_origin() -> None:
     cors = Cors(("https://other.example", "*"))
     assert allowed_origin(cors, CONSOLE) == "*"
     assert allowed_origin(cors, "null") == "*"
@@ -120,7 +120,7 @@ def test_a_star_alone_lets_every_page_read() -> None:
     assert cors.fields({}) == b"Vary: Origin\r\n"
 
 
-def test_a_preflight_is_told_what_a_page_may_send() -> None:
+def test_preflight_response_lists_methods_and_fields() -> None:
     cors = Cors((CONSOLE,))
     answer = cors.preflight({**ASKED, "access-control-request-headers": "range, x-unknown"})
     assert (answer.status, answer.body, answer.length) == (204, (), 0)
@@ -133,7 +133,7 @@ def test_a_preflight_is_told_what_a_page_may_send() -> None:
     assert "content-length" not in fields, "RFC 9110 8.6: never with 204"
 
 
-def test_credentials_of_the_browser_are_never_wanted() -> None:
+def test_browser_credentials_are_never_allowed() -> None:
     for cors in (Cors((CONSOLE,)), Cors(("*",))):
         rendered = cors.fields(ASKED) + cors.preflight(ASKED).fields
         assert b"credentials" not in rendered.lower()
@@ -150,5 +150,5 @@ def test_credentials_of_the_browser_are_never_wanted() -> None:
         ({}, False),
     ],
 )
-def test_tells_a_preflight_from_other_options(headers: dict[str, str], *, expected: bool) -> None:
+def test_preflight_is_distinguished_from_other_options(headers: dict[str, str], *, expected: bool) -> None:
     assert Cors((CONSOLE,)).is_preflight(headers) is expected

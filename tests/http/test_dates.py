@@ -26,7 +26,7 @@ def rfc850(moment: datetime) -> str:
 
 
 @pytest.mark.parametrize("text", [FIXDATE, "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"])
-def test_the_three_forms_of_one_moment(text: str) -> None:
+def test_three_forms_parse_to_one_moment(text: str) -> None:
     assert parse_http_date(text, NOW) == MOMENT
     assert parse_http_date(text) == MOMENT
 
@@ -34,7 +34,7 @@ def test_the_three_forms_of_one_moment(text: str) -> None:
 @given(moments())
 @example(datetime(1, 1, 1, tzinfo=UTC))
 @example(datetime(2024, 2, 29, 23, 59, 59, tzinfo=UTC))
-def test_a_fixdate_is_the_stdlib_s_both_ways(moment: datetime) -> None:
+def test_fixdate_equals_stdlib_in_both_directions(moment: datetime) -> None:
     text = format_http_date(moment)
     assert text == format_datetime(moment, usegmt=True)
     assert parse_http_date(text) == moment
@@ -43,17 +43,17 @@ def test_a_fixdate_is_the_stdlib_s_both_ways(moment: datetime) -> None:
 
 
 @given(moments(first=1000))
-def test_an_asctime_date_is_the_stdlib_s(moment: datetime) -> None:
+def test_asctime_date_equals_stdlib(moment: datetime) -> None:
     assert parse_http_date(time.asctime(moment.timetuple())) == moment
 
 
 @given(moments(first=1977, last=2075))
-def test_an_rfc850_date_is_of_the_century_around_now(moment: datetime) -> None:
+def test_rfc850_date_is_in_the_century_around_now(moment: datetime) -> None:
     assert parse_http_date(rfc850(moment), NOW) == moment
 
 
 @given(moments(first=1990, last=2060), moments(first=1970, last=2099))
-def test_an_rfc850_date_is_never_more_than_50_years_ahead(now: datetime, moment: datetime) -> None:
+def test_rfc850_date_is_never_more_than_50_years_ahead(now: datetime, moment: datetime) -> None:
     read = parse_http_date(rfc850(moment), now)
     if read is not None:  # else the weekday is that of another century
         assert read - now < timedelta(days=50 * 365.25 + 1)
@@ -69,7 +69,7 @@ def test_an_rfc850_date_is_never_more_than_50_years_ahead(now: datetime, moment:
         ("Monday, 15-Jun-20 00:00:00 GMT", NOW.replace(year=2010), 2020),
     ],
 )
-def test_the_edge_of_the_half_century(text: str, now: datetime, year: int) -> None:
+def test_rfc850_year_at_the_50_year_boundary(text: str, now: datetime, year: int) -> None:
     read = parse_http_date(text, now)
     assert read is not None
     assert read.year == year
@@ -120,23 +120,23 @@ def test_the_edge_of_the_half_century(text: str, now: datetime, year: int) -> No
         "Thu, 29 Feb 1900 00:00:00 GMT",
     ],
 )
-def test_what_is_almost_a_date_is_none(text: str) -> None:
+def test_malformed_date_is_none(text: str) -> None:
     assert parse_http_date(text, NOW) is None
 
 
-def test_a_leap_second_is_the_second_before_it() -> None:
+def test_leap_second_is_the_second_before_it() -> None:
     expected = datetime(2016, 12, 31, 23, 59, 59, tzinfo=UTC)
     assert parse_http_date("Sat, 31 Dec 2016 23:59:60 GMT") == expected
 
 
 @given(st.text(max_size=40) | st.text("SunMoNvGT0123456789:,- ", max_size=40))
-def test_no_text_breaks_the_parser(text: str) -> None:
+def test_any_text_parses_without_error(text: str) -> None:
     read = parse_http_date(text)
     assert read is None or read.utcoffset() == timedelta(0)
 
 
 @given(moments(), st.integers(0, 28), st.characters(codec="latin-1"))
-def test_a_date_with_another_character_is_another_date_or_none(
+def test_changed_character_gives_another_date_or_none(
     moment: datetime, position: int, character: str
 ) -> None:
     text = format_http_date(moment)
@@ -145,6 +145,6 @@ def test_a_date_with_another_character_is_another_date_or_none(
     assert read is None or format_http_date(read) == changed or changed[23:25] == "60"
 
 
-def test_any_zone_is_written_as_gmt_without_fractions() -> None:
+def test_any_zone_is_formatted_as_gmt_without_fractions() -> None:
     tokyo = MOMENT.replace(microsecond=999_999).astimezone(timezone(timedelta(hours=9)))
     assert format_http_date(tokyo) == FIXDATE

@@ -38,7 +38,7 @@ def told(forwarded: str | None, peer: str = PROXY) -> str:
         (" " * 8000 + "x y", PROXY),
     ],
 )
-def test_the_nearest_address_that_is_no_trusted_proxy_s(forwarded: str | None, expected: str) -> None:
+def test_client_is_the_nearest_address_that_is_no_trusted_proxy(forwarded: str | None, expected: str) -> None:
     assert told(forwarded) == expected
 
 
@@ -53,24 +53,24 @@ def test_the_nearest_address_that_is_no_trusted_proxy_s(forwarded: str | None, e
         ("fe80::1%eth0", "fe80::1%eth0"),
     ],
 )
-def test_an_address_has_one_spelling(hop: str, expected: str) -> None:
+def test_address_is_returned_in_canonical_form(hop: str, expected: str) -> None:
     """A client that came to be two would lose its mount."""
     assert told(hop) == expected
     assert told(f"{hop}, 10.0.0.2:443") == expected
 
 
-def test_who_is_no_proxy_is_believed_nothing() -> None:
+def test_header_from_an_untrusted_peer_is_ignored() -> None:
     assert told("198.51.100.1", peer=CLIENT) == CLIENT
     assert told("198.51.100.1", peer="not an address") == "not an address"
     assert client_address(PROXY, {"x-forwarded-for": CLIENT}, ()) == PROXY
 
 
-def test_hops_without_end_are_not_followed() -> None:
+def test_hops_are_followed_up_to_a_limit() -> None:
     assert told(", ".join([CLIENT, *["10.0.0.2"] * 15])) == CLIENT
     assert told(", ".join([CLIENT, *["10.0.0.2"] * 16])) == "10.0.0.2"
 
 
-def test_what_is_too_long_for_an_address_is_not_even_remembered() -> None:
+def test_overlong_hop_is_not_cached() -> None:
     assert told(CLIENT) == CLIENT
     before = _parse.cache_info().misses
     assert told("7" * 65) == PROXY
@@ -81,7 +81,7 @@ addresses = st.one_of(st.ip_addresses(), st.ip_addresses(network="10.0.0.0/8"))
 
 
 @given(st.text(), st.lists(addresses.map(str), max_size=8))
-def test_what_a_client_writes_changes_nothing(written: str, hops: list[str]) -> None:
+def test_client_cannot_forge_its_address(written: str, hops: list[str]) -> None:
     """The nearest proxy appends whom it was asked by."""
     honest = [*hops, CLIENT, PROXY]
     assert told(", ".join(honest)) == CLIENT
@@ -89,7 +89,7 @@ def test_what_a_client_writes_changes_nothing(written: str, hops: list[str]) -> 
 
 
 @given(st.lists(addresses, max_size=12), addresses)
-def test_it_is_what_walking_back_finds(hops: list[object], peer: object) -> None:
+def test_client_address_equals_a_naive_backward_search(hops: list[object], peer: object) -> None:
     found = str(peer)
     for hop in reversed(hops):
         if not any(ip_address(found) in proxy for proxy in PROXIES):

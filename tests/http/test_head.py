@@ -36,7 +36,7 @@ def with_fields(*lines: bytes) -> bytes:
     return HOST + b"".join(line + b"\r\n" for line in lines) + b"\r\n"
 
 
-def test_a_request() -> None:
+def test_head_is_parsed() -> None:
     request = parse(
         b"HEAD /a?b=c HTTP/1.1\r\nHost: h:80\r\nRange:\tbytes=0-1 \t\r\nX-A:b\r\nX-Empty:\r\n\r\n"
     )
@@ -46,17 +46,17 @@ def test_a_request() -> None:
     assert not request.http_1_0
 
 
-def test_a_field_that_comes_twice_is_a_list() -> None:
+def test_repeated_field_becomes_a_list() -> None:
     request = parse(with_fields(b'If-None-Match: "a"', b"X: y", b'IF-NONE-MATCH: "b"'))
     assert request.headers["if-none-match"] == '"a", "b"'
 
 
-def test_octets_beyond_ascii_are_kept_one_by_one() -> None:
+def test_non_ascii_octets_are_kept() -> None:
     assert parse(with_fields(b"User-Agent: \xc3\xa4\xff")).headers["user-agent"] == "\xc3\xa4\xff"
 
 
 @pytest.mark.parametrize("value", [b"X", b"XtX", b'"a"', b"a  b", b"\xa0a\xa0"])
-def test_only_blanks_around_a_value_are_dropped(value: bytes) -> None:
+def test_only_whitespace_around_a_value_is_dropped(value: bytes) -> None:
     assert parse(with_fields(b"Y: \t %b \t" % value)).headers["y"] == value.decode("latin-1")
 
 
@@ -75,7 +75,7 @@ def test_only_blanks_around_a_value_are_dropped(value: bytes) -> None:
         (b"http://[::1]:80/a", "/a"),
     ],
 )
-def test_targets_in_origin_form(target: bytes, expected: str) -> None:
+def test_target_is_returned_in_origin_form(target: bytes, expected: str) -> None:
     assert parse(b"GET %b HTTP/1.1\r\nHost: example\r\n\r\n" % target).target == expected
 
 
@@ -83,7 +83,7 @@ def test_targets_in_origin_form(target: bytes, expected: str) -> None:
     "target",
     [b"*", b"a", b"example:80", b"ftp://example/", b"http:/a", b"http:///a", b"http://", b"http://?a", b"?a"],
 )
-def test_other_forms_are_no_targets_of_ours(target: bytes) -> None:
+def test_other_target_forms_are_refused(target: bytes) -> None:
     assert refusal(b"GET %b HTTP/1.1\r\nHost: example\r\n\r\n" % target) == (400, "request-invalid")
 
 
@@ -126,18 +126,18 @@ def test_other_forms_are_no_targets_of_ours(target: bytes) -> None:
         (b"CONNECT example:80 HTTP/1.1", 405),
     ],
 )
-def test_request_lines_that_are_refused(line: bytes, status: int) -> None:
+def test_malformed_request_line_is_refused(line: bytes, status: int) -> None:
     assert refusal(line + b"\r\nHost: example\r\n\r\n")[0] == status
 
 
-def test_what_is_allowed_is_told() -> None:
+def test_refused_method_lists_the_allowed_ones() -> None:
     with pytest.raises(ImageServiceError) as caught:
         parse(b"POST / HTTP/1.1\r\nHost: example\r\nContent-Length: 5\r\n\r\n")
     assert caught.value.fields == (("Allow", "GET, HEAD, OPTIONS"),)
 
 
 @pytest.mark.parametrize("target", ["*", "/", "/images/x?a=b"])
-def test_options_may_be_asked_of_one_thing_or_of_all(target: str) -> None:
+def test_options_accepts_a_path_or_star(target: str) -> None:
     request = parse(f"OPTIONS {target} HTTP/1.1\r\nHost: example\r\n\r\n".encode())
     assert (request.method, request.target) == ("OPTIONS", target)
 
@@ -145,7 +145,7 @@ def test_options_may_be_asked_of_one_thing_or_of_all(target: str) -> None:
 @pytest.mark.parametrize(
     "host", [b"", b"a", b"a:80", b"a:", b"1.2.3.4", b"[::1]", b"[::ffff:1.2.3.4]:8080", b"a_b.c-d~", b"%41"]
 )
-def test_hosts(host: bytes) -> None:
+def test_valid_host_is_accepted(host: bytes) -> None:
     assert parse(b"GET / HTTP/1.1\r\nHost: %b\r\n\r\n" % host).headers["host"] == host.decode()
 
 
@@ -167,7 +167,7 @@ def test_hosts(host: bytes) -> None:
         (b"Host: http://a",),
     ],
 )
-def test_hosts_that_are_refused(lines: tuple[bytes, ...]) -> None:
+def test_invalid_missing_or_repeated_host_is_refused(lines: tuple[bytes, ...]) -> None:
     head = b"".join(line + b"\r\n" for line in (b"GET / HTTP/1.1", *lines, b""))
     assert refusal(head) == (400, "request-invalid")
 
@@ -198,18 +198,20 @@ def test_http_1_0_needs_no_host() -> None:
         ("1.0", "close, keep-alive", False),
     ],
 )
-def test_who_keeps_the_connection(version: str, connection: str | None, *, expected: bool) -> None:
+def test_keep_alive_follows_version_and_connection_field(
+    version: str, connection: str | None, *, expected: bool
+) -> None:
     line = "" if connection is None else f"Connection: {connection}\r\n"
     request = parse(f"GET / HTTP/{version}\r\nHost: a\r\n{line}\r\n".encode())
     assert request.keep_alive is expected
 
 
-def test_close_counts_in_a_second_field() -> None:
+def test_close_in_a_second_connection_field_counts() -> None:
     assert not parse(with_fields(b"Connection: keep-alive", b"Connection: close")).keep_alive
 
 
 @pytest.mark.parametrize("wish", [b"websocket", b"h2c"])
-def test_a_wish_to_upgrade_is_ignored(wish: bytes) -> None:
+def test_upgrade_is_ignored(wish: bytes) -> None:
     assert parse(with_fields(b"Connection: Upgrade", b"Upgrade: " + wish)).target == "/"
 
 
@@ -263,14 +265,14 @@ def test_a_wish_to_upgrade_is_ignored(wish: bytes) -> None:
         ((b"Upgrade: h2c", b"Connection: Upgrade", b"Transfer-Encoding: chunked"), 413),
     ],
 )
-def test_framing_is_sound_and_content_is_refused(lines: tuple[bytes, ...], status: int | None) -> None:
+def test_content_and_invalid_framing_are_refused(lines: tuple[bytes, ...], status: int | None) -> None:
     if status is None:
         assert parse(with_fields(*lines)).target == "/"
     else:
         assert refusal(with_fields(*lines))[0] == status
 
 
-def test_http_1_0_has_no_transfer_codings() -> None:
+def test_transfer_encoding_in_http_1_0_is_400() -> None:
     assert refusal(b"GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n")[0] == 400
 
 
@@ -285,7 +287,9 @@ def test_http_1_0_has_no_transfer_codings() -> None:
         ("1.0", "200-ok", None),
     ],
 )
-def test_expectations(version: str, expectation: str, status: int | None) -> None:
+def test_only_100_continue_is_a_supported_expectation(
+    version: str, expectation: str, status: int | None
+) -> None:
     head = f"GET / HTTP/{version}\r\nHost: a\r\nExpect: {expectation}\r\n\r\n".encode()
     if status is None:
         assert parse(head).target == "/"
@@ -296,7 +300,7 @@ def test_expectations(version: str, expectation: str, status: int | None) -> Non
 # Limits.
 
 
-def test_the_target_has_a_limit() -> None:
+def test_target_beyond_the_limit_is_414() -> None:
     longest = b"/" + b"a" * (MAX_TARGET_BYTES - 1)
     assert MAX_TARGET_BYTES == 8192
     assert len(parse(b"GET %b HTTP/1.1\r\nHost: a\r\n\r\n" % longest).target) == MAX_TARGET_BYTES
@@ -304,12 +308,12 @@ def test_the_target_has_a_limit() -> None:
     assert find_head(b"GET %b HTTP/1." % longest) is None
 
 
-def test_a_target_without_end_is_refused_before_it_fills_the_head() -> None:
+def test_endless_target_is_refused_before_the_head_is_full() -> None:
     with pytest.raises(UriTooLong):
         find_head(b"GET /" + b"a" * (MAX_TARGET_BYTES + 100))
 
 
-def test_fields_have_a_limit() -> None:
+def test_too_many_fields_are_431() -> None:
     assert MAX_FIELDS == 100
     lines = [b"X-%d: y" % number for number in range(MAX_FIELDS - 1)]
     assert len(parse(with_fields(*lines)).headers) == MAX_FIELDS
@@ -317,7 +321,7 @@ def test_fields_have_a_limit() -> None:
 
 
 @pytest.mark.parametrize("field", [b"X: %b", b"Cookie: %b"])
-def test_the_head_has_a_limit(field: bytes) -> None:
+def test_head_beyond_the_limit_is_431(field: bytes) -> None:
     assert MAX_HEAD_BYTES == 32768
     room = MAX_HEAD_BYTES - len(with_fields(field % b""))
     fits, too_long = with_fields(field % (b"a" * room)), with_fields(field % (b"a" * (room + 1)))
@@ -329,7 +333,7 @@ def test_the_head_has_a_limit(field: bytes) -> None:
             find_head(arrived)
 
 
-def test_a_line_that_ends_in_lf_alone_is_refused_before_the_deadline() -> None:
+def test_line_ending_in_lf_alone_is_refused_early() -> None:
     for arrived in (b"GET / HTTP/1.1\n", b"GET / HTTP/1.1\r\nHost: a\n\n", b"\nGET / HTTP/1.1\r\n"):
         with pytest.raises(InvalidRequest):
             find_head(arrived)
@@ -378,7 +382,7 @@ def test_any_bytes_are_a_request_or_a_refusal(data: bytes) -> None:
 
 
 @given(almost)
-def test_any_bytes_parse_or_are_refused_even_where_no_end_was_looked_for(data: bytes) -> None:
+def test_any_bytes_parse_or_are_refused_without_find_head(data: bytes) -> None:
     try:
         parse_head(data)
     except ImageServiceError:
@@ -387,14 +391,14 @@ def test_any_bytes_parse_or_are_refused_even_where_no_end_was_looked_for(data: b
 
 
 @given(almost, st.integers(0, 200))
-def test_the_end_of_the_head_does_not_depend_on_the_pieces(data: bytes, cut: int) -> None:
+def test_end_of_the_head_does_not_depend_on_fragmentation(data: bytes, cut: int) -> None:
     """What is found once everything is there was not found, or refused otherwise, before."""
     head = HOST + b"X: y\r\n\r\n"
     assert find_head(head + data) == len(head)
     assert find_head(head[: min(cut, len(head) - 1)]) is None
 
 
-def test_no_credential_shows() -> None:
+def test_repr_shows_no_credential() -> None:
     request = parse(b"GET /?api_key=s3cr3t HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer s3cr3t\r\n\r\n")
     assert "s3cr3t" not in repr(request)
 
@@ -411,7 +415,7 @@ def test_no_credential_shows() -> None:
         b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: s3cr3t\0\r\n\r\n",
     ],
 )
-def test_no_refusal_quotes_what_was_sent(head: bytes) -> None:
+def test_refusals_quote_nothing_of_the_request(head: bytes) -> None:
     with pytest.raises(ImageServiceError) as caught:
         parse(head)
     assert "s3cr3t" not in caught.value.detail.lower()

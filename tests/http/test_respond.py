@@ -121,7 +121,7 @@ TABLE = [
     [row[1:] for row in TABLE],
     ids=[row[0] for row in TABLE],
 )
-def test_the_table_of_rfc_9110(
+def test_status_follows_the_rfc_9110_table(
     method: str,
     wanted: str | None,
     conditions: dict[str, str],
@@ -147,7 +147,7 @@ def test_the_table_of_rfc_9110(
 
 
 @given(st.data(), contents)
-def test_any_sequence_of_ranges_over_any_overlays_is_the_image(data: st.DataObject, content: bytes) -> None:
+def test_any_ranges_over_any_overlays_equal_the_image(data: st.DataObject, content: bytes) -> None:
     with base_file(content) as file:
         below, bytes_below = data.draw(maps_over(file, content))
         overlays = data.draw(overlays_for(below.size))
@@ -185,7 +185,7 @@ def check_parts(response: Response, spans: list[tuple[int, int]], expected: byte
 
 
 @given(st.lists(st.integers(1, SIZE - 1), unique=True, max_size=12))
-def test_segments_in_any_cut_join_to_the_image(cuts: list[int]) -> None:
+def test_consecutive_ranges_join_to_the_image(cuts: list[int]) -> None:
     """What aria2 does."""
     edges = [0, *sorted(cuts), SIZE]
     answers = [ask(range=f"bytes={start}-{stop - 1}", if_range=ETAG) for start, stop in pairwise(edges)]
@@ -194,7 +194,7 @@ def test_segments_in_any_cut_join_to_the_image(cuts: list[int]) -> None:
     assert {fields_of(answer)["etag"] for answer in answers} == {ETAG}
 
 
-def test_the_stdlib_reads_the_multipart_too() -> None:
+def test_multipart_is_parsed_by_the_stdlib() -> None:
     response = ask(range="bytes=0-259,7600-8100,-8")
     head = b"Content-Type: %b\r\n\r\n" % fields_of(response)["content-type"].encode()
     message = email.message_from_bytes(head + body_of(response), policy=email.policy.HTTP)
@@ -209,12 +209,12 @@ def test_the_stdlib_reads_the_multipart_too() -> None:
     assert [part.get_payload(decode=True) for part in parts] == [BYTES[:260], BYTES[7600:8101], BYTES[-8:]]
 
 
-def test_a_multipart_is_the_same_each_time() -> None:
+def test_multipart_is_deterministic() -> None:
     one, other = ask(range="bytes=0-1,5-6"), ask(range="bytes=0-1,5-6")
     assert (one.fields, body_of(one)) == (other.fields, body_of(other))
 
 
-def test_the_boundary_is_not_in_the_image() -> None:
+def test_boundary_does_not_occur_in_the_image() -> None:
     """It depends on the ETag and the ranges, so nothing that was composed before can hold it."""
     boundaries = {fields_of(ask(range=f"bytes=0-1,{n}-{n}"))["content-type"] for n in range(5, 15)}
     assert len(boundaries) == 10
@@ -230,7 +230,7 @@ def test_the_boundary_is_not_in_the_image() -> None:
         {"range": "bytes=0-1", "if-range": '"x"'},
     ],
 )
-def test_head_is_the_get_of_the_whole_without_its_content(headers: dict[str, str]) -> None:
+def test_head_equals_the_get_of_the_whole_without_content(headers: dict[str, str]) -> None:
     get, head = IMAGE.respond("GET", {}), IMAGE.respond("HEAD", headers)
     assert head.status == get.status == 200
     assert head.fields == get.fields
@@ -248,9 +248,9 @@ def test_head_is_the_get_of_the_whole_without_its_content(headers: dict[str, str
         {"if-unmodified-since": EARLIER},
     ],
 )
-def test_head_has_the_status_and_fields_of_a_conditional_get(headers: dict[str, str]) -> None:
+def test_head_has_status_and_fields_of_a_conditional_get(headers: dict[str, str]) -> None:
     get, head = IMAGE.respond("GET", headers), IMAGE.respond("HEAD", headers)
-    assert (head.status, head.fields, head.what) == (get.status, get.fields, get.what)
+    assert (head.status, head.fields, head.code) == (get.status, get.fields, get.code)
     assert (head.body, head.length) == ((), 0)
 
 
@@ -258,7 +258,7 @@ def test_head_has_the_status_and_fields_of_a_conditional_get(headers: dict[str, 
     ("method", "headers"),
     [("GET", {}), ("HEAD", {}), ("GET", {"range": "bytes=0-1"}), ("GET", {"range": "bytes=0-1,4-5"})],
 )
-def test_accept_ranges_is_spelt_as_qemu_compares_it(method: str, headers: dict[str, str]) -> None:
+def test_accept_ranges_is_spelled_as_qemu_compares_it(method: str, headers: dict[str, str]) -> None:
     assert b"\r\nAccept-Ranges: bytes\r\n" in b"\r\n" + IMAGE.respond(method, headers).fields
 
 
@@ -266,7 +266,7 @@ def test_accept_ranges_is_spelt_as_qemu_compares_it(method: str, headers: dict[s
 @pytest.mark.parametrize(
     "coding", ["gzip", "gzip, deflate, br, zstd", "*", "identity;q=0, gzip", "identity;q=0, *;q=0", ""]
 )
-def test_there_is_never_a_content_coding(method: str, coding: str) -> None:
+def test_no_response_has_a_content_coding(method: str, coding: str) -> None:
     for fields in ({}, {"range": "bytes=0-99"}):
         plain, asked = ask(method, **fields), ask(method, accept_encoding=coding, **fields)
         assert (asked.status, asked.fields, asked.length) == (plain.status, plain.fields, plain.length)
@@ -276,11 +276,11 @@ def test_there_is_never_a_content_coding(method: str, coding: str) -> None:
 @pytest.mark.parametrize(
     "headers", [{}, {"range": "bytes=0-1"}, {"range": "bytes=0-1,4-5"}, {"if-none-match": ETAG}]
 )
-def test_what_is_customized_is_private_and_revalidated_but_may_be_stored(headers: dict[str, str]) -> None:
+def test_customized_image_is_private_revalidated_and_storable(headers: dict[str, str]) -> None:
     assert fields_of(IMAGE.respond("GET", headers))["cache-control"] == "private, no-cache"
 
 
-def test_the_success_has_these_fields() -> None:
+def test_success_has_these_fields() -> None:
     assert fields_of(ask()) == SUCCESS | {"content-length": str(SIZE)}
     assert body_of(ask()) == BYTES
     assert fields_of(ask(range="bytes=1-2")) == SUCCESS | {
@@ -296,18 +296,18 @@ def test_the_success_has_these_fields() -> None:
         ({"range": "bytes=-0"}, 416, "range-not-satisfiable"),
     ],
 )
-def test_a_refusal_is_a_problem_with_the_tag_and_not_to_be_kept(
+def test_412_and_416_are_problems_with_the_etag_and_no_store(
     fields: dict[str, str], status: int, code: str
 ) -> None:
     response = ask(**fields)
-    assert response.what == code
+    assert response.code == code
     problem = problem_of(response)
     assert (problem["status"], problem["code"]) == (status, code)
     assert fields_of(response)["etag"] == ETAG
     assert fields_of(response)["cache-control"] == "no-store"
 
 
-def test_without_a_date_there_is_none() -> None:
+def test_image_without_a_date_has_no_last_modified() -> None:
     image = representation(modified=None)
     for headers in ({}, {"range": "bytes=0-1"}, {"range": "bytes=0-1,4-5"}):
         assert "last-modified" not in fields_of(image.respond("GET", headers))
@@ -316,7 +316,7 @@ def test_without_a_date_there_is_none() -> None:
     assert image.respond("GET", {"range": "bytes=0-1", "if-range": DATE}).status == 200
 
 
-def test_sizes_beyond_4_gib_are_ordinary() -> None:
+def test_sizes_beyond_4_gib_are_supported() -> None:
     size = 6 * 2**30
     file = BaseFile(-1, size, "never opened")
     image = representation(ExtentMap((FileExtent(file, 0, size),)))
@@ -327,14 +327,14 @@ def test_sizes_beyond_4_gib_are_ordinary() -> None:
     assert response.length == 2**30
 
 
-def test_an_answer_holds_extents_and_no_copy_of_the_image() -> None:
+def test_response_holds_extents_and_no_copy_of_the_image() -> None:
     """Memory does not grow with the range."""
     whole = ask()
     assert whole.body is EXTENTS.extents
     assert all(one is other for one, other in zip(ask(range="bytes=0-").body, EXTENTS.extents, strict=True))
 
 
-def test_a_file_name_cannot_break_its_field() -> None:
+def test_file_name_cannot_break_its_field() -> None:
     with pytest.raises(ValueError, match="Content-Disposition"):
         Representation(BootImage(EXTENTS, ETAG, None, "x\r\nSet-Cookie: a=b"))
 
@@ -365,7 +365,7 @@ def netboot_file(*, public: bool = False) -> Representation:
     ("method", "headers"),
     [("GET", {}), ("HEAD", {}), ("GET", {"range": "bytes=0-1"}), ("GET", {"if-none-match": '"x"'})],
 )
-def test_firmware_that_boots_from_http_is_told_that_it_gets_an_iso(
+def test_uefi_http_boot_gets_the_iso_content_type(
     method: str, headers: dict[str, str], user_agent: str, expected: str
 ) -> None:
     response = IMAGE.respond(method, {**headers, "user-agent": user_agent})
@@ -383,7 +383,7 @@ def test_each_part_of_a_multipart_has_the_type_of_the_whole() -> None:
 @pytest.mark.parametrize(
     "more", [{}, {"range": "bytes=0-1"}, {"range": "bytes=0-1,5-6"}, {"if-none-match": ETAG}]
 )
-def test_caches_are_told_that_the_type_goes_by_the_agent(more: dict[str, str]) -> None:
+def test_iso_varies_by_user_agent(more: dict[str, str]) -> None:
     """304 too (RFC 9110 15.4.5); and of no file whose type does not."""
     for headers in (more, {**more, **UEFI}):
         assert fields_of(IMAGE.respond("GET", headers))["vary"] == "User-Agent"
@@ -391,7 +391,7 @@ def test_caches_are_told_that_the_type_goes_by_the_agent(more: dict[str, str]) -
 
 
 @pytest.mark.parametrize("headers", [{}, {"range": "bytes=0-1"}, {"if-none-match": ETAG}])
-def test_what_is_the_same_for_everyone_may_be_kept_for_everyone(headers: dict[str, str]) -> None:
+def test_public_image_is_cacheable_for_everyone(headers: dict[str, str]) -> None:
     assert fields_of(netboot_file(public=True).respond("GET", headers))["cache-control"] == "public, no-cache"
     assert fields_of(netboot_file().respond("GET", headers))["cache-control"] == "private, no-cache"
 
@@ -412,7 +412,9 @@ MORE = b"Repr-Digest: sha-256=:AA==:\r\n"
         ("GET", {"range": "bytes=9-8"}),
     ],
 )
-def test_more_fields_are_on_answers_that_have_content_or_would(method: str, headers: dict[str, str]) -> None:
+def test_more_fields_are_on_responses_with_content_or_their_head(
+    method: str, headers: dict[str, str]
+) -> None:
     plain, response = IMAGE.respond(method, headers), IMAGE.respond(method, headers, MORE)
     assert fields_of(response) == {**fields_of(plain), "repr-digest": "sha-256=:AA==:"}
     assert (response.status, response.length) == (plain.status, plain.length)
@@ -428,6 +430,6 @@ def test_more_fields_are_on_answers_that_have_content_or_would(method: str, head
         ("GET", {"range": "bytes=-0"}, 416),
     ],
 )
-def test_they_are_on_no_other(method: str, headers: dict[str, str], status: int) -> None:
+def test_more_fields_are_on_no_other_response(method: str, headers: dict[str, str], status: int) -> None:
     response = IMAGE.respond(method, headers, MORE)
     assert (response.status, response.fields) == (status, IMAGE.respond(method, headers).fields)

@@ -96,7 +96,7 @@ IMAGES = [
 
 @pytest.mark.parametrize(("target", "handler", "reference"), IMAGES)
 @pytest.mark.parametrize("base_path", ["", "/base", "/a/b"])
-def test_the_table_of_routes(
+def test_routes_follow_the_table(
     target: str, handler: str, reference: tuple[str | None, str | None, Kind | None], base_path: str
 ) -> None:
     expected = ImageRef(ID, *reference)
@@ -146,7 +146,7 @@ NETBOOT = [
 
 
 @pytest.mark.parametrize(("target", "handler", "reference"), NETBOOT)
-def test_what_boots_over_the_network(target: str, handler: str, reference: ImageRef | ArtifactRef) -> None:
+def test_network_boot_routes(target: str, handler: str, reference: ImageRef | ArtifactRef) -> None:
     """A version in the query that there is not is a wrong parameter; in the path, nothing is there."""
     for path in (target, f"/base{target}"):
         route = parse(path, base_path="/base")
@@ -155,7 +155,7 @@ def test_what_boots_over_the_network(target: str, handler: str, reference: Image
         assert route.version_is_parameter is (handler != BY_PATH)
 
 
-def test_the_version_of_an_iso_is_no_parameter() -> None:
+def test_version_of_an_iso_is_no_parameter() -> None:
     assert not any(image(target).version_is_parameter for target, _, _ in IMAGES)
 
 
@@ -163,13 +163,13 @@ def test_the_version_of_an_iso_is_no_parameter() -> None:
     "target",
     ["/boot-artifacts/kernel", "/boot-artifacts/rootfs?arch=x86_64", "/boot-artifacts/ins-file?version="],
 )
-def test_an_artifact_is_of_some_version(target: str) -> None:
+def test_artifact_needs_a_version(target: str) -> None:
     with pytest.raises(InvalidParameter, match="query parameter version "):
         parse(target)
 
 
 @pytest.mark.parametrize("what", ["pxe-initrd", "s390x-initrd-addrsize"])
-def test_an_initrd_is_of_some_version_and_somebody_s(what: str) -> None:
+def test_initrd_needs_a_version_and_an_infra_env(what: str) -> None:
     with pytest.raises(InvalidParameter, match="query parameter version "):
         parse(f"/images/{ID}/{what}?arch=s390x")
     with pytest.raises(NotFound, match="lower-case UUID"):
@@ -178,7 +178,7 @@ def test_an_initrd_is_of_some_version_and_somebody_s(what: str) -> None:
     assert image(f"/images/{ID}/{what}?version=4.20", "Bearer x").credentials == authorization("Bearer x")
 
 
-def test_artifacts_are_everyone_s_and_no_credential_is_passed_on() -> None:
+def test_artifact_routes_carry_no_credential() -> None:
     for target in (
         f"/boot-artifacts/rootfs?version=1&{IN_QUERY}",
         f"/boot-artifacts/1/a/rootfs.img?{IN_QUERY}",
@@ -206,7 +206,7 @@ DIGESTS = [
 
 
 @pytest.mark.parametrize("target", DIGESTS)
-def test_a_digest_is_of_what_the_url_names_without_it(target: str) -> None:
+def test_digest_route_names_the_same_image(target: str) -> None:
     without = target.replace(".sha256", "").replace("digest=sha256", "x=y")
     wanted, plain = image(target), image(without)
     assert (wanted.is_digest, plain.is_digest) == (True, False)
@@ -215,12 +215,14 @@ def test_a_digest_is_of_what_the_url_names_without_it(target: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["md5", "SHA256", "sha-256", "sha256%20"])
-def test_there_is_one_algorithm(algorithm: str) -> None:
+def test_unknown_digest_algorithm_is_refused(algorithm: str) -> None:
     for target in (
         f"/images/{ID}?version=4.20&type=full&digest=",
         "/boot-artifacts/rootfs?version=4.20&digest=",
     ):
-        with pytest.raises(InvalidParameter, match=r"query parameter digest .* it is sha256") as caught:
+        with pytest.raises(
+            InvalidParameter, match=r"query parameter digest .* the only value is sha256"
+        ) as caught:
             parse(f"{target}{algorithm}")
         assert status_of(caught.value) == 400
     assert image(f"/images/{ID}?version=4.20&type=full&digest=").is_digest is False
@@ -256,7 +258,7 @@ def test_file_of_a_stream(path: str, ref: StreamRef) -> None:
         ("/health?digest=md5", Probe.HEALTH),
     ],
 )
-def test_probes(target: str, probe: Probe) -> None:
+def test_probe_routes(target: str, probe: Probe) -> None:
     assert parse(target) is probe
     assert parse(f"/base{target}", base_path="/base") is probe
 
@@ -317,7 +319,7 @@ def test_probes(target: str, probe: Probe) -> None:
         "/base",
     ],
 )
-def test_what_is_not_there(target: str) -> None:
+def test_unknown_path_is_not_found(target: str) -> None:
     for path in (target, f"/other{target}", f"/base/base{target}", f"/bas{target}"):
         with pytest.raises(NotFound):
             parse(path, base_path="/base")
@@ -347,7 +349,7 @@ def test_what_is_not_there(target: str) -> None:
         "/clusters/{}/downloads/image",
     ],
 )
-def test_an_identifier_is_a_lower_case_uuid(route: str, infra_env_id: str) -> None:
+def test_identifier_must_be_a_lower_case_uuid(route: str, infra_env_id: str) -> None:
     with pytest.raises(NotFound, match="lower-case UUID"):
         parse(route.format(infra_env_id))
 
@@ -367,18 +369,18 @@ def test_an_identifier_is_a_lower_case_uuid(route: str, infra_env_id: str) -> No
         ("version=4.20;type=full-iso", "type"),
     ],
 )
-def test_a_missing_or_unknown_parameter_is_named(query: str, parameter: str) -> None:
+def test_missing_or_unknown_parameter_is_named(query: str, parameter: str) -> None:
     with pytest.raises(InvalidParameter, match=f"query parameter {parameter} ") as caught:
         parse(f"/images/{ID}?{query}")
     assert status_of(caught.value) == 400
 
 
-def test_a_bad_type_is_told_by_the_cluster_route_too() -> None:
+def test_cluster_route_refuses_an_unknown_type_too() -> None:
     with pytest.raises(InvalidParameter, match="full-iso"):
         parse(f"/clusters/{ID}/downloads/image?type=x")
 
 
-def test_of_a_parameter_that_comes_twice_the_first_counts() -> None:
+def test_first_of_repeated_parameters_counts() -> None:
     route = image(
         f"/images/{ID}?version=1&type=full&version=2&type=minimal&arch=a&arch=b&api_key=k&api_key=l"
     )
@@ -386,7 +388,7 @@ def test_of_a_parameter_that_comes_twice_the_first_counts() -> None:
     assert route.credentials == api_key("k")
 
 
-def test_percent_encoding_is_undone_once_and_segments_are_not_split() -> None:
+def test_percent_encoding_is_decoded_once_within_segments() -> None:
     assert image(f"/byid/{ID}/4%2E20%2F1%252F/x%20y/full%2Eiso").ref == ImageRef(ID, "4.20/1%2F", "x y", FULL)
     assert image(f"/images/{ID.replace('a', '%61', 1)}?version=4%2e20&type=full%2Diso").ref == ImageRef(
         ID, "4.20", "x86_64", FULL
@@ -420,7 +422,7 @@ IN_QUERY = "api_key=K&image_token=T"
         (f"/clusters/{ID}/downloads/image", None),
     ],
 )
-def test_the_first_credential_that_is_present_is_passed_on(target: str, expected: Credentials | None) -> None:
+def test_first_credential_present_is_used(target: str, expected: Credentials | None) -> None:
     assert image(target).credentials == expected
     bearer = authorization("Bearer x y=")
     assert image(target, "Bearer x y=").credentials == (expected or bearer)
@@ -449,13 +451,13 @@ def test_the_first_credential_that_is_present_is_passed_on(target: str, expected
         f"a.{segment(json.dumps({'sub': ID, 'x': 'ÿ¾?>~' * 9}, ensure_ascii=False).encode())}.b",
     ],
 )
-def test_the_identifier_is_in_the_token(route: str, token: str) -> None:
+def test_identifier_is_read_from_the_token(route: str, token: str) -> None:
     ref = image(route.format(token)).ref
     assert isinstance(ref, ImageRef)
     assert ref.infra_env_id == ID
 
 
-def test_the_alphabet_is_that_of_urls() -> None:
+def test_token_is_decoded_as_base64url() -> None:
     payload = segment(json.dumps({"sub": ID, "x": "ÿ¾?>~" * 9}, ensure_ascii=False).encode())
     assert {"-", "_"} <= set(payload), "the case above shows something"
 
@@ -498,7 +500,7 @@ def test_the_alphabet_is_that_of_urls() -> None:
         jwt({"SUB": ID}),
     ],
 )
-def test_what_is_no_token_of_an_infra_env_is_not_found(route: str, token: str) -> None:
+def test_token_without_an_infra_env_is_not_found(route: str, token: str) -> None:
     with pytest.raises(NotFound):
         parse(route.format(token))
 
@@ -506,7 +508,7 @@ def test_what_is_no_token_of_an_infra_env_is_not_found(route: str, token: str) -
 @pytest.mark.parametrize(
     "secret", ["a\r\nX-Evil: 1", "a\nb", "a\rb", "a\0", "a b", "a\tb", "\x7f", "ä", "\u2028"]
 )
-def test_a_token_cannot_make_another_field_upstream(secret: str) -> None:
+def test_token_cannot_inject_another_field_upstream(secret: str) -> None:
     for target in (
         f"/images/{ID}?version=4.20&type=full&image_token={quote(secret)}",
         f"/bytoken/{jwt({'sub': ID}, quote(secret, safe=''))}/4.20/x86_64/full.iso",
@@ -530,7 +532,7 @@ WRONG_CLAIM = jwt({"sub": SECRET})
         f"/clusters/{ID}/downloads/image",
     ],
 )
-def test_no_value_shows_a_credential(target: str) -> None:
+def test_repr_of_a_route_shows_no_credential(target: str) -> None:
     route = image(target, f"Bearer {SECRET}")
     assert route.credentials is not None
     assert SECRET in route.credentials.secret
@@ -554,7 +556,7 @@ def test_no_value_shows_a_credential(target: str) -> None:
         f"/byid/{SECRET}%FF/4.20/x86_64/full.iso",
     ],
 )
-def test_no_refusal_shows_what_was_sent(target: str) -> None:
+def test_refusals_show_nothing_of_the_target(target: str) -> None:
     with pytest.raises(ImageServiceError) as caught:
         parse(target, f"Bearer {SECRET}")
     assert SECRET not in f"{caught.value!r} {caught.value.fields}"

@@ -196,7 +196,7 @@ def test_a_known_image_is_not_given_to_who_was_refused(service: Service) -> None
 )
 def test_a_refusal_is_a_problem(service: Service, method: str, target: str, status: int, code: str) -> None:
     answer = service.get(target, method)
-    assert (answer.response.status, answer.response.what) == (status, code)
+    assert (answer.response.status, answer.response.code) == (status, code)
     if method == "GET":
         assert problem_of(answer.response)["code"] == code
     else:

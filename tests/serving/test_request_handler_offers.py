@@ -155,7 +155,7 @@ def test_what_is_not_there_is_told_as_the_contract_says(
     service: Service, method: str, target: str, status: int, code: str
 ) -> None:
     answer = service.get(target, method)
-    assert (answer.response.status, answer.response.what) == (status, code)
+    assert (answer.response.status, answer.response.code) == (status, code)
     assert service.upstream_calls == 0
 
 
@@ -200,7 +200,7 @@ def test_it_says_that_isos_are_elsewhere(service: Service, beside: Service, targ
     calls = service.upstream_calls
     answer = beside.ask(target, method)
     assert isinstance(answer, PreparedResponse)
-    assert (answer.response.status, answer.response.what) == (404, "not-found")
+    assert (answer.response.status, answer.response.code) == (404, "not-found")
     if method == "GET":
         assert "other listener" in str(problem_of(answer.response)["detail"])
     assert service.upstream_calls == calls
