@@ -10,7 +10,6 @@ import attrs
 from image_service.settings import parsers
 from image_service.settings.os_images import OsImage, parse_os_images
 from image_service.settings.stream_sources import StreamSource, parse_coreos_streams
-from image_service.settings.upstream import INSECURE
 from image_service.settings.variables import setting
 
 if TYPE_CHECKING:
@@ -22,33 +21,17 @@ if TYPE_CHECKING:
 class StorageSettings:
     """Storage."""
 
-    data_dir: Path = setting(
-        "DATA_DIR",
-        parse=parsers.writable_directory,
-        default="/data",
-        meaning="The only directory that is written: downloaded base images, digests, the databases. A base"
-        " image that is there already, as `rhcos-{type}-{version}-{cpu_architecture}.iso`, is not"
-        " downloaded.",
-    )
-    max_bytes: int | None = setting(
-        "DATA_DIR_MAX_BYTES",
-        parse=parsers.whole_number(1, None),
-        meaning="Maximum size of all files in `DATA_DIR`, in bytes. When not set: the free space of the file"
-        " system, less some MiB.",
-    )
-    retention_seconds: float = setting(
-        "RETENTION",
-        parse=parsers.seconds,
-        default="86400",
-        meaning="Seconds for which a downloaded or derived image stays in `DATA_DIR` when it is no longer"
-        " configured. Files that were put there by hand are never removed.",
-    )
-    scratch_dir: Path | None = setting(
-        "DATA_TEMP_DIR",
-        parse=parsers.writable_directory,
-        meaning="Directory for temporary files of some MiB, when a minimal ISO is derived. When not set: "
-        "`DATA_DIR`.",
-    )
+    data_dir: Path = setting("DATA_DIR", parse=parsers.writable_directory, default="/data")
+    """The only directory that is written: downloaded base images, digests, the databases. A base image that
+    is there already, as `rhcos-{type}-{version}-{cpu_architecture}.iso`, is not downloaded."""
+    max_bytes: int | None = setting("DATA_DIR_MAX_BYTES", parse=parsers.whole_number(1, None))
+    """Maximum size of all files in `DATA_DIR`, in bytes. When not set: the free space of the file system,
+    less some MiB."""
+    retention_seconds: float = setting("RETENTION", parse=parsers.seconds, default="86400")
+    """Seconds for which a downloaded or derived image stays in `DATA_DIR` when it is no longer configured.
+    Files that were put there by hand are never removed."""
+    scratch_dir: Path | None = setting("DATA_TEMP_DIR", parse=parsers.writable_directory)
+    """Directory for temporary files of some MiB, when a minimal ISO is derived. When not set: `DATA_DIR`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -56,35 +39,22 @@ class CatalogSettings:
     """Base images."""
 
     images: tuple[OsImage, ...] = setting(
-        "OS_IMAGES",
-        "RHCOS_VERSIONS",
-        parse=parse_os_images,
-        absent=(),
-        required=True,
-        is_secret=True,
-        meaning="The base images: a JSON list of objects of strings. `openshift_version`, `version` (the "
-        "OS build), `cpu_architecture` and `url` (`file:///…`, served in place; `http://…` or "
-        "`https://…`, downloaded once) are required, `type` is `full-iso` (the default) or "
-        "`disconnected-iso`, `sha256` is the digest of the file, if known. Versions are made of "
-        "letters, digits and `. _ -`, an architecture of letters, digits and `_`; each begins with a "
-        "letter or digit. Entries of one version, architecture and type are one image and must have one "
-        "URL. Required, except with `COREOS_STREAMS` and in standalone mode, which uses a small sample"
-        " image instead.",
+        "OS_IMAGES", "RHCOS_VERSIONS", parse=parse_os_images, absent=(), required=True, is_secret=True
     )
-    ready_when: str = setting(
-        "READY_WHEN",
-        parse=parsers.one_of({"all": "all", "any": "any"}),
-        default="all",
-        meaning="When `/health` begins to return 200: once `all` base images are ready or their first"
-        " attempts have failed, and at least one can be served; or once `any` is ready.",
-    )
-    signing_keys: Path | None = setting(
-        "SIGNING_KEYS",
-        parse=parsers.readable_file,
-        meaning="OpenPGP key ring, binary or ASCII-armored. With it, a base image is served only if it "
-        "has a detached signature by one of the keys: at its URL with `.sig` appended to the path, or "
-        "beside its file. `gpgv` verifies it. When not set: signatures are not verified.",
-    )
+    """The base images: a JSON list of objects of strings. `openshift_version`, `version` (the OS build),
+    `cpu_architecture` and `url` (`file:///…`, served in place; `http://…` or `https://…`, downloaded once)
+    are required, `type` is `full-iso` (the default) or `disconnected-iso`, `sha256` is the digest of the
+    file, if known. Versions are made of letters, digits and `. _ -`, an architecture of letters, digits and
+    `_`; each begins with a letter or digit. Entries of one version, architecture and type are one image and
+    must have one URL. Required, except with `COREOS_STREAMS` and in standalone mode, which uses a small
+    sample image instead."""
+    ready_when: str = setting("READY_WHEN", parse=parsers.one_of({"all": "all", "any": "any"}), default="all")
+    """When `/health` begins to return 200: once `all` base images are ready or their first attempts have
+    failed, and at least one can be served; or once `any` is ready."""
+    signing_keys: Path | None = setting("SIGNING_KEYS", parse=parsers.readable_file)
+    """OpenPGP key ring, binary or ASCII-armored. With it, a base image is served only if it has a detached
+    signature by one of the keys: at its URL with `.sig` appended to the path, or beside its file. `gpgv`
+    verifies it. When not set: signatures are not verified."""
 
 
 @attrs.frozen(kw_only=True)
@@ -92,75 +62,46 @@ class StreamSettings:
     """CoreOS streams."""
 
     sources: tuple[StreamSource, ...] = setting(
-        "COREOS_STREAMS",
-        parse=parse_coreos_streams,
-        absent=(),
-        is_secret=True,
-        meaning="Streams to take base images from, with or without `OS_IMAGES`: a JSON list of objects."
-        " `stream` (its name here), `url` (of its metadata, `http://…` or `https://…`) and "
-        "`architectures` (a list) are required, `keep` is the number of newest releases to keep (2 by"
-        " default). The metal ISO of each architecture becomes a base image whose version is the "
-        "release; in the place of an OpenShift version, the stream's name is the newest release that is"
-        " ready.",
+        "COREOS_STREAMS", parse=parse_coreos_streams, absent=(), is_secret=True
     )
-    refresh_seconds: float = setting(
-        "STREAM_REFRESH",
-        parse=parsers.seconds,
-        default="3600",
-        meaning="Interval at which a stream's metadata is fetched, in seconds, with 10 % jitter.",
-    )
+    """Streams to take base images from, with or without `OS_IMAGES`: a JSON list of objects. `stream` (its
+    name here), `url` (of its metadata, `http://…` or `https://…`) and `architectures` (a list) are required,
+    `keep` is the number of newest releases to keep (2 by default). The metal ISO of each architecture becomes
+    a base image whose version is the release; in the place of an OpenShift version, the stream's name is the
+    newest release that is ready."""
+    refresh_seconds: float = setting("STREAM_REFRESH", parse=parsers.seconds, default="3600")
+    """Interval at which a stream's metadata is fetched, in seconds, with 10 % jitter."""
 
 
 @attrs.frozen(kw_only=True)
 class DownloadSettings:
     """Downloads of base images."""
 
-    ca_file: Path | None = setting(
-        "OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE",
-        parse=parsers.ca_file,
-        meaning="PEM file of certificate authorities to trust for downloads, beside those of the system."
-        " Re-read for each new connection.",
-    )
+    ca_file: Path | None = setting("OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE", parse=parsers.ca_file)
+    """PEM file of certificate authorities to trust for downloads, beside those of the system. Re-read for
+    each new connection."""
     headers: Mapping[str, str] = setting(
-        "OS_IMAGES_REQUEST_HEADERS",
-        parse=parsers.field_map,
-        absent=MappingProxyType({}),
-        is_secret=True,
-        meaning="JSON object of header fields to send when a base image is downloaded; they are not sent to"
-        " another origin, to which a redirect may lead.",
+        "OS_IMAGES_REQUEST_HEADERS", parse=parsers.field_map, absent=MappingProxyType({}), is_secret=True
     )
+    """JSON object of header fields to send when a base image is downloaded; they are not sent to another
+    origin, to which a redirect may lead."""
     query_params: Mapping[str, str] = setting(
         "OS_IMAGES_REQUEST_QUERY_PARAMS",
         parse=parsers.string_map,
         absent=MappingProxyType({}),
         is_secret=True,
-        meaning="JSON object of query parameters to add when a base image is downloaded; they are not sent to"
-        " another origin.",
     )
-    stall_seconds: float = setting(
-        "DOWNLOAD_STALL_TIMEOUT",
-        parse=parsers.seconds,
-        default="60",
-        meaning="Seconds after which a download that makes less than a KiB of progress per second is aborted,"
-        " to be resumed later.",
-    )
-    concurrency: int = setting(
-        "DOWNLOAD_CONCURRENCY",
-        parse=parsers.whole_number(1, 64),
-        default="2",
-        meaning="Base images that are downloaded at a time.",
-    )
-    retry_min_seconds: float = setting(
-        "DOWNLOAD_RETRY_MIN",
-        parse=parsers.seconds,
-        default="1",
-        meaning="Initial retry delay in seconds; exponential back-off with up to 50 % jitter, and not before"
-        " the `Retry-After` of the source.",
-    )
-    retry_max_seconds: float = setting(
-        "DOWNLOAD_RETRY_MAX",
-        parse=parsers.seconds,
-        default="300",
-        meaning="Maximum retry delay in seconds, unless the source asks for more.",
-    )
-    insecure: bool = setting("INSECURE_SKIP_VERIFY", **INSECURE)
+    """JSON object of query parameters to add when a base image is downloaded; they are not sent to another
+    origin."""
+    stall_seconds: float = setting("DOWNLOAD_STALL_TIMEOUT", parse=parsers.seconds, default="60")
+    """Seconds after which a download that makes less than a KiB of progress per second is aborted, to be
+    resumed later."""
+    concurrency: int = setting("DOWNLOAD_CONCURRENCY", parse=parsers.whole_number(1, 64), default="2")
+    """Base images that are downloaded at a time."""
+    retry_min_seconds: float = setting("DOWNLOAD_RETRY_MIN", parse=parsers.seconds, default="1")
+    """Initial retry delay in seconds; exponential back-off with up to 50 % jitter, and not before the
+    `Retry-After` of the source."""
+    retry_max_seconds: float = setting("DOWNLOAD_RETRY_MAX", parse=parsers.seconds, default="300")
+    """Maximum retry delay in seconds, unless the source asks for more."""
+    insecure: bool = setting("INSECURE_SKIP_VERIFY", parse=parsers.flag, default="false")
+    """As in `UpstreamSettings`."""

@@ -34,45 +34,24 @@ def _parse_connections(text: str) -> int:
 class ListenSettings:
     """Ports and clients."""
 
-    port: int = setting(
-        "LISTEN_PORT",
-        parse=parsers.port,
-        default="8080",
-        meaning="Port for images: HTTPS if a key and a certificate are given, else HTTP. 0: any free port.",
-    )
-    http_port: int | None = setting(
-        "HTTP_LISTEN_PORT",
-        parse=parsers.port,
-        meaning="Port for plain HTTP beside `LISTEN_PORT`, for clients that cannot trust its certificate:"
-        " `pxe-initrd`, `boot-artifacts` and probes; ISOs only with `HTTP_SERVES_IMAGES`. When not set:"
-        " there is no such port.",
-    )
-    http_serves_isos: bool = setting(
-        "HTTP_SERVES_IMAGES",
-        parse=parsers.flag,
-        default="false",
-        meaning="`true`: `HTTP_LISTEN_PORT` serves ISOs too. Credentials in their URLs, and the Ignition "
-        "config in them, then travel unencrypted.",
-    )
-    base_url: str | None = setting(
-        "IMAGE_SERVICE_BASE_URL",
-        parse=parsers.base_url,
-        meaning="The URL by which clients reach this service. Everything is served below its path too. "
-        "When not set: `localhost` and `LISTEN_PORT`.",
-    )
+    port: int = setting("LISTEN_PORT", parse=parsers.port, default="8080")
+    """Port for images: HTTPS if a key and a certificate are given, else HTTP. 0: any free port."""
+    http_port: int | None = setting("HTTP_LISTEN_PORT", parse=parsers.port)
+    """Port for plain HTTP beside `LISTEN_PORT`, for clients that cannot trust its certificate: `pxe-initrd`,
+    `boot-artifacts` and probes; ISOs only with `HTTP_SERVES_IMAGES`. When not set: there is no such port."""
+    http_serves_isos: bool = setting("HTTP_SERVES_IMAGES", parse=parsers.flag, default="false")
+    """`true`: `HTTP_LISTEN_PORT` serves ISOs too. Credentials in their URLs, and the Ignition config in them,
+    then travel unencrypted."""
+    base_url: str | None = setting("IMAGE_SERVICE_BASE_URL", parse=parsers.base_url)
+    """The URL by which clients reach this service. Everything is served below its path too. When not set:
+    `localhost` and `LISTEN_PORT`."""
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = setting(
-        "TRUSTED_PROXIES",
-        parse=parsers.networks,
-        absent=(),
-        meaning="Networks of proxies whose `X-Forwarded-For` is taken for a client's address: addresses or"
-        " CIDR blocks, separated by commas. When not set: the peer of a connection is the client.",
+        "TRUSTED_PROXIES", parse=parsers.networks, absent=()
     )
-    allowed_origins: tuple[str, ...] = setting(
-        "ALLOWED_DOMAINS",
-        parse=parsers.origins,
-        absent=(),
-        meaning="Origins whose pages may read responses (CORS), separated by commas. When not set: none.",
-    )
+    """Networks of proxies whose `X-Forwarded-For` is taken for a client's address: addresses or CIDR blocks,
+    separated by commas. When not set: the peer of a connection is the client."""
+    allowed_origins: tuple[str, ...] = setting("ALLOWED_DOMAINS", parse=parsers.origins, absent=())
+    """Origins whose pages may read responses (CORS), separated by commas. When not set: none."""
 
     @property
     def base_path(self) -> str:
@@ -84,18 +63,12 @@ class ListenSettings:
 class TlsSettings:
     """TLS."""
 
-    key_file: Path | None = setting(
-        "HTTPS_KEY_FILE",
-        parse=parsers.readable_file,
-        meaning="PEM file of the private key, without passphrase. Set together with `HTTPS_CERT_FILE`, or not"
-        " at all. When both files have changed, new connections use the new certificate, without a restart;"
-        " as long as the files are no pair, the previous one.",
-    )
-    certificate_file: Path | None = setting(
-        "HTTPS_CERT_FILE",
-        parse=parsers.readable_file,
-        meaning="PEM file of the certificate, followed by those of the authorities that signed it.",
-    )
+    key_file: Path | None = setting("HTTPS_KEY_FILE", parse=parsers.readable_file)
+    """PEM file of the private key, without passphrase. Set together with `HTTPS_CERT_FILE`, or not at all.
+    When both files have changed, new connections use the new certificate, without a restart; as long as the
+    files are no pair, the previous one."""
+    certificate_file: Path | None = setting("HTTPS_CERT_FILE", parse=parsers.readable_file)
+    """PEM file of the certificate, followed by those of the authorities that signed it."""
 
     @property
     def is_enabled(self) -> bool:
@@ -113,92 +86,52 @@ class LimitSettings:
         converter=attrs.converters.default_if_none(
             factory=lambda: min(MAX_CONNECTIONS, _connection_limit() or MAX_CONNECTIONS)
         ),
-        meaning="Connections at a time; beyond that only `/health` and `/live` are answered. At most the "
-        f"hard limit of open files (`ulimit -Hn`) less {RESERVED_DESCRIPTORS}, which are reserved for other"
-        f" uses; a larger number is refused. When not set: {MAX_CONNECTIONS}, or that limit if it is lower.",
     )
-    downloads: int = setting(
-        "MAX_CONCURRENT_REQUESTS",
-        parse=parsers.whole_number(1),
-        default="400",
-        meaning="Downloads of more than 1 MiB at a time. As many again wait, in each of `WORKERS`, for 2 "
-        "seconds, then they are refused with `Retry-After`. Smaller responses, such as the ranges of a "
-        "mounted image, are not counted.",
-    )
-    handshake_seconds: float = setting(
-        "HANDSHAKE_TIMEOUT",
-        parse=parsers.seconds,
-        default="15",
-        meaning="Timeout of a TLS handshake, in seconds.",
-    )
-    head_seconds: float = setting(
-        "HEAD_TIMEOUT",
-        parse=parsers.seconds,
-        default="5",
-        meaning="Timeout of a request's head, in seconds: of the first one from the accept, of the others"
-        " from their first byte.",
-    )
-    idle_seconds: float = setting(
-        "IDLE_TIMEOUT",
-        parse=parsers.seconds,
-        default="60",
-        meaning="Seconds for which a connection stays open between two requests.",
-    )
-    stall_seconds: float = setting(
-        "STALL_TIMEOUT",
-        parse=parsers.seconds,
-        default="120",
-        meaning="Seconds without progress after which a response that its client does not read is aborted.",
-    )
+    """Connections at a time; beyond that only `/health` and `/live` are answered. At most the hard limit of
+    open files (`ulimit -Hn`) less 256, which are reserved for other uses; a larger number is refused. When
+    not set: 8192, or that limit if it is lower."""
+    downloads: int = setting("MAX_CONCURRENT_REQUESTS", parse=parsers.whole_number(1), default="400")
+    """Downloads of more than 1 MiB at a time. As many again wait, in each of `WORKERS`, for 2 seconds, then
+    they are refused with `Retry-After`. Smaller responses, such as the ranges of a mounted image, are not
+    counted."""
+    handshake_seconds: float = setting("HANDSHAKE_TIMEOUT", parse=parsers.seconds, default="15")
+    """Timeout of a TLS handshake, in seconds."""
+    head_seconds: float = setting("HEAD_TIMEOUT", parse=parsers.seconds, default="5")
+    """Timeout of a request's head, in seconds: of the first one from the accept, of the others from their
+    first byte."""
+    idle_seconds: float = setting("IDLE_TIMEOUT", parse=parsers.seconds, default="60")
+    """Seconds for which a connection stays open between two requests."""
+    stall_seconds: float = setting("STALL_TIMEOUT", parse=parsers.seconds, default="120")
+    """Seconds without progress after which a response that its client does not read is aborted."""
 
 
 @attrs.frozen(kw_only=True)
 class ProcessSettings:
     """Processes and shutdown."""
 
-    workers: int = setting(
-        "WORKERS",
-        parse=parsers.whole_number(1, 64),
-        default="1",
-        meaning="Processes that serve together, on the same ports and in the same `DATA_DIR`: as many as"
-        " there are processors for them, and at most 64. Limits are for all of them together. With more than"
-        " 1, another process supervises them, and replaces one that has died or has not responded for half a"
-        " minute.",
-    )
-    drain_delay_seconds: float = setting(
-        "DRAIN_DELAY",
-        parse=parsers.delay,
-        default="5",
-        meaning="Seconds between SIGTERM and the closing of the listeners, in which a load balancer can"
-        " notice: `/health` returns 503, and clients are still served. SIGINT comes from a person at a"
-        " terminal and has no such delay. A second signal forces the shutdown.",
-    )
-    drain_timeout_seconds: float = setting(
-        "DRAIN_TIMEOUT",
-        parse=parsers.delay,
-        default="20",
-        meaning="Seconds that responses under way may then take before they are aborted. Both together must "
-        "fit in the platform's grace period: 30 in Kubernetes, unless `terminationGracePeriodSeconds` is set,"
-        " 10 with `podman stop`.",
-    )
+    workers: int = setting("WORKERS", parse=parsers.whole_number(1, 64), default="1")
+    """Processes that serve together, on the same ports and in the same `DATA_DIR`: as many as there are
+    processors for them, and at most 64. Limits are for all of them together. With more than 1, another
+    process supervises them, and replaces one that has died or has not responded for half a minute."""
+    drain_delay_seconds: float = setting("DRAIN_DELAY", parse=parsers.delay, default="5")
+    """Seconds between SIGTERM and the closing of the listeners, in which a load balancer can notice:
+    `/health` returns 503, and clients are still served. SIGINT comes from a person at a terminal and has no
+    such delay. A second signal forces the shutdown."""
+    drain_timeout_seconds: float = setting("DRAIN_TIMEOUT", parse=parsers.delay, default="20")
+    """Seconds that responses under way may then take before they are aborted. Both together must fit in the
+    platform's grace period: 30 in Kubernetes, unless `terminationGracePeriodSeconds` is set, 10 with `podman
+    stop`."""
 
 
 @attrs.frozen(kw_only=True)
 class LogSettings:
     """Log."""
 
-    level: str = setting(
-        "LOGLEVEL",
-        "LOG_LEVEL",
-        parse=parsers.log_level,
-        default="info",
-        meaning="Minimum log level: `debug`, `info`, `warn`, `error` or `critical`; `trace`, `warning`, "
-        "`fatal` and `panic` are other names.",
-    )
+    level: str = setting("LOGLEVEL", "LOG_LEVEL", parse=parsers.log_level, default="info")
+    """Minimum log level: `debug`, `info`, `warn`, `error` or `critical`; `trace`, `warning`, `fatal` and
+    `panic` are other names."""
     ranges: str = setting(
-        "LOG_RANGES",
-        parse=parsers.one_of({"summed": "summed", "each": "each"}),
-        default="summed",
-        meaning="`summed`: one line every 10 seconds for the ranges that a connection reads of an image; "
-        "`each`: a line for each range.",
+        "LOG_RANGES", parse=parsers.one_of({"summed": "summed", "each": "each"}), default="summed"
     )
+    """`summed`: one line every 10 seconds for the ranges that a connection reads of an image; `each`: a line
+    for each range."""

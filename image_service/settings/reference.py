@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import sys
 import textwrap
+from itertools import pairwise
 
 from image_service.settings.settings import groups
 from image_service.settings.variables import variables_of
@@ -22,15 +25,29 @@ def render_reference() -> str:
     sections, documented = [INTRODUCTION], set()
     for _, group in groups():
         sections.append(f"## {(group.__doc__ or '').rstrip('.')}")
-        for variable in variables_of(group):
+        for variable, meaning in zip(variables_of(group), _meanings(group), strict=True):
             if variable.names in documented:  # another group has it too
                 continue
             documented.add(variable.names)
             sections.append("### " + ", else ".join(f"`{name}`" for name in variable.names))
-            sections.append(textwrap.fill(variable.meaning, 110, break_on_hyphens=False))
+            sections.append(textwrap.fill(" ".join(meaning.split()), 110, break_on_hyphens=False))
             if variable.default is not None:
                 sections.append(f"Default: `{variable.default}`")
     return "\n\n".join(sections) + "\n"
+
+
+def _meanings(group: type) -> list[str]:
+    """Return the strings below the declarations of a group."""
+    (tree,) = ast.parse(inspect.getsource(group)).body
+    pairs = pairwise(tree.body) if isinstance(tree, ast.ClassDef) else ()
+    return [
+        below.value.value
+        for declaration, below in pairs
+        if isinstance(declaration, ast.AnnAssign)
+        and isinstance(below, ast.Expr)
+        and isinstance(below.value, ast.Constant)
+        and isinstance(below.value.value, str)
+    ]
 
 
 if __name__ == "__main__":

@@ -13,52 +13,29 @@ from image_service.settings.variables import setting
 if TYPE_CHECKING:
     from pathlib import Path
 
-INSECURE: dict[str, object] = {
-    "parse": parsers.flag,
-    "default": "false",
-    "meaning": "`true`: fetch base images and call assisted-service without verifying certificates. For"
-    " trials only.",
-}
-"""The declaration of ``INSECURE_SKIP_VERIFY``, which two groups have."""
-
 
 @attrs.frozen(kw_only=True)
 class UpstreamSettings:
     """assisted-service."""
 
     scheme: str = setting(
-        "ASSISTED_SERVICE_SCHEME",
-        parse=parsers.one_of({"http": "http", "https": "https"}),
-        default="http",
-        meaning="Scheme of assisted-service's URL: `http` or `https`.",
+        "ASSISTED_SERVICE_SCHEME", parse=parsers.one_of({"http": "http", "https": "https"}), default="http"
     )
-    host: Address | None = setting(
-        "ASSISTED_SERVICE_HOST",
-        parse=parsers.address,
-        required=True,
-        meaning="`host[:port]` of assisted-service; an IPv6 address in brackets, or bare without a port."
-        " Required, except in standalone mode, which does not use it.",
-    )
+    """Scheme of assisted-service's URL: `http` or `https`."""
+    host: Address | None = setting("ASSISTED_SERVICE_HOST", parse=parsers.address, required=True)
+    """`host[:port]` of assisted-service; an IPv6 address in brackets, or bare without a port. Required,
+    except in standalone mode, which does not use it."""
     ca_file: Path | None = setting(
-        "ASSISTED_SERVICE_API_TRUSTED_CA_FILE",
-        "HTTPS_CA_FILE",
-        parse=parsers.ca_file,
-        meaning="PEM file of certificate authorities to trust for assisted-service, beside those of the"
-        " system. Re-read for each new connection.",
+        "ASSISTED_SERVICE_API_TRUSTED_CA_FILE", "HTTPS_CA_FILE", parse=parsers.ca_file
     )
-    timeout_seconds: float = setting(
-        "UPSTREAM_TIMEOUT",
-        parse=parsers.seconds,
-        default="30",
-        meaning="Timeout of a whole call to assisted-service, in seconds.",
-    )
-    concurrency: int = setting(
-        "UPSTREAM_CONCURRENCY",
-        parse=parsers.whole_number(1, None),
-        default="32",
-        meaning="Calls to assisted-service at a time, divided equally among `WORKERS`, at least one each.",
-    )
-    insecure: bool = setting("INSECURE_SKIP_VERIFY", **INSECURE)
+    """PEM file of certificate authorities to trust for assisted-service, beside those of the system. Re-read
+    for each new connection."""
+    timeout_seconds: float = setting("UPSTREAM_TIMEOUT", parse=parsers.seconds, default="30")
+    """Timeout of a whole call to assisted-service, in seconds."""
+    concurrency: int = setting("UPSTREAM_CONCURRENCY", parse=parsers.whole_number(1, None), default="32")
+    """Calls to assisted-service at a time, divided equally among `WORKERS`, at least one each."""
+    insecure: bool = setting("INSECURE_SKIP_VERIFY", parse=parsers.flag, default="false")
+    """`true`: fetch base images and call assisted-service without verifying certificates. For trials only."""
 
     @property
     def url(self) -> str:
@@ -70,40 +47,22 @@ class UpstreamSettings:
 class SnapshotSettings:
     """Snapshots and mounts."""
 
-    ttl_seconds: float = setting(
-        "SNAPSHOT_TTL",
-        parse=parsers.seconds,
-        default="60",
-        meaning="Seconds for which an answer of assisted-service is valid before it is fetched again.",
-    )
-    grace_seconds: float = setting(
-        "SNAPSHOT_GRACE",
-        parse=parsers.seconds,
-        default="600",
-        meaning="Seconds for which the known images are served while assisted-service fails, from its first"
-        " failure on.",
-    )
-    max_age_seconds: float = setting(
-        "SNAPSHOT_MAX_AGE",
-        parse=parsers.seconds,
-        default="3600",
-        meaning="Seconds after which an answer of assisted-service is not served to new clients, even if "
-        "nothing has changed: tokens in it expire.",
-    )
+    ttl_seconds: float = setting("SNAPSHOT_TTL", parse=parsers.seconds, default="60")
+    """Seconds for which an answer of assisted-service is valid before it is fetched again."""
+    grace_seconds: float = setting("SNAPSHOT_GRACE", parse=parsers.seconds, default="600")
+    """Seconds for which the known images are served while assisted-service fails, from its first failure
+    on."""
+    max_age_seconds: float = setting("SNAPSHOT_MAX_AGE", parse=parsers.seconds, default="3600")
+    """Seconds after which an answer of assisted-service is not served to new clients, even if nothing has
+    changed: tokens in it expire."""
     cache_bytes: int = setting(
-        "SNAPSHOT_CACHE_BYTES",
-        parse=parsers.whole_number(0, None),
-        default="268435456",
-        meaning="Memory for composed images (their overlays, not their base images), divided equally among"
-        " `WORKERS`. An evicted image is composed again, to the same bytes.",
+        "SNAPSHOT_CACHE_BYTES", parse=parsers.whole_number(0, None), default="268435456"
     )
-    mount_window_seconds: float = setting(
-        "MOUNT_WINDOW",
-        parse=parsers.seconds,
-        default="60",
-        meaning="Seconds after its last range for which a client keeps the version of the image that it is "
-        "reading, whatever has changed since.",
-    )
+    """Memory for composed images (their overlays, not their base images), divided equally among `WORKERS`. An
+    evicted image is composed again, to the same bytes."""
+    mount_window_seconds: float = setting("MOUNT_WINDOW", parse=parsers.seconds, default="60")
+    """Seconds after its last range for which a client keeps the version of the image that it is reading,
+    whatever has changed since."""
 
 
 @attrs.frozen(kw_only=True)
@@ -115,12 +74,7 @@ class StandaloneSettings:
         parse=parsers.listen,
         default="127.0.0.1:8090",
         absent=ListenAddress("127.0.0.1", 0),
-        meaning="IP address and port of the API of standalone mode.",
     )
-    token: str | None = setting(
-        "STANDALONE_TOKEN",
-        parse=parsers.bearer_token,
-        is_secret=True,
-        meaning="Bearer token that the API of standalone mode requires. Without one it listens on loopback"
-        " only.",
-    )
+    """IP address and port of the API of standalone mode."""
+    token: str | None = setting("STANDALONE_TOKEN", parse=parsers.bearer_token, is_secret=True)
+    """Bearer token that the API of standalone mode requires. Without one it listens on loopback only."""

@@ -20,7 +20,6 @@ class Variable:
     Args:
         names: the first one that is set and not empty counts.
         parse: text to value; raises ``ValueError`` with one argument per fault.
-        meaning: Markdown for the reference.
         default: parsed if none of the names is set; None: the value is then ``absent``.
         absent: the value without text.
         required: must be set, except in standalone mode.
@@ -29,7 +28,6 @@ class Variable:
 
     names: tuple[str, ...]
     parse: Callable[[str], object]
-    meaning: str
     default: str | None = None
     absent: object = None
     required: bool = False
@@ -55,7 +53,10 @@ class Variable:
 
 
 def setting(*names: str, converter: Any = None, **declaration: Any) -> Any:  # noqa: ANN401 - of any type
-    """Declare a field of a group that is read from an environment variable; its default is the variable's."""
+    """Declare a field of a group that is read from an environment variable; its default is the variable's.
+
+    The string below the declaration is what the reference page says, in Markdown.
+    """
     variable = Variable(names, **declaration)
     return attrs.field(
         factory=lambda: variable.read({}, []),
