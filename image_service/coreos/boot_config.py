@@ -109,7 +109,17 @@ def add_kargs_areas(configs: Sequence[BootConfig]) -> BootConfigs:
         )
     default = found.pop().decode()
     size = len(default) + len(_END) + _FILL
-    return BootConfigs(default, size, tuple(_with_areas(config, size) for config in configs))
+    made = []
+    for config in configs:
+        content, areas, position = bytearray(), [], 0
+        for match in _live_lines(config):
+            content += config.content[position : match.start(1)]
+            areas.append(KargsArea(len(content), _PAD, _END, config.path))
+            content += (match[1].strip() + _END).ljust(size, _PAD) + _MARK
+            position = match.end(1)
+        content += config.content[position:]
+        made.append(BootConfig(config.path, bytes(content), tuple(areas)))
+    return BootConfigs(default, size, tuple(made))
 
 
 def derive_minimal_configs(boot: BootConfigs, initrds: Sequence[str]) -> BootConfigs:
@@ -128,7 +138,10 @@ def derive_minimal_configs(boot: BootConfigs, initrds: Sequence[str]) -> BootCon
     configs = []
     for config in boot.configs:
         areas = KargsAreas(default, boot.size, config.areas)
-        derived = _add_initrds(_with_arguments(config, areas), boot.size, initrds)
+        content = bytearray(config.content)
+        for area in config.areas:
+            content[area.offset : area.offset + areas.size] = render_area(areas, area, default)
+        derived = _add_initrds(attrs.evolve(config, content=bytes(content)), boot.size, initrds)
         if LIVEISO.encode() in derived.content:
             raise FormatError(f"{config.path} has {LIVEISO} outside of its areas of kernel arguments")
         configs.append(derived)
@@ -155,25 +168,6 @@ def _live_lines(config: BootConfig) -> Iterator[re.Match[bytes]]:
     for match in _grammar(config).arguments.finditer(config.content):
         if LIVEISO.encode() in match[1]:
             yield match
-
-
-def _with_areas(config: BootConfig, size: int) -> BootConfig:
-    content, areas, position = bytearray(), [], 0
-    for match in _live_lines(config):
-        content += config.content[position : match.start(1)]
-        areas.append(KargsArea(len(content), _PAD, _END, config.path))
-        content += (match[1].strip() + _END).ljust(size, _PAD) + _MARK
-        position = match.end(1)
-    content += config.content[position:]
-    return BootConfig(config.path, bytes(content), tuple(areas))
-
-
-def _with_arguments(config: BootConfig, areas: KargsAreas) -> BootConfig:
-    """Write the default arguments into the areas, which changes no length."""
-    content = bytearray(config.content)
-    for area in config.areas:
-        content[area.offset : area.offset + areas.size] = render_area(areas, area, areas.default)
-    return attrs.evolve(config, content=bytes(content))
 
 
 def _add_initrds(config: BootConfig, size: int, initrds: Sequence[str]) -> BootConfig:

@@ -137,10 +137,8 @@ def check_minimal_iso(minimal: MinimalIso, read_at: ReadAt, check_canceled: Call
     """
     digest = hashlib.sha256()
     for piece in minimal.pieces:
-        length = _length(piece)
-        for start in range(0, length, _CHUNK):
+        for start, count in _chunks(piece):
             check_canceled()
-            count = min(_CHUNK, length - start)
             match piece:
                 case int():
                     digest.update(bytes(count))
@@ -216,11 +214,6 @@ def _split_literal(literal: bytes) -> Iterator[bytes | int]:
         yield literal[position:]
 
 
-def _length(piece: Piece) -> int:
-    match piece:
-        case int():
-            return piece
-        case bytes():
-            return len(piece)
-        case CopiedFile():
-            return piece.length
+def _chunks(piece: Piece) -> Iterator[tuple[int, int]]:
+    length = piece if isinstance(piece, int) else len(piece) if isinstance(piece, bytes) else piece.length
+    return ((start, min(_CHUNK, length - start)) for start in range(0, length, _CHUNK))

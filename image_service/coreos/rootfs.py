@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 import stat
 import sys
+from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from image_service.errors import FileNotInImage, FormatError
@@ -22,8 +24,6 @@ from image_service.formats.reading import SpanReader
 from image_service.formats.squashfs import SQUASHFS_MAGIC, read_squashfs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from image_service.formats.file_tree import TreeNode
     from image_service.formats.reading import ReadAt, Span
 
@@ -47,7 +47,11 @@ def read_nmstatectl(read_at: ReadAt, rootfs: Span) -> bytes:
         FileNotInImage: there is no file system in the archive, or no nmstatectl in it.
         FormatError: a node on the path is damaged, too large or in an unsupported format.
     """
-    node = _find_nmstatectl(_read_root(read_at, rootfs), rootfs)
+    node = _find_nmstatectl(_read_root(read_at, rootfs))
+    if node is None:
+        raise FileNotInImage(
+            f"no {_NMSTATECTL} in {rootfs.path}, neither at its root nor below {_DEPLOYMENTS}"
+        )
     if not stat.S_ISREG(node.mode) or node.size > _MAX_EXECUTABLE:
         raise FormatError(
             f"nmstatectl in {rootfs.path} is no file of up to {_MAX_EXECUTABLE} bytes:"
@@ -76,21 +80,16 @@ def _read_root(read_at: ReadAt, rootfs: Span) -> TreeNode:
     raise FileNotInImage(f"{rootfs.path} holds neither {' nor '.join(_FILE_SYSTEMS)}")
 
 
-def _find_nmstatectl(root: TreeNode, rootfs: Span) -> TreeNode:
-    for path in _candidates(root):
-        try:
-            return find_node(root, path)
-        except FileNotInImage:
-            continue
-    raise FileNotInImage(f"no {_NMSTATECTL} in {rootfs.path}, neither at its root nor below {_DEPLOYMENTS}")
-
-
-def _candidates(root: TreeNode) -> Iterator[str]:
-    yield _NMSTATECTL
-    for system in _list_names(root, _DEPLOYMENTS, _SYSTEM):
-        deployments = f"{_DEPLOYMENTS}/{system}/deploy"
-        for deployment in _list_names(root, deployments, _DEPLOYMENT):
-            yield f"{deployments}/{deployment}/{_NMSTATECTL}"
+def _find_nmstatectl(root: TreeNode) -> TreeNode | None:
+    deployments = (
+        f"{_DEPLOYMENTS}/{system}/deploy/{deployment}/"
+        for system in _list_names(root, _DEPLOYMENTS, _SYSTEM)
+        for deployment in _list_names(root, f"{_DEPLOYMENTS}/{system}/deploy", _DEPLOYMENT)
+    )
+    for prefix in chain([""], deployments):
+        with suppress(FileNotInImage):
+            return find_node(root, prefix + _NMSTATECTL)
+    return None
 
 
 def _list_names(root: TreeNode, path: str, pattern: re.Pattern[str]) -> list[str]:

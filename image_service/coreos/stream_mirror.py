@@ -1,13 +1,14 @@
-"""Stream metadata of a mirror: what is held here, as a stream publishes it (see ``stream_metadata``). Pure.
+"""Stream metadata of a mirror: the releases served here, in the format of ``stream_metadata``. Pure.
 
-Everything lies at ``BASE/streams/STREAM/RELEASE/ARCH/FILE NAME``: coreos-installer saves under the last
-segment. It refuses a document in which one artifact has no ``signature``, and verifies what that URL serves;
-so the URL is always there, and serves the original signature or 404.
+Files have the URLs ``BASE/streams/STREAM/RELEASE/ARCH/FILE NAME``: coreos-installer saves them under the last
+segment. It rejects a document in which an artifact has no ``signature``, and verifies the content of that
+URL; so the URL is always present, and serves the original signature or 404.
 """
 
 from __future__ import annotations
 
 import json
+from textwrap import indent
 from typing import TYPE_CHECKING
 
 import attrs
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 SIGNATURE_SUFFIX = ".sig"
 _GENERATOR = "image-service"
+_YAML_INDENT = "    "  # of a block below a key of ``data``
 # Of github.com/openshift/installer, hack/build-coreos-manifest.go
 _CONFIG_MAP = """\
 apiVersion: v1
@@ -40,7 +42,7 @@ data:
 
 @attrs.frozen
 class PublishedFile:
-    """A file that is served.
+    """A file that the mirror serves.
 
     Args:
         name: last segment of its URL.
@@ -53,12 +55,12 @@ class PublishedFile:
 
 @attrs.frozen
 class PublishedRelease:
-    """What is held of one release for one architecture.
+    """The files of one release for one architecture.
 
     Args:
         architecture: RPM architecture name.
         version: of the OS build.
-        published: date of the metadata that told of it, UTC.
+        published: date of the original metadata, UTC.
         iso: the live ISO.
         pxe: files of it by their names in the metadata: ``kernel``, ``initramfs``, ``rootfs``.
     """
@@ -71,45 +73,30 @@ class PublishedRelease:
 
 
 def render_stream(stream: str, base_url: str, releases: Iterable[PublishedRelease]) -> bytes:
-    """Write stream metadata.
+    """Render stream metadata as JSON, the same for equal arguments.
 
     Args:
         stream: its name.
         base_url: of this service, without a slash at its end.
         releases: at least one, and one for each architecture.
-
-    Returns:
-        JSON; the same for equal arguments.
     """
-    return f"{_json(_document(stream, base_url, tuple(releases)))}\n".encode("ascii")
+    return f"{json.dumps(_document(stream, base_url, tuple(releases)), indent=2)}\n".encode("ascii")
 
 
 def render_config_map(stream: str, base_url: str, releases: Iterable[PublishedRelease]) -> bytes:
-    """Write it as OpenShift keeps it in a cluster.
+    """Render the ConfigMap ``coreos-bootimages``, in which OpenShift keeps stream metadata, as YAML.
 
-    Args:
-        stream: as of ``render_stream``.
-        base_url: likewise.
-        releases: likewise.
-
-    Returns:
-        YAML of the ConfigMap ``coreos-bootimages``; its ``releaseVersion`` is the newest of the releases, for
-        no version of OpenShift is known here.
+    Its ``releaseVersion`` is the newest of the releases, for no version of OpenShift is known here.
     """
-    held = tuple(releases)
-    document = _document(stream, base_url, held)
-    newest = max(held, key=lambda release: release.published)
+    releases = tuple(releases)
+    document = _document(stream, base_url, releases)
+    newest = max(releases, key=lambda release: release.published)
     text = _CONFIG_MAP.format(
         release=json.dumps(newest.version),
-        stream=_indented(_json(document)),
-        streams=_indented(_json({stream: document})),
+        stream=indent(json.dumps(document, indent=2), _YAML_INDENT),
+        streams=indent(json.dumps({stream: document}, indent=2), _YAML_INDENT),
     )
     return text.encode("ascii")
-
-
-def file_path(stream: str, version: str, architecture: str, name: str) -> str:
-    """Give the path of a file below the base URL."""
-    return f"/streams/{stream}/{version}/{architecture}/{name}"
 
 
 def _document(stream: str, base_url: str, releases: tuple[PublishedRelease, ...]) -> Mapping[str, object]:
@@ -126,19 +113,10 @@ def _document(stream: str, base_url: str, releases: tuple[PublishedRelease, ...]
 
 def _metal(stream: str, base_url: str, release: PublishedRelease) -> Mapping[str, object]:
     def artifact(file: PublishedFile) -> Mapping[str, str]:
-        url = base_url + file_path(stream, release.version, release.architecture, file.name)
+        url = f"{base_url}/streams/{stream}/{release.version}/{release.architecture}/{file.name}"
         return {"location": url, "signature": url + SIGNATURE_SUFFIX, "sha256": file.sha256}
 
     formats = {"iso": {"disk": artifact(release.iso)}}
     if release.pxe:
         formats["pxe"] = {name: artifact(file) for name, file in release.pxe.items()}
     return {"release": release.version, "formats": formats}
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, indent=2)
-
-
-def _indented(text: str) -> str:
-    """As a block of YAML that stands below a key of ``data``."""
-    return "\n".join(f"    {line}" for line in text.splitlines())

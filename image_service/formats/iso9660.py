@@ -204,16 +204,11 @@ def _find_record(records: Sequence[_Record], name: str, path: str) -> _Record:
     # Level 1 (ECMA-119 section 10.1): eight characters, a dot, three characters.
     stem, dot, extension = full.rpartition(b".")
     level_1 = stem[:8] + dot + extension[:3] if dot else full[:8]
-    for candidate in (full, level_1):
-        sections = [record for record in records if record.name == candidate]
-        if sections:
-            return _join_sections(sections, path)
-    raise FileNotInImage(f"no file {path!r} in the ISO")
-
-
-def _join_sections(sections: Sequence[_Record], path: str) -> _Record:
-    """Make one extent of a file's sections, of which files of 4 GiB and more have several."""
-    first, length = sections[0], 0
+    sections = [record for record in records if record.name == full]
+    sections = sections or [record for record in records if record.name == level_1]
+    if not sections:
+        raise FileNotInImage(f"no file {path!r} in the ISO")
+    first, length = sections[0], 0  # files of 4 GiB and more have several sections, which are joined
     for section in sections:
         if section.offset != first.offset + length:
             raise FormatError(

@@ -33,7 +33,10 @@ def detect_kernel_architecture(head: bytes) -> str | None:
         head: the first `HEAD_BYTES`.
     """
     if head.startswith(_GZIP):
-        head = _unpacked(head)
+        try:
+            head = zlib.decompressobj(wbits=31).decompress(head, HEAD_BYTES)
+        except zlib.error:
+            return None
     if head.startswith(_DOS):
         header = _number("<I", head, _PE_OFFSET)
         known = head[header : header + len(_PE)] == _PE
@@ -41,13 +44,6 @@ def detect_kernel_architecture(head: bytes) -> str | None:
     if head.startswith(_LITTLE_ELF):
         return _ELF_MACHINES.get(_number("<H", head, _ELF_MACHINE))
     return "s390x" if head[_S390_OFFSET:].startswith(_S390) else None
-
-
-def _unpacked(head: bytes) -> bytes:
-    try:
-        return zlib.decompressobj(wbits=31).decompress(head, HEAD_BYTES)
-    except zlib.error:
-        return b""
 
 
 def _number(layout: str, head: bytes, offset: int) -> int:
