@@ -19,8 +19,8 @@ from image_service.catalog.download.origin_client import OriginClient
 from image_service.catalog.lifecycle.status import render_statuses
 from image_service.observability.metrics import Metrics
 from image_service.serving.build import build_request_handlers
-from image_service.snapshots.build import SnapshotParts, build_boot_images
-from image_service.snapshots.composer import Composer
+from image_service.snapshots.build import build_boot_images
+from image_service.snapshots.image_builder import ImageBuilder
 from image_service.streams.build import start_streams
 from image_service.transport.build import build_transport
 from image_service.transport.listeners import Listeners
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from image_service.app.standalone_mode import StandIn
     from image_service.settings.settings import Settings
+    from image_service.snapshots.boot_images import BootImages
 
 _log = Logger()
 
@@ -108,12 +109,12 @@ class ImageService(ProcessService):
             is_leader=shared.is_leader,
         )
         stand_in = await self._find_stand_in(base_images, base_url)
-        snapshots = await self._build_snapshots(base_images, self._connect_upstream(stand_in), base_url)
-        base_images.events.on_supersede = snapshots.images.supersede
+        images = await self._build_boot_images(base_images, self._connect_upstream(stand_in), base_url)
+        base_images.events.on_supersede = images.supersede
         main, plain = build_request_handlers(
             self._lifecycle,
             settings.listen,
-            snapshots.images,
+            images,
             is_ready=lambda: catalog.is_ready and not self._listeners.shutting_down,
             metrics=partial(shared.metrics_page, self.metrics),
             base_images=lambda: render_statuses(catalog.statuses()),
@@ -127,7 +128,7 @@ class ImageService(ProcessService):
             connections=shared.connections,
             observer=self.metrics,
         )
-        watch_parts(self.metrics, catalog, snapshots, transport.slots, self._listeners)
+        watch_parts(self.metrics, catalog, images, transport.slots, self._listeners)
         factories = [transport.make_factory(main, secure=settings.tls.is_enabled)]
         factories += [transport.make_factory(plain) for _ in self._sockets[1:]]
         self._public = PublicListeners(self._reactor, settings, self._listeners, factories, self.shutdown)
@@ -157,16 +158,16 @@ class ImageService(ProcessService):
         self._lifecycle.push_async_callback(assisted.close)
         return assisted
 
-    async def _build_snapshots(
+    async def _build_boot_images(
         self, base_images: BaseImages, assisted: AssistedService, base_url: str
-    ) -> SnapshotParts:
+    ) -> BootImages:
         return await build_boot_images(
             self._lifecycle,
             self._settings.snapshots,
             self._settings.storage.data_dir,
             assisted,
             self._shared.coordination,
-            make_composer=lambda in_thread: Composer(
+            make_builder=lambda in_thread: ImageBuilder(
                 base_images.catalog, base_images.derived, in_thread, base_url
             ),
             is_leader=self._shared.is_leader,

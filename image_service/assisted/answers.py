@@ -36,14 +36,12 @@ class InfraEnv:
         openshift_version: its own, where it has one.
         kind: of the image that it is downloaded as, where it says so and we know it.
         architecture: as ``OS_IMAGES`` spells it.
-        said_at: when it said so, seconds since the epoch; None: just now.
     """
 
     kernel_arguments: tuple[KernelArgument, ...] = attrs.field(repr=False)
     openshift_version: str | None
     kind: Kind | None
     architecture: str | None
-    said_at: float | None = None
 
 
 def read_infra_env(body: bytes) -> InfraEnv:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import hashlib
+import secrets
 from typing import ClassVar, Literal, TypeAlias
 
 import attrs
@@ -86,6 +88,7 @@ class ImageRef:
 
 
 Ref: TypeAlias = ImageRef | ArtifactRef
+_SALT = secrets.token_bytes(32)
 
 
 @attrs.frozen
@@ -125,27 +128,48 @@ class CredentialScheme(enum.Enum):
 
 @attrs.frozen(cache_hash=True)
 class Credentials:
-    """The credential of a request, which is passed on to assisted-service.
+    """The credential of a request, passed on to assisted-service. Caches know it by its digest alone.
 
     Args:
         scheme: its kind.
         secret: its value; never in a repr.
+        digest: SHA-256 of both, salted: different in each process.
     """
 
-    scheme: CredentialScheme
-    secret: str = attrs.field(repr=False)
+    scheme: CredentialScheme = attrs.field(eq=False)
+    secret: str = attrs.field(repr=False, eq=False)
+    digest: bytes = attrs.field(init=False, repr=False)
+
+    @digest.default
+    def _make_digest(self) -> bytes:
+        return hashlib.sha256(_SALT + f"{self.scheme.value} {self.secret}".encode()).digest()
 
 
-@attrs.frozen(cache_hash=True)
+def digest_of(credentials: Credentials | None) -> bytes | None:
+    """Return the digest of credentials; None: a request without any."""
+    return None if credentials is None else credentials.digest
+
+
+ReaderKey: TypeAlias = tuple[str, bytes | None, Ref]
+"""A reader without its secret: address, digest of the credentials, reference."""
+
+
+@attrs.frozen
 class Reader:
-    """Who reads what.
+    """A client that reads an image.
 
     Args:
         address: the client's.
         credentials: the client's.
         ref: what it asked for.
+        key: by which caches know it.
     """
 
     address: str
     credentials: Credentials | None
     ref: Ref
+    key: ReaderKey = attrs.field(init=False, eq=False, repr=False)
+
+    @key.default
+    def _make_key(self) -> ReaderKey:
+        return self.address, digest_of(self.credentials), self.ref

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from image_service.snapshots.boot_images import BootImages
     from image_service.snapshots.cached_lookup import CachedLookup
     from image_service.snapshots.mounts import Mount
-    from image_service.snapshots.versions import Composed, ImageRequest, Version
+    from image_service.snapshots.versions import ComposedVersion, ImageRequest
     from image_service.transport.exchange import Message
 
 
@@ -43,7 +43,7 @@ class RangeStream:
 
     _images: BootImages
     _reader: Reader
-    _mount: Mount[Version]
+    _mount: Mount
     _size: int
     _fields: PartFields
     _lookup: CachedLookup | None = attrs.field(default=None, init=False)
@@ -56,7 +56,7 @@ class RangeStream:
         lookup = self._lookup
         image = None if lookup is None else lookup.image(now)
         if image is None:
-            lookup = self._lookup = self._images.hold(self._reader, self._mount, now)
+            lookup = self._lookup = self._images.look_up(self._reader, self._mount, now)
             image = None if lookup is None else lookup.image(now)
             if image is None:
                 return None
@@ -65,8 +65,8 @@ class RangeStream:
 
     def hold_mount(self) -> Callable[[], None]:
         """Keep the mount in progress until the returned function is called."""
-        self._mount.answers += 1
-        return partial(self._images.mounts.end, self._mount)
+        self._mount.responses += 1
+        return partial(self._images.mounts.end_response, self._mount)
 
     def with_fields(self, more: bytes) -> RangeStream:
         """Return a stream whose responses have more fields."""
@@ -75,7 +75,7 @@ class RangeStream:
 
 
 def head_check(
-    images: BootImages, digests: Digests, request: ImageRequest, composed: Composed
+    images: BootImages, digests: Digests, request: ImageRequest, composed: ComposedVersion
 ) -> Callable[[], bool]:
     """Return a function that is True as long as an equal HEAD request has an equal response.
 
@@ -85,9 +85,9 @@ def head_check(
     digest = digests.get_cached(etag)
 
     def is_current() -> bool:
-        if images.at_once(request) is not composed or digests.get_cached(etag) is not digest:
+        if images.get_cached(request) is not composed or digests.get_cached(etag) is not digest:
             return False
-        images.shows(request, composed)
+        images.retain(request, composed)
         return True
 
     return is_current

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from image_service.images.reference import Ref, StreamRef
     from image_service.serving.digests import Digests
     from image_service.snapshots.boot_images import BootImages
-    from image_service.snapshots.versions import Composed
+    from image_service.snapshots.versions import ComposedVersion
 
 _log = Logger()
 
@@ -138,7 +138,7 @@ class ImageRequestHandler:
         cached = self._cached_routes.get(key)
         if cached is not None and not overloaded and request.method != "OPTIONS":
             image_request = _image_request(request, cached.reader)
-            composed = self._images.at_once(image_request)
+            composed = self._images.get_cached(image_request)
             if composed is not None:
                 return self._prepare(request, image_request, composed, cached.subject)
         return self._handle_new(request, client, key, overloaded=overloaded)
@@ -198,7 +198,7 @@ class ImageRequestHandler:
         return _refuse(request, failure, subject)
 
     def _prepare(
-        self, request: Request, image_request: ImageRequest, composed: Composed, subject: Subject
+        self, request: Request, image_request: ImageRequest, composed: ComposedVersion, subject: Subject
     ) -> _Handled:
         representation = composed.representation
         digest = self._digests.get_cached(representation.image.etag)
@@ -208,20 +208,22 @@ class ImageRequestHandler:
         if response.status not in _WITH_CONTENT:
             return PreparedResponse(response, subject)
         if request.method == "HEAD":
-            self._images.shows(image_request, composed)
+            self._images.retain(image_request, composed)
             is_current = head_check(self._images, self._digests, image_request, composed)
             return PreparedResponse(response, subject, is_current=is_current)
-        mount = self._images.reads(image_request, composed)
+        mount = self._images.record_mount(image_request, composed)
         ranges = None
-        if image_request.reading is ReadMode.CONTINUING:
+        if image_request.mode is ReadMode.RESUME:
             fields = representation.part_fields(request.headers, more)
             size = representation.image.size
             ranges = RangeStream(self._images, image_request.reader, mount, size, fields)
-        prepared = PreparedResponse(response, subject, partial(self._images.mounts.end, mount), ranges)
-        return prepared if mount.noting is None else detached(mount.noting).addCallback(lambda _: prepared)
+        prepared = PreparedResponse(
+            response, subject, partial(self._images.mounts.end_response, mount), ranges
+        )
+        return prepared if mount.saving is None else detached(mount.saving).addCallback(lambda _: prepared)
 
     def _without_unproven_range(
-        self, headers: Mapping[str, str], image_request: ImageRequest, composed: Composed
+        self, headers: Mapping[str, str], image_request: ImageRequest, composed: ComposedVersion
     ) -> Mapping[str, str]:
         """Return the fields without a Range whose date proves nothing.
 
@@ -279,7 +281,7 @@ def _image_request(request: Request, reader: Reader) -> ImageRequest:
     if request.method != "GET" or "range" not in headers:
         return ImageRequest(reader)
     if _VALIDATORS.isdisjoint(headers):
-        return ImageRequest(reader, ReadMode.CONTINUING)
+        return ImageRequest(reader, ReadMode.RESUME)
     named = f"{headers.get('if-match', '')}, {headers.get('if-range', '')}"
     return ImageRequest(reader, ReadMode.NAMED, tuple(_ETAG.findall(named)), _date(headers))
 

@@ -1,40 +1,43 @@
-"""The archive of snapshots: sealed for whoever may read them, in a store that outlives the process.
+"""The archive: answers of assisted-service, sealed for whoever may read them, in a repository.
 
-A store that fails costs no request: what it did not take is among the answers that are kept in memory for a
-while, and who needs it after that asks anew.
+A repository that fails costs no request: what it did not take is kept in memory for a while, and asked for
+again after that.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from twisted.logger import Logger
 
+from image_service.concurrency.lru import LruCache
 from image_service.errors import SnapshotUnreadable, StoreFailed
 from image_service.images.fingerprint import fingerprint
-from image_service.snapshots.customization_codec import decode_customization, encode_customization
-from image_service.snapshots.infra_env_codec import decode_infra_env, encode_infra_env
-from image_service.snapshots.repository import Mount
-from image_service.snapshots.snapshot import Snapshot
+from image_service.snapshots.codec import (
+    decode_customization,
+    decode_infra_env,
+    encode_customization,
+    encode_infra_env,
+)
+from image_service.snapshots.model import Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from image_service.assisted.answers import InfraEnv
     from image_service.concurrency.threads import InThread
     from image_service.images.customization import Customization
-    from image_service.images.reference import Credentials, Reader, Ref
+    from image_service.images.reference import Credentials, Reader
     from image_service.snapshots.encryption import SnapshotCipher
-    from image_service.snapshots.repository import SnapshotStore, Stored
-    from image_service.snapshots.snapshot import SnapshotKey
+    from image_service.snapshots.model import SnapshotKey
+    from image_service.snapshots.repository import SnapshotRepository, StoredMount, StoredSnapshot
 
 T = TypeVar("T")
 
 RECENT_BYTES = 32 * 1024 * 1024
-"""Answers kept in clear, since whoever is the first to want one has a second use for it at once."""
+"""Answers kept in clear: the first client to ask for one needs it again at once."""
 OVERHEAD_BYTES = 1024
 """What one of them costs beside its bytes, about."""
 THREAD_BYTES = 128 * 1024
@@ -42,213 +45,219 @@ THREAD_BYTES = 128 * 1024
 
 
 class Archive:
-    """Keeps snapshots and mounts.
+    """Stores snapshots, mounts and infra-envs.
 
     Args:
-        store: where.
-        vault: seals them.
+        repository: where.
+        cipher: seals payloads.
         in_thread: runs what takes a while.
     """
 
     _log = Logger()
 
-    def __init__(self, store: SnapshotStore, vault: SnapshotCipher, in_thread: InThread) -> None:
-        self._store = store
-        self._vault = vault
+    def __init__(self, repository: SnapshotRepository, cipher: SnapshotCipher, in_thread: InThread) -> None:
+        self._repository = repository
+        self._cipher = cipher
         self._in_thread = in_thread
-        self._recent: OrderedDict[tuple[bytes, int], Customization] = OrderedDict()
-        self._recent_bytes = 0
+        self._recent: LruCache[tuple[bytes, int], Customization] = LruCache(RECENT_BYTES, _held_bytes)
         self._failing: set[str] = set()
 
-    async def latest(self, question: SnapshotKey) -> tuple[Snapshot, float] | None:
-        """Give the newest snapshot and when it was last validated, in seconds since the epoch."""
-        key = self.key_of(question)
-        stored = await self._reading(self._store.latest(key))
-        return None if stored is None else await self._restore(question, key, stored)
+    def key_of(self, key: SnapshotKey, credentials: Credentials | None) -> bytes:
+        """Return what stands for a key, and its credentials, in the repository."""
+        return self._cipher.key_of(key.infra_env_id, key.kind.value, credentials)
 
-    async def state(self, question: SnapshotKey) -> Stored | None:
-        """Give what is known of the newest snapshot, which may have ended, without opening it."""
-        return await self._reading(self._store.latest(self.key_of(question)))
+    def key_of_infra_env(self, infra_env_id: str, credentials: Credentials | None) -> bytes:
+        """Return what stands for an infra-env, and for who asks it, in the repository."""
+        return self._cipher.key_of(infra_env_id, "infra-env", credentials)
 
-    async def holds(self, snapshot: Snapshot) -> bool:
-        """Tell whether the store has a snapshot: neither has it ended, nor are there too many newer ones."""
-        return await self._reading(self._store.load(snapshot.key, snapshot.generation)) is not None
+    def reader_key_of(self, reader: Reader) -> bytes:
+        """Return what stands for a reader in the repository."""
+        ref = reader.ref
+        if not ref.needs_customization:
+            text = f"{ref.artifact.value} {ref.version} {ref.architecture}"
+        else:
+            kind = ref.kind.value if ref.kind else None
+            text = f"{ref.infra_env_id} {ref.version} {ref.architecture} {kind}"
+        return self._cipher.reader_key_of(reader.address, reader.credentials, text)
 
-    async def find(self, question: SnapshotKey, generation: int) -> Snapshot | None:
-        """Give a snapshot that is not the newest any more."""
-        key = self.key_of(question)
-        customization = await self._load(question, key, generation)
-        if customization is None:
+    # Snapshots.
+
+    async def find_newest(self, stored_key: bytes) -> StoredSnapshot | None:
+        """Return the state of a key's newest snapshot, which may have ended."""
+        return await self._read(self._repository.find_newest(stored_key))
+
+    async def load_newest(
+        self, key: SnapshotKey, stored_key: bytes, credentials: Credentials | None
+    ) -> tuple[Snapshot, float] | None:
+        """Return the newest snapshot and when it was last validated, seconds since the epoch."""
+        stored = await self.find_newest(stored_key)
+        if stored is None or stored.is_ended:
             return None
-        return Snapshot(question, key, generation, 0.0)
+        snapshot = Snapshot(key, stored_key, stored.generation, stored.taken_at)
+        is_readable = await self.load(snapshot, credentials) is not None
+        return (snapshot, stored.validated_at) if is_readable else None
 
-    async def load(self, snapshot: Snapshot) -> Customization | None:
-        """Give what a snapshot holds; None: it is not kept any more."""
-        return await self._load(snapshot.question, snapshot.key, snapshot.generation)
+    async def find_generation(
+        self, key: SnapshotKey, stored_key: bytes, credentials: Credentials | None, generation: int
+    ) -> Snapshot | None:
+        """Return a snapshot that is not the newest any more."""
+        snapshot = Snapshot(key, stored_key, generation, 0.0)
+        return None if await self.load(snapshot, credentials) is None else snapshot
+
+    async def is_stored(self, snapshot: Snapshot) -> bool:
+        """Return True unless the snapshot has ended, or too many newer ones have been stored."""
+        return await self._read(self._repository.load(snapshot.stored_key, snapshot.generation)) is not None
+
+    async def load(self, snapshot: Snapshot, credentials: Credentials | None) -> Customization | None:
+        """Return the answer that a snapshot pins; None: it is not stored any more."""
+        key, generation = snapshot.stored_key, snapshot.generation
+        recent = self._recent.get((key, generation))
+        if recent is not None:
+            return recent
+        sealed = await self._read(self._repository.load(key, generation))
+        if sealed is None:
+            return None
+
+        def unseal() -> Customization:
+            return decode_customization(self._cipher.unseal(key, generation, credentials, sealed))
+
+        try:
+            customization = await self._run(len(sealed), unseal)
+        except SnapshotUnreadable as error:
+            self._log.warn("cannot read a stored snapshot: {detail}", detail=error.detail)
+            return None
+        self._recent[key, generation] = customization
+        return customization
 
     async def add(
-        self, question: SnapshotKey, customization: Customization, *, after: int, at: float
+        self,
+        key: SnapshotKey,
+        credentials: Credentials | None,
+        customization: Customization,
+        *,
+        after: int,
+        at: float,
     ) -> Snapshot:
-        """Keep a new generation, unless another process was faster to keep the same.
+        """Store a new generation, unless another process was faster to store the same answer.
 
         Args:
-            question: what was asked.
-            customization: what was answered.
+            key: what was asked.
+            credentials: by whom.
+            customization: the answer.
             after: the newest generation that is known.
             at: when it was answered, seconds since the epoch.
 
         Returns:
-            what is served from now on: this answer, or that which the other process keeps.
+            the snapshot to be served from now on: of this answer, or the other process's.
         """
-        key = self.key_of(question)
-        snapshot = Snapshot(question, key, max(0, after) + 1, at)
-        kept = await self._put(snapshot, customization)
-        if kept is False:
-            stored = await self._reading(self._store.latest(key))
+        stored_key = self.key_of(key, credentials)
+        snapshot = Snapshot(key, stored_key, max(0, after) + 1, at)
+        is_stored = await self._put(snapshot, customization, credentials)
+        if is_stored is False:
+            found = await self.load_newest(key, stored_key, credentials)
+            if found is not None and await self.is_same(found[0], customization, credentials):
+                return found[0]
+            stored = await self.find_newest(stored_key)
             if stored is not None:
-                restored = await self._restore(question, key, stored)
-                if restored is not None and await self.holds_same(restored[0], customization):
-                    return restored[0]
                 after = max(stored.generation, snapshot.generation)
-                return await self.add(question, customization, after=after, at=at)
-        if not kept:
-            # No other has this number, not even one that the store may have by the one above.
+                return await self.add(key, credentials, customization, after=after, at=at)
+        if not is_stored:
+            # No other has this number, not even one that the repository may have by the one above.
             snapshot.generation = -1 - secrets.randbits(62)
             snapshot.fingerprint = await self._fingerprint(customization)  # while the answer is here
-        self._keep_recent((key, snapshot.generation), customization)
+        self._recent[stored_key, snapshot.generation] = customization
         return snapshot
 
-    async def validated(self, snapshot: Snapshot, at: float) -> None:
-        """Note that assisted-service said the same again, so that a restart need not ask."""
-        await self._writing(self._store.validated(snapshot.key, snapshot.generation, at))
+    async def is_same(
+        self, snapshot: Snapshot, customization: Customization, credentials: Credentials | None
+    ) -> bool:
+        """Return True if an answer equals a snapshot's but for its tokens; False if that is lost.
 
-    async def end(self, snapshot: Snapshot, at: float) -> None:
-        """Drop all generations: whoever asked may not see them any more."""
-        self.forget(snapshot)
-        await self._writing(self._store.end(snapshot.key, at))
-
-    def forget(self, snapshot: Snapshot) -> None:
-        """Let go of all generations that are in memory: another process has dropped them."""
-        for recent in [recent for recent in self._recent if recent[0] == snapshot.key]:
-            self._forget(recent)
-
-    async def holds_same(self, snapshot: Snapshot, customization: Customization) -> bool:
-        """Tell whether an answer is the same as a snapshot but for its tokens; it is not if that is not kept.
-
-        The fingerprint of a snapshot is made here and not before: most are never compared with anything.
+        A snapshot's fingerprint is made here and not before: most are never compared with anything.
         """
         if snapshot.fingerprint is None:
-            kept = await self.load(snapshot)
-            snapshot.fingerprint = None if kept is None else await self._fingerprint(kept)
+            stored = await self.load(snapshot, credentials)
+            snapshot.fingerprint = None if stored is None else await self._fingerprint(stored)
         return snapshot.fingerprint == await self._fingerprint(customization)
 
-    async def save_mounts(self, mounts: Iterable[tuple[Reader, Snapshot, str, float, float]]) -> None:
-        """Keep what is being read.
+    async def record_validation(self, snapshot: Snapshot, at: float) -> None:
+        """Record that assisted-service said the same again, so that a restart need not ask."""
+        await self._write(self._repository.record_validation(snapshot.stored_key, snapshot.generation, at))
 
-        Args:
-            mounts: who reads, which snapshot, the base's SHA-256, when it last did, and since when whatever
-                else it has read stays.
-        """
-        rows = [
-            Mount(self.reader_of(reader), snapshot.key, snapshot.generation, base_sha256, read_at, since)
-            for reader, snapshot, base_sha256, read_at, since in mounts
-        ]
-        if rows:
-            await self._writing(self._store.save_mounts(rows))
+    async def end(self, snapshot: Snapshot, at: float) -> None:
+        """Remove all generations of a key: whoever asked may not see them any more."""
+        self.forget(snapshot)
+        await self._write(self._repository.end(snapshot.stored_key, at))
 
-    async def recall(self, reader: Reader) -> Mount | None:
-        """Give what a client was reading."""
-        return await self._reading(self._store.mount(self.reader_of(reader)))
+    def forget(self, snapshot: Snapshot) -> None:
+        """Drop all generations of a key from memory: another process has removed them."""
+        for recent in [recent for recent in self._recent if recent[0] == snapshot.stored_key]:
+            self._recent.pop(recent)
 
-    async def infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv | None:
-        """Give what an infra-env has said last of which image it is for, without its kernel arguments."""
+    async def remove_unused(self, unused_since: float) -> None:
+        """Remove what nobody has used since then, seconds since the epoch."""
+        removed = await self._write(self._repository.remove_unused(unused_since))
+        if removed:
+            self._log.info("removed {count} unused snapshots", count=removed)
+
+    # Mounts.
+
+    async def save_mounts(self, mounts: Sequence[StoredMount]) -> None:
+        """Store which version each reader reads."""
+        if mounts:
+            await self._write(self._repository.save_mounts(mounts))
+
+    async def find_mount(self, reader_key: bytes) -> StoredMount | None:
+        """Return what a reader was reading."""
+        return await self._read(self._repository.find_mount(reader_key))
+
+    # Infra-envs.
+
+    async def load_infra_env(
+        self, infra_env_id: str, credentials: Credentials | None
+    ) -> tuple[InfraEnv, float] | None:
+        """Return what an infra-env last said about its image, without kernel arguments, and when."""
         key = self.key_of_infra_env(infra_env_id, credentials)
-        stored = await self._reading(self._store.latest(key))
+        stored = await self.find_newest(key)
         if stored is None:
             return None
-        sealed = await self._reading(self._store.load(key, stored.generation))
+        sealed = await self._read(self._repository.load(key, stored.generation))
         if sealed is None:
             return None
         try:
-            payload = self._vault.unseal(key, stored.generation, credentials, sealed)
-            return decode_infra_env(payload, stored.validated_at)
+            payload = self._cipher.unseal(key, stored.generation, credentials, sealed)
+            return decode_infra_env(payload), stored.validated_at
         except SnapshotUnreadable as error:
-            self._log.warn("what an infra-env said cannot be read: {detail}", detail=error.detail)
+            self._log.warn("cannot read a stored infra-env: {detail}", detail=error.detail)
             return None
 
-    async def keep_infra_env(
-        self, infra_env_id: str, credentials: Credentials | None, said: InfraEnv, at: float
+    async def save_infra_env(
+        self, infra_env_id: str, credentials: Credentials | None, infra_env: InfraEnv, at: float
     ) -> None:
-        """Keep what an infra-env says; a generation is what it said for a while."""
-        key, payload = self.key_of_infra_env(infra_env_id, credentials), encode_infra_env(said)
-        stored = await self._reading(self._store.latest(key))
-        kept = await self.infra_env(infra_env_id, credentials)
-        if stored and kept and encode_infra_env(kept) == payload:
-            await self._writing(self._store.validated(key, stored.generation, at))
+        """Store what an infra-env says about its image; a change is a new generation."""
+        key, payload = self.key_of_infra_env(infra_env_id, credentials), encode_infra_env(infra_env)
+        newest = await self.find_newest(key)
+        stored = await self.load_infra_env(infra_env_id, credentials)
+        if newest and stored and encode_infra_env(stored[0]) == payload:
+            await self._write(self._repository.record_validation(key, newest.generation, at))
             return
-        generation = 1 + (stored.generation if stored else 0)
-        sealed = self._vault.seal(key, generation, credentials, payload)
-        await self._writing(self._store.add(key, generation, sealed, at))
+        generation = 1 + (newest.generation if newest else 0)
+        sealed = self._cipher.seal(key, generation, credentials, payload)
+        await self._write(self._repository.add(key, generation, sealed, at))
 
-    async def sweep(self, unused_since: float) -> None:
-        """Drop what nobody has used since then, in seconds since the epoch."""
-        swept = await self._writing(self._store.sweep(unused_since))
-        if swept:
-            self._log.info("{count} snapshots that nobody used were dropped", count=swept)
+    async def _put(
+        self, snapshot: Snapshot, customization: Customization, credentials: Credentials | None
+    ) -> bool | None:
+        """Return True if it is stored, False if there is a newer one, None if the repository failed."""
+        key, generation = snapshot.stored_key, snapshot.generation
 
-    def key_of(self, question: SnapshotKey) -> bytes:
-        """Give what stands for a question in the store."""
-        return self._vault.key_of(question.infra_env_id, question.kind.value, question.credentials)
+        def seal() -> bytes:
+            return self._cipher.seal(key, generation, credentials, encode_customization(customization))
 
-    def key_of_infra_env(self, infra_env_id: str, credentials: Credentials | None) -> bytes:
-        """Give what stands for an infra-env, and for who asks it, in the store."""
-        return self._vault.key_of(infra_env_id, "infra-env", credentials)
-
-    def reader_of(self, reader: Reader) -> bytes:
-        """Give what stands for a reader in the store."""
-        return self._vault.reader_of(reader.address, reader.credentials, _text(reader.ref))
-
-    async def _restore(
-        self, question: SnapshotKey, key: bytes, stored: Stored
-    ) -> tuple[Snapshot, float] | None:
-        customization = None if stored.ended else await self._load(question, key, stored.generation)
-        if customization is None:
-            return None
-        return Snapshot(question, key, stored.generation, stored.taken_at), stored.validated_at
-
-    async def _put(self, snapshot: Snapshot, customization: Customization) -> bool | None:
-        """Whether it is kept; None: the store failed."""
-        key, generation, credentials = snapshot.key, snapshot.generation, snapshot.question.credentials
-
-        def sealed() -> bytes:
-            return self._vault.seal(key, generation, credentials, encode_customization(customization))
-
-        payload = await self._run(_size(customization), sealed)
-        return await self._writing(self._store.add(key, generation, payload, snapshot.taken_at))
-
-    async def _load(self, question: SnapshotKey, key: bytes, generation: int) -> Customization | None:
-        recent = self._recent.get((key, generation))
-        if recent is not None:
-            self._recent.move_to_end((key, generation))
-            return recent
-        sealed = await self._reading(self._store.load(key, generation))
-        if sealed is None:
-            return None
-        credentials = question.credentials
-
-        def opened() -> Customization:
-            return decode_customization(self._vault.unseal(key, generation, credentials, sealed))
-
-        try:
-            customization = await self._run(len(sealed), opened)
-        except SnapshotUnreadable as error:
-            self._log.warn("a snapshot cannot be read: {detail}", detail=error.detail)
-            return None
-        self._keep_recent((key, generation), customization)
-        return customization
+        payload = await self._run(_size(customization), seal)
+        return await self._write(self._repository.add(key, generation, payload, snapshot.taken_at))
 
     async def _fingerprint(self, customization: Customization) -> bytes:
-        """In a thread where that takes a while."""
         work = partial(fingerprint, customization)
         if customization.ramdisk is not None:  # of a few bytes, it may unpack to many
             return await self._in_thread(work)
@@ -257,40 +266,27 @@ class Archive:
     async def _run(self, size: int, work: Callable[[], T]) -> T:
         return await self._in_thread(work) if size > THREAD_BYTES else work()
 
-    async def _reading(self, attempt: Awaitable[T | None]) -> T | None:
+    async def _read(self, attempt: Awaitable[T | None]) -> T | None:
         return await self._try("read", attempt)
 
-    async def _writing(self, attempt: Awaitable[T]) -> T | None:
-        return await self._try("written", attempt)
+    async def _write(self, attempt: Awaitable[T]) -> T | None:
+        return await self._try("write", attempt)
 
-    async def _try(self, what: str, attempt: Awaitable[T]) -> T | None:
-        """Do without the store where it fails, and say so once."""
+    async def _try(self, operation: str, attempt: Awaitable[T]) -> T | None:
+        """On a repository error, return None and log one error until an attempt succeeds."""
         try:
             result = await attempt
         except StoreFailed as error:
-            if what not in self._failing:
+            if operation not in self._failing:
                 self._log.error(
-                    "stored snapshots cannot be {what}, memory has to do: {reason}",
-                    what=what,
+                    "cannot {operation} stored snapshots, continuing in memory: {reason}",
+                    operation=operation,
                     reason=error.detail,
                 )
-            self._failing.add(what)
+            self._failing.add(operation)
             return None
-        self._failing.discard(what)
+        self._failing.discard(operation)
         return result
-
-    def _keep_recent(self, which: tuple[bytes, int], customization: Customization) -> None:
-        """Keep it, even one that is larger than all that is kept otherwise: it is about to be used."""
-        self._forget(which)
-        self._recent[which] = customization
-        self._recent_bytes += _size(customization) + OVERHEAD_BYTES
-        while self._recent_bytes > RECENT_BYTES and len(self._recent) > 1:
-            self._forget(next(iter(self._recent)))
-
-    def _forget(self, which: tuple[bytes, int]) -> None:
-        forgotten = self._recent.pop(which, None)
-        if forgotten is not None:
-            self._recent_bytes -= _size(forgotten) + OVERHEAD_BYTES
 
 
 def _size(customization: Customization) -> int:
@@ -298,9 +294,5 @@ def _size(customization: Customization) -> int:
     return len(customization.ignition) + len(customization.ramdisk or b"") + arguments
 
 
-def _text(ref: Ref) -> str:
-    """A reference, alike in every process."""
-    if not ref.needs_customization:
-        return f"{ref.artifact.value} {ref.version} {ref.architecture}"
-    kind = ref.kind.value if ref.kind else None
-    return f"{ref.infra_env_id} {ref.version} {ref.architecture} {kind}"
+def _held_bytes(customization: Customization) -> int:
+    return _size(customization) + OVERHEAD_BYTES

@@ -1,326 +1,266 @@
-"""Boot images for requests: of the newest snapshot, or of the one that the reader is in the midst of.
+"""Boot images for requests: of the newest version, or of the one that the reader is in the middle of.
 
     no validator, one range      a mount: the version that this reader is reading, if it is reading any
     If-Match, If-Range           the version that they name, if it is retained
     everything else              the newest version
 
-Several processes may serve one reader by turns. What it begins to read is in the store before
-it gets any of it, and the version of its key tells the other processes to look there.
-
-A version is one snapshot laid over one base. A mount whose version is lost, or has ended, is refused for as
-long as it is in progress: it must not get the bytes of another in the midst of one.
+Several processes may serve one reader in turn (see `mounts`). A mount whose version is lost, or has ended, is
+refused for as long as it is in progress: it must not get bytes of another version.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from math import inf
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 from weakref import ref
 
 from twisted.internet.defer import Deferred
 
-from image_service.concurrency.coordination import LocalCoordination
+from image_service.concurrency.lru import LruCache
 from image_service.concurrency.single_flight import detached
 from image_service.errors import UpstreamTimeout
-from image_service.images.reference import ImageRef, Reader, Ref
+from image_service.images.reference import Reader, Ref, digest_of
 from image_service.snapshots.cached_lookup import CachedLookup
-from image_service.snapshots.composed_images import ComposedImages, Lost
-from image_service.snapshots.mounts import Mount, Mounts
-from image_service.snapshots.stored_mounts import KeptMounts, is_of
-from image_service.snapshots.version_finder import Pinned, VersionFinder
-from image_service.snapshots.versions import Composed, ImageRequest, ReadMode, Version
+from image_service.snapshots.image_cache import BootImageCache, VersionLost
+from image_service.snapshots.mounts import Mount, Mounts, is_of
+from image_service.snapshots.version_finder import VersionFinder
+from image_service.snapshots.versions import ComposedVersion, ImageRequest, ReadMode, Version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twisted.internet.interfaces import IReactorTime
 
-    from image_service.concurrency.coordination import Coordination
     from image_service.images.base import BaseImage
-    from image_service.images.customization import Customization
     from image_service.images.reference import Credentials
-    from image_service.snapshots.composer import Composer
+    from image_service.snapshots.image_builder import ImageBuilder
+    from image_service.snapshots.repository import StoredMount
     from image_service.snapshots.resolver import Resolver
-    from image_service.snapshots.snapshot import Snapshot
-    from image_service.snapshots.stored_mounts import Memory, Recalled
+    from image_service.snapshots.snapshots import Snapshots
 
-PATIENCE_SECONDS = 2.5
-"""How long a request waits for its image: firmware gives up after 5 s, and is to be told before 3."""
+TIMEOUT_SECONDS = 2.5
+"""How long a request waits for its image: firmware gives up after 5 s, and must be answered before 3."""
 MAX_RETAINED = 4096
 """Versions that can be found by their entity tags."""
-MAX_HOLD_SECONDS = 1.0
+MAX_LOOKUP_SECONDS = 1.0
 """How long a connection reads on without being counted among the latest readers of an image."""
 
-_Tag: TypeAlias = "tuple[Ref, Credentials | None, str]"
-
-
-class Snapshots(Pinned, Protocol):
-    """Where customizations are pinned."""
-
-    def goes_on_until(self, snapshot: Snapshot) -> float:
-        """How long ``keep`` has nothing to wait for, unless its tenure ends or its stamp is renewed."""
-
-    async def keep(self, snapshot: Snapshot) -> None:
-        """See that a mount may go on with it."""
-
-    async def customization(self, snapshot: Snapshot) -> Customization | None:
-        """What it holds; None: it is not kept any more."""
+_Tag: TypeAlias = "tuple[Ref, bytes | None, str]"
+"""A reference, the digest of the credentials, and an entity tag."""
 
 
 class BootImages:
     """Finds and makes images.
 
     Args:
-        composer: makes them.
+        builder: makes them.
         resolver: completes references.
-        snapshots: what they are made of.
-        memory: knows what was being read before this process began.
-        clock: tells the time.
-        window_seconds: how long after its last read a mount is in progress.
-        held_bytes: what all composed images may hold in memory.
-        count: is told what happened, by a word, for metrics.
-        coordination: with the processes that may serve the same readers.
+        snapshots: what is laid over base images.
+        mounts: who reads what.
+        clock: seconds since the epoch.
+        cache_bytes: what all composed images may hold in memory.
+        count: records an event, by name, for metrics.
     """
 
-    def __init__(  # noqa: PLR0913 - each a part that tests put another in the place of
+    def __init__(  # noqa: PLR0913 - each a part that tests replace
         self,
-        composer: Composer,
+        builder: ImageBuilder,
         resolver: Resolver,
         snapshots: Snapshots,
-        memory: Memory,
+        mounts: Mounts,
         clock: IReactorTime,
         *,
-        window_seconds: float,
-        held_bytes: int,
+        cache_bytes: int,
         count: Callable[[str], None] = lambda _: None,
-        coordination: Coordination | None = None,
     ) -> None:
-        self._finder = VersionFinder(composer, resolver, snapshots)
+        self._finder = VersionFinder(builder, resolver, snapshots)
         self._snapshots = snapshots
+        self.mounts = mounts
         self._clock = clock
-        self._window_seconds = window_seconds
-        self._coordination = coordination or LocalCoordination()
-        self.mounts: Mounts[Version] = Mounts(clock, window_seconds, memory.reader_of, self._coordination)
-        self._kept = KeptMounts(memory, self.mounts, clock, window_seconds, self._coordination)
-        self.save_seconds = self._kept.save_seconds
-        self._composed = ComposedImages(composer, snapshots, held_bytes, count)
-        self._retained: OrderedDict[_Tag, Version] = OrderedDict()
+        self._cache = BootImageCache(builder, snapshots, cache_bytes, count)
+        self._retained: LruCache[_Tag, Version] = LruCache(MAX_RETAINED)
         self._superseded: list[tuple[float, BaseImage]] = []
 
     @property
     def held_bytes(self) -> int:
         """What all composed images hold in memory."""
-        return self._composed.held_bytes
+        return self._cache.held_bytes
 
-    def at_once(self, want: ImageRequest) -> Composed | None:
-        """Give what is wanted where nothing need be asked, composed or waited for.
+    @property
+    def in_grace(self) -> int:
+        """The number of snapshots that are served although they could not be validated."""
+        return self._snapshots.in_grace
 
-        Args:
-            want: what.
-
-        Returns:
-            the image; None: ``get`` it.
-        """
-        version = self._being_read(want)
+    def get_cached(self, request: ImageRequest) -> ComposedVersion | None:
+        """Return the image if it is composed and still valid; None if the caller must await `get`."""
+        version = self._find_known(request)
         if version is None:
-            version = None if self._may_be_remembered(want) else self._finder.newest_at_once(want.reader)
-        elif self._goes_on_until(version) <= self._clock.seconds():
+            version = None if self._may_be_stored(request) else self._finder.get_cached(request.reader)
+        elif self._valid_until(version) <= self._clock.seconds():
             return None
-        return None if version is None else self._composed.known(version)
+        return None if version is None else self._cache.get_cached(version)
 
-    def get(self, want: ImageRequest) -> Deferred[Composed]:
-        """Find or make what is wanted.
-
-        Args:
-            want: what.
+    def get(self, request: ImageRequest) -> Deferred[ComposedVersion]:
+        """Find or make the image.
 
         Returns:
-            fires with the image; with UpstreamTimeout where it is not there after ``PATIENCE_SECONDS``. It
-            is still being made then: asking again finds it.
+            fires with the image; with UpstreamTimeout after ``TIMEOUT_SECONDS``: work on it goes on, and
+            asking again finds it.
         """
-        found = Deferred.fromCoroutine(self._find(want))
-        return detached(found).addTimeout(PATIENCE_SECONDS, self._clock, _too_slow)
+        found = Deferred.fromCoroutine(self._get(request))
+        return detached(found).addTimeout(TIMEOUT_SECONDS, self._clock, _raise_timeout)
 
-    def reads(self, want: ImageRequest, composed: Composed) -> Mount[Version]:
-        """Note that an answer with content begins.
-
-        Args:
-            want: what was wanted.
-            composed: what is served.
+    def record_mount(self, request: ImageRequest, composed: ComposedVersion) -> Mount:
+        """Record that a response with content starts.
 
         Returns:
-            the reader's mount, to be given to ``mounts.end`` when the answer is over. Nothing is to be sent
-            before its ``noting`` is over.
+            the reader's mount, for ``mounts.end_response``. Nothing may be sent before its ``saving`` fires.
         """
-        reader, version = want.reader, composed.version
-        mount = self.mounts.begin(reader, version)
-        mount.answers += 1
-        self.shows(want, composed)
-        self._kept.note(reader, mount)
-        return mount
+        self.retain(request, composed)
+        return self.mounts.start_response(request.reader, composed.version)
 
-    def hold(self, reader: Reader, mount: Mount[Version], now: float) -> CachedLookup | None:
-        """Note that a reader reads on, if nothing need be waited for.
+    def retain(self, request: ImageRequest, composed: ComposedVersion) -> None:
+        """Have a version found by its entity tag, which a client is about to learn."""
+        reader = request.reader
+        tag = (reader.ref, digest_of(reader.credentials), composed.representation.image.etag)
+        self._retained[tag] = composed.version
+
+    def look_up(self, reader: Reader, mount: Mount, now: float) -> CachedLookup | None:
+        """Record that a reader reads on, and look up what, if nothing has to be waited for.
 
         Args:
             reader: who, without a validator.
-            mount: from ``reads``, for the same reader.
+            mount: from ``record_mount``, for the same reader.
             now: the clock's seconds.
 
         Returns:
-            what is read, as ``at_once`` says too, and how long nothing need be asked. None: the mount is
-            over, or there is something to wait for.
+            what ``get_cached`` returns too, and how long that is valid. None: the mount is over, or the
+            caller must await `get`.
         """
         version = mount.version
-        is_unchanged = self._coordination.watch(*_keys(mount))  # first: it sees what changes from here on
-        good_until = self._goes_on_until(version)
-        composed = self._composed.known(version)
-        if now >= good_until or composed is None or not self.mounts.go_on(reader, mount):
+        is_unchanged = self.mounts.watch(mount)  # first: it sees what changes from here on
+        valid_until = self._valid_until(version)
+        composed = self._cache.get_cached(version)
+        if now >= valid_until or composed is None:
             return None
-        if not self._kept.is_noted(mount):
+        saved_until = self.mounts.touch(reader, mount)
+        if saved_until is None:
             return None
-        longest = min(self._window_seconds, MAX_HOLD_SECONDS)
-        until = min(good_until, self._kept.noted_until(mount), now + longest)
+        longest = min(self.mounts.window_seconds, MAX_LOOKUP_SECONDS)
+        until = min(valid_until, saved_until, now + longest)
         return CachedLookup(mount, ref(composed), now, until, is_unchanged)
 
-    def shows(self, want: ImageRequest, composed: Composed) -> None:
-        """Note that a client gets to know an entity tag, which it may ask for parts by.
-
-        Args:
-            want: what was wanted.
-            composed: what it is told about.
-        """
-        tag = (want.reader.ref, want.reader.credentials, composed.representation.image.etag)
-        self._retained[tag] = composed.version
-        self._retained.move_to_end(tag)
-        while len(self._retained) > MAX_RETAINED:
-            self._retained.popitem(last=False)
-
     def supersede(self, base: BaseImage) -> None:
-        """Note that a base image is not found any more: it stays for those who are reading it.
-
-        Args:
-            base: the image.
-        """
-        self._composed.forget(base)
+        """Record that the catalog has replaced a base image: it stays for those who are reading it."""
+        self._cache.forget(base)
         self._superseded.append((self._clock.seconds(), base))
 
-    def forget_superseded(self) -> None:
-        """Let go of base images that were superseded, once nobody has read them for a mount's window."""
-        begun_before = self._clock.seconds() - self._window_seconds
+    def release_superseded(self) -> None:
+        """Drop superseded base images that nobody has read for a mount's window."""
+        started_before = self._clock.seconds() - self.mounts.window_seconds
         read = [version.base for version in self.mounts.versions()]
         for since, base in list(self._superseded):
-            if since < begun_before and not any(base is other for other in read):
+            if since < started_before and not any(base is other for other in read):
                 self._superseded.remove((since, base))
-                self._composed.forget(base)
+                self._cache.forget(base)
                 for tag in [tag for tag, version in self._retained.items() if version.base is base]:
-                    del self._retained[tag]
+                    self._retained.pop(tag)
 
-    async def save_mounts(self) -> None:
-        """Keep the mounts that have read since the last time, for a process that may follow this one."""
-        await self._kept.save()
-
-    async def _find(self, want: ImageRequest) -> Composed:
-        composed = await self._find_one(want)
-        if want.reading is not ReadMode.CONTINUING or await self._goes_on_with(want, composed.version):
+    async def _get(self, request: ImageRequest) -> ComposedVersion:
+        composed = await self._get_once(request)
+        if request.mode is not ReadMode.RESUME or await self._claim(request, composed.version):
             return composed
-        return await self._find(want)  # another range of the same mount was faster, and had another version
+        return await self._get(request)  # another range of the same mount was faster, with another version
 
-    async def _goes_on_with(self, want: ImageRequest, version: Version) -> bool:
-        """Whether a mount reads this version, as of now if it read none."""
-        begun = self._being_read(want)
-        return await self._kept.begins(want.reader, version) if begun is None else begun == version
+    async def _claim(self, request: ImageRequest, version: Version) -> bool:
+        """Return True if the reader reads this version; from now on, if it reads none."""
+        known = self._find_known(request)
+        return await self.mounts.claim(request.reader, version) if known is None else known == version
 
-    async def _find_one(self, want: ImageRequest) -> Composed:
-        version = self._being_read(want) or await self._recalled(want)
+    async def _get_once(self, request: ImageRequest) -> ComposedVersion:
+        version = self._find_known(request) or await self._find_stored(request)
         if version is None:
-            return await self._compose_newest(want.reader)
+            return await self._get_newest(request.reader)
         try:
-            return await self._go_on(version)
-        except Lost:
-            if want.reading is not ReadMode.NAMED:
+            return await self._continue(version, request.reader.credentials)
+        except VersionLost:
+            if request.mode is not ReadMode.NAMED:
                 raise
-            return await self._compose_newest(want.reader)  # whose validators tell that it is another
+            return await self._get_newest(request.reader)  # whose validators are others
 
-    async def _compose_newest(self, reader: Reader) -> Composed:
+    async def _get_newest(self, reader: Reader) -> ComposedVersion:
         try:
-            return await self._composed.get(await self._finder.newest(reader))
-        except Lost:  # by the store, which is known only now: it is asked for anew
-            return await self._composed.get(await self._finder.newest(reader))
+            return await self._cache.get(await self._finder.get(reader), reader.credentials)
+        except VersionLost:  # the archive has lost it, which is known only now: it is asked for again
+            return await self._cache.get(await self._finder.get(reader), reader.credentials)
 
-    def _goes_on_until(self, version: Version) -> float:
-        return inf if version.snapshot is None else self._snapshots.goes_on_until(version.snapshot)
-
-    async def _go_on(self, version: Version) -> Composed:
+    async def _continue(self, version: Version, credentials: Credentials | None) -> ComposedVersion:
         if version.snapshot is not None:
-            await self._snapshots.keep(version.snapshot)
-        return await self._composed.get(version)
+            await self._snapshots.revalidate(version.snapshot, credentials)
+        return await self._cache.get(version, credentials)
+
+    def _valid_until(self, version: Version) -> float:
+        return inf if version.snapshot is None else self._snapshots.valid_until(version.snapshot)
 
     # Which version.
 
-    def _being_read(self, want: ImageRequest) -> Version | None:
-        """The version that the reader has a part of, if the request is for more of it."""
-        if want.reading is ReadMode.NEWEST:
+    def _find_known(self, request: ImageRequest) -> Version | None:
+        """Return the version that the reader has a part of, if the request is for more of it."""
+        if request.mode is ReadMode.NEWEST:
             return None
-        reader = want.reader
-        version = self.mounts.find(reader) if isinstance(reader.ref, ImageRef) else self.mounts.last(reader)
-        return version if want.reading is ReadMode.CONTINUING else self._named(version, want)
+        reader = request.reader
+        version = (
+            self.mounts.find(reader) if reader.ref.needs_customization else self.mounts.find_local(reader)
+        )
+        return version if request.mode is ReadMode.RESUME else self._find_named(version, request)
 
-    def _named(self, being_read: Version | None, want: ImageRequest) -> Version | None:
-        """The version that a request names, as long as it may be seen."""
+    def _find_named(self, being_read: Version | None, request: ImageRequest) -> Version | None:
         version = being_read
-        if version is None or not self._is_named(version, want):
-            reader = want.reader
-            tags = ((reader.ref, reader.credentials, etag) for etag in want.etags)
-            version = next((self._retained[tag] for tag in tags if tag in self._retained), None)
-        is_ended = version is not None and version.snapshot is not None and version.snapshot.tenure.ended
+        if version is None or not self._is_named(version, request):
+            reader = request.reader
+            tags = ((reader.ref, digest_of(reader.credentials), etag) for etag in request.etags)
+            version = next((found for tag in tags if (found := self._retained.peek(tag))), None)
+        is_ended = version is not None and version.snapshot is not None and version.snapshot.is_ended
         return None if is_ended else version
 
-    def _is_named(self, version: Version, want: ImageRequest) -> bool:
-        composed = self._composed.known(version)
-        return composed is not None and composed.is_named(want)
+    def _is_named(self, version: Version, request: ImageRequest) -> bool:
+        composed = self._cache.get_cached(version)
+        return composed is not None and composed.is_named_by(request)
 
-    def _may_be_remembered(self, want: ImageRequest) -> bool:
-        """Whether another process, such as the one before this, may know what the reader goes on with."""
-        reader = want.reader
-        is_further = want.reading is not ReadMode.NEWEST
-        return is_further and isinstance(reader.ref, ImageRef) and self.mounts.find(reader) is None
+    def _may_be_stored(self, request: ImageRequest) -> bool:
+        """Return True if another process, or the one before this, may know what the reader reads."""
+        reader, is_further = request.reader, request.mode is not ReadMode.NEWEST
+        return is_further and reader.ref.needs_customization and self.mounts.find(reader) is None
 
-    async def _recalled(self, want: ImageRequest) -> Version | None:
-        """The version that the reader was in the midst of, by what another process has saved."""
-        if not self._may_be_remembered(want):
+    async def _find_stored(self, request: ImageRequest) -> Version | None:
+        """Return the version that the reader is in the middle of, by what is stored."""
+        if not self._may_be_stored(request):
             return None
-        reader = want.reader
-        recalled = await self._kept.recall(reader)
+        reader, is_named = request.reader, request.mode is ReadMode.NAMED
+        reader_version, stored = await self.mounts.find_stored(reader)
         try:
-            version = await self._restore(reader, recalled)
-            if version is None or (
-                want.reading is ReadMode.NAMED and not (await self._go_on(version)).is_named(want)
-            ):
+            version = await self._restore(reader, stored)
+            if version is None:
                 return None
-        except Lost:
-            if want.reading is ReadMode.NAMED:
+            if is_named and not (await self._continue(version, reader.credentials)).is_named_by(request):
+                return None
+        except VersionLost:
+            if is_named:
                 return None
             raise
         if self.mounts.find(reader) is None:
-            self._kept.learn(reader, version, recalled)
+            self.mounts.adopt(reader, version, reader_version, stored)
         return version
 
-    async def _restore(self, reader: Reader, recalled: Recalled) -> Version | None:
-        """The version that is remembered; what is known here does where none is, or none can be looked up."""
-        known, remembered = self.mounts.last(reader), recalled.mount
-        if remembered is None or (known is not None and is_of(remembered, known)):
+    async def _restore(self, reader: Reader, stored: StoredMount | None) -> Version | None:
+        """Return the stored version; the one that is known here if there is none, or none can be read."""
+        known = self.mounts.find_local(reader)
+        if stored is None or (known is not None and is_of(stored, known)):
             return known
-        return await self._finder.remembered(reader, remembered)
+        return await self._finder.find_stored(reader, stored)
 
 
-def _keys(mount: Mount[Version]) -> tuple[bytes, ...]:
-    snapshot = mount.version.snapshot
-    return (mount.key,) if snapshot is None else (mount.key, snapshot.key)
-
-
-def _too_slow(_: object, seconds: float) -> NoReturn:
+def _raise_timeout(_: object, seconds: float) -> NoReturn:
     raise UpstreamTimeout(
         f"the image could not be made within {seconds:g} s; it is still being made", retry_after_seconds=1
     )

@@ -6,48 +6,42 @@ import secrets
 from functools import partial
 from typing import TYPE_CHECKING
 
-import attrs
 from twisted.logger import Logger
 
 from image_service.assisted.customizations import Customizations
+from image_service.database.sqlite import SqliteDatabase
 from image_service.errors import StoreFailed
 from image_service.snapshots.archive import Archive
 from image_service.snapshots.boot_images import BootImages
-from image_service.snapshots.cache_entry import Lifetimes
 from image_service.snapshots.encryption import SECRET_BYTES, SnapshotCipher
 from image_service.snapshots.instance_secret import load_or_create_secret
+from image_service.snapshots.model import Lifetimes
+from image_service.snapshots.mounts import Mounts
 from image_service.snapshots.resolver import Resolver
-from image_service.snapshots.shared_infra_envs import SharedInfraEnvs
 from image_service.snapshots.snapshots import Snapshots
-from image_service.snapshots.sqlite import STORE_FILE, SqliteStore
+from image_service.snapshots.sql import DATABASE_FILE, SCHEMA_VERSION, TABLES, SqlRepository
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from twisted.internet.interfaces import IReactorTime
 
     from image_service.assisted.client import AssistedService
     from image_service.concurrency.coordination import Coordination
     from image_service.concurrency.lifecycle import Lifecycle
     from image_service.concurrency.threads import InThread
     from image_service.settings.upstream import SnapshotSettings
-    from image_service.snapshots.composer import Composer
+    from image_service.snapshots.image_builder import ImageBuilder
 
 _log = Logger()
 
 COMPOSER_THREADS = 2
-STORE_THREADS = 2
+REPOSITORY_THREADS = 2
 """So that reading does not wait for a large write."""
-SWEEP_SECONDS = 600
+CLEANUP_SECONDS = 600
 UNUSED_SECONDS = 6 * 3600
 """How long a snapshot is stored that is not used."""
-
-
-@attrs.frozen
-class SnapshotParts:
-    """Boot images, and the snapshots that they are made of."""
-
-    images: BootImages
-    snapshots: Snapshots
 
 
 async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
@@ -57,57 +51,72 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
     assisted: AssistedService,
     coordination: Coordination,
     *,
-    make_composer: Callable[[InThread], Composer],
+    make_builder: Callable[[InThread], ImageBuilder],
     is_leader: bool,
     count: Callable[[str], None],
-) -> SnapshotParts:
-    """Open the store and make what finds and composes boot images.
+) -> BootImages:
+    """Open the repository and make what finds and composes boot images.
 
     Args:
-        lifecycle: saves and stops it.
+        lifecycle: saves mounts, removes what is unused, and closes the repository.
         settings: of snapshots and mounts.
-        data_dir: where the store and its secret are.
+        data_dir: where the repository and its secret are.
         assisted: answers for infra-envs.
-        coordination: with the processes on the same store.
-        make_composer: makes the composer, which runs long compositions in the given thread pool.
-        is_leader: True in the one process that sweeps the store.
-        count: records an event, for metrics.
+        coordination: with the processes that share the repository.
+        make_builder: makes the image builder, which runs long compositions in the given thread pool.
+        is_leader: True in the one process that removes unused snapshots.
+        count: records an event, by name, for metrics.
     """
-    reactor = lifecycle.reactor
-    in_thread = lifecycle.in_thread_pool(COMPOSER_THREADS, "compose")
+    clock, in_thread = lifecycle.reactor, lifecycle.in_thread_pool(COMPOSER_THREADS, "compose")
     archive = await _open_archive(lifecycle, data_dir, in_thread)
-    customizations = Customizations(assisted)
-    lifetimes = Lifetimes(settings.ttl_seconds, settings.grace_seconds, settings.max_age_seconds)
-    snapshots = Snapshots(
-        customizations.get, archive, reactor, lifetimes=lifetimes, count=count, coordination=coordination
+    builder, customizations = make_builder(in_thread), Customizations(assisted)
+    images = connect_boot_images(
+        settings, customizations, builder, archive, clock, coordination=coordination, count=count
     )
-    infra_envs = SharedInfraEnvs(customizations, archive, reactor, settings.ttl_seconds, coordination)
-    images = BootImages(
-        make_composer(in_thread),
-        Resolver(infra_envs, reactor, settings.ttl_seconds, settings.grace_seconds),
-        snapshots,
-        archive,
-        reactor,
-        window_seconds=settings.mount_window_seconds,
-        held_bytes=settings.cache_bytes,
-        count=count,
-        coordination=coordination,
-    )
-    lifecycle.call_every(images.save_seconds, images.save_mounts)
-    lifecycle.call_every(images.save_seconds, images.forget_superseded)
+    lifecycle.call_every(images.mounts.save_seconds, images.mounts.save)
+    lifecycle.call_every(images.mounts.save_seconds, images.release_superseded)
     if is_leader:
-        lifecycle.call_every(SWEEP_SECONDS, lambda: archive.sweep(reactor.seconds() - UNUSED_SECONDS))
-    lifecycle.push_async_callback(images.save_mounts)
-    return SnapshotParts(images, snapshots)
+        lifecycle.call_every(CLEANUP_SECONDS, lambda: archive.remove_unused(clock.seconds() - UNUSED_SECONDS))
+    lifecycle.push_async_callback(images.mounts.save)
+    return images
+
+
+def connect_boot_images(  # noqa: PLR0913 - same
+    settings: SnapshotSettings,
+    customizations: Customizations,
+    builder: ImageBuilder,
+    archive: Archive,
+    clock: IReactorTime,
+    *,
+    coordination: Coordination,
+    count: Callable[[str], None] = lambda _: None,
+) -> BootImages:
+    """Return boot images over an open archive (see `build_boot_images`)."""
+    ttl, grace = settings.ttl_seconds, settings.grace_seconds
+    lifetimes = Lifetimes(ttl, grace, settings.max_age_seconds)
+    return BootImages(
+        builder,
+        Resolver(customizations, archive, clock, coordination, ttl_seconds=ttl, grace_seconds=grace),
+        Snapshots(customizations.get, archive, clock, coordination, lifetimes=lifetimes, count=count),
+        Mounts(archive, clock, settings.mount_window_seconds, coordination),
+        clock,
+        cache_bytes=settings.cache_bytes,
+        count=count,
+    )
+
+
+def open_repository(data_dir: Path, in_thread: InThread) -> SqlRepository:
+    """Return the repository in a data directory, which it opens when it is first used."""
+    return SqlRepository(SqliteDatabase(data_dir / DATABASE_FILE, TABLES, SCHEMA_VERSION), in_thread)
 
 
 async def _open_archive(lifecycle: Lifecycle, data_dir: Path, in_thread: InThread) -> Archive:
-    in_store_thread = lifecycle.in_thread_pool(STORE_THREADS, "store")
-    store = SqliteStore(data_dir / STORE_FILE, in_store_thread)
-    lifecycle.push_async_callback(store.close)
+    in_repository_thread = lifecycle.in_thread_pool(REPOSITORY_THREADS, "store")
+    repository = open_repository(data_dir, in_repository_thread)
+    lifecycle.push_async_callback(repository.close)
     try:
-        secret = await in_store_thread(partial(load_or_create_secret, data_dir))
+        secret = await in_repository_thread(partial(load_or_create_secret, data_dir))
     except StoreFailed as error:
         _log.error("snapshots are kept in memory only, until a restart: {reason}", reason=error.detail)
         secret = secrets.token_bytes(SECRET_BYTES)
-    return Archive(store, SnapshotCipher(secret), in_thread)
+    return Archive(repository, SnapshotCipher(secret), in_thread)

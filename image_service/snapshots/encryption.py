@@ -1,14 +1,13 @@
-"""Sealing: who has the store but not the credentials reads nothing, and learns not even whose it is.
+"""Encryption of snapshots: the repository alone reveals neither what it stores nor for whom.
 
-Whatever is derived comes from the instance's secret, and what is sealed also from the credentials that may
-read it: the store's file alone gives nothing away, and with the secret beside it nothing that was asked
-for with credentials.
+Keys and digests are derived from the instance's secret, the key of a payload also from the credentials that
+may read it: with the secret as well, what was asked for with credentials stays sealed.
 
     sealed payload    offset  bytes
     format                 0      1   1
     nonce                  1     12   random (NIST SP 800-38D section 8.2.2)
-    ciphertext            13          AES-256-GCM, its 16 bytes of tag behind it; key and generation are
-                                      authenticated with it, so a row is good for nothing in another's place
+    ciphertext            13          AES-256-GCM, then its tag of 16 bytes; key and generation are
+                                      authenticated with it: a row is of no use in another's place
 """
 
 from __future__ import annotations
@@ -44,70 +43,33 @@ _HEAD_BYTES = len(_FORMAT) + _NONCE_BYTES
 
 @attrs.frozen
 class SnapshotCipher:
-    """Derives digests and keys. Nothing here blocks, but sealing takes its time: about a ms per MiB.
+    """Derives digests and keys. Nothing here blocks; sealing takes about a ms per MiB.
 
     Args:
-        secret: of the instance, `SECRET_BYTES`; all processes that share a store share it.
+        secret: of the instance, `SECRET_BYTES`; shared by all processes that share a repository.
     """
 
     _secret: bytes = attrs.field(repr=False)
 
     def key_of(self, infra_env_id: str, question: str, credentials: Credentials | None) -> bytes:
-        """Tell a question from all others, without telling what it is.
-
-        Args:
-            infra_env_id: whose answer it is.
-            question: what is asked for.
-            credentials: who asks.
-
-        Returns:
-            32 bytes.
-        """
+        """Return the 32 bytes that stand for what is asked about an infra-env, and by whom."""
         return self._digest(b"question", infra_env_id.encode(), question.encode(), *_fields(credentials))
 
-    def reader_of(self, address: str, credentials: Credentials | None, ref: str) -> bytes:
-        """Tell a client that reads an image from all others.
-
-        Args:
-            address: of the client.
-            credentials: who asks.
-            ref: what it reads.
-
-        Returns:
-            32 bytes.
-        """
+    def reader_key_of(self, address: str, credentials: Credentials | None, ref: str) -> bytes:
+        """Return the 32 bytes that stand for a client reading an image."""
         return self._digest(b"reader", address.encode(), ref.encode(), *_fields(credentials))
 
     def seal(self, key: bytes, generation: int, credentials: Credentials | None, payload: bytes) -> bytes:
-        """Encrypt a payload.
-
-        Args:
-            key: of the snapshot.
-            generation: of the snapshot.
-            credentials: who may open it.
-            payload: anything.
-
-        Returns:
-            29 bytes more than the payload has.
-        """
+        """Encrypt a payload, which becomes 29 bytes longer."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
         ciphertext = self._cipher(credentials).encrypt(nonce, payload, _pack(key, b"%d" % generation))
         return b"".join((_FORMAT, nonce, ciphertext))
 
     def unseal(self, key: bytes, generation: int, credentials: Credentials | None, sealed: bytes) -> bytes:
-        """Decrypt what was sealed.
-
-        Args:
-            key: as it was sealed.
-            generation: as it was sealed.
-            credentials: as it was sealed.
-            sealed: what ``seal`` gave.
-
-        Returns:
-            the payload.
+        """Decrypt what ``seal`` returned for the same key, generation and credentials.
 
         Raises:
-            SnapshotUnreadable: any of this is something else, or the secret is.
+            SnapshotUnreadable: any of these, the secret or the sealed bytes differ.
         """
         if not sealed.startswith(_FORMAT):
             raise SnapshotUnreadable(

@@ -1,4 +1,4 @@
-"""The instance's secret, which what is stored is sealed with: made once, and shared by all its processes."""
+"""The instance's secret, from which the repository's keys are derived: shared by all its processes."""
 
 from __future__ import annotations
 
@@ -21,24 +21,22 @@ _log = Logger()
 
 
 def load_or_create_secret(data_dir: Path) -> bytes:
-    """Give the secret; the first process that asks makes it. Waits for the disk.
+    """Return the secret; the first process that asks creates it. Waits for the disk.
+
+    A file of another size is no secret: it is replaced, and what was sealed with it is lost.
 
     Args:
         data_dir: an existing directory; the file in it is for its owner alone.
 
-    Returns:
-        `SECRET_BYTES` bytes. A file that does not hold as many is no secret: it is made anew, and what was
-        sealed with it is lost.
-
     Raises:
-        StoreFailed: it can be neither read nor made.
+        StoreFailed: it can be neither read nor written.
     """
     path = data_dir / SECRET_FILE
     try:
         with directory_lock(data_dir) as directory:
             return _load(path) or _create(path, directory)
     except OSError as error:
-        raise StoreFailed(f"{path} can be neither read nor made: {error.strerror}") from error
+        raise StoreFailed(f"{path} can be neither read nor written: {error.strerror}") from error
 
 
 def _load(path: Path) -> bytes | None:
@@ -46,7 +44,12 @@ def _load(path: Path) -> bytes | None:
         secret = path.read_bytes()
         if len(secret) == SECRET_BYTES:
             return secret
-        _log.warn("{path} has {size} bytes: a new secret is made", path=str(path), size=len(secret))
+        _log.warn(
+            "{path} has {size} bytes instead of {expected}: creating a new secret; stored snapshots are lost",
+            path=str(path),
+            size=len(secret),
+            expected=SECRET_BYTES,
+        )
     return None
 
 
@@ -55,7 +58,7 @@ def _create(path: Path, directory: int) -> bytes:
     secret = secrets.token_bytes(SECRET_BYTES)
     temporary = path.with_name(f".{path.name}.part")
     temporary.unlink(missing_ok=True)  # a crash's
-    with open(temporary, "xb", opener=_for_owner) as file:
+    with open(temporary, "xb", opener=_open_private) as file:
         file.write(secret)
         file.flush()
         os.fsync(file.fileno())
@@ -64,5 +67,5 @@ def _create(path: Path, directory: int) -> bytes:
     return secret
 
 
-def _for_owner(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)

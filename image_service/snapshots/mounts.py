@@ -1,190 +1,283 @@
-"""Mounts: which version of an image each client is reading, so that it gets no other while it does."""
+"""Mounts: which version of an image each client is reading, so that it gets no other one meanwhile.
+
+A mount is stored before its reader gets any byte, because nobody knows how this process ends; that it goes on
+is stored now and then. Where other processes may serve the same reader, responses wait for the first write,
+and the version of the reader's key (see `Coordination`) has the others look it up.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Generic, TypeVar
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any
 
 import attrs
-from twisted.internet.defer import Deferred  # noqa: TC002 - attrs resolves annotations
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
 
-from image_service.concurrency.coordination import LocalCoordination
+from image_service.snapshots.repository import StoredMount
+from image_service.snapshots.versions import Version  # noqa: TC001 - attrs resolves annotations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.concurrency.coordination import Coordination
-    from image_service.images.reference import Reader
+    from image_service.images.reference import Reader, ReaderKey
+    from image_service.snapshots.archive import Archive
+
+_log = Logger()
 
 MAX_MOUNTS = 16384
-_Version = TypeVar("_Version")
+SAVE_SECONDS = 10.0
+"""How often mounts are stored whose window is long."""
+MIN_SAVE_SECONDS = 0.1
 
 
 @attrs.define(eq=False)
-class Mount(Generic[_Version]):
-    """A reader's place in a version of an image.
+class Mount:
+    """A reader in the middle of a version. Instants are seconds since the epoch.
 
     Args:
+        reader: stands for the reader in the repository.
         version: what it reads.
-        read_at: when it last did, the clock's seconds.
-        answers: those that are still being sent.
-        saved_at: of when it is known beyond this process, the clock's seconds; None: it is not.
-        began_at: when this process learned of it, the clock's seconds.
-        key: of the reader, alike in all processes.
-        stamp: the version of `key` then; another one now: another process has moved the reader on.
-        noting: while it is being noted where other processes look; answers that begin it wait for that.
-        is_over: the reader is known to be in the midst of something else, or of nothing.
+        read_at: when it last read.
+        started_at: when this process learned of the mount.
+        reader_version: of the reader's key then; another one now: another process has moved the reader on.
+        responses: that are being sent.
+        saved_at: the ``read_at`` that is stored; None: the mount is not.
+        saving: what responses wait for until other processes can see the mount; None: nothing.
+        is_over: the reader is known to read something else, or nothing.
     """
 
-    version: _Version
+    reader: bytes
+    version: Version
     read_at: float
-    began_at: float
-    key: bytes
-    stamp: int
-    answers: int = 0
+    started_at: float
+    reader_version: int
+    responses: int = 0
     saved_at: float | None = None
-    noting: Deferred[None] | None = None
+    saving: Deferred[Any] | None = None
     is_over: bool = False
 
 
-class Mounts(Generic[_Version]):
-    """The mounts in progress.
+class Mounts:
+    """The mounts in progress, here and in the archive.
 
     Args:
-        clock: tells the time.
+        archive: mounts beyond this process.
+        clock: seconds since the epoch.
         window_seconds: how long after its last read a mount is in progress.
-        digest: of a reader, alike in all processes.
         coordination: with the processes that may serve the same readers.
     """
 
     def __init__(
-        self,
-        clock: IReactorTime,
-        window_seconds: float,
-        digest: Callable[[Reader], bytes],
-        coordination: Coordination | None = None,
+        self, archive: Archive, clock: IReactorTime, window_seconds: float, coordination: Coordination
     ) -> None:
+        self._archive = archive
         self._clock = clock
-        self._window_seconds = window_seconds
-        self._digest = digest
-        self._coordination = coordination or LocalCoordination()
-        self._mounts: OrderedDict[Reader, Mount[_Version]] = OrderedDict()
+        self.window_seconds = window_seconds
+        self._coordination = coordination
+        self._mounts: OrderedDict[ReaderKey, Mount] = OrderedDict()
+        self.save_seconds = save_seconds(window_seconds)
 
-    def find(self, reader: Reader) -> _Version | None:
-        """Give the version that a reader is in the midst of, if it is known to be in any."""
-        mount = self._mounts.get(reader)
-        return None if mount is None or not self._goes_on(mount) else mount.version
+    # In this process.
 
-    def last(self, reader: Reader) -> _Version | None:
-        """Give the version that a reader was in the midst of, whatever other processes have done since."""
-        mount = self._mounts.get(reader)
+    def find(self, reader: Reader) -> Version | None:
+        """Return the version that a reader is reading; None: nothing, or another process knows."""
+        mount = self._mounts.get(reader.key)
+        return None if mount is None or not self._is_valid(mount) else mount.version
+
+    def find_local(self, reader: Reader) -> Version | None:
+        """Return the version that a reader was reading here, whatever other processes have served since."""
+        mount = self._mounts.get(reader.key)
         return mount.version if mount is not None and self._is_in_progress(mount) else None
 
-    def begin(self, reader: Reader, version: _Version) -> Mount[_Version]:
-        """Note that a reader reads; whoever knows of another version that it did is told to look again.
+    def versions(self) -> Iterator[Version]:
+        """Return the versions that are being read."""
+        return (mount.version for mount in self._mounts.values() if self._is_in_progress(mount))
 
-        Args:
-            reader: who.
-            version: what.
+    def start_response(self, reader: Reader, version: Version) -> Mount:
+        """Record that a response with content starts, and store its mount.
 
         Returns:
-            its mount, whose ``answers`` the caller counts.
+            the reader's mount, for `end_response`. Nothing may be sent before its ``saving`` has fired.
         """
-        mount, now = self._mounts.get(reader), self._clock.seconds()
-        if mount is None or not self._goes_on(mount) or not self._is_of(mount, version):
-            mount = self.learn(reader, version, self.renew(reader), now)
+        mount, now = self._mounts.get(reader.key), self._clock.seconds()
+        if mount is None or not self._is_valid(mount) or not _is_of(mount, version):
+            reader_key = self._archive.reader_key_of(reader)
+            mount = self._adopt(reader, reader_key, version, self._coordination.bump(reader_key), now)
             mount.saved_at = None
         mount.read_at = max(mount.read_at, now)
-        self._mounts.move_to_end(reader)
+        self._mounts.move_to_end(reader.key)
+        mount.responses += 1
+        if mount.saved_at is None:
+            self._start_saving(mount, self._save_start(reader, mount.reader, version, inf))
+        elif not self._is_saved_lately(mount):
+            self._start_saving(mount, self._save([mount]))
         return mount
 
-    def go_on(self, reader: Reader, mount: Mount[_Version]) -> bool:
-        """Note that a reader reads on.
-
-        Args:
-            reader: who.
-            mount: its own, from ``begin``.
-
-        Returns:
-            False: that is not, or not any more, what it is known to be in the midst of; nothing is noted.
-        """
-        if mount.is_over or not self._goes_on(mount):
-            return False
+    def end_response(self, mount: Mount) -> None:
+        """Record that a response of a mount is over."""
+        mount.responses -= 1
         mount.read_at = self._clock.seconds()
-        self._mounts.move_to_end(reader)
-        return True
 
-    def learn(self, reader: Reader, version: _Version, stamp: int, read_at: float) -> Mount[_Version]:
-        """Note what a reader reads, as it is known beyond this process.
-
-        Args:
-            reader: who.
-            version: what.
-            stamp: the reader's, as it was before that was looked up.
-            read_at: when it last did, the clock's seconds.
+    def touch(self, reader: Reader, mount: Mount) -> float | None:
+        """Record a further read of a mount, if nothing has to be waited for.
 
         Returns:
-            its mount.
+            until when the mount need not be stored again; None: it is over, or due to be stored.
         """
-        mount = self._mounts.get(reader)
-        if mount is None or not self._is_of(mount, version):
+        if mount.is_over or not self._is_valid(mount):
+            return None
+        mount.read_at = self._clock.seconds()
+        self._mounts.move_to_end(reader.key)
+        if mount.saving is not None or mount.saved_at is None or not self._is_saved_lately(mount):
+            return None
+        return mount.saved_at + self.save_seconds
+
+    def watch(self, mount: Mount) -> Callable[[], bool]:
+        """Return a cheap function: True while no other process changes the mount or its snapshot."""
+        snapshot = mount.version.snapshot
+        keys = (mount.reader,) if snapshot is None else (mount.reader, snapshot.stored_key)
+        return self._coordination.watch(*keys)
+
+    def _adopt(
+        self, reader: Reader, reader_key: bytes, version: Version, reader_version: int, read_at: float
+    ) -> Mount:
+        """Put a mount, as it is stored, in the place of the one that is known here."""
+        mount = self._mounts.get(reader.key)
+        if mount is None or not _is_of(mount, version):
             if mount is not None:
                 mount.is_over = True
-            now = self._clock.seconds()
-            mount = self._mounts[reader] = Mount(version, read_at, now, self._digest(reader), stamp)
-        mount.read_at, mount.stamp, mount.saved_at = max(mount.read_at, read_at), stamp, read_at
-        self._mounts.move_to_end(reader)
+            mount = Mount(reader_key, version, read_at, self._clock.seconds(), reader_version)
+            self._mounts[reader.key] = mount
+        mount.read_at, mount.saved_at = max(mount.read_at, read_at), read_at
+        mount.reader_version = reader_version
+        self._mounts.move_to_end(reader.key)
         while len(self._mounts) > MAX_MOUNTS:
             _, oldest = self._mounts.popitem(last=False)
             oldest.is_over = True
         return mount
 
-    def stamp(self, reader: Reader) -> int:
-        """Give a reader's stamp: what is looked up from now on is as good as that is."""
-        return self._coordination.version(self._digest(reader))
+    def _is_in_progress(self, mount: Mount) -> bool:
+        return mount.responses > 0 or self._clock.seconds() <= mount.read_at + self.window_seconds
 
-    def renew(self, reader: Reader) -> int:
-        """Give a reader another stamp, so that whoever knows what it reads looks again."""
-        return self._coordination.bump(self._digest(reader))
+    def _is_valid(self, mount: Mount) -> bool:
+        is_current = mount.reader_version == self._coordination.version(mount.reader)
+        return is_current and self._is_in_progress(mount)
 
-    def end(self, mount: Mount[_Version]) -> None:
-        """Note that one of a mount's answers is over.
+    def _is_saved_lately(self, mount: Mount) -> bool:
+        return mount.saved_at is not None and mount.read_at < mount.saved_at + self.save_seconds
 
-        Args:
-            mount: whose.
+    # In the archive.
+
+    async def find_stored(self, reader: Reader) -> tuple[int, StoredMount | None]:
+        """Return the version of a reader's key, and then its mount if that is in progress."""
+        reader_key = self._archive.reader_key_of(reader)
+        reader_version = self._coordination.version(reader_key)
+        stored = await self._archive.find_mount(reader_key)
+        if stored is not None and self._clock.seconds() > stored.read_at + self.window_seconds:
+            stored = None
+        return reader_version, stored
+
+    def adopt(
+        self, reader: Reader, version: Version, reader_version: int, stored: StoredMount | None
+    ) -> None:
+        """Take over the mount that `find_stored` returned."""
+        reader_key = self._archive.reader_key_of(reader)
+        self._adopt(reader, reader_key, version, reader_version, stored.read_at if stored else 0.0)
+
+    async def claim(self, reader: Reader, version: Version) -> bool:
+        """Start a version for a reader that reads none.
+
+        Returns:
+            False: another process has started another version for it.
         """
-        mount.answers -= 1
-        mount.read_at = self._clock.seconds()
+        since = self._clock.seconds() - self.window_seconds
+        reader_key = self._archive.reader_key_of(reader)
+        return await self._coordination.publish(partial(self._save_start, reader, reader_key, version, since))
 
-    def to_save(self) -> Iterator[tuple[Reader, Mount[_Version]]]:
-        """Give the mounts that have read since they were saved, and forget those that are over."""
+    async def save(self) -> None:
+        """Store the mounts that have read since the last time, and forget those that are over."""
+        await self._save(self.unsaved())
+
+    def unsaved(self) -> list[Mount]:
+        """Return the mounts that have read since they were stored, as stored; forget those that are over."""
         now = self._clock.seconds()
-        for reader, mount in list(self._mounts.items()):
+        found = []
+        for key, mount in list(self._mounts.items()):
             if not self._is_in_progress(mount):
-                del self._mounts[reader]
+                del self._mounts[key]
                 mount.is_over = True
                 continue
-            if mount.answers > 0:
+            if mount.responses > 0:
                 mount.read_at = now
             if mount.saved_at is None or mount.saved_at < mount.read_at:
                 mount.saved_at = mount.read_at
-                yield reader, mount
+                found.append(mount)
+        return found
 
-    def versions(self) -> Iterator[_Version]:
-        """Give those that are being read."""
-        return (mount.version for mount in self._mounts.values() if self._is_in_progress(mount))
+    def _start_saving(self, mount: Mount, saving: Coroutine[Any, Any, object]) -> None:
+        mount.saved_at = mount.read_at
+        saved = Deferred.fromCoroutine(saving)
+        saved.addErrback(lambda failure: _log.failure("cannot save a mount", failure=failure))
+        mount.saving = self._coordination.until_visible(saved)
+        if mount.saving is not None:
+            mount.saving.addCallback(lambda _: setattr(mount, "saving", None))
 
-    def _is_in_progress(self, mount: Mount[_Version]) -> bool:
-        return mount.answers > 0 or self._clock.seconds() <= mount.read_at + self._window_seconds
+    async def _save(self, mounts: list[Mount]) -> None:
+        await self._archive.save_mounts(
+            [
+                _stored(mount.reader, mount.version, mount.read_at, mount.started_at)
+                for mount in mounts
+                if mount.version.snapshot is not None and not mount.version.snapshot.is_ended
+            ]
+        )
 
-    def _goes_on(self, mount: Mount[_Version]) -> bool:
-        return self._is_current(mount) and self._is_in_progress(mount)
+    async def _save_start(self, reader: Reader, reader_key: bytes, version: Version, since: float) -> bool:
+        """Have all processes serve a reader this version, unless it has read another one since then."""
+        if version.snapshot is None:
+            return True
+        now = self._clock.seconds()
+        await self._archive.save_mounts([_stored(reader_key, version, now, since)])
 
-    def _is_current(self, mount: Mount[_Version]) -> bool:
-        return mount.stamp == self._coordination.version(mount.key)
+        async def confirm() -> bool:
+            reader_version = self._coordination.bump(reader_key)
+            stored = await self._archive.find_mount(reader_key)  # whoever writes later bumps it later
+            if stored is not None and not is_of(stored, version):
+                return False
+            self._adopt(reader, reader_key, version, reader_version, now)
+            return True
 
-    @staticmethod
-    def _is_of(mount: Mount[_Version], version: _Version) -> bool:
-        return mount.version is version or mount.version == version
+        return await self._coordination.publish(confirm)
+
+
+def _is_of(mount: Mount, version: Version) -> bool:
+    return mount.version is version or mount.version == version
+
+
+def _stored(reader: bytes, version: Version, read_at: float, since: float) -> StoredMount:
+    assert version.snapshot is not None  # noqa: S101 - boot artifacts are not stored
+    key, generation = version.snapshot.stored_key, version.snapshot.generation
+    return StoredMount(reader, key, generation, version.base.sha256, read_at, since)
+
+
+def is_of(stored: StoredMount, version: Version) -> bool:
+    """Return True if a stored mount reads this version."""
+    snapshot = version.snapshot
+    return (
+        snapshot is not None
+        and (stored.key, stored.generation) == (snapshot.stored_key, snapshot.generation)
+        and stored.base_sha256 == version.base.sha256
+    )
+
+
+def save_seconds(window_seconds: float) -> float:
+    """Return how often mounts are stored, so that none in progress seems to be over to other processes.
+
+    At most half of the window, but not much work for a tiny one.
+    """
+    return min(SAVE_SECONDS, max(window_seconds / 4, MIN_SAVE_SECONDS))

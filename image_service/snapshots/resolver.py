@@ -1,4 +1,7 @@
-"""What a request leaves open, its infra-env says: which version, architecture and kind of image."""
+"""What a request leaves open, its infra-env says: version, architecture and kind of image.
+
+Processes that share the archive share the answers: each is valid for the TTL in all of them.
+"""
 
 from __future__ import annotations
 
@@ -10,56 +13,39 @@ from image_service.concurrency.lru import LruCache
 from image_service.concurrency.negative_cache import NegativeCache
 from image_service.concurrency.single_flight import SingleFlight
 from image_service.errors import NotFound, Unavailable, UpstreamError, UpstreamTimeout
-from image_service.images.reference import DEFAULT_ARCHITECTURE, ImageRef, Kind, Ref
+from image_service.images.reference import DEFAULT_ARCHITECTURE, ImageRef, Kind, Ref, digest_of
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
+    from image_service.assisted.answers import InfraEnv
+    from image_service.concurrency.coordination import Coordination
     from image_service.images.reference import Credentials
+    from image_service.snapshots.archive import Archive
 
 MAX_KNOWN = 4096
 MAX_ASKING = 4096
 """References that are asked for at once; beyond that is more than can be answered in time."""
-PATIENCE_SECONDS = 1.0
-"""How long a request waits for an answer where an older one would do."""
+TIMEOUT_SECONDS = 1.0
+"""How long a request waits for an answer if there is an older one."""
 RETRY_SECONDS = 5.0
-"""Between two attempts to ask where the first failed and an older answer does."""
+"""Between two attempts after a failure, if there is an older answer."""
 _FAILING = (UpstreamError, UpstreamTimeout, Unavailable)
 
-
-class InfraEnv(Protocol):
-    """What an infra-env says about its image."""
-
-    @property
-    def openshift_version(self) -> str | None:
-        """Its own, if it has one."""
-
-    @property
-    def kind(self) -> Kind | None:
-        """What it is downloaded as."""
-
-    @property
-    def architecture(self) -> str | None:
-        """RPM architecture name."""
-
-    @property
-    def said_at(self) -> float | None:
-        """When it said so, to another process; None: just now."""
+_Question: TypeAlias = "tuple[ImageRef, bytes | None]"
+"""A reference, and the digest of the credentials."""
 
 
-class InfraEnvs(Protocol):
-    """Who knows infra-envs."""
+class InfraEnvSource(Protocol):
+    """Asks assisted-service for infra-envs."""
 
     async def infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
-        """What one says about itself."""
-
-
-_Asker: TypeAlias = "tuple[ImageRef, Credentials | None]"
+        """Return what an infra-env says about itself."""
 
 
 @attrs.define
-class _Known:
-    """What was answered, when, and until when it does because asking has failed."""
+class _Resolved:
+    """A complete reference; asked for again after the TTL, or at ``retry_at`` if asking has failed."""
 
     ref: ImageRef
     asked_at: float
@@ -70,92 +56,111 @@ class Resolver:
     """Completes references.
 
     Args:
-        infra_envs: who is asked.
-        clock: tells the time.
-        ttl_seconds: how long an answer is good.
-        grace_seconds: how long an older one is taken while asking fails.
+        infra_envs: asks assisted-service.
+        archive: answers that other processes were given.
+        clock: seconds since the epoch.
+        coordination: with those processes.
+        ttl_seconds: how long an answer is valid.
+        grace_seconds: how long an older one is used while asking fails.
     """
 
-    def __init__(
-        self, infra_envs: InfraEnvs, clock: IReactorTime, ttl_seconds: float, grace_seconds: float
+    def __init__(  # noqa: PLR0913 - each a part that tests replace
+        self,
+        infra_envs: InfraEnvSource,
+        archive: Archive,
+        clock: IReactorTime,
+        coordination: Coordination,
+        *,
+        ttl_seconds: float,
+        grace_seconds: float,
     ) -> None:
         self._infra_envs = infra_envs
+        self._archive = archive
         self._clock = clock
+        self._coordination = coordination
         self._ttl_seconds = ttl_seconds
         self._grace_seconds = grace_seconds
-        self._known: LruCache[_Asker, _Known] = LruCache(MAX_KNOWN)
-        self._absences: NegativeCache[_Asker] = NegativeCache(clock)
-        self._asking: SingleFlight[_Asker, ImageRef] = SingleFlight(MAX_ASKING)
+        self._resolved: LruCache[_Question, _Resolved] = LruCache(MAX_KNOWN)
+        self._absences: NegativeCache[_Question] = NegativeCache(clock)
+        self._asking: SingleFlight[_Question, ImageRef] = SingleFlight(MAX_ASKING)
 
-    def at_once(self, ref: Ref, credentials: Credentials | None) -> Ref | None:
-        """Complete a reference without asking.
-
-        Args:
-            ref: as requested.
-            credentials: who asks.
-
-        Returns:
-            a reference that leaves nothing open; None: somebody has to be asked.
-        """
+    def get_cached(self, ref: Ref, credentials: Credentials | None) -> Ref | None:
+        """Return the complete reference if it is known; else `resolve` it."""
         if not ref.needs_customization or is_complete(ref):
             return ref
-        known = self._known.peek((ref, credentials))
-        if known is None or self._clock.seconds() >= max(known.asked_at + self._ttl_seconds, known.retry_at):
+        resolved = self._resolved.peek((ref, digest_of(credentials)))
+        if resolved is None:
             return None
-        return known.ref
+        valid_until = max(resolved.asked_at + self._ttl_seconds, resolved.retry_at)
+        return resolved.ref if self._clock.seconds() < valid_until else None
 
     async def resolve(self, ref: Ref, credentials: Credentials | None) -> Ref:
-        """Complete a reference.
-
-        Args:
-            ref: as requested.
-            credentials: who asks.
-
-        Returns:
-            a reference that leaves nothing open.
+        """Return the complete reference.
 
         Raises:
-            ImageServiceError: nobody says which version, or the infra-env cannot be had.
+            ImageServiceError: nobody names a version, or the infra-env cannot be had.
         """
-        found = self.at_once(ref, credentials)
+        found = self.get_cached(ref, credentials)
         if found is not None or not ref.needs_customization:
             return found or ref
-        asker = (ref, credentials)
-        self._absences.check(asker)
-        asking = self._asking.join(asker, lambda: self._ask(asker))
-        older = self._older(asker)
+        question = (ref, digest_of(credentials))
+        self._absences.check(question)
+        asking = self._asking.join(question, lambda: self._resolve(question, credentials))
+        older = self._find_older(question)
         if older is None:
             return await asking
-        return await asking.addTimeout(PATIENCE_SECONDS, self._clock, lambda *_: older.ref)
+        return await asking.addTimeout(TIMEOUT_SECONDS, self._clock, lambda *_: older.ref)
 
-    def _older(self, asker: _Asker) -> _Known | None:
-        """An answer that does while there is no other."""
-        known = self._known.peek(asker)
+    def _find_older(self, question: _Question) -> _Resolved | None:
+        """Return an answer that may be used while there is no other."""
+        resolved = self._resolved.peek(question)
         limit_seconds = self._ttl_seconds + self._grace_seconds
-        if known is None or self._clock.seconds() >= known.asked_at + limit_seconds:
+        if resolved is None or self._clock.seconds() >= resolved.asked_at + limit_seconds:
             return None
-        return known
+        return resolved
 
-    async def _ask(self, asker: _Asker) -> ImageRef:
-        ref, credentials = asker
+    async def _resolve(self, question: _Question, credentials: Credentials | None) -> ImageRef:
+        ref, _ = question
         try:
-            infra_env = await self._infra_envs.infra_env(ref.infra_env_id, credentials)
+            infra_env, said_at = await self._get_infra_env(ref.infra_env_id, credentials)
         except _FAILING:
-            older = self._older(asker)
+            older = self._find_older(question)
             if older is None:
                 raise
             older.retry_at = self._clock.seconds() + RETRY_SECONDS
             return older.ref
         except NotFound as error:
-            self._absences.add(asker, error)
-            self._known.pop(asker)
+            self._absences.add(question, error)
+            self._resolved.pop(question)
             raise
         except Exception:
-            self._known.pop(asker)
+            self._resolved.pop(question)
             raise
-        said_at = self._clock.seconds() if infra_env.said_at is None else infra_env.said_at
-        known = self._known[asker] = _Known(_complete(ref, infra_env), said_at)
-        return known.ref
+        resolved = self._resolved[question] = _Resolved(_complete(ref, infra_env), said_at)
+        return resolved.ref
+
+    async def _get_infra_env(
+        self, infra_env_id: str, credentials: Credentials | None
+    ) -> tuple[InfraEnv, float]:
+        """Return what an infra-env says, and since when: to this process, or to another within the TTL."""
+        key = self._archive.key_of_infra_env(infra_env_id, credentials)
+        async with self._coordination.lock(key):
+            if self._coordination.version(key):  # another process has stored an answer
+                stored = await self._archive.load_infra_env(infra_env_id, credentials)
+                now = self._clock.seconds()
+                if stored is not None and now < stored[1] + self._ttl_seconds:
+                    infra_env, said_at = stored
+                    return infra_env, min(said_at, now)
+            infra_env = await self._infra_envs.infra_env(infra_env_id, credentials)
+            said_at = self._clock.seconds()
+
+            async def store() -> bool:
+                await self._archive.save_infra_env(infra_env_id, credentials, infra_env, said_at)
+                self._coordination.bump(key)
+                return True
+
+            await self._coordination.publish(store)
+            return infra_env, said_at
 
 
 def _complete(ref: ImageRef, infra_env: InfraEnv) -> ImageRef:
@@ -167,9 +172,5 @@ def _complete(ref: ImageRef, infra_env: InfraEnv) -> ImageRef:
 
 
 def is_complete(ref: ImageRef) -> bool:
-    """Tell whether a reference leaves nothing open.
-
-    Args:
-        ref: as requested.
-    """
+    """Return True if a reference leaves nothing open."""
     return ref.version is not None and ref.kind is not None and ref.architecture is not None

@@ -1,4 +1,4 @@
-"""What a request wants of an image, and which version of it that may be."""
+"""Versions of an image, and what a request asks for."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ import attrs
 from image_service.http.respond import Representation  # noqa: TC001 - attrs resolves annotations
 from image_service.images.base import BaseImage  # noqa: TC001 - same
 from image_service.images.reference import ImageRef, Reader, Ref
-from image_service.snapshots.snapshot import Snapshot  # noqa: TC001 - same
+from image_service.snapshots.model import Snapshot  # noqa: TC001 - same
 
 OVERHEAD_BYTES = 4 * 1024
 """What a composed image costs beside its bytes, about."""
 
 
 class ReadMode(enum.Enum):
-    """How a request reads."""
+    """Which version a request is for."""
 
-    NEWEST = "newest"  # HEAD, a whole GET and the rest
-    CONTINUING = "continuing"  # a range without a validator
-    NAMED = "named"  # names the version that it has a part of
+    NEWEST = "newest"  # HEAD, a GET of the whole, and everything else
+    RESUME = "resume"  # a range without a validator: the version that its reader is reading
+    NAMED = "named"  # a range with a validator: the version that this names
 
 
 @attrs.frozen
 class ImageRequest:
-    """What a request wants.
+    """What a request asks for.
 
     Args:
         reader: who reads what.
-        reading: how.
-        etags: the entity tags that it names.
-        date: the date that it names, as it stands there.
+        mode: which version of it.
+        etags: that it names.
+        date: that it names, as it stands in the header field.
     """
 
     reader: Reader
-    reading: ReadMode = ReadMode.NEWEST
+    mode: ReadMode = ReadMode.NEWEST
     etags: tuple[str, ...] = ()
     date: str | None = None
 
 
 def _identity_of_ref(ref: Ref) -> tuple[object, ...]:
-    """What of it an image is made of: not the name by which the base was found."""
+    """What an image is made of: not the name by which its base was found."""
     return (ref.infra_env_id, ref.kind) if isinstance(ref, ImageRef) else (ref.artifact,)
 
 
@@ -51,12 +51,12 @@ def _identity_of_base(base: BaseImage) -> tuple[str, ...]:
 
 @attrs.frozen(cache_hash=True)
 class Version:
-    """An image as it is made of one base and one snapshot.
+    """One snapshot over one base image.
 
     Args:
-        ref: which image; nothing left open.
-        base: what is below.
-        snapshot: what is laid over it; None: nothing.
+        ref: which image; complete.
+        base: the base image.
+        snapshot: laid over it; None for a boot artifact.
     """
 
     ref: Ref = attrs.field(eq=_identity_of_ref)
@@ -65,24 +65,19 @@ class Version:
 
 
 @attrs.frozen(eq=False)
-class Composed:
-    """A version with its bytes.
-
-    Args:
-        version: which.
-        representation: what is served.
-    """
+class ComposedVersion:
+    """A version with its boot image."""
 
     version: Version
     representation: Representation
 
     @property
     def held_bytes(self) -> int:
-        """What it holds in memory, about: the bytes that are not the base's, and all that is around them."""
+        """What it holds in memory, about: the bytes that are not the base's, and what is around them."""
         return self.representation.image.extents.literal_bytes + OVERHEAD_BYTES
 
-    def is_named(self, want: ImageRequest) -> bool:
-        """Tell whether it is what a request names."""
+    def is_named_by(self, request: ImageRequest) -> bool:
+        """Return True if a request's validators name it."""
         representation = self.representation
-        by_date = want.date is not None and representation.date == want.date
-        return by_date or representation.image.etag in want.etags
+        by_date = request.date is not None and representation.date == request.date
+        return by_date or representation.image.etag in request.etags

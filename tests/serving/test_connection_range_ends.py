@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
 
     from image_service.snapshots.mounts import Mount
-    from image_service.snapshots.versions import Version
     from tests.transport.client import Client
     from tests.transport.serving import Server
 
@@ -39,8 +38,8 @@ def asked() -> Iterator[Asked]:
         yield Asked(world)
 
 
-def mount_of(asked: Asked) -> Mount[Version]:
-    return asked.world.images.mounts._mounts[Reader("127.0.0.1", None, REF)]
+def mount_of(asked: Asked) -> Mount:
+    return asked.world.images.mounts._mounts[Reader("127.0.0.1", None, REF).key]
 
 
 def numbers(index: int) -> tuple[int, int]:
@@ -83,7 +82,7 @@ def check_balance(server: Server, asked: Asked, aborts: list[str]) -> None:
     cut = [(line["range"], line["bytes"]) for line in server.lines if "range" in line]
     assert [each for each, _ in cut] == ["bytes={}-{}".format(*numbers(whole))] * len(aborts)
     assert [sent for _, sent in cut] == [each[4] for each in counted.requests[whole:]]
-    assert mount_of(asked).answers == 0
+    assert mount_of(asked).responses == 0
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
@@ -101,7 +100,7 @@ async def test_each_range_is_counted_once_whatever_becomes_of_it(
         await read(client, image, range(1))
         await client.send(b"".join(map(wanted, range(1, COUNT))))
         await turns(reactor)
-        assert mount_of(asked).answers == 1
+        assert mount_of(asked).responses == 1
         for index in range(1, READ_BEFORE):
             await pass_seconds(server, asked, STALL_SECONDS // 4)
             await read(client, image, range(index, index + 1))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ADDRESS = "192.0.2.1"
 READER = Reader(ADDRESS, None, REF)
-REQUEST = ImageRequest(READER, ReadMode.CONTINUING)
+REQUEST = ImageRequest(READER, ReadMode.RESUME)
 MOMENT = 0.01
 MEMORY = memoryview(bytearray(SIZE_BYTES))
 COORDINATION = SharedMemoryCoordination(MEMORY, Path("/nonexistent/locks"), Clock())
@@ -75,7 +75,7 @@ def respond(
 def pass_second(service: Service) -> None:
     """Let a second pass, and run what runs regularly."""
     service.world.clock.advance(1)
-    list(service.world.images.mounts.to_save())
+    service.world.images.mounts.unsaved()
 
 
 def describe(response: Response) -> tuple[int, dict[str, str], bytes]:
@@ -175,14 +175,14 @@ def _other_mounts_take_its_place(service: Service) -> None:
 
 
 def _another_process_changes_the_mount(service: Service) -> None:
-    service.world.images.mounts.renew(READER)
+    COORDINATION.bump(service.world.archive.reader_key_of(READER))
 
 
 def _another_process_changes_the_snapshot(service: Service) -> None:
     version = service.world.images.mounts.find(READER)
     assert version is not None
     assert version.snapshot is not None
-    COORDINATION.bump(version.snapshot.key)
+    COORDINATION.bump(version.snapshot.stored_key)
 
 
 CAUSES = [
@@ -199,19 +199,16 @@ CAUSES = [
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_stream_ends_with_what_it_depends_on(
-    cause: Callable[[Service], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if cause is _other_images_take_its_memory:
-        monkeypatch.setattr("tests.snapshots.doubles.HELD_BYTES", 1)  # room for one image
+def test_stream_ends_with_what_it_depends_on(cause: Callable[[Service], None]) -> None:
     with make_world() as world:
+        world.cache_bytes = 1  # room for one image
         world.images = world.make_images(coordination=COORDINATION)
         service = Service(world)
         before = ask(service)
         stream = stream_of(before)
         assert respond(service, stream)
         cause(service)
-        cached = world.images.at_once(REQUEST)
+        cached = world.images.get_cached(REQUEST)
         etag = fields_of(before.response)["etag"]
         assert cached is None or cached.representation.image.etag != etag
         assert respond(service, stream) is None
@@ -305,7 +302,7 @@ def test_mount_is_saved_again_while_its_stream_is_read(service: Service) -> None
             break
     else:
         pytest.fail("it was never due")
-    assert service.world.images.at_once(REQUEST) is not None
+    assert service.world.images.get_cached(REQUEST) is not None
     assert respond(service, stream_of(ask(service)))
 
 

@@ -16,17 +16,14 @@ from image_service.concurrency.coordination import LocalCoordination
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import Unavailable, UnknownBaseImage
 from image_service.images.reference import ImageRef, Kind
+from image_service.settings.upstream import SnapshotSettings
 from image_service.snapshots.archive import Archive
-from image_service.snapshots.boot_images import BootImages
-from image_service.snapshots.cache_entry import Lifetimes
-from image_service.snapshots.composer import Composer
+from image_service.snapshots.build import connect_boot_images
 from image_service.snapshots.encryption import SnapshotCipher
-from image_service.snapshots.resolver import Resolver
-from image_service.snapshots.shared_infra_envs import SharedInfraEnvs
-from image_service.snapshots.snapshots import Snapshots
+from image_service.snapshots.image_builder import ImageBuilder
+from image_service.snapshots.memory import MemoryRepository
 from tests.formats.iso_builder import CREATED, build_live_iso, live_files
 from tests.images.building import base_image
-from tests.snapshots.memory_store import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -36,6 +33,7 @@ if TYPE_CHECKING:
     from image_service.images.base import BaseImage, NmstateImage
     from image_service.images.boot_image import BootImage
     from image_service.images.reference import Credentials
+    from image_service.snapshots.boot_images import BootImages
 
     InThread = Callable[[Callable[[], BootImage]], Awaitable[BootImage]]
 
@@ -51,7 +49,7 @@ TTL_SECONDS = 60
 GRACE_SECONDS = 600
 MAX_AGE_SECONDS = 3600
 WINDOW_SECONDS = 60
-HELD_BYTES = 1024 * 1024
+CACHE_BYTES = 1024 * 1024
 BASE_URL = "https://images.test"
 
 
@@ -224,7 +222,9 @@ class World:
     assisted: CountingAssisted = attrs.field(factory=CountingAssisted)
     threads: HeldThreads = attrs.field(factory=HeldThreads)
     templates: HeldTemplates = attrs.field(factory=HeldTemplates)
-    store: MemoryStore = attrs.field(factory=MemoryStore)
+    store: MemoryRepository = attrs.field(factory=MemoryRepository)
+    cache_bytes: int = CACHE_BYTES
+    archive: Archive = attrs.field(init=False)
     images: BootImages = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -234,23 +234,27 @@ class World:
         self, in_thread: InThread | None = None, coordination: Coordination | None = None
     ) -> BootImages:
         """Boot images of this world that nobody has asked for yet."""
-        customizations = Customizations(self.assisted)
-        archive = Archive(self.store, SnapshotCipher(bytes(32)), at_once)
-        lifetimes = Lifetimes(TTL_SECONDS, GRACE_SECONDS, MAX_AGE_SECONDS)
-        coordination = coordination or LocalCoordination()
-        infra_envs = SharedInfraEnvs(customizations, archive, self.clock, TTL_SECONDS, coordination)
-        return BootImages(
-            Composer(self.catalog, self.templates, in_thread or self.threads.run, BASE_URL),
-            Resolver(infra_envs, self.clock, TTL_SECONDS, GRACE_SECONDS),
-            Snapshots(
-                customizations.get, archive, self.clock, lifetimes=lifetimes, coordination=coordination
+        self.archive = Archive(self.store, SnapshotCipher(bytes(32)), at_once)
+        return connect_boot_images(
+            SnapshotSettings(
+                ttl_seconds=TTL_SECONDS,
+                grace_seconds=GRACE_SECONDS,
+                max_age_seconds=MAX_AGE_SECONDS,
+                cache_bytes=self.cache_bytes,
+                mount_window_seconds=WINDOW_SECONDS,
             ),
-            archive,
+            Customizations(self.assisted),
+            ImageBuilder(self.catalog, self.templates, in_thread or self.threads.run, BASE_URL),
+            self.archive,
             self.clock,
-            window_seconds=WINDOW_SECONDS,
-            held_bytes=HELD_BYTES,
-            coordination=coordination,
+            coordination=coordination or LocalCoordination(),
         )
+
+
+def evict_everything(world: World) -> None:
+    """As when much else is read: composed images, and the answers that they are made of."""
+    world.images._cache._composed.clear()
+    world.archive._recent.clear()
 
 
 @contextmanager

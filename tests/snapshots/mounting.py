@@ -9,28 +9,28 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from image_service.images.reference import Reader
-from image_service.snapshots.versions import Composed, ImageRequest, ReadMode
+from image_service.snapshots.versions import ComposedVersion, ImageRequest, ReadMode
 from image_service.standalone.tokens import TokenSigner
 from tests.images.building import read
 from tests.snapshots.doubles import ID, REF, World
-from tests.snapshots.pinning import FaultyStore
+from tests.snapshots.pinning import FaultyRepository
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
     from image_service.images.reference import Credentials, Ref
     from image_service.snapshots.boot_images import BootImages
-    from tests.snapshots.memory_store import MemoryStore
+    from image_service.snapshots.memory import MemoryRepository
 
 _SIGNER = TokenSigner()
 
 
-def bytes_of(composed: Composed) -> bytes:
+def bytes_of(composed: ComposedVersion) -> bytes:
     """The whole image."""
     return read(composed.representation.image.extents.extents)
 
 
-def etag_of(composed: Composed) -> str:
+def etag_of(composed: ComposedVersion) -> str:
     return composed.representation.image.etag
 
 
@@ -40,10 +40,10 @@ def say(world: World, text: str = "") -> None:
     world.assisted.config = json.dumps(config).encode()
 
 
-def faulty_store(world: World) -> FaultyStore:
+def faulty_repository(world: World) -> FaultyRepository:
     """Put a store that can be told to fail below a world, which starts anew with it."""
-    store = FaultyStore()
-    world.store = cast("MemoryStore", store)
+    store = FaultyRepository()
+    world.store = cast("MemoryRepository", store)
     restart(world)
     return store
 
@@ -57,9 +57,9 @@ class Asked:
     """A request that may have to wait; when its image is there, the answer begins and ends at once."""
 
     def __init__(self, images: BootImages, want: ImageRequest, *, moves: bool) -> None:
-        self._results: list[Composed | BaseException] = []
+        self._results: list[ComposedVersion | BaseException] = []
         self.was_at_once = False
-        composed = images.at_once(want)
+        composed = images.get_cached(want)
         if composed is None:
             asked = images.get(want)
         else:
@@ -71,11 +71,13 @@ class Asked:
     def _fail(self, failure: Failure) -> None:
         self._results.append(cast("BaseException", failure.value))
 
-    def _read(self, composed: Composed, images: BootImages, want: ImageRequest, *, moves: bool) -> None:
+    def _read(
+        self, composed: ComposedVersion, images: BootImages, want: ImageRequest, *, moves: bool
+    ) -> None:
         if moves:
-            images.mounts.end(images.reads(want, composed))
+            images.mounts.end_response(images.record_mount(want, composed))
         else:
-            images.shows(want, composed)
+            images.retain(want, composed)
         self._results.append(composed)
 
     @property
@@ -84,10 +86,10 @@ class Asked:
 
     @property
     def succeeded(self) -> bool:
-        return isinstance(self._results[0], Composed)
+        return isinstance(self._results[0], ComposedVersion)
 
     @property
-    def composed(self) -> Composed:
+    def composed(self) -> ComposedVersion:
         """What was served; raises what was told instead."""
         (result,) = self._results
         if isinstance(result, BaseException):
@@ -122,19 +124,19 @@ class Client:
         return Reader(self.address, self.credentials, self.ref)
 
     def ask(self, want: ImageRequest | None = None, *, moves: bool = True) -> Asked:
-        return Asked(self.world.images, want or ImageRequest(self.reader, ReadMode.CONTINUING), moves=moves)
+        return Asked(self.world.images, want or ImageRequest(self.reader, ReadMode.RESUME), moves=moves)
 
-    def range(self) -> Composed:
+    def range(self) -> ComposedVersion:
         """A range without a validator."""
         return self.ask().composed
 
-    def whole(self) -> Composed:
+    def whole(self) -> ComposedVersion:
         """A whole GET."""
         return self.ask(ImageRequest(self.reader)).composed
 
-    def head(self) -> Composed:
+    def head(self) -> ComposedVersion:
         return self.ask(ImageRequest(self.reader), moves=False).composed
 
-    def named(self, *etags: str, date: str | None = None) -> Composed:
+    def named(self, *etags: str, date: str | None = None) -> ComposedVersion:
         """A range with If-Match or If-Range."""
         return self.ask(ImageRequest(self.reader, ReadMode.NAMED, etags, date)).composed

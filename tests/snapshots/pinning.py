@@ -14,23 +14,21 @@ from twisted.python.failure import Failure
 from image_service.concurrency.coordination import LocalCoordination
 from image_service.errors import StoreFailed
 from image_service.images.customization import Customization
-from image_service.images.reference import Kind
+from image_service.images.reference import Credentials, CredentialScheme, Kind, digest_of
 from image_service.snapshots.archive import Archive
-from image_service.snapshots.cache_entry import Lifetimes
 from image_service.snapshots.encryption import SnapshotCipher
-from image_service.snapshots.snapshot import SnapshotKey
+from image_service.snapshots.memory import MemoryRepository
+from image_service.snapshots.model import Lifetimes, SnapshotKey
 from image_service.snapshots.snapshots import Snapshots
 from image_service.standalone.tokens import TokenSigner
-from tests.snapshots.memory_store import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from datetime import datetime
 
     from image_service.concurrency.coordination import Coordination
-    from image_service.images.reference import Credentials
-    from image_service.snapshots.repository import SnapshotStore
-    from image_service.snapshots.snapshot import Snapshot
+    from image_service.snapshots.model import Snapshot
+    from image_service.snapshots.repository import SnapshotRepository
 
 T = TypeVar("T")
 
@@ -41,6 +39,21 @@ SECRET = b"s" * 32
 NOW = 1_700_000_000.0
 
 _SIGNER = TokenSigner()
+
+
+CREDENTIALS = [
+    None,
+    Credentials(CredentialScheme.API_KEY, "one"),
+    Credentials(CredentialScheme.API_KEY, "two"),
+    Credentials(CredentialScheme.IMAGE_TOKEN, "one"),
+    Credentials(CredentialScheme.AUTHORIZATION, "one"),
+    Credentials(CredentialScheme.API_KEY, "s3cr3t-key"),
+]
+
+
+def credentials_of(key: SnapshotKey) -> Credentials | None:
+    """The credentials of a key, which has their digest alone."""
+    return next(each for each in CREDENTIALS if digest_of(each) == key.credentials_digest)
 
 
 def customization(text: str = "", modified: datetime | None = None, **parts: Any) -> Customization:
@@ -106,7 +119,7 @@ class Upstream:
     held: list[Deferred[None]] | None = None
 
     async def ask(self, infra_env_id: str, kind: Kind, credentials: Credentials | None) -> Customization:
-        self.asked.append(SnapshotKey(infra_env_id, kind, credentials))
+        self.asked.append(SnapshotKey.of(infra_env_id, kind, credentials))
         if self.held is not None:
             self.held.append(Deferred())
             await self.held[-1]
@@ -122,18 +135,20 @@ class Upstream:
 
 
 @attrs.define(eq=False)
-class FaultyStore:
+class FaultyRepository:
     """A store that fails at what it is told to.
 
     Args:
         store: does the work.
         broken: the names of the methods that fail.
+        error: what they fail with; None: StoreFailed.
         gate: None, or what every method waits for.
         called: how often, by name.
     """
 
-    store: SnapshotStore = attrs.field(factory=MemoryStore)
+    store: SnapshotRepository = attrs.field(factory=MemoryRepository)
     broken: set[str] = attrs.field(factory=set)
+    error: Exception | None = None
     gate: Deferred[None] | None = None
     called: Counter[str] = attrs.field(factory=Counter)
 
@@ -145,7 +160,7 @@ class FaultyStore:
             if self.gate is not None:
                 await self.gate
             if name in self.broken:
-                raise StoreFailed(f"{name} fails")
+                raise self.error or StoreFailed(f"{name} fails")
             return await method(*arguments)
 
         return call
@@ -170,7 +185,7 @@ class Pinning:
         coordination: with others that share the store.
     """
 
-    store: FaultyStore = attrs.field(factory=FaultyStore)
+    store: FaultyRepository = attrs.field(factory=FaultyRepository)
     upstream: Upstream = attrs.field(factory=Upstream)
     clock: Clock = attrs.field(factory=_make_clock)
     secret: bytes = SECRET
@@ -181,14 +196,14 @@ class Pinning:
     snapshots: Snapshots = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.archive = Archive(cast("SnapshotStore", self.store), SnapshotCipher(self.secret), at_once)
+        self.archive = Archive(cast("SnapshotRepository", self.store), SnapshotCipher(self.secret), at_once)
         self.snapshots = Snapshots(
             self.upstream.ask,
             self.archive,
             self.clock,
+            self.coordination,
             lifetimes=self.lifetimes,
             count=lambda word: self.counted.update([word]),
-            coordination=self.coordination,
         )
 
     def restarted(self) -> Pinning:
@@ -197,15 +212,21 @@ class Pinning:
 
     def may_go_on(self, snapshot: Snapshot) -> bool:
         """Whether a mount may go on with it now, without anybody being asked."""
-        return self.clock.seconds() < self.snapshots.goes_on_until(snapshot)
+        return self.clock.seconds() < self.snapshots.valid_until(snapshot)
 
     def newest(self, question: SnapshotKey = QUESTION) -> Snapshot:
         """The newest snapshot, which must be there at once."""
-        return outcome(self.snapshots.newest(question))
+        return outcome(self.snapshots.get(question, credentials_of(question)))
+
+    def newest_stored(self, question: SnapshotKey = QUESTION) -> tuple[Snapshot, float] | None:
+        """The newest snapshot in the archive, and when it was validated."""
+        credentials = credentials_of(question)
+        key = self.archive.key_of(question, credentials)
+        return outcome(self.archive.load_newest(question, key, credentials))
 
     def config(self, snapshot: Snapshot) -> bytes:
         """The config in a snapshot, byte for byte."""
-        found = outcome(self.snapshots.customization(snapshot))
+        found = outcome(self.snapshots.load(snapshot, credentials_of(snapshot.key)))
         assert found is not None
         return found.ignition
 

@@ -9,13 +9,15 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
-from image_service.snapshots.sqlite import STORE_FILE, SqliteStore
+from image_service.snapshots.build import open_repository
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from pathlib import Path
 
     from twisted.internet.epollreactor import EPollReactor
+
+    from image_service.snapshots.sql import SqlRepository
 
 T = TypeVar("T")
 
@@ -39,9 +41,9 @@ def at_once(work: Callable[[], T], /) -> Deferred[T]:
     return succeed(work())
 
 
-def store_in(directory: Path) -> SqliteStore:
+def store_in(directory: Path) -> SqlRepository:
     """A store that waits for the disk wherever it is called."""
-    return SqliteStore(directory / STORE_FILE, at_once)
+    return open_repository(directory, at_once)
 
 
 def outcome(asked: Coroutine[Any, Any, T]) -> T:

@@ -24,16 +24,19 @@ from image_service.images.reference import (
 from image_service.snapshots import archive as archive_module
 from image_service.snapshots.archive import THREAD_BYTES, Archive
 from image_service.snapshots.encryption import SnapshotCipher
-from image_service.snapshots.snapshot import Snapshot, SnapshotKey
-from tests.snapshots.memory_store import MemoryStore
+from image_service.snapshots.memory import MemoryRepository
+from image_service.snapshots.model import Snapshot, SnapshotKey
+from image_service.snapshots.repository import StoredMount
 from tests.snapshots.pinning import (
+    CREDENTIALS,
     ID,
     NOW,
     QUESTION,
     SECRET,
-    FaultyStore,
+    FaultyRepository,
     Outcome,
     Pinning,
+    credentials_of,
     customization,
     outcome,
 )
@@ -42,16 +45,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from image_service.images.reference import Ref
-    from image_service.snapshots.repository import SnapshotStore
+    from image_service.snapshots.repository import SnapshotRepository
 
-METHODS = ("latest", "load", "add", "validated", "end", "save_mounts", "mount", "sweep")
-CREDENTIALS = [
-    None,
-    Credentials(CredentialScheme.API_KEY, "one"),
-    Credentials(CredentialScheme.API_KEY, "two"),
-    Credentials(CredentialScheme.IMAGE_TOKEN, "one"),
-    Credentials(CredentialScheme.AUTHORIZATION, "one"),
-]
+METHODS = (
+    "find_newest",
+    "load",
+    "add",
+    "record_validation",
+    "end",
+    "save_mounts",
+    "find_mount",
+    "remove_unused",
+)
 READER = Reader("192.0.2.1", None, ImageRef(ID, "4.20", "x86_64", Kind.FULL_ISO))
 BASE = "5f" * 32
 
@@ -64,31 +69,49 @@ def pinning() -> Pinning:
 def add(
     pinning: Pinning, answer: Customization, *, after: int = 0, question: SnapshotKey = QUESTION
 ) -> Snapshot:
-    return outcome(pinning.archive.add(question, answer, after=after, at=pinning.clock.seconds()))
+    return outcome(
+        pinning.archive.add(
+            question, credentials_of(question), answer, after=after, at=pinning.clock.seconds()
+        )
+    )
 
 
 def same(pinning: Pinning, snapshot: Snapshot, answer: Customization) -> bool:
-    return outcome(pinning.archive.holds_same(snapshot, answer))
+    return outcome(pinning.archive.is_same(snapshot, answer, None))
+
+
+def find_generation(pinning: Pinning, number: int) -> Snapshot | None:
+    archive = pinning.archive
+    return outcome(archive.find_generation(QUESTION, archive.key_of(QUESTION, None), None, number))
+
+
+def stored_mount(pinning: Pinning, reader: Reader, snapshot: Snapshot) -> StoredMount:
+    reader_key = pinning.archive.reader_key_of(reader)
+    return StoredMount(reader_key, snapshot.stored_key, snapshot.generation, BASE, NOW, NOW)
+
+
+def recall(pinning: Pinning, reader: Reader) -> StoredMount | None:
+    return outcome(pinning.archive.find_mount(pinning.archive.reader_key_of(reader)))
 
 
 def loaded(pinning: Pinning, snapshot: Snapshot) -> Customization | None:
-    return outcome(pinning.archive.load(snapshot))
+    return outcome(pinning.archive.load(snapshot, credentials_of(snapshot.key)))
 
 
 # What is kept comes back.
 
 
 def test_a_snapshot_comes_back_as_it_was_in_the_next_process(pinning: Pinning) -> None:
-    assert outcome(pinning.archive.latest(QUESTION)) is None
+    assert pinning.newest_stored() is None
     argument = KernelArgument(Operation.APPEND, "quiet")
     answer = customization("x", kernel_arguments=(argument,), ramdisk=b"070701")
     kept = add(pinning, answer)
-    outcome(pinning.archive.validated(kept, NOW + 60))
-    found = outcome(pinning.restarted().archive.latest(QUESTION))
+    outcome(pinning.archive.record_validation(kept, NOW + 60))
+    found = pinning.restarted().newest_stored()
     assert found is not None
     snapshot, validated_at = found
     assert (snapshot.generation, snapshot.taken_at, validated_at) == (1, NOW, NOW + 60)
-    assert snapshot.key == kept.key
+    assert snapshot.stored_key == kept.stored_key
     assert same(pinning.restarted(), snapshot, answer)
     assert loaded(pinning.restarted(), snapshot) == answer
 
@@ -97,21 +120,21 @@ def test_a_superseded_generation_is_found_until_its_question_ends(pinning: Pinni
     first, second = customization("1"), customization("2")
     kept = add(pinning, first)
     add(pinning, second, after=1)
-    archive = pinning.restarted().archive
-    found = outcome(archive.find(QUESTION, 1))
+    after = pinning.restarted()
+    found = find_generation(after, 1)
     assert found is not None
-    assert outcome(archive.load(found)) == first
-    assert outcome(archive.find(QUESTION, 3)) is None
+    assert loaded(after, found) == first
+    assert find_generation(after, 3) is None
     outcome(pinning.archive.end(kept, NOW))
     for anyone in (pinning, pinning.restarted()):
-        assert outcome(anyone.archive.find(QUESTION, 1)) is None
-        assert outcome(anyone.archive.latest(QUESTION)) is None
+        assert find_generation(anyone, 1) is None
+        assert anyone.newest_stored() is None
     assert add(pinning, first, after=2).generation == 3
 
 
 def test_each_credential_and_each_kind_has_its_own(pinning: Pinning) -> None:
     questions = [
-        SnapshotKey(ID, kind, credentials)
+        SnapshotKey.of(ID, kind, credentials)
         for kind in (Kind.FULL_ISO, Kind.MINIMAL_ISO, Kind.PXE_INITRD)
         for credentials in CREDENTIALS
     ]
@@ -119,7 +142,7 @@ def test_each_credential_and_each_kind_has_its_own(pinning: Pinning) -> None:
     for question, answer in answers.items():
         assert add(pinning, answer, question=question).generation == 1
     for question, answer in answers.items():
-        found = outcome(pinning.restarted().archive.latest(question))
+        found = pinning.restarted().newest_stored(question)
         assert found is not None
         assert loaded(pinning, found[0]) == answer
 
@@ -127,35 +150,36 @@ def test_each_credential_and_each_kind_has_its_own(pinning: Pinning) -> None:
 def test_what_was_sealed_for_others_does_not_open(pinning: Pinning) -> None:
     """Even where a row is found: were a key ever taken for another, the seal would tell."""
     kept = add(pinning, customization("s3cr3t"))
-    others = attrs.evolve(QUESTION, credentials=CREDENTIALS[1])
     archive = pinning.restarted().archive
     with capturedLogs() as events:
-        assert outcome(archive.load(attrs.evolve(kept, question=others))) is None
+        assert outcome(archive.load(kept, CREDENTIALS[1])) is None
     assert len(events) == 1
     assert "s3cr3t" not in str(events)
-    assert outcome(attrs.evolve(pinning, secret=b"t" * 32).archive.latest(QUESTION)) is None
+    assert attrs.evolve(pinning, secret=b"t" * 32).newest_stored() is None
 
 
 def test_a_damaged_payload_is_none(pinning: Pinning) -> None:
     kept = add(pinning, customization())
-    store = cast("MemoryStore", pinning.store.store)
-    row = store._rows[kept.key, 1]
+    store = cast("MemoryRepository", pinning.store.store)
+    row = store._rows[kept.stored_key, 1]
     assert row.sealed is not None
     row.sealed = row.sealed[:-1] + bytes([row.sealed[-1] ^ 1])
-    assert outcome(pinning.restarted().archive.latest(QUESTION)) is None
+    assert pinning.restarted().newest_stored() is None
     assert loaded(pinning, kept) is not None, "whoever has it in memory goes on"
 
 
 def test_nobody_who_reads_the_store_finds_a_secret_in_it(pinning: Pinning) -> None:
     secret = Credentials(CredentialScheme.API_KEY, "s3cr3t-key")
-    question = SnapshotKey(ID, Kind.FULL_ISO, secret)
+    question = SnapshotKey.of(ID, Kind.FULL_ISO, secret)
     kept = add(pinning, customization("s3cr3t-text"), question=question)
-    outcome(pinning.archive.save_mounts([(attrs.evolve(READER, credentials=secret), kept, BASE, NOW, NOW)]))
-    store = cast("MemoryStore", pinning.store.store)
+    outcome(
+        pinning.archive.save_mounts([stored_mount(pinning, attrs.evolve(READER, credentials=secret), kept)])
+    )
+    store = cast("MemoryRepository", pinning.store.store)
     written = f"{store._rows} {store._mounts}"
     for told in ("s3cr3t", ID, "192.0.2.1", "ignition", "4.20"):
         assert told not in written
-    assert "s3cr3t" not in f"{kept!r} {question!r} {kept.tenure!r}"
+    assert "s3cr3t" not in f"{kept!r} {question!r}"
 
 
 # Two processes, one store.
@@ -190,7 +214,7 @@ def test_behind_an_end_of_the_other_process_it_goes_on(pinning: Pinning) -> None
     kept = add(pinning, customization("1"))
     outcome(other.archive.end(kept, NOW))
     assert loaded(pinning, kept) is not None, "what is in memory is another matter"
-    assert outcome(pinning.archive.latest(QUESTION)) is None
+    assert pinning.newest_stored() is None
     assert add(other, customization("1")).generation == 2
 
 
@@ -201,13 +225,13 @@ def test_behind_an_end_of_the_other_process_it_goes_on(pinning: Pinning) -> None
 def test_whatever_fails_the_answer_is_kept_in_memory(pinning: Pinning, broken: tuple[str, ...]) -> None:
     pinning.store.broken.update(broken)
     archive, answer = pinning.archive, customization()
-    outcome(archive.latest(QUESTION))
+    pinning.newest_stored()
     kept = add(pinning, answer)
     assert loaded(pinning, kept) == answer
-    outcome(archive.validated(kept, NOW + 1))
-    outcome(archive.save_mounts([(READER, kept, BASE, NOW, NOW)]))
-    outcome(archive.recall(READER))
-    outcome(archive.sweep(NOW))
+    outcome(archive.record_validation(kept, NOW + 1))
+    outcome(archive.save_mounts([stored_mount(pinning, READER, kept)]))
+    recall(pinning, READER)
+    outcome(archive.remove_unused(NOW))
     outcome(archive.end(kept, NOW))
     assert loaded(pinning, kept) == (answer if broken == ("end",) else None)
 
@@ -223,10 +247,10 @@ def test_what_was_not_stored_is_never_taken_for_what_was(pinning: Pinning) -> No
     other.store.broken.clear()
     assert len({snapshot.generation for snapshot in unsaved}) == 3
     assert all(snapshot.generation < 0 for snapshot in unsaved)
-    found = outcome(other.archive.latest(QUESTION))
+    found = other.newest_stored()
     assert found is not None
     assert loaded(other, found[0]) == stored
-    assert outcome(pinning.restarted().archive.load(unsaved[0])) is None
+    assert loaded(pinning.restarted(), unsaved[0]) is None
     later = customization("later")
     kept = add(other, later, after=unsaved[2].generation)
     assert (kept.generation, loaded(pinning.restarted(), kept)) == (2, later)
@@ -242,20 +266,20 @@ def test_when_the_store_is_back_numbers_begin_with_its_own(pinning: Pinning) -> 
 def test_a_store_that_can_only_be_written_ends_nowhere(pinning: Pinning) -> None:
     add(pinning, customization("1"))
     other = pinning.restarted()
-    pinning.store.broken.add("latest")
+    pinning.store.broken.add("find_newest")
     answer = customization("2")
     kept = add(other, answer)
     assert kept.generation < 0
     assert loaded(other, kept) == answer
 
 
-@pytest.mark.parametrize("broken", [{"add"}, {"load", "latest"}, set(METHODS)])
+@pytest.mark.parametrize("broken", [{"add"}, {"load", "find_newest"}, set(METHODS)])
 def test_a_failing_store_is_told_of_once(pinning: Pinning, broken: set[str]) -> None:
     """Also where only writing fails, as on a full disk."""
     pinning.store.broken.update(broken)
     with capturedLogs() as events:
         for _ in range(5):
-            outcome(pinning.archive.latest(QUESTION))
+            pinning.newest_stored()
             snapshot = add(pinning, customization())
             loaded(pinning, attrs.evolve(snapshot, generation=99))
     told = [formatEvent(event) for event in events]
@@ -266,8 +290,8 @@ def test_a_failing_store_is_told_of_once(pinning: Pinning, broken: set[str]) -> 
 def test_a_failure_after_a_recovery_is_told_again(pinning: Pinning) -> None:
     with capturedLogs() as events:
         for broken in (True, True, False, True, True):
-            pinning.store.broken = {"latest"} if broken else set()
-            outcome(pinning.archive.latest(QUESTION))
+            pinning.store.broken = {"find_newest"} if broken else set()
+            pinning.newest_stored()
     assert len(events) == 2
 
 
@@ -276,17 +300,17 @@ def test_a_failure_after_a_recovery_is_told_again(pinning: Pinning) -> None:
 
 def test_a_mount_is_recalled_by_the_next_process_for_the_same_reader_alone(pinning: Pinning) -> None:
     kept = add(pinning, customization())
-    outcome(pinning.archive.save_mounts([(READER, kept, BASE, NOW, NOW)]))
-    archive = pinning.restarted().archive
-    mount = outcome(archive.recall(READER))
+    outcome(pinning.archive.save_mounts([stored_mount(pinning, READER, kept)]))
+    after = pinning.restarted()
+    mount = recall(after, READER)
     assert mount is not None
-    assert (mount.key, mount.generation, mount.base_sha256, mount.read_at) == (kept.key, 1, BASE, NOW)
+    assert (mount.key, mount.generation, mount.base_sha256, mount.read_at) == (kept.stored_key, 1, BASE, NOW)
     others = [
         attrs.evolve(READER, address="192.0.2.2"),
         *(attrs.evolve(READER, credentials=credentials) for credentials in CREDENTIALS[1:]),
         *(Reader(READER.address, None, ref) for ref in REFS if ref != READER.ref),
     ]
-    assert [outcome(archive.recall(other)) for other in others] == [None] * len(others)
+    assert [recall(after, other) for other in others] == [None] * len(others)
 
 
 REFS: list[Ref] = [
@@ -303,9 +327,9 @@ REFS: list[Ref] = [
 
 def test_a_mount_goes_with_the_end_of_what_it_reads(pinning: Pinning) -> None:
     kept = add(pinning, customization())
-    outcome(pinning.archive.save_mounts([(READER, kept, BASE, NOW, NOW)]))
+    outcome(pinning.archive.save_mounts([stored_mount(pinning, READER, kept)]))
     outcome(pinning.archive.end(kept, NOW))
-    assert outcome(pinning.restarted().archive.recall(READER)) is None
+    assert recall(pinning.restarted(), READER) is None
 
 
 def test_no_mounts_cost_no_transaction(pinning: Pinning) -> None:
@@ -316,10 +340,10 @@ def test_no_mounts_cost_no_transaction(pinning: Pinning) -> None:
 def test_what_nobody_uses_is_swept_out(pinning: Pinning) -> None:
     add(pinning, customization())
     with capturedLogs() as events:
-        outcome(pinning.archive.sweep(NOW))
-        outcome(pinning.archive.sweep(NOW + 1))
-    assert [formatEvent(event) for event in events] == ["1 snapshots that nobody used were dropped"]
-    assert outcome(pinning.restarted().archive.latest(QUESTION)) is None
+        outcome(pinning.archive.remove_unused(NOW))
+        outcome(pinning.archive.remove_unused(NOW + 1))
+    assert [formatEvent(event) for event in events] == ["removed 1 unused snapshots"]
+    assert pinning.restarted().newest_stored() is None
 
 
 # Bounds.
@@ -336,14 +360,14 @@ def test_what_is_kept_in_memory_is_bounded(steps: list[tuple[int, int]]) -> None
             question = attrs.evolve(QUESTION, infra_env_id=str(which))
             add(pinning, Customization(bytes(size), (), None), question=question)
             held = sum(len(kept.ignition) + 100 for kept in archive._recent.values())
-            assert held == archive._recent_bytes
+            assert held == archive._recent.size
             assert held <= 2000 or len(archive._recent) == 1
 
 
 def test_kernel_arguments_and_ramdisks_count_too(pinning: Pinning) -> None:
     argument = KernelArgument(Operation.APPEND, "x" * 1000)
     add(pinning, Customization(b"i" * 10, (argument,), None, b"r" * 100))
-    assert pinning.archive._recent_bytes == 1000 + 10 + 100 + archive_module.OVERHEAD_BYTES
+    assert pinning.archive._recent.size == 1000 + 10 + 100 + archive_module.OVERHEAD_BYTES
 
 
 def test_the_one_that_is_about_to_be_used_is_kept_however_large(
@@ -351,6 +375,7 @@ def test_the_one_that_is_about_to_be_used_is_kept_however_large(
 ) -> None:
     """Without a store it would be asked for again and again."""
     monkeypatch.setattr(archive_module, "RECENT_BYTES", 10)
+    pinning.__attrs_post_init__()
     pinning.store.broken.update(METHODS)
     answers = [customization("1"), customization("2")]
     first, second = (add(pinning, answer) for answer in answers)
@@ -358,11 +383,11 @@ def test_the_one_that_is_about_to_be_used_is_kept_however_large(
     assert same(pinning, first, answers[0]), "which is known without it"
 
 
-def test_what_is_used_is_the_last_to_give_way(pinning: Pinning, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_used_is_the_last_to_give_way(pinning: Pinning) -> None:
     answers = [customization(str(number)) for number in range(3)]
     pinning.store.broken.update(METHODS)
     first, second = (add(pinning, answer) for answer in answers[:2])
-    monkeypatch.setattr(archive_module, "RECENT_BYTES", pinning.archive._recent_bytes)
+    pinning.archive._recent.limit = pinning.archive._recent.size
     loaded(pinning, first)
     add(pinning, answers[2])
     assert (loaded(pinning, first), loaded(pinning, second)) == (answers[0], None)
@@ -397,16 +422,16 @@ class Threads:
 )
 def test_what_takes_a_while_is_done_in_a_thread(answer: Customization, expected: tuple[int, int]) -> None:
     ciphering, fingerprinting = expected
-    threads, store = Threads(), MemoryStore()
+    threads, store = Threads(), MemoryRepository()
     archive = Archive(store, SnapshotCipher(SECRET), threads)  # type: ignore[arg-type]  # one type for all
-    kept = outcome(archive.add(QUESTION, answer, after=0, at=NOW))
+    kept = outcome(archive.add(QUESTION, None, answer, after=0, at=NOW))
     assert threads.done == ciphering, "sealing, and no fingerprint"
     archive = Archive(store, SnapshotCipher(SECRET), threads)  # type: ignore[arg-type]  # same
-    outcome(archive.load(kept))
+    outcome(archive.load(kept, None))
     assert threads.done == 2 * ciphering, "and unsealing"
-    assert outcome(archive.holds_same(kept, answer))
+    assert outcome(archive.is_same(kept, answer, None))
     assert threads.done == 2 * ciphering + fingerprinting, "of both"
-    outcome(archive.holds_same(kept, answer))
+    outcome(archive.is_same(kept, answer, None))
     assert threads.done == 2 * ciphering + fingerprinting * 3 // 2, "of what is new"
 
 
@@ -423,15 +448,15 @@ def test_a_store_that_takes_its_time_holds_nobody_else_up(pinning: Pinning) -> N
     gate: Deferred[None] = Deferred()
 
     @attrs.define(eq=False)
-    class Slow(MemoryStore):
+    class Slow(MemoryRepository):
         async def add(self, key: bytes, generation: int, sealed: bytes, taken_at: float) -> bool:
             await gate
             return await super().add(key, generation, sealed, taken_at)
 
-    pinning.store = FaultyStore(cast("SnapshotStore", Slow()))
+    pinning.store = FaultyRepository(cast("SnapshotRepository", Slow()))
     pinning.__attrs_post_init__()
-    adding = Outcome(pinning.archive.add(QUESTION, customization(), after=0, at=NOW))
-    assert outcome(pinning.archive.latest(QUESTION)) is None
+    adding = Outcome(pinning.archive.add(QUESTION, None, customization(), after=0, at=NOW))
+    assert pinning.newest_stored() is None
     assert not adding.is_there
     gate.callback(None)
     assert adding.value.generation == 1

@@ -128,8 +128,8 @@ def test_a_reader_stands_for_one_client_that_reads_one_image(
     one: tuple[str, str, Credentials | None], other: tuple[str, str, Credentials | None]
 ) -> None:
     (address, ref, credentials), (other_address, other_ref, others) = one, other
-    reader = VAULT.reader_of(address, credentials, ref)
-    assert (reader == VAULT.reader_of(other_address, others, other_ref)) is (one == other)
+    reader = VAULT.reader_key_of(address, credentials, ref)
+    assert (reader == VAULT.reader_key_of(other_address, others, other_ref)) is (one == other)
     assert reader not in {VAULT.key_of(*one), VAULT.key_of(ref, address, credentials)}
 
 
@@ -139,6 +139,6 @@ def test_keys_and_readers_are_the_first_release_s() -> None:
         == "0befdd930fd3d3fcc690356f8f90466b5c70d28c2d858fcdf2fe15c4917cc9b5"
     )
     assert (
-        VAULT.reader_of("::1", None, "ref").hex()
+        VAULT.reader_key_of("::1", None, "ref").hex()
         == "e831c95620d1f7fea0ad9b3eb679dcdfc5df5e206a53f7b24f668910bbea65e1"
     )

@@ -77,7 +77,9 @@ def test_a_file_that_holds_no_secret_is_replaced(tmp_path: Path, size: int) -> N
         secret = load_or_create_secret(tmp_path)
     assert load_or_create_secret(tmp_path) == secret == path.read_bytes()
     assert path.stat().st_mode & 0o777 == 0o600
-    assert formatEvent(events[0]) == f"{path} has {size} bytes: a new secret is made"
+    assert formatEvent(events[0]) == (
+        f"{path} has {size} bytes instead of 32: creating a new secret; stored snapshots are lost"
+    )
 
 
 def test_what_a_crash_left_is_no_secret(tmp_path: Path) -> None:

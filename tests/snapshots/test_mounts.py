@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import hashlib
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import attrs
 import pytest
@@ -10,12 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
+from image_service.concurrency.coordination import LocalCoordination
 from image_service.images.reference import Credentials, CredentialScheme, ImageRef, Kind, Reader
 from image_service.snapshots import mounts as mounts_module
-from image_service.snapshots.mounts import Mount, Mounts
+from image_service.snapshots.archive import Archive
+from image_service.snapshots.encryption import SnapshotCipher
+from image_service.snapshots.memory import MemoryRepository
+from image_service.snapshots.model import Snapshot, SnapshotKey
+from image_service.snapshots.mounts import SAVE_SECONDS, Mount, Mounts, save_seconds
+from image_service.snapshots.repository import StoredMount
+from image_service.snapshots.versions import Version
+from tests.snapshots.pinning import SECRET, at_once, outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from image_service.images.base import BaseImage
 
 WINDOW = 60.0
 MOMENT = 0.01
@@ -29,152 +37,211 @@ OTHERS = [
 ]
 
 
-def digest(reader: Reader) -> bytes:
-    return hashlib.sha256(f"{reader} {reader.credentials and reader.credentials.secret}".encode()).digest()
+def version(generation: int) -> Version:
+    base = cast("BaseImage", SimpleNamespace(sha256="5f" * 32, version="4.20", architecture="x86_64"))
+    key = SnapshotKey(REF.infra_env_id, Kind.FULL_ISO, None)
+    return Version(REF, base, Snapshot(key, b"k" * 32, generation, 0.0))
 
 
-@pytest.fixture
-def clock() -> Clock:
+ONE, TWO = version(1), version(2)
+
+
+def make_clock() -> Clock:
     clock = Clock()
     clock.advance(1_700_000_000)
     return clock
 
 
+@attrs.define(eq=False)
+class Mounting:
+    """Mounts, and where they are stored."""
+
+    clock: Clock = attrs.field(factory=make_clock)
+    repository: MemoryRepository = attrs.field(factory=MemoryRepository)
+    archive: Archive = attrs.field(init=False)
+    mounts: Mounts = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.archive = Archive(self.repository, SnapshotCipher(SECRET), at_once)
+        self.mounts = Mounts(self.archive, self.clock, WINDOW, LocalCoordination())
+
+    def read(self, reader: Reader = READER, version: Version = ONE) -> Mount:
+        """A response that is over at once."""
+        mount = self.mounts.start_response(reader, version)
+        self.mounts.end_response(mount)
+        return mount
+
+    def stored(self, reader: Reader = READER) -> tuple[int, float] | None:
+        """The generation of the stored mount, and when it was read."""
+        mount = outcome(self.repository.find_mount(self.archive.reader_key_of(reader)))
+        return None if mount is None else (mount.generation, mount.read_at)
+
+    def save(self) -> int:
+        """Store the mounts; returns how many were due."""
+        due = self.mounts.unsaved()
+        for mount in due:
+            mount.saved_at = None
+        outcome(self.mounts.save())
+        return len(due)
+
+
 @pytest.fixture
-def mounts(clock: Clock) -> Mounts[str]:
-    return Mounts(clock, WINDOW, digest)
+def mounting() -> Mounting:
+    return Mounting()
 
 
-def test_a_mount_is_in_progress_for_its_window_after_its_last_read(mounts: Mounts[str], clock: Clock) -> None:
+@pytest.fixture
+def mounts(mounting: Mounting) -> Mounts:
+    return mounting.mounts
+
+
+@pytest.fixture
+def clock(mounting: Mounting) -> Clock:
+    return mounting.clock
+
+
+# In this process.
+
+
+def test_mount_is_in_progress_for_its_window_after_the_last_read(
+    mounting: Mounting, mounts: Mounts, clock: Clock
+) -> None:
     assert mounts.find(READER) is None
     for _ in range(3):
-        mounts.begin(READER, "one")
+        mounting.read()
         clock.advance(WINDOW)
-        assert mounts.find(READER) == "one"
+        assert mounts.find(READER) is ONE
     clock.advance(MOMENT)
     assert mounts.find(READER) is None
 
 
-def test_every_reader_has_its_own(mounts: Mounts[str]) -> None:
-    mounts.begin(READER, "one")
+def test_readers_have_separate_mounts(mounting: Mounting, mounts: Mounts) -> None:
+    mounting.read()
     assert [mounts.find(other) for other in OTHERS] == [None] * len(OTHERS)
-    for number, other in enumerate(OTHERS):
-        mounts.begin(other, str(number))
-    assert mounts.find(READER) == "one"
+    versions = [version(number) for number in range(len(OTHERS))]
+    for other, read in zip(OTHERS, versions, strict=True):
+        mounting.read(other, read)
+    assert mounts.find(READER) is ONE
+    assert [mounts.find(other) for other in OTHERS] == versions
 
 
-def test_an_answer_that_is_being_sent_keeps_it_in_progress(mounts: Mounts[str], clock: Clock) -> None:
-    mount = mounts.begin(READER, "one")
-    mount.answers += 2
+def test_response_in_progress_keeps_its_mount_in_progress(mounts: Mounts, clock: Clock) -> None:
+    mount = mounts.start_response(READER, ONE)
+    assert mounts.start_response(READER, ONE) is mount
     clock.advance(100 * WINDOW)
-    mounts.end(mount)
+    mounts.end_response(mount)
     clock.advance(100 * WINDOW)
-    assert mounts.find(READER) == "one"
-    mounts.end(mount)
+    assert mounts.find(READER) is ONE
+    mounts.end_response(mount)
     clock.advance(WINDOW)
-    assert mounts.find(READER) == "one"
+    assert mounts.find(READER) is ONE
     clock.advance(MOMENT)
     assert mounts.find(READER) is None
 
 
-def test_who_reads_another_version_reads_that_from_now_on(mounts: Mounts[str], clock: Clock) -> None:
-    first = mounts.begin(READER, "one")
-    first.answers += 1
-    second = mounts.begin(READER, "two")
-    assert (mounts.find(READER), second.answers) == ("two", 0)
+def test_reading_another_version_replaces_the_mount(mounts: Mounts, clock: Clock) -> None:
+    first = mounts.start_response(READER, ONE)
+    second = mounts.start_response(READER, TWO)
+    assert (mounts.find(READER), second.responses, first.is_over) == (TWO, 1, True)
+    mounts.end_response(second)
     clock.advance(WINDOW)
-    mounts.end(first)
+    mounts.end_response(first)
     clock.advance(MOMENT)
-    assert mounts.find(READER) is None, "the end of an answer of the first is nothing to the second"
+    assert mounts.find(READER) is None, "the end of a response of the first does not prolong the second"
 
 
-def test_an_equal_version_is_the_same_mount(clock: Clock) -> None:
-    mounts: Mounts[list[int]] = Mounts(clock, WINDOW, digest)
-    first = mounts.begin(READER, [1])
-    assert mounts.begin(READER, [1]) is first
+def test_equal_version_is_the_same_mount(mounting: Mounting) -> None:
+    assert mounting.read(READER, attrs.evolve(ONE)) is mounting.read(READER, attrs.evolve(ONE))
 
 
-def test_what_is_recalled_was_read_when_it_was(mounts: Mounts[str], clock: Clock) -> None:
-    mounts.learn(READER, "one", 0, clock.seconds() - WINDOW)
-    assert mounts.find(READER) == "one"
+def test_adopted_mount_was_read_when_it_was_stored(mounting: Mounting, mounts: Mounts, clock: Clock) -> None:
+    stored = StoredMount(b"r" * 32, b"k" * 32, 1, "5f" * 32, clock.seconds() - WINDOW)
+    mounts.adopt(READER, ONE, 0, stored)
+    assert mounts.find(READER) is ONE
     clock.advance(MOMENT)
     assert mounts.find(READER) is None
-    mounts.begin(READER, "one")
-    mounts.learn(READER, "one", 0, clock.seconds() - WINDOW)
+    mounting.read()
+    mounts.adopt(READER, ONE, 0, stored)
     clock.advance(WINDOW)
-    assert mounts.find(READER) == "one", "it has been read since"
+    assert mounts.find(READER) is ONE, "it has been read since"
 
 
-# What is saved.
+# In the repository.
 
 
-def saved(mounts: Mounts[str]) -> dict[Reader, tuple[str, float]]:
-    return {reader: (mount.version, mount.read_at) for reader, mount in mounts.to_save()}
-
-
-def test_each_is_saved_when_it_has_read_since_the_last_time(mounts: Mounts[str], clock: Clock) -> None:
+def test_mount_is_stored_when_it_starts(mounting: Mounting, clock: Clock) -> None:
     now = clock.seconds()
-    mounts.begin(READER, "one")
-    assert saved(mounts) == {READER: ("one", now)}
-    assert saved(mounts) == {}
-    clock.advance(10)
-    assert saved(mounts) == {}
-    mounts.begin(READER, "one")
-    assert saved(mounts) == {READER: ("one", now + 10)}
-    mounts.begin(READER, "two")
-    assert saved(mounts) == {READER: ("two", now + 10)}
+    mounting.read()
+    assert mounting.stored() == (1, now)
+    assert mounting.save() == 0
+    mounting.read(READER, TWO)
+    assert mounting.stored() == (2, now)
 
 
-def test_one_that_is_being_sent_has_read_just_now(mounts: Mounts[str], clock: Clock) -> None:
-    mount = mounts.begin(READER, "one")
-    mount.answers += 1
+def test_mount_is_stored_again_after_it_has_read(mounting: Mounting, clock: Clock) -> None:
+    now = clock.seconds()
+    mounting.read()
+    clock.advance(SAVE_SECONDS / 2)
+    assert mounting.save() == 0
+    mounting.read()
+    assert mounting.stored() == (1, now), "not at each read"
+    assert mounting.save() == 1
+    assert mounting.stored() == (1, now + SAVE_SECONDS / 2)
+    assert mounting.save() == 0
+    clock.advance(SAVE_SECONDS)
+    mounting.read()
+    assert mounting.stored() == (1, clock.seconds()), "it was due"
+
+
+def test_mount_with_a_response_in_progress_is_stored_as_read_now(
+    mounting: Mounting, mounts: Mounts, clock: Clock
+) -> None:
+    mount = mounts.start_response(READER, ONE)
     for _ in range(3):
         clock.advance(10 * WINDOW)
-        assert saved(mounts) == {READER: ("one", clock.seconds())}
-    mounts.end(mount)
-    assert saved(mounts) == {}
+        assert mounting.save() == 1
+        assert mounting.stored() == (1, clock.seconds())
+    mounts.end_response(mount)
+    assert mounting.save() == 0
 
 
-def test_those_that_are_over_are_forgotten(mounts: Mounts[str], clock: Clock) -> None:
-    mounts.begin(READER, "one")
-    mounts.begin(OTHERS[0], "one")
+def test_mounts_that_are_over_are_forgotten(mounting: Mounting, mounts: Mounts, clock: Clock) -> None:
+    over = mounting.read()
+    mounting.read(OTHERS[0])
     clock.advance(WINDOW + MOMENT)
-    mounts.begin(OTHERS[0], "one")
-    assert list(saved(mounts)) == [OTHERS[0]]
-    assert list(mounts._mounts) == [OTHERS[0]]
+    mounting.read(OTHERS[0])
+    mounting.save()
+    assert over.is_over
+    assert list(mounts.versions()) == [ONE]
 
 
-def test_a_mount_may_begin_while_they_are_saved(mounts: Mounts[str]) -> None:
-    mounts.begin(READER, "one")
-    walk: Iterator[object] = mounts.to_save()
-    next(walk)
-    mounts.begin(OTHERS[0], "one")
-    assert list(walk) == []
-    assert list(saved(mounts)) == [OTHERS[0]]
+@pytest.mark.parametrize("window", [0.5, 1, 10, 60, 3600])
+def test_mounts_are_stored_often_enough_for_their_window(window: float) -> None:
+    assert save_seconds(window) <= min(window / 4, SAVE_SECONDS)
 
 
 # Bounds.
 
 
-def test_the_one_that_has_not_read_for_longest_gives_way(
-    mounts: Mounts[str], monkeypatch: pytest.MonkeyPatch
+def test_mount_that_was_not_read_for_longest_is_evicted(
+    mounting: Mounting, mounts: Mounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mounts_module, "MAX_MOUNTS", 3)
     for reader in (READER, *OTHERS[:2]):
-        mounts.begin(reader, "one")
-    mounts.begin(READER, "one")
-    mounts.begin(OTHERS[2], "one")
+        mounting.read(reader)
+    mounting.read()
+    mounting.read(OTHERS[2])
     found = [mounts.find(reader) for reader in (READER, *OTHERS[:3])]
-    assert found == ["one", None, "one", "one"]
+    assert found == [ONE, None, ONE, ONE]
 
 
 @attrs.define
-class LoggedRequest:
-    """An answer, as a naive account has it."""
+class NaiveResponse:
+    """A response, as a naive account has it."""
 
     reader: Reader
-    version: str
-    mount: Mount[str]
+    version: Version
+    mount: Mount
     read_at: float
     is_over: bool = False
 
@@ -182,35 +249,36 @@ class LoggedRequest:
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["begin", "end", "wait", "save"]), st.integers(0, 90), st.sampled_from("ab")
+            st.sampled_from(["start", "end", "wait", "save"]),
+            st.integers(0, 90),
+            st.sampled_from([ONE, TWO]),
         ),
         max_size=30,
     )
 )
-def test_it_does_as_a_naive_account_of_all_answers_would(steps: list[tuple[str, int, str]]) -> None:
-    clock = Clock()
-    mounts: Mounts[str] = Mounts(clock, WINDOW, digest)
-    answers: list[LoggedRequest] = []
-    for step, number, version in steps:
-        if step == "begin":
+def test_mounts_agree_with_a_naive_account_of_all_responses(steps: list[tuple[str, int, Version]]) -> None:
+    mounting = Mounting()
+    mounts, clock = mounting.mounts, mounting.clock
+    responses: list[NaiveResponse] = []
+    for step, number, read in steps:
+        if step == "start":
             reader = OTHERS[number % 3]
-            mount = mounts.begin(reader, version)
-            mount.answers += 1
-            answers.append(LoggedRequest(reader, version, mount, clock.seconds()))
-        elif step == "end" and answers and not (ended := answers[number % len(answers)]).is_over:
+            mount = mounts.start_response(reader, read)
+            responses.append(NaiveResponse(reader, read, mount, clock.seconds()))
+        elif step == "end" and responses and not (ended := responses[number % len(responses)]).is_over:
             ended.is_over, ended.read_at = True, clock.seconds()
-            mounts.end(ended.mount)
+            mounts.end_response(ended.mount)
         elif step == "wait":
             clock.advance(number)
         elif step == "save":
-            list(mounts.to_save())
+            mounting.save()
     for reader in OTHERS[:3]:
-        of_reader = [answer for answer in answers if answer.reader == reader]
+        of_reader = [response for response in responses if response.reader == reader]
         assert mounts.find(reader) == being_read(of_reader, clock.seconds())
 
 
-def being_read(answers: list[LoggedRequest], now: float) -> str | None:
-    """The version of the latest answer, where one of it is being sent or was a short while ago."""
-    of_version = list(takewhile(lambda answer: answer.version == answers[-1].version, reversed(answers)))
-    is_in_progress = any(not answer.is_over or now <= answer.read_at + WINDOW for answer in of_version)
-    return answers[-1].version if is_in_progress else None
+def being_read(responses: list[NaiveResponse], now: float) -> Version | None:
+    """The version of the latest response, if one of it is in progress or was a short while ago."""
+    of_version = list(takewhile(lambda each: each.version == responses[-1].version, reversed(responses)))
+    is_in_progress = any(not each.is_over or now <= each.read_at + WINDOW for each in of_version)
+    return responses[-1].version if is_in_progress else None

@@ -10,10 +10,10 @@ import attrs
 import pytest
 from twisted.internet.defer import Deferred, gatherResults
 
-from image_service.snapshots.repository import KEPT_GENERATIONS, Mount, Stored
-from image_service.snapshots.sqlite import STORE_FILE, SqliteStore
+from image_service.snapshots.build import open_repository
+from image_service.snapshots.memory import MemoryRepository
+from image_service.snapshots.repository import KEPT_GENERATIONS, StoredMount, StoredSnapshot
 from tests.pytwisted import async_fixture, ensure_deferred
-from tests.snapshots.memory_store import MemoryStore
 from tests.snapshots.stores import Threads
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
-    from image_service.snapshots.repository import SnapshotStore
+from image_service.snapshots.repository import SnapshotRepository
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 READER, OTHER_READER = b"r" * 32, b"s" * 32
@@ -36,29 +36,32 @@ def implementation(request: pytest.FixtureRequest) -> str:
 
 
 @async_fixture
-async def store(reactor: EPollReactor, tmp_path: Path, implementation: str) -> AsyncIterator[SnapshotStore]:
+async def store(
+    reactor: EPollReactor, tmp_path: Path, implementation: str
+) -> AsyncIterator[SnapshotRepository]:
     threads = Threads(reactor, 4 if implementation == "sqlite-4-threads" else 1)
-    path = tmp_path / STORE_FILE
-    store = MemoryStore() if implementation == "memory" else SqliteStore(path, threads)
+    store: SnapshotRepository = MemoryRepository()
+    if implementation != "memory":
+        store = open_repository(tmp_path, threads)
     yield store
     await store.close()
     threads.stop()
 
 
-def mount(reader: bytes = READER, key: bytes = KEY, generation: int = 1, **other: Any) -> Mount:
-    return Mount(reader, key, generation, **{"base_sha256": BASE, "read_at": T, **other})
+def mount(reader: bytes = READER, key: bytes = KEY, generation: int = 1, **other: Any) -> StoredMount:
+    return StoredMount(reader, key, generation, **{"base_sha256": BASE, "read_at": T, **other})
 
 
 @ensure_deferred
-async def test_a_store_is_empty_at_first(store: SnapshotStore) -> None:
-    assert await store.latest(KEY) is None
+async def test_a_store_is_empty_at_first(store: SnapshotRepository) -> None:
+    assert await store.find_newest(KEY) is None
     assert await store.load(KEY, 1) is None
-    assert await store.mount(READER) is None
-    assert await store.sweep(T) == 0
+    assert await store.find_mount(READER) is None
+    assert await store.remove_unused(T) == 0
 
 
 @ensure_deferred
-async def test_a_payload_comes_back_as_it_was(store: SnapshotStore) -> None:
+async def test_a_payload_comes_back_as_it_was(store: SnapshotRepository) -> None:
     for generation, sealed in enumerate([b"", b"\0", bytes(range(256)) * 100], 1):
         assert await store.add(KEY, generation, sealed, T)
         assert await store.load(KEY, generation) == sealed
@@ -67,31 +70,31 @@ async def test_a_payload_comes_back_as_it_was(store: SnapshotStore) -> None:
 
 
 @ensure_deferred
-async def test_a_payload_of_64_mib(store: SnapshotStore) -> None:
+async def test_a_payload_of_64_mib(store: SnapshotRepository) -> None:
     sealed = os.urandom(64 * 1024 * 1024)
     assert await store.add(KEY, 1, sealed, T)
     assert await store.load(KEY, 1) == sealed
 
 
 @ensure_deferred
-async def test_the_newest_generation_of_each_key_is_known(store: SnapshotStore) -> None:
+async def test_the_newest_generation_of_each_key_is_known(store: SnapshotRepository) -> None:
     await store.add(KEY, 1, b"", T)
     await store.add(KEY, 2, b"", T + 10)
     await store.add(OTHER_KEY, 7, b"", T - 10)
-    assert await store.latest(KEY) == Stored(2, T + 10, T + 10)
-    assert await store.latest(OTHER_KEY) == Stored(7, T - 10, T - 10)
+    assert await store.find_newest(KEY) == StoredSnapshot(2, T + 10, T + 10)
+    assert await store.find_newest(OTHER_KEY) == StoredSnapshot(7, T - 10, T - 10)
 
 
 @ensure_deferred
-async def test_who_adds_first_wins(store: SnapshotStore) -> None:
+async def test_who_adds_first_wins(store: SnapshotRepository) -> None:
     assert await store.add(KEY, 1, b"first", T)
     assert not await store.add(KEY, 1, b"second", T + 1)
     assert await store.load(KEY, 1) == b"first"
-    assert await store.latest(KEY) == Stored(1, T, T)
+    assert await store.find_newest(KEY) == StoredSnapshot(1, T, T)
 
 
 @ensure_deferred
-async def test_of_many_who_add_at_once_one_wins(store: SnapshotStore) -> None:
+async def test_of_many_who_add_at_once_one_wins(store: SnapshotRepository) -> None:
     payloads = [b"%d" % number for number in range(20)]
     won = await gatherResults([Deferred.fromCoroutine(store.add(KEY, 1, payload, T)) for payload in payloads])
     assert won.count(True) == 1
@@ -99,14 +102,14 @@ async def test_of_many_who_add_at_once_one_wins(store: SnapshotStore) -> None:
 
 
 @ensure_deferred
-async def test_who_does_not_know_of_newer_generations_loses(store: SnapshotStore) -> None:
+async def test_who_does_not_know_of_newer_generations_loses(store: SnapshotRepository) -> None:
     await store.add(KEY, 5, b"", T)
     assert not await store.add(KEY, 2, b"", T)
     assert await store.load(KEY, 2) is None
 
 
 @ensure_deferred
-async def test_old_generations_of_the_same_key_make_room(store: SnapshotStore) -> None:
+async def test_old_generations_of_the_same_key_make_room(store: SnapshotRepository) -> None:
     await store.add(OTHER_KEY, 1, b"other", T)
     for generation in range(1, KEPT_GENERATIONS + 4):
         await store.add(KEY, generation, b"%d" % generation, T)
@@ -116,143 +119,143 @@ async def test_old_generations_of_the_same_key_make_room(store: SnapshotStore) -
 
 
 @ensure_deferred
-async def test_a_validation_is_remembered_and_never_goes_back(store: SnapshotStore) -> None:
+async def test_a_validation_is_remembered_and_never_goes_back(store: SnapshotRepository) -> None:
     await store.add(KEY, 1, b"a", T)
-    await store.validated(KEY, 1, T + 60)
-    assert await store.latest(KEY) == Stored(1, T, T + 60)
-    await store.validated(KEY, 1, T + 30)
-    assert await store.latest(KEY) == Stored(1, T, T + 60)
+    await store.record_validation(KEY, 1, T + 60)
+    assert await store.find_newest(KEY) == StoredSnapshot(1, T, T + 60)
+    await store.record_validation(KEY, 1, T + 30)
+    assert await store.find_newest(KEY) == StoredSnapshot(1, T, T + 60)
     assert await store.load(KEY, 1) == b"a"
 
 
 @ensure_deferred
-async def test_what_is_not_there_is_not_validated(store: SnapshotStore) -> None:
+async def test_what_is_not_there_is_not_validated(store: SnapshotRepository) -> None:
     await store.add(KEY, 1, b"", T)
-    await store.validated(KEY, 2, T + 60)
-    await store.validated(OTHER_KEY, 1, T + 60)
-    assert await store.latest(KEY) == Stored(1, T, T)
-    assert await store.latest(OTHER_KEY) is None
+    await store.record_validation(KEY, 2, T + 60)
+    await store.record_validation(OTHER_KEY, 1, T + 60)
+    assert await store.find_newest(KEY) == StoredSnapshot(1, T, T)
+    assert await store.find_newest(OTHER_KEY) is None
 
 
 @ensure_deferred
-async def test_an_end_takes_all_generations_and_mounts_of_its_key(store: SnapshotStore) -> None:
+async def test_an_end_takes_all_generations_and_mounts_of_its_key(store: SnapshotRepository) -> None:
     for key in (KEY, OTHER_KEY):
         await store.add(key, 1, b"1", T)
         await store.add(key, 2, b"2", T)
     await store.save_mounts([mount(), mount(reader=OTHER_READER, key=OTHER_KEY)])
     await store.end(KEY, T + 60)
     assert [await store.load(KEY, generation) for generation in (1, 2)] == [None, None]
-    assert await store.mount(READER) is None
+    assert await store.find_mount(READER) is None
     assert [await store.load(OTHER_KEY, generation) for generation in (1, 2)] == [b"1", b"2"]
-    assert await store.mount(OTHER_READER) == mount(reader=OTHER_READER, key=OTHER_KEY)
+    assert await store.find_mount(OTHER_READER) == mount(reader=OTHER_READER, key=OTHER_KEY)
 
 
 @ensure_deferred
-async def test_the_number_of_what_ended_is_never_given_again(store: SnapshotStore) -> None:
+async def test_the_number_of_what_ended_is_never_given_again(store: SnapshotRepository) -> None:
     """Another process may still hold images of it."""
     await store.add(KEY, 1, b"1", T)
     await store.add(KEY, 2, b"2", T + 1)
     await store.end(KEY, T + 60)
-    assert await store.latest(KEY) == Stored(2, T + 1, T + 1, ended=True)
-    await store.validated(KEY, 2, T + 70)
-    assert await store.latest(KEY) == Stored(2, T + 1, T + 1, ended=True)
+    assert await store.find_newest(KEY) == StoredSnapshot(2, T + 1, T + 1, is_ended=True)
+    await store.record_validation(KEY, 2, T + 70)
+    assert await store.find_newest(KEY) == StoredSnapshot(2, T + 1, T + 1, is_ended=True)
     assert [await store.add(KEY, generation, b"new", T + 80) for generation in (1, 2, 3)] == [
         False,
         False,
         True,
     ]
-    assert await store.latest(KEY) == Stored(3, T + 80, T + 80)
+    assert await store.find_newest(KEY) == StoredSnapshot(3, T + 80, T + 80)
     await store.end(KEY, T + 90)
-    assert await store.latest(KEY) == Stored(3, T + 80, T + 80, ended=True)
+    assert await store.find_newest(KEY) == StoredSnapshot(3, T + 80, T + 80, is_ended=True)
 
 
 @ensure_deferred
-async def test_nothing_to_end(store: SnapshotStore) -> None:
+async def test_nothing_to_end(store: SnapshotRepository) -> None:
     await store.end(KEY, T)
-    assert await store.latest(KEY) is None
+    assert await store.find_newest(KEY) is None
 
 
 @ensure_deferred
-async def test_a_reader_s_latest_mount_is_remembered(store: SnapshotStore) -> None:
+async def test_a_reader_s_latest_mount_is_remembered(store: SnapshotRepository) -> None:
     await store.save_mounts([mount(), mount(reader=OTHER_READER, generation=7)])
     await store.save_mounts([mount(key=OTHER_KEY, generation=3, base_sha256="00" * 32, read_at=T + 1)])
-    assert await store.mount(READER) == mount(
+    assert await store.find_mount(READER) == mount(
         key=OTHER_KEY, generation=3, base_sha256="00" * 32, read_at=T + 1
     )
-    assert await store.mount(OTHER_READER) == mount(reader=OTHER_READER, generation=7)
+    assert await store.find_mount(OTHER_READER) == mount(reader=OTHER_READER, generation=7)
     await store.save_mounts([mount()])
-    assert (await store.mount(READER) or mount()).read_at == T + 1
+    assert (await store.find_mount(READER) or mount()).read_at == T + 1
 
 
 @ensure_deferred
-async def test_one_reader_twice_in_a_batch(store: SnapshotStore) -> None:
+async def test_one_reader_twice_in_a_batch(store: SnapshotRepository) -> None:
     await store.save_mounts([mount(read_at=T + 2, generation=2), mount(read_at=T + 1, generation=1)])
-    assert await store.mount(READER) == mount(read_at=T + 2, generation=2)
+    assert await store.find_mount(READER) == mount(read_at=T + 2, generation=2)
 
 
 @pytest.mark.parametrize("other", [{"key": OTHER_KEY}, {"generation": 2}, {"base_sha256": "00" * 32}])
 @ensure_deferred
 async def test_what_a_reader_has_read_of_another_image_in_the_meantime_stays(
-    store: SnapshotStore, other: dict[str, Any]
+    store: SnapshotRepository, other: dict[str, Any]
 ) -> None:
     moved_on = mount(**other, read_at=T + 10)
     await store.save_mounts([moved_on])
     for since in (T, T + 10):
         await store.save_mounts([mount(read_at=T + 20, since=since)])
-        assert await store.mount(READER) == moved_on
+        assert await store.find_mount(READER) == moved_on
     await store.save_mounts([attrs.evolve(moved_on, read_at=T + 15, since=T)])
-    assert (await store.mount(READER) or mount()).read_at == T + 15
+    assert (await store.find_mount(READER) or mount()).read_at == T + 15
     await store.save_mounts([mount(read_at=T + 12, since=inf)])
-    assert await store.mount(READER) == mount(read_at=T + 12)
+    assert await store.find_mount(READER) == mount(read_at=T + 12)
 
 
 @ensure_deferred
-async def test_no_mounts_to_save(store: SnapshotStore) -> None:
+async def test_no_mounts_to_save(store: SnapshotRepository) -> None:
     await store.save_mounts([])
 
 
 @ensure_deferred
-async def test_what_is_unused_is_swept_out(store: SnapshotStore) -> None:
+async def test_what_is_unused_is_swept_out(store: SnapshotRepository) -> None:
     await store.add(KEY, 1, b"", T)
     await store.save_mounts([mount(key=OTHER_KEY, read_at=T)])
-    assert await store.sweep(T) == 0
-    assert await store.latest(KEY)
-    assert await store.mount(READER)
-    assert await store.sweep(T + 1) == 1
-    assert await store.latest(KEY) is None
+    assert await store.remove_unused(T) == 0
+    assert await store.find_newest(KEY)
+    assert await store.find_mount(READER)
+    assert await store.remove_unused(T + 1) == 1
+    assert await store.find_newest(KEY) is None
     assert await store.load(KEY, 1) is None
-    assert await store.mount(READER) is None
+    assert await store.find_mount(READER) is None
     assert await store.add(KEY, 1, b"anew", T + 2)
     assert await store.load(KEY, 1) == b"anew"
 
 
 @ensure_deferred
-async def test_what_is_validated_or_read_is_in_use(store: SnapshotStore) -> None:
+async def test_what_is_validated_or_read_is_in_use(store: SnapshotRepository) -> None:
     for key in (b"validated", b"mounted", b"ended", b"unused"):
         await store.add(key, 1, b"", T)
-    await store.validated(b"validated", 1, T + 60)
+    await store.record_validation(b"validated", 1, T + 60)
     await store.save_mounts([mount(key=b"mounted", read_at=T + 60), mount(key=b"mounted", read_at=T + 1)])
     await store.end(b"ended", T + 60)
-    assert await store.sweep(T + 60) == 1
-    kept = [key for key in (b"validated", b"mounted", b"ended", b"unused") if await store.latest(key)]
+    assert await store.remove_unused(T + 60) == 1
+    kept = [key for key in (b"validated", b"mounted", b"ended", b"unused") if await store.find_newest(key)]
     assert kept == [b"validated", b"mounted", b"ended"]
 
 
 @ensure_deferred
-async def test_superseded_generations_are_swept_out_one_by_one(store: SnapshotStore) -> None:
+async def test_superseded_generations_are_swept_out_one_by_one(store: SnapshotRepository) -> None:
     for generation in (1, 2, 3):
         await store.add(KEY, generation, b"x", T + generation)
-    assert await store.sweep(T + 3) == 2
+    assert await store.remove_unused(T + 3) == 2
     assert [await store.load(KEY, generation) for generation in (1, 2, 3)] == [None, None, b"x"]
 
 
 @ensure_deferred
 async def test_the_newest_generation_stays_for_as_long_as_an_older_one_is_in_use(
-    store: SnapshotStore,
+    store: SnapshotRepository,
 ) -> None:
     """Or its number would be given again, and the older one taken for the newest."""
     for generation in (1, 2, 3):
         await store.add(KEY, generation, b"x", T)
     await store.save_mounts([mount(generation=2, read_at=T + 60)])
-    assert await store.sweep(T + 60) == 1
+    assert await store.remove_unused(T + 60) == 1
     assert [await store.load(KEY, generation) for generation in (1, 2, 3)] == [None, b"x", b"x"]

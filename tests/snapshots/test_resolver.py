@@ -7,6 +7,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
+from image_service.concurrency.coordination import LocalCoordination
 from image_service.concurrency.negative_cache import ABSENT_SECONDS
 from image_service.errors import (
     Conflict,
@@ -27,9 +28,12 @@ from image_service.images.reference import (
     Ref,
 )
 from image_service.snapshots import resolver as resolver_module
-from image_service.snapshots.resolver import PATIENCE_SECONDS, RETRY_SECONDS, Resolver
+from image_service.snapshots.archive import Archive
+from image_service.snapshots.encryption import SnapshotCipher
+from image_service.snapshots.memory import MemoryRepository
+from image_service.snapshots.resolver import RETRY_SECONDS, TIMEOUT_SECONDS, Resolver
 from tests.snapshots.doubles import infra_env_of
-from tests.snapshots.pinning import Outcome, outcome
+from tests.snapshots.pinning import SECRET, Outcome, at_once, outcome
 
 if TYPE_CHECKING:
     from image_service.assisted.answers import InfraEnv
@@ -76,7 +80,14 @@ class Setting:
     resolver: Resolver = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.resolver = Resolver(self.infra_envs, self.clock, TTL, GRACE)
+        self.resolver = Resolver(
+            self.infra_envs,
+            Archive(MemoryRepository(), SnapshotCipher(SECRET), at_once),
+            self.clock,
+            LocalCoordination(),
+            ttl_seconds=TTL,
+            grace_seconds=GRACE,
+        )
 
     def resolve(self, ref: Ref = OPEN, credentials: Credentials | None = None) -> Ref:
         return outcome(self.resolver.resolve(ref, credentials))
@@ -93,7 +104,7 @@ def setting() -> Setting:
 
 @pytest.mark.parametrize("ref", [COMPLETE, ArtifactRef(BootArtifact.ROOTFS, "4.20", "x86_64")])
 def test_what_leaves_nothing_open_is_not_asked_for(setting: Setting, ref: Ref) -> None:
-    assert setting.resolver.at_once(ref, None) is ref
+    assert setting.resolver.get_cached(ref, None) is ref
     assert setting.resolve(ref) is ref
     assert setting.rounds == 0
 
@@ -136,27 +147,17 @@ def test_without_any_version_there_is_no_image(setting: Setting) -> None:
 
 
 def test_an_answer_is_good_for_its_time(setting: Setting) -> None:
-    assert setting.resolver.at_once(OPEN, None) is None
+    assert setting.resolver.get_cached(OPEN, None) is None
     assert setting.resolve() == COMPLETE
     setting.clock.advance(TTL - MOMENT)
-    assert setting.resolver.at_once(OPEN, None) == COMPLETE
+    assert setting.resolver.get_cached(OPEN, None) == COMPLETE
     assert setting.resolve() == COMPLETE
     assert setting.rounds == 1
     setting.clock.advance(MOMENT)
-    assert setting.resolver.at_once(OPEN, None) is None
+    assert setting.resolver.get_cached(OPEN, None) is None
     setting.infra_envs.told = infra_env_of((), "4.21")
     assert setting.resolve() == attrs.evolve(COMPLETE, version="4.21")
     assert setting.rounds == 2
-
-
-def test_one_that_another_process_was_given_is_good_for_as_long_as_it_is_there(setting: Setting) -> None:
-    setting.clock.advance(TTL)
-    setting.infra_envs.told = attrs.evolve(infra_env_of((), "4.20"), said_at=1.0)
-    setting.resolve()
-    setting.clock.advance(1 - MOMENT)
-    assert setting.resolver.at_once(OPEN, None) == COMPLETE
-    setting.clock.advance(MOMENT)
-    assert setting.resolver.at_once(OPEN, None) is None
 
 
 def test_credentials_and_references_share_nothing(setting: Setting) -> None:
@@ -169,7 +170,7 @@ def test_credentials_and_references_share_nothing(setting: Setting) -> None:
     setting.infra_envs.error = Forbidden("not these")
     with pytest.raises(Forbidden):
         setting.resolve(OPEN, Credentials(CredentialScheme.IMAGE_TOKEN, "one"))
-    assert setting.resolver.at_once(OPEN, one) == COMPLETE
+    assert setting.resolver.get_cached(OPEN, one) == COMPLETE
 
 
 def test_many_who_ask_make_one_round(setting: Setting) -> None:
@@ -204,7 +205,7 @@ def test_it_is_not_tried_all_the_time_then(setting: Setting) -> None:
     setting.infra_envs.error = UpstreamError("no")
     for _ in range(10):
         assert setting.resolve() == COMPLETE
-        assert setting.resolver.at_once(OPEN, None) == COMPLETE
+        assert setting.resolver.get_cached(OPEN, None) == COMPLETE
         assert setting.rounds == 2
         setting.clock.advance(RETRY_SECONDS / 10)
     setting.resolve()
@@ -227,12 +228,12 @@ def test_an_older_answer_does_for_who_would_wait_too_long(setting: Setting) -> N
     setting.infra_envs.gate = gate
     setting.infra_envs.told = infra_env_of((), "4.21")
     asked = Outcome(setting.resolver.resolve(OPEN, None))
-    setting.clock.advance(PATIENCE_SECONDS - MOMENT)
+    setting.clock.advance(TIMEOUT_SECONDS - MOMENT)
     assert not asked.is_there
     setting.clock.advance(MOMENT)
     assert asked.value == COMPLETE
     gate.callback(None)
-    assert setting.resolver.at_once(OPEN, None) == attrs.evolve(COMPLETE, version="4.21")
+    assert setting.resolver.get_cached(OPEN, None) == attrs.evolve(COMPLETE, version="4.21")
     assert setting.rounds == 2
     assert setting.clock.getDelayedCalls() == []
 
@@ -241,7 +242,7 @@ def test_who_has_no_older_answer_waits(setting: Setting) -> None:
     gate: Deferred[None] = Deferred()
     setting.infra_envs.gate = gate
     asked = Outcome(setting.resolver.resolve(OPEN, None))
-    setting.clock.advance(10 * PATIENCE_SECONDS)
+    setting.clock.advance(10 * TIMEOUT_SECONDS)
     assert not asked.is_there
     gate.callback(None)
     assert asked.value == COMPLETE
@@ -288,7 +289,7 @@ def test_the_one_that_was_asked_for_longest_ago_is_forgotten(
     setting.clock.advance(TTL)
     setting.resolve(refs[0])
     setting.resolve(refs[2])
-    assert [setting.resolver.at_once(ref, None) is not None for ref in refs] == [True, False, True]
+    assert [setting.resolver.get_cached(ref, None) is not None for ref in refs] == [True, False, True]
 
 
 def test_questions_without_end_are_not_asked_at_once(

@@ -270,7 +270,7 @@ def test_what_nobody_foresaw_in_a_known_image_is_an_answer_too(
     def fail(*_: object) -> None:
         raise KeyError("s3cr3t")
 
-    monkeypatch.setattr(service.world.images, "at_once", fail)
+    monkeypatch.setattr(service.world.images, "get_cached", fail)
     answer = service.ask(range=PART)
     assert answer.response.status == 500
     assert b"s3cr3t" not in body_of(answer.response)

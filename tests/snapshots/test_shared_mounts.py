@@ -16,8 +16,8 @@ from twisted.internet.defer import Deferred
 from image_service.concurrency.coordination import COUNT, SIZE_BYTES, SharedMemoryCoordination
 from image_service.errors import Forbidden, NotFound
 from image_service.images.reference import ImageRef, Kind
-from image_service.snapshots.composer import THREAD_BYTES
-from image_service.snapshots.stored_mounts import SAVE_SECONDS, save_seconds
+from image_service.snapshots.image_builder import THREAD_BYTES
+from image_service.snapshots.mounts import SAVE_SECONDS, save_seconds
 from image_service.snapshots.versions import ImageRequest, ReadMode
 from tests.snapshots.doubles import (
     DISCONNECTED,
@@ -32,7 +32,7 @@ from tests.snapshots.doubles import (
 )
 from tests.snapshots.doubles import world as make_world
 from tests.snapshots.mounting import Asked, Client, bytes_of, etag_of, say
-from tests.snapshots.pinning import FaultyStore
+from tests.snapshots.pinning import FaultyRepository
 from tests.snapshots.stores import store_in
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from image_service.concurrency.coordination import Coordination
     from image_service.images.reference import Reader
     from image_service.snapshots.boot_images import BootImages
-    from image_service.snapshots.versions import Composed
-    from tests.snapshots.memory_store import MemoryStore
+    from image_service.snapshots.memory import MemoryRepository
+    from image_service.snapshots.versions import ComposedVersion
 
 MOMENT = 0.01
 READER = Client(cast("World", None)).reader
@@ -65,9 +65,9 @@ def world() -> Iterator[World]:
 
 
 @pytest.fixture
-def store(world: World, tmp_path: Path) -> FaultyStore:
-    store = FaultyStore(store_in(tmp_path))
-    world.store = cast("MemoryStore", store)
+def store(world: World, tmp_path: Path) -> FaultyRepository:
+    store = FaultyRepository(store_in(tmp_path))
+    world.store = cast("MemoryRepository", store)
     return store
 
 
@@ -77,7 +77,7 @@ def coordination(world: World, tmp_path: Path) -> SharedMemoryCoordination:
 
 
 @pytest.fixture
-def processes(world: World, store: FaultyStore, coordination: Coordination) -> list[BootImages]:
+def processes(world: World, store: FaultyRepository, coordination: Coordination) -> list[BootImages]:
     assert store is cast("object", world.store)
     return sharing(world, coordination)
 
@@ -86,12 +86,12 @@ def ask(images: BootImages, reading: ReadMode, *etags: str, reader: Reader = REA
     return Asked(images, ImageRequest(reader, reading, etags), moves=True)
 
 
-def part(images: BootImages) -> Composed:
+def part(images: BootImages) -> ComposedVersion:
     """A range without a validator."""
-    return ask(images, ReadMode.CONTINUING).composed
+    return ask(images, ReadMode.RESUME).composed
 
 
-def whole(images: BootImages) -> Composed:
+def whole(images: BootImages) -> ComposedVersion:
     return ask(images, ReadMode.NEWEST).composed
 
 
@@ -117,13 +117,13 @@ def test_a_mount_is_the_same_everywhere_from_its_first_range(
 
 
 def test_a_further_range_of_a_known_mount_costs_nothing(
-    processes: list[BootImages], store: FaultyStore
+    processes: list[BootImages], store: FaultyRepository
 ) -> None:
     for images in processes:
         part(images)
     store.called.clear()
     for images in processes:
-        asked = ask(images, ReadMode.CONTINUING)
+        asked = ask(images, ReadMode.RESUME)
         assert asked.was_at_once
         assert asked.succeeded
     assert not store.called
@@ -142,10 +142,10 @@ def test_a_mount_of_a_short_url_is_the_same_everywhere(world: World, processes: 
     """Its infra-env is edited in the midst of it, and the others have never heard of what it was before."""
     reader = attrs.evolve(READER, ref=ImageRef(ID, None, None, None))
     world.assisted.told = infra_env_of((), VERSION, FULL)
-    first = bytes_of(ask(processes[0], ReadMode.CONTINUING, reader=reader).composed)
+    first = bytes_of(ask(processes[0], ReadMode.RESUME, reader=reader).composed)
     world.assisted.told = infra_env_of((), VERSION, DISCONNECTED)
     for images in processes * 2:
-        assert bytes_of(ask(images, ReadMode.CONTINUING, reader=reader).composed) == first
+        assert bytes_of(ask(images, ReadMode.RESUME, reader=reader).composed) == first
 
 
 def test_what_a_short_url_leaves_open_is_asked_once_for_all(
@@ -174,26 +174,26 @@ def test_so_does_a_range_that_names_another_version(world: World, processes: lis
 def test_what_an_older_answer_reads_is_not_what_is_saved(world: World, processes: list[BootImages]) -> None:
     """A process still sends of the older version while another has begun the newer one."""
     one, other, third = processes
-    mount = one.reads(ImageRequest(READER, ReadMode.CONTINUING), part(one))
+    mount = one.record_mount(ImageRequest(READER, ReadMode.RESUME), part(one))
     change(world, processes)
     new = bytes_of(whole(other))
     for _ in range(3):
-        world.clock.advance(one.save_seconds)
-        Deferred.fromCoroutine(one.save_mounts())
+        world.clock.advance(one.mounts.save_seconds)
+        Deferred.fromCoroutine(one.mounts.save())
         assert bytes_of(part(third)) == new
-    one.mounts.end(mount)
+    one.mounts.end_response(mount)
     assert bytes_of(part(one)) == new
 
 
 def test_of_two_that_begin_at_once_the_first_in_the_store_counts(
-    world: World, processes: list[BootImages], store: FaultyStore
+    world: World, processes: list[BootImages], store: FaultyRepository
 ) -> None:
     """Two connections' first ranges, one of them just before a change and the other just after it."""
     one, other, third = processes
     world.assisted.held = []
-    asked = [ask(one, ReadMode.CONTINUING)]
+    asked = [ask(one, ReadMode.RESUME)]
     say(world, "changed")
-    asked.append(ask(other, ReadMode.CONTINUING))
+    asked.append(ask(other, ReadMode.RESUME))
     world.assisted.let_go()
     world.clock.advance(1)
     assert len({bytes_of(one.composed) for one in asked} | {bytes_of(part(third))}) == 1
@@ -208,7 +208,7 @@ def test_who_was_slow_to_make_an_older_version_gives_what_another_has_begun(
     say(world, "x" * THREAD_BYTES)
     ask(processes[2], ReadMode.NEWEST, reader=attrs.evolve(READER, address="192.0.2.2"))
     world.clock.advance(TTL_SECONDS - 1)
-    asked = ask(slow, ReadMode.CONTINUING)
+    asked = ask(slow, ReadMode.RESUME)
     world.clock.advance(1)
     say(world, "changed")
     begun = bytes_of(part(other))
@@ -219,15 +219,15 @@ def test_who_was_slow_to_make_an_older_version_gives_what_another_has_begun(
 
 
 def test_who_looks_while_a_mount_is_being_written_looks_again(
-    world: World, processes: list[BootImages], store: FaultyStore, coordination: Coordination
+    world: World, processes: list[BootImages], store: FaultyRepository, coordination: Coordination
 ) -> None:
-    world.store = cast("MemoryStore", FaultyStore(store.store))
+    world.store = cast("MemoryRepository", FaultyRepository(store.store))
     slow = world.make_images(coordination=coordination)
     old = bytes_of(part(processes[0]))
     change(world, processes)
     new = bytes_of(ask(slow, ReadMode.NEWEST, reader=attrs.evolve(READER, address="192.0.2.2")).composed)
     gate: Deferred[None] = Deferred()
-    cast("FaultyStore", world.store).gate = gate
+    cast("FaultyRepository", world.store).gate = gate
     assert bytes_of(whole(slow)) == new
     for images in processes:
         assert bytes_of(part(images)) == old
@@ -236,40 +236,40 @@ def test_who_looks_while_a_mount_is_being_written_looks_again(
         assert bytes_of(part(images)) == new
 
 
-def test_nothing_is_sent_before_others_can_know(processes: list[BootImages], store: FaultyStore) -> None:
+def test_nothing_is_sent_before_others_can_know(processes: list[BootImages], store: FaultyRepository) -> None:
     images = processes[0]
     whole(images)
     store.gate = Deferred()
     reader = attrs.evolve(READER, address="192.0.2.2")
     want = ImageRequest(reader)
-    composed = images.at_once(want)
+    composed = images.get_cached(want)
     assert composed is not None
-    noting = images.reads(want, composed).noting
-    assert noting is not None
-    asked = ask(images, ReadMode.CONTINUING, reader=attrs.evolve(READER, address="192.0.2.3"))
+    saving = images.record_mount(want, composed).saving
+    assert saving is not None
+    asked = ask(images, ReadMode.RESUME, reader=attrs.evolve(READER, address="192.0.2.3"))
     assert not asked.is_over
-    assert [noting.called] == [False]
+    assert [saving.called] == [False]
     store.gate.callback(None)
-    assert noting.called
+    assert saving.called
     assert asked.succeeded
 
 
-def test_one_process_alone_waits_for_nothing(world: World, store: FaultyStore) -> None:
+def test_one_process_alone_waits_for_nothing(world: World, store: FaultyRepository) -> None:
     images = world.make_images()
     whole(images)
     store.gate = Deferred()
     want = ImageRequest(attrs.evolve(READER, address="192.0.2.2"))
-    composed = images.at_once(want)
+    composed = images.get_cached(want)
     assert composed is not None
-    assert images.reads(want, composed).noting is None
+    assert images.record_mount(want, composed).saving is None
     store.gate.callback(None)
 
 
-@pytest.mark.parametrize("broken", [{"save_mounts"}, {"mount"}, {"save_mounts", "mount"}])
+@pytest.mark.parametrize("broken", [{"save_mounts"}, {"find_mount"}, {"save_mounts", "find_mount"}])
 def test_a_store_that_fails_costs_nothing_but_the_guarantee(
     world: World,
     processes: list[BootImages],
-    store: FaultyStore,
+    store: FaultyRepository,
     coordination: SharedMemoryCoordination,
     broken: set[str],
 ) -> None:
@@ -308,10 +308,10 @@ def test_a_refusal_ends_mounts_everywhere(world: World, processes: list[BootImag
     world.clock.advance(1)
     world.assisted.failures = {"ignition": Forbidden("403")}
     for images in processes:
-        assert isinstance(ask(images, ReadMode.CONTINUING).error, Forbidden)
+        assert isinstance(ask(images, ReadMode.RESUME).error, Forbidden)
     world.assisted.failures = {}
     for images in processes:
-        assert isinstance(ask(images, ReadMode.CONTINUING).error, NotFound)
+        assert isinstance(ask(images, ReadMode.RESUME).error, NotFound)
 
 
 NUMBERS = st.integers(0, 2)
@@ -342,7 +342,7 @@ class Mounting(RuleBasedStateMachine):
     @rule()
     def save(self) -> None:
         for images in self.processes:
-            Deferred.fromCoroutine(images.save_mounts())
+            Deferred.fromCoroutine(images.mounts.save())
 
     @rule(number=NUMBERS)
     def restart(self, number: int) -> None:
@@ -354,7 +354,7 @@ class Mounting(RuleBasedStateMachine):
 
     @rule(number=NUMBERS, client=st.integers(1, 2))
     def part(self, number: int, client: int) -> None:
-        asked, reader = self.ask(number, client, ReadMode.CONTINUING)
+        asked, reader = self.ask(number, client, ReadMode.RESUME)
         before, read_at = self.read.get(reader, (b"", -1000.0))
         if asked.succeeded and self.world.clock.seconds() <= read_at + WINDOW_SECONDS:
             assert bytes_of(asked.composed) == before

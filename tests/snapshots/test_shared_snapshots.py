@@ -17,25 +17,25 @@ from twisted.internet.defer import Deferred
 from image_service.concurrency.coordination import MAX_POLL_SECONDS, SIZE_BYTES, SharedMemoryCoordination
 from image_service.concurrency.negative_cache import ABSENT_SECONDS
 from image_service.errors import Conflict, Forbidden, NotFound, Unauthorized, UpstreamError
-from image_service.snapshots.cache_entry import RETRY_SECONDS
-from image_service.snapshots.snapshots import REVALIDATION_PATIENCE_SECONDS
-from tests.snapshots.memory_store import MemoryStore
-from tests.snapshots.pinning import LIFETIMES, QUESTION, FaultyStore, Outcome, Pinning, outcome
+from image_service.snapshots.memory import MemoryRepository
+from image_service.snapshots.model import RETRY_SECONDS
+from image_service.snapshots.snapshots import REVALIDATION_TIMEOUT_SECONDS
+from tests.snapshots.pinning import LIFETIMES, QUESTION, FaultyRepository, Outcome, Pinning, outcome
 from tests.snapshots.stores import store_in
 
 if TYPE_CHECKING:
-    from image_service.snapshots.repository import SnapshotStore
-    from image_service.snapshots.snapshot import Snapshot
+    from image_service.snapshots.model import Snapshot
+    from image_service.snapshots.repository import SnapshotRepository
 
 TTL, MAX_AGE = LIFETIMES.ttl, LIFETIMES.max_age
-METHODS = {"latest", "load", "add", "validated", "end", "save_mounts", "mount"}
+METHODS = {"find_newest", "load", "add", "record_validation", "end", "save_mounts", "find_mount"}
 ENDING = [Unauthorized("401"), Forbidden("403"), NotFound("404")]
 
 
-def sharing(directory: Path, store: SnapshotStore) -> list[Pinning]:
+def sharing(directory: Path, store: SnapshotRepository) -> list[Pinning]:
     """Three processes, which share all that processes share."""
     memory = memoryview(bytearray(SIZE_BYTES))
-    first = Pinning(store=FaultyStore(store))
+    first = Pinning(store=FaultyRepository(store))
 
     def another() -> Pinning:
         coordination = SharedMemoryCoordination(memory, directory / "locks", first.clock)
@@ -67,7 +67,7 @@ def test_those_who_ask_at_once_make_one_round(processes: list[Pinning]) -> None:
     clock, upstream = processes[0].clock, processes[0].upstream
     for number in range(1, 4):
         upstream.held = []
-        asked = [Outcome(process.snapshots.newest(QUESTION)) for process in processes]
+        asked = [Outcome(process.snapshots.get(QUESTION, None)) for process in processes]
         assert not any(one.is_there for one in asked)
         clock.advance(MAX_POLL_SECONDS)
         upstream.let_go()
@@ -82,14 +82,14 @@ def test_who_waits_for_another_waits_no_longer_than_for_its_own(processes: list[
     expected = configs(processes)
     one.clock.advance(TTL)
     one.upstream.held = []
-    asked = [Outcome(process.snapshots.newest(QUESTION)) for process in (one, other)]
-    one.clock.advance(REVALIDATION_PATIENCE_SECONDS)
+    asked = [Outcome(process.snapshots.get(QUESTION, None)) for process in (one, other)]
+    one.clock.advance(REVALIDATION_TIMEOUT_SECONDS)
     assert {one.config(asked[0].value), other.config(asked[1].value)} == expected
     one.upstream.let_go()
     one.clock.advance(MAX_POLL_SECONDS)
     assert one.rounds == 2
-    assert one.snapshots.fresh(QUESTION)
-    assert other.snapshots.fresh(QUESTION)
+    assert one.snapshots.get_cached(QUESTION)
+    assert other.snapshots.get_cached(QUESTION)
 
 
 def test_a_change_is_seen_by_all_at_once_and_mounts_go_on(processes: list[Pinning]) -> None:
@@ -97,16 +97,16 @@ def test_a_change_is_seen_by_all_at_once_and_mounts_go_on(processes: list[Pinnin
     old = {process: process.newest() for process in processes}
     before = configs(processes)
     one.clock.advance(TTL / 2)
-    assert all(process.snapshots.fresh(QUESTION) for process in processes)
+    assert all(process.snapshots.get_cached(QUESTION) for process in processes)
     one.clock.advance(TTL / 2)
     one.upstream.text = "changed"
     changed = one.config(one.newest())
     assert {changed}.isdisjoint(before)
     for process in others:
-        assert process.snapshots.fresh(QUESTION) is None
+        assert process.snapshots.get_cached(QUESTION) is None
         assert process.config(process.newest()) == changed
-        assert not process.may_go_on(old[process]) or process.snapshots.fresh(QUESTION)
-        outcome(process.snapshots.keep(old[process]))
+        assert not process.may_go_on(old[process]) or process.snapshots.get_cached(QUESTION)
+        outcome(process.snapshots.revalidate(old[process], None))
         assert process.may_go_on(old[process])
         assert process.config(old[process]) in before
     assert one.rounds == 2
@@ -118,7 +118,7 @@ def test_after_an_end_nobody_serves(processes: list[Pinning], ending: Exception)
     old = {process: process.newest() for process in processes}
     one.clock.advance(MAX_AGE - 1)
     for process in processes:
-        outcome(process.snapshots.keep(old[process]))
+        outcome(process.snapshots.revalidate(old[process], None))
     one.clock.advance(1)  # too old for new mounts, while those in progress have nothing to ask for long
     assert all(process.may_go_on(old[process]) for process in processes)
     one.upstream.error = ending
@@ -127,7 +127,7 @@ def test_after_an_end_nobody_serves(processes: list[Pinning], ending: Exception)
     for process in others:
         assert not process.may_go_on(old[process])
         with pytest.raises(type(ending)):
-            outcome(process.snapshots.keep(old[process]))
+            outcome(process.snapshots.revalidate(old[process], None))
         with pytest.raises(type(ending)):
             process.newest()
     one.clock.advance(ABSENT_SECONDS)
@@ -135,7 +135,7 @@ def test_after_an_end_nobody_serves(processes: list[Pinning], ending: Exception)
     assert len(configs(processes)) == 1
     for process in processes:
         with pytest.raises(NotFound):
-            outcome(process.snapshots.keep(old[process]))
+            outcome(process.snapshots.revalidate(old[process], None))
         assert not process.may_go_on(old[process])
 
 
@@ -151,31 +151,31 @@ def test_an_end_that_a_process_has_slept_through_is_one(processes: list[Pinning]
     one.upstream.error, one.upstream.text = None, "anew"
     new = one.config(one.newest())
     with pytest.raises(NotFound):
-        outcome(other.snapshots.keep(old))
+        outcome(other.snapshots.revalidate(old, None))
     assert other.config(other.newest()) == new
     assert one.rounds == 3
-    assert outcome(other.snapshots.retained(QUESTION, old.generation)) is None
+    assert outcome(other.snapshots.find_generation(QUESTION, None, old.generation)) is None
 
 
 def test_who_looks_while_an_end_is_being_written_looks_again(processes: list[Pinning]) -> None:
     other, one, _ = processes
-    one = attrs.evolve(one, store=FaultyStore(other.store.store))
+    one = attrs.evolve(one, store=FaultyRepository(other.store.store))
     old = other.newest()
     one.newest()
     one.clock.advance(MAX_AGE - 1)
-    outcome(other.snapshots.keep(old))
-    outcome(one.snapshots.keep(one.newest()))
+    outcome(other.snapshots.revalidate(old, None))
+    outcome(one.snapshots.revalidate(one.newest(), None))
     one.clock.advance(1)
     one.upstream.held = []
-    asked = Outcome(one.snapshots.newest(QUESTION))
+    asked = Outcome(one.snapshots.get(QUESTION, None))
     one.upstream.error, one.store.gate = Forbidden("403"), Deferred()
     one.upstream.let_go()
-    outcome(other.snapshots.keep(old))
+    outcome(other.snapshots.revalidate(old, None))
     assert other.may_go_on(old)
     one.store.gate.callback(None)
     assert isinstance(asked.error, Forbidden)
     with pytest.raises(Forbidden):
-        outcome(other.snapshots.keep(old))
+        outcome(other.snapshots.revalidate(old, None))
 
 
 def test_what_cannot_be_read_of_another_is_asked_for_once_per_ttl(processes: list[Pinning]) -> None:
@@ -222,10 +222,10 @@ def test_a_refusal_is_told_by_each_and_ends_with_the_next_answer(processes: list
 def test_a_question_that_shares_its_stamp_costs_a_look_into_the_store(processes: list[Pinning]) -> None:
     one, other, _ = processes
     snapshot = one.newest()
-    other.coordination.bump(snapshot.key)
-    assert one.snapshots.fresh(QUESTION) is None
+    other.coordination.bump(snapshot.stored_key)
+    assert one.snapshots.get_cached(QUESTION) is None
     assert one.newest() is snapshot
-    assert one.snapshots.fresh(QUESTION) is snapshot
+    assert one.snapshots.get_cached(QUESTION) is snapshot
     assert one.rounds == 1
 
 
@@ -241,7 +241,7 @@ def test_a_change_that_the_store_does_not_take_costs_each_a_round_and_no_more(
     assert one.rounds == 1 + len(processes)
 
 
-@pytest.mark.parametrize("broken", [{"latest"}, {"add", "validated", "end"}, {"load"}, METHODS])
+@pytest.mark.parametrize("broken", [{"find_newest"}, {"add", "record_validation", "end"}, {"load"}, METHODS])
 def test_a_store_that_fails_costs_rounds_and_nothing_else(processes: list[Pinning], broken: set[str]) -> None:
     one = processes[0]
     store = one.store
@@ -251,23 +251,23 @@ def test_a_store_that_fails_costs_rounds_and_nothing_else(processes: list[Pinnin
         one.clock.advance(TTL)
         for process, snapshot in mounts.items():
             process.newest()
-            outcome(process.snapshots.keep(snapshot))
+            outcome(process.snapshots.revalidate(snapshot, None))
             process.config(snapshot)
             assert process.may_go_on(snapshot)
     store.broken = set()
     one.clock.advance(MAX_AGE)
     assert len(configs(processes)) == 1
     for process, snapshot in mounts.items():
-        outcome(process.snapshots.keep(snapshot))
+        outcome(process.snapshots.revalidate(snapshot, None))
 
 
 def test_one_process_takes_no_turns_and_never_looks_twice(tmp_path: Path) -> None:
-    alone = Pinning(store=FaultyStore(store_in(tmp_path)))
+    alone = Pinning(store=FaultyRepository(store_in(tmp_path)))
     alone.newest()
-    assert alone.store.called == {"latest": 1, "add": 1}
+    assert alone.store.called == {"find_newest": 1, "add": 1}
     alone.clock.advance(TTL)
     alone.newest()
-    assert alone.store.called == {"latest": 1, "add": 1, "validated": 1}
+    assert alone.store.called == {"find_newest": 1, "add": 1, "record_validation": 1}
 
 
 NUMBERS = st.integers(0, 2)
@@ -279,7 +279,7 @@ class Processes(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.directory = TemporaryDirectory()
-        self.processes = sharing(Path(self.directory.name), MemoryStore())
+        self.processes = sharing(Path(self.directory.name), MemoryRepository())
         self.clock, self.upstream = self.processes[0].clock, self.processes[0].upstream
         self.answered_at, self.rounds = -inf, 0
         self.newest: bytes | None = None
@@ -306,7 +306,7 @@ class Processes(RuleBasedStateMachine):
     @rule(number=NUMBERS)
     def begin(self, number: int) -> None:
         process = self.processes[number]
-        asked = Outcome(process.snapshots.newest(QUESTION))
+        asked = Outcome(process.snapshots.get(QUESTION, None))
         if self.count_rounds() and self.upstream.error:
             assert asked.error is not None
             return
@@ -320,7 +320,7 @@ class Processes(RuleBasedStateMachine):
         if number not in self.mounts:
             return
         process, (snapshot, config) = self.processes[number], self.mounts[number]
-        kept = Outcome(process.snapshots.keep(snapshot))
+        kept = Outcome(process.snapshots.revalidate(snapshot, None))
         if self.count_rounds() and not self.upstream.error:
             self.newest = process.config(process.newest())
         if number in self.ended:

@@ -48,8 +48,8 @@ class Superseding:
     def pass_time(self, seconds: float) -> None:
         """Let time go by, and do what is done regularly."""
         self.world.clock.advance(seconds)
-        list(self.world.images.mounts.to_save())
-        self.world.images.forget_superseded()
+        self.world.images.mounts.unsaved()
+        self.world.images.release_superseded()
         gc.collect()
 
 

@@ -8,10 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from image_service.assisted.answers import InfraEnv
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import SnapshotUnreadable
 from image_service.images.customization import Customization
-from image_service.snapshots.customization_codec import decode_customization, encode_customization
+from image_service.images.reference import Kind
+from image_service.snapshots.codec import (
+    decode_customization,
+    decode_infra_env,
+    encode_customization,
+    encode_infra_env,
+)
 
 SIMPLE = Customization(
     b'{"ignition":{"version":"3.1.0"}}',
@@ -102,3 +109,16 @@ def test_a_changed_one_is_refused_without_telling_what_it_holds(before: bytes, a
     told = "".join(traceback.format_exception(raised.value))
     assert "version" not in told
     assert "a=1=2" not in told
+
+
+@pytest.mark.parametrize(
+    "infra_env", [InfraEnv((), "4.20", Kind.MINIMAL_ISO, "aarch64"), InfraEnv((), None, None, None)]
+)
+def test_infra_env_is_decoded_as_it_was_encoded(infra_env: InfraEnv) -> None:
+    assert decode_infra_env(encode_infra_env(infra_env)) == infra_env
+
+
+@pytest.mark.parametrize("payload", [b"", b"{}", b"[1]", b"7", b'["4.20", "odd", null]'])
+def test_infra_env_of_another_release_is_refused(payload: bytes) -> None:
+    with pytest.raises(SnapshotUnreadable):
+        decode_infra_env(payload)

@@ -1,4 +1,4 @@
-"""A store of snapshots that ends with the process: for tests of those who use one."""
+"""The snapshot repository in memory: it ends with the process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.snapshots.repository import KEPT_GENERATIONS, Mount, Stored
+from image_service.snapshots.repository import KEPT_GENERATIONS, StoredMount, StoredSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,50 +14,57 @@ if TYPE_CHECKING:
 
 @attrs.define(eq=False)
 class _Row:
-    stored: Stored
+    stored: StoredSnapshot
     sealed: bytes | None
     used_at: float
 
 
 @attrs.define(eq=False)
-class MemoryStore:
-    """Keeps snapshots and mounts in dictionaries; it passes the same contract test as every store."""
+class MemoryRepository:
+    """Stores snapshots and mounts in dictionaries. See ``SnapshotRepository``."""
 
     _rows: dict[tuple[bytes, int], _Row] = attrs.field(factory=dict)
-    _mounts: dict[bytes, Mount] = attrs.field(factory=dict)
+    _mounts: dict[bytes, StoredMount] = attrs.field(factory=dict)
 
-    async def latest(self, key: bytes) -> Stored | None:
-        return self._rows[key, self._newest(key)].stored if self._newest(key) else None
+    async def find_newest(self, key: bytes) -> StoredSnapshot | None:
+        """Return the newest generation of a key."""
+        newest = self._newest(key)
+        return self._rows[key, newest].stored if newest else None
 
     async def load(self, key: bytes, generation: int) -> bytes | None:
+        """Return a payload."""
         row = self._rows.get((key, generation))
         return row.sealed if row else None
 
     async def add(self, key: bytes, generation: int, sealed: bytes, taken_at: float) -> bool:
+        """Store a new generation."""
         if generation <= self._newest(key):
             return False
-        self._rows[key, generation] = _Row(Stored(generation, taken_at, taken_at), sealed, taken_at)
+        self._rows[key, generation] = _Row(StoredSnapshot(generation, taken_at, taken_at), sealed, taken_at)
         for other in self._generations(key):
             if other <= generation - KEPT_GENERATIONS:
                 del self._rows[key, other]
         return True
 
-    async def validated(self, key: bytes, generation: int, at: float) -> None:
+    async def record_validation(self, key: bytes, generation: int, at: float) -> None:
+        """Record that assisted-service said the same again."""
         row = self._rows.get((key, generation))
-        if row and not row.stored.ended:
+        if row and not row.stored.is_ended:
             row.stored = attrs.evolve(row.stored, validated_at=max(row.stored.validated_at, at))
             row.used_at = max(row.used_at, at)
 
     async def end(self, key: bytes, at: float) -> None:
+        """Remove all generations of a key and the mounts that read them."""
         newest = self._newest(key)
         if newest:
-            ended = attrs.evolve(self._rows[key, newest].stored, ended=True)
+            ended = attrs.evolve(self._rows[key, newest].stored, is_ended=True)
             for generation in self._generations(key):
                 del self._rows[key, generation]
             self._rows[key, newest] = _Row(ended, None, at)
         self._mounts = {reader: mount for reader, mount in self._mounts.items() if mount.key != key}
 
-    async def save_mounts(self, mounts: Sequence[Mount]) -> None:
+    async def save_mounts(self, mounts: Sequence[StoredMount]) -> None:
+        """Store mounts."""
         for mount in mounts:
             before = self._mounts.get(mount.reader)
             if before is None or before.read_at < mount.since or _is_later_of_same(before, mount):
@@ -66,10 +73,12 @@ class MemoryStore:
             if row:
                 row.used_at = max(row.used_at, mount.read_at)
 
-    async def mount(self, reader: bytes) -> Mount | None:
+    async def find_mount(self, reader: bytes) -> StoredMount | None:
+        """Return a reader's mount."""
         return self._mounts.get(reader)
 
-    async def sweep(self, unused_since: float) -> int:
+    async def remove_unused(self, unused_since: float) -> int:
+        """Remove what nobody has used."""
         before = len(self._rows)
         for key in {key for key, _ in self._rows}:
             for generation in sorted(self._generations(key)):
@@ -82,7 +91,7 @@ class MemoryStore:
         return before - len(self._rows)
 
     async def close(self) -> None:
-        pass
+        """Keep everything."""
 
     def _generations(self, key: bytes) -> list[int]:
         return [generation for other, generation in self._rows if other == key]
@@ -91,5 +100,5 @@ class MemoryStore:
         return max(self._generations(key), default=0)
 
 
-def _is_later_of_same(before: Mount, mount: Mount) -> bool:
+def _is_later_of_same(before: StoredMount, mount: StoredMount) -> bool:
     return attrs.evolve(before, read_at=mount.read_at) == mount and before.read_at <= mount.read_at

@@ -1,4 +1,4 @@
-"""The composer: finds the base image of a boot image, and lays a customization over it."""
+"""The image builder: finds the base image of a boot image, and lays a customization over it."""
 
 from __future__ import annotations
 
@@ -28,58 +28,52 @@ THREAD_BYTES = 128 * 1024
 _NEVER_MINIMAL = frozenset({"s390x"})
 
 
-class Catalog(Protocol):
+class BaseImageSource(Protocol):
     """Where base images come from."""
 
     def find_base_image(self, version: str, architecture: str, kind: Kind) -> BaseImage:
-        """The base image for a kind of boot image, ready to serve; raises where there is none."""
+        """Return the base image for a kind of boot image, ready to serve; raise if there is none."""
 
     def find_by_digest(self, sha256: str, kind: Kind) -> BaseImage | None:
-        """The one of these bytes, if there is one alone."""
+        """Return the base image of these bytes, if there is exactly one."""
 
 
-class Templates(Protocol):
-    """What is derived from base images: there, or being made, which raises Unavailable."""
+class DerivedFiles(Protocol):
+    """Files derived from base images; raises Unavailable while one is being made."""
 
     def get_minimal_iso(self, base: BaseImage) -> BaseImage:
-        """A minimal ISO with room for a ramdisk, and nmstatectl where the base needs it."""
+        """Return a minimal ISO with room for a ramdisk, and nmstatectl if the base needs it."""
 
     def get_nmstate_image(self, base: BaseImage) -> NmstateImage:
-        """An initrd with nmstatectl."""
+        """Return an initrd with nmstatectl."""
 
 
 @attrs.frozen(eq=False)
-class Composer:
+class ImageBuilder:
     """Makes boot images.
 
     Args:
         catalog: base images.
-        templates: what is derived from them.
+        derived: what is derived from them.
         in_thread: runs a composition that takes a while.
         base_url: the URL that clients reach this service by, without a slash at its end.
     """
 
-    catalog: Catalog
-    templates: Templates
+    catalog: BaseImageSource
+    derived: DerivedFiles
     in_thread: Callable[[Callable[[], BootImage]], Awaitable[BootImage]]
     base_url: str
 
     def find_base(self, ref: Ref) -> BaseImage:
-        """Find what an image is made from.
-
-        Args:
-            ref: which image; nothing left open.
-
-        Returns:
-            the base image, ready to serve.
+        """Return the base image of a complete reference, ready to serve.
 
         Raises:
-            ImageServiceError: there is none, or not yet; or there is no such image of any base.
+            ImageServiceError: there is none, or not yet; or no base has such an image.
         """
         if not ref.needs_customization:
             return self.catalog.find_base_image(ref.version, ref.architecture, Kind.FULL_ISO)
         if ref.version is None or ref.architecture is None or ref.kind is None:
-            raise NotFound("the reference leaves open which base image is meant")
+            raise NotFound("the request names no version, architecture or kind of image")
         if ref.kind is Kind.MINIMAL_ISO and ref.architecture in _NEVER_MINIMAL:
             raise NotFound(
                 f"there is no {ref.kind.value} for {ref.architecture}, which loads one initrd that nothing"
@@ -87,63 +81,32 @@ class Composer:
             )
         return self.catalog.find_base_image(ref.version, ref.architecture, ref.kind)
 
-    async def image(self, ref: ImageRef, base: BaseImage, customization: Customization) -> BootImage:
-        """Make an image.
-
-        Args:
-            ref: which; nothing left open.
-            base: what it is made from.
-            customization: what is laid over it.
-
-        Returns:
-            the image.
+    async def build(self, ref: ImageRef, base: BaseImage, customization: Customization) -> BootImage:
+        """Lay a customization over a base image.
 
         Raises:
-            ImageServiceError: they do not go together, or something derived from the base is not ready.
+            ImageServiceError: they do not fit, or something derived from the base is not ready.
         """
         if ref.kind is Kind.MINIMAL_ISO:
             return await self._minimal_iso(base, customization, ref)
         if ref.kind is Kind.PXE_INITRD:
             needs_nmstate = base.needs_nmstate and customization.ramdisk
-            nmstate = self.templates.get_nmstate_image(base) if needs_nmstate else None
+            nmstate = self.derived.get_nmstate_image(base) if needs_nmstate else None
             return compose_pxe_initrd(base, nmstate, customization, _file_name(ref, base))
         return await self._compose(full_canvas(base), customization, _file_name(ref, base))
 
     @staticmethod
-    def artifact(ref: ArtifactRef, base: BaseImage) -> BootImage:
-        """Give a file of a base image, as it is.
-
-        Args:
-            ref: which.
-            base: whose.
-
-        Returns:
-            the file.
-
-        Raises:
-            NotFound: it has none.
-        """
+    def build_artifact(ref: ArtifactRef, base: BaseImage) -> BootImage:
+        """Return a file of a base image as it is; raises NotFound if it has none."""
         return compose_artifact(base, ref.artifact)
 
     @staticmethod
-    def initrd_addrsize(ref: ImageRef, base: BaseImage, initrd: BootImage) -> BootImage:
-        """Tell where an initrd is loaded, and how long it is.
-
-        Args:
-            ref: which.
-            base: what the initrd was made from.
-            initrd: the one that it is about.
-
-        Returns:
-            16 bytes.
-
-        Raises:
-            ImageServiceError: the base image has no such file.
-        """
+    def build_initrd_addrsize(ref: ImageRef, base: BaseImage, initrd: BootImage) -> BootImage:
+        """Return the load address and size of an initrd, 16 bytes; raises NotFound if the base has none."""
         return compose_initrd_addrsize(base, initrd, _file_name(ref, base))
 
     async def _minimal_iso(self, base: BaseImage, customization: Customization, ref: ImageRef) -> BootImage:
-        """Splice it from the base where that can be done, else take one that was derived."""
+        """Splice it from the base if possible, else use a derived one."""
         file_name = _file_name(ref, base)
         rootfs_url = f"{self.base_url}/boot-artifacts/{base.version}/{base.architecture}/rootfs.img"
         lacks_nmstate = base.needs_nmstate and customization.ramdisk is not None
@@ -151,7 +114,7 @@ class Composer:
             with suppress(RamdiskTooLarge):  # the derived one has more room
                 canvas = spliced_minimal_canvas(base, rootfs_url)
                 return await self._compose(canvas, customization, file_name)
-        template = self.templates.get_minimal_iso(base)
+        template = self.derived.get_minimal_iso(base)
         return await self._compose(
             derived_minimal_canvas(base, template, rootfs_url), customization, file_name
         )

@@ -1,4 +1,6 @@
-"""Customizations as bytes, for a store.
+"""Payloads of the repository: customizations, and what an infra-env says about its image.
+
+A customization:
 
 offset  bytes
      0      1   format, 1
@@ -7,6 +9,8 @@ offset  bytes
                 or null; ignition_bytes; ramdisk_bytes, null where there is no ramdisk
                 Ignition config, as it is
                 ramdisk, as it is, to the end
+
+An infra-env: a JSON list of OpenShift version, kind and architecture, each null if it names none.
 """
 
 from __future__ import annotations
@@ -16,9 +20,11 @@ import struct
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from image_service.assisted.answers import InfraEnv
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import SnapshotUnreadable
 from image_service.images.customization import Customization
+from image_service.images.reference import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,14 +34,7 @@ _PREFIX = struct.Struct(">BI")
 
 
 def encode_customization(customization: Customization) -> bytes:
-    """Write a customization.
-
-    Args:
-        customization: any.
-
-    Returns:
-        little more bytes than it holds.
-    """
+    """Encode a customization."""
     modified, ramdisk = customization.modified, customization.ramdisk
     arguments = [(argument.operation.value, argument.value) for argument in customization.kernel_arguments]
     head = json.dumps(
@@ -50,22 +49,16 @@ def encode_customization(customization: Customization) -> bytes:
 
 
 def decode_customization(payload: bytes) -> Customization:
-    """Read a customization.
-
-    Args:
-        payload: what ``encode_customization`` gave.
-
-    Returns:
-        an equal one.
+    """Decode a customization.
 
     Raises:
-        SnapshotUnreadable: it is something else, such as what another release wrote.
+        SnapshotUnreadable: another release has written it, or something else.
     """
     try:
         return _decode(payload)
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass  # the error would be the context of the next, and a decoder's holds the text
-    raise SnapshotUnreadable(f"a stored snapshot of {len(payload)} bytes is not what this release writes")
+    raise SnapshotUnreadable(f"a stored snapshot of {len(payload)} bytes is not in this release's format")
 
 
 def _decode(payload: bytes) -> Customization:
@@ -88,3 +81,22 @@ def _decode(payload: bytes) -> Customization:
 def _kernel_arguments(pairs: list[list[str]]) -> Iterator[KernelArgument]:
     for operation, value in pairs:
         yield KernelArgument(Operation(operation), value)
+
+
+def encode_infra_env(infra_env: InfraEnv) -> bytes:
+    """Encode what an infra-env says about its image, without kernel arguments: a snapshot has those."""
+    kind = infra_env.kind.value if infra_env.kind else None
+    return json.dumps([infra_env.openshift_version, kind, infra_env.architecture]).encode()
+
+
+def decode_infra_env(payload: bytes) -> InfraEnv:
+    """Decode what an infra-env has said.
+
+    Raises:
+        SnapshotUnreadable: another release has written it.
+    """
+    try:
+        version, kind, architecture = json.loads(payload)
+        return InfraEnv((), version, Kind(kind) if kind else None, architecture)
+    except (TypeError, ValueError):
+        raise SnapshotUnreadable("a stored infra-env is not in this release's format") from None

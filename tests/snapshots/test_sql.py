@@ -20,15 +20,15 @@ from sqlalchemy import MetaData
 from twisted.logger import capturedLogs, formatEvent
 
 from image_service.coreos.kargs import KernelArgument, Operation
-from image_service.database import sqlite_file
-from image_service.database.sqlite_file import SqliteFile
+from image_service.database import sqlite as sqlite_module
+from image_service.database.sqlite import SqliteDatabase
 from image_service.errors import StoreFailed
 from image_service.images.customization import Customization
 from image_service.images.reference import Credentials, CredentialScheme
-from image_service.snapshots.customization_codec import encode_customization
+from image_service.snapshots.codec import encode_customization
 from image_service.snapshots.encryption import SnapshotCipher
-from image_service.snapshots.repository import Mount, Stored
-from image_service.snapshots.sqlite import STORE_FILE, VERSION
+from image_service.snapshots.repository import StoredMount, StoredSnapshot
+from image_service.snapshots.sql import DATABASE_FILE, SCHEMA_VERSION
 from tests.snapshots.store_writer import key_of, payload_of
 from tests.snapshots.stores import outcome, store_in
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from image_service.snapshots.sqlite import SqliteStore
+    from image_service.snapshots.sql import SqlRepository
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = b"k" * 32
@@ -48,21 +48,21 @@ NOBODY = 65534
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / STORE_FILE
+    return tmp_path / DATABASE_FILE
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqliteStore]:
+def store(tmp_path: Path) -> Iterator[SqlRepository]:
     store = store_in(tmp_path)
     yield store
     outcome(store.close())
 
 
-def add(store: SqliteStore, key: bytes = KEY, sealed: bytes = b"sealed") -> bool:
+def add(store: SqlRepository, key: bytes = KEY, sealed: bytes = b"sealed") -> bool:
     return outcome(store.add(key, 1, sealed, T))
 
 
-def load(store: SqliteStore, key: bytes = KEY) -> bytes | None:
+def load(store: SqlRepository, key: bytes = KEY) -> bytes | None:
     return outcome(store.load(key, 1))
 
 
@@ -72,22 +72,22 @@ def is_sound(path: Path) -> bool:
 
 
 def test_all_outlives_the_store(tmp_path: Path, path: Path) -> None:
-    mount = Mount(b"r", KEY, 1, "5f" * 32, T)
+    mount = StoredMount(b"r", KEY, 1, "5f" * 32, T)
     first, second = store_in(tmp_path), store_in(tmp_path)
     add(first)
     outcome(first.save_mounts([mount]))
     outcome(first.close())
     assert load(second) == b"sealed"
-    assert outcome(second.latest(KEY)) == Stored(1, T, T)
-    assert outcome(second.mount(b"r")) == mount
+    assert outcome(second.find_newest(KEY)) == StoredSnapshot(1, T, T)
+    assert outcome(second.find_mount(b"r")) == mount
     outcome(second.close())
     assert is_sound(path)
-    assert [file.name for file in tmp_path.iterdir()] == [STORE_FILE]
+    assert [file.name for file in tmp_path.iterdir()] == [DATABASE_FILE]
 
 
 @pytest.mark.parametrize("there_already", [False, True])
 def test_its_files_are_for_their_owner(
-    store: SqliteStore, path: Path, tmp_path: Path, there_already: object
+    store: SqlRepository, path: Path, tmp_path: Path, there_already: object
 ) -> None:
     if there_already:
         path.touch(0o644)
@@ -97,19 +97,19 @@ def test_its_files_are_for_their_owner(
     finally:
         os.umask(umask)
     modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
-    assert modes == dict.fromkeys([STORE_FILE, f"{STORE_FILE}-wal", f"{STORE_FILE}-shm"], 0o600)
+    assert modes == dict.fromkeys([DATABASE_FILE, f"{DATABASE_FILE}-wal", f"{DATABASE_FILE}-shm"], 0o600)
 
 
-def test_what_is_dropped_gives_its_room_back(store: SqliteStore, path: Path) -> None:
+def test_what_is_dropped_gives_its_room_back(store: SqlRepository, path: Path) -> None:
     add(store, sealed=os.urandom(8 * MIB))
-    outcome(store.sweep(T + 1))
+    outcome(store.remove_unused(T + 1))
     outcome(store.close())
     assert path.stat().st_size < MIB
     add(store)
     assert load(store) == b"sealed"
 
 
-def test_nothing_is_in_clear(store: SqliteStore, tmp_path: Path) -> None:
+def test_nothing_is_in_clear(store: SqlRepository, tmp_path: Path) -> None:
     address, infra_env = "192.0.2.77", "0e7c5f0a-6f2b-4f3e-9a35-c2a6d4a3f1b7"
     credentials = Credentials(CredentialScheme.IMAGE_TOKEN, "eyJhbGciOiJFUzI1NiJ9.of-the-request.c2ln")
     customization = Customization(
@@ -118,11 +118,14 @@ def test_nothing_is_in_clear(store: SqliteStore, tmp_path: Path) -> None:
         None,
         b"a ramdisk with keyfiles" * 1000,
     )
-    vault = SnapshotCipher(b"i" * 32)
-    key, reader = vault.key_of(infra_env, "full-iso", credentials), vault.reader_of(address, credentials, "r")
-    sealed = vault.seal(key, 1, credentials, encode_customization(customization))
+    cipher = SnapshotCipher(b"i" * 32)
+    key, reader = (
+        cipher.key_of(infra_env, "full-iso", credentials),
+        cipher.reader_key_of(address, credentials, "r"),
+    )
+    sealed = cipher.seal(key, 1, credentials, encode_customization(customization))
     outcome(store.add(key, 1, sealed, T))
-    outcome(store.save_mounts([Mount(reader, key, 1, "5f" * 32, T)]))
+    outcome(store.save_mounts([StoredMount(reader, key, 1, "5f" * 32, T)]))
     in_wal = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     outcome(store.close())
     in_file = b"".join(file.read_bytes() for file in tmp_path.iterdir())
@@ -158,7 +161,7 @@ def go_on(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
-def test_of_two_processes_one_wins_each_time(store: SqliteStore, tmp_path: Path, path: Path) -> None:
+def test_of_two_processes_one_wins_each_time(store: SqlRepository, tmp_path: Path, path: Path) -> None:
     """From the moment on in which both of them make the file."""
     with writing(tmp_path, "A", 0, 40) as one, writing(tmp_path, "B", 0, 40) as other:
         go_on(one)
@@ -171,7 +174,7 @@ def test_of_two_processes_one_wins_each_time(store: SqliteStore, tmp_path: Path,
     assert is_sound(path)
 
 
-def test_kill_9_loses_nothing_that_was_acknowledged(store: SqliteStore, tmp_path: Path, path: Path) -> None:
+def test_kill_9_loses_nothing_that_was_acknowledged(store: SqlRepository, tmp_path: Path, path: Path) -> None:
     """Killed in the middle of one of the writes that follow the last one that was told."""
     first = 0
     for acknowledged in (1, 2, 5, 13, 30):
@@ -190,18 +193,18 @@ def test_kill_9_loses_nothing_that_was_acknowledged(store: SqliteStore, tmp_path
 
 
 def test_who_reads_does_not_wait_for_who_writes(
-    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+    store: SqlRepository, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.0)
+    monkeypatch.setattr(sqlite_module, "BUSY_SECONDS", 0.0)
     add(store)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         assert load(store) == b"sealed"
         with pytest.raises(StoreFailed, match="locked"):
-            outcome(store.validated(KEY, 1, T + 1))
+            outcome(store.record_validation(KEY, 1, T + 1))
         other.execute("ROLLBACK")
-    outcome(store.validated(KEY, 1, T + 1))
-    assert outcome(store.latest(KEY)) == Stored(1, T, T + 1)
+    outcome(store.record_validation(KEY, 1, T + 1))
+    assert outcome(store.find_newest(KEY)) == StoredSnapshot(1, T, T + 1)
 
 
 # Damage.
@@ -257,7 +260,7 @@ def damage(request: pytest.FixtureRequest) -> Callable[[Path], object]:
 
 
 def test_a_damaged_file_is_moved_aside(
-    store: SqliteStore, path: Path, damage: Callable[[Path], object]
+    store: SqlRepository, path: Path, damage: Callable[[Path], object]
 ) -> None:
     add(store, sealed=bytes(MIB))
     outcome(store.close())
@@ -267,40 +270,40 @@ def test_a_damaged_file_is_moved_aside(
         assert load(store) is None
         assert add(store)
     assert load(store) == b"sealed"
-    assert path.with_name(f"{STORE_FILE}.unusable").read_bytes() == content
-    (warning,) = [event for event in events if event["log_namespace"] == sqlite_file.__name__]
+    assert path.with_name(f"{DATABASE_FILE}.unusable").read_bytes() == content
+    (warning,) = [event for event in events if event["log_namespace"] == sqlite_module.__name__]
     assert str(path) in formatEvent(warning)
 
 
-def test_only_the_latest_of_the_damaged_is_kept(store: SqliteStore, path: Path, tmp_path: Path) -> None:
+def test_only_the_latest_of_the_damaged_is_kept(store: SqlRepository, path: Path, tmp_path: Path) -> None:
     for content in (b"something else", b"something else again"):
         outcome(store.close())
         path.write_bytes(content * 1000)
         add(store)
     outcome(store.close())
-    assert {file.name for file in tmp_path.iterdir()} == {STORE_FILE, f"{STORE_FILE}.unusable"}
-    assert path.with_name(f"{STORE_FILE}.unusable").read_bytes() == content * 1000
+    assert {file.name for file in tmp_path.iterdir()} == {DATABASE_FILE, f"{DATABASE_FILE}.unusable"}
+    assert path.with_name(f"{DATABASE_FILE}.unusable").read_bytes() == content * 1000
 
 
-def test_an_empty_file_is_a_new_one(store: SqliteStore, path: Path) -> None:
+def test_an_empty_file_is_a_new_one(store: SqlRepository, path: Path) -> None:
     path.touch()
     assert add(store)
-    assert not path.with_name(f"{STORE_FILE}.unusable").exists()
+    assert not path.with_name(f"{DATABASE_FILE}.unusable").exists()
 
 
-def test_a_file_of_a_later_release_is_left_alone(store: SqliteStore, path: Path) -> None:
+def test_a_file_of_a_later_release_is_left_alone(store: SqlRepository, path: Path) -> None:
     add(store)
     outcome(store.close())
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA user_version = 2")
     content = path.read_bytes()
-    with pytest.raises(StoreFailed, match="version 2, this release knows 1"):
+    with pytest.raises(StoreFailed, match="version 2, this release supports 1"):
         load(store)
     assert path.read_bytes() == content
 
 
 def test_two_that_have_a_file_open_which_gets_damaged_share_its_successor(
-    store: SqliteStore, path: Path, tmp_path: Path
+    store: SqlRepository, path: Path, tmp_path: Path
 ) -> None:
     other = store_in(tmp_path)
     add(store, sealed=bytes(MIB))
@@ -310,7 +313,9 @@ def test_two_that_have_a_file_open_which_gets_damaged_share_its_successor(
     overwritten(path, 4096, path.stat().st_size - 4096)
     with capturedLogs():
         assert add(store, b"new")
-    names = {f"{STORE_FILE}{aside}{beside}" for aside in ("", ".unusable") for beside in ("", "-wal", "-shm")}
+    names = {
+        f"{DATABASE_FILE}{aside}{beside}" for aside in ("", ".unusable") for beside in ("", "-wal", "-shm")
+    }
     assert {file.name for file in tmp_path.iterdir()} == names
     assert load(store, b"new") == b"sealed"
     assert load(other, b"new") == b"sealed"
@@ -322,12 +327,12 @@ def test_two_that_have_a_file_open_which_gets_damaged_share_its_successor(
 
 
 def test_who_finds_damage_where_another_was_faster_takes_what_that_one_made(
-    store: SqliteStore, path: Path
+    store: SqlRepository, path: Path
 ) -> None:
     add(store, sealed=bytes(MIB))
     outcome(store.close())
     overwritten(path, 4096, path.stat().st_size - 4096)
-    file = SqliteFile(path, MetaData(), VERSION)
+    file = SqliteDatabase(path, MetaData(), SCHEMA_VERSION)
 
     tries: list[Connection] = []
 
@@ -343,16 +348,16 @@ def test_who_finds_damage_where_another_was_faster_takes_what_that_one_made(
     assert load(store, b"new") == b"sealed"
 
 
-def test_a_row_whose_text_is_none(store: SqliteStore, path: Path) -> None:
-    outcome(store.save_mounts([Mount(b"r", KEY, 1, "5f" * 32, T)]))
+def test_a_row_whose_text_is_none(store: SqlRepository, path: Path) -> None:
+    outcome(store.save_mounts([StoredMount(b"r", KEY, 1, "5f" * 32, T)]))
     outcome(store.close())
     replaced(path, b"5f" * 32, b"")
     with capturedLogs():
-        assert outcome(store.mount(b"r")) is None
-    assert path.with_name(f"{STORE_FILE}.unusable").exists()
+        assert outcome(store.find_mount(b"r")) is None
+    assert path.with_name(f"{DATABASE_FILE}.unusable").exists()
 
 
-def test_a_file_that_was_removed_is_made_again(store: SqliteStore, tmp_path: Path) -> None:
+def test_a_file_that_was_removed_is_made_again(store: SqlRepository, tmp_path: Path) -> None:
     add(store)
     for file in tmp_path.iterdir():
         file.unlink()
@@ -381,7 +386,7 @@ def no_file_larger_than(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk(store: SqliteStore, path: Path) -> None:
+def test_a_full_disk(store: SqlRepository, path: Path) -> None:
     add(store)
     with no_file_larger_than(MIB):
         with pytest.raises(StoreFailed):
@@ -394,7 +399,7 @@ def test_a_full_disk(store: SqliteStore, path: Path) -> None:
     assert is_sound(path)
 
 
-def test_a_disk_that_is_full_from_the_beginning(store: SqliteStore) -> None:
+def test_a_disk_that_is_full_from_the_beginning(store: SqlRepository) -> None:
     with no_file_larger_than(0), pytest.raises(StoreFailed):
         add(store)
     assert add(store)

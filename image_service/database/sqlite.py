@@ -1,11 +1,10 @@
-"""A database in a file, for what can be lost: the file is made, checked and, where it is unusable, replaced.
+"""SQLite databases, for data that may be lost: a file is created, checked and, if it is unusable, replaced.
 
-Several processes may share it. What is damaged or foreign is moved aside, and there is a new file in its
-place. So a path may come to name another file than the one that is open: before each use the two are
-compared.
+Several processes may share a file. A damaged or foreign one is moved aside, and a new one takes its place. So
+a path may come to name another file than the open one: the two are compared before each use.
 
-With WAL and ``synchronous=NORMAL`` what was committed survives the end of the process, however that ends; a
-power failure may take the latest commits, and leaves the file sound.
+With WAL and ``synchronous=NORMAL`` committed data survives the end of the process, however that ends; a
+power failure may take the latest commits, and leaves the file consistent.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import attrs
-from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event
+from sqlalchemy import URL, Connection, Engine, MetaData, Table, create_engine, event
+from sqlalchemy.dialects import sqlite as sqlite_dialect
 from sqlalchemy.exc import DBAPIError, OperationalError
 from twisted.logger import Logger
 
@@ -30,25 +30,25 @@ T = TypeVar("T")
 Identity: TypeAlias = "tuple[int, int]"
 
 BUSY_SECONDS = 5.0
-"""How long one writer waits for another, of this process or not."""
+"""How long one writer waits for another, of this process or of another."""
 _ASIDE = ".unusable"
 _BESIDE = ("", "-wal", "-shm")
-_OF_A_NEW_FILE = (
-    "auto_vacuum = FULL",  # what is deleted gives its room back
+_FILE_PRAGMAS = (
+    "auto_vacuum = FULL",  # deleted rows give their space back
     "journal_mode = WAL",
 )
-_OF_A_CONNECTION = (
+_CONNECTION_PRAGMAS = (
     "synchronous = NORMAL",
     "foreign_keys = ON",
     "journal_size_limit = 4194304",  # or the WAL keeps the size of the largest transaction
 )
-# "SQL logic error" is a table that is not there, or not ours: all our statements are sound.
+# "SQL logic error" is a table that is not there, or not ours: all our statements are valid.
 _UNUSABLE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 _log = Logger()
 
 
 class _Unusable(Exception):
-    """The file is no database, or none of ours."""
+    """The file is not a database, or not one of ours."""
 
 
 @attrs.frozen
@@ -57,13 +57,13 @@ class _Opened:
     identity: Identity
 
 
-class SqliteFile:
-    """The file. Every call blocks, and may come from any thread.
+class SqliteDatabase:
+    """A database in a file. See ``Database``.
 
     Args:
-        path: where; made, for its owner alone, when it is not there.
-        tables: that it has.
-        version: of the tables, from 1; a file with an earlier one is replaced, one with a later one is not.
+        path: is created, readable for its owner alone, if it does not exist.
+        tables: created in a new file.
+        version: of the tables, from 1; a file of an earlier one is replaced, one of a later one is refused.
     """
 
     def __init__(self, path: Path, tables: MetaData, version: int) -> None:
@@ -73,33 +73,26 @@ class SqliteFile:
         self._opened: _Opened | None = None
 
     def transact(self, work: Callable[[Connection], T]) -> T:
-        """Do everything, or nothing.
-
-        Args:
-            work: done once more where it finds the file damaged, with a new one. If it writes, it does so
-                first: who has read already cannot wait for another writer.
-
-        Returns:
-            what it gave.
-
-        Raises:
-            StoreFailed: it cannot be done.
-        """
-        with self._telling():
+        """Run work in one transaction; again, on a new file, if it finds the file damaged."""
+        with self._store_failures():
             opened = self._current()
             try:
                 return _begin(opened.engine, work)
             except _Unusable as damage:
                 return _begin(self._reopen(opened, str(damage)).engine, work)
 
+    def insert(self, table: Table) -> sqlite_dialect.Insert:
+        """Return SQLite's insert."""
+        return sqlite_dialect.insert(table)
+
     def close(self) -> None:
-        """Close the file; the next transaction would open it again."""
+        """Close the file; the next transaction opens it again."""
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.engine.dispose()
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _store_failures(self) -> Iterator[None]:
         try:
             yield
         except (DBAPIError, OSError, _Unusable) as error:
@@ -111,7 +104,7 @@ class SqliteFile:
         return opened if opened is not None and self._is_at_path(opened) else self._reopen()
 
     def _reopen(self, damaged: _Opened | None = None, reason: str = "") -> _Opened:
-        """Open what is at the path now; if that is still what was found damaged, something new."""
+        """Open the file at the path; a new one, if that is still the damaged one."""
         with directory_lock(self._path.parent):
             if damaged is not None and self._is_at_path(damaged):
                 self._move_aside(reason)
@@ -128,13 +121,13 @@ class SqliteFile:
 
     def _open(self) -> _Opened:
         try:
-            return self._open_as_it_is()
+            return self._open_existing()
         except _Unusable as damage:
             self._move_aside(str(damage))
-        return self._open_as_it_is()
+        return self._open_existing()
 
-    def _open_as_it_is(self) -> _Opened:
-        _make_for_its_owner(self._path)
+    def _open_existing(self) -> _Opened:
+        _create_private(self._path)
         url = URL.create("sqlite", database=str(self._path))
         engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS})
         event.listen(engine, "connect", _configure)
@@ -146,18 +139,18 @@ class SqliteFile:
         return _Opened(engine, _identity(self._path))
 
     def _prepare(self, connection: Connection) -> None:
-        """Make the tables in an empty file. Another program's has version 0, or fails later."""
+        """Create the tables in an empty file. Another program's has version 0, or fails later."""
         if not connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar_one():
             self._tables.create_all(connection)
             connection.exec_driver_sql(f"PRAGMA user_version = {self._version}")
         version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
         if version > self._version:
-            raise StoreFailed(f"{self._path} is of version {version}, this release knows {self._version}")
+            raise StoreFailed(f"{self._path} has version {version}, this release supports {self._version}")
         if version < self._version:
-            raise _Unusable(f"of version {version}, this release makes {self._version}")
+            raise _Unusable(f"it has version {version}, this release writes {self._version}")
 
     def _move_aside(self, reason: str) -> None:
-        """Give the file another name, with what belongs to it: another process may have it open."""
+        """Rename the file, with its WAL and index: another process may have it open."""
         aside = f"{self._path}{_ASIDE}"
         _log.warn("{path}: {reason}; moved to {aside}", path=str(self._path), reason=reason, aside=aside)
         for suffix in _BESIDE:
@@ -168,12 +161,12 @@ class SqliteFile:
 
 
 def _begin(engine: Engine, work: Callable[[Connection], T]) -> T:
-    """Do everything or nothing, and tell whether the file is to blame."""
+    """Run work in a transaction; raise _Unusable if the file is to blame."""
     try:
         with engine.begin() as connection:
             return work(connection)
     except UnicodeDecodeError as error:  # in what SQLite says about a schema
-        raise _Unusable("malformed beyond words") from error
+        raise _Unusable("the schema is malformed") from error
     except DBAPIError as error:
         if _code(error) in _UNUSABLE:
             raise _Unusable(str(error.orig)) from error
@@ -182,20 +175,20 @@ def _begin(engine: Engine, work: Callable[[Connection], T]) -> T:
 
 def _configure(connection: sqlite3.Connection, _: object) -> None:
     ((pages,),) = connection.execute("PRAGMA page_count")
-    for pragma in _OF_A_CONNECTION if pages else _OF_A_NEW_FILE + _OF_A_CONNECTION:
+    for pragma in _CONNECTION_PRAGMAS if pages else _FILE_PRAGMAS + _CONNECTION_PRAGMAS:
         connection.execute(f"PRAGMA {pragma}").close()
 
 
 def _code(error: DBAPIError) -> int:
-    """SQLite's; what is behind the lowest byte tells more of the same. Without one, a text was none."""
+    """Return SQLite's primary result code (the lowest byte). Text that is no UTF-8 has none."""
     otherwise = sqlite3.SQLITE_CORRUPT if isinstance(error, OperationalError) else 0
     return getattr(error.orig, "sqlite_errorcode", otherwise) & 0xFF
 
 
-def _make_for_its_owner(path: Path) -> None:
-    """SQLite gives the files beside it the same mode.
+def _create_private(path: Path) -> None:
+    """Create the file with mode 0600, which SQLite gives the files beside it too.
 
-    One that is there is not opened: closing it would end all of SQLite's locks on it (POSIX, fcntl).
+    An existing one is not opened: closing it would release all of SQLite's locks on it (POSIX, fcntl).
     """
     if path.exists():
         path.chmod(0o600)

@@ -1,0 +1,34 @@
+"""The interface of the databases that repositories are written for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection, Table
+    from sqlalchemy.dialects.sqlite import Insert
+
+T = TypeVar("T")
+
+
+class Database(Protocol):
+    """An engine and its dialect. Every call blocks, and may come from any thread."""
+
+    def transact(self, work: Callable[[Connection], T]) -> T:
+        """Run work in one transaction: all of it happens, or nothing.
+
+        Args:
+            work: may run again if the first attempt failed. If it writes, it does so first: a transaction
+                that has read may not be able to wait for another writer.
+
+        Raises:
+            StoreFailed: it cannot be done.
+        """
+
+    def insert(self, table: Table) -> Insert:
+        """Return the dialect's insert, which has ``on_conflict_do_update`` (SQLite, PostgreSQL)."""
+
+    def close(self) -> None:
+        """Close all connections; the next transaction opens one again."""

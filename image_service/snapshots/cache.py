@@ -1,0 +1,176 @@
+"""The newest snapshot of each key, in step with the other processes that share the repository.
+
+An entry is current while the version of its key is what it was when the entry was read. Whoever stores a new
+generation, a validation or an end bumps the version afterwards; then the others read the repository again.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from image_service.concurrency.lru import LruCache
+from image_service.concurrency.single_flight import SingleFlight
+from image_service.snapshots.model import CacheEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from twisted.internet.interfaces import IReactorTime
+
+    from image_service.concurrency.coordination import Coordination
+    from image_service.images.reference import Credentials
+    from image_service.snapshots.archive import Archive
+    from image_service.snapshots.model import Snapshot, SnapshotKey
+
+MAX_ENTRIES = 16384
+"""Beyond this the repository is read again."""
+
+
+class SnapshotCache:
+    """Cache entries by snapshot key.
+
+    Args:
+        archive: snapshots beyond this process.
+        clock: seconds since the epoch.
+        coordination: with the processes that share the repository.
+    """
+
+    def __init__(self, archive: Archive, clock: IReactorTime, coordination: Coordination) -> None:
+        self._archive = archive
+        self._clock = clock
+        self._coordination = coordination
+        self._entries: LruCache[SnapshotKey, CacheEntry] = LruCache(MAX_ENTRIES)
+        self._refreshing: SingleFlight[SnapshotKey, CacheEntry | None] = SingleFlight()
+
+    def current_entries(self) -> Iterator[CacheEntry]:
+        """Return the entries that no other process has changed."""
+        return filter(self.is_current, self._entries.values())
+
+    def get_cached(self, key: SnapshotKey) -> CacheEntry | None:
+        """Return the entry of a key, whatever other processes have changed since."""
+        return self._entries.get(key)
+
+    def is_current(self, entry: CacheEntry) -> bool:
+        """Return True if no other process has changed what is stored."""
+        return entry.version == self._coordination.version(entry.snapshot.stored_key)
+
+    async def get(self, key: SnapshotKey, credentials: Credentials | None) -> CacheEntry | None:
+        """Return the entry of a key as all processes know it; None: unknown to this one, or ended."""
+        entry = self._entries.get(key)
+        if entry is None or self.is_current(entry):
+            return entry
+        return await self._refreshing.join(key, partial(self.refresh, entry, credentials))
+
+    async def refresh(self, entry: CacheEntry, credentials: Credentials | None) -> CacheEntry | None:
+        """Take over what other processes have stored.
+
+        Returns:
+            the key's entry then; None: it has ended.
+        """
+        if self.is_current(entry):
+            return entry
+        snapshot = entry.snapshot
+        version = self._coordination.version(snapshot.stored_key)
+        stored = await self._archive.find_newest(snapshot.stored_key)
+        if stored is not None and entry.is_superseded_by(stored):
+            if not stored.is_ended:
+                return await self._load_newest(entry, version, credentials)
+            self._remove(entry)
+            return None
+        if stored is not None and stored.generation == snapshot.generation:
+            entry.confirm(min(stored.validated_at, self._clock.seconds()))
+        entry.version = version
+        return entry
+
+    async def load(
+        self, key: SnapshotKey, stored_key: bytes, credentials: Credentials | None
+    ) -> CacheEntry | None:
+        """Make an entry of what is stored; None: nothing is."""
+        version = self._coordination.version(stored_key)
+        found = await self._archive.load_newest(key, stored_key, credentials)
+        if found is None:
+            return None
+        snapshot, validated_at = found
+        return self._add(CacheEntry(snapshot, min(validated_at, self._clock.seconds()), version))
+
+    def add(self, snapshot: Snapshot, validated_at: float) -> CacheEntry:
+        """Make the entry of a key's first snapshot, which is in the archive."""
+        version = self._coordination.bump(snapshot.stored_key)
+        return self._add(CacheEntry(snapshot, validated_at, version))
+
+    def supersede(self, entry: CacheEntry, snapshot: Snapshot, validated_at: float) -> None:
+        """Put a new generation, which is in the archive, in the place of an entry's newest."""
+        entry.supersede(snapshot, validated_at)
+        entry.version = self._coordination.bump(snapshot.stored_key)
+        self._add(entry)
+
+    def announce(self, entry: CacheEntry) -> None:
+        """Have the other processes read the repository again."""
+        is_current = self.is_current(entry)
+        version = self._coordination.bump(entry.snapshot.stored_key)
+        if is_current:  # else this process has to read it, too
+            entry.version = version
+
+    async def end(self, entry: CacheEntry) -> None:
+        """Drop all generations of a key, in all processes."""
+        snapshot = entry.snapshot
+        cached = self._entries.pop(snapshot.key) or entry  # another one, if this one was evicted
+        cached.is_ended = entry.is_ended = True
+        self._coordination.bump(snapshot.stored_key)
+        await self._archive.end(snapshot, self._clock.seconds())
+        self._coordination.bump(snapshot.stored_key)  # for processes that have read before the write
+
+    async def find_generation(
+        self, entry: CacheEntry, number: int, credentials: Credentials | None
+    ) -> Snapshot | None:
+        """Return a generation of an entry's key; None: it is not stored any more."""
+        if known := entry.find_generation(number):
+            return known
+        newest = entry.snapshot
+        found = await self._archive.find_generation(newest.key, newest.stored_key, credentials, number)
+        if known := entry.find_generation(number):  # another reader of it was faster
+            return known
+        if found is not None:
+            entry.add_older(found)
+        return found
+
+    async def reattach(self, entry: CacheEntry, snapshot: Snapshot, credentials: Credentials | None) -> None:
+        """Have a snapshot whose entry was evicted share the validity of the entry that followed it."""
+        is_stored = await self.find_generation(entry, snapshot.generation, credentials)
+        if is_stored is not None:
+            snapshot.entry = entry
+        elif snapshot.entry is not None:
+            snapshot.entry.is_ended = True  # in the meantime
+
+    async def _load_newest(
+        self, entry: CacheEntry, version: int, credentials: Credentials | None
+    ) -> CacheEntry | None:
+        """Supersede an entry's snapshot by the one that another process has stored."""
+        older = entry.snapshot
+        found = await self._archive.load_newest(older.key, older.stored_key, credentials)
+        is_stored = older.generation < 0 or await self._archive.is_stored(older)
+        entry.version = version
+        cached = self._entries.peek(older.key) or entry
+        if cached.is_ended:
+            return None
+        if found is None or cached is not entry or entry.snapshot is not older:
+            return cached
+        snapshot, validated_at = found
+        validated_at = min(validated_at, self._clock.seconds())
+        if is_stored:
+            entry.supersede(snapshot, validated_at)
+            return self._add(entry)
+        self._remove(entry)  # there has been an end in between
+        return self._add(CacheEntry(snapshot, validated_at, version))
+
+    def _add(self, entry: CacheEntry) -> CacheEntry:
+        self._entries[entry.snapshot.key] = entry
+        return entry
+
+    def _remove(self, entry: CacheEntry) -> None:
+        """Drop what another process has seen the end of."""
+        entry.is_ended = True
+        self._archive.forget(entry.snapshot)
+        if self._entries.peek(entry.snapshot.key) is entry:
+            self._entries.pop(entry.snapshot.key)

@@ -1,0 +1,158 @@
+"""Snapshots, and what is cached of each key: the newest one, and how far to rely on it. Knows no clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.errors import ImageServiceError  # noqa: TC001 - attrs resolves annotations
+from image_service.images.reference import Credentials, Kind, digest_of
+
+if TYPE_CHECKING:
+    from image_service.snapshots.repository import StoredSnapshot
+
+RETRY_SECONDS = 5.0
+"""Between two attempts to revalidate after a failure."""
+MAX_OLDER = 8
+"""Older generations of one key that are kept in memory."""
+
+
+@attrs.frozen(cache_hash=True)
+class SnapshotKey:
+    """What assisted-service is asked, by whom: kinds of image that ask the same share the answer.
+
+    Args:
+        infra_env_id: lower-case UUID.
+        kind: an ISO, or the initrd for PXE.
+        credentials_digest: no client gets what other credentials were answered.
+    """
+
+    infra_env_id: str
+    kind: Kind
+    credentials_digest: bytes | None = attrs.field(repr=False)
+
+    @classmethod
+    def of(cls, infra_env_id: str, kind: Kind, credentials: Credentials | None) -> SnapshotKey:
+        """Return the key of what these credentials ask."""
+        return cls(infra_env_id, kind, digest_of(credentials))
+
+
+@attrs.define(eq=False)
+class Snapshot:
+    """One generation of the answers to a key; the archive has the answer itself.
+
+    Args:
+        key: what it answers.
+        stored_key: stands for the key, and its credentials, in the repository.
+        generation: counts from 1; negative: the repository did not take it.
+        taken_at: when assisted-service answered, seconds since the epoch.
+        fingerprint: of the answer without its tokens; None: it has not been compared yet.
+        entry: decides how long the snapshot may be seen; None until it is cached.
+    """
+
+    key: SnapshotKey
+    stored_key: bytes
+    generation: int
+    taken_at: float
+    fingerprint: bytes | None = None
+    entry: CacheEntry | None = attrs.field(default=None, init=False, repr=False)
+
+    @property
+    def is_ended(self) -> bool:
+        """True if assisted-service has refused it since to those who asked for it."""
+        return self.entry is not None and self.entry.is_ended
+
+
+@attrs.frozen
+class Lifetimes:
+    """Durations in seconds.
+
+    Args:
+        ttl: from an answer until assisted-service is asked again.
+        grace: for which a snapshot is served while assisted-service fails.
+        max_age: for which a snapshot is given to new mounts: tokens in it expire.
+    """
+
+    ttl: float = 60
+    grace: float = 600
+    max_age: float = 3600
+
+
+@attrs.define(eq=False)
+class CacheEntry:
+    """The newest snapshot of a key, and older ones that mounts read. Instants are seconds since the epoch.
+
+    Args:
+        snapshot: the newest.
+        validated_at: when assisted-service last said the same.
+        version: of the key (see `Coordination`) when this was read.
+        revalidating_since: None: assisted-service is not being asked.
+        retry_at: not to be asked again before.
+        failing_since: of the first failure since the last answer.
+        error: the latest failure.
+        refusal: why assisted-service gives no image to new mounts.
+        older: superseded snapshots, the latest first.
+        is_ended: none of them may be seen any more.
+    """
+
+    snapshot: Snapshot
+    validated_at: float
+    version: int = 0
+    revalidating_since: float | None = None
+    retry_at: float = 0.0
+    failing_since: float | None = None
+    error: ImageServiceError | None = None
+    refusal: ImageServiceError | None = None
+    older: list[Snapshot] = attrs.field(factory=list)
+    is_ended: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        self.snapshot.entry = self
+
+    def find_generation(self, number: int) -> Snapshot | None:
+        """Return a generation if it is known here."""
+        known = (self.snapshot, *self.older)
+        return next((snapshot for snapshot in known if snapshot.generation == number), None)
+
+    def add_older(self, snapshot: Snapshot) -> None:
+        """Let mounts read an older generation, for as long as they may read the newest."""
+        snapshot.entry = self
+        self.older = [snapshot, *self.older][:MAX_OLDER]
+
+    def supersede(self, snapshot: Snapshot, validated_at: float) -> None:
+        """Put a new generation in the place of the newest, which becomes an older one."""
+        self.add_older(self.snapshot)
+        snapshot.entry = self
+        self.snapshot, self.validated_at = snapshot, validated_at
+        self.record_answer()
+
+    def is_superseded_by(self, stored: StoredSnapshot) -> bool:
+        """Return True if what another process has stored takes the place of the newest.
+
+        A snapshot that the repository did not take is superseded by any that it did, but those before it.
+        """
+        if self.snapshot.generation < 0:
+            return not stored.is_ended and self.find_generation(stored.generation) is None
+        return stored.is_ended or stored.taken_at > self.snapshot.taken_at
+
+    def confirm(self, at: float) -> None:
+        """Record that another process got the same answer."""
+        if at > self.validated_at:
+            self.record_answer()
+            self.validated_at = at
+
+    def record_failure(self, error: ImageServiceError, now: float) -> None:
+        """Record that assisted-service could not be asked."""
+        self.failing_since = now if self.failing_since is None else self.failing_since
+        self.error, self.retry_at = error.copy(), now + RETRY_SECONDS
+
+    def record_refusal(self, refusal: ImageServiceError, now: float) -> None:
+        """Record that assisted-service gives no image to new mounts."""
+        self.record_answer()
+        self.refusal, self.retry_at = refusal.copy(), now + RETRY_SECONDS
+
+    def record_answer(self) -> None:
+        """Record that assisted-service has answered."""
+        self.failing_since = self.error = self.refusal = None
+        self.retry_at = 0.0
