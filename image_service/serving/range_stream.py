@@ -1,6 +1,6 @@
 """The fast path: further ranges of a mount, and repeated HEADs, on one connection.
 
-Both pass through the connection, `transport.further_ranges` (ranges only), this module and the lookup in
+Both pass through the connection, `transport.dispatch` (ranges only), this module and the lookup in
 `snapshots`: no request is parsed, and all fields but the numbers of ranges are rendered already.
 """
 

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import attrs
-from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener
 from twisted.internet.protocol import Protocol, connectionDone
-from twisted.logger import Logger
 from zope.interface import implementer
 
 from image_service.errors import RequestTimeout
@@ -21,10 +18,9 @@ from image_service.http.head import MAX_HEAD_BYTES, Request
 from image_service.http.problem import problem
 from image_service.http.request_reader import END, BadRequest, RequestReader
 from image_service.transport.access_log import COMPLETE, ConnectionLog
-from image_service.transport.admission import is_download
 from image_service.transport.deadline import Deadline, Progress
+from image_service.transport.dispatch import Dispatcher
 from image_service.transport.exchange import Exchange, PreparedResponse
-from image_service.transport.further_ranges import FurtherRanges
 from image_service.transport.observer import AbortReason
 from image_service.transport.sendfile_sender import SendfileSender
 from image_service.transport.tls_sender import TlsSender
@@ -38,8 +34,6 @@ if TYPE_CHECKING:
     from image_service.transport.context import ConnectionContext
     from image_service.transport.sender import Sender
 
-_log = Logger()
-
 LINGER_SECONDS = 2
 """How long a closed connection is kept for the client to read the last response (RFC 9112 9.6)."""
 MAX_LINGER_BYTES = 1024 * 1024
@@ -50,15 +44,6 @@ OVERLOADED_HEAD_SECONDS = 1.0
 _STALL_CHECKS = 4  # in one stall timeout
 _IDLE, _HEAD = State.IDLE, State.HEAD  # looked up for each range
 _IDLE_STATES = (State.IDLE, State.HEAD, State.HANDSHAKE)
-
-
-@attrs.frozen(eq=False)
-class _Repeatable:
-    """A response that may be sent again to the same request."""
-
-    request: Request
-    prepared: PreparedResponse
-    is_current: Callable[[], bool]
 
 
 @implementer(IHalfCloseableProtocol, IHandshakeListener)
@@ -90,8 +75,6 @@ class Connection(Protocol):
         self._overloaded = overloaded
         self._state = State.HANDSHAKE if secure else State.HEAD
         self._reader = RequestReader()
-        self._further: FurtherRanges | None = None  # of the latest parsed request
-        self._repeatable: _Repeatable | None = None  # same
         self.exchange: Exchange | None = None
         self._in_events = False
         self._input_paused = False
@@ -115,15 +98,26 @@ class Connection(Protocol):
         )
         self._progress = Progress(context.clock, self._tcp().getHandle())
         host: str = transport.getPeer().host
-        self._address = host.removeprefix("::ffff:") if "." in host else host  # of a dual-stack listener
-        self._log = ConnectionLog(context.access_log, self._address)
-        self._deadline.set(context.limits.handshake_seconds if self._secure else self._first_head_seconds())
+        address = host.removeprefix("::ffff:") if "." in host else host  # of a dual-stack listener
+        self._log = ConnectionLog(context.access_log, address)
+        self._dispatcher = Dispatcher(
+            context,
+            self._log,
+            address,
+            overloaded=self._overloaded,
+            send=self._send_later,
+            abort=self.abort,
+        )
+        if self._secure:
+            self._deadline.set(context.limits.handshake_seconds)
+        else:
+            self._await_first_head()
 
     def handshakeCompleted(self) -> None:
         """TLS is established."""
         if self._state is State.HANDSHAKE:
             self._enter(State.HEAD)
-            self._deadline.set(self._first_head_seconds())
+            self._await_first_head()
 
     def dataReceived(self, data: bytes) -> None:
         """Bytes have arrived."""
@@ -166,10 +160,10 @@ class Connection(Protocol):
         self._log.close()
         self._lost(self)
 
-    # Requests.
-
     def _enter(self, state: State) -> None:
         self._state = check_transition(self._state, state)
+
+    # Requests.
 
     def _read_requests(self) -> None:
         """Answer the requests that have arrived, unless `_handle_events` is doing so."""
@@ -215,7 +209,7 @@ class Connection(Protocol):
 
     def _answer_further(self, repeated: RepeatedRange) -> bool:
         """Respond to a further range of the latest request; False: the request handler has to."""
-        further = self._further
+        further = self._dispatcher.further
         if further is None or self._shutdown.announced or self._reader.is_client_closed:
             return False
         message = further.respond(*repeated)
@@ -233,47 +227,23 @@ class Connection(Protocol):
         return True
 
     def _handle_request(self, request: Request) -> None:
-        context, repeatable = self._context, self._repeatable
+        exchange = self.exchange = Exchange(request.method, request, self._context.clock.seconds())
         self._deadline.clear()
-        exchange = self.exchange = Exchange(request.method, request, context.clock.seconds())
-        if repeatable is not None and repeatable.request is request and repeatable.is_current():
-            self._send(exchange, repeatable.prepared)
-            return
-        self._enter(State.HANDLING)
-        self._further = self._repeatable = None
-        prepared = context.handler.handle(request, self._address, overloaded=self._overloaded)
-        if isinstance(prepared, PreparedResponse) and not is_download(prepared.response):
+        prepared = self._dispatcher.get_repeated(request)
+        if prepared is None:
+            self._enter(State.HANDLING)
+            prepared = self._dispatcher.dispatch(exchange, request)
+        if prepared is not None:
             self._send(exchange, prepared)
-            return
-        later = prepared if isinstance(prepared, Deferred) else succeed(prepared)
-        later.addCallback(self._await_slot, exchange)
-        later.addCallback(self._send_later, exchange)
-        later.addErrback(self._handler_failed)
 
-    def _await_slot(
-        self, prepared: PreparedResponse, exchange: Exchange
-    ) -> PreparedResponse | Deferred[PreparedResponse]:
-        """Let a download wait for its slot; without one it becomes a refusal."""
-        if exchange is not self.exchange or not is_download(prepared.response):
-            return prepared
-        slots = self._context.slots
-        exchange.slot = slots.acquire(exchange.started)
-        return exchange.slot.granted.addCallback(
-            lambda granted: prepared if granted else attrs.evolve(prepared, response=problem(slots.refusal()))
-        )
-
-    def _send_later(self, prepared: PreparedResponse, exchange: Exchange) -> None:
-        if exchange is not self.exchange:  # the client has left
+    def _send_later(self, exchange: Exchange, prepared: PreparedResponse) -> None:
+        if exchange.is_over:  # the client has left
             prepared.on_end()
             return
         if not self._in_events:  # else this is still the turn of the request
             self._sender.begin_turn()
         self._send(exchange, prepared)
         self._read_requests()
-
-    def _handler_failed(self, failure: Failure) -> None:
-        _log.failure("unexpected error while answering a request", failure=failure)
-        self.abort(AbortReason.INTERNAL_ERROR, "internal error")
 
     def _refuse(self, bad: BadRequest) -> None:
         self._deadline.clear()
@@ -296,20 +266,12 @@ class Connection(Protocol):
         has_own_line = context.access_log.has_own_line(response.status)
         head = exchange.render_head(response, context.date.line(now), needs_id=has_own_line)
         if exchange.keep_alive:
-            self._keep_for_repeats(exchange, prepared, has_own_line=has_own_line)
+            self._dispatcher.keep(exchange, prepared, has_own_line=has_own_line)
         context.observer.record_first_byte(prepared.subject.handler, now - exchange.started)
         if self._sender.send(head, response.body):
             self._finish(exchange)
         elif self.exchange is exchange:  # else `response_sent` has been called meanwhile
             self._watch_for_stall()
-
-    def _keep_for_repeats(
-        self, exchange: Exchange, prepared: PreparedResponse, *, has_own_line: bool
-    ) -> None:
-        if prepared.ranges is not None and not has_own_line:
-            self._further = FurtherRanges(self._context, self._log, exchange, prepared.ranges)
-        elif prepared.is_current is not None and exchange.request is not None and self._repeatable is None:
-            self._repeatable = _Repeatable(exchange.request, prepared, prepared.is_current)
 
     def _can_continue(self) -> bool:
         return not (self._overloaded or self._reader.is_exhausted or self._shutdown.draining)
@@ -335,6 +297,7 @@ class Connection(Protocol):
     def _record_end(self, exchange: Exchange, ended: str) -> None:
         """Record the end of an exchange, and release what it held."""
         self.exchange = None
+        exchange.is_over = True
         context, prepared = self._context, exchange.prepared
         seconds = context.clock.seconds() - exchange.started
         body_bytes = 0 if prepared is None else max(0, self._sender.body_bytes)
@@ -349,9 +312,9 @@ class Connection(Protocol):
 
     # Deadlines and the close.
 
-    def _first_head_seconds(self) -> float:
+    def _await_first_head(self) -> None:
         seconds = self._context.limits.head_seconds
-        return min(OVERLOADED_HEAD_SECONDS, seconds) if self._overloaded else seconds
+        self._deadline.set(min(OVERLOADED_HEAD_SECONDS, seconds) if self._overloaded else seconds)
 
     def _await_request(self) -> None:
         if self._state is not _IDLE:

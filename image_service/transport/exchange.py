@@ -86,6 +86,7 @@ class Exchange:
         request_id: empty: none was needed.
         keep_alive: True if the response allows another request on the connection.
         slot: that of a download.
+        is_over: True once its end is recorded.
     """
 
     method: str
@@ -96,6 +97,7 @@ class Exchange:
     request_id: str = ""
     keep_alive: bool = False
     slot: Slot | None = None
+    is_over: bool = False
 
     @property
     def subject(self) -> Subject:

@@ -1,0 +1,194 @@
+"""Gets the response to each request of a connection: from the request handler, or from the latest response.
+
+A mount consists of requests that differ from an earlier one in the numbers of Range alone, so everything that
+they have in common is prepared once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+
+from image_service.http.problem import problem
+from image_service.http.response import Response
+from image_service.transport.admission import SMALL_BYTES, is_download
+from image_service.transport.exchange import Exchange, PreparedResponse
+from image_service.transport.observer import AbortReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twisted.python.failure import Failure
+
+    from image_service.http.head import Request
+    from image_service.transport.access_log import ConnectionLog
+    from image_service.transport.context import ConnectionContext
+    from image_service.transport.exchange import Message, RangeResponder
+
+_log = Logger()
+
+_PARTIAL_CONTENT = 206
+
+
+class Dispatcher:
+    """Gets the response to each request of one connection.
+
+    Args:
+        context: what all connections share.
+        log: the connection's.
+        address: of the client.
+        overloaded: True if only probes are answered.
+        send: called with a response that was not known at once, unless `abort` is.
+        abort: called if there can be no response.
+    """
+
+    __slots__ = ("_abort", "_address", "_context", "_log", "_overloaded", "_repeatable", "_send", "further")
+
+    def __init__(  # noqa: PLR0913 - what the request handler needs, and what it reports to
+        self,
+        context: ConnectionContext,
+        log: ConnectionLog,
+        address: str,
+        *,
+        overloaded: bool,
+        send: Callable[[Exchange, PreparedResponse], None],
+        abort: Callable[[AbortReason, str], None],
+    ) -> None:
+        self._context = context
+        self._log = log
+        self._address = address
+        self._overloaded = overloaded
+        self._send = send
+        self._abort = abort
+        self.further: FurtherRanges | None = None
+        """Of the latest parsed request."""
+        self._repeatable: tuple[Request, PreparedResponse, Callable[[], bool]] | None = None  # same
+
+    def get_repeated(self, request: Request) -> PreparedResponse | None:
+        """Return the latest response if it answers this request too."""
+        if self._repeatable is not None:
+            latest, prepared, is_current = self._repeatable
+            if latest is request and is_current():
+                return prepared
+        return None
+
+    def dispatch(self, exchange: Exchange, request: Request) -> PreparedResponse | None:
+        """Have the request handler respond; None if the response is sent later, or the connection aborted.
+
+        A download waits for its slot. Without one it is refused.
+        """
+        self.further = self._repeatable = None
+        prepared = self._context.handler.handle(request, self._address, overloaded=self._overloaded)
+        if isinstance(prepared, PreparedResponse) and not is_download(prepared.response):
+            return prepared
+        later = prepared if isinstance(prepared, Deferred) else succeed(prepared)
+        later.addCallback(self._await_slot, exchange)
+        later.addCallback(lambda response: self._send(exchange, response))
+        later.addErrback(self._handler_failed)
+        return None
+
+    def _await_slot(
+        self, prepared: PreparedResponse, exchange: Exchange
+    ) -> PreparedResponse | Deferred[PreparedResponse]:
+        if exchange.is_over or not is_download(prepared.response):
+            return prepared
+        slots = self._context.slots
+        exchange.slot = slots.acquire(exchange.started)
+        return exchange.slot.granted.addCallback(
+            lambda granted: prepared if granted else attrs.evolve(prepared, response=problem(slots.refusal()))
+        )
+
+    def _handler_failed(self, failure: Failure) -> None:
+        _log.failure("unexpected error while answering a request", failure=failure)
+        self._abort(AbortReason.INTERNAL_ERROR, "internal error")
+
+    def keep(self, exchange: Exchange, prepared: PreparedResponse, *, has_own_line: bool) -> None:
+        """Keep what a response brings for the next requests of the connection.
+
+        Args:
+            exchange: whose connection persists.
+            prepared: its response.
+            has_own_line: True if responses of its status are logged by a line each.
+        """
+        if prepared.ranges is not None and not has_own_line:
+            self.further = FurtherRanges(self._context, self._log, exchange, prepared.ranges)
+        elif prepared.is_current is not None and exchange.request is not None and self._repeatable is None:
+            self._repeatable = exchange.request, prepared, prepared.is_current
+
+
+class FurtherRanges:
+    """The further ranges of one connection, one after another; they share one exchange.
+
+        respond ── the kernel accepts all of it at once ───────────── record_sent
+           └────── it does not: start_sending ── the connection ends the exchange, as any other
+
+    Args:
+        context: what all connections share.
+        log: the connection's.
+        first: the exchange of the request that they are like.
+        ranges: what its response brought.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_context",
+        "_date",
+        "_last_lines",
+        "_log",
+        "_prepared",
+        "_ranges",
+        "_record",
+        "exchange",
+    )
+
+    def __init__(
+        self, context: ConnectionContext, log: ConnectionLog, first: Exchange, ranges: RangeResponder
+    ) -> None:
+        self._context = context
+        self._clock = context.clock
+        self._date = context.date
+        self._log = log
+        self._ranges = ranges
+        self._prepared = PreparedResponse(Response(_PARTIAL_CONTENT, b""), first.subject)
+        self.exchange = Exchange(
+            first.method,
+            first.request,
+            0.0,
+            prepared=self._prepared,
+            request_id=first.request_id,
+            keep_alive=True,
+        )
+        self._last_lines = self.exchange.render_last_lines()
+        self._record = context.observer.get_recorder(first.handler, first.method, _PARTIAL_CONTENT)
+
+    def respond(self, first: int, last: int) -> Message | None:
+        """Return head and content of the response to an int-range; `exchange` is then its exchange.
+
+        Returns:
+            None: the request has to be handled as any other.
+        """
+        if last - first >= SMALL_BYTES:  # it needs a slot
+            return None
+        now = self._clock.seconds()
+        message = self._ranges.respond(first, last, now)
+        if message is None:
+            return None
+        exchange = self.exchange
+        exchange.started, exchange.int_range, exchange.prepared = now, (first, last), self._prepared
+        fields, body = message
+        return self._date.partial_content(now) + fields + self._last_lines, body
+
+    def start_sending(self) -> None:
+        """Hold the mount: the kernel did not accept all of the response at once."""
+        exchange = self.exchange
+        self._context.observer.record_first_byte(exchange.handler, self._clock.seconds() - exchange.started)
+        exchange.prepared = attrs.evolve(self._prepared, on_end=self._ranges.hold_mount())
+
+    def record_sent(self, body_bytes: int) -> None:
+        """Record a response that the kernel accepted at once, with so many bytes of content."""
+        exchange = self.exchange
+        self._record(self._clock.seconds() - exchange.started, body_bytes)
+        self._log.add_range(exchange.subject, exchange.user_agent, exchange.request_id, body_bytes)
