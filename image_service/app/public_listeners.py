@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from twisted.internet.epollreactor import EPollReactor
-    from twisted.internet.interfaces import IListeningPort
+    from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 
     from image_service.app.shutdown import ShutdownHandler
     from image_service.settings.settings import Settings
@@ -58,9 +58,16 @@ class PublicListeners:
         Returns:
             for ``release``.
         """
-        return [
-            self._adopt(listener, factory) for listener, factory in zip(sockets, self._factories, strict=True)
-        ]
+        ports: list[IListeningPort] = []
+        for listener, connections in zip(sockets, self._factories, strict=True):
+            factory: IProtocolFactory = connections
+            if connections.secure:
+                factory = with_tls(self._reactor, self._settings.tls, connections)
+            port = self._reactor.adoptStreamPort(listener.fileno(), listener.family, factory)
+            listener.close()  # the reactor has a duplicate; with both open, the kernel would go on accepting
+            self._listeners.add(port, connections)
+            ports.append(port)
+        return ports
 
     def release(self, ports: Iterable[IListeningPort]) -> None:
         """Accept no more connections of what ``adopt`` returned; those that are open stay."""
@@ -75,12 +82,3 @@ class PublicListeners:
         is_terminated = self._shutdown.signal_number == signal.SIGTERM
         delay_seconds = process.drain_delay_seconds if is_terminated else 0
         await self._listeners.close(delay_seconds, process.drain_timeout_seconds)
-
-    def _adopt(self, listener: socket.socket, connections: ConnectionFactory) -> IListeningPort:
-        factory = (
-            with_tls(self._reactor, self._settings.tls, connections) if connections.secure else connections
-        )
-        port: IListeningPort = self._reactor.adoptStreamPort(listener.fileno(), listener.family, factory)
-        listener.close()  # the reactor has a duplicate; with both open, the kernel would go on accepting
-        self._listeners.add(port, connections)
-        return port

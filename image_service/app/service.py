@@ -108,7 +108,9 @@ class ImageService(ProcessService):
             base_url=base_url,
             is_leader=shared.is_leader,
         )
-        stand_in = await self._find_stand_in(base_images, base_url)
+        stand_in = shared.stand_in
+        if self._standalone and stand_in is None:
+            stand_in = await start_stand_in(self._lifecycle, settings, base_images.configured, base_url)
         images = await self._build_boot_images(base_images, self._connect_upstream(stand_in), base_url)
         base_images.events.on_supersede = images.supersede
         main, plain = build_request_handlers(
@@ -138,11 +140,6 @@ class ImageService(ProcessService):
         shared.serving()
         if stand_in is not None and stand_in.sample is not None and shared.is_leader:
             announce_sample(catalog, f"{base_url}/{stand_in.sample}")
-
-    async def _find_stand_in(self, base_images: BaseImages, base_url: str) -> StandIn | None:
-        if not self._standalone or self._shared.stand_in is not None:
-            return self._shared.stand_in
-        return await start_stand_in(self._lifecycle, self._settings, base_images.configured, base_url)
 
     def _connect_upstream(self, stand_in: StandIn | None) -> AssistedService:
         settings = self._settings.upstream

@@ -92,6 +92,15 @@ class Settings:
         scheme = "https" if self.tls.is_enabled else "http"
         return self.listen.base_url or f"{scheme}://localhost:{port}"
 
+    def of_one_worker(self) -> Settings:
+        """Return them with one worker's part of the limits that are for all workers together."""
+        workers, upstream, snapshots = self.process.workers, self.upstream, self.snapshots
+        return attrs.evolve(
+            self,
+            upstream=attrs.evolve(upstream, concurrency=max(1, upstream.concurrency // workers)),
+            snapshots=attrs.evolve(snapshots, cache_bytes=snapshots.cache_bytes // workers),
+        )
+
     @property
     def source_urls(self) -> tuple[str, ...]:
         """The URLs of base images and of streams: their origins get the configured credentials."""

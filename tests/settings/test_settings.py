@@ -330,6 +330,14 @@ def test_malformed_text_is_refused(complete: dict[str, str], name: str, text: st
     assert [line.partition(":")[0].partition("=")[0] for line in faults({**complete, name: text})] == [name]
 
 
+def test_limits_are_divided_among_workers_with_at_least_one_call_each(complete: dict[str, str]) -> None:
+    limits = {"WORKERS": "5", "UPSTREAM_CONCURRENCY": "3", "SNAPSHOT_CACHE_BYTES": "1000"}
+    settings = Settings.from_environment({**complete, **limits})
+    part = settings.of_one_worker()
+    assert (part.upstream.concurrency, part.snapshots.cache_bytes) == (1, 200)
+    assert part.limits == settings.limits
+
+
 # Origins.
 
 

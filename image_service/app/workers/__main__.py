@@ -9,7 +9,6 @@ import sys
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
-import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.stdio import StandardIO
 from twisted.logger import globalLogBeginner
@@ -62,7 +61,7 @@ class Worker:
             {
                 "adopt": self._adopt,
                 "release": lambda worker: self.service.release(self._adopted.pop(worker)),
-                "collect": self._send_metrics,
+                "collect": lambda _: self._channel.send("metrics", export(self.service.metrics.collect())),
                 "page": self._page_received,
                 "ping": lambda _: self._channel.send("pong"),
                 "stop": self._stop,
@@ -71,7 +70,7 @@ class Worker:
         )
         self.service = ImageService(
             reactor,
-            _part_of(settings, assignment.workers),
+            settings.of_one_worker(),
             standalone=assignment.stand_in is not None,
             sockets=self._sockets.pop(assignment.worker),
             shared=self._shared_resources(reactor, settings.storage.data_dir),
@@ -94,9 +93,6 @@ class Worker:
 
     def _adopt(self, worker: int) -> None:
         self._adopted[worker] = self.service.adopt(each.dup() for each in self._sockets[worker])
-
-    def _send_metrics(self, _: None) -> None:
-        self._channel.send("metrics", export(self.service.metrics.collect()))
 
     def _request_page(self, _: Metrics) -> Deferred[Page]:
         """Have the supervisor render it, which has the metrics of all workers."""
@@ -126,16 +122,6 @@ def _sockets(assignment: Assignment, worker: int) -> list[socket.socket]:
     for each in sockets:
         each.setblocking(False)  # noqa: FBT003 - its signature. It is so already, but a copy would undo that
     return sockets
-
-
-def _part_of(settings: Settings, workers: int) -> Settings:
-    """The settings with this worker's part of limits that are for all workers together."""
-    upstream, snapshots = settings.upstream, settings.snapshots
-    return attrs.evolve(
-        settings,
-        upstream=attrs.evolve(upstream, concurrency=max(1, upstream.concurrency // workers)),
-        snapshots=attrs.evolve(snapshots, cache_bytes=snapshots.cache_bytes // workers),
-    )
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.error import ProcessExitedAlready
@@ -15,7 +15,7 @@ from image_service.app.workers.assignment import CONTROL_IN, Assignment
 from image_service.app.workers.channel import Channel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from twisted.internet.interfaces import IProcessTransport, IReactorProcess
     from twisted.python.failure import Failure
@@ -53,8 +53,12 @@ class WorkerProcess(ProcessProtocol):
         # It imports what this process does, wherever that was started.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         command = [sys.executable, "-P", "-m", "image_service.app.workers", assignment.render()]
-        with _blocked_signals():  # until it ignores them: a terminal sends them to all processes
+        # The worker starts with these signals blocked, until it ignores them: a terminal sends them to all.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, SHUTDOWN_SIGNALS)
+        try:
             reactor.spawnProcess(self, sys.executable, command, environment, childFDs=descriptors)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def send(self, word: str, value: object = None) -> None:
         """Send a word (see ``Channel``); to a process that is exiting, nothing."""
@@ -82,13 +86,3 @@ class WorkerProcess(ProcessProtocol):
     def processEnded(self, reason: Failure) -> None:
         """Report its exit."""
         self._exited(reason.getErrorMessage())
-
-
-@contextmanager
-def _blocked_signals() -> Iterator[None]:
-    """Block shutdown signals in this process; those that it starts meanwhile unblock them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SHUTDOWN_SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
