@@ -43,7 +43,7 @@ class Interval:
     max_seconds: float
 
 
-class Counters:
+class LoadCounters:
     """Counts events; what is counted after the last interval belongs to none.
 
     Args:

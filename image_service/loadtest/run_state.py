@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.task import deferLater
 
-from image_service.loadtest.counters import Counters
+from image_service.loadtest.counters import LoadCounters
 from image_service.loadtest.objectives import Timing
 from image_service.loadtest.verification import BlockDigests
 
@@ -36,7 +36,7 @@ class RunState:
     def __init__(self, reactor: IReactorTime, plan: Plan, dialer: Dialer, clock: Callable[[], float]) -> None:
         self.plan = plan
         self.clock = clock
-        self.counters = Counters(Timing.REQUEST if plan.profile.is_mount else Timing.FIRST_BYTE)
+        self.counters = LoadCounters(Timing.REQUEST if plan.profile.is_mount else Timing.FIRST_BYTE)
         self.blocks = BlockDigests()
         self.started_at = clock()
         self._reactor = reactor

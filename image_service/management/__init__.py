@@ -1,1 +1,1 @@
-"""A toolkit for APIs on listeners of their own, over twisted.web."""
+"""A toolkit for APIs on second listeners, over twisted.web: JSON, authentication, problem details, limits."""

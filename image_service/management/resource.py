@@ -1,8 +1,7 @@
-"""The management API on twisted.web: heads are checked, bodies bounded, answers and errors written."""
+"""A management API on twisted.web: checks heads, bounds bodies, writes responses and problem details."""
 
 from __future__ import annotations
 
-import json
 from http import HTTPStatus
 from io import BytesIO
 from typing import TYPE_CHECKING
@@ -16,8 +15,7 @@ from twisted.web.server import NOT_DONE_YET, Request, Site
 
 from image_service.errors import ContentTooLarge, ImageServiceError, InvalidRequest
 from image_service.http.dates import format_http_date
-from image_service.http.problem import problem_document, status_of
-from image_service.standalone.api import ApiAnswer, ApiRequest
+from image_service.management.messages import ApiRequest, ApiResponse, problem_response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,90 +24,91 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
     from twisted.web import http
 
-    from image_service.management.authentication import Guard
+    from image_service.management.authentication import RequestGuard
 
-MAX_BODY_BYTES = 20 * 1024 * 1024  # twice the longest override, for JSON escapes it, and a ramdisk in base64
+MAX_BODY_BYTES = 20 * 1024 * 1024
 _MAX_PARAMETERS = 16
 _IDLE_SECONDS = 60
 
 
 class BoundedRequest(Request):
-    """A request whose body stays in memory and within a limit; twisted.web would spool any size to disk.
+    """A request whose body stays in memory and within a limit; twisted.web would write any size to disk.
 
-    What is beyond the limit is read and dropped: to close on a client that is still sending would reset
-    the connection, and the client would not get to read why.
+    Bytes beyond the limit are read and dropped: closing while the client still sends would reset the
+    connection, and the client could not read the response.
     """
 
     def gotLength(self, length: int | None) -> None:
-        """Prepare for the body; None: its length is not told."""
-        del length  # what really comes counts
+        """Prepare for a body of `length` bytes; None: unknown."""
+        del length  # the received bytes count
         self.body = BytesIO()
         self.content = self.body
 
     def handleContentChunk(self, data: bytes) -> None:
-        """Take a piece of the body."""
+        """Receive a part of the body."""
         if self.body.tell() <= MAX_BODY_BYTES:
             self.body.write(data)
 
 
 class ApiResource(Resource):
-    """Answers every request below it by one function.
+    """Responds to every request below it with one function.
 
-    A client that goes away cancels its request; what its request has begun to change is still changed.
+    A client that disconnects cancels its request; changes that the request has begun are completed.
 
     Args:
-        guard: decides by the head alone.
-        handle: answers, or raises an ``ImageServiceError``.
+        guard: refuses requests by their heads.
+        respond: returns the response, or raises an ImageServiceError.
     """
 
     isLeaf = True
     _log = Logger()
 
-    def __init__(self, guard: Guard, handle: Callable[[ApiRequest], Awaitable[ApiAnswer]]) -> None:
+    def __init__(self, guard: RequestGuard, respond: Callable[[ApiRequest], Awaitable[ApiResponse]]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._guard = guard
-        self._handle = handle
+        self._respond = respond
 
     def render(self, request: BoundedRequest) -> int:
-        """Begin to answer."""
+        """Start to respond."""
         serving = Deferred.fromCoroutine(self._serve(request))
         request.notifyFinish().addErrback(lambda _: serving.cancel())
-        serving.addErrback(self._failed, request)
+        serving.addErrback(self._log_failure, request)
         return NOT_DONE_YET
+
+    async def respond(self, request: Request, api_request: ApiRequest) -> ApiResponse:
+        """Return the response to an accepted request; a subclass may also use twisted.web's `request`."""
+        del request  # for subclasses
+        return await self._respond(api_request)
 
     async def _serve(self, request: BoundedRequest) -> None:
         try:
-            answer = await self._answer(request, self._read(request))
+            response = await self.respond(request, self._read_request(request))
         except ImageServiceError as error:
-            answer = problem(error)
-        write(request, answer)
+            response = problem_response(error)
+        _write(request, response)
 
-    def _read(self, request: BoundedRequest) -> ApiRequest:
+    def _read_request(self, request: BoundedRequest) -> ApiRequest:
         method = request.method.decode("latin-1")
-        self._guard.check(method, request.requestHeaders)
+        self._guard.check_head(method, request.requestHeaders)
         body = request.body.getvalue()
         if len(body) > MAX_BODY_BYTES:
             raise ContentTooLarge(f"the content is larger than {MAX_BODY_BYTES} bytes")
-        target, _, query = request.uri.decode("latin-1").partition("?")
+        path, _, query = request.uri.decode("latin-1").partition("?")
         try:
             parameters = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=_MAX_PARAMETERS))
         except ValueError:
             raise InvalidRequest("too many parameters") from None
-        return ApiRequest("GET" if method == "HEAD" else method, target, parameters, body)
+        return ApiRequest("GET" if method == "HEAD" else method, path, parameters, body)
 
-    async def _answer(self, request: Request, asked: ApiRequest) -> ApiAnswer:
-        del request  # for those who look at more than the handler does
-        return await self._handle(asked)
-
-    def _failed(self, failure: Failure, request: Request) -> None:
+    def _log_failure(self, failure: Failure, request: Request) -> None:
         if failure.check(CancelledError):
             return
-        self._log.failure("a management request failed", failure)
-        write(request, problem(ImageServiceError("an internal error; the log has more")))
+        self._log.failure("unexpected error in a management request", failure)
+        _write(request, problem_response(ImageServiceError("internal error; see the log")))
 
 
 class ApiSite(Site):
-    """A site without sessions, and without an access log, which would tell the query."""
+    """A site without sessions, and without an access log, which would hold the query."""
 
     def __init__(self, resource: ApiResource, reactor: IReactorTime) -> None:
         super().__init__(  # type: ignore[no-untyped-call]
@@ -122,30 +121,23 @@ class ApiSite(Site):
         self.noisy = False
 
     def log(self, request: http.Request) -> None:
-        """Log nothing: changes are logged where they are made."""
+        """Log nothing: handlers log changes."""
 
 
-def problem(error: ImageServiceError) -> ApiAnswer:
-    """Tell an error as ``application/problem+json`` (RFC 9457)."""
-    body = json.dumps(problem_document(error)).encode() + b"\n"
-    return ApiAnswer(status_of(error), body, "application/problem+json", fields=error.fields)
-
-
-def write_head(request: Request, answer: ApiAnswer) -> None:
+def write_head(request: Request, response: ApiResponse) -> None:
     """Set status and header fields."""
-    request.setResponseCode(answer.status)
+    request.setResponseCode(response.status)
     request.responseHeaders = Headers({b"Cache-Control": [b"no-store"]})
-    if answer.status != HTTPStatus.NO_CONTENT:
-        request.setHeader("Content-Type", answer.content_type)
-        request.setHeader("Content-Length", str(len(answer.body)))
-    if answer.modified is not None:
-        request.setHeader("Last-Modified", format_http_date(answer.modified))
-    for name, value in answer.fields:
+    if response.status != HTTPStatus.NO_CONTENT:
+        request.setHeader("Content-Type", response.content_type)
+        request.setHeader("Content-Length", str(len(response.body)))
+    if response.modified is not None:
+        request.setHeader("Last-Modified", format_http_date(response.modified))
+    for name, value in response.fields:
         request.responseHeaders.addRawHeader(name, value)
 
 
-def write(request: Request, answer: ApiAnswer) -> None:
-    """Write an answer."""
-    write_head(request, answer)
-    request.write(answer.body)
+def _write(request: Request, response: ApiResponse) -> None:
+    write_head(request, response)
+    request.write(response.body)
     request.finish()

@@ -1,11 +1,11 @@
-"""The stand-in's own certificate authority, and the certificate that it serves loopback with.
+"""The certificate authority of the stand-in, and its server certificate for loopback.
 
-    ca.pem       the authority's certificate: what a client is to trust
+    ca.pem       the authority's certificate, which clients trust
     ca.key       its key, mode 0600
     server.pem   certificate and key of the server, mode 0600
 
-Each file is replaced in one step, so a crash leaves the old one or the new one. The authority is bound to
-loopback by a name constraint: whoever comes to trust it, trusts it for nothing else.
+Each file is replaced atomically, so a crash leaves the old one or the new one. A name constraint limits the
+authority to loopback.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Authority:
 
 @attrs.frozen
 class CertificateFiles:
-    """Where the certificates are.
+    """The files of the certificates.
 
     Args:
         ca_file: the authority's certificate, PEM.
@@ -61,14 +61,11 @@ class CertificateFiles:
 
 
 def prepare_certificates(directory: Path, now: datetime) -> CertificateFiles:
-    """Make what is missing, damaged or about to expire.
+    """Make the certificates that are missing, damaged or about to expire; all are valid for a month at least.
 
     Args:
-        directory: an existing directory that nobody else can read.
+        directory: an existing directory that no other user can read.
         now: UTC.
-
-    Returns:
-        the files, good for at least a month.
     """
     files = CertificateFiles(directory / "ca.pem", directory / "server.pem")
     authority = _load_authority(directory, now)
@@ -76,13 +73,13 @@ def prepare_certificates(directory: Path, now: datetime) -> CertificateFiles:
         authority = _make_authority(now)
         _write(directory / "ca.key", _key_pem(authority.key), 0o600)
         _write(files.ca_file, _certificate_pem(authority.certificate), 0o644)
-    if not _serves(files.server_file, authority, now):
+    if not _is_valid_server(files.server_file, authority, now):
         _write(files.server_file, _make_server(authority, now), 0o600)
     return files
 
 
 def _load_authority(directory: Path, now: datetime) -> _Authority | None:
-    """The authority on disk, if its certificate and key are a pair that lasts."""
+    """Return the stored authority if its certificate and key match and remain valid."""
     try:
         certificate = x509.load_pem_x509_certificate((directory / "ca.pem").read_bytes())
         key = serialization.load_pem_private_key((directory / "ca.key").read_bytes(), None)
@@ -90,22 +87,22 @@ def _load_authority(directory: Path, now: datetime) -> _Authority | None:
         return None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
         return None
-    return _Authority(certificate, key) if _lasts(certificate, now) else None
+    return _Authority(certificate, key) if _remains_valid(certificate, now) else None
 
 
-def _serves(server_file: Path, authority: _Authority, now: datetime) -> bool:
-    """Whether the server's certificate is of this authority and lasts."""
+def _is_valid_server(server_file: Path, authority: _Authority, now: datetime) -> bool:
+    """Return True if this authority issued the server's certificate, and it remains valid."""
     try:
         certificate = x509.load_pem_x509_certificate(server_file.read_bytes())
         certificate.verify_directly_issued_by(authority.certificate)
     except (OSError, ValueError, TypeError, InvalidSignature):
         return False
-    return _lasts(certificate, now)
+    return _remains_valid(certificate, now)
 
 
-def _lasts(certificate: x509.Certificate, now: datetime) -> bool:
-    still_good = certificate.not_valid_after_utc - timedelta(days=_RENEW_DAYS)
-    return certificate.not_valid_before_utc <= now <= still_good
+def _remains_valid(certificate: x509.Certificate, now: datetime) -> bool:
+    renewed_at = certificate.not_valid_after_utc - timedelta(days=_RENEW_DAYS)
+    return certificate.not_valid_before_utc <= now <= renewed_at
 
 
 def _make_authority(now: datetime) -> _Authority:
@@ -122,7 +119,7 @@ def _make_authority(now: datetime) -> _Authority:
 
 
 def _make_server(authority: _Authority, now: datetime) -> bytes:
-    """Certificate and key of the server, PEM."""
+    """Return certificate and key of the server, PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
@@ -146,7 +143,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))  # clocks differ, and step back
+        .not_valid_before(now - timedelta(hours=1))  # clocks differ
         .not_valid_after(now + timedelta(days=days))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
@@ -179,7 +176,7 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Replace a file in one step. Its bytes are never readable to others, not even for a moment."""
+    """Replace a file atomically; other users can never read its bytes."""
     with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as temporary:
         os.fchmod(temporary.fileno(), mode)  # from 0600, which it is made with
         temporary.write(content)

@@ -1,4 +1,4 @@
-"""What the stand-in's downloads hold: the discovery config and the ramdisk."""
+"""Renders the downloads of the stand-in: the discovery config and the ramdisk."""
 
 from __future__ import annotations
 
@@ -9,40 +9,28 @@ from image_service.formats.initrd import compress_archive
 from image_service.formats.newc import Member, write_archive
 
 if TYPE_CHECKING:
-    from image_service.standalone.infra_env import InfraEnv
+    from image_service.standalone.infra_env import StandaloneInfraEnv
 
 _KEYFILE_DIRECTORY = "etc/coreos-firstboot-network"
-_RAMDISK_LIMIT_BYTES = 64 * 1024 * 1024  # more than all keyfiles that an infra-env may have
+_RAMDISK_LIMIT_BYTES = 64 * 1024 * 1024  # more than all keyfiles of an infra-env
 _DISCOVERY: dict[str, Any] = {"ignition": {"version": "3.0.0"}}
-# What tells the entries of a list apart, by the Ignition 3 specification: the first that an entry has.
+# The keys of list entries in the Ignition 3 specification; the first that an entry has counts.
 _KEYS = ("path", "name", "device", "number", "label")
 
 
-def discovery_config(infra_env: InfraEnv, token: str | None = None) -> bytes:
-    """Make the config that a discovery image boots with.
-
-    Args:
-        infra_env: its override is merged over the default, which holds nothing but a version.
-        token: put where assisted-service's agent finds it: into the environment of its unit.
-
-    Returns:
-        an Ignition config, JSON.
-    """
-    config = _DISCOVERY if token is None else merge(_DISCOVERY, _agent(token))
+def discovery_config(infra_env: StandaloneInfraEnv) -> bytes:
+    """Return the Ignition config of a discovery image: the override, merged over a default with a version."""
+    config = _DISCOVERY
     if infra_env.ignition_config_override is not None:
         config = merge(config, json.loads(infra_env.ignition_config_override))
     return json.dumps(config, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def ramdisk(infra_env: InfraEnv) -> bytes | None:
-    """Make the initrd that configures the network statically.
-
-    Args:
-        infra_env: its own ramdisk is taken as it is; else its keyfiles become files that the initramfs
-            hands to NetworkManager.
+def ramdisk(infra_env: StandaloneInfraEnv) -> bytes | None:
+    """Return the initrd that configures the network: the infra-env's own ramdisk, or its keyfiles.
 
     Returns:
-        a compressed newc archive; None: there is no ramdisk, and no keyfiles either.
+        a compressed newc archive; None if there is no ramdisk and no keyfile.
     """
     if infra_env.ramdisk is not None:
         return infra_env.ramdisk
@@ -56,15 +44,9 @@ def ramdisk(infra_env: InfraEnv) -> bytes | None:
 
 
 def merge(below: Any, above: Any) -> Any:  # noqa: ANN401 - JSON is any of six types
-    """Merge an Ignition config over another, as Ignition merges a child config into its parent.
+    """Merge the JSON of an Ignition config over another, as Ignition merges a child into its parent.
 
-    Args:
-        below: JSON value.
-        above: wins where both have a scalar; entries of a list that have one key in common are merged,
-            others are added.
-
-    Returns:
-        the merged value.
+    A scalar of `above` replaces that of `below`; entries of lists with the same key are merged, others added.
     """
     if isinstance(below, dict) and isinstance(above, dict):
         common = {name: merge(below[name], above[name]) for name in below.keys() & above.keys()}
@@ -88,8 +70,3 @@ def _identity(entry: object) -> str:
             if key in entry:
                 return json.dumps([key, entry[key]])
     return json.dumps(entry)
-
-
-def _agent(token: str) -> dict[str, Any]:
-    contents = f'[Service]\nEnvironment="PULL_SECRET_TOKEN={token}"\nExecStart=/usr/bin/true\n'
-    return {"systemd": {"units": [{"name": "agent.service", "contents": contents}]}}

@@ -1,4 +1,4 @@
-"""Infra-envs as the stand-in keeps them: read from JSON strictly, told as assisted-service tells them."""
+"""Infra-envs of the stand-in: parsed strictly from JSON, rendered as assisted-service does."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import attrs
 
 from image_service.coreos.ignition import check_ignition
 from image_service.coreos.kargs import KernelArgument, Operation, check_argument
-from image_service.errors import ImageServiceError, InvalidParameter, InvalidRequest
+from image_service.errors import ImageServiceError, InvalidParameter
 from image_service.formats.initrd import is_initrd
 from image_service.images.reference import Kind
+from image_service.management.messages import parse_json_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,8 +35,8 @@ _OPERATIONS = {operation.value: operation for operation in Operation}
 
 
 @attrs.frozen(kw_only=True)
-class InfraEnv:
-    """What an image is made for.
+class StandaloneInfraEnv:
+    """An infra-env.
 
     Args:
         id: lower-case UUID.
@@ -44,11 +45,11 @@ class InfraEnv:
         cpu_architecture: of the base image.
         image_type: of the image.
         ignition_config_override: JSON, merged into the discovery config.
-        kernel_arguments: what is done with the image's own.
+        kernel_arguments: operations on those of the image.
         network_keyfiles: NetworkManager keyfiles by file name.
-        ramdisk: a compressed archive that is handed out instead of one of the keyfiles; None: there is none.
+        ramdisk: a compressed archive, instead of one of the keyfiles; None: there is none.
         created_at: UTC, whole seconds.
-        updated_at: the same; later after every change.
+        updated_at: same; later after every change.
     """
 
     id: str
@@ -64,30 +65,16 @@ class InfraEnv:
     updated_at: datetime
 
     @classmethod
-    def register(cls, fields: Mapping[str, Any], now: datetime, infra_env_id: str | None = None) -> InfraEnv:
-        """Make a new one.
-
-        Args:
-            fields: as ``read_fields`` gives them.
-            now: UTC.
-            infra_env_id: None: a random one.
-
-        Returns:
-            the infra-env.
-        """
+    def register(
+        cls, fields: Mapping[str, Any], now: datetime, infra_env_id: str | None = None
+    ) -> StandaloneInfraEnv:
+        """Return a new infra-env with the attributes of `parse_fields`, by default with a random id."""
         moment = now.replace(microsecond=0)
         return cls(id=infra_env_id or str(uuid4()), created_at=moment, updated_at=moment, **fields)
 
     def to_json(self, download_url: str) -> dict[str, object]:
-        """Tell it as assisted-service does, with our ``network_keyfiles`` and whether there is a ``ramdisk``.
-
-        Args:
-            download_url: where its image is.
-
-        Returns:
-            a JSON object.
-        """
-        told: dict[str, object] = {
+        """Return the JSON object of assisted-service, with our ``network_keyfiles`` and ``ramdisk_set``."""
+        document: dict[str, object] = {
             "kind": "InfraEnv",
             "id": self.id,
             "href": f"/api/assisted-install/v2/infra-envs/{self.id}",
@@ -107,25 +94,22 @@ class InfraEnv:
                 {"operation": argument.operation.value, "value": argument.value}
                 for argument in self.kernel_arguments
             ]
-            told["kernel_arguments"] = json.dumps(operations)  # a string: assisted-service's own oddity
-        return told
+            document["kernel_arguments"] = json.dumps(operations)  # a string: assisted-service's own oddity
+        return document
 
 
-def read_fields(body: bytes, *, registering: bool) -> dict[str, Any]:
-    """Read what a client sets.
+def parse_fields(body: bytes, *, registering: bool) -> dict[str, Any]:
+    """Parse the attributes of an infra-env that a client sets.
 
     Args:
         body: a JSON object.
-        registering: whether the required fields must be there.
-
-    Returns:
-        attributes of ``InfraEnv``, checked.
+        registering: the required fields must be present.
 
     Raises:
         InvalidRequest: not a JSON object.
         InvalidParameter: names every field that is unknown, missing or wrong.
     """
-    document = _load_object(body)
+    document = parse_json_object(body)
     missing = [name for name in _REQUIRED if registering and name not in document]
     faults = [f"{name!a} is not a field" for name in document.keys() - _FIELDS.keys() - _IGNORED]
     faults += [f"{name} is required" for name in missing]
@@ -138,17 +122,6 @@ def read_fields(body: bytes, *, registering: bool) -> dict[str, Any]:
     if faults:
         raise InvalidParameter("; ".join(sorted(faults)))
     return fields
-
-
-def _load_object(body: bytes) -> dict[str, object]:
-    try:
-        document = json.loads(body)
-        json.dumps(document, ensure_ascii=False).encode()  # refuses halves of surrogate pairs
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict):
-        raise InvalidRequest("the content is not a JSON object")
-    return document
 
 
 def _matching(pattern: re.Pattern[str], meaning: str) -> Callable[[object], str]:
@@ -202,11 +175,11 @@ def _kernel_argument(value: object) -> KernelArgument:
             if operation not in _OPERATIONS or len(argument) > _MAX_ARGUMENT_CHARACTERS:
                 message = f"must append, replace or delete at most {_MAX_ARGUMENT_CHARACTERS} characters each"
                 raise ValueError(message)
-            return _checked(KernelArgument(_OPERATIONS[operation], argument))
+            return _check_kernel_argument(KernelArgument(_OPERATIONS[operation], argument))
     raise ValueError("must be objects with the strings 'operation' and 'value'")
 
 
-def _checked(argument: KernelArgument) -> KernelArgument:
+def _check_kernel_argument(argument: KernelArgument) -> KernelArgument:
     try:
         check_argument(argument)
     except ImageServiceError as error:
@@ -246,7 +219,7 @@ def _timestamp(moment: datetime) -> str:
 
 
 _REQUIRED = ("name", "openshift_version")
-# Every client of assisted-service sends it. No image holds it as such, so it is not kept.
+# Every client of assisted-service sends it. No image contains it, so it is not stored.
 _IGNORED = {"pull_secret"}
 _FIELDS: dict[str, Callable[[object], object]] = {
     "name": _matching(_NAME, "1 to 128 printable characters"),

@@ -1,8 +1,7 @@
 """The sample base image: a live ISO of the CoreOS layout in a few KiB, to try the service without network.
 
-It can be customised, made minimal and inspected like a real one, but not booted: kernel and initrd are one
-line of text each, and the root file system holds next to nothing. ``tests/acceptance/make_sample.py``
-makes it.
+It can be customized, made minimal and inspected like a real one, but not booted: kernel and initrd are one
+line of text each, and the root file system is nearly empty. ``tests/acceptance/make_sample.py`` makes it.
 """
 
 from __future__ import annotations
@@ -20,17 +19,7 @@ SAMPLE_ARCHITECTURE = "x86_64"
 
 
 def unpack_sample(data_dir: Path) -> Path:
-    """Write the sample ISO into a directory, unless it is there already.
-
-    Args:
-        data_dir: an existing directory.
-
-    Returns:
-        the file, complete at any time at which it exists.
-
-    Raises:
-        OSError: the directory or the file cannot be written.
-    """
+    """Write the sample ISO into a directory unless it is there; return the file, which is complete."""
     target = data_dir / "sample.iso"
     content = lzma.decompress(resources.files(__package__).joinpath("sample.iso.xz").read_bytes())
     if not _holds(target, content):
@@ -45,7 +34,7 @@ def _holds(path: Path, content: bytes) -> bool:
 
 
 def _write(target: Path, content: bytes) -> None:
-    """Replace a file in one step: whoever has the old one open keeps reading the old one."""
+    """Replace a file atomically; a reader of the old one keeps reading it."""
     with NamedTemporaryFile(dir=target.parent, prefix=f"{target.name}.", delete=False) as temporary:
         try:
             temporary.write(content)

@@ -1,13 +1,12 @@
 """The embedded stand-in for assisted-service: two listeners over one store.
 
-One listener is for people: plain HTTP, the whole API, guarded. The other is what image-service itself asks:
+One listener has the whole API, on plain HTTP, with authentication. The other is for image-service itself:
 HTTPS on a free port of loopback, with a certificate of an authority made at the first start, so that
-standing alone takes the same way through the same client as asking a real assisted-service.
+standalone mode uses the same client in the same way as a real assisted-service.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
@@ -21,13 +20,12 @@ from twisted.protocols.policies import WrappingFactory
 
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import ConfigurationError
-from image_service.management.authentication import Guard
+from image_service.management.authentication import RequestGuard
 from image_service.management.resource import ApiResource, ApiSite
 from image_service.settings.parsers import Address, ListenAddress
-from image_service.standalone.api import Api
+from image_service.standalone.api import InfraEnvApi
 from image_service.standalone.certificates import prepare_certificates
-from image_service.standalone.double import Call, DownloadsResource, Fault
-from image_service.standalone.store import Store
+from image_service.standalone.store import InfraEnvStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,10 +49,10 @@ _LOOPBACK = "127.0.0.1"
 
 
 @attrs.frozen
-class _Running:
-    store: Store
+class _StartedParts:
+    store: InfraEnvStore
     certificates: CertificateFiles
-    api: Api
+    api: InfraEnvApi
 
 
 class Standalone:
@@ -62,18 +60,13 @@ class Standalone:
 
     Args:
         reactor: listens and runs threads; only a whole reactor does both.
-        data_dir: ``DATA_DIR``; a directory ``standalone`` in it is made and used.
-        listen: where people reach the API.
-        token: bearer token that people need; None: none.
-        image_service_base_url: what the URLs of images begin with, without a slash at the end; may be set
-            later, when the port is known.
-
-    Attributes:
-        calls: how often image-service asked, by infra-env and call.
-        faults: what is to be different about the answers to a call, for tests.
+        data_dir: ``DATA_DIR``; the stand-in uses the directory ``standalone`` in it.
+        listen: address of the API.
+        token: bearer token of the API; None: none.
+        image_service_base_url: of images, without a final slash; may be set later, when the port is known.
 
     Raises:
-        ConfigurationError: without a token only loopback is listened on.
+        ConfigurationError: the address is not loopback, and there is no token.
     """
 
     _log = Logger()
@@ -89,8 +82,6 @@ class Standalone:
         if token is None and not listen.is_loopback:
             raise ConfigurationError("STANDALONE_LISTEN: beyond loopback STANDALONE_TOKEN is required")
         self.image_service_base_url = image_service_base_url
-        self.calls: Counter[tuple[str, Call]] = Counter()
-        self.faults: dict[Call, Fault] = {}
         self._reactor = reactor
         self._directory = data_dir / "standalone"
         self._listen = listen
@@ -98,11 +89,11 @@ class Standalone:
         self._lock = DeferredLock()
         self._ports: list[IListeningPort] = []
         self._factories: list[WrappingFactory] = []
-        self._running: _Running | None = None
+        self._running: _StartedParts | None = None
 
     @property
     def base_url(self) -> str:
-        """What ``AssistedService`` asks, while running."""
+        """The base URL for ``AssistedService``, while running."""
         return f"https://{_LOOPBACK}:{_number(self._ports[0])}"
 
     @property
@@ -112,25 +103,28 @@ class Standalone:
 
     @property
     def api_url(self) -> str:
-        """Where people find the API, while running: scheme, address and port."""
+        """The base URL of the API, while running."""
         return f"http://{Address(self._listen.host, _number(self._ports[1])).netloc}"
 
     async def start(self) -> None:
-        """Open the store, make certificates where they are needed, and listen.
+        """Open the store, make missing certificates, and listen.
 
         Raises:
-            ConfigurationError: the address cannot be listened on.
+            ConfigurationError: the listener cannot bind to the address.
             OSError: the directory cannot be written.
         """
         self._running = running = await self._in_thread(self._prepare)
-        downloads = DownloadsResource(Guard(), running.api, self.calls, self.faults, self._reactor)
-        people = ApiResource(Guard(self._token, any_host=not self._listen.is_loopback), running.api.answer)
+        downloads = self.service_resource(RequestGuard(), running.api)
+        guard = RequestGuard(self._token, any_host=not self._listen.is_loopback)
+        api_resource = ApiResource(guard, running.api.respond)
         server_file = str(running.certificates.server_file)
         tls = DefaultOpenSSLContextFactory(server_file, server_file)
         try:
             self._ports.append(self._reactor.listenSSL(0, self._site(downloads), tls, interface=_LOOPBACK))
             self._ports.append(
-                self._reactor.listenTCP(self._listen.port, self._site(people), interface=self._listen.host)
+                self._reactor.listenTCP(
+                    self._listen.port, self._site(api_resource), interface=self._listen.host
+                )
             )
         except CannotListenError as error:
             await self.stop()
@@ -138,7 +132,7 @@ class Standalone:
         self._log.info("the stand-in's API is at {url}", url=self.api_url)
 
     async def stop(self) -> None:
-        """Stop listening, close every connection, and close the store once its last call has ended."""
+        """Stop listening, close every connection, and close the store after its last call."""
         for port in self._ports:
             await maybeDeferred(port.stopListening)
         for factory in self._factories:
@@ -151,17 +145,14 @@ class Standalone:
             self._running = None
 
     async def ensure_sample(self, openshift_version: str, cpu_architecture: str = "x86_64") -> str | None:
-        """Register the sample infra-env at the first start.
+        """Register the sample infra-env if there is none; return its id, or None if only others exist.
 
         Args:
-            openshift_version: of the base image that it is for.
-            cpu_architecture: of the same.
-
-        Returns:
-            ``SAMPLE_ID``; None where the sample is not there because others are.
+            openshift_version: of its base image.
+            cpu_architecture: same.
         """
         running = self._started()
-        ids = {infra_env.id for infra_env in await self._in_thread(running.store.list_all)}
+        ids = {infra_env.id for infra_env in await self._in_thread(running.store.list_infra_envs)}
         if not ids:
             fields = {
                 "name": "sample",
@@ -173,35 +164,38 @@ class Standalone:
             await running.api.register(fields, SAMPLE_ID)
         return SAMPLE_ID if not ids or SAMPLE_ID in ids else None
 
-    def _prepare(self) -> _Running:
+    def service_resource(self, guard: RequestGuard, api: InfraEnvApi) -> ApiResource:
+        """Return the resource of the listener for image-service; a test double overrides it."""
+        return ApiResource(guard, api.respond_to_service)
+
+    def _prepare(self) -> _StartedParts:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         certificates = prepare_certificates(self._directory, datetime.now(UTC))
-        store = Store(self._directory / "infra-envs.sqlite")
-        api = Api(store, self._in_thread, self._reactor.seconds, lambda: self.image_service_base_url)
-        return _Running(store, certificates, api)
+        store = InfraEnvStore(self._directory / "infra-envs.sqlite")
+        api = InfraEnvApi(store, self._in_thread, self._reactor.seconds, lambda: self.image_service_base_url)
+        return _StartedParts(store, certificates, api)
 
     def _site(self, resource: ApiResource) -> WrappingFactory:
-        """A site whose connections are known, so that they can be closed."""
+        """Return a site that keeps its connections, so that they can be closed."""
         factory = WrappingFactory(ApiSite(resource, self._reactor))
         factory.noisy = False
         self._factories.append(factory)
         return factory
 
-    def _started(self) -> _Running:
+    def _started(self) -> _StartedParts:
         if self._running is None:
             raise RuntimeError("not running")
         return self._running
 
     def _in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Deferred[T]:
-        """Call what blocks in a thread, one call after another.
+        """Call a blocking function in a thread, one call after another.
 
-        Cancelling the result does not cancel the call: what it began to change is changed, and the next
-        call does not overtake it.
+        Canceling the result does not cancel the call: its changes are completed before the next call.
         """
         result: Deferred[T] = Deferred()
         pool = self._reactor.getThreadPool()
-        calling = self._lock.run(lambda: deferToThreadPool(self._reactor, pool, function, *args, **kwargs))
-        calling.chainDeferred(result)
+        call = self._lock.run(lambda: deferToThreadPool(self._reactor, pool, function, *args, **kwargs))
+        call.chainDeferred(result)
         return result
 
 

@@ -1,4 +1,4 @@
-"""The stand-in's infra-envs in SQLite. Every call blocks: they belong into one thread of their own."""
+"""The stand-in's infra-envs in SQLite. Every call blocks; make them in one thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sqlalchemy import (
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import NotFound
 from image_service.images.reference import Kind
-from image_service.standalone.infra_env import InfraEnv
+from image_service.standalone.infra_env import StandaloneInfraEnv
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,11 +48,11 @@ _INFRA_ENVS = Table(
 )
 
 
-class Store:
+class InfraEnvStore:
     """Infra-envs on disk.
 
     Args:
-        path: the database; made when it is not there.
+        path: of the database; made if it is missing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,42 +64,35 @@ class Store:
         """Close the database."""
         self._engine.dispose()
 
-    def add(self, infra_env: InfraEnv) -> InfraEnv:
-        """Keep a new infra-env."""
+    def add_infra_env(self, infra_env: StandaloneInfraEnv) -> StandaloneInfraEnv:
+        """Store a new infra-env."""
         with self._engine.begin() as connection:
             connection.execute(_INFRA_ENVS.insert().values(_to_row(infra_env)))
         return infra_env
 
-    def find(self, infra_env_id: str) -> InfraEnv:
-        """Get one; raises ``NotFound``."""
+    def find_infra_env(self, infra_env_id: str) -> StandaloneInfraEnv:
+        """Return an infra-env; raises NotFound."""
         with self._engine.begin() as connection:
             row = connection.execute(_INFRA_ENVS.select().where(_INFRA_ENVS.c.id == infra_env_id)).first()
         if row is None:
             raise _not_found(infra_env_id)
         return _from_row(row)
 
-    def list_all(self) -> list[InfraEnv]:
-        """Get all, in the order of their names."""
+    def list_infra_envs(self) -> list[StandaloneInfraEnv]:
+        """Return all, in the order of their names."""
         with self._engine.begin() as connection:
             rows = connection.execute(_INFRA_ENVS.select().order_by(_INFRA_ENVS.c.name, _INFRA_ENVS.c.id))
             return [_from_row(row) for row in rows]
 
-    def update(self, infra_env_id: str, fields: Mapping[str, Any], now: datetime) -> InfraEnv:
-        """Change some fields.
+    def update_infra_env(
+        self, infra_env_id: str, fields: Mapping[str, Any], now: datetime
+    ) -> StandaloneInfraEnv:
+        """Change some fields, and return the infra-env; raises NotFound.
 
-        Args:
-            infra_env_id: of which.
-            fields: the new values.
-            now: UTC; the date is a second later than the last change where the clock has not moved on, since
-                Last-Modified, which is told in seconds, must differ after every change.
-
-        Returns:
-            the infra-env as it is now.
-
-        Raises:
-            NotFound: there is none.
+        Its date is `now` in UTC, but at least a second after the last change: Last-Modified has seconds, and
+        must differ after every change.
         """
-        before = self.find(infra_env_id)
+        before = self.find_infra_env(infra_env_id)
         updated_at = max(now.replace(microsecond=0), before.updated_at + timedelta(seconds=1))
         after = attrs.evolve(before, **fields, updated_at=updated_at)
         with self._engine.begin() as connection:
@@ -108,8 +101,8 @@ class Store:
             )
         return after
 
-    def remove(self, infra_env_id: str) -> None:
-        """Forget one; raises ``NotFound``."""
+    def remove_infra_env(self, infra_env_id: str) -> None:
+        """Remove an infra-env; raises NotFound."""
         with self._engine.begin() as connection:
             removed = connection.execute(_INFRA_ENVS.delete().where(_INFRA_ENVS.c.id == infra_env_id))
         if not removed.rowcount:
@@ -117,17 +110,17 @@ class Store:
 
 
 def _add_ramdisk_column(engine: Engine) -> None:
-    """A database of an earlier release has none."""
+    """Add the column that a database of an earlier release lacks."""
     if "ramdisk" not in {column["name"] for column in inspect(engine).get_columns(_INFRA_ENVS.name)}:
         with engine.begin() as connection:
             connection.exec_driver_sql("ALTER TABLE infra_envs ADD COLUMN ramdisk BLOB")
 
 
 def _not_found(infra_env_id: str) -> NotFound:
-    return NotFound(f"there is no infra-env {infra_env_id}")
+    return NotFound(f"no such infra-env: {infra_env_id}")
 
 
-def _to_row(infra_env: InfraEnv) -> dict[str, Any]:
+def _to_row(infra_env: StandaloneInfraEnv) -> dict[str, Any]:
     return attrs.asdict(infra_env, recurse=False) | {
         "image_type": infra_env.image_type.value,
         "kernel_arguments": [
@@ -138,7 +131,7 @@ def _to_row(infra_env: InfraEnv) -> dict[str, Any]:
     }
 
 
-def _from_row(row: Row[Any]) -> InfraEnv:
+def _from_row(row: Row[Any]) -> StandaloneInfraEnv:
     columns = dict(row._mapping)  # noqa: SLF001 - SQLAlchemy's documented name for it
     columns["image_type"] = Kind(columns["image_type"])
     columns["kernel_arguments"] = tuple(
@@ -146,4 +139,4 @@ def _from_row(row: Row[Any]) -> InfraEnv:
     )
     for name in ("created_at", "updated_at"):
         columns[name] = datetime.fromtimestamp(columns[name], UTC)
-    return InfraEnv(**columns)
+    return StandaloneInfraEnv(**columns)

@@ -19,9 +19,8 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from image_service.settings.parsers import ListenAddress
-from image_service.standalone.double import Call, Fault
-from image_service.standalone.service import Standalone
 from tests.acceptance.service import INFRA_ENVS, fetch
+from tests.standalone.faults import Call, Fault, FaultyStandalone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -107,7 +106,9 @@ class _Printed(Counter[tuple[str, Call]]):
 
 
 async def _serve(reactor: EPollReactor, directory: Path) -> None:
-    standalone = Standalone(reactor, directory, ListenAddress("127.0.0.1", 0), None, "http://images.test")
+    standalone = FaultyStandalone(
+        reactor, directory, ListenAddress("127.0.0.1", 0), None, "http://images.test"
+    )
     standalone.calls = _Printed()
     standalone.faults[Call.IGNITION] = Fault(sign_token=True, last_modified=False)
     await standalone.start()

@@ -21,11 +21,11 @@ from urllib.parse import urlsplit
 import attrs
 import pytest
 
-from image_service.standalone.double import Call
 from tests.acceptance.latency_client import Client
 from tests.acceptance.service import TWISTD, Service, os_image, run_service
 from tests.acceptance.upstream import CONFIG, RESET, Reply, Script, Upstream, running
 from tests.formats.iso_builder import build_live_iso
+from tests.standalone.faults import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from image_service.standalone.double import Call
 from tests.acceptance.service import INFRA_ENVS
+from tests.standalone.faults import Call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

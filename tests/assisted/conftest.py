@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
-    from image_service.standalone.service import Standalone
+    from tests.standalone.faults import FaultyStandalone
 
 
 @async_fixture
-async def standalone(reactor: EPollReactor, tmp_path: Path) -> AsyncIterator[Standalone]:
+async def standalone(reactor: EPollReactor, tmp_path: Path) -> AsyncIterator[FaultyStandalone]:
     async with running(reactor, tmp_path) as standalone:
         yield standalone
 
 
 @async_fixture
-async def assisted(reactor: EPollReactor, standalone: Standalone) -> AsyncIterator[AssistedService]:
+async def assisted(reactor: EPollReactor, standalone: FaultyStandalone) -> AsyncIterator[AssistedService]:
     client = AssistedService(reactor, standalone.base_url, ca_file=standalone.ca_file)
     yield client
     await client.close()

@@ -14,7 +14,7 @@ def read_arguments(arguments: object) -> tuple[KernelArgument, ...]:
     return read_infra_env(json.dumps({"kernel_arguments": arguments}).encode()).kernel_arguments
 
 
-def test_what_matters_of_an_infra_env_is_read() -> None:
+def test_infra_env_is_parsed() -> None:
     operations = [{"operation": "append", "value": "a=1"}, {"operation": "delete", "value": 'b="2 3"'}]
     infra_env = read_infra_env(
         json.dumps(
@@ -36,19 +36,19 @@ def test_what_matters_of_an_infra_env_is_read() -> None:
     assert infra_env.architecture == "aarch64"
 
 
-def test_an_infra_env_may_say_nothing() -> None:
+def test_empty_infra_env_is_parsed() -> None:
     infra_env = read_infra_env(b"{}")
     assert infra_env.kernel_arguments == ()
     assert (infra_env.openshift_version, infra_env.kind, infra_env.architecture) == (None, None, None)
 
 
 @pytest.mark.parametrize("kind", ["netboot", "pxe-initrd", "s390x-initrd-addrsize"])
-def test_a_type_that_is_no_iso_is_none(kind: str) -> None:
+def test_type_other_than_an_iso_is_none(kind: str) -> None:
     assert read_infra_env(json.dumps({"type": kind}).encode()).kind is None
 
 
 @pytest.mark.parametrize("nothing", [None, "", "[]", "null"])
-def test_no_kernel_arguments(nothing: object) -> None:
+def test_absent_kernel_arguments_are_empty(nothing: object) -> None:
     assert read_arguments(nothing) == ()
 
 
@@ -71,14 +71,14 @@ def test_no_kernel_arguments(nothing: object) -> None:
         '[{"operation":7,"value":"a"}]',
     ],
 )
-def test_garbage_in_kernel_arguments_is_the_upstreams_fault(garbage: object) -> None:
+def test_invalid_kernel_arguments_are_502(garbage: object) -> None:
     with pytest.raises(UpstreamError) as caught:
         read_arguments(garbage)
     assert caught.value.retry_after_seconds
 
 
 @pytest.mark.parametrize("operation", ["append", "replace", "delete"])
-def test_every_operation_is_read_and_whether_it_is_possible_is_for_others_to_say(operation: str) -> None:
+def test_every_kernel_argument_operation_is_parsed(operation: str) -> None:
     operations = [{"operation": operation, "value": value} for value in ("a=1=2", "", "$")]
     assert read_arguments(json.dumps(operations)) == tuple(
         KernelArgument(Operation(operation), value) for value in ("a=1=2", "", "$")
@@ -89,14 +89,14 @@ def test_every_operation_is_read_and_whether_it_is_possible_is_for_others_to_say
     "body",
     [b"", b"null", b"[]", b"7", b"\xff", b"{", b"[" * 100_000, b'{"openshift_version":4.2}', b'{"type":[]}'],
 )
-def test_an_infra_env_that_is_none_is_the_upstreams_fault(body: bytes) -> None:
+def test_invalid_infra_env_is_502(body: bytes) -> None:
     with pytest.raises(UpstreamError) as caught:
         read_infra_env(body)
     assert caught.value.retry_after_seconds
     assert caught.value.__context__ is None, "the decoder's error holds the whole text"
 
 
-def test_secrets_stay_out_of_representations() -> None:
+def test_secrets_are_not_in_repr() -> None:
     infra_env = read_infra_env(
         b'{"kernel_arguments":"[{\\"operation\\":\\"append\\",\\"value\\":\\"s3\\"}]"}'
     )

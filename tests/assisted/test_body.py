@@ -78,7 +78,7 @@ def reading() -> _Reading:
 
 
 @ensure_deferred
-async def test_pieces_become_one(reading: _Reading) -> None:
+async def test_chunks_are_joined(reading: _Reading) -> None:
     body = reading.start()
     for piece in (b"01234", b"", b"56789"):
         reading.response.send(piece)
@@ -89,7 +89,7 @@ async def test_pieces_become_one(reading: _Reading) -> None:
 
 @pytest.mark.parametrize("reason", [PotentialDataLoss(), ConnectionLost()])
 @ensure_deferred
-async def test_a_body_whose_end_is_not_known_is_not_whole(reading: _Reading, reason: Exception) -> None:
+async def test_body_without_a_known_end_is_incomplete(reading: _Reading, reason: Exception) -> None:
     body = reading.start()
     reading.response.send(b"01234")
     reading.response.end(reason)
@@ -100,7 +100,7 @@ async def test_a_body_whose_end_is_not_known_is_not_whole(reading: _Reading, rea
 
 @pytest.mark.parametrize("reason", [ResponseDone(), ConnectionLost()])
 @ensure_deferred
-async def test_more_than_the_limit_closes_the_connection_and_is_told_when_it_is_closed(
+async def test_body_above_the_limit_fails_when_its_connection_is_closed(
     reading: _Reading, reason: Exception
 ) -> None:
     body = reading.start()
@@ -117,7 +117,7 @@ async def test_more_than_the_limit_closes_the_connection_and_is_told_when_it_is_
 
 
 @ensure_deferred
-async def test_each_byte_ends_the_silence(reading: _Reading) -> None:
+async def test_each_byte_restarts_the_silence_timeout(reading: _Reading) -> None:
     body = reading.start()
     for _ in range(4):
         reading.clock.advance(SILENCE_SECONDS - 0.1)
@@ -132,7 +132,7 @@ async def test_each_byte_ends_the_silence(reading: _Reading) -> None:
 
 
 @ensure_deferred
-async def test_a_connection_that_does_not_close_is_not_waited_for_longer_than_silence(
+async def test_silence_timeout_also_limits_the_close(
     reading: _Reading,
 ) -> None:
     body = reading.start()
@@ -144,7 +144,7 @@ async def test_a_connection_that_does_not_close_is_not_waited_for_longer_than_si
 
 
 @ensure_deferred
-async def test_cancelled(reading: _Reading) -> None:
+async def test_canceled_read_closes_the_connection(reading: _Reading) -> None:
     body = reading.start()
     reading.response.send(b"0")
     body.cancel()

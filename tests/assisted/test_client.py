@@ -35,9 +35,9 @@ from image_service.formats.newc import Member, write_archive
 from image_service.http.problem import status_of
 from image_service.images.reference import Credentials, CredentialScheme, Kind
 from image_service.settings.parsers import address
-from image_service.standalone.double import Break, Call, Fault
 from tests.assisted.upstream import IGNITION, OK, Upstream, issue, upstream
 from tests.pytwisted import ensure_deferred
+from tests.standalone.faults import Break, Call, Fault, FaultyStandalone
 from tests.standalone.running import ApiClient
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
-    from image_service.standalone.service import Standalone
 
 ID = "5a3b1e00-0000-4000-8000-000000000009"
 SECRET = "s3cret"
@@ -88,7 +87,9 @@ def target(request: bytes) -> tuple[str, dict[str, list[str]]]:
 
 
 @ensure_deferred
-async def test_the_ignition_config_and_its_date(standalone: Standalone, assisted: AssistedService) -> None:
+async def test_ignition_config_is_fetched_with_its_date(
+    standalone: FaultyStandalone, assisted: AssistedService
+) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     ignition = await assisted.ignition(infra_env_id, Kind.FULL_ISO, None)
     assert json.loads(ignition.config)["storage"]["files"][0]["path"] == "/etc/issue.d/sample.issue"
@@ -98,7 +99,7 @@ async def test_the_ignition_config_and_its_date(standalone: Standalone, assisted
 
 
 @ensure_deferred
-async def test_the_infra_env(standalone: Standalone, assisted: AssistedService) -> None:
+async def test_infra_env_is_fetched(standalone: FaultyStandalone, assisted: AssistedService) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     infra_env = await assisted.infra_env(infra_env_id, None)
     assert infra_env.kernel_arguments == (KernelArgument(Operation.APPEND, "console=ttyS0"),)
@@ -107,7 +108,9 @@ async def test_the_infra_env(standalone: Standalone, assisted: AssistedService) 
 
 
 @ensure_deferred
-async def test_the_ramdisk(reactor: EPollReactor, standalone: Standalone, assisted: AssistedService) -> None:
+async def test_ramdisk_is_fetched(
+    reactor: EPollReactor, standalone: FaultyStandalone, assisted: AssistedService
+) -> None:
     api = ApiClient(reactor, standalone.api_url)
     infra_env_id = await api.register(network_keyfiles={"eth0.nmconnection": "[connection]\n"})
     ramdisk = await assisted.ramdisk(infra_env_id, None)
@@ -118,7 +121,9 @@ async def test_the_ramdisk(reactor: EPollReactor, standalone: Standalone, assist
 
 
 @ensure_deferred
-async def test_there_may_be_no_ramdisk(standalone: Standalone, assisted: AssistedService) -> None:
+async def test_absent_or_empty_ramdisk_is_none(
+    standalone: FaultyStandalone, assisted: AssistedService
+) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     assert await assisted.ramdisk(infra_env_id, None) is None
     standalone.faults[Call.RAMDISK] = Fault(status=200, body=b"")
@@ -137,8 +142,8 @@ async def test_there_may_be_no_ramdisk(standalone: Standalone, assisted: Assiste
     ],
 )
 @ensure_deferred
-async def test_a_ramdisk_is_taken_as_it_is(
-    standalone: Standalone, assisted: AssistedService, ramdisk: bytes
+async def test_ramdisk_is_returned_unchanged(
+    standalone: FaultyStandalone, assisted: AssistedService, ramdisk: bytes
 ) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     standalone.faults[Call.RAMDISK] = Fault(status=200, body=ramdisk)
@@ -146,7 +151,7 @@ async def test_a_ramdisk_is_taken_as_it_is(
 
 
 @ensure_deferred
-async def test_nothing_but_a_ramdisk_may_be_missing(reactor: EPollReactor) -> None:
+async def test_204_is_an_error_except_for_a_ramdisk(reactor: EPollReactor) -> None:
     async with upstream(reactor) as server, asking(reactor, server) as assisted:
         server.answer = NO_CONTENT
         for asked in (assisted.ignition(ID, None, None), assisted.infra_env(ID, None)):
@@ -156,7 +161,7 @@ async def test_nothing_but_a_ramdisk_may_be_missing(reactor: EPollReactor) -> No
 
 
 @ensure_deferred
-async def test_a_connection_outlives_the_answer_that_there_is_nothing(reactor: EPollReactor) -> None:
+async def test_connection_is_reused_after_204(reactor: EPollReactor) -> None:
     async with upstream(reactor) as server, asking(reactor, server) as assisted:
         server.answer = NO_CONTENT
         assert await assisted.ramdisk(ID, None) is None
@@ -167,7 +172,7 @@ async def test_a_connection_outlives_the_answer_that_there_is_nothing(reactor: E
 
 
 @ensure_deferred
-async def test_the_paths_and_parameters_of_the_contract(reactor: EPollReactor) -> None:
+async def test_paths_and_parameters_are_those_of_the_contract(reactor: EPollReactor) -> None:
     async with upstream(reactor) as server, asking(reactor, server) as assisted:
         await assisted.ignition(ID, Kind.MINIMAL_ISO, None)
         await assisted.ignition(ID, None, None)
@@ -189,7 +194,7 @@ async def test_the_paths_and_parameters_of_the_contract(reactor: EPollReactor) -
 
 @pytest.mark.parametrize("path", ["", "/", "/assisted", "/assisted/"])
 @ensure_deferred
-async def test_a_proxys_path_stands_before_the_api(reactor: EPollReactor, path: str) -> None:
+async def test_path_of_the_base_url_precedes_the_api(reactor: EPollReactor, path: str) -> None:
     async with upstream(reactor) as server, asking(reactor, server, path) as assisted:
         await assisted.ignition(ID, None, None)
     (request,) = server.requests
@@ -198,7 +203,7 @@ async def test_a_proxys_path_stands_before_the_api(reactor: EPollReactor, path: 
 
 @pytest.mark.parametrize("host", ["[::1]:{port}", "127.0.0.1:{port}", "localhost:{port}"])
 @ensure_deferred
-async def test_hosts_of_every_kind(reactor: EPollReactor, host: str) -> None:
+async def test_names_and_addresses_are_connected_to(reactor: EPollReactor, host: str) -> None:
     interface = "::1" if host.startswith("[") else "127.0.0.1"
     async with upstream(reactor, interface) as server:
         netloc = address(host.format(port=server.port)).netloc
@@ -209,7 +214,7 @@ async def test_hosts_of_every_kind(reactor: EPollReactor, host: str) -> None:
 
 
 @ensure_deferred
-async def test_a_bare_ipv6_address_is_a_host(reactor: EPollReactor) -> None:
+async def test_bare_ipv6_address_is_a_host(reactor: EPollReactor) -> None:
     # The port is the scheme's own, where nobody is to be found; what counts is who is looked for.
     assisted = AssistedService(reactor, f"http://{address('::1').netloc}")
     error = await refused(assisted.ignition(ID, None, None))
@@ -229,7 +234,7 @@ async def test_a_bare_ipv6_address_is_a_host(reactor: EPollReactor) -> None:
         "http://[::1",
     ],
 )
-def test_a_base_url_that_is_none_is_refused(reactor: EPollReactor, base_url: str) -> None:
+def test_invalid_base_url_is_refused(reactor: EPollReactor, base_url: str) -> None:
     with pytest.raises(ConfigurationError):
         AssistedService(reactor, base_url)
 
@@ -244,9 +249,7 @@ def test_a_base_url_that_is_none_is_refused(reactor: EPollReactor, base_url: str
     ],
 )
 @ensure_deferred
-async def test_the_date_is_the_upstreams_or_none(
-    reactor: EPollReactor, field: str, modified: str | None
-) -> None:
+async def test_date_is_last_modified_or_none(reactor: EPollReactor, field: str, modified: str | None) -> None:
     async with upstream(reactor) as server, asking(reactor, server) as assisted:
         server.answer = OK.replace(b"\r\n", f"\r\n{field}".encode("latin-1"), 1)
         ignition = await assisted.ignition(ID, None, None)
@@ -258,8 +261,8 @@ async def test_the_date_is_the_upstreams_or_none(
 
 @pytest.mark.parametrize("scheme", CredentialScheme)
 @ensure_deferred
-async def test_credentials_are_passed_on_where_they_belong(
-    standalone: Standalone, assisted: AssistedService, scheme: CredentialScheme
+async def test_credentials_are_passed_on_in_their_own_place(
+    standalone: FaultyStandalone, assisted: AssistedService, scheme: CredentialScheme
 ) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     right = Credentials(scheme, "a b&c=d/é" if scheme is CredentialScheme.API_KEY else "Bearer a.b.c")
@@ -276,7 +279,7 @@ async def test_credentials_are_passed_on_where_they_belong(
 
 @pytest.mark.parametrize("scheme", CredentialScheme)
 @ensure_deferred
-async def test_a_credential_stands_in_one_place_only(reactor: EPollReactor, scheme: CredentialScheme) -> None:
+async def test_credential_is_sent_in_one_place_only(reactor: EPollReactor, scheme: CredentialScheme) -> None:
     async with upstream(reactor) as server, asking(reactor, server) as assisted:
         await assisted.ignition(ID, None, Credentials(scheme, SECRET))
         await assisted.ignition(ID, None, None)
@@ -291,7 +294,7 @@ async def test_a_credential_stands_in_one_place_only(reactor: EPollReactor, sche
 @pytest.mark.parametrize("scheme", [CredentialScheme.IMAGE_TOKEN, CredentialScheme.AUTHORIZATION])
 @pytest.mark.parametrize("secret", ["a\r\nX-Other: b", "a\0", "é"])
 @ensure_deferred
-async def test_a_token_cannot_smuggle_a_field(
+async def test_token_cannot_inject_a_field(
     reactor: EPollReactor, scheme: CredentialScheme, secret: str
 ) -> None:
     async with upstream(reactor) as server, asking(reactor, server) as assisted:
@@ -302,7 +305,7 @@ async def test_a_token_cannot_smuggle_a_field(
 
 
 @ensure_deferred
-async def test_no_error_tells_the_query_or_the_upstreams_body(reactor: EPollReactor) -> None:
+async def test_errors_contain_neither_query_nor_upstream_body(reactor: EPollReactor) -> None:
     credentials = Credentials(CredentialScheme.API_KEY, SECRET)
     body = b'{"reason":"the body knows things"}'
     bodies = (*(f"{status} No" for status in (302, 400, 401, 403, 404, 409, 418, 500, 503)), "200 OK")
@@ -334,8 +337,8 @@ async def test_no_error_tells_the_query_or_the_upstreams_body(reactor: EPollReac
     ],
 )
 @ensure_deferred
-async def test_the_upstreams_status_becomes_ours(
-    standalone: Standalone, assisted: AssistedService, status: int, becomes: int
+async def test_upstream_status_is_mapped(
+    standalone: FaultyStandalone, assisted: AssistedService, status: int, becomes: int
 ) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     fields = (("Retry-After", "7"), ("WWW-Authenticate", 'Basic realm="a"'))
@@ -352,13 +355,13 @@ async def test_the_upstreams_status_becomes_ours(
 
 
 @ensure_deferred
-async def test_an_infra_env_that_is_not_there(assisted: AssistedService) -> None:
+async def test_unknown_infra_env_is_404(assisted: AssistedService) -> None:
     assert status_of(await refused(assisted.ignition(ID, None, None))) == 404
     assert status_of(await refused(assisted.ramdisk(ID, None))) == 404
 
 
 @ensure_deferred
-async def test_a_connection_outlives_a_refusal(reactor: EPollReactor) -> None:
+async def test_connection_is_reused_after_a_refusal(reactor: EPollReactor) -> None:
     async with upstream(reactor) as server, asking(reactor, server) as assisted:
         server.answer = response("404 Not Found", b"{}")
         await refused(assisted.ignition(ID, None, None))
@@ -370,7 +373,7 @@ async def test_a_connection_outlives_a_refusal(reactor: EPollReactor) -> None:
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @ensure_deferred
-async def test_a_redirect_is_not_followed(reactor: EPollReactor, status: int) -> None:
+async def test_redirect_is_not_followed(reactor: EPollReactor, status: int) -> None:
     async with (
         upstream(reactor) as elsewhere,
         upstream(reactor) as server,
@@ -385,7 +388,7 @@ async def test_a_redirect_is_not_followed(reactor: EPollReactor, status: int) ->
 
 
 @ensure_deferred
-async def test_cookies_are_neither_kept_nor_shared(reactor: EPollReactor) -> None:
+async def test_cookies_are_neither_stored_nor_sent(reactor: EPollReactor) -> None:
     async with upstream(reactor) as server, asking(reactor, server) as assisted:
         server.answer = OK.replace(
             b"\r\n", b"\r\nSet-Cookie: session=1\r\nSet-Cookie: \xff=\xff; Path=/\r\n", 1
@@ -401,8 +404,8 @@ async def test_cookies_are_neither_kept_nor_shared(reactor: EPollReactor) -> Non
 
 @pytest.mark.parametrize("body", [b"", b"garbage", b'{"ignition":', b"\xff"])
 @ensure_deferred
-async def test_a_config_that_is_not_json_is_the_upstreams_fault(
-    standalone: Standalone, assisted: AssistedService, body: bytes
+async def test_config_that_is_not_json_is_502(
+    standalone: FaultyStandalone, assisted: AssistedService, body: bytes
 ) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     standalone.faults[Call.IGNITION] = Fault(body=body)
@@ -412,8 +415,8 @@ async def test_a_config_that_is_not_json_is_the_upstreams_fault(
 
 
 @ensure_deferred
-async def test_json_that_is_no_ignition_config_is_422(
-    standalone: Standalone, assisted: AssistedService
+async def test_json_that_is_not_an_ignition_config_is_422(
+    standalone: FaultyStandalone, assisted: AssistedService
 ) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     standalone.faults[Call.IGNITION] = Fault(body=b'{"ignition":{"version":"2.2.0"}}')
@@ -422,8 +425,8 @@ async def test_json_that_is_no_ignition_config_is_422(
 
 @pytest.mark.parametrize("body", [b"garbage", b"{}", b"\x1f", bytes(512), b"\0" + RAMDISK, b"<html>"])
 @ensure_deferred
-async def test_what_the_kernel_would_not_unpack_is_the_upstreams_fault(
-    standalone: Standalone, assisted: AssistedService, body: bytes
+async def test_ramdisk_of_unknown_format_is_502(
+    standalone: FaultyStandalone, assisted: AssistedService, body: bytes
 ) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     standalone.faults[Call.RAMDISK] = Fault(status=200, body=body)
@@ -438,9 +441,7 @@ def config_of(size: int) -> bytes:
 
 
 @ensure_deferred
-async def test_a_config_of_the_limit_is_taken_and_one_byte_more_is_not(
-    standalone: Standalone, assisted: AssistedService
-) -> None:
+async def test_config_is_limited_in_size(standalone: FaultyStandalone, assisted: AssistedService) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     standalone.faults[Call.IGNITION] = Fault(body=config_of(IGNITION_LIMIT_BYTES))
     assert len((await assisted.ignition(infra_env_id, None, None)).config) == IGNITION_LIMIT_BYTES
@@ -451,7 +452,7 @@ async def test_a_config_of_the_limit_is_taken_and_one_byte_more_is_not(
 
 
 @ensure_deferred
-async def test_an_infra_env_has_a_limit_of_its_own(standalone: Standalone, assisted: AssistedService) -> None:
+async def test_infra_env_is_limited_in_size(standalone: FaultyStandalone, assisted: AssistedService) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     standalone.faults[Call.INFRA_ENV] = Fault(body=b"{}" + b" " * INFRA_ENV_LIMIT_BYTES)
     error = await refused(assisted.infra_env(infra_env_id, None))
@@ -459,9 +460,7 @@ async def test_an_infra_env_has_a_limit_of_its_own(standalone: Standalone, assis
 
 
 @ensure_deferred
-async def test_a_ramdisk_of_the_limit_is_taken_and_one_byte_more_is_not(
-    standalone: Standalone, assisted: AssistedService
-) -> None:
+async def test_ramdisk_is_limited_in_size(standalone: FaultyStandalone, assisted: AssistedService) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     largest = RAMDISK.ljust(RAMDISK_LIMIT_BYTES, b"\0")
     standalone.faults[Call.RAMDISK] = Fault(status=200, body=largest)
@@ -473,7 +472,7 @@ async def test_a_ramdisk_of_the_limit_is_taken_and_one_byte_more_is_not(
 
 
 @ensure_deferred
-async def test_a_body_without_end_is_given_up_on(reactor: EPollReactor) -> None:
+async def test_endless_body_is_502(reactor: EPollReactor) -> None:
     chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
     async with upstream(reactor) as server, asking(reactor, server) as assisted:
         server.answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk * 9
@@ -482,8 +481,8 @@ async def test_a_body_without_end_is_given_up_on(reactor: EPollReactor) -> None:
 
 
 @ensure_deferred
-async def test_a_gzip_bomb_is_refused_before_it_is_unpacked(
-    standalone: Standalone, assisted: AssistedService
+async def test_content_coding_is_refused_before_decoding(
+    standalone: FaultyStandalone, assisted: AssistedService
 ) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     bomb = gzip.compress(b" " * (64 * 1024 * 1024), 9)
@@ -494,7 +493,7 @@ async def test_a_gzip_bomb_is_refused_before_it_is_unpacked(
 
 
 @ensure_deferred
-async def test_no_content_coding_is_asked_for(reactor: EPollReactor) -> None:
+async def test_request_accepts_identity_coding_only(reactor: EPollReactor) -> None:
     async with upstream(reactor) as server, asking(reactor, server) as assisted:
         server.answer = OK.replace(b"\r\n", b"\r\nContent-Encoding: identity\r\n", 1)
         await assisted.ignition(ID, None, None)
@@ -522,7 +521,7 @@ async def test_no_content_coding_is_asked_for(reactor: EPollReactor) -> None:
     ],
 )
 @ensure_deferred
-async def test_an_answer_that_is_not_whole_http_is_refused(reactor: EPollReactor, answer: bytes) -> None:
+async def test_incomplete_http_response_is_502(reactor: EPollReactor, answer: bytes) -> None:
     async with upstream(reactor) as server, asking(reactor, server) as assisted:
         server.answer, server.close = answer, True
         error = await refused(assisted.ignition(ID, None, None))
@@ -532,8 +531,8 @@ async def test_an_answer_that_is_not_whole_http_is_refused(reactor: EPollReactor
 
 @pytest.mark.parametrize("broken", [Break.RESET, Break.GARBAGE, Break.HALF_BODY])
 @ensure_deferred
-async def test_a_connection_that_breaks_is_502(
-    standalone: Standalone, assisted: AssistedService, broken: Break
+async def test_broken_connection_is_502(
+    standalone: FaultyStandalone, assisted: AssistedService, broken: Break
 ) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     standalone.faults[Call.IGNITION] = Fault(broken=broken)
@@ -548,7 +547,7 @@ async def test_a_connection_that_breaks_is_502(
 
 
 @ensure_deferred
-async def test_nobody_listens(reactor: EPollReactor) -> None:
+async def test_refused_connection_is_502(reactor: EPollReactor) -> None:
     async with upstream(reactor) as server:
         pass
     async with asking(reactor, server) as assisted:
@@ -559,7 +558,7 @@ async def test_nobody_listens(reactor: EPollReactor) -> None:
 
 
 @ensure_deferred
-async def test_a_connection_that_was_closed_while_idle_is_replaced(reactor: EPollReactor) -> None:
+async def test_idle_connection_closed_by_the_server_is_replaced(reactor: EPollReactor) -> None:
     async with upstream(reactor) as server, asking(reactor, server) as assisted:
         await assisted.ignition(ID, None, None)
         (idle,) = server.connections
@@ -573,8 +572,8 @@ async def test_a_connection_that_was_closed_while_idle_is_replaced(reactor: EPol
 @pytest.mark.parametrize("broken", [Break.HANG, Break.STALL])
 @pytest.mark.parametrize("deadline", ["silence_timeout_seconds", "upstream_timeout_seconds"])
 @ensure_deferred
-async def test_a_hanging_upstream_is_504_and_its_connection_is_closed(
-    reactor: EPollReactor, standalone: Standalone, broken: Break, deadline: str
+async def test_hanging_upstream_is_504_and_its_connection_closed(
+    reactor: EPollReactor, standalone: FaultyStandalone, broken: Break, deadline: str
 ) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     standalone.faults[Call.IGNITION] = Fault(broken=broken)
@@ -599,7 +598,7 @@ async def test_a_hanging_upstream_is_504_and_its_connection_is_closed(
 
 
 @ensure_deferred
-async def test_a_peer_that_does_not_even_read_cannot_hold_the_connection(
+async def test_connection_is_closed_although_the_peer_does_not_read(
     reactor: EPollReactor, tmp_path: Path
 ) -> None:
     authority = trustme.CA()
@@ -618,14 +617,14 @@ async def test_a_peer_that_does_not_even_read_cannot_hold_the_connection(
         await assisted.close()
 
 
-async def no_connections(reactor: EPollReactor, standalone: Standalone) -> None:
+async def no_connections(reactor: EPollReactor, standalone: FaultyStandalone) -> None:
     """Wait until the stand-in has seen every connection close; the test's own timeout ends a vain wait."""
     while any(factory.protocols for factory in standalone._factories):
         await deferLater(reactor, 0.005)
 
 
 @ensure_deferred
-async def test_a_tls_handshake_that_hangs_is_504(reactor: EPollReactor) -> None:
+async def test_hanging_tls_handshake_is_504(reactor: EPollReactor) -> None:
     async with upstream(reactor) as server:  # waits for the end of a head that never comes
         assisted = AssistedService(
             reactor, f"https://127.0.0.1:{server.port}", silence_timeout_seconds=SHORT_SECONDS
@@ -635,7 +634,7 @@ async def test_a_tls_handshake_that_hangs_is_504(reactor: EPollReactor) -> None:
 
 
 @ensure_deferred
-async def test_a_head_that_dribbles_is_silence(reactor: EPollReactor) -> None:
+async def test_incomplete_head_is_silence(reactor: EPollReactor) -> None:
     async with (
         upstream(reactor) as server,
         asking(reactor, server, silence_timeout_seconds=SHORT_SECONDS) as assisted,
@@ -647,7 +646,7 @@ async def test_a_head_that_dribbles_is_silence(reactor: EPollReactor) -> None:
 
 
 @ensure_deferred
-async def test_slow_is_not_silent(reactor: EPollReactor, standalone: Standalone) -> None:
+async def test_slow_response_is_accepted(reactor: EPollReactor, standalone: FaultyStandalone) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     standalone.faults[Call.INFRA_ENV] = Fault(delay_seconds=SHORT_SECONDS)
     assisted = AssistedService(reactor, standalone.base_url, ca_file=standalone.ca_file)
@@ -657,8 +656,8 @@ async def test_slow_is_not_silent(reactor: EPollReactor, standalone: Standalone)
 
 @pytest.mark.parametrize("broken", [Break.HANG, Break.STALL])
 @ensure_deferred
-async def test_a_cancelled_question_closes_its_connection_and_harms_no_other(
-    reactor: EPollReactor, standalone: Standalone, assisted: AssistedService, broken: Break
+async def test_canceled_request_closes_only_its_own_connection(
+    reactor: EPollReactor, standalone: FaultyStandalone, assisted: AssistedService, broken: Break
 ) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     standalone.faults[Call.IGNITION] = Fault(broken=broken)
@@ -675,7 +674,7 @@ async def test_a_cancelled_question_closes_its_connection_and_harms_no_other(
 
 
 @ensure_deferred
-async def test_cancelled_at_once(reactor: EPollReactor) -> None:
+async def test_request_canceled_before_connecting_fails(reactor: EPollReactor) -> None:
     async with upstream(reactor) as server, asking(reactor, server) as assisted:
         asked = Deferred.fromCoroutine(assisted.ignition(ID, None, None))
         asked.cancel()
@@ -684,8 +683,8 @@ async def test_cancelled_at_once(reactor: EPollReactor) -> None:
 
 
 @ensure_deferred
-async def test_close_cancels_what_is_in_flight(
-    reactor: EPollReactor, standalone: Standalone, assisted: AssistedService
+async def test_close_cancels_requests_in_flight(
+    reactor: EPollReactor, standalone: FaultyStandalone, assisted: AssistedService
 ) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     standalone.faults[Call.IGNITION] = Fault(broken=Break.HANG)
@@ -699,8 +698,8 @@ async def test_close_cancels_what_is_in_flight(
 
 
 @ensure_deferred
-async def test_many_questions_at_once_each_get_their_own_answer(
-    standalone: Standalone, assisted: AssistedService
+async def test_concurrent_requests_get_their_own_responses(
+    standalone: FaultyStandalone, assisted: AssistedService
 ) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     standalone.faults[Call.IGNITION] = Fault(sign_token=True)
@@ -712,8 +711,8 @@ async def test_many_questions_at_once_each_get_their_own_answer(
 
 @pytest.mark.parametrize("excess", [0, 1])
 @ensure_deferred
-async def test_json_that_takes_a_while_is_read_in_a_thread(
-    standalone: Standalone, assisted: AssistedService, monkeypatch: pytest.MonkeyPatch, excess: int
+async def test_large_json_is_parsed_in_a_thread(
+    standalone: FaultyStandalone, assisted: AssistedService, monkeypatch: pytest.MonkeyPatch, excess: int
 ) -> None:
     threads: list[threading.Thread] = []
     monkeypatch.setattr(client, "check_ignition", lambda _: threads.append(threading.current_thread()))

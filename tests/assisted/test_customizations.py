@@ -45,7 +45,7 @@ def outcome(asked: Deferred[Customization]) -> list[Customization | BaseExceptio
 
 
 @pytest.mark.parametrize("kind", QUESTIONS)
-def test_each_kind_takes_its_own_questions(assisted: CountingAssisted, kind: Kind) -> None:
+def test_each_kind_has_its_own_requests(assisted: CountingAssisted, kind: Kind) -> None:
     """The contract's table of calls."""
     questions, iso = QUESTIONS[kind]
     (made,) = outcome(ask(assisted, kind))
@@ -59,21 +59,21 @@ def test_each_kind_takes_its_own_questions(assisted: CountingAssisted, kind: Kin
 
 
 @pytest.mark.parametrize("kind", [Kind.MINIMAL_ISO, Kind.PXE_INITRD])
-def test_a_ramdisk_there_may_not_be(assisted: CountingAssisted, kind: Kind) -> None:
+def test_customization_without_a_ramdisk(assisted: CountingAssisted, kind: Kind) -> None:
     assisted.initrd = None
     (made,) = outcome(ask(assisted, kind))
     assert isinstance(made, Customization)
     assert made.ramdisk is None
 
 
-def test_without_a_date_none_is_made_up(assisted: CountingAssisted) -> None:
+def test_absent_date_is_none(assisted: CountingAssisted) -> None:
     assisted.modified = None
     (made,) = outcome(ask(assisted, Kind.FULL_ISO))
     assert isinstance(made, Customization)
     assert made.modified is None
 
 
-def test_the_infra_env_is_asked_for_itself(assisted: CountingAssisted) -> None:
+def test_infra_env_can_be_fetched_alone(assisted: CountingAssisted) -> None:
     found: list[object] = []
     Deferred.fromCoroutine(Customizations(assisted).infra_env(ID, KEY)).addCallback(found.append)
     assert found == [assisted.told]
@@ -81,7 +81,7 @@ def test_the_infra_env_is_asked_for_itself(assisted: CountingAssisted) -> None:
 
 
 @pytest.mark.parametrize("kind", QUESTIONS)
-def test_all_is_asked_before_anything_is_answered(assisted: CountingAssisted, kind: Kind) -> None:
+def test_requests_are_sent_concurrently(assisted: CountingAssisted, kind: Kind) -> None:
     assisted.held = []
     made = outcome(ask(assisted, kind))
     assert set(assisted.asked) == QUESTIONS[kind][0]
@@ -94,7 +94,7 @@ def test_all_is_asked_before_anything_is_answered(assisted: CountingAssisted, ki
 @pytest.mark.parametrize(
     "error", [UpstreamError("no"), UpstreamTimeout("late"), NotFound("gone"), Forbidden("no"), OSError("odd")]
 )
-def test_when_one_question_fails_the_others_are_taken_back(
+def test_failed_request_cancels_the_others(
     assisted: CountingAssisted, failing: str, error: Exception
 ) -> None:
     assisted.held = []
@@ -107,18 +107,18 @@ def test_when_one_question_fails_the_others_are_taken_back(
 
 
 @pytest.mark.parametrize("failing", ["ignition", "infra-env", "ramdisk"])
-def test_a_question_that_fails_at_once_is_told_as_any_other(assisted: CountingAssisted, failing: str) -> None:
+def test_request_that_fails_immediately_is_reported(assisted: CountingAssisted, failing: str) -> None:
     error = assisted.failures[failing] = UpstreamError("no")
     assert outcome(ask(assisted, Kind.MINIMAL_ISO)) == [error]
 
 
-def test_of_several_failures_the_first_is_told(assisted: CountingAssisted) -> None:
+def test_first_of_several_failures_is_reported(assisted: CountingAssisted) -> None:
     first, second = Forbidden("first"), NotFound("second")
     assisted.failures = {"ramdisk": second, "infra-env": first}
     assert outcome(ask(assisted, Kind.MINIMAL_ISO)) == [first]
 
 
-def test_who_stops_waiting_takes_all_questions_back(assisted: CountingAssisted) -> None:
+def test_cancellation_cancels_all_requests(assisted: CountingAssisted) -> None:
     assisted.held = []
     asked = ask(assisted, Kind.MINIMAL_ISO)
     made = outcome(asked)
@@ -127,7 +127,7 @@ def test_who_stops_waiting_takes_all_questions_back(assisted: CountingAssisted) 
     assert sorted(assisted.cancelled) == ["ignition", "infra-env", "ramdisk"]
 
 
-def test_what_was_asked_for_shows_no_secret(assisted: CountingAssisted) -> None:
+def test_customization_repr_has_no_secret(assisted: CountingAssisted) -> None:
     assisted.config = b'{"ignition": {"version": "3.2.0"}, "pull": "s3cr3t"}'
     assisted.initrd = b"s3cr3t"
     assisted.told = attrs.evolve(

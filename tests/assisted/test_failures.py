@@ -35,7 +35,7 @@ from image_service.http.problem import status_of
         (999, 502),
     ],
 )
-def test_statuses(told: int, becomes: int) -> None:
+def test_upstream_statuses_are_mapped(told: int, becomes: int) -> None:
     error = refusal(told, Headers(), "it")
     assert status_of(error) == becomes
     assert error.detail == f"assisted-service answered {told} for it"
@@ -46,20 +46,20 @@ def test_statuses(told: int, becomes: int) -> None:
     ("told", "becomes"),
     [("7", 7), ("0", 1), ("86400", 3600), ("Sun, 06 Nov 1994 08:49:37 GMT", None), ("-1", None), ("٣", None)],
 )
-def test_retry_after_is_taken_over_within_reason(told: str, becomes: int | None) -> None:
+def test_retry_after_is_passed_on_within_bounds(told: str, becomes: int | None) -> None:
     for status in (429, 503):
         error = refusal(status, Headers({"Retry-After": [told]}), "it")
         assert error.retry_after_seconds == (becomes or RETRY_AFTER_SECONDS)
 
 
-def test_a_challenge_is_the_upstreams_own() -> None:
+def test_challenge_of_upstream_is_passed_on() -> None:
     told = ['Basic realm="a"', "Bearer"]
     error = refusal(401, Headers({"WWW-Authenticate": told}), "it")
     assert error.fields == tuple(("WWW-Authenticate", value) for value in told)
 
 
 @pytest.mark.parametrize("told", [[], [b"\xff"], [b""], [b"x" * 5000], [b"a\x1bb"]])
-def test_a_challenge_that_cannot_be_told_is_bearer(told: list[bytes]) -> None:
+def test_unusable_challenge_is_replaced_by_bearer(told: list[bytes]) -> None:
     headers = Headers()
     headers.setRawHeaders(b"WWW-Authenticate", told)
     assert refusal(401, headers, "it").fields == (("WWW-Authenticate", "Bearer"),)
@@ -75,9 +75,7 @@ def test_a_challenge_that_cannot_be_told_is_bearer(told: list[bytes]) -> None:
         (ValueError("secret bytes of the answer"), 502, "the answer is not HTTP"),
     ],
 )
-def test_causes_are_found_within_wrappers_and_told_in_our_words(
-    cause: Exception, status: int, text: str
-) -> None:
+def test_wrapped_causes_are_found_and_described(cause: Exception, status: int, text: str) -> None:
     for wrapped in (
         cause,
         ResponseNeverReceived([Failure(cause)]),

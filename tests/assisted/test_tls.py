@@ -64,7 +64,7 @@ async def fetch(
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
 @ensure_deferred
-async def test_a_name_or_address_of_the_certificate_is_accepted(
+async def test_name_or_address_of_the_certificate_is_accepted(
     reactor: EPollReactor, authority: trustme.CA, ca_file: Path, tmp_path: Path, host: str
 ) -> None:
     certificate = issue(authority, tmp_path, host.strip("[]"))
@@ -77,7 +77,7 @@ async def test_a_name_or_address_of_the_certificate_is_accepted(
 
 @pytest.mark.parametrize("names", [("example.test",), ("127.0.0.2",), ("localhost",)])
 @ensure_deferred
-async def test_a_certificate_for_another_host_is_refused(
+async def test_certificate_for_another_host_is_refused(
     reactor: EPollReactor, authority: trustme.CA, ca_file: Path, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     async with upstream(reactor, certificate=issue(authority, tmp_path, *names)) as server:
@@ -94,7 +94,7 @@ def replace(file: Path, content: bytes) -> None:
 
 
 @ensure_deferred
-async def test_a_file_that_changes_counts_from_the_next_connection(
+async def test_changed_ca_file_applies_to_new_connections(
     reactor: EPollReactor,
     authority: trustme.CA,
     ca_file: Path,
@@ -118,7 +118,7 @@ async def test_a_file_that_changes_counts_from_the_next_connection(
 
 
 @ensure_deferred
-async def test_only_who_connects_makes_a_context(
+async def test_context_is_made_only_for_a_new_connection(
     reactor: EPollReactor, authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests on a connection that was kept alive need none."""
@@ -140,9 +140,7 @@ async def test_only_who_connects_makes_a_context(
     assert asked_for == [b"localhost"]
 
 
-def test_a_file_that_does_not_change_is_not_read_again(
-    ca_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unchanged_ca_file_is_not_read_again(ca_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("image_service.files.reloaded.CHECK_SECONDS", 0)
     policy = https_policy(ca_file)
     monkeypatch.setattr("image_service.assisted.tls._PEM", None)  # who reads now fails
@@ -151,9 +149,7 @@ def test_a_file_that_does_not_change_is_not_read_again(
 
 
 @ensure_deferred
-async def test_an_authority_that_is_not_trusted_is_refused(
-    reactor: EPollReactor, ca_file: Path, tmp_path: Path
-) -> None:
+async def test_untrusted_authority_is_refused(reactor: EPollReactor, ca_file: Path, tmp_path: Path) -> None:
     certificate = issue(trustme.CA(), tmp_path, "127.0.0.1")
     async with upstream(reactor, certificate=certificate) as server:
         with pytest.raises(UpstreamError, match="certificate verify failed"):
@@ -162,7 +158,7 @@ async def test_an_authority_that_is_not_trusted_is_refused(
 
 
 @ensure_deferred
-async def test_the_stand_in_is_not_trusted_without_its_authority(
+async def test_stand_in_is_untrusted_without_its_authority(
     reactor: EPollReactor, standalone: Standalone
 ) -> None:
     with pytest.raises(UpstreamError, match="certificate verify failed"):
@@ -170,7 +166,7 @@ async def test_the_stand_in_is_not_trusted_without_its_authority(
 
 
 @ensure_deferred
-async def test_the_file_is_added_to_the_systems_authorities(
+async def test_ca_file_is_added_to_the_system_authorities(
     reactor: EPollReactor, ca_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system = trustme.CA()
@@ -184,7 +180,7 @@ async def test_the_file_is_added_to_the_systems_authorities(
 
 @pytest.mark.usefixtures("no_system_roots")
 @ensure_deferred
-async def test_the_systems_authorities_may_be_in_a_directory(
+async def test_system_authorities_may_be_in_a_directory(
     reactor: EPollReactor, authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = tmp_path / "certs"
@@ -198,7 +194,7 @@ async def test_the_systems_authorities_may_be_in_a_directory(
 
 @pytest.mark.usefixtures("no_system_roots")
 @ensure_deferred
-async def test_a_file_may_hold_several_authorities(
+async def test_ca_file_may_hold_several_authorities(
     reactor: EPollReactor, authority: trustme.CA, tmp_path: Path
 ) -> None:
     bundle = tmp_path / "bundle.pem"
@@ -209,7 +205,7 @@ async def test_a_file_may_hold_several_authorities(
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 @ensure_deferred
-async def test_insecure_takes_any_certificate(reactor: EPollReactor, tmp_path: Path, host: str) -> None:
+async def test_insecure_accepts_any_certificate(reactor: EPollReactor, tmp_path: Path, host: str) -> None:
     certificate = issue(trustme.CA(), tmp_path, "example.test")
     async with upstream(reactor, certificate=certificate) as server:
         url = f"https://{host}:{server.port}"
@@ -217,7 +213,7 @@ async def test_insecure_takes_any_certificate(reactor: EPollReactor, tmp_path: P
 
 
 @ensure_deferred
-async def test_a_server_without_tls_is_told_as_such(reactor: EPollReactor) -> None:
+async def test_server_without_tls_is_reported(reactor: EPollReactor) -> None:
     async with upstream(reactor) as server:
         server.greeting = b"HTTP/1.1 400 Bad Request\r\n\r\n"
         with pytest.raises(UpstreamError, match="TLS failed"):
@@ -232,12 +228,12 @@ async def test_a_server_without_tls_is_told_as_such(reactor: EPollReactor) -> No
         b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
     ],
 )
-def test_a_file_that_holds_no_certificate_is_refused_at_the_start(content: bytes, tmp_path: Path) -> None:
+def test_ca_file_without_certificates_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_bytes(content)
     with pytest.raises(ConfigurationError, match=r"ca\.pem"):
         https_policy(tmp_path / "ca.pem")
 
 
-def test_a_file_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_missing_ca_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"ca\.pem"):
         https_policy(tmp_path / "ca.pem")

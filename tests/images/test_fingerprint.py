@@ -18,7 +18,7 @@ from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.formats.newc import Member, write_archive
 from image_service.images.customization import Customization
 from image_service.images.fingerprint import MAX_UNPACKED_BYTES, fingerprint
-from image_service.standalone.tokens import TokenSigner
+from tests.standalone.tokens import TokenSigner
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from image_service.loadtest.counters import Counters
+from image_service.loadtest.counters import LoadCounters
 from image_service.loadtest.image_check import DigestCheck
 from image_service.loadtest.objectives import Timing, parse_objective
 from image_service.loadtest.plan import Plan, parse_target
@@ -25,7 +25,7 @@ PLAN = Plan(
 
 def report(*objectives: str, durations: tuple[float, ...] = (0.01, 0.02, 0.03), **changes: Any) -> Report:
     """Return a report of requests of these durations, in two intervals."""
-    counters = Counters(Timing.REQUEST)
+    counters = LoadCounters(Timing.REQUEST)
     for seconds in durations:
         counters.record_duration(Timing.REQUEST, seconds)
         counters.record_duration(Timing.FIRST_BYTE, seconds)

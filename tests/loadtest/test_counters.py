@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from image_service.loadtest.counters import MAX_EXAMPLES, Counters
+from image_service.loadtest.counters import MAX_EXAMPLES, LoadCounters
 from image_service.loadtest.objectives import Timing
 from image_service.loadtest.verification import VerificationFault
 
 
 def test_interval_counts_events_since_the_last_one() -> None:
-    counters = Counters(Timing.REQUEST)
+    counters = LoadCounters(Timing.REQUEST)
     counters.record_duration(Timing.REQUEST, 0.5)
     counters.record_duration(Timing.CONNECT, 9.0)
     counters.requests, counters.byte_count = 1, 100
@@ -26,7 +26,7 @@ def test_interval_counts_events_since_the_last_one() -> None:
 
 
 def test_all_faults_are_counted_and_first_examples_kept() -> None:
-    counters = Counters(Timing.REQUEST)
+    counters = LoadCounters(Timing.REQUEST)
     for number in range(MAX_EXAMPLES + 5):
         counters.record_fault(VerificationFault.LENGTH, f"image {number}")
     assert counters.faults == {VerificationFault.LENGTH: MAX_EXAMPLES + 5}

@@ -5,19 +5,19 @@ from twisted.web.http_headers import Headers
 
 from image_service.errors import ImageServiceError
 from image_service.http.problem import status_of
-from image_service.management.authentication import Guard
+from image_service.management.authentication import RequestGuard
 
 TOKEN = "t0ken"
-OPEN = Guard()
-CLOSED = Guard(TOKEN)
-PUBLIC = Guard(TOKEN, any_host=True)
+OPEN = RequestGuard()
+CLOSED = RequestGuard(TOKEN)
+PUBLIC = RequestGuard(TOKEN, any_host=True)
 
 
-def status(guard: Guard, method: str = "GET", **fields: str | list[str]) -> int:
+def status(guard: RequestGuard, method: str = "GET", **fields: str | list[str]) -> int:
     raw = {"Host": "127.0.0.1:8090"} | {name.replace("_", "-"): value for name, value in fields.items()}
     headers = Headers({name: [value] if isinstance(value, str) else value for name, value in raw.items()})
     try:
-        guard.check(method, headers)
+        guard.check_head(method, headers)
     except ImageServiceError as error:
         return status_of(error)
     return 200
@@ -36,7 +36,7 @@ def status(guard: Guard, method: str = "GET", **fields: str | list[str]) -> int:
         "[2001:db8::1]",
     ],
 )
-def test_addresses_and_localhost_are_ours(host: str) -> None:
+def test_addresses_and_localhost_are_accepted(host: str) -> None:
     assert status(OPEN, Host=host) == 200
 
 
@@ -60,18 +60,18 @@ def test_addresses_and_localhost_are_ours(host: str) -> None:
         "127.1",
     ],
 )
-def test_names_that_a_page_may_rebind_are_not(host: str) -> None:
+def test_other_host_names_are_refused(host: str) -> None:
     assert status(OPEN, Host=host) == 421
     assert status(CLOSED, Host=host, Authorization=f"Bearer {TOKEN}") == 421
 
 
-def test_beyond_loopback_any_name_may_reach_us_with_the_token() -> None:
+def test_any_host_name_is_accepted_with_a_token() -> None:
     assert status(PUBLIC, Host="images.example.com", Authorization=f"Bearer {TOKEN}") == 200
     assert status(PUBLIC, Host="images.example.com") == 401
 
 
 @pytest.mark.parametrize("hosts", [[], ["localhost", "localhost"], ["localhost", "evil.test"]])
-def test_there_must_be_one_host(hosts: list[str]) -> None:
+def test_missing_or_repeated_host_is_refused(hosts: list[str]) -> None:
     assert status(OPEN, Host=hosts) == 400
 
 
@@ -93,7 +93,7 @@ def test_other_origins_are_refused(origin: str | list[str], method: str) -> None
     assert status(OPEN, method, Origin=origin, Content_Type="application/json") == 403
 
 
-def test_our_own_origin_is_not() -> None:
+def test_own_origin_is_accepted() -> None:
     assert status(OPEN, Origin="http://127.0.0.1:8090") == 200
 
 
@@ -112,17 +112,17 @@ def test_our_own_origin_is_not() -> None:
         ["Bearer t0ken", "Bearer t0ken"],
     ],
 )
-def test_a_token_that_is_missing_or_wrong(authorization: str | list[str] | None) -> None:
+def test_missing_or_wrong_token_is_401(authorization: str | list[str] | None) -> None:
     fields = {} if authorization is None else {"Authorization": authorization}
     assert status(CLOSED, "GET", **fields) == 401
 
 
 @pytest.mark.parametrize("authorization", ["Bearer t0ken", "bearer t0ken", "Bearer  t0ken"])
-def test_the_token(authorization: str) -> None:
+def test_correct_token_is_accepted(authorization: str) -> None:
     assert status(CLOSED, Authorization=authorization) == 200
 
 
-def test_the_token_stays_out_of_representations() -> None:
+def test_token_is_not_in_repr() -> None:
     assert TOKEN not in repr(CLOSED)
 
 
@@ -140,16 +140,16 @@ def test_the_token_stays_out_of_representations() -> None:
         ["application/json", "text/plain"],
     ],
 )
-def test_content_must_be_json(method: str, content_type: str | list[str] | None) -> None:
+def test_content_other_than_json_is_415(method: str, content_type: str | list[str] | None) -> None:
     fields = {} if content_type is None else {"Content_Type": content_type}
     assert status(OPEN, method, **fields) == 415
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "Application/JSON ; charset=utf-8"])
-def test_json(content_type: str) -> None:
+def test_json_content_is_accepted(content_type: str) -> None:
     assert status(OPEN, "POST", Content_Type=content_type) == 200
 
 
-def test_requests_without_content_need_no_type() -> None:
+def test_requests_without_content_need_no_content_type() -> None:
     assert status(OPEN, "GET") == 200
     assert status(OPEN, "DELETE") == 200

@@ -1,23 +1,29 @@
+"""The resource and the site of a management API."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
+from twisted.internet.defer import maybeDeferred
 from twisted.web.test.requesthelper import DummyChannel
 
-from image_service.management.resource import MAX_BODY_BYTES, BoundedRequest
+from image_service.management.authentication import RequestGuard
+from image_service.management.resource import MAX_BODY_BYTES, ApiResource, ApiSite, BoundedRequest
 from tests.pytwisted import ensure_deferred
-from tests.standalone.running import INFRA_ENVS, ApiClient
+from tests.standalone.running import ApiClient
 
 if TYPE_CHECKING:
-    from image_service.standalone.service import Standalone
+    from twisted.internet.epollreactor import EPollReactor
+
+    from image_service.management.messages import ApiRequest, ApiResponse
     from tests.conftest import LoggedFailures
 
 CHUNK = b"x" * 65_536
 
 
 @pytest.mark.parametrize("length", [None, 300 * 1024 * 1024])
-def test_a_body_takes_no_more_memory_than_its_limit(length: int | None) -> None:
+def test_body_memory_is_bounded(length: int | None) -> None:
     request = BoundedRequest(DummyChannel())  # type: ignore[no-untyped-call]
     request.gotLength(length)
     for _ in range(300 * 1024 * 1024 // len(CHUNK)):
@@ -26,16 +32,16 @@ def test_a_body_takes_no_more_memory_than_its_limit(length: int | None) -> None:
 
 
 @ensure_deferred
-async def test_a_fault_of_ours_is_a_500_that_tells_nothing_and_is_logged(
-    standalone: Standalone, api: ApiClient, logged_failures: LoggedFailures
+async def test_unexpected_error_is_500_without_details_and_logged(
+    reactor: EPollReactor, logged_failures: LoggedFailures
 ) -> None:
-    def fault() -> str:
+    async def fail(_: ApiRequest) -> ApiResponse:
         raise ZeroDivisionError("s3cret")
 
-    infra_env_id = await api.register()
-    assert standalone._running is not None
-    standalone._running.api._image_service_base_url = fault
-    reply = await api("GET", f"{INFRA_ENVS}/{infra_env_id}")
+    site = ApiSite(ApiResource(RequestGuard(), fail), reactor)
+    port = reactor.listenTCP(0, site, interface="127.0.0.1")
+    reply = await ApiClient(reactor, f"http://127.0.0.1:{port.getHost().port}")("GET", "/")
+    await maybeDeferred(port.stopListening)
     assert (reply.status, reply.document["code"]) == (500, "internal-error")
     assert b"s3cret" not in reply.body
     assert len(logged_failures.flush(ZeroDivisionError)) == 1

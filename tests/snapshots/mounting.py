@@ -10,10 +10,10 @@ from twisted.internet.defer import Deferred
 
 from image_service.images.reference import Reader
 from image_service.snapshots.versions import ComposedVersion, ImageRequest, ReadMode
-from image_service.standalone.tokens import TokenSigner
 from tests.images.building import read
 from tests.snapshots.doubles import ID, REF, World
 from tests.snapshots.pinning import FaultyRepository
+from tests.standalone.tokens import TokenSigner
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure

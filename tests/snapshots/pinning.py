@@ -20,7 +20,7 @@ from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.memory import MemoryRepository
 from image_service.snapshots.model import Lifetimes, SnapshotKey
 from image_service.snapshots.snapshots import Snapshots
-from image_service.standalone.tokens import TokenSigner
+from tests.standalone.tokens import TokenSigner
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
-    from image_service.standalone.service import Standalone
+    from tests.standalone.faults import FaultyStandalone
 
 
 @async_fixture
-async def standalone(reactor: EPollReactor, tmp_path: Path) -> AsyncIterator[Standalone]:
+async def standalone(reactor: EPollReactor, tmp_path: Path) -> AsyncIterator[FaultyStandalone]:
     async with running(reactor, tmp_path) as standalone:
         yield standalone
 
 
 @pytest.fixture
-def api(reactor: EPollReactor, standalone: Standalone) -> ApiClient:
+def api(reactor: EPollReactor, standalone: FaultyStandalone) -> ApiClient:
     return ApiClient(reactor, standalone.api_url)

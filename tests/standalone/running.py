@@ -12,7 +12,7 @@ from twisted.web.client import Agent, HTTPConnectionPool
 from twisted.web.http_headers import Headers
 
 from image_service.settings.parsers import ListenAddress
-from image_service.standalone.service import Standalone
+from tests.standalone.faults import FaultyStandalone
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -74,8 +74,8 @@ class ApiClient:
 @asynccontextmanager
 async def running(
     reactor: EPollReactor, data_dir: Path, listen: ListenAddress = LOOPBACK, token: str | None = None
-) -> AsyncIterator[Standalone]:
-    standalone = Standalone(reactor, data_dir, listen, token, BASE_URL)
+) -> AsyncIterator[FaultyStandalone]:
+    standalone = FaultyStandalone(reactor, data_dir, listen, token, BASE_URL)
     await standalone.start()
     try:
         yield standalone

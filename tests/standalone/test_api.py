@@ -48,7 +48,7 @@ def problem(reply: Reply) -> tuple[int, str]:
 
 
 @ensure_deferred
-async def test_the_life_of_an_infra_env(api: ApiClient) -> None:
+async def test_infra_env_is_registered_changed_and_removed(api: ApiClient) -> None:
     created = await api("POST", INFRA_ENVS, {"name": "a", "openshift_version": "4.20"})
     assert created.status == 201
     infra_env_id = created.document["id"]
@@ -70,7 +70,7 @@ async def test_the_life_of_an_infra_env(api: ApiClient) -> None:
 
 
 @ensure_deferred
-async def test_the_discovery_config_and_its_date(api: ApiClient) -> None:
+async def test_discovery_config_has_a_later_date_after_each_change(api: ApiClient) -> None:
     infra_env_id = await api.register(ignition_config_override=IGNITION)
     path = f"{INFRA_ENVS}/{infra_env_id}/downloads/files?file_name=discovery.ign"
     dates = []
@@ -95,14 +95,14 @@ async def test_the_discovery_config_and_its_date(api: ApiClient) -> None:
     ],
 )
 @ensure_deferred
-async def test_other_files_are_not_there(api: ApiClient, query: str) -> None:
+async def test_unknown_file_is_400(api: ApiClient, query: str) -> None:
     infra_env_id = await api.register()
     reply = await api("GET", f"{INFRA_ENVS}/{infra_env_id}/downloads/files{query}")
     assert problem(reply) == (400, "parameter-invalid")
 
 
 @ensure_deferred
-async def test_the_ramdisk(api: ApiClient) -> None:
+async def test_ramdisk_is_fetched(api: ApiClient) -> None:
     infra_env_id = await api.register()
     path = f"{INFRA_ENVS}/{infra_env_id}/downloads/minimal-initrd"
     none = await api("GET", path)
@@ -117,7 +117,7 @@ async def test_the_ramdisk(api: ApiClient) -> None:
 
 
 @ensure_deferred
-async def test_a_ramdisk_of_its_own(api: ApiClient) -> None:
+async def test_own_ramdisk_replaces_that_of_keyfiles(api: ApiClient) -> None:
     infra_env_id = await api.register(network_keyfiles={"a.nmconnection": ""})
     one, largest = f"{INFRA_ENVS}/{infra_env_id}", b"\x1f\x8b".ljust(MAX_RAMDISK_BYTES, b"\0")
     override = IGNITION + " " * (MAX_OVERRIDE_BYTES - len(IGNITION))
@@ -133,7 +133,7 @@ async def test_a_ramdisk_of_its_own(api: ApiClient) -> None:
 
 
 @ensure_deferred
-async def test_a_pull_secret_is_taken_and_kept_nowhere(api: ApiClient, tmp_path: Path) -> None:
+async def test_pull_secret_is_accepted_and_not_stored(api: ApiClient, tmp_path: Path) -> None:
     with capturedLogs() as events:
         infra_env_id = await api.register(pull_secret="s3cret-pull", name="to-be-found")
         changed = await api("PATCH", f"{INFRA_ENVS}/{infra_env_id}", {"pull_secret": "s3cret-pull"})
@@ -148,7 +148,9 @@ async def test_a_pull_secret_is_taken_and_kept_nowhere(api: ApiClient, tmp_path:
 
 @pytest.mark.parametrize(("image_type", "file"), [("full-iso", "full.iso"), ("minimal-iso", "minimal.iso")])
 @ensure_deferred
-async def test_the_image_url(api: ApiClient, standalone: Standalone, image_type: str, file: str) -> None:
+async def test_image_url_has_the_current_base_url(
+    api: ApiClient, standalone: Standalone, image_type: str, file: str
+) -> None:
     infra_env_id = await api.register(image_type=image_type, cpu_architecture="aarch64")
     reply = await api("GET", f"{INFRA_ENVS}/{infra_env_id}/downloads/image-url")
     url = f"{BASE_URL}/byid/{infra_env_id}/4.20/aarch64/{file}"
@@ -160,7 +162,7 @@ async def test_the_image_url(api: ApiClient, standalone: Standalone, image_type:
 
 
 @ensure_deferred
-async def test_what_is_wrong_is_told_by_name(api: ApiClient) -> None:
+async def test_wrong_fields_are_400_with_their_names(api: ApiClient) -> None:
     reply = await api("POST", INFRA_ENVS, {"name": "a", "cluster_id": "x"})
     assert problem(reply) == (400, "parameter-invalid")
     assert "'cluster_id' is not a field" in reply.document["detail"]
@@ -190,7 +192,7 @@ async def test_what_is_wrong_is_told_by_name(api: ApiClient) -> None:
     ],
 )
 @ensure_deferred
-async def test_what_is_not_there(api: ApiClient, method: str, path: str) -> None:
+async def test_unknown_resource_is_404(api: ApiClient, method: str, path: str) -> None:
     assert problem(await api(method, path)) == (404, "not-found")
     if method == "GET" and path == NOWHERE:
         assert problem(await api("PATCH", path, {"name": "b"})) == (404, "not-found")
@@ -207,7 +209,9 @@ async def test_what_is_not_there(api: ApiClient, method: str, path: str) -> None
     ],
 )
 @ensure_deferred
-async def test_other_methods(api: ApiClient, method: str, path: str, allow: str) -> None:
+async def test_unsupported_method_is_405_with_allow(
+    api: ApiClient, method: str, path: str, allow: str
+) -> None:
     reply = await api(method, path, body=b"{}", Content_Type="application/json")
     assert problem(reply) == (405, "method-not-allowed")
     assert reply.field("Allow") == allow
@@ -225,7 +229,7 @@ async def test_head_has_the_fields_of_get(api: ApiClient) -> None:
 
 
 @ensure_deferred
-async def test_answers_are_not_to_be_kept_and_tell_no_server(api: ApiClient) -> None:
+async def test_responses_are_no_store_without_server_and_cookie(api: ApiClient) -> None:
     reply = await api("GET", INFRA_ENVS)
     assert reply.field("Cache-Control") == "no-store"
     assert reply.field("Server") is None
@@ -236,7 +240,7 @@ async def test_answers_are_not_to_be_kept_and_tell_no_server(api: ApiClient) -> 
 
 
 @ensure_deferred
-async def test_a_web_page_cannot_drive_it(api: ApiClient) -> None:
+async def test_requests_of_other_origins_are_refused(api: ApiClient) -> None:
     form = await api(
         "POST", INFRA_ENVS, body=b'{"name":"a","openshift_version":"4"}', Content_Type="text/plain"
     )
@@ -256,7 +260,7 @@ async def test_a_web_page_cannot_drive_it(api: ApiClient) -> None:
 
 
 @ensure_deferred
-async def test_with_a_token_nothing_goes_without(guarded: ApiClient) -> None:
+async def test_every_request_needs_the_token(guarded: ApiClient) -> None:
     for method, path in (("GET", INFRA_ENVS), ("GET", NOWHERE), ("GET", "/"), ("DELETE", NOWHERE)):
         reply = await guarded(method, path)
         assert problem(reply) == (401, "unauthorized")
@@ -269,7 +273,7 @@ async def test_with_a_token_nothing_goes_without(guarded: ApiClient) -> None:
 
 
 @ensure_deferred
-async def test_a_body_that_is_too_large_is_refused_and_told_so(api: ApiClient) -> None:
+async def test_body_above_the_limit_is_413(api: ApiClient) -> None:
     for size in (MAX_BODY_BYTES + 1, 3 * MAX_BODY_BYTES):
         reply = await api("POST", INFRA_ENVS, body=b" " * size, Content_Type="application/json")
         assert problem(reply) == (413, "content-not-accepted")
@@ -279,13 +283,13 @@ async def test_a_body_that_is_too_large_is_refused_and_told_so(api: ApiClient) -
 
 
 @ensure_deferred
-async def test_too_many_parameters(api: ApiClient) -> None:
+async def test_too_many_parameters_are_400(api: ApiClient) -> None:
     reply = await api("GET", f"{INFRA_ENVS}?" + "&".join(f"a{number}=1" for number in range(17)))
     assert problem(reply) == (400, "request-invalid")
 
 
 @ensure_deferred
-async def test_http_without_host_is_refused(standalone: Standalone) -> None:
+async def test_missing_host_is_400(standalone: Standalone) -> None:
     port = int(standalone.api_url.rpartition(":")[2])
 
     def talk() -> bytes:
@@ -298,7 +302,7 @@ async def test_http_without_host_is_refused(standalone: Standalone) -> None:
 
 
 @ensure_deferred
-async def test_a_client_that_leaves_in_the_middle_leaves_nothing(
+async def test_disconnect_during_a_request_leaves_nothing_behind(
     standalone: Standalone, api: ApiClient
 ) -> None:
     port = int(standalone.api_url.rpartition(":")[2])

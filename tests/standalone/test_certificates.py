@@ -37,13 +37,13 @@ def verify(files: CertificateFiles, name: x509.verification.Subject, now: dateti
 
 
 @pytest.mark.parametrize("name", NAMES, ids=str)
-def test_the_server_is_verified_for_loopback(tmp_path: Path, name: x509.verification.Subject) -> None:
+def test_server_certificate_is_valid_for_loopback(tmp_path: Path, name: x509.verification.Subject) -> None:
     files = prepare_certificates(tmp_path, NOW)
     for now in (NOW - timedelta(minutes=59), NOW, NOW + timedelta(days=364)):
         verify(files, name, now)
 
 
-def test_the_authority_is_good_for_loopback_alone(tmp_path: Path) -> None:
+def test_authority_is_constrained_to_loopback(tmp_path: Path) -> None:
     extensions = authority(prepare_certificates(tmp_path, NOW)).extensions
     constraints = extensions.get_extension_for_class(x509.NameConstraints)
     assert constraints.critical
@@ -54,20 +54,20 @@ def test_the_authority_is_good_for_loopback_alone(tmp_path: Path) -> None:
     }
 
 
-def test_keys_are_secret_and_nothing_temporary_stays(tmp_path: Path) -> None:
+def test_key_files_are_private_and_temporary_files_removed(tmp_path: Path) -> None:
     prepare_certificates(tmp_path, NOW)
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
     assert modes == {"ca.pem": 0o644, "ca.key": 0o600, "server.pem": 0o600}
 
 
-def test_a_restart_changes_nothing(tmp_path: Path) -> None:
+def test_valid_certificates_are_kept(tmp_path: Path) -> None:
     files = prepare_certificates(tmp_path, NOW)
     before = files.ca_file.read_bytes(), files.server_file.read_bytes()
     assert prepare_certificates(tmp_path, NOW + timedelta(days=300)) == files
     assert (files.ca_file.read_bytes(), files.server_file.read_bytes()) == before
 
 
-def test_the_server_is_renewed_before_it_expires_by_the_same_authority(tmp_path: Path) -> None:
+def test_server_certificate_is_renewed_by_the_same_authority(tmp_path: Path) -> None:
     files = prepare_certificates(tmp_path, NOW)
     before = authority(files), server(files)
     later = NOW + timedelta(days=336)
@@ -77,7 +77,7 @@ def test_the_server_is_renewed_before_it_expires_by_the_same_authority(tmp_path:
     verify(files, NAMES[0], later + timedelta(days=364))
 
 
-def test_the_authority_is_renewed_before_it_expires(tmp_path: Path) -> None:
+def test_authority_is_renewed_before_it_expires(tmp_path: Path) -> None:
     files = prepare_certificates(tmp_path, NOW)
     before = authority(files)
     later = NOW + timedelta(days=3650 - 29)
@@ -100,7 +100,7 @@ def _truncate(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["ca.pem", "ca.key", "server.pem"])
 @pytest.mark.parametrize("damage", [_remove, _garble, _truncate])
-def test_what_is_missing_or_damaged_is_made_anew(
+def test_missing_or_damaged_file_is_replaced(
     tmp_path: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
     prepare_certificates(tmp_path, NOW)
@@ -111,7 +111,7 @@ def test_what_is_missing_or_damaged_is_made_anew(
     assert key.public_key() == server(files).public_key()
 
 
-def test_a_key_of_another_authority_is_not_used(tmp_path: Path) -> None:
+def test_mismatched_authority_key_is_replaced(tmp_path: Path) -> None:
     prepare_certificates(tmp_path, NOW)
     (tmp_path / "other").mkdir()
     prepare_certificates(tmp_path / "other", NOW)

@@ -13,7 +13,7 @@ from image_service.coreos.ignition import check_ignition
 from image_service.formats.initrd import read_members
 from image_service.formats.newc import read_archive
 from image_service.standalone.content import discovery_config, merge, ramdisk
-from image_service.standalone.infra_env import InfraEnv
+from image_service.standalone.infra_env import StandaloneInfraEnv
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=4),
@@ -22,36 +22,24 @@ values = st.recursive(
 )
 
 
-def infra_env(**fields: Any) -> InfraEnv:
-    return InfraEnv.register(
+def infra_env(**fields: Any) -> StandaloneInfraEnv:
+    return StandaloneInfraEnv.register(
         {"name": "a", "openshift_version": "4.20", **fields}, datetime(2026, 1, 1, tzinfo=UTC)
     )
 
 
-def test_without_an_override_there_is_a_config_all_the_same() -> None:
+def test_config_without_override_is_valid() -> None:
     check_ignition(discovery_config(infra_env()))
 
 
-def test_the_override_is_what_is_served() -> None:
+def test_override_is_served() -> None:
     override = {"ignition": {"version": "3.4.0"}, "storage": {"files": [{"path": "/ä", "mode": 420}]}}
     served = discovery_config(infra_env(ignition_config_override=json.dumps(override)))
     check_ignition(served)
     assert json.loads(served) == override
 
 
-def test_a_token_stands_in_the_agents_unit_beside_the_override() -> None:
-    override = {
-        "ignition": {"version": "3.4.0"},
-        "systemd": {"units": [{"name": "b.service"}, {"name": "agent.service", "enabled": True}]},
-    }
-    served = json.loads(discovery_config(infra_env(ignition_config_override=json.dumps(override)), "t.o.k"))
-    agent, other = served["systemd"]["units"]
-    assert "PULL_SECRET_TOKEN=t.o.k" in agent["contents"]
-    assert agent["enabled"] is True
-    assert other == {"name": "b.service"}
-
-
-def test_entries_of_one_key_are_merged_and_others_added() -> None:
+def test_list_entries_with_the_same_key_are_merged() -> None:
     below = {
         "files": [{"path": "/a", "mode": 1, "user": {"id": 1}}, {"path": "/b"}],
         "keys": ["x", "y"],
@@ -69,25 +57,25 @@ def test_entries_of_one_key_are_merged_and_others_added() -> None:
     }
 
 
-def test_entries_without_a_key_are_the_same_only_if_equal() -> None:
+def test_list_entries_without_a_key_are_merged_if_equal() -> None:
     assert merge([{"a": 1}, 7], [{"a": 2}, {"a": 1}, 7, "7"]) == [{"a": 1}, 7, {"a": 2}, "7"]
 
 
 @given(st.dictionaries(st.text(max_size=2), values, max_size=3))
-def test_merging_into_nothing_changes_no_member(config: dict[str, Any]) -> None:
+def test_merge_into_empty_object_changes_nothing(config: dict[str, Any]) -> None:
     assert merge({}, config) == config
 
 
 @given(values, st.none() | st.booleans() | st.integers() | st.text())
-def test_a_scalar_above_wins(below: object, above: object) -> None:
+def test_upper_scalar_replaces_the_lower_value(below: object, above: object) -> None:
     assert merge(below, above) == above
 
 
-def test_no_keyfiles_no_ramdisk() -> None:
+def test_infra_env_without_keyfiles_has_no_ramdisk() -> None:
     assert ramdisk(infra_env()) is None
 
 
-def test_keyfiles_are_put_where_the_initramfs_looks() -> None:
+def test_keyfiles_are_in_the_directory_of_the_initramfs() -> None:
     keyfiles = {"eth1.nmconnection": "[connection]\nid=ä\n", "eth0.nmconnection": ""}
     content = ramdisk(infra_env(network_keyfiles=keyfiles))
     assert content is not None
@@ -96,7 +84,7 @@ def test_keyfiles_are_put_where_the_initramfs_looks() -> None:
     assert files == {f"etc/coreos-firstboot-network/{name}": text for name, text in keyfiles.items()}
 
 
-def test_the_directories_of_keyfiles_are_there_or_the_kernel_would_leave_them_out() -> None:
+def test_ramdisk_has_the_directories_of_keyfiles() -> None:
     content = ramdisk(infra_env(network_keyfiles={"eth0.nmconnection": "a"}))
     assert content is not None
     members, _ = read_archive(gzip.decompress(content))
@@ -107,17 +95,17 @@ def test_the_directories_of_keyfiles_are_there_or_the_kernel_would_leave_them_ou
     ]
 
 
-def test_a_ramdisk_of_its_own_is_served_as_it_is() -> None:
+def test_own_ramdisk_is_served_unchanged() -> None:
     own = gzip.compress(b"a", mtime=0) + bytes(3)
     assert ramdisk(infra_env(ramdisk=own)) == own
     assert ramdisk(infra_env(ramdisk=own, network_keyfiles={"eth0.nmconnection": "a"})) == own
 
 
-def test_what_is_in_the_ramdisk_is_not_in_the_config() -> None:
+def test_config_does_not_depend_on_the_ramdisk() -> None:
     with_both = infra_env(ramdisk=b"\x1f\x8b", network_keyfiles={"eth0.nmconnection": "a"})
     assert discovery_config(with_both) == discovery_config(infra_env())
 
 
-def test_the_largest_set_of_keyfiles_still_fits() -> None:
+def test_largest_set_of_keyfiles_fits_the_ramdisk() -> None:
     keyfiles = {f"{number}.nmconnection": "🙂" * 65_536 for number in range(64)}
     assert ramdisk(infra_env(network_keyfiles=keyfiles)) is not None

@@ -14,7 +14,12 @@ from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import InvalidParameter, InvalidRequest
 from image_service.http.problem import status_of
 from image_service.images.reference import Kind
-from image_service.standalone.infra_env import MAX_OVERRIDE_BYTES, MAX_RAMDISK_BYTES, InfraEnv, read_fields
+from image_service.standalone.infra_env import (
+    MAX_OVERRIDE_BYTES,
+    MAX_RAMDISK_BYTES,
+    StandaloneInfraEnv,
+    parse_fields,
+)
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 REQUIRED: dict[str, Any] = {"name": "a", "openshift_version": "4.20"}
@@ -40,7 +45,7 @@ names = st.sampled_from(
 
 
 def read(**fields: Any) -> dict[str, Any]:
-    return read_fields(json.dumps({**REQUIRED, **fields}).encode(), registering=True)
+    return parse_fields(json.dumps({**REQUIRED, **fields}).encode(), registering=True)
 
 
 def append(value: str) -> dict[str, str]:
@@ -51,7 +56,7 @@ def in_base64(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-def test_everything_that_can_be_set() -> None:
+def test_all_fields_are_set() -> None:
     fields = read(
         cpu_architecture="aarch64",
         image_type="minimal-iso",
@@ -64,7 +69,7 @@ def test_everything_that_can_be_set() -> None:
         network_keyfiles={"eth0.nmconnection": "[connection]\n"},
         ramdisk=in_base64(RAMDISK),
     )
-    infra_env = InfraEnv.register(fields, NOW)
+    infra_env = StandaloneInfraEnv.register(fields, NOW)
     assert infra_env.kernel_arguments == (
         KernelArgument(Operation.APPEND, "a=1"),
         KernelArgument(Operation.DELETE, "quiet"),
@@ -93,8 +98,8 @@ def test_everything_that_can_be_set() -> None:
     }
 
 
-def test_what_is_not_set() -> None:
-    told = InfraEnv.register(read(), NOW).to_json("")
+def test_unset_fields_have_defaults() -> None:
+    told = StandaloneInfraEnv.register(read(), NOW).to_json("")
     assert told["cpu_architecture"] == "x86_64"
     assert told["type"] == "full-iso"
     assert told["ignition_config_override"] is None
@@ -103,29 +108,29 @@ def test_what_is_not_set() -> None:
     assert "kernel_arguments" not in told
 
 
-def test_each_has_an_id_of_its_own() -> None:
-    assert InfraEnv.register(read(), NOW).id != InfraEnv.register(read(), NOW).id
+def test_ids_are_unique() -> None:
+    assert StandaloneInfraEnv.register(read(), NOW).id != StandaloneInfraEnv.register(read(), NOW).id
 
 
-def test_secrets_stay_out_of_representations() -> None:
+def test_secrets_are_not_in_repr() -> None:
     fields = read(
         ignition_config_override='{"ignition":{"version":"3.2.0"},"a":"s3cret"}',
         kernel_arguments=[append("s3cret")],
         network_keyfiles={"s3cret": "s3cret"},
         ramdisk=in_base64(b"\x1f\x8bs3cret"),
     )
-    assert "s3cret" not in repr(InfraEnv.register(fields, NOW))
+    assert "s3cret" not in repr(StandaloneInfraEnv.register(fields, NOW))
 
 
 @pytest.mark.parametrize("secret", ['{"auths":{}}', "", None, 7, {"auths": {}}])
-def test_a_pull_secret_is_dropped_whatever_it_is(secret: object) -> None:
+def test_pull_secret_is_ignored_whatever_its_type(secret: object) -> None:
     assert read(pull_secret=secret) == read()
 
 
-def test_the_ramdisk_is_not_told_for_it_is_large() -> None:
-    told = InfraEnv.register(read(ramdisk=in_base64(RAMDISK.ljust(MAX_RAMDISK_BYTES, b"\0"))), NOW).to_json(
-        ""
-    )
+def test_ramdisk_is_not_in_the_json() -> None:
+    told = StandaloneInfraEnv.register(
+        read(ramdisk=in_base64(RAMDISK.ljust(MAX_RAMDISK_BYTES, b"\0"))), NOW
+    ).to_json("")
     assert len(json.dumps(told)) < 1000
 
 
@@ -138,18 +143,18 @@ def test_the_ramdisk_is_not_told_for_it_is_large() -> None:
         ("ramdisk", None),
     ],
 )
-def test_null_clears(name: str, cleared: object) -> None:
-    assert read_fields(json.dumps({name: None}).encode(), registering=False) == {name: cleared}
+def test_null_clears_a_field(name: str, cleared: object) -> None:
+    assert parse_fields(json.dumps({name: None}).encode(), registering=False) == {name: cleared}
 
 
-def test_an_alias_of_an_architecture() -> None:
+def test_architecture_alias_is_resolved() -> None:
     assert read(cpu_architecture="arm64")["cpu_architecture"] == "aarch64"
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_together() -> None:
     body = {"nmae": "a", "ssh_authorized_key": "s3cret", "cpu_architecture": "vax", "image_type": 7}
     with pytest.raises(InvalidParameter) as caught:
-        read_fields(json.dumps(body).encode(), registering=True)
+        parse_fields(json.dumps(body).encode(), registering=True)
     detail = caught.value.detail
     for told in (
         "'nmae' is not a field",
@@ -163,16 +168,16 @@ def test_all_faults_are_told_at_once() -> None:
     assert "s3cret" not in detail
 
 
-def test_an_update_requires_nothing() -> None:
-    assert read_fields(b"{}", registering=False) == {}
+def test_update_requires_no_field() -> None:
+    assert parse_fields(b"{}", registering=False) == {}
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"null", b'"a"', b"{", b"\xff", b"[" * 100_000, b'{"name":"\\ud800"}']
 )
-def test_what_is_not_a_json_object_is_refused(body: bytes) -> None:
+def test_content_other_than_a_json_object_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidRequest):
-        read_fields(body, registering=False)
+        parse_fields(body, registering=False)
 
 
 @pytest.mark.parametrize(
@@ -225,17 +230,17 @@ def test_what_is_not_a_json_object_is_refused(body: bytes) -> None:
         ("ramdisk", in_base64(RAMDISK.ljust(MAX_RAMDISK_BYTES + 1, b"\0"))),
     ],
 )
-def test_wrong_values_are_refused_by_name(name: str, wrong: object) -> None:
+def test_wrong_value_is_refused_with_the_field_name(name: str, wrong: object) -> None:
     with pytest.raises(InvalidParameter, match=f"^{name} ") as caught:
         read(**{name: wrong})
     assert status_of(caught.value) == 400
 
 
 @given(st.dictionaries(names | st.text(max_size=8), values, max_size=4))
-def test_no_json_gets_through_unchecked(document: dict[str, Any]) -> None:
+def test_every_json_object_is_parsed_or_refused(document: dict[str, Any]) -> None:
     try:
-        fields = read_fields(json.dumps(document).encode(), registering=False)
+        fields = parse_fields(json.dumps(document).encode(), registering=False)
     except InvalidRequest:
         return
     assert set(fields) == set(document) - {"pull_secret"}
-    json.dumps(InfraEnv.register({**REQUIRED, **fields}, NOW).to_json("")).encode()
+    json.dumps(StandaloneInfraEnv.register({**REQUIRED, **fields}, NOW).to_json("")).encode()

@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_is_written_where_it_is_absent(tmp_path: Path) -> None:
+def test_missing_sample_is_written(tmp_path: Path) -> None:
     sample = unpack_sample(tmp_path)
     assert sample.read_bytes()[16 * 2048 : 16 * 2048 + 6] == b"\x01CD001"
     assert list(tmp_path.iterdir()) == [sample]
 
 
-def test_is_left_alone_where_it_is_the_same(tmp_path: Path) -> None:
+def test_equal_sample_is_not_rewritten(tmp_path: Path) -> None:
     before = unpack_sample(tmp_path).stat()
     after = unpack_sample(tmp_path).stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
 @pytest.mark.parametrize("content", [b"", b"of another release"])
-def test_is_replaced_where_it_is_another(tmp_path: Path, content: bytes) -> None:
+def test_different_sample_is_replaced(tmp_path: Path, content: bytes) -> None:
     expected = unpack_sample(tmp_path).read_bytes()
     (tmp_path / "sample.iso").write_bytes(content)
     with (tmp_path / "sample.iso").open("rb") as reader:
@@ -37,14 +37,14 @@ def test_is_replaced_where_it_is_another(tmp_path: Path, content: bytes) -> None
         assert reader.read() == content
 
 
-def test_leaves_nothing_behind_where_it_cannot_be_written(tmp_path: Path) -> None:
+def test_failed_write_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "sample.iso").mkdir()
     with pytest.raises(IsADirectoryError):
         unpack_sample(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["sample.iso"]
 
 
-def test_what_it_is_called_can_stand_in_os_images() -> None:
+def test_sample_names_are_valid_in_os_images() -> None:
     image = parse_os_images(
         f'[{{"version": "{SAMPLE_VERSION}", "openshift_version": "{SAMPLE_OPENSHIFT_VERSION}",'
         f' "cpu_architecture": "{SAMPLE_ARCHITECTURE}", "url": "file:///sample.iso"}}]'

@@ -13,9 +13,9 @@ from twisted.internet.threads import deferToThread
 from image_service.assisted.client import AssistedService
 from image_service.errors import ConfigurationError, UpstreamError
 from image_service.settings.parsers import ListenAddress
-from image_service.standalone.double import Break, Call, Fault
 from image_service.standalone.service import SAMPLE_ID, Standalone
 from tests.pytwisted import ensure_deferred
+from tests.standalone.faults import Break, Call, Fault, FaultyStandalone
 from tests.standalone.running import INFRA_ENVS, LOOPBACK, ApiClient, running
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @ensure_deferred
-async def test_a_restart_keeps_infra_envs_and_authority(reactor: EPollReactor, tmp_path: Path) -> None:
+async def test_restart_keeps_infra_envs_and_authority(reactor: EPollReactor, tmp_path: Path) -> None:
     async with running(reactor, tmp_path) as first:
         infra_env_id = await ApiClient(reactor, first.api_url).register(name="kept")
         trusted = first.ca_file.read_bytes()
@@ -36,19 +36,19 @@ async def test_a_restart_keeps_infra_envs_and_authority(reactor: EPollReactor, t
 
 
 @ensure_deferred
-async def test_what_it_keeps_is_secret(reactor: EPollReactor, tmp_path: Path) -> None:
+async def test_data_directory_is_private(reactor: EPollReactor, tmp_path: Path) -> None:
     async with running(reactor, tmp_path / "data"):
         assert (tmp_path / "data" / "standalone").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])  # noqa: S104 - to be refused
-def test_beyond_loopback_a_token_is_required(reactor: EPollReactor, tmp_path: Path, host: str) -> None:
+def test_listener_beyond_loopback_requires_a_token(reactor: EPollReactor, tmp_path: Path, host: str) -> None:
     with pytest.raises(ConfigurationError, match="STANDALONE_TOKEN"):
         Standalone(reactor, tmp_path, ListenAddress(host, 0), None, "")
 
 
 @ensure_deferred
-async def test_beyond_loopback_with_a_token_any_name_serves(reactor: EPollReactor, tmp_path: Path) -> None:
+async def test_listener_with_a_token_accepts_any_host(reactor: EPollReactor, tmp_path: Path) -> None:
     async with running(reactor, tmp_path, ListenAddress("0.0.0.0", 0), "t0ken") as standalone:  # noqa: S104 - briefly
         port = standalone.api_url.rpartition(":")[2]
         api = ApiClient(reactor, f"http://127.0.0.1:{port}")
@@ -57,7 +57,7 @@ async def test_beyond_loopback_with_a_token_any_name_serves(reactor: EPollReacto
 
 
 @ensure_deferred
-async def test_people_may_come_by_ipv6(reactor: EPollReactor, tmp_path: Path) -> None:
+async def test_api_listens_on_ipv6(reactor: EPollReactor, tmp_path: Path) -> None:
     async with running(reactor, tmp_path, ListenAddress("::1", 0)) as standalone:
         assert standalone.api_url.startswith("http://[::1]:")
         assert await deferToThread(_status, standalone.api_url + INFRA_ENVS) == 200
@@ -69,7 +69,7 @@ def _status(url: str) -> int:
 
 
 @ensure_deferred
-async def test_a_port_that_is_taken_is_told_and_nothing_stays_open(
+async def test_occupied_port_is_an_error_and_leaves_no_listener(
     reactor: EPollReactor, tmp_path: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -81,8 +81,8 @@ async def test_a_port_that_is_taken_is_told_and_nothing_stays_open(
 
 
 @ensure_deferred
-async def test_a_stop_does_not_wait_for_clients(reactor: EPollReactor, tmp_path: Path) -> None:
-    standalone = Standalone(reactor, tmp_path, LOOPBACK, None, "")
+async def test_stop_does_not_wait_for_clients(reactor: EPollReactor, tmp_path: Path) -> None:
+    standalone = FaultyStandalone(reactor, tmp_path, LOOPBACK, None, "")
     await standalone.start()
     standalone.faults[Call.INFRA_ENV] = Fault(broken=Break.HANG)
     assisted = AssistedService(reactor, standalone.base_url, ca_file=standalone.ca_file)
@@ -96,7 +96,7 @@ async def test_a_stop_does_not_wait_for_clients(reactor: EPollReactor, tmp_path:
 
 
 @ensure_deferred
-async def test_it_can_be_stopped_twice_or_before_it_started(reactor: EPollReactor, tmp_path: Path) -> None:
+async def test_stop_is_idempotent_and_allowed_before_start(reactor: EPollReactor, tmp_path: Path) -> None:
     standalone = Standalone(reactor, tmp_path, LOOPBACK, None, "")
     await standalone.stop()
     await standalone.start()
@@ -105,7 +105,7 @@ async def test_it_can_be_stopped_twice_or_before_it_started(reactor: EPollReacto
 
 
 @ensure_deferred
-async def test_starts_and_stops_leave_no_descriptor(reactor: EPollReactor, tmp_path: Path) -> None:
+async def test_start_and_stop_leak_no_descriptor(reactor: EPollReactor, tmp_path: Path) -> None:
     counts = []
     for _ in range(3):
         async with running(reactor, tmp_path) as standalone:
@@ -119,7 +119,7 @@ async def test_starts_and_stops_leave_no_descriptor(reactor: EPollReactor, tmp_p
 
 
 @ensure_deferred
-async def test_the_first_start_registers_the_sample(reactor: EPollReactor, tmp_path: Path) -> None:
+async def test_first_start_registers_the_sample(reactor: EPollReactor, tmp_path: Path) -> None:
     async with running(reactor, tmp_path) as standalone:
         assert await standalone.ensure_sample("4.20", "aarch64") == SAMPLE_ID
         api = ApiClient(reactor, standalone.api_url)
@@ -133,9 +133,7 @@ async def test_the_first_start_registers_the_sample(reactor: EPollReactor, tmp_p
 
 
 @ensure_deferred
-async def test_a_sample_that_was_removed_does_not_come_back_among_others(
-    reactor: EPollReactor, tmp_path: Path
-) -> None:
+async def test_removed_sample_is_not_registered_again(reactor: EPollReactor, tmp_path: Path) -> None:
     async with running(reactor, tmp_path) as standalone:
         api = ApiClient(reactor, standalone.api_url)
         await api.register()

@@ -10,8 +10,8 @@ import pytest
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import NotFound
 from image_service.images.reference import Kind
-from image_service.standalone.infra_env import InfraEnv
-from image_service.standalone.store import Store
+from image_service.standalone.infra_env import StandaloneInfraEnv
+from image_service.standalone.store import InfraEnvStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,27 +31,27 @@ FULL = {
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(tmp_path / "a.sqlite")
+def store(tmp_path: Path) -> Iterator[InfraEnvStore]:
+    store = InfraEnvStore(tmp_path / "a.sqlite")
     yield store
     store.close()
 
 
-def infra_env(name: str = "a") -> InfraEnv:
-    return InfraEnv.register({"name": name, "openshift_version": "4.20"}, NOW)
+def infra_env(name: str = "a") -> StandaloneInfraEnv:
+    return StandaloneInfraEnv.register({"name": name, "openshift_version": "4.20"}, NOW)
 
 
-def test_what_is_kept_comes_back_equal_after_a_restart(tmp_path: Path) -> None:
-    kept = InfraEnv.register(FULL, NOW)
-    first = Store(tmp_path / "a.sqlite")
-    first.add(kept)
+def test_stored_infra_env_is_equal_after_a_restart(tmp_path: Path) -> None:
+    kept = StandaloneInfraEnv.register(FULL, NOW)
+    first = InfraEnvStore(tmp_path / "a.sqlite")
+    first.add_infra_env(kept)
     first.close()
-    second = Store(tmp_path / "a.sqlite")
-    assert second.find(kept.id) == kept
+    second = InfraEnvStore(tmp_path / "a.sqlite")
+    assert second.find_infra_env(kept.id) == kept
     second.close()
 
 
-def test_a_database_of_the_first_release_is_taken_over(tmp_path: Path) -> None:
+def test_database_of_the_first_release_is_migrated(tmp_path: Path) -> None:
     """Its table, as that release made it, with a row of its own."""
     with closing(sqlite3.connect(tmp_path / "a.sqlite")) as database:
         database.execute(
@@ -64,24 +64,24 @@ def test_a_database_of_the_first_release_is_taken_over(tmp_path: Path) -> None:
         database.execute("INSERT INTO infra_envs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         database.commit()
     for name in ("new", "newer"):
-        store = Store(tmp_path / "a.sqlite")
-        old = store.find("a")
+        store = InfraEnvStore(tmp_path / "a.sqlite")
+        old = store.find_infra_env("a")
         assert (old.name, old.ramdisk) == ("old", None)
         assert old.kernel_arguments == (KernelArgument(Operation.APPEND, "a=1"),)
-        store.add(InfraEnv.register({**FULL, "name": name}, NOW))
+        store.add_infra_env(StandaloneInfraEnv.register({**FULL, "name": name}, NOW))
         store.close()
 
 
-def test_all_are_listed_by_name(store: Store) -> None:
+def test_infra_envs_are_listed_by_name(store: InfraEnvStore) -> None:
     for name in ("b", "a", "c"):
-        store.add(infra_env(name))
-    assert [infra_env.name for infra_env in store.list_all()] == ["a", "b", "c"]
+        store.add_infra_env(infra_env(name))
+    assert [infra_env.name for infra_env in store.list_infra_envs()] == ["a", "b", "c"]
 
 
-def test_an_update_changes_only_what_it_names(store: Store) -> None:
-    before = store.add(InfraEnv.register(FULL, NOW))
-    after = store.update(before.id, {"name": "b", "kernel_arguments": ()}, LATER)
-    assert store.find(before.id) == after
+def test_update_changes_only_the_given_fields(store: InfraEnvStore) -> None:
+    before = store.add_infra_env(StandaloneInfraEnv.register(FULL, NOW))
+    after = store.update_infra_env(before.id, {"name": "b", "kernel_arguments": ()}, LATER)
+    assert store.find_infra_env(before.id) == after
     assert (after.name, after.kernel_arguments) == ("b", ())
     assert after.ignition_config_override == before.ignition_config_override
     assert after.created_at == NOW
@@ -89,22 +89,20 @@ def test_an_update_changes_only_what_it_names(store: Store) -> None:
 
 
 @pytest.mark.parametrize("now", [NOW, NOW - timedelta(days=1), NOW + timedelta(milliseconds=999)])
-def test_every_update_has_a_later_date_even_where_the_clock_has_not_moved_on(
-    store: Store, now: datetime
-) -> None:
-    kept = store.add(infra_env())
-    dates = [kept.updated_at, *(store.update(kept.id, {}, now).updated_at for _ in range(3))]
+def test_update_has_a_later_date_even_if_the_clock_stands_still(store: InfraEnvStore, now: datetime) -> None:
+    kept = store.add_infra_env(infra_env())
+    dates = [kept.updated_at, *(store.update_infra_env(kept.id, {}, now).updated_at for _ in range(3))]
     assert dates == sorted(set(dates))
     assert all(date.microsecond == 0 for date in dates)
 
 
-def test_what_is_not_there(store: Store) -> None:
-    gone = store.add(infra_env()).id
-    store.remove(gone)
-    assert store.list_all() == []
+def test_removed_infra_env_is_not_found(store: InfraEnvStore) -> None:
+    gone = store.add_infra_env(infra_env()).id
+    store.remove_infra_env(gone)
+    assert store.list_infra_envs() == []
     with pytest.raises(NotFound):
-        store.find(gone)
+        store.find_infra_env(gone)
     with pytest.raises(NotFound):
-        store.update(gone, {}, NOW)
+        store.update_infra_env(gone, {}, NOW)
     with pytest.raises(NotFound):
-        store.remove(gone)
+        store.remove_infra_env(gone)

@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
-from image_service.standalone.tokens import TokenSigner
+from tests.standalone.tokens import TokenSigner
 
 ID = "5a3b1e00-0000-4000-8000-000000000009"
 
@@ -16,7 +16,7 @@ def decode(part: str) -> bytes:
     return base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
 
 
-def test_a_token_is_a_signed_jwt_for_the_infra_env() -> None:
+def test_token_is_a_signed_jwt_for_the_infra_env() -> None:
     signer = TokenSigner()
     head, claims, signature = signer.sign(ID).split(".")
     assert json.loads(decode(head)) == {"alg": "ES256", "typ": "JWT"}
@@ -29,6 +29,6 @@ def test_a_token_is_a_signed_jwt_for_the_infra_env() -> None:
     )
 
 
-def test_no_two_tokens_are_the_same() -> None:
+def test_tokens_are_unique() -> None:
     signer = TokenSigner()
     assert len({signer.sign(ID) for _ in range(50)}) == 50

@@ -13,8 +13,8 @@ from twisted.internet.threads import deferToThread
 
 from image_service.assisted.client import AssistedService
 from image_service.images.reference import Credentials, CredentialScheme, Kind
-from image_service.standalone.double import Call, Fault
 from tests.pytwisted import async_fixture, ensure_deferred
+from tests.standalone.faults import Call, Fault, FaultyStandalone
 from tests.standalone.running import INFRA_ENVS
 
 if TYPE_CHECKING:
@@ -22,19 +22,18 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
-    from image_service.standalone.service import Standalone
     from tests.standalone.running import ApiClient
 
 
 @async_fixture
-async def assisted(reactor: EPollReactor, standalone: Standalone) -> AsyncIterator[AssistedService]:
+async def assisted(reactor: EPollReactor, standalone: FaultyStandalone) -> AsyncIterator[AssistedService]:
     client = AssistedService(reactor, standalone.base_url, ca_file=standalone.ca_file)
     yield client
     await client.close()
 
 
 async def request(
-    standalone: Standalone, path: str, method: str = "GET", data: bytes | None = None, **fields: str
+    standalone: FaultyStandalone, path: str, method: str = "GET", data: bytes | None = None, **fields: str
 ) -> tuple[int, dict[str, str], bytes]:
     """Ask with a client that we did not write, over TLS verified by the standard library."""
 
@@ -56,7 +55,7 @@ def ignition_of(infra_env_id: str) -> str:
 
 
 @ensure_deferred
-async def test_it_gives_what_is_downloaded_and_nothing_else(standalone: Standalone, api: ApiClient) -> None:
+async def test_service_listener_has_only_downloads(standalone: FaultyStandalone, api: ApiClient) -> None:
     infra_env_id = await api.register()
     one = f"{INFRA_ENVS}/{infra_env_id}"
     for path, expected in (
@@ -88,8 +87,8 @@ async def test_it_gives_what_is_downloaded_and_nothing_else(standalone: Standalo
     ],
 )
 @ensure_deferred
-async def test_a_web_page_cannot_read_it(
-    standalone: Standalone, api: ApiClient, fields: dict[str, str], expected: int
+async def test_service_listener_refuses_other_origins(
+    standalone: FaultyStandalone, api: ApiClient, fields: dict[str, str], expected: int
 ) -> None:
     infra_env_id = await api.register()
     status, _, _ = await request(standalone, f"{INFRA_ENVS}/{infra_env_id}", "GET", None, **fields)
@@ -98,7 +97,7 @@ async def test_a_web_page_cannot_read_it(
 
 @ensure_deferred
 async def test_calls_are_counted_by_infra_env_and_kind(
-    standalone: Standalone, api: ApiClient, assisted: AssistedService
+    standalone: FaultyStandalone, api: ApiClient, assisted: AssistedService
 ) -> None:
     first, second = await api.register(), await api.register()
     for _ in range(3):
@@ -117,8 +116,8 @@ async def test_calls_are_counted_by_infra_env_and_kind(
 
 
 @ensure_deferred
-async def test_a_fresh_token_is_signed_into_each_config_while_the_date_stays(
-    standalone: Standalone, api: ApiClient, assisted: AssistedService
+async def test_each_config_has_a_new_token_and_the_same_date(
+    standalone: FaultyStandalone, api: ApiClient, assisted: AssistedService
 ) -> None:
     infra_env_id = await api.register()
     standalone.faults[Call.IGNITION] = Fault(sign_token=True)
@@ -130,8 +129,23 @@ async def test_a_fresh_token_is_signed_into_each_config_while_the_date_stays(
 
 
 @ensure_deferred
-async def test_a_token_is_signed_into_configs_alone(
-    standalone: Standalone, api: ApiClient, assisted: AssistedService
+async def test_signed_token_is_in_the_agents_unit_beside_the_override(
+    standalone: FaultyStandalone, api: ApiClient, assisted: AssistedService
+) -> None:
+    units = [{"name": "b.service"}, {"name": "agent.service", "enabled": True}]
+    override = {"ignition": {"version": "3.4.0"}, "systemd": {"units": units}}
+    infra_env_id = await api.register(ignition_config_override=json.dumps(override))
+    standalone.faults[Call.IGNITION] = Fault(sign_token=True)
+    served = json.loads((await assisted.ignition(infra_env_id, None, None)).config)
+    agent, other = served["systemd"]["units"]
+    assert "PULL_SECRET_TOKEN=" in agent["contents"]
+    assert agent["enabled"] is True
+    assert other == {"name": "b.service"}
+
+
+@ensure_deferred
+async def test_token_is_signed_into_configs_only(
+    standalone: FaultyStandalone, api: ApiClient, assisted: AssistedService
 ) -> None:
     infra_env_id = await api.register(network_keyfiles={"a.nmconnection": ""})
     asked = (assisted.infra_env, assisted.ramdisk)
@@ -141,7 +155,9 @@ async def test_a_token_is_signed_into_configs_alone(
 
 
 @ensure_deferred
-async def test_no_last_modified(standalone: Standalone, api: ApiClient, assisted: AssistedService) -> None:
+async def test_last_modified_can_be_omitted(
+    standalone: FaultyStandalone, api: ApiClient, assisted: AssistedService
+) -> None:
     infra_env_id = await api.register()
     assert (await assisted.ignition(infra_env_id, None, None)).modified is not None
     standalone.faults[Call.IGNITION] = Fault(last_modified=False)
@@ -149,7 +165,9 @@ async def test_no_last_modified(standalone: Standalone, api: ApiClient, assisted
 
 
 @ensure_deferred
-async def test_status_fields_and_body_are_as_told(standalone: Standalone, api: ApiClient) -> None:
+async def test_status_fields_and_body_are_those_of_the_fault(
+    standalone: FaultyStandalone, api: ApiClient
+) -> None:
     infra_env_id = await api.register()
     standalone.faults[Call.IGNITION] = Fault(status=503, fields=(("Retry-After", "7"),), body=b"later")
     status, headers, body = await request(standalone, ignition_of(infra_env_id))
@@ -163,8 +181,8 @@ async def test_status_fields_and_body_are_as_told(standalone: Standalone, api: A
 
 
 @ensure_deferred
-async def test_a_slow_answer_is_the_same_answer(
-    standalone: Standalone, api: ApiClient, assisted: AssistedService
+async def test_delayed_response_is_unchanged(
+    standalone: FaultyStandalone, api: ApiClient, assisted: AssistedService
 ) -> None:
     infra_env_id = await api.register()
     at_once = await assisted.ignition(infra_env_id, None, None)
@@ -175,7 +193,7 @@ async def test_a_slow_answer_is_the_same_answer(
 @pytest.mark.parametrize("scheme", CredentialScheme)
 @ensure_deferred
 async def test_credentials_can_be_required(
-    standalone: Standalone, api: ApiClient, assisted: AssistedService, scheme: CredentialScheme
+    standalone: FaultyStandalone, api: ApiClient, assisted: AssistedService, scheme: CredentialScheme
 ) -> None:
     infra_env_id = await api.register()
     standalone.faults[Call.INFRA_ENV] = Fault(credentials=Credentials(scheme, "right"))

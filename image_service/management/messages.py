@@ -1,0 +1,78 @@
+"""The messages of a management API as values: requests in, JSON responses and problem details out."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from image_service.errors import InvalidRequest
+from image_service.http.problem import problem_document, status_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from image_service.errors import ImageServiceError
+
+
+@attrs.frozen
+class ApiRequest:
+    """An authenticated request.
+
+    Args:
+        method: GET also for HEAD.
+        path: percent-encoded, without the query.
+        query: the last value of each parameter.
+        body: content.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    body: bytes = attrs.field(default=b"", repr=False)
+
+
+@attrs.frozen
+class ApiResponse:
+    """A response.
+
+    Args:
+        status: HTTP status.
+        body: content.
+        content_type: of the content.
+        modified: Last-Modified; None: there is no such field.
+        fields: further header fields.
+    """
+
+    status: int = 200
+    body: bytes = attrs.field(default=b"", repr=False)
+    content_type: str = "application/json"
+    modified: datetime | None = None
+    fields: tuple[tuple[str, str], ...] = ()
+
+
+def parse_json_object(body: bytes) -> dict[str, Any]:
+    """Return the JSON object of a request's content; raises InvalidRequest."""
+    try:
+        document = json.loads(body)
+        json.dumps(document, ensure_ascii=False).encode()  # refuses halves of surrogate pairs
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise InvalidRequest("the content is not a JSON object")
+    return document
+
+
+def json_response(
+    document: object, status: int = 200, fields: tuple[tuple[str, str], ...] = ()
+) -> ApiResponse:
+    """Return a response with a JSON document."""
+    return ApiResponse(status, json.dumps(document, indent=2).encode() + b"\n", fields=fields)
+
+
+def problem_response(error: ImageServiceError) -> ApiResponse:
+    """Return an error as ``application/problem+json`` (RFC 9457)."""
+    body = json.dumps(problem_document(error)).encode() + b"\n"
+    return ApiResponse(status_of(error), body, "application/problem+json", fields=error.fields)
