@@ -92,7 +92,7 @@ ONE = [Entry("\t", "", initrd_first=False, trailer="")]
     initrds=st.lists(st.sampled_from(FURTHER), max_size=2),
     room=st.integers(1, 1100),
 )
-def test_every_line_names_the_further_initrds_and_areas_are_where_they_went(
+def test_further_initrds_are_added_to_every_line_and_areas_move(
     configs: list[tuple[str, list[Entry]]], initrds: list[str], room: int
 ) -> None:
     size = len(FULL) + room
@@ -114,7 +114,7 @@ def test_plain_arguments_move_into_areas(configs: list[tuple[str, list[Entry]]],
     assert add_kargs_areas(plain) == BootConfigs(FULL, size, expected)
 
 
-def test_lines_that_do_not_look_for_the_full_iso_get_no_area() -> None:
+def test_lines_without_liveiso_get_no_area() -> None:
     text = render("grub.cfg", ONE, FIRST, "rescue") + render("grub.cfg", ONE, FIRST, FULL)
     made = add_kargs_areas([BootConfig("grub.cfg", text.encode())])
     (area,) = made.configs[0].areas
@@ -123,13 +123,13 @@ def test_lines_that_do_not_look_for_the_full_iso_get_no_area() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["", "ignition.firstboot", f"{LIVEISO} \u00e9"])
-def test_refuses_to_guess_where_an_area_should_be(arguments: str) -> None:
+def test_configs_without_liveiso_are_refused(arguments: str) -> None:
     config = BootConfig("grub.cfg", render("grub.cfg", ONE, FIRST, arguments).encode())
     with pytest.raises(FormatError, match=r"with coreos\.liveiso= in grub\.cfg have 0 different sets"):
         add_kargs_areas([config])
 
 
-def test_refuses_plain_arguments_that_differ() -> None:
+def test_differing_arguments_are_refused() -> None:
     configs = [
         BootConfig(path, render(path, ONE, FIRST, f"{FULL} {path}").encode())
         for path in ("grub.cfg", "isolinux.cfg")
@@ -138,7 +138,7 @@ def test_refuses_plain_arguments_that_differ() -> None:
         add_kargs_areas(configs)
 
 
-def test_refuses_an_iso_without_boot_configurations() -> None:
+def test_iso_without_boot_configurations_is_refused() -> None:
     with pytest.raises(FormatError, match="in no boot configuration have 0"):
         add_kargs_areas([])
 
@@ -155,7 +155,7 @@ def test_refuses_an_iso_without_boot_configurations() -> None:
         ("isolinux/isolinux.cfg", "initrd /a", False),
     ],
 )
-def test_knows_what_boots(path: str, line: str, expected: object) -> None:
+def test_config_that_names_initrds_is_recognized(path: str, line: str, expected: object) -> None:
     assert BootConfig(path, f"before\n{line}\nbehind\n".encode()).names_initrds is expected
 
 
@@ -167,28 +167,28 @@ def test_knows_what_boots(path: str, line: str, expected: object) -> None:
         (FULL, f"\ninitrd /a\nlinux /b {LIVEISO}\n", "has coreos.liveiso= outside of its areas"),
     ],
 )
-def test_refuses_what_would_not_boot(default: str, behind: str, reason: str) -> None:
+def test_config_that_would_not_boot_is_refused(default: str, behind: str, reason: str) -> None:
     content = f"# {area_of(default, 200)}{behind}"
     config = BootConfig("grub.cfg", content.encode(), (KargsArea(2, b"#", b"\n"),))
     with pytest.raises(FormatError, match=reason):
         derive_minimal_configs(BootConfigs(default, 200, (config,)), FURTHER)
 
 
-def test_refuses_an_initrd_whose_name_the_fill_of_an_area_goes_on_with() -> None:
+def test_initrd_inside_an_area_is_refused() -> None:
     content = b"a\ninitrd /a".ljust(30, b"\0") + b"\n"
     config = BootConfig("grub.cfg", content, (KargsArea(0, b"\0", b"\0"),))
     with pytest.raises(FormatError, match="inside the area at offset 0"):
         derive_minimal_configs(BootConfigs("a\ninitrd /a", 30, (config,)), FURTHER)
 
 
-def test_refuses_arguments_that_leave_no_room_for_the_end_of_the_line() -> None:
+def test_arguments_as_long_as_their_area_are_refused() -> None:
     config = BootConfig("grub.cfg", MINIMAL.encode() + b"\ninitrd /a\n", (KargsArea(0, b"#", b"\n"),))
     with pytest.raises(KernelArgumentsTooLarge):
         derive_minimal_configs(BootConfigs(MINIMAL, len(MINIMAL), (config,)), FURTHER)
 
 
 @pytest.mark.parametrize("pad", [b"#", b"\0"])
-def test_an_area_keeps_its_own_fill(pad: bytes) -> None:
+def test_area_keeps_its_own_pad_and_end(pad: bytes) -> None:
     content = FULL.encode().ljust(200, pad) + b"\ninitrd /a\n"
     config = BootConfig("grub.cfg", content, (KargsArea(0, pad, pad),))
     (derived,) = derive_minimal_configs(BootConfigs(FULL, 200, (config,)), FURTHER[:1]).configs
@@ -199,7 +199,7 @@ def test_an_area_keeps_its_own_fill(pad: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["embed-areas-2021-09.iso", "embed-areas-2023-07.x86_64.iso"])
-def test_the_derived_file_list_leads_to_the_areas(name: str) -> None:
+def test_derived_kargs_json_describes_the_areas(name: str) -> None:
     boot = read_boot_configs(fixture(name))
     derived = derive_minimal_configs(boot, FURTHER)
     info = json.loads(render_kargs_json(derived))
@@ -213,13 +213,13 @@ def test_the_derived_file_list_leads_to_the_areas(name: str) -> None:
         assert b"coreos.liveiso" not in content
 
 
-def test_the_file_list_is_written_as_builders_write_it() -> None:
+def test_kargs_json_equals_that_of_builders() -> None:
     image = fixture("embed-areas-2023-07.x86_64.iso")
     file = read_iso9660(reader(image), len(image)).find_file("coreos/kargs.json")
     assert render_kargs_json(read_boot_configs(image)) == image[file.offset : file.offset + file.length]
 
 
-def test_areas_are_made_as_large_as_builders_make_them() -> None:
+def test_areas_have_the_size_of_builders() -> None:
     """The oldest image has none, and the next one does."""
     image = fixture("embed-areas-2020-09.iso")
     iso = read_iso9660(reader(image), len(image))

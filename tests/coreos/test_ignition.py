@@ -50,7 +50,7 @@ def test_other_versions_are_refused(version: str) -> None:
         ({"ignition": {"version": None}}, "'ignition.version'"),
     ],
 )
-def test_what_is_missing_is_named(config: object, missing: str) -> None:
+def test_missing_member_is_named(config: object, missing: str) -> None:
     with pytest.raises(IgnitionInvalid, match=missing):
         check_ignition(json.dumps(config).encode())
 
@@ -79,7 +79,7 @@ def test_config_that_is_not_json_is_refused(body: bytes) -> None:
 @pytest.mark.parametrize(
     "body", [b'{"hunter2": ', b'{"ignition": {"version": "hunter2"}}', b'{"hunter2": {}}', b'"hunter2"']
 )
-def test_a_refusal_holds_nothing_of_the_config(body: bytes) -> None:
+def test_refusal_does_not_quote_the_config(body: bytes) -> None:
     with pytest.raises((IgnitionNotJson, IgnitionInvalid)) as caught:
         check_ignition(body)
     assert "hunter2" not in str(caught.value)
@@ -93,7 +93,7 @@ DOCUMENTS = st.recursive(
 
 
 @given(st.binary() | DOCUMENTS.map(json.dumps).map(str.encode))
-def test_anything_is_taken_or_refused(body: bytes) -> None:
+def test_random_configs_are_accepted_or_refused(body: bytes) -> None:
     try:
         check_ignition(body)
     except (IgnitionNotJson, IgnitionInvalid):

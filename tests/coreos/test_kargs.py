@@ -63,14 +63,14 @@ def replace(value: str) -> KernelArgument:
         "a=!%()*+,-./:=?@[]^_~",
     ],
 )
-def test_what_boot_loaders_read_alike_is_legal(value: str) -> None:
+def test_arguments_that_boot_loaders_read_alike_are_valid(value: str) -> None:
     check_argument(append(value))
     check_argument(delete(value))
 
 
 @pytest.mark.parametrize("operation", Operation)
 @pytest.mark.parametrize("character", ";&|<>{}'#")
-def test_what_ends_a_command_must_be_quoted(character: str, operation: Operation) -> None:
+def test_characters_that_end_a_command_must_be_quoted(character: str, operation: Operation) -> None:
     check_argument(KernelArgument(operation, f'a=b="a{character}b"'))
     for value in (f"a=b=a{character}b", f'a=b="a"{character}"b"', character):
         with pytest.raises(
@@ -83,7 +83,7 @@ def test_what_ends_a_command_must_be_quoted(character: str, operation: Operation
 @pytest.mark.parametrize(
     "character", ["$", "`", "\\", "\0", "\t", "\n", "\r", "\x1b", "\x7f", "\x80", "ä", "\u2028", "\ud800"]
 )
-def test_what_is_never_legal(character: str, operation: Operation) -> None:
+def test_characters_special_in_quotes_are_refused(character: str, operation: Operation) -> None:
     for value in (f"a=b={character}b", f'a=b="a{character}b"', f"a=b=c{character}"):
         with pytest.raises(KernelArgumentInvalid, match=re.escape(f"{character!a} at position")) as caught:
             check_argument(KernelArgument(operation, value))
@@ -92,7 +92,7 @@ def test_what_is_never_legal(character: str, operation: Operation) -> None:
 
 @pytest.mark.parametrize("operation", Operation)
 @pytest.mark.parametrize("value", ['"', 'a=b="b', '"a" "', 'a="b;c'])
-def test_quotes_come_in_pairs(value: str, operation: Operation) -> None:
+def test_unpaired_quote_is_refused(value: str, operation: Operation) -> None:
     with pytest.raises(
         KernelArgumentInvalid, match=f"unpaired double quote at position {value.rindex(chr(34))}"
     ):
@@ -101,18 +101,18 @@ def test_quotes_come_in_pairs(value: str, operation: Operation) -> None:
 
 @pytest.mark.parametrize("operation", Operation)
 @pytest.mark.parametrize("value", ["", " ", "   "])
-def test_an_empty_argument_is_a_mistake(value: str, operation: Operation) -> None:
+def test_empty_argument_is_refused(value: str, operation: Operation) -> None:
     with pytest.raises(KernelArgumentInvalid, match="empty"):
         check_argument(KernelArgument(operation, value))
 
 
 @pytest.mark.parametrize("value", ["a=b=c", "a=b=c d", 'a="b c"="d; e"', "a b=c=d", " a=b=c "])
-def test_a_replacement_is_key_old_and_new(value: str) -> None:
+def test_replacement_of_key_old_and_new_is_valid(value: str) -> None:
     check_argument(replace(value))
 
 
 @pytest.mark.parametrize("value", ["a", "a=b", "=b=c", "a==c", "a=b=", "a=b=c=d", "==", "a=b=c="])
-def test_what_else_is_not_a_replacement(value: str) -> None:
+def test_malformed_replacement_is_refused(value: str) -> None:
     with pytest.raises(KernelArgumentInvalid, match="must be KEY=OLD=NEW"):
         check_argument(replace(value))
     check_argument(append(value))
@@ -120,7 +120,7 @@ def test_what_else_is_not_a_replacement(value: str) -> None:
 
 
 @pytest.mark.parametrize("operation", Operation)
-def test_a_refusal_does_not_quote_the_argument(operation: Operation) -> None:
+def test_refusal_does_not_quote_the_argument(operation: Operation) -> None:
     with pytest.raises(KernelArgumentInvalid) as caught:
         check_argument(KernelArgument(operation, "password=hunter2;"))
     assert caught.value.detail == "a kernel argument has ';' outside double quotes at position 16"
@@ -147,14 +147,14 @@ APPENDED = st.builds(append, VALUES).filter(is_legal)
 @given(st.text(st.sampled_from("ab= \"$`\\;&|<>{}'#\n\t~!\x7fä")))
 @example("~")
 @example("^")
-def test_the_rule_is_the_grammar(value: str) -> None:
+def test_validity_matches_the_grammar(value: str) -> None:
     assert (
         is_legal(append(value)) == is_legal(delete(value)) == bool(value.strip() and LEGAL.fullmatch(value))
     )
 
 
 @given(APPENDED)
-def test_a_shell_like_lexer_takes_only_the_quotes_away(argument: KernelArgument) -> None:
+def test_shell_lexer_removes_only_the_quotes(argument: KernelArgument) -> None:
     words = shlex.split(argument.value, comments=True, posix=True)
     assert "".join(words).replace(" ", "") == argument.value.replace('"', "").replace(" ", "")
 
@@ -193,12 +193,14 @@ def test_a_shell_like_lexer_takes_only_the_quotes_away(argument: KernelArgument)
         ("a=1", [replace("a=1=2"), replace("a=2=3")], "a=3"),
     ],
 )
-def test_editing(current: str, arguments: list[KernelArgument], expected: str) -> None:
+def test_arguments_are_deleted_appended_and_replaced(
+    current: str, arguments: list[KernelArgument], expected: str
+) -> None:
     assert edit_arguments(current, arguments) == expected
 
 
 @given(st.lists(APPENDED, max_size=20), st.lists(APPENDED, max_size=20))
-def test_appending_bit_by_bit_is_appending_at_once(
+def test_appending_in_steps_equals_appending_at_once(
     first: list[KernelArgument], second: list[KernelArgument]
 ) -> None:
     assert edit_arguments(edit_arguments("quiet", first), second) == edit_arguments(
@@ -248,9 +250,7 @@ def edited_naively(current: str, arguments: list[KernelArgument]) -> str:
 
 
 @given(CURRENT.filter(LEGAL.fullmatch), ARGUMENTS)
-def test_the_outcome_is_the_naive_one_or_refused_where_a_boot_loader_would_change_it(
-    current: str, arguments: list[KernelArgument]
-) -> None:
+def test_editing_matches_naive_model_or_is_refused(current: str, arguments: list[KernelArgument]) -> None:
     expected = edited_naively(current, arguments)
     if LEGAL.fullmatch(expected):
         assert edit_arguments(current, arguments) == expected
@@ -261,7 +261,7 @@ def test_the_outcome_is_the_naive_one_or_refused_where_a_boot_loader_would_chang
 
 @settings(max_examples=60)
 @given(current=CURRENT.filter(LEGAL.fullmatch), arguments=ARGUMENTS)
-def test_coreos_installer_makes_the_same(
+def test_editing_equals_coreos_installer(
     tmp_path_factory: pytest.TempPathFactory, current: str, arguments: list[KernelArgument]
 ) -> None:
     needs_client("coreos-installer")
@@ -287,7 +287,7 @@ def test_coreos_installer_makes_the_same(
         ('"a=b c"', '"a=b=d"', "an unpaired double quote"),
     ],
 )
-def test_a_replacement_lays_nothing_bare(current: str, argument: str, fault: str) -> None:
+def test_replacement_that_exposes_quoted_text_is_refused(current: str, argument: str, fault: str) -> None:
     check_argument(replace(argument))
     with pytest.raises(KernelArgumentInvalid, match=f"come to have {fault}; .* as a whole"):
         edit_arguments(current, [replace(argument)])
@@ -300,14 +300,14 @@ def test_each_argument_is_checked() -> None:
 
 
 @pytest.mark.parametrize("default", ["x=$y", "x='y'", "x;", 'x="', "x=ä"])
-def test_what_the_base_has_is_no_fault_but_more_of_it_is(default: str) -> None:
+def test_faults_of_the_base_are_accepted_but_not_more_of_them(default: str) -> None:
     assert edit_arguments(default, []) == default
     assert edit_arguments(f"{default} a=1", [delete("a=1"), append("b")]) == f"{default} b"
     with pytest.raises(KernelArgumentInvalid, match="come to have ';' outside"):
         edit_arguments(f'a="b c" {default}', [replace('a="b=d;"')])
 
 
-def test_more_than_any_area_holds_is_refused_before_it_is_multiplied() -> None:
+def test_too_many_characters_are_refused_before_replacing() -> None:
     words, new = MAX_CHARACTERS // 8, MAX_CHARACTERS // 2 - len("a=1=")
     arguments = [append("a=1 " * words), replace("a=1=" + new * "x")]
     edited = edit_arguments("", arguments)
@@ -320,20 +320,20 @@ def test_more_than_any_area_holds_is_refused_before_it_is_multiplied() -> None:
 # How an area holds it.
 
 
-def test_an_area_is_arguments_end_and_fill() -> None:
+def test_area_is_arguments_end_and_pad() -> None:
     assert render_area(KargsAreas("", 10, (AREA,)), AREA, " a=b ") == b"a=b\n######"
     zeros = KargsArea(0, b"\0", b"\0")
     assert render_area(KargsAreas("", 10, (zeros,)), zeros, "a=b") == b"a=b" + bytes(7)
 
 
-def test_the_end_needs_a_byte_of_the_area() -> None:
+def test_arguments_as_long_as_their_area_are_refused() -> None:
     areas = KargsAreas("", 10, (AREA,))
     assert render_area(areas, AREA, "123456789") == b"123456789\n"
     with pytest.raises(KernelArgumentsTooLarge, match=r"take 10 bytes, .* hold 9"):
         render_area(areas, AREA, "1234567890")
 
 
-def test_sizes_are_bytes() -> None:
+def test_area_size_counts_bytes() -> None:
     with pytest.raises(KernelArgumentsTooLarge, match="take 6 bytes"):
         render_area(KargsAreas("", 6, (AREA,)), AREA, "äöü")
 
@@ -341,7 +341,7 @@ def test_sizes_are_bytes() -> None:
 @given(
     st.lists(APPENDED, max_size=20), st.integers(1, 2048), st.sampled_from([AREA, KargsArea(0, b"\0", b"\0")])
 )
-def test_an_area_holds_what_was_written(arguments: list[KernelArgument], size: int, area: KargsArea) -> None:
+def test_rendered_area_is_parsed_back(arguments: list[KernelArgument], size: int, area: KargsArea) -> None:
     text = edit_arguments("quiet", arguments)
     areas = KargsAreas("quiet", size, (area,))
     if len(text) >= size:

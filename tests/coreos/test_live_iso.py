@@ -88,7 +88,7 @@ def refusal(files: dict[str, bytes]) -> str:
 # What is there.
 
 
-def test_a_live_iso_is_read() -> None:
+def test_layout_of_a_live_iso_is_read() -> None:
     files = live_files()
     image = build_live_iso(files)
     kargs = json.loads(files[KARGS])
@@ -152,7 +152,7 @@ def test_real_images_with_other_kernel_arguments_are_golden_too(name: str) -> No
     assert "kernel arguments" in (read_layout(bytes(image)).customized or "")
 
 
-def test_an_area_beyond_4_gib(tmp_path: Path) -> None:
+def test_area_beyond_4_gib_is_read(tmp_path: Path) -> None:
     path = tmp_path / "sparse.iso"
     write_sparse_live_iso(path, ignition_offset=5 * 2**30)
     with path.open("rb") as file:
@@ -166,7 +166,7 @@ def test_an_area_beyond_4_gib(tmp_path: Path) -> None:
     assert layout.customized is None
 
 
-def test_without_igninfo_the_ignition_image_is_the_area() -> None:
+def test_ignition_image_is_the_area_without_igninfo() -> None:
     files = live_files()
     del files[IGNINFO]
     image = build_live_iso(files)
@@ -188,7 +188,7 @@ def test_igninfo_places_the_area_in_its_file(fields: dict[str, object], offset: 
     assert read_layout(image).ignition == EmbedArea(offset_of(image, "images/ignition.img") + offset, length)
 
 
-def test_pad_and_end_are_told_per_file() -> None:
+def test_pad_and_end_are_read_per_file() -> None:
     files = live_files()
     kargs = json.loads(files[KARGS])
     kargs["files"][0] |= {"pad": "\0", "end": "\0"}
@@ -205,13 +205,13 @@ def test_pad_and_end_are_told_per_file() -> None:
     assert layout.customized is None
 
 
-def test_an_image_may_take_no_kernel_arguments() -> None:
+def test_image_without_kargs_areas_is_accepted() -> None:
     files = live_files()
     del files[KARGS]
     assert read_layout(build_live_iso(files)).kernel_arguments is None
 
 
-def test_kernel_arguments_by_the_header() -> None:
+def test_kargs_areas_are_read_from_the_header() -> None:
     image, size, areas = legacy_image()
     assert read_layout(image).kernel_arguments == KargsAreas(
         default=KERNEL_ARGUMENTS,
@@ -221,7 +221,7 @@ def test_kernel_arguments_by_the_header() -> None:
     assert read_layout(image).customized is None
 
 
-def test_a_header_of_another_name_is_none() -> None:
+def test_header_with_another_magic_is_ignored() -> None:
     image, size, areas = legacy_image()
     assert read_layout(with_header(image, size, 0, areas, magic=b"corekarg")).kernel_arguments is None
 
@@ -231,20 +231,20 @@ def test_kargs_json_wins_over_the_header() -> None:
     assert read_layout(image) == read_layout(build_live_iso())
 
 
-def test_a_default_with_blanks_around_it_is_no_customization() -> None:
+def test_default_with_surrounding_blanks_is_pristine() -> None:
     assert read_layout(build_live_iso(changed(KARGS, default=f" {KERNEL_ARGUMENTS}\n"))).customized is None
 
 
 # What was customized before.
 
 
-def test_an_ignition_area_in_use_is_told() -> None:
+def test_used_ignition_area_is_customized() -> None:
     files = live_files() | {"images/ignition.img": bytes(IGNITION_LENGTH - 1) + b"\1"}
     layout = read_layout(build_live_iso(files))
     assert layout.customized == f"the Ignition area at offset {layout.ignition.offset} is not empty"
 
 
-def test_other_kernel_arguments_are_told() -> None:
+def test_other_kernel_arguments_are_customized() -> None:
     files = live_files()
     for path in KARGS_FILES:
         files[path] = files[path].replace(b"id=metal\n#####", b"id=metal a=b\n")
@@ -253,7 +253,7 @@ def test_other_kernel_arguments_are_told() -> None:
     assert "a=b" not in customized
 
 
-def test_all_that_was_customized_is_told() -> None:
+def test_all_customizations_are_listed() -> None:
     files = live_files() | {"images/ignition.img": b"\1" * IGNITION_LENGTH}
     for path in KARGS_FILES:
         files[path] = files[path].replace(b"id=metal\n", b"id=other\n")
@@ -262,14 +262,14 @@ def test_all_that_was_customized_is_told() -> None:
     assert " and the kernel arguments at" in customized
 
 
-def test_blanks_around_the_arguments_do_not_count() -> None:
+def test_blanks_around_the_arguments_are_ignored() -> None:
     files = live_files()
     files[GRUB] = files[GRUB].replace(b"id=metal\n##", b"id=metal \t\n")
     assert read_layout(build_live_iso(files)).customized is None
 
 
 @pytest.mark.parametrize("size", [len(KERNEL_ARGUMENTS), 2048])
-def test_areas_may_be_as_small_and_as_large_as_this(size: int) -> None:
+def test_smallest_and_largest_areas_are_accepted(size: int) -> None:
     area = KERNEL_ARGUMENTS.encode().ljust(size, b"#")
     file = {"path": GRUB, "offset": 0}
     layout = read_layout(build_live_iso(changed(KARGS, files=[file], size=size) | {GRUB: area}))
@@ -282,24 +282,24 @@ def test_areas_may_be_as_small_and_as_large_as_this(size: int) -> None:
 
 
 @pytest.mark.parametrize("volume_id", ["", "fedora-", "CoreOS", "xrhcos-9", "RHCOS-9"])
-def test_other_volumes_are_refused(volume_id: str) -> None:
+def test_volumes_of_other_systems_are_refused(volume_id: str) -> None:
     with pytest.raises(FormatError, match=r"rhcos-, fedora-coreos-, scos-") as caught:
         read_layout(build_live_iso(volume_id=volume_id))
     assert repr(volume_id) in caught.value.detail
 
 
 @pytest.mark.parametrize("volume_id", ["rhcos-9", "fedora-coreos-42", "scos-10"])
-def test_coreos_volumes_are_not(volume_id: str) -> None:
+def test_coreos_volumes_are_accepted(volume_id: str) -> None:
     assert read_layout(build_live_iso(volume_id=volume_id)).volume_id == volume_id
 
 
-def test_an_iso_without_ignition_area_is_refused() -> None:
+def test_iso_without_ignition_area_is_refused() -> None:
     files = live_files()
     del files[IGNINFO], files["images/ignition.img"]
     assert "images/ignition.img" in refusal(files)
 
 
-def test_a_broken_igninfo_does_not_fall_back() -> None:
+def test_invalid_igninfo_does_not_fall_back() -> None:
     assert "coreos/igninfo.json" in refusal(live_files() | {IGNINFO: b"{"})
 
 
@@ -329,7 +329,7 @@ def test_a_broken_igninfo_does_not_fall_back() -> None:
         ({"length": IGNITION_LENGTH + 1}, f"{IGNITION_LENGTH + 1} bytes at offset 0"),
     ],
 )
-def test_a_wrong_igninfo_is_refused_by_field(fields: dict[str, object], named: str) -> None:
+def test_invalid_igninfo_is_refused_by_field(fields: dict[str, object], named: str) -> None:
     detail = refusal(changed(IGNINFO, **fields))
     assert named in detail
     assert "igninfo.json" in detail or "images" in detail
@@ -355,7 +355,7 @@ def test_a_wrong_igninfo_is_refused_by_field(fields: dict[str, object], named: s
         ({"files": [{"offset": 1}]}, "files[0]: 'path'"),
     ],
 )
-def test_a_wrong_kargs_json_is_refused_by_field(fields: dict[str, object], named: str) -> None:
+def test_invalid_kargs_json_is_refused_by_field(fields: dict[str, object], named: str) -> None:
     detail = refusal(changed(KARGS, **fields))
     assert "coreos/kargs.json" in detail
     assert named in detail
@@ -373,7 +373,7 @@ def test_a_wrong_kargs_json_is_refused_by_field(fields: dict[str, object], named
         ({"end": 10}, "'end'"),
     ],
 )
-def test_a_wrong_area_is_refused_by_field(fields: dict[str, object], named: str) -> None:
+def test_invalid_area_is_refused_by_field(fields: dict[str, object], named: str) -> None:
     assert named in refusal(with_kargs_file(**fields))
 
 
@@ -392,11 +392,11 @@ def test_a_wrong_area_is_refused_by_field(fields: dict[str, object], named: str)
         b" " * 65536 + b"{}",
     ],
 )
-def test_files_that_hold_no_object_are_refused_by_name(path: str, content: bytes) -> None:
+def test_files_without_json_object_are_refused_by_name(path: str, content: bytes) -> None:
     assert path in refusal(live_files() | {path: content})
 
 
-def test_kernel_arguments_that_differ_are_refused_by_name() -> None:
+def test_differing_kernel_arguments_are_refused_by_name() -> None:
     files = live_files()
     files[GRUB] = files[GRUB].replace(b"id=metal\n###", b"id=secret\n##")
     detail = refusal(files)
@@ -405,13 +405,13 @@ def test_kernel_arguments_that_differ_are_refused_by_name() -> None:
     assert "secret" not in detail
 
 
-def test_kernel_arguments_that_are_not_text_are_refused() -> None:
+def test_kernel_arguments_that_are_not_utf8_are_refused() -> None:
     files = live_files()
     files[GRUB] = files[GRUB].replace(b"id=metal", b"id=\xff\xff\xff\xff\xff")
     assert "not UTF-8" in refusal(files)
 
 
-def test_areas_that_overlap_are_refused_by_name() -> None:
+def test_overlapping_areas_are_refused_by_name() -> None:
     kargs = json.loads(live_files()[KARGS])
     first, second = kargs["files"]
     near = first | {"offset": first["offset"] - 1}
@@ -420,7 +420,7 @@ def test_areas_that_overlap_are_refused_by_name() -> None:
     assert "overlap" in detail
 
 
-def test_areas_that_touch_are_not() -> None:
+def test_adjacent_areas_are_accepted() -> None:
     files = live_files()
     kargs = json.loads(files[KARGS])
     first, second = kargs["files"]
@@ -440,7 +440,7 @@ def test_kernel_arguments_in_the_ignition_area_are_refused() -> None:
     assert "Ignition" in detail
 
 
-def test_an_ignition_area_within_a_boot_config_is_refused() -> None:
+def test_ignition_area_in_a_boot_config_is_refused() -> None:
     assert "overlap" in refusal(changed(IGNINFO, file=GRUB))
 
 
@@ -456,7 +456,7 @@ def test_an_ignition_area_within_a_boot_config_is_refused() -> None:
         (100, 0, [4096, 4195], "overlap"),
     ],
 )
-def test_a_wrong_header_is_refused(size: int, default: int, areas: list[int], named: str) -> None:
+def test_invalid_header_is_refused(size: int, default: int, areas: list[int], named: str) -> None:
     files = live_files()
     del files[KARGS]
     image = with_header(build_live_iso(files), size, default, areas)
@@ -465,7 +465,7 @@ def test_a_wrong_header_is_refused(size: int, default: int, areas: list[int], na
     assert named in caught.value.detail
 
 
-def test_a_header_whose_areas_differ_is_refused() -> None:
+def test_header_with_differing_areas_is_refused() -> None:
     image, size, areas = legacy_image()
     image = with_header(
         image, size, offset_of(image, ".cmdline"), [*areas, offset_of(image, "images/ignition.img") - size]
@@ -526,7 +526,7 @@ def survive(image: bytes) -> None:
 @given(MUTATIONS)
 @example([(16 * SECTOR + 80, b"\xff\xff\xff\xff")])
 @example([(16 * SECTOR + 156 + 10, b"\xff\xff\xff\xff")])
-def test_a_damaged_image_is_refused_or_served_safely(mutations: list[tuple[int, bytes]]) -> None:
+def test_damaged_image_is_refused_or_safe(mutations: list[tuple[int, bytes]]) -> None:
     survive(damaged(PRISTINE, mutations))
 
 
@@ -538,11 +538,11 @@ def test_a_damaged_image_is_refused_or_served_safely(mutations: list[tuple[int, 
         st.tuples(st.integers(32672, 120 * SECTOR), st.binary(min_size=1, max_size=8)), min_size=1, max_size=8
     ),
 )
-def test_a_damaged_real_image_is_too(name: str, mutations: list[tuple[int, bytes]]) -> None:
+def test_damaged_real_image_is_refused_or_safe(name: str, mutations: list[tuple[int, bytes]]) -> None:
     survive(damaged(fixture(name), mutations))
 
 
 @given(st.integers(0, len(PRISTINE) - 1))
-def test_a_truncated_image_is_refused(length: int) -> None:
+def test_truncated_image_is_refused(length: int) -> None:
     with pytest.raises(FormatError):
         read_layout(PRISTINE[:length])

@@ -26,7 +26,7 @@ def files_without(*paths: str) -> dict[str, bytes]:
 # A ramdisk.
 
 
-def test_a_ramdisk_goes_into_a_file_of_its_own() -> None:
+def test_ramdisk_area_is_a_file_of_its_own() -> None:
     iso = build_live_iso({**live_files(), RAMDISK_FILE: bytes(4096)})
     area = read_layout(iso).ramdisk
     assert area is not None
@@ -36,11 +36,11 @@ def test_a_ramdisk_goes_into_a_file_of_its_own() -> None:
     assert bytes(marked) == build_live_iso({**live_files(), RAMDISK_FILE: b"r" * 4096})
 
 
-def test_an_iso_that_nobody_derived_has_no_such_area() -> None:
+def test_iso_that_is_not_derived_has_no_ramdisk_area() -> None:
     assert read_layout(build_live_iso()).ramdisk is None
 
 
-def test_a_ramdisk_shares_no_byte_with_the_config() -> None:
+def test_ramdisk_area_that_overlaps_the_config_is_refused() -> None:
     igninfo = json.dumps({"file": RAMDISK_FILE}).encode()
     iso = build_live_iso({**live_files(), RAMDISK_FILE: bytes(4096), "coreos/igninfo.json": igninfo})
     with pytest.raises(FormatError, match=f"areas overlap: 4096 bytes .*{RAMDISK_FILE}"):
@@ -51,7 +51,7 @@ def test_a_ramdisk_shares_no_byte_with_the_config() -> None:
 
 
 @pytest.mark.parametrize("path", ["images/pxeboot/vmlinuz", "images/pxeboot/kernel.img", "images/kernel.img"])
-def test_the_kernel_has_one_of_its_names(path: str) -> None:
+def test_kernel_is_found_by_each_of_its_names(path: str) -> None:
     iso = build_live_iso({**files_without("images/pxeboot/vmlinuz"), path: b"a kernel"})
     kernel = read_layout(iso).files.kernel
     assert kernel is not None
@@ -59,14 +59,14 @@ def test_the_kernel_has_one_of_its_names(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["images/pxeboot/initrd.img", "images/initrd.img"])
-def test_the_initrd_has_one_of_its_names(path: str) -> None:
+def test_initrd_is_found_by_each_of_its_names(path: str) -> None:
     iso = build_live_iso({**files_without("images/pxeboot/initrd.img"), path: b"an initrd"})
     initrd = read_layout(iso).files.initrd
     assert initrd is not None
     assert iso[initrd.offset : initrd.offset + initrd.length] == b"an initrd"
 
 
-def test_of_two_names_the_newer_counts() -> None:
+def test_newer_of_two_names_wins() -> None:
     old = {"images/pxeboot/kernel.img": b"old", "images/kernel.img": b"old", "images/initrd.img": b"old"}
     files = read_layout(build_live_iso({**live_files(), **old})).files
     assert files.kernel is not None
@@ -77,7 +77,7 @@ def test_of_two_names_the_newer_counts() -> None:
 # Kernel arguments.
 
 
-def test_the_file_that_tells_of_them_is_kept_as_it_is() -> None:
+def test_kargs_json_is_kept_unchanged() -> None:
     iso = build_live_iso()
     kargs_json = read_layout(iso).kargs_json
     assert kargs_json is not None
@@ -87,7 +87,7 @@ def test_the_file_that_tells_of_them_is_kept_as_it_is() -> None:
     assert (without.kargs_json, without.kernel_arguments) == (None, None)
 
 
-def test_the_length_of_default_arguments_is_that_of_their_bytes() -> None:
+def test_length_of_default_arguments_counts_bytes() -> None:
     kargs = json.loads(live_files()[KARGS_JSON])
     kargs["default"] = "ä" * (kargs["size"] // 2 + 1)
     iso = build_live_iso({**live_files(), KARGS_JSON: json.dumps(kargs).encode()})
@@ -95,12 +95,12 @@ def test_the_length_of_default_arguments_is_that_of_their_bytes() -> None:
         read_layout(iso)
 
 
-def test_an_area_s_arguments_end_where_it_says() -> None:
+def test_arguments_end_at_the_end_character() -> None:
     assert KargsArea(0, b"#", b"\1").parse(b"a=b\1####") == "a=b"
     assert KargsArea(0, b"\0", b"\0").parse(b"a=b\0\0\0\0") == "a=b"
 
 
-def test_the_legacy_header_lists_areas_up_to_the_first_zero() -> None:
+def test_header_lists_areas_up_to_the_first_zero() -> None:
     whole = read_layout(build_live_iso()).kernel_arguments
     assert whole is not None
     iso = bytearray(build_live_iso(files_without(KARGS_JSON)))
@@ -117,7 +117,7 @@ def test_the_legacy_header_lists_areas_up_to_the_first_zero() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 4)), max_size=5))
-def test_spans_overlap_where_they_share_a_byte(places: list[tuple[int, int]]) -> None:
+def test_spans_that_share_a_byte_are_refused(places: list[tuple[int, int]]) -> None:
     """Empty ones share none; where they may lie is nobody's concern."""
     spans = [Span("x", offset, length) for offset, length in places if length]
     taken = [offset for span in spans for offset in range(span.offset, span.offset + span.length)]
@@ -129,7 +129,7 @@ def test_spans_overlap_where_they_share_a_byte(places: list[tuple[int, int]]) ->
 
 
 @given(st.integers(0, 9), st.integers(-9, 9), st.integers(0, 9))
-def test_an_area_has_room_where_all_of_it_lies_inside(offset: int, length: int, limit: int) -> None:
+def test_area_must_be_inside_its_file(offset: int, length: int, limit: int) -> None:
     if length >= 0 and offset + length <= limit:
         check_inside("x", offset, length, limit)
     else:

@@ -122,7 +122,7 @@ def little_memory(limit: int = MEMORY_LIMIT) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", [name for name, golden in GOLDEN.items() if RAW_DIGEST in golden])
-def test_real_recipes_make_what_their_builder_made(name: str) -> None:
+def test_real_recipes_match_their_digest(name: str) -> None:
     image = fixture(name)
     minimal = recipe_in(image)
     check_minimal_iso(minimal, reader(image), no_check)
@@ -138,12 +138,12 @@ def test_real_recipes_make_what_their_builder_made(name: str) -> None:
         if key in golden
     ],
 )
-def test_real_minimal_isos_are_those_of_coreos_installer(name: str, appended: str) -> None:
+def test_real_minimal_isos_equal_those_of_coreos_installer(name: str, appended: str) -> None:
     made, golden = extracted(fixture(name), appended), GOLDEN[name][EXTRACTED[appended]]
     assert (len(made), sha256(made).hexdigest()) == (golden["size"], golden["sha256"])
 
 
-def test_a_built_live_iso_has_the_minimal_iso_of_its_files() -> None:
+def test_built_live_iso_has_the_minimal_iso_of_its_files() -> None:
     rootfs = b"rootfs data " * 10000
     image = live_iso_with_minimal(rootfs)
     minimal = recipe_in(image)
@@ -154,7 +154,7 @@ def test_a_built_live_iso_has_the_minimal_iso_of_its_files() -> None:
     assert b"rootfs" not in made
 
 
-def test_what_is_left_out_is_not_translated() -> None:
+def test_rootfs_has_no_offset_in_the_minimal_iso() -> None:
     image = live_iso_with_minimal()
     minimal, rootfs = recipe_in(image), find(image, ROOTFS)
     with pytest.raises(FormatError, match=f"{rootfs.length} bytes at offset {rootfs.offset}"):
@@ -184,7 +184,7 @@ def minimal_isos(draw: st.DrawFn) -> tuple[bytes, list[CopiedFile]]:
 
 
 @given(minimal_isos())
-def test_recipes_are_read_as_they_were_packed(made: tuple[bytes, list[CopiedFile]]) -> None:
+def test_recipes_are_read_back(made: tuple[bytes, list[CopiedFile]]) -> None:
     expected, files = made
     minimal = read_recipe(pack_minimal_iso(FULL, expected, files) + b"what is left of the room")
     assert render(minimal, FULL) == expected
@@ -196,7 +196,7 @@ def test_recipes_are_read_as_they_were_packed(made: tuple[bytes, list[CopiedFile
 @example((bytes(4096) + FULL[:1], [CopiedFile(4096, 0, 1)]))
 @example((FULL[:SECTOR] + bytes(4095), [CopiedFile(0, 0, SECTOR)]))
 @example((FULL[:SECTOR] + b"x" + bytes(4096), [CopiedFile(0, 0, SECTOR)]))
-def test_long_runs_of_zeros_are_numbers_and_nothing_else_is(made: tuple[bytes, list[CopiedFile]]) -> None:
+def test_only_long_runs_of_zeros_are_numbers(made: tuple[bytes, list[CopiedFile]]) -> None:
     expected, files = made
     pieces = read_recipe(pack_minimal_iso(FULL, expected, files)).pieces
     assert all(piece >= 4096 for piece in pieces if isinstance(piece, int))
@@ -206,7 +206,7 @@ def test_long_runs_of_zeros_are_numbers_and_nothing_else_is(made: tuple[bytes, l
 
 
 @given(minimal_isos(), st.data())
-def test_bytes_are_translated_where_one_file_has_them_all(
+def test_bytes_inside_one_file_are_translated(
     made: tuple[bytes, list[CopiedFile]], data: st.DataObject
 ) -> None:
     expected, files = made
@@ -239,7 +239,7 @@ def small() -> tuple[bytes, list[CopiedFile]]:
     return made, [CopiedFile(2 * MIB, 0, 3 * MIB)]
 
 
-def test_a_recipe_is_verified_in_pieces_of_at_most_a_mebibyte_each_behind_a_check() -> None:
+def test_recipe_is_checked_in_mebibytes_each_after_a_cancellation_check() -> None:
     made, files = small()
     full, events = made[2 * MIB :][: 3 * MIB], list[object]()
 
@@ -256,7 +256,7 @@ def test_a_recipe_is_verified_in_pieces_of_at_most_a_mebibyte_each_behind_a_chec
     assert events.count("check") == 2 + 3 + 3  # literal, file, zeros
 
 
-def test_verifying_ends_when_it_is_interrupted() -> None:
+def test_check_stops_when_canceled() -> None:
     made, files = small()
     minimal = read_recipe(pack_minimal_iso(made[2 * MIB :], made, files))
     with pytest.raises(KeyError, match="stop"):
@@ -274,7 +274,7 @@ def interrupt_after(count: int) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("offset", [0, 3 * MIB - 1])
-def test_a_full_iso_with_another_byte_is_not_what_was_packed(offset: int) -> None:
+def test_changed_full_iso_is_refused(offset: int) -> None:
     made, files = small()
     minimal = read_recipe(pack_minimal_iso(made[2 * MIB :], made, files))
     other = bytearray(made[2 * MIB :])
@@ -283,7 +283,7 @@ def test_a_full_iso_with_another_byte_is_not_what_was_packed(offset: int) -> Non
         check_minimal_iso(minimal, reader(bytes(other)), no_check)
 
 
-def test_another_digest_is_not_what_was_packed() -> None:
+def test_wrong_digest_is_refused() -> None:
     made, files = small()
     packed = pack_minimal_iso(made[2 * MIB :], made, files)
     digest = sha256(made).digest()
@@ -292,14 +292,14 @@ def test_another_digest_is_not_what_was_packed() -> None:
         check_minimal_iso(minimal, reader(made[2 * MIB :]), no_check)
 
 
-def test_a_full_iso_that_became_shorter_is_refused() -> None:
+def test_truncated_full_iso_is_refused() -> None:
     made, files = small()
     minimal = read_recipe(pack_minimal_iso(made[2 * MIB :], made, files))
     with pytest.raises(FormatError, match=f"at offset {2 * MIB}"):
         check_minimal_iso(minimal, reader(made[2 * MIB :][: 3 * MIB - 1]), no_check)
 
 
-def test_verifying_keeps_no_more_than_a_few_pieces() -> None:
+def test_check_needs_memory_for_a_few_chunks() -> None:
     zeros = MinimalIso((256 * MIB,), 256 * MIB, sha256(bytes(256 * MIB)).hexdigest())
     with little_memory(4 * MIB):
         check_minimal_iso(zeros, reader(b""), no_check)
@@ -332,23 +332,25 @@ ONE = [(1, 0, 1)]
         ([(1, 0, 1), (4, 0, 1)], SECTOR, "are due"),
     ],
 )
-def test_a_wrong_table_is_refused(table: Sequence[tuple[int, int, int]], image_size: int, named: str) -> None:
+def test_invalid_file_table_is_refused(
+    table: Sequence[tuple[int, int, int]], image_size: int, named: str
+) -> None:
     assert named in refusal(pack_recipe(table, BODY), image_size)
 
 
 @pytest.mark.parametrize("count", [0, 1025, 2**60, 2**64 - 1])
-def test_an_impossible_number_of_files_is_refused_before_any_is_read(count: int) -> None:
+def test_impossible_number_of_files_is_refused_first(count: int) -> None:
     packed = pack_recipe(ONE, BODY, count=count)
     with little_memory(MIB):
         assert f"not {count}" in refusal(packed)
 
 
 @pytest.mark.parametrize("length", [len(BODY) + 1, 2**32, 2**64 - 1])
-def test_a_stream_that_is_not_all_there_is_refused(length: int) -> None:
+def test_truncated_xz_stream_is_refused(length: int) -> None:
     assert f"{length} bytes are due" in refusal(pack_recipe(ONE, BODY, body_length=length))
 
 
-def test_what_was_never_packed_is_refused() -> None:
+def test_recipe_that_was_never_packed_is_refused() -> None:
     assert "never packed" in refusal(bytes(16384))
 
 
@@ -370,7 +372,7 @@ def test_other_versions_are_refused(version: int) -> None:
         zlib.compress(bytes(3 * SECTOR)),
     ],
 )
-def test_what_is_not_one_whole_xz_stream_is_refused(body: bytes) -> None:
+def test_anything_but_one_whole_xz_stream_is_refused(body: bytes) -> None:
     assert "the xz stream" in refusal(pack_recipe(ONE, body))
 
 
@@ -379,25 +381,25 @@ def small_dictionary(data: bytes) -> bytes:
     return lzma.compress(data, lzma.FORMAT_XZ, lzma.CHECK_CRC64, filters=filters)
 
 
-def test_a_bomb_is_given_up_when_it_exceeds_its_limit() -> None:
+def test_decompression_bomb_is_refused() -> None:
     packed = pack_recipe(ONE, small_dictionary(bytes(8 * LITERAL_LIMIT)))
     with little_memory(2 * LITERAL_LIMIT + MIB):
         assert f"exceeds {LITERAL_LIMIT} decompressed bytes" in refusal(packed)
 
 
-def test_the_limit_itself_is_not_exceeded() -> None:
+def test_literal_of_exactly_the_limit_is_accepted() -> None:
     minimal = read_recipe(pack_recipe(ONE, small_dictionary(bytes(LITERAL_LIMIT))))
     assert minimal.size == LITERAL_LIMIT + 1
     assert minimal.pieces == (b"\0" * SECTOR, CopiedFile(SECTOR, 0, 1), LITERAL_LIMIT - SECTOR)
 
 
-def test_the_preset_of_coreos_installer_is_read() -> None:
+def test_preset_of_coreos_installer_is_read() -> None:
     packed = pack_recipe(ONE, lzma.compress(bytes(3 * SECTOR), preset=9))
     with little_memory():
         assert read_recipe(packed).size == 3 * SECTOR + 1
 
 
-def test_a_huge_dictionary_is_refused() -> None:
+def test_oversized_dictionary_is_refused() -> None:
     """The byte that tells its size, 4 GiB - 1, is in the block's header, which has a CRC of its own."""
     huge = bytearray(BODY)
     assert huge[14:16] == b"\x21\x01"  # LZMA2, whose one property is the size
@@ -408,14 +410,14 @@ def test_a_huge_dictionary_is_refused() -> None:
         assert "Memory usage limit" in refusal(pack_recipe(ONE, bytes(huge)))
 
 
-def test_no_more_than_a_mebibyte_is_read() -> None:
+def test_at_most_a_mebibyte_is_read() -> None:
     packed = pack_recipe(ONE, BODY)
     file = Span(MINISO, 0, 2**62)
     image = packed + bytes(MIB)
     assert read_minimal_iso(MeteredReader(image, MIB), file, SECTOR).size == 3 * SECTOR + 1
 
 
-def test_a_file_that_the_image_cuts_short_is_refused() -> None:
+def test_recipe_truncated_by_the_image_is_refused() -> None:
     with pytest.raises(FormatError, match="offset 10"):
         read_minimal_iso(reader(bytes(100)), Span(MINISO, 10, 200), 100)
 
@@ -445,7 +447,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 
 @given(damaged())
-def test_a_damaged_recipe_is_refused_or_keeps_its_limits(packed: bytes) -> None:
+def test_damaged_recipe_is_refused_or_within_limits(packed: bytes) -> None:
     with little_memory():
         try:
             minimal = read_recipe(packed, len(FULL_ISO))
@@ -459,7 +461,7 @@ def test_a_damaged_recipe_is_refused_or_keeps_its_limits(packed: bytes) -> None:
 
 
 @given(st.integers(0, len(PACKED) - 1))
-def test_a_truncated_recipe_is_refused(length: int) -> None:
+def test_truncated_recipe_is_refused(length: int) -> None:
     refusal(PACKED[:length])
 
 
@@ -501,7 +503,7 @@ def test_kargs_json_is_rewritten_in_place() -> None:
     assert made == REWRITTEN + b" " * (len(original) - len(REWRITTEN))
 
 
-def test_kargs_json_may_take_all_of_its_place_and_no_more() -> None:
+def test_rewritten_kargs_json_must_fit_its_place() -> None:
     assert rewrite_kargs_json(REWRITTEN, 'nosmt "ä" quiet') == REWRITTEN
     with pytest.raises(FormatError, match=f"{len(REWRITTEN) + 1} bytes .* has {len(REWRITTEN)}"):
         rewrite_kargs_json(REWRITTEN, 'nosmt "ä" quiet!')
@@ -522,7 +524,7 @@ def test_kargs_json_may_take_all_of_its_place_and_no_more() -> None:
         {"files": [{"path": "x", "offset": 1}] * 17},
     ],
 )
-def test_a_kargs_json_that_no_builder_writes_is_refused(change: dict[str, object]) -> None:
+def test_invalid_kargs_json_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(FormatError, match=f"{KARGS}.* must be"):
         rewrite_kargs_json(json.dumps({**BUILT, **change}).encode(), "quiet")
 
@@ -530,6 +532,6 @@ def test_a_kargs_json_that_no_builder_writes_is_refused(change: dict[str, object
 @given(st.binary(max_size=200))
 @example(b"[" * 20000)
 @example(b"[]")
-def test_what_is_no_kargs_json_is_refused(original: bytes) -> None:
+def test_anything_but_kargs_json_is_refused(original: bytes) -> None:
     with pytest.raises(FormatError):
         rewrite_kargs_json(original, "quiet")

@@ -50,26 +50,26 @@ def read(rootfs: bytes, limit: int = 10 * MIB) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["fragments", "all-fragments"])
-def test_nmstatectl_is_read_out_of_what_coreos_has(name: str) -> None:
+def test_nmstatectl_is_read_from_the_layout_of_coreos(name: str) -> None:
     rootfs = cpio(("root.erofs", erofs_fixture(name)), ("etc/coreos-live-rootfs", b"42"))
     assert rootfs.index(erofs_fixture(name)) == 124
     assert read(rootfs) == PROGRAM
 
 
 @pytest.mark.parametrize("options", ["-comp gzip", "-comp xz", "-comp zstd"])
-def test_nmstatectl_is_read_out_of_squashfs(ostree: Path, options: str) -> None:
+def test_nmstatectl_is_read_from_squashfs(ostree: Path, options: str) -> None:
     image = make_squashfs(ostree, options)
     assert read(cpio(("root.squashfs", image)), limit=len(OTHER)) == PROGRAM
 
 
 @pytest.mark.parametrize("options", ["", "-zlz4", "-zlz4hc -C65536"])
-def test_nmstatectl_is_read_out_of_erofs(ostree: Path, options: str) -> None:
+def test_nmstatectl_is_read_from_erofs(ostree: Path, options: str) -> None:
     image = make_erofs(ostree, options)
     assert read(cpio(("root.erofs", image)), limit=len(OTHER)) == PROGRAM
 
 
 @pytest.mark.parametrize("make", [make_squashfs, make_erofs])
-def test_a_program_of_real_size_is_read(tmp_path: Path, make: Callable[[Path, str], bytes]) -> None:
+def test_program_of_real_size_is_read(tmp_path: Path, make: Callable[[Path, str], bytes]) -> None:
     program = executable(30 * MIB)
     tree = write_tree(tmp_path / "tree", {f"{DEPLOYMENT}/{NMSTATECTL}": program})
     image = make(tree, "-comp zstd" if make is make_squashfs else "-zlz4 -C65536")
@@ -86,15 +86,15 @@ def test_a_program_of_real_size_is_read(tmp_path: Path, make: Callable[[Path, st
     ],
     ids=["padded name", "later member", "other name"],
 )
-def test_the_file_system_is_found_in_the_archive(rootfs: bytes) -> None:
+def test_file_system_is_found_in_the_archive(rootfs: bytes) -> None:
     assert read(rootfs) == PROGRAM
 
 
-def test_the_root_comes_before_deployments(tmp_path: Path) -> None:
+def test_root_is_searched_before_deployments(tmp_path: Path) -> None:
     assert read(erofs_of(tmp_path, {NMSTATECTL: b"at the root", **OSTREE_FILES})) == b"at the root"
 
 
-def test_deployments_are_looked_into_in_order(tmp_path: Path) -> None:
+def test_deployments_are_searched_in_order(tmp_path: Path) -> None:
     checksum = "0123456789abcdef" * 4
     files = {
         f"ostree/deploy/a/deploy/{checksum}.origin/{NMSTATECTL}": b"no deployment",
@@ -107,7 +107,7 @@ def test_deployments_are_looked_into_in_order(tmp_path: Path) -> None:
     assert read(erofs_of(tmp_path, files)) == b"first"
 
 
-def test_no_more_deployments_are_looked_into_than_a_live_system_may_have(tmp_path: Path) -> None:
+def test_number_of_searched_deployments_is_limited(tmp_path: Path) -> None:
     names = [f"{number:064x}.0" for number in range(5)]
     files = {f"ostree/deploy/rhcos/deploy/{name}/usr/bin/other": b"" for name in names}
     program = f"ostree/deploy/rhcos/deploy/{names[3]}/{NMSTATECTL}"
@@ -116,7 +116,7 @@ def test_no_more_deployments_are_looked_into_than_a_live_system_may_have(tmp_pat
         read(erofs_of(tmp_path / "fifth", {**files, program.replace(names[3], names[4]): b"program"}))
 
 
-def test_symlinks_on_the_way_are_followed(tmp_path: Path) -> None:
+def test_symlinks_on_the_path_are_followed(tmp_path: Path) -> None:
     tree = write_tree(tmp_path / "tree", {"usr/lib/nmstate/ctl": b"program", f"{DEPLOYMENT}/x": b""})
     (tree / "usr/bin").symlink_to("sbin")
     (tree / "usr/sbin").mkdir()
@@ -124,14 +124,14 @@ def test_symlinks_on_the_way_are_followed(tmp_path: Path) -> None:
     assert read(cpio(("root.erofs", make_erofs(tree, "")))) == b"program"
 
 
-def test_what_is_not_there_is_told() -> None:
+def test_archive_without_file_system_is_file_not_in_image() -> None:
     with pytest.raises(
         FileNotInImage, match=r"images/pxeboot/rootfs.img holds neither root.squashfs nor root.erofs"
     ):
         read(cpio(("TRAILER!!!", b"")))
 
 
-def test_a_root_without_nmstatectl_is_told(tmp_path: Path) -> None:
+def test_root_without_nmstatectl_is_file_not_in_image(tmp_path: Path) -> None:
     with pytest.raises(FileNotInImage, match=r"no usr/bin/nmstatectl in images/pxeboot/rootfs.img, neither"):
         read(erofs_of(tmp_path, {"usr/bin/other": b""}))
 
@@ -146,17 +146,17 @@ def test_a_root_without_nmstatectl_is_told(tmp_path: Path) -> None:
         (cpio(("root.squashfs", b"hsqs")), "refers to 96 bytes at offset 0"),
     ],
 )
-def test_what_is_no_root_file_system_is_refused(rootfs: bytes, message: str) -> None:
+def test_unknown_root_file_system_is_refused(rootfs: bytes, message: str) -> None:
     with pytest.raises(FormatError, match=message):
         read(rootfs)
 
 
-def test_a_directory_is_no_program(tmp_path: Path) -> None:
+def test_directory_in_place_of_the_program_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"nmstatectl .* is no file of up to .*: mode 40755"):
         read(erofs_of(tmp_path, {f"{NMSTATECTL}/file": b""}))
 
 
-def test_a_program_that_claims_too_much_is_not_read(tmp_path: Path) -> None:
+def test_oversized_program_is_refused_unread(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     (tree / "usr/bin").mkdir(parents=True)
     with (tree / NMSTATECTL).open("wb") as file:
@@ -167,9 +167,7 @@ def test_a_program_that_claims_too_much_is_not_read(tmp_path: Path) -> None:
 
 @settings(max_examples=400)
 @given(data=st.data())
-def test_whatever_is_damaged_nothing_but_a_refusal_comes_of_it(
-    damageable: list[Damageable], data: st.DataObject
-) -> None:
+def test_damage_raises_format_errors_only(damageable: list[Damageable], data: st.DataObject) -> None:
     image, structures = data.draw(st.sampled_from(damageable))
     places = st.one_of([st.integers(part.start, part.stop - 1) for part in structures])
     for place, value in data.draw(st.lists(st.tuples(places, st.binary(min_size=1, max_size=4)), min_size=1)):
@@ -179,12 +177,12 @@ def test_whatever_is_damaged_nothing_but_a_refusal_comes_of_it(
 
 
 @given(st.binary(max_size=300), st.sampled_from([b"hsqs", bytes(1024) + b"\xe2\xe1\xf5\xe0"]))
-def test_whatever_the_bytes_nothing_but_a_refusal_comes_of_them(content: bytes, start: bytes) -> None:
+def test_random_bytes_raise_format_errors_only(content: bytes, start: bytes) -> None:
     with pytest.raises(FormatError):
         read(cpio(("root.squashfs", start + content)))
 
 
-def test_the_archive_brings_an_executable_with_its_directories() -> None:
+def test_archive_has_the_executable_and_its_directories() -> None:
     archive = nmstate_archive(b"program")
     members, _ = read_archive(gzip.decompress(archive))
     assert [(member.name, member.mode) for member in members] == [
@@ -195,7 +193,7 @@ def test_the_archive_brings_an_executable_with_its_directories() -> None:
     assert read_members(archive)[NMSTATECTL].data == b"program"
 
 
-def test_the_archive_depends_on_no_library() -> None:
+def test_archive_has_golden_bytes() -> None:
     """Replicas with other builds of zlib make the same one: RFC 1952's header and stored blocks."""
     program = executable(200_000)
     archive = nmstate_archive(program)

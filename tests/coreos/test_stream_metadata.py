@@ -58,7 +58,7 @@ def without(path: tuple[str, ...]) -> dict[str, Any]:
     return changed(path, lambda node, name: node.__delitem__(name))
 
 
-def test_reads_what_fedora_publishes() -> None:
+def test_metadata_of_fedora_is_read() -> None:
     document = parse_stream(fixture("fcos-stable.json"))
     aarch64, x86_64 = select_releases(document, ["aarch64", "x86_64"])
     assert (aarch64.architecture, x86_64.architecture) == ("aarch64", "x86_64")
@@ -78,7 +78,7 @@ def test_reads_what_fedora_publishes() -> None:
         } == published["formats"]["pxe"][name]
 
 
-def test_reads_what_openshift_publishes_which_has_no_signatures() -> None:
+def test_metadata_of_openshift_without_signatures_is_read() -> None:
     (release,) = select_releases(parse_stream(fixture("rhcos-4.21-subset.json")), ["x86_64"])
     assert release.version == "9.8.20260428-0"
     assert release.iso.name == "rhcos-9.8.20260428-0-live-iso.x86_64.iso"
@@ -87,13 +87,13 @@ def test_reads_what_openshift_publishes_which_has_no_signatures() -> None:
     assert release.rootfs.signature is None
 
 
-def test_every_architecture_of_the_real_one_can_be_selected() -> None:
+def test_every_architecture_of_real_metadata_can_be_selected() -> None:
     document = parse_stream(fixture("fcos-stable.json"))
     architectures = json.loads(fixture("fcos-stable.json"))["architectures"]
     assert [release.architecture for release in select_releases(document, architectures)] == [*architectures]
 
 
-def test_what_is_not_used_is_not_looked_at() -> None:
+def test_unused_members_are_ignored() -> None:
     document = stream() | {"unknown": 1}
     document["architectures"]["x86_64"]["artifacts"] |= {"aws": 1}
     document["architectures"]["x86_64"]["images"] = 1
@@ -106,7 +106,7 @@ def test_what_is_not_used_is_not_looked_at() -> None:
     "path", [METAL[:2], METAL[:3], METAL, (*METAL, "formats"), (*METAL, "formats", "iso")]
 )
 @pytest.mark.parametrize("value", ["absent", None])
-def test_an_architecture_without_an_iso_is_left_out(path: tuple[str, ...], value: object) -> None:
+def test_architecture_without_an_iso_is_left_out(path: tuple[str, ...], value: object) -> None:
     document = without(path) if value else with_value(path, None)
     document["architectures"]["aarch64"] = stream("44.1.2.3", "aarch64")["architectures"]["aarch64"]
     (release,) = select_releases(parse_stream(text(document)), ["x86_64", "aarch64"])
@@ -114,7 +114,7 @@ def test_an_architecture_without_an_iso_is_left_out(path: tuple[str, ...], value
 
 
 @pytest.mark.parametrize("missing", [("signature",), ("kernel", "initramfs", "rootfs")])
-def test_what_need_not_be_there_may_be_missing(missing: tuple[str, ...]) -> None:
+def test_optional_members_may_be_missing(missing: tuple[str, ...]) -> None:
     document = stream()
     formats = document["architectures"]["x86_64"]["artifacts"]["metal"]["formats"]
     for name in missing:
@@ -150,7 +150,7 @@ def test_what_need_not_be_there_may_be_missing(missing: tuple[str, ...]) -> None
         ),
     ],
 )
-def test_tells_where_a_fault_is(path: tuple[str, ...], value: object, says: str) -> None:
+def test_fault_has_the_path_of_its_member(path: tuple[str, ...], value: object, says: str) -> None:
     (told,) = faults(with_value(path, value))
     assert told.startswith(says)
 
@@ -172,7 +172,7 @@ def test_tells_where_a_fault_is(path: tuple[str, ...], value: object, says: str)
         f"https://origin.example/{'a' * 2048}",
     ],
 )
-def test_refuses_a_location_that_is_none_without_repeating_it(location: str) -> None:
+def test_invalid_location_is_refused_without_quoting_it(location: str) -> None:
     (told,) = faults(with_value((*ISO, "location"), location))
     assert told.startswith(f"{ISO_PATH}.location: must be an http:// or https:// URL")
     assert location not in told
@@ -181,11 +181,11 @@ def test_refuses_a_location_that_is_none_without_repeating_it(location: str) -> 
 @pytest.mark.parametrize(
     "path", [("stream",), ("metadata",), ("metadata", "last-modified"), (*ISO, "sha256")]
 )
-def test_tells_what_is_missing(path: tuple[str, ...]) -> None:
+def test_missing_member_is_named(path: tuple[str, ...]) -> None:
     assert faults(without(path)) == [f"$.{'.'.join(path)}: is missing"]
 
 
-def test_tells_a_fault_of_each_architecture() -> None:
+def test_faults_of_all_architectures_are_listed() -> None:
     document = stream("44.1.2.3", "x86_64", "aarch64", "s390x")
     for architecture in ("x86_64", "aarch64"):
         del document["architectures"][architecture]["artifacts"]["metal"]["release"]
@@ -205,14 +205,14 @@ def test_tells_a_fault_of_each_architecture() -> None:
         (b" " * (MAX_DOCUMENT_BYTES + 1), f"$: has {MAX_DOCUMENT_BYTES + 1} bytes"),
     ],
 )
-def test_refuses_what_is_no_metadata(written: bytes, says: str) -> None:
+def test_anything_but_metadata_is_refused(written: bytes, says: str) -> None:
     with pytest.raises(StreamMetadataInvalid) as refusal:
         parse_stream(written)
     assert refusal.value.detail.startswith(says)
 
 
 @given(st.data())
-def test_whatever_a_member_is_there_are_releases_or_a_fault(data: st.DataObject) -> None:
+def test_random_members_give_releases_or_a_fault(data: st.DataObject) -> None:
     document = stream()
     node: dict[str, Any] = document
     while True:
@@ -229,7 +229,7 @@ def test_whatever_a_member_is_there_are_releases_or_a_fault(data: st.DataObject)
     assert found in (["x86_64"], [])
 
 
-def test_documents_that_offer_the_same_agree() -> None:
+def test_documents_with_equal_offers_have_equal_metal_members() -> None:
     earlier = stream()
     later = copy.deepcopy(earlier)
     later["metadata"]["last-modified"] = "2026-07-22T00:00:00Z"
@@ -240,12 +240,12 @@ def test_documents_that_offer_the_same_agree() -> None:
     assert metal_members(stream("44.1.2.3", "x86_64", "aarch64")) != metal_members(earlier)
 
 
-def test_a_name_is_the_last_segment_of_the_path() -> None:
+def test_artifact_name_is_the_last_path_segment() -> None:
     artifact = StreamArtifact("https://origin.example/a/b.iso?token=c/d.iso", SHA256)
     assert artifact.name == "b.iso"
 
 
-def test_a_release_is_a_value() -> None:
+def test_releases_compare_by_value() -> None:
     first, second = (select_releases(stream(), ["x86_64"])[0] for _ in range(2))
     assert isinstance(first, Release)
     assert first == second

@@ -63,18 +63,18 @@ def artifacts(document: Any) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("name", ["fcos-stable.json", "rhcos-4.21-subset.json"])
-def test_the_schema_takes_the_real_ones(name: str) -> None:
+def test_schema_accepts_real_metadata(name: str) -> None:
     validate(json.loads(fixture(name)))
 
 
-def test_the_schema_refuses_what_is_no_date() -> None:
+def test_schema_refuses_invalid_dates() -> None:
     document = json.loads(render_stream("stable", BASE, of_fedora()))
     document["metadata"]["last-modified"] = "yesterday"
     with pytest.raises(jsonschema.ValidationError):
         validate(document)
 
 
-def test_what_fedora_publishes_comes_out_with_locations_of_ours() -> None:
+def test_locations_of_fedora_are_replaced_by_ours() -> None:
     published = json.loads(fixture("fcos-stable.json"))
     document = json.loads(render_stream("stable", BASE, of_fedora()))
     validate(document)
@@ -97,7 +97,7 @@ def test_what_fedora_publishes_comes_out_with_locations_of_ours() -> None:
 
 
 @pytest.mark.parametrize("name", ["fcos-stable.json", "rhcos-4.21-subset.json"])
-def test_every_artifact_has_a_signature_of_ours(name: str) -> None:
+def test_every_artifact_has_our_signature_url(name: str) -> None:
     releases = select_releases(parse_stream(fixture(name)), ["x86_64"])
     found = artifacts(json.loads(render_stream("a", BASE, [held(release) for release in releases])))
     assert len(found) == 4
@@ -106,20 +106,20 @@ def test_every_artifact_has_a_signature_of_ours(name: str) -> None:
         assert urlsplit(artifact["signature"]).netloc == "images.example:8443"
 
 
-def test_what_comes_out_can_be_taken_in_again() -> None:
+def test_rendered_metadata_is_read_back() -> None:
     document = parse_stream(render_stream("stable", BASE, of_fedora()))
     releases = select_releases(document, [release.architecture for release in of_fedora()])
     assert [held(release) for release in releases] == of_fedora()
 
 
-def test_a_release_without_pxe_files_is_its_iso() -> None:
+def test_release_without_pxe_files_has_the_iso_only() -> None:
     release = PublishedRelease("s390x", "1", PUBLISHED, PublishedFile("a.iso", SHA256), {})
     document = json.loads(render_stream("stable", BASE, [release]))
     validate(document)
     assert [*document["architectures"]["s390x"]["artifacts"]["metal"]["formats"]] == ["iso"]
 
 
-def test_the_date_is_that_of_the_newest_and_equal_releases_make_equal_bytes() -> None:
+def test_date_is_that_of_the_newest_release_and_output_is_deterministic() -> None:
     old = PublishedRelease("s390x", "1", PUBLISHED, PublishedFile("a.iso", SHA256), {})
     new = PublishedRelease("x86_64", "2", PUBLISHED + timedelta(days=1), PublishedFile("b.iso", SHA256), {})
     rendered = render_stream("stable", BASE, [old, new])
@@ -127,7 +127,7 @@ def test_the_date_is_that_of_the_newest_and_equal_releases_make_equal_bytes() ->
     assert render_stream("stable", BASE, [new, old]) == rendered
 
 
-def test_the_config_map_has_the_name_and_keys_of_openshift() -> None:
+def test_config_map_has_the_name_and_keys_of_openshift() -> None:
     config_map = yaml.safe_load(render_config_map("rhcos-4.21", BASE, of_fedora()))
     assert (config_map["apiVersion"], config_map["kind"]) == ("v1", "ConfigMap")
     assert config_map["metadata"]["name"] == "coreos-bootimages"
@@ -140,7 +140,7 @@ def test_the_config_map_has_the_name_and_keys_of_openshift() -> None:
     assert json.loads(config_map["data"]["streams"]) == {"rhcos-4.21": document}
 
 
-def test_a_release_that_looks_like_a_number_stays_text() -> None:
+def test_release_that_looks_like_a_number_stays_text() -> None:
     releases = [
         PublishedRelease("s390x", "1.0", PUBLISHED + timedelta(days=1), PublishedFile("a.iso", SHA256), {}),
         PublishedRelease("x86_64", "0.9", PUBLISHED, PublishedFile("b.iso", SHA256), {}),

@@ -11,7 +11,7 @@ from tests.coreos.miniso_builder import number
 
 @given(st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1), st.binary(max_size=300))))
 @example([250, 251, 2**16 - 1, 2**16, 2**32 - 1, 2**32, 2**64 - 1])
-def test_fields_are_taken_as_they_were_written(values: list[int | bytes]) -> None:
+def test_fields_are_read_back(values: list[int | bytes]) -> None:
     written = [number(value) if isinstance(value, int) else number(len(value)) + value for value in values]
     fields = BincodeReader("x.dat", b"".join(written) + b"more")
     for value in values:
@@ -35,7 +35,7 @@ def test_numbers_have_the_documented_bytes(data: bytes, value: int) -> None:
 
 
 @pytest.mark.parametrize("data", [b"\xfe" + bytes(16), b"\xff" + bytes(32)])
-def test_what_is_no_number_is_refused_by_name_and_offset(data: bytes) -> None:
+def test_invalid_number_is_refused_with_name_and_offset(data: bytes) -> None:
     fields = BincodeReader("x.dat", b"\0" + data)
     fields.read_number()
     with pytest.raises(FormatError, match=r"x\.dat .*64 bits at its offset 1$"):
@@ -43,6 +43,6 @@ def test_what_is_no_number_is_refused_by_name_and_offset(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\xfb\x01", b"\xfd" + bytes(7), b"\x05four", b"\xfd" + b"\xff" * 8])
-def test_fields_that_are_not_all_there_are_refused(data: bytes) -> None:
+def test_truncated_field_is_refused(data: bytes) -> None:
     with pytest.raises(FormatError, match=r"x\.dat ends too soon"):
         BincodeReader("x.dat", data).read_bytes()

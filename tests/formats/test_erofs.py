@@ -91,12 +91,12 @@ def assert_read(image: bytes) -> None:
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_what_mkfs_erofs_writes_is_read(tree: Path, options: str) -> None:
+def test_images_of_mkfs_erofs_are_read(tree: Path, options: str) -> None:
     assert_read(make_erofs(tree, options))
 
 
 @pytest.mark.parametrize("options", NEWER_OPTIONS)
-def test_what_a_newer_mkfs_erofs_writes_is_read(tree: Path, options: str) -> None:
+def test_images_of_newer_mkfs_erofs_are_read(tree: Path, options: str) -> None:
     tell = [needs_client("mkfs.erofs"), "--help"]
     if "lzma" not in subprocess.run(tell, check=True, capture_output=True, text=True).stdout:
         pytest.skip("this mkfs.erofs knows no LZMA, as of before 1.8")
@@ -115,7 +115,7 @@ def test_nodes_with_extended_attributes_are_read(tmp_path: Path, options: str) -
 
 
 @pytest.mark.parametrize("name", ["fragments", "all-fragments"])
-def test_what_coreos_has_is_read(name: str) -> None:
+def test_layout_of_coreos_is_read(name: str) -> None:
     assert read_all(read_erofs(window(erofs_fixture(name))), OSTREE_FILES) == OSTREE_FILES
 
 
@@ -124,12 +124,12 @@ def test_what_coreos_has_is_read(name: str) -> None:
     start=st.integers(0, len(PROGRAM)),
     length=st.integers(0, len(PROGRAM)),
 )
-def test_parts_are_read_as_the_whole_has_them(name: str, start: int, length: int) -> None:
+def test_parts_of_compressed_files_equal_slices_of_the_whole(name: str, start: int, length: int) -> None:
     length = min(length, len(PROGRAM) - start)
     assert program(erofs_fixture(name)).read_part(start, length) == PROGRAM[start : start + length]
 
 
-def test_parts_of_what_is_not_compressed_are_read(tree: Path) -> None:
+def test_parts_of_plain_files_equal_slices_of_the_whole(tree: Path) -> None:
     file, content = find_node(read_erofs(window(make_erofs(tree, ""))), NMSTATECTL), FILES[NMSTATECTL]
     assert isinstance(file, ErofsNode)
     edges = [0, 1, 4095, 4096, 4097, len(content) // 4096 * 4096, len(content) - 1, len(content)]
@@ -138,7 +138,7 @@ def test_parts_of_what_is_not_compressed_are_read(tree: Path) -> None:
             assert file.read_part(start, stop - start) == content[start:stop]
 
 
-def test_nodes_tell_their_type_and_size() -> None:
+def test_nodes_have_type_and_size() -> None:
     root = read_erofs(window(erofs_fixture("fragments")))
     file = find_node(root, f"{DEPLOYMENT}/{NMSTATECTL}")
     assert (file.mode, file.size) == (stat.S_IFREG | 0o644, len(PROGRAM))
@@ -147,7 +147,7 @@ def test_nodes_tell_their_type_and_size() -> None:
         find_node(root, "usr/bin/other")
 
 
-def test_no_more_is_read_than_lies_on_the_path(tree: Path) -> None:
+def test_only_nodes_on_the_path_are_read(tree: Path) -> None:
     root = read_erofs(window(make_erofs(tree, "-zlz4hc"), limit=len(FILES[NMSTATECTL])))
     assert find_node(root, NMSTATECTL).read() == FILES[NMSTATECTL]
 
@@ -159,7 +159,7 @@ def test_no_more_is_read_than_lies_on_the_path(tree: Path) -> None:
         ("--chunksize=65536", r"files in chunks \(feature 0x4\)"),
     ],
 )
-def test_what_is_not_read_is_refused_by_name(tree: Path, options: str, message: str) -> None:
+def test_unsupported_features_are_refused_by_name(tree: Path, options: str, message: str) -> None:
     with pytest.raises(FormatError, match=f"{message}, which is not supported"):
         assert_read(make_erofs(tree, options))
 
@@ -173,7 +173,7 @@ def test_what_is_not_read_is_refused_by_name(tree: Path, options: str, message: 
         (0x80000000, "an unknown feature"),
     ],
 )
-def test_features_that_are_not_known_are_refused(feature: int, message: str) -> None:
+def test_unknown_features_are_refused(feature: int, message: str) -> None:
     image = erofs_fixture("fragments")
     features = struct.unpack_from("<I", image, SUPERBLOCK + 80)[0] | feature
     with pytest.raises(FormatError, match=f"{message}.* \\(feature {feature:#x}\\)"):
@@ -196,7 +196,7 @@ def test_features_that_are_not_known_are_refused(feature: int, message: str) -> 
         (96, b"\xff" * 8, "refers to"),
     ],
 )
-def test_a_superblock_that_cannot_be_is_refused(offset: int, value: bytes, message: str) -> None:
+def test_invalid_superblock_is_refused(offset: int, value: bytes, message: str) -> None:
     image = patched(erofs_fixture("fragments"), SUPERBLOCK + offset, value)
     with pytest.raises(FormatError, match=message.replace("^", "\\^")):
         program(image).read()
@@ -219,27 +219,27 @@ def test_a_superblock_that_cannot_be_is_refused(offset: int, value: bytes, messa
         (HEADER + 7, b"\x80", "has none at"),
     ],
 )
-def test_a_file_that_cannot_be_is_refused(offset: int, value: bytes, message: str) -> None:
+def test_invalid_file_is_refused(offset: int, value: bytes, message: str) -> None:
     image = erofs_fixture("fragments")
     damaged = patched(image, inode_of(image, f"{DEPLOYMENT}/usr/bin", "nmstatectl") + offset, value)
     with pytest.raises(FormatError, match=message):
         program(damaged).read()
 
 
-def test_inodes_may_begin_in_any_block() -> None:
+def test_inodes_may_start_in_any_block() -> None:
     image = erofs_fixture("fragments")
     there = patched(image, SUPERBLOCK + 40, struct.pack("<I", len(image) // 4096))
     settings = SUPERBLOCK + 128 + 16
     assert program(patched(there, settings, bytes(4096 - settings)) + image).read() == PROGRAM
 
 
-def test_a_compressed_file_may_be_empty() -> None:
+def test_compressed_file_may_be_empty() -> None:
     image = erofs_fixture("fragments")
     inode = inode_of(image, f"{DEPLOYMENT}/usr/bin", "nmstatectl")
     assert program(patched(image, inode + 8, bytes(4))).read() == b""
 
 
-def test_no_more_is_read_than_what_comes_out_is_worth(tmp_path: Path) -> None:
+def test_extent_with_more_blocks_than_content_is_refused(tmp_path: Path) -> None:
     words = b"".join(b"%07d " % value for value in noise(30_000))
     tree = write_tree(tmp_path / "tree", {"usr/words": words})
     image = make_erofs(tree, "-zlz4 -C65536 -Eforce-inode-compact")
@@ -249,7 +249,7 @@ def test_no_more_is_read_than_what_comes_out_is_worth(tmp_path: Path) -> None:
         find_node(read_erofs(window(shorter)), "usr/words").read()
 
 
-def test_the_packed_node_cannot_refer_to_itself() -> None:
+def test_packed_node_that_refers_to_itself_is_refused() -> None:
     image = erofs_fixture("all-fragments")
     inode = inode_of(image, f"{DEPLOYMENT}/usr/bin", "nmstatectl")
     looped = patched(image, inode + HEADER, struct.pack("<Q", 1 << 63))
@@ -267,7 +267,7 @@ def test_the_packed_node_cannot_refer_to_itself() -> None:
         (24, b"\xff" * 8, "refers to"),  # the entry behind . and ..
     ],
 )
-def test_a_directory_that_cannot_be_is_refused(offset: int, value: bytes, message: str) -> None:
+def test_invalid_directory_is_refused(offset: int, value: bytes, message: str) -> None:
     image = erofs_fixture("fragments")
     inode = inode_of(image, f"{DEPLOYMENT}/usr", "bin")
     damaged = patched(image, inode + 32 + offset, value)  # the entries are behind the inode, for they are few
@@ -278,7 +278,7 @@ def test_a_directory_that_cannot_be_is_refused(offset: int, value: bytes, messag
         ]
 
 
-def test_a_directory_that_is_too_large_is_not_read() -> None:
+def test_oversized_directory_is_refused_unread() -> None:
     image = erofs_fixture("fragments")
     inode = inode_of(image, f"{DEPLOYMENT}/usr", "bin")
     for size, message in ((MAX_DIRECTORY, "refers to"), (MAX_DIRECTORY + 1, f"more than {MAX_DIRECTORY}")):

@@ -121,7 +121,7 @@ def files(draw: st.DrawFn) -> File:
 
 @settings(max_examples=300)
 @given(file=files(), data=st.data())
-def test_extents_are_found_wherever_reading_begins_and_ends(file: File, data: st.DataObject) -> None:
+def test_extents_are_found_for_any_range(file: File, data: st.DataObject) -> None:
     begins = [extent.start for extent in file.extents]
     start = data.draw(st.sampled_from(begins) | st.integers(0, file.size - 1))
     ends = [end for end in (*begins, file.size) if end > start]
@@ -135,7 +135,7 @@ def test_extents_are_found_wherever_reading_begins_and_ends(file: File, data: st
 
 
 @pytest.mark.parametrize("is_compact", [False, True])
-def test_extents_are_found_far_behind_the_start(is_compact: bool) -> None:  # noqa: FBT001 - the case itself
+def test_extents_far_from_the_start_are_found(is_compact: bool) -> None:  # noqa: FBT001 - the case itself
     extents = [
         ErofsExtent(number * 3 * 4096 + 7, 3 * 4096, COMPRESSED, 9 + number, 1) for number in range(4000)
     ]
@@ -150,7 +150,7 @@ def test_extents_are_found_far_behind_the_start(is_compact: bool) -> None:  # no
 @given(
     index=st.binary(max_size=600), start=st.integers(0, 2**62), length=st.integers(1, 2**17), data=st.data()
 )
-def test_whatever_the_bytes_nothing_but_a_refusal_comes_of_them(
+def test_random_bytes_raise_format_errors_only(
     index: bytes, start: int, length: int, data: st.DataObject
 ) -> None:
     flags = data.draw(st.sampled_from([0, 1, 2, 3, 7, 32, 63 - 8]))
@@ -175,7 +175,7 @@ def one(
     return list(read_index(window(image), 0, size, 12, is_compact=is_compact).find_extents(0, size))
 
 
-def test_a_file_may_lie_in_the_packed_node_as_a_whole() -> None:
+def test_whole_file_in_the_packed_node_is_one_extent() -> None:
     image = struct.pack("<Q", 1 << 63 | 2**40 + 3)
     for is_compact in (False, True):
         index = read_index(window(image), 0, 10**9, 12, is_compact=is_compact)
@@ -192,19 +192,19 @@ def test_a_file_may_lie_in_the_packed_node_as_a_whole() -> None:
         (struct.pack("<HHI", 2, 0, 0), "no extent has offset 0"),
     ],
 )
-def test_entries_that_are_not_read_are_refused(entries: bytes, message: str) -> None:
+def test_unsupported_entries_are_refused(entries: bytes, message: str) -> None:
     with pytest.raises(FormatError, match=message):
         one(is_compact=False, size=4096, entries=entries)
 
 
 @pytest.mark.parametrize(("block_bits", "flags"), [(13, SHORT), (15, 0)])
-def test_packs_have_no_room_for_offsets_in_larger_blocks(block_bits: int, flags: int) -> None:
+def test_packs_with_large_blocks_are_refused(block_bits: int, flags: int) -> None:
     header = struct.pack("<IHBB", 0, flags, 1, 0)
     with pytest.raises(FormatError, match=f"with blocks of {1 << block_bits} bytes"):
         read_index(window(header), 0, 10**6, block_bits, is_compact=True)
 
 
-def test_an_extent_may_leave_its_blocks_open() -> None:
+def test_extent_without_block_count_has_zero_blocks() -> None:
     entries = struct.pack("<HHI", 1, 0, 9) + struct.pack("<HHI", 2, 0, 1)
     assert [extent.blocks for extent in one(is_compact=False, flags=2, size=8192, entries=entries)] == [0]
 
@@ -212,7 +212,7 @@ def test_an_extent_may_leave_its_blocks_open() -> None:
 @pytest.mark.parametrize(
     ("start", "message"), [(0, "no extent starts within"), (2**50, "no extent has offset")]
 )
-def test_an_extent_is_not_looked_for_without_end(start: int, message: str) -> None:
+def test_search_for_an_extent_is_bounded(start: int, message: str) -> None:
     """Of all the clusters only the first begins one; the file claims to have 2**60 bytes."""
     reads: list[int] = []
 

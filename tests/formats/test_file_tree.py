@@ -87,11 +87,11 @@ ROOT = tree(
         "usr/l13/program",
     ],
 )
-def test_a_path_is_followed(path: str) -> None:
+def test_path_is_resolved(path: str) -> None:
     assert find_node(ROOT, path) is PROGRAM
 
 
-def test_a_path_may_lead_to_a_directory() -> None:
+def test_path_of_a_directory_is_resolved() -> None:
     assert find_node(ROOT, "usr/lib") is find_node(ROOT, "usr/bin")
     assert find_node(ROOT, "") is ROOT
 
@@ -105,7 +105,7 @@ def test_a_path_may_lead_to_a_directory() -> None:
         ("usr/bin/through", "the parent of none is not a directory"),
     ],
 )
-def test_a_path_that_leads_nowhere_is_told_apart(path: str, message: str) -> None:
+def test_missing_file_is_file_not_in_image(path: str, message: str) -> None:
     with pytest.raises(FileNotInImage, match=message):
         find_node(ROOT, path)
 
@@ -121,13 +121,13 @@ def test_a_path_that_leads_nowhere_is_told_apart(path: str, message: str) -> Non
         ("usr/bin/huge", "has 4096 bytes, more than 4095"),
     ],
 )
-def test_symlinks_that_are_not_followed_are_refused(path: str, message: str) -> None:
+def test_unsupported_symlinks_are_refused(path: str, message: str) -> None:
     with pytest.raises(FormatError, match=message) as refused:
         find_node(ROOT, path)
     assert not isinstance(refused.value, FileNotInImage)
 
 
-def test_a_window_shows_a_file_and_nothing_else() -> None:
+def test_span_reader_refuses_bytes_outside_the_span() -> None:
     window = SpanReader(reader(b"before inside behind"), Span("file", 7, 6))
     assert (window(0, 6), window(2, 3), window(6, 0)) == (b"inside", b"sid", b"")
     for offset, length in ((0, 7), (6, 1), (2**63, 1), (1, 2**63)):
@@ -135,6 +135,6 @@ def test_a_window_shows_a_file_and_nothing_else() -> None:
             window(offset, length)
 
 
-def test_a_window_on_an_image_that_is_cut_off_says_so() -> None:
+def test_span_reader_refuses_a_truncated_image() -> None:
     with pytest.raises(FormatError, match="ends too soon"):
         SpanReader(reader(b"before ins"), Span("file", 7, 6))(0, 6)

@@ -45,7 +45,7 @@ def patched(image: bytes, offset: int, data: bytes) -> bytes:
     return image[:offset] + data + image[offset + len(data) :]
 
 
-def test_a_file_is_found_by_its_path_in_any_case() -> None:
+def test_file_is_found_by_its_path_in_any_case() -> None:
     image = build_iso({"a.txt": b"one", "dir/sub/b.bin": b"second"})
     iso = read(image)
     for path in ("dir/sub/b.bin", "DIR/SUB/B.BIN", "/Dir//Sub/b.Bin"):
@@ -54,26 +54,26 @@ def test_a_file_is_found_by_its_path_in_any_case() -> None:
         assert found.path == path
 
 
-def test_the_volume_is_told() -> None:
+def test_volume_identifier_date_and_size_are_read() -> None:
     image = build_iso({"a": b""}, volume_id="scos-9")
     assert read(image).volume_id == "scos-9"
     assert read(image).size == len(image)
     assert read(image).created == CREATED
 
 
-def test_names_are_found_in_full_and_as_level_1_cuts_them() -> None:
+def test_names_are_found_in_full_and_truncated_to_level_1() -> None:
     iso = read(image_of(record(b"IGNINFO.JSO;1", 20, 1), record(b"INITRD~1.JSON;1", 21, 2)))
     assert iso.find_file("igninfo.json").length == 1
     assert iso.find_file("igninfo.jso").length == 1
     assert iso.find_file("initrd~1.json").length == 2
 
 
-def test_a_full_name_wins_over_one_that_was_cut() -> None:
+def test_full_name_wins_over_truncated_one() -> None:
     iso = read(image_of(record(b"KARGS.JSO;1", 20, 1), record(b"KARGS.JSON;1", 21, 2)))
     assert iso.find_file("kargs.json").length == 2
 
 
-def test_names_are_cut_where_level_1_cuts_them() -> None:
+def test_names_are_truncated_like_level_1() -> None:
     iso = read(build_iso({"coreos-dir/ignition-config.json": b"x"}))
     assert iso.find_file("coreos-dir/ignition-config.json").length == 1
     assert iso.find_file("COREOS-D/IGNITION.JSO").length == 1
@@ -82,7 +82,7 @@ def test_names_are_cut_where_level_1_cuts_them() -> None:
             iso.find_file(path)
 
 
-def test_a_name_may_be_in_lower_case() -> None:
+def test_lower_case_name_is_found() -> None:
     assert read(image_of(record(b"Kernel.img;1", 20, 1))).find_file("KERNEL.IMG").length == 1
 
 
@@ -93,25 +93,25 @@ def test_paths_have_up_to_eight_names() -> None:
         iso.find_file("a/b/c/d/e/f/g/i/j")
 
 
-def test_a_name_without_extension_may_keep_its_dot() -> None:
+def test_name_without_extension_may_keep_its_dot() -> None:
     iso = read(image_of(record(b"VMLINUZ.;1", 20, 7), record(b"BZIMAGE", 21, 8)))
     assert iso.find_file("vmlinuz").length == 7
     assert iso.find_file("bzimage").length == 8
 
 
 @pytest.mark.parametrize("path", ["b", "dir/b", "a/b", "nodir/a", "..", "ä", "\ud800", "d/" * 9 + "a"])
-def test_what_is_not_there_is_told_apart(path: str) -> None:
+def test_missing_file_is_file_not_in_image(path: str) -> None:
     with pytest.raises(FileNotInImage, match="no file"):
         read(build_iso({"a": b"", "dir/a": b""})).find_file(path)
 
 
 @pytest.mark.parametrize("path", ["dir", "", "/", "dir/"])
-def test_a_directory_is_not_a_file(path: str) -> None:
+def test_directory_is_not_a_file(path: str) -> None:
     with pytest.raises(FormatError, match="is a directory"):
         read(build_iso({"dir/a": b""})).find_file(path)
 
 
-def test_a_directory_may_span_sectors() -> None:
+def test_directory_may_span_sectors() -> None:
     files = {f"file{number:03}": bytes([number]) for number in range(200)}
     image = build_iso(files)
     iso = read(image)
@@ -119,7 +119,7 @@ def test_a_directory_may_span_sectors() -> None:
     assert {path: image[file.offset : file.offset + 1] for path, file in found.items()} == files
 
 
-def test_a_real_directory_over_two_sectors() -> None:
+def test_real_directory_of_two_sectors_is_read() -> None:
     image = fixture("synthetic.iso")
     iso = read(image)
     assert iso.volume_id == "volume-ID-string"
@@ -128,7 +128,7 @@ def test_a_real_directory_over_two_sectors() -> None:
         iso.find_file("images/ignition.img")
 
 
-def test_offsets_beyond_4_gib(tmp_path: Path) -> None:
+def test_offsets_beyond_4_gib_are_read(tmp_path: Path) -> None:
     path = tmp_path / "sparse.iso"
     write_sparse_iso(path, {"far": b"content", "near": b""}, {"far": 5 * GIB})
     with path.open("rb") as file:
@@ -142,7 +142,7 @@ def test_offsets_beyond_4_gib(tmp_path: Path) -> None:
         assert iso.size == path.stat().st_size
 
 
-def test_a_file_of_several_sections_is_one_extent() -> None:
+def test_sections_of_a_file_are_joined() -> None:
     first = 0xFFFFF800  # the longest section of whole sectors
     records = (
         record(b"BIG;1", 20, first, MULTI_EXTENT),
@@ -160,29 +160,29 @@ def test_sections_with_a_gap_between_are_refused() -> None:
         read(image).find_file("big")
 
 
-def test_a_missing_last_section_is_refused() -> None:
+def test_missing_last_section_is_refused() -> None:
     with pytest.raises(FormatError, match="lacks its last piece"):
         read(image_of(record(b"BIG;1", 20, SECTOR, MULTI_EXTENT))).find_file("big")
 
 
-def test_a_file_that_leaves_the_image_is_refused_with_its_numbers() -> None:
+def test_file_outside_the_image_is_refused_with_its_numbers() -> None:
     image = image_of(record(b"A;1", 31, SECTOR + 1))
     with pytest.raises(FormatError, match=f"'a'.*{len(image)} bytes: {SECTOR + 1}.*{31 * SECTOR}"):
         read(image).find_file("a")
 
 
-def test_a_file_that_ends_with_the_image_is_not() -> None:
+def test_file_that_ends_with_the_image_is_accepted() -> None:
     assert read(image_of(record(b"A;1", 31, SECTOR))).find_file("a").length == SECTOR
 
 
-def test_the_longest_length_is_only_a_number() -> None:
+def test_longest_length_is_refused() -> None:
     image = image_of(record(b"A;1", 0xFFFFFFFF, 0xFFFFFFFF))
     with pytest.raises(FormatError, match="leaves the file"):
         read(image).find_file("a")
 
 
 @pytest.mark.parametrize(("offset", "value"), [(1, 1), (26, 1), (27, 1)])
-def test_content_that_is_not_the_extent_is_refused(offset: int, value: int) -> None:
+def test_interleaved_file_is_refused(offset: int, value: int) -> None:
     entry = bytearray(record(b"A;1", 20, 1))
     entry[offset] = value
     with pytest.raises(FormatError, match="interleaved"):
@@ -191,7 +191,7 @@ def test_content_that_is_not_the_extent_is_refused(offset: int, value: int) -> N
         read(image_of(record(b"A;1", 19, SECTOR, MULTI_EXTENT), bytes(entry))).find_file("a")
 
 
-def test_a_directory_that_holds_itself_is_not_followed_for_ever() -> None:
+def test_directory_that_contains_itself_is_bounded() -> None:
     image = image_of(record(b"LOOP", 18, SECTOR, DIRECTORY))
     iso = read_iso9660(MeteredReader(image, 20 * SECTOR), len(image))
     with pytest.raises(FileNotInImage):
@@ -200,7 +200,7 @@ def test_a_directory_that_holds_itself_is_not_followed_for_ever() -> None:
         iso.find_file("loop/" * 7 + "file")
 
 
-def test_a_huge_directory_is_refused_unread() -> None:
+def test_oversized_directory_is_refused_unread() -> None:
     root = record(b"\0", 18, 2**31, DIRECTORY)
     image = descriptors(root, 32).ljust(32 * SECTOR, b"\0")
     iso = read_iso9660(MeteredReader(image, 2 * SECTOR), 4 * GIB)
@@ -208,7 +208,7 @@ def test_a_huge_directory_is_refused_unread() -> None:
         iso.find_file("a")
 
 
-def test_a_directory_of_zero_bytes_holds_nothing() -> None:
+def test_directory_of_zero_bytes_is_empty() -> None:
     with pytest.raises(FileNotInImage):
         read(image_of()).find_file("a")
 
@@ -230,7 +230,7 @@ def test_damaged_records_are_refused_with_their_offset(damage: bytes) -> None:
         read(image).find_file("b")
 
 
-def test_a_record_that_crosses_a_sector_is_refused() -> None:
+def test_record_that_crosses_a_sector_is_refused() -> None:
     entry = record(b"A;1", 20, 1)
     filler = [record(b"B;1", 20, 1)] * (SECTOR // len(entry))
     content = b"".join([*filler, entry]).ljust(2 * SECTOR, b"\0")
@@ -241,20 +241,20 @@ def test_a_record_that_crosses_a_sector_is_refused() -> None:
         read(image).find_file("a")
 
 
-def test_a_truncated_image_is_told_with_both_numbers() -> None:
+def test_truncated_image_is_refused_with_both_sizes() -> None:
     image = build_iso({"a": b"x"})
     with pytest.raises(FormatError, match=f"incomplete.* {len(image) - 1} bytes of {len(image)}"):
         read(image[:-1])
 
 
-def test_a_hybrid_image_is_longer_than_its_volume() -> None:
+def test_hybrid_image_may_be_longer_than_its_volume() -> None:
     image = build_iso({"a": b"x"})
     iso = read(image + bytes(1234))
     assert iso.size == len(image)
     assert iso.find_file("a").length == 1
 
 
-def test_a_file_that_shrinks_under_the_reader_is_told() -> None:
+def test_file_that_shrinks_while_read_is_refused() -> None:
     image = build_iso({"a": b"x"})
     iso = read_iso9660(reader(image[:ROOT]), len(image))
     with pytest.raises(FormatError, match=f"ends too soon: 0 of {SECTOR} bytes at offset {ROOT}"):
@@ -262,19 +262,19 @@ def test_a_file_that_shrinks_under_the_reader_is_told() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 2048, 32768, 32769, 34815])
-def test_what_ends_before_its_descriptor_is_no_iso(length: int) -> None:
+def test_file_without_volume_descriptor_is_no_iso(length: int) -> None:
     with pytest.raises(FormatError, match=r"not an ISO 9660 image.* offset 32768"):
         read(build_iso({})[:length])
 
 
-def test_a_primary_descriptor_may_come_later() -> None:
+def test_primary_descriptor_may_follow_others() -> None:
     image = build_iso({})
     boot = b"\0CD001\x01".ljust(SECTOR, b"\0")
     assert read(image[: 16 * SECTOR] + boot + image[16 * SECTOR :]).volume_id == read(image).volume_id
 
 
 @pytest.mark.parametrize("kind", [b"\xff", b"\x02"])
-def test_an_image_without_primary_descriptor_is_refused(kind: bytes) -> None:
+def test_image_without_primary_descriptor_is_refused(kind: bytes) -> None:
     descriptor = (kind + b"CD001\x01").ljust(SECTOR, b"\0")
     image = bytes(16 * SECTOR) + descriptor * 5000
     with pytest.raises(FormatError, match="no primary volume descriptor"):
@@ -308,11 +308,11 @@ def test_other_block_sizes_are_refused() -> None:
         (b"+023071911365100\x00", None),
     ],
 )
-def test_dates(field: bytes, expected: datetime | None) -> None:
+def test_volume_dates_are_converted_to_utc(field: bytes, expected: datetime | None) -> None:
     assert read(patched(build_iso({}), 16 * SECTOR + 813, field)).created == expected
 
 
-def test_a_volume_without_date() -> None:
+def test_absent_volume_date_is_none() -> None:
     assert read(build_iso({}, created=None)).created is None
 
 

@@ -25,7 +25,7 @@ def written(*members: Member) -> list[Member]:
     return found
 
 
-def test_one_member_byte_by_byte() -> None:
+def test_archive_of_one_member_has_documented_bytes() -> None:
     member = (
         "070701"  # magic
         "00000000"  # inode
@@ -49,7 +49,7 @@ def test_one_member_byte_by_byte() -> None:
 
 
 @pytest.mark.skipif(not FIXTURES.exists(), reason=f"{FIXTURES} is not there")
-def test_archives_are_those_of_coreos_installer() -> None:
+def test_archives_equal_those_of_coreos_installer() -> None:
     golden = json.loads((FIXTURES / "golden.json").read_text())
     inputs = {name: text.encode() for name, text in golden["inputs"].items()}
     config = Member("config.ign", inputs.pop("ignition"))
@@ -59,7 +59,7 @@ def test_archives_are_those_of_coreos_installer() -> None:
     assert sha256(write_archive([*keyfiles, config])).hexdigest() == hashes["config.ign + 2 keyfiles"]
 
 
-def test_bytes_stay_the_same_from_release_to_release() -> None:
+def test_archive_has_golden_bytes() -> None:
     members = [Member("config.ign", CONFIG), Member("usr/bin/tool", b"\x7fELF", 0o100755)]
     assert (
         sha256(write_archive(members)).hexdigest()
@@ -67,7 +67,7 @@ def test_bytes_stay_the_same_from_release_to_release() -> None:
     )
 
 
-def test_directories_come_before_what_they_hold() -> None:
+def test_directories_precede_their_members() -> None:
     found = written(Member("a/b/c", b"1"), Member("a/b/d", b"2"), Member("a.b", b"3"))
     assert [(member.name, member.mode) for member in found] == [
         ("a.b", 0o100600),
@@ -78,48 +78,48 @@ def test_directories_come_before_what_they_hold() -> None:
     ]
 
 
-def test_a_directory_may_have_a_mode_of_its_own() -> None:
+def test_explicit_directory_keeps_its_mode() -> None:
     found = written(Member("etc/key", b""), Member("etc", b"", 0o040700))
     assert [(member.name, member.mode) for member in found] == [("etc", 0o040700), ("etc/key", 0o100600)]
 
 
-def test_the_order_of_the_members_does_not_matter() -> None:
+def test_order_of_members_does_not_matter() -> None:
     members = [Member("b/a", b"1"), Member("a", b"2"), Member("ä", b"3")]
     assert write_archive(members) == write_archive(reversed(members))
 
 
 @pytest.mark.parametrize("name", ["", "/a", "a/", "./a", "a//b", "../a", "a/..", "a\0b", "TRAILER!!!"])
-def test_names_are_plain_relative_paths(name: str) -> None:
+def test_names_other_than_plain_relative_paths_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="plain relative path"):
         write_archive([Member(name, b"")])
 
 
-def test_a_name_is_given_once() -> None:
+def test_duplicate_name_is_refused() -> None:
     with pytest.raises(ValueError, match="two members are called 'a'"):
         write_archive([Member("a", b"1"), Member("a", b"2")])
 
 
-def test_a_file_is_no_directory() -> None:
+def test_file_as_a_directory_is_refused() -> None:
     with pytest.raises(ValueError, match="'a' is a member and the directory of another"):
         write_archive([Member("a", b"1"), Member("a/b", b"2")])
 
 
-def test_an_archive_without_members() -> None:
+def test_empty_archive_is_a_trailer() -> None:
     assert written() == []
 
 
-def test_content_is_kept_out_of_representations() -> None:
+def test_repr_does_not_show_content() -> None:
     assert "secret" not in repr(Member("config.ign", b"secret"))
 
 
 @pytest.mark.parametrize("length", range(252))
-def test_what_ends_too_soon_is_refused(length: int) -> None:
+def test_truncated_archive_is_refused(length: int) -> None:
     archive = write_archive([Member("config.ign", b"abcd")])
     with pytest.raises(FormatError):
         read_archive(archive[:length])
 
 
-def test_damage_is_told_by_offset() -> None:
+def test_damage_is_refused_with_its_offset() -> None:
     archive = write_archive([Member("config.ign", b"abcd")])
     with pytest.raises(FormatError, match="offset 0 "):
         read_archive(b"070707" + archive[6:])
@@ -161,7 +161,7 @@ def test_any_files_are_read_back(files: dict[str, bytes]) -> None:
 @pytest.mark.skipif(not shutil.which("cpio"), reason="cpio is not installed")
 @settings(max_examples=20)
 @given(FILES)
-def test_cpio_lists_what_was_written(files: dict[str, bytes]) -> None:
+def test_cpio_lists_the_written_members(files: dict[str, bytes]) -> None:
     archive = write_archive(Member(name, data) for name, data in files.items())
     command = ["cpio", "--list", "--quiet"]
     listed = subprocess.run(command, input=archive, capture_output=True, check=True).stdout
@@ -169,7 +169,7 @@ def test_cpio_lists_what_was_written(files: dict[str, bytes]) -> None:
 
 
 @given(files=FILES, before=st.binary(max_size=50))
-def test_members_are_located_where_they_are_read(files: dict[str, bytes], before: bytes) -> None:
+def test_located_members_match_read_members(files: dict[str, bytes], before: bytes) -> None:
     archive = write_archive(Member(name, data) for name, data in files.items())
     image = before + archive + b"behind"
     located = list(locate_members(reader(image), Span("archive", len(before), len(archive))))
@@ -177,14 +177,14 @@ def test_members_are_located_where_they_are_read(files: dict[str, bytes], before
     assert contents == [(member.name, member.data) for member in read_archive(archive)[0]]
 
 
-def test_members_are_located_without_being_read() -> None:
+def test_locating_members_reads_headers_only() -> None:
     archive = write_archive([Member("large", bytes(1_000_000)), Member("next", b"x")])
     located = locate_members(MeteredReader(archive, 1000), Span("archive", 0, len(archive)))
     assert [(file.path, file.length) for file in located] == [("large", 1_000_000), ("next", 1)]
 
 
 @pytest.mark.parametrize("length", [0, 1, 109, 110, 114, 120, 124])
-def test_an_archive_that_ends_too_soon_is_not_followed(length: int) -> None:
+def test_locating_members_of_a_truncated_archive_is_refused(length: int) -> None:
     archive = write_archive([Member("name", b"content")])
     assert length < len(archive)
     with pytest.raises(FormatError):
@@ -193,7 +193,7 @@ def test_an_archive_that_ends_too_soon_is_not_followed(length: int) -> None:
         list(locate_members(reader(archive), Span("archive", 0, length)))
 
 
-def test_names_and_members_that_no_image_has_are_refused() -> None:
+def test_oversized_names_and_members_are_refused() -> None:
     archive = write_archive([Member("n" * 5000, b"")])
     with pytest.raises(FormatError, match="a name of 5001 bytes"):
         list(locate_members(MeteredReader(archive, 1000), Span("archive", 0, len(archive))))

@@ -68,7 +68,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_what_mksquashfs_writes_is_read(tree: Path, options: str) -> None:
+def test_images_of_mksquashfs_are_read(tree: Path, options: str) -> None:
     root = read_squashfs(window(make_squashfs(tree, options)))
     assert read_all(root, FILES) == FILES
     assert find_node(root, "holes").read() == (tree / "holes").read_bytes()
@@ -89,7 +89,7 @@ def test_nodes_with_extended_attributes_are_read(tmp_path: Path) -> None:
     assert find_node(root, "usr/bin/link").read() == SMALL[NMSTATECTL]
 
 
-def test_fragments_are_found_however_many_there_are(tmp_path: Path) -> None:
+def test_many_fragments_are_read(tmp_path: Path) -> None:
     files = {f"{number:04}": noise(3000 + number) for number in range(1050)}
     image = make_squashfs(write_tree(tmp_path / "tree", files), "-comp gzip -b 4096 -noF")
     assert int.from_bytes(image[16:20], "little") > 2 * 512  # more than two blocks of the table describe
@@ -98,13 +98,13 @@ def test_fragments_are_found_however_many_there_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", ["lzo", "lz4"])
-def test_other_compressions_are_refused_by_name(tree: Path, compression: str) -> None:
+def test_unsupported_compressions_are_refused_by_name(tree: Path, compression: str) -> None:
     image = make_squashfs(tree, f"-comp {compression}")
     with pytest.raises(FormatError, match=f"compressed by {compression}; gzip, xz and zstd are supported"):
         read_squashfs(window(image))
 
 
-def test_nodes_tell_their_type_and_size(plain: bytes) -> None:
+def test_nodes_have_type_and_size(plain: bytes) -> None:
     root = read_squashfs(window(plain))
     program = find_node(root, NMSTATECTL)
     assert (program.mode, program.size) == (stat.S_IFREG | 0o640, 7200)
@@ -113,13 +113,13 @@ def test_nodes_tell_their_type_and_size(plain: bytes) -> None:
         find_node(root, "usr/bin/other")
 
 
-def test_no_more_is_read_than_lies_on_the_path(tree: Path) -> None:
+def test_only_nodes_on_the_path_are_read(tree: Path) -> None:
     image = make_squashfs(tree, "-comp gzip")
     root = read_squashfs(window(image, limit=len(FILES[NMSTATECTL])))
     assert find_node(root, NMSTATECTL).read() == FILES[NMSTATECTL]
 
 
-def test_an_image_that_is_cut_off_is_refused(plain: bytes) -> None:
+def test_truncated_image_is_refused(plain: bytes) -> None:
     needed = int.from_bytes(plain[80:88], "little") + 8  # the rest are tables that are not read
     assert read_all(read_squashfs(window(plain[:needed])), SMALL) == SMALL
     for length in range(0, needed, 7):
@@ -142,9 +142,7 @@ def test_an_image_that_is_cut_off_is_refused(plain: bytes) -> None:
         (16, struct.pack("<I", 0), "fragment 0 of 0"),
     ],
 )
-def test_a_superblock_that_cannot_be_is_refused(
-    plain: bytes, offset: int, value: bytes, message: str
-) -> None:
+def test_invalid_superblock_is_refused(plain: bytes, offset: int, value: bytes, message: str) -> None:
     with pytest.raises(FormatError, match=message):
         read_all(read_squashfs(window(patched(plain, offset, value))), SMALL)
 
@@ -163,15 +161,13 @@ def test_a_superblock_that_cannot_be_is_refused(
         ("etc/hosts", 24, struct.pack("<I", 1), "fragment 0 ends too soon"),
     ],
 )
-def test_a_file_that_cannot_be_is_refused(
-    plain: bytes, path: str, offset: int, value: bytes, message: str
-) -> None:
+def test_invalid_file_is_refused(plain: bytes, path: str, offset: int, value: bytes, message: str) -> None:
     image = patched(plain, inode_of(plain, path) + offset, value)
     with pytest.raises(FormatError, match=message):
         find_node(read_squashfs(window(image)), path).read()
 
 
-def test_a_directory_that_is_too_large_is_not_read(tree: Path) -> None:
+def test_oversized_directory_is_refused_unread(tree: Path) -> None:
     image = make_squashfs(tree, "-comp gzip -noI")
     size = struct.pack("<I", find_node(read_squashfs(window(image)), "large").size)
     at = image.index(size, int.from_bytes(image[64:72], "little"))
@@ -185,7 +181,7 @@ def test_a_directory_that_is_too_large_is_not_read(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", [1, 10, 11, 18, 19])
-def test_a_directory_that_ends_too_soon_is_refused(plain: bytes, missing: int) -> None:
+def test_truncated_directory_is_refused(plain: bytes, missing: int) -> None:
     size = inode_of(plain, NMSTATECTL) + 40 + 24  # its directory's inode is the next
     shorter = struct.unpack_from("<H", plain, size)[0] - missing
     with pytest.raises(FormatError, match="a directory ends too soon"):

@@ -10,16 +10,16 @@ EXTENTS = ExtentMap((FileExtent(BaseFile(-1, 2**33, "base.iso"), 0, 2**33), Lite
 IMAGE = BootImage(EXTENTS, '"e"', datetime(2026, 1, 2, tzinfo=UTC), "x.iso")
 
 
-def test_the_size_is_that_of_the_extents() -> None:
+def test_size_is_that_of_the_extents() -> None:
     assert IMAGE.size == 2**33 + 10
 
 
-def test_an_image_is_not_told_by_its_bytes_but_by_its_etag() -> None:
+def test_images_compare_by_identity() -> None:
     """Comparing images, or keeping them in a set, never looks into their extents."""
     twin = BootImage(EXTENTS, IMAGE.etag, IMAGE.modified, IMAGE.file_name)
     assert twin != IMAGE
     assert twin.etag == IMAGE.etag
 
 
-def test_its_bytes_are_never_shown() -> None:
+def test_repr_does_not_show_bytes() -> None:
     assert "s3cr3t" not in repr(IMAGE)

@@ -104,7 +104,7 @@ def without_config(canvas: Canvas, image: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_a_real_minimal_iso_is_the_one_of_coreos_installer(name: str) -> None:
+def test_real_spliced_iso_equals_that_of_coreos_installer(name: str) -> None:
     with base_image(fixture(name)) as base:
         canvas = spliced_minimal_canvas(base, ROOTFS_URL)
         assert canvas.kernel_arguments is not None
@@ -126,7 +126,7 @@ EDITED = f'ignition.platform.id=qemu {URL_ARGUMENT} quiet x="a b"'
 
 @pytest.mark.parametrize("arguments", [(), OPERATIONS])
 @pytest.mark.parametrize("name", ["", *REAL])
-def test_coreos_installer_makes_and_edits_it_alike(
+def test_coreos_installer_makes_and_edits_the_same_iso(
     name: str, arguments: tuple[KernelArgument, ...], tmp_path: Path
 ) -> None:
     """Of a real ISO, and of the one that the tests here build."""
@@ -149,7 +149,7 @@ def test_coreos_installer_makes_and_edits_it_alike(
 # What is built by hand.
 
 
-def test_a_minimal_iso_fetches_its_rootfs_and_no_longer_looks_for_it(canvas: Canvas) -> None:
+def test_spliced_iso_has_the_rootfs_url_instead_of_liveiso(canvas: Canvas) -> None:
     image = composed(canvas)
     assert image == virtual_minimal(f"{DEFAULT} {URL_ARGUMENT}", archive(CONFIG))
     assert image.count(f"{DEFAULT} {URL_ARGUMENT}\n#".encode()) == len(KARGS_FILES)
@@ -157,7 +157,7 @@ def test_a_minimal_iso_fetches_its_rootfs_and_no_longer_looks_for_it(canvas: Can
     assert b"rootfs data" not in image
 
 
-def test_its_own_kargs_json_tells_where_the_arguments_are_and_what_they_were(canvas: Canvas) -> None:
+def test_kargs_json_of_the_spliced_iso_describes_its_areas(canvas: Canvas) -> None:
     layout = read_layout(composed(canvas))
     kargs = layout.kernel_arguments
     assert kargs is not None
@@ -167,7 +167,7 @@ def test_its_own_kargs_json_tells_where_the_arguments_are_and_what_they_were(can
     assert (layout.files.rootfs, layout.minimal) == (None, None)
 
 
-def test_it_is_as_much_smaller_as_its_rootfs_is_large() -> None:
+def test_spliced_iso_is_smaller_by_its_rootfs() -> None:
     rootfs = bytes(range(1, 256)) * 20_000
     with base_image(live_iso_with_minimal(rootfs)) as base:
         canvas = spliced_minimal_canvas(base, ROOTFS_URL)
@@ -175,7 +175,7 @@ def test_it_is_as_much_smaller_as_its_rootfs_is_large() -> None:
         assert canvas.extents.literal_bytes < 32 * 1024, "all else stays on the disk, or is zero"
 
 
-def test_areas_are_told_in_their_order_where_the_recipe_has_the_files_in_another(base: BaseImage) -> None:
+def test_areas_are_sorted_where_the_recipe_reorders_files(base: BaseImage) -> None:
     minimal = base.layout.minimal
     assert minimal is not None
     pieces: list[Piece] = []
@@ -202,7 +202,7 @@ def test_areas_are_told_in_their_order_where_the_recipe_has_the_files_in_another
         ((delete("absent"), replace("ignition.platform.id=a=b")), f"{DEFAULT} {URL_ARGUMENT}"),
     ],
 )
-def test_kernel_arguments_are_edited_from_the_default_and_the_url(
+def test_kernel_arguments_start_from_default_and_url(
     canvas: Canvas, derived: Canvas, arguments: tuple[KernelArgument, ...], expected: str
 ) -> None:
     ignition = archive(CONFIG)
@@ -211,7 +211,7 @@ def test_kernel_arguments_are_edited_from_the_default_and_the_url(
 
 
 @pytest.mark.parametrize("name", ["canvas", "derived"])
-def test_arguments_share_their_area_with_the_url(name: str, request: pytest.FixtureRequest) -> None:
+def test_url_counts_towards_the_size_of_arguments(name: str, request: pytest.FixtureRequest) -> None:
     canvas: Canvas = request.getfixturevalue(name)
     assert canvas.kernel_arguments is not None
     size = canvas.kernel_arguments.size
@@ -222,14 +222,14 @@ def test_arguments_share_their_area_with_the_url(name: str, request: pytest.Fixt
     assert status_of(caught.value) == 422
 
 
-def test_a_url_that_does_not_fit_is_refused(base: BaseImage) -> None:
+def test_oversized_url_is_refused(base: BaseImage) -> None:
     canvas = spliced_minimal_canvas(base, f"https://example.com/{1100 * 'x'}")
     with pytest.raises(KernelArgumentsTooLarge):
         composed(canvas)
 
 
 @pytest.mark.parametrize("url", ["https://example.com/a&b", "https://example.com/a b;c", "https://ä.example"])
-def test_a_url_that_a_boot_loader_would_change_is_refused(base: BaseImage, url: str) -> None:
+def test_url_that_a_boot_loader_would_change_is_refused(base: BaseImage, url: str) -> None:
     with pytest.raises(KernelArgumentInvalid):
         spliced_minimal_canvas(base, url)
 
@@ -237,12 +237,12 @@ def test_a_url_that_a_boot_loader_would_change_is_refused(base: BaseImage, url: 
 # A minimal ISO that was derived.
 
 
-def test_a_derived_one_is_laid_over_like_any_other(derived: Canvas) -> None:
+def test_derived_iso_is_customized_like_any_other(derived: Canvas) -> None:
     image = composed(derived)
     assert image == derived_minimal(f"{DEFAULT} {URL_ARGUMENT}", archive(CONFIG), bytes(2**20))
 
 
-def test_a_derived_one_is_told_from_others_by_its_own_bytes_and_dated_by_its_base(base: BaseImage) -> None:
+def test_derived_iso_has_its_own_etag_and_the_date_of_its_base(base: BaseImage) -> None:
     later = CREATED.replace(year=CREATED.year + 9)
     with base_image(TEMPLATE, version="template") as made:
         redated = attrs.evolve(made, layout=attrs.evolve(made.layout, created=later))
@@ -258,7 +258,7 @@ def etag(canvas: Canvas, *arguments: KernelArgument) -> str:
     return compose(canvas, Customization(CONFIG, arguments, MODIFIED), "x.iso").etag
 
 
-def test_every_canvas_of_a_base_makes_other_images(base: BaseImage, derived: Canvas) -> None:
+def test_every_canvas_of_a_base_has_another_etag(base: BaseImage, derived: Canvas) -> None:
     canvases = [
         full_canvas(base),
         spliced_minimal_canvas(base, ROOTFS_URL),
@@ -294,7 +294,7 @@ GOLDEN_IMAGES = [
 
 
 @pytest.mark.parametrize(("arguments", "ramdisk", "expected", "digest"), GOLDEN_IMAGES)
-def test_the_bytes_and_the_etag_are_those_of_every_release(
+def test_bytes_and_etag_are_golden(
     base: BaseImage, arguments: tuple[KernelArgument, ...], ramdisk: bytes | None, expected: str, digest: str
 ) -> None:
     canvas = spliced_minimal_canvas(attrs.evolve(base, sha256="0" * 64), ROOTFS_URL)
@@ -340,6 +340,6 @@ UNUSABLE = [
 
 
 @pytest.mark.parametrize(("iso", "reason"), UNUSABLE, ids=[reason for _, reason in UNUSABLE])
-def test_a_base_without_a_usable_recipe_is_refused_with_the_reason(iso: bytes, reason: str) -> None:
+def test_base_without_usable_recipe_is_refused_with_the_reason(iso: bytes, reason: str) -> None:
     with base_image(iso) as base, pytest.raises(BaseImageError, match=reason):
         spliced_minimal_canvas(base, ROOTFS_URL)

@@ -104,7 +104,7 @@ GOLDEN = [
 
 
 @pytest.mark.parametrize(("arguments", "etag", "digest"), GOLDEN)
-def test_the_bytes_and_the_etag_are_those_of_every_release(
+def test_bytes_and_etag_are_golden(
     base: BaseImage, arguments: tuple[str, ...], etag: str, digest: str
 ) -> None:
     assert base.sha256 == GOLDEN_BASE, "it is the test's own base image that has changed"
@@ -125,14 +125,14 @@ def test_only_the_areas_change(base: BaseImage) -> None:
     assert image == ISO
 
 
-def test_the_config_is_the_one_member_and_the_rest_of_its_area_is_zero(base: BaseImage) -> None:
+def test_config_is_the_only_member_and_the_rest_of_its_area_is_zero(base: BaseImage) -> None:
     area = ignition_area(base, bytes_of(composed(base)))
     assert len(area) == IGNITION_LENGTH
     assert {name: member.data for name, member in read_members(area).items()} == {"config.ign": CONFIG}
     assert not area[1000:].strip(b"\0")
 
 
-def test_without_arguments_the_areas_stay_as_they_are(base: BaseImage) -> None:
+def test_areas_are_unchanged_without_arguments(base: BaseImage) -> None:
     assert kargs_areas(base, bytes_of(composed(base))) == kargs_areas(base, ISO)
 
 
@@ -143,7 +143,7 @@ def test_every_boot_config_gets_the_same_arguments(base: BaseImage) -> None:
     assert areas == [expected.ljust(len(areas[0]), b"#")] * 2
 
 
-def test_the_image_reads_back_as_customized(base: BaseImage) -> None:
+def test_image_reads_back_as_customized(base: BaseImage) -> None:
     image = bytes_of(composed(base, CONFIG, "quiet"))
     layout = read_live_iso(lambda offset, length: image[offset : offset + length], len(image))
     assert attrs.evolve(layout, customized=None) == base.layout
@@ -171,7 +171,7 @@ def test_same_inputs_give_the_same_image() -> None:
         (CONFIG, ("quiet", "quiet")),
     ],
 )
-def test_the_etag_tells_customizations_apart(
+def test_etag_differs_between_customizations(
     base: BaseImage, config: bytes, arguments: tuple[str, ...]
 ) -> None:
     others = [(), ("quiet",), ("debug",), ("quiet", "debug", "x")]
@@ -186,7 +186,7 @@ arguments = st.lists(st.sampled_from(["a", "b", "a b", 'a="b"']), max_size=3)
 
 
 @given(configs, configs, arguments, arguments)
-def test_the_etag_differs_exactly_where_the_bytes_do(
+def test_etag_differs_exactly_where_the_bytes_do(
     config: bytes, other_config: bytes, some: list[str], others: list[str]
 ) -> None:
     with base_image(ISO) as base:
@@ -194,17 +194,17 @@ def test_the_etag_differs_exactly_where_the_bytes_do(
         assert (one.etag == other.etag) == (bytes_of(one) == bytes_of(other))
 
 
-def test_the_etag_names_the_base() -> None:
+def test_etag_depends_on_the_base() -> None:
     other = build_live_iso(live_files(rootfs=b"another rootfs\n"))
     with base_image(ISO) as one, base_image(other) as two:
         assert composed(one).etag != composed(two).etag
 
 
-def test_the_etag_is_strong_and_quoted(base: BaseImage) -> None:
+def test_etag_is_strong_and_quoted(base: BaseImage) -> None:
     assert re.fullmatch(r'"[0-9a-f]{40}"', composed(base).etag)
 
 
-def test_what_changes_no_byte_changes_no_etag(base: BaseImage) -> None:
+def test_etag_depends_on_bytes_only(base: BaseImage) -> None:
     relabelled = attrs.evolve(base, version="other", needs_nmstate=True, disconnected=True)
     images = [
         compose(full_canvas(base), customization(), "x.iso"),
@@ -231,7 +231,7 @@ def test_what_changes_no_byte_changes_no_etag(base: BaseImage) -> None:
         (CREATED, LATER.astimezone(timezone(timedelta(hours=9))), LATER),
     ],
 )
-def test_the_date_is_the_later_one_and_never_made_up(
+def test_date_is_the_later_of_both_or_absent(
     created: datetime | None, modified: datetime | None, expected: datetime | None
 ) -> None:
     with base_image(build_live_iso(created=created)) as base:
@@ -240,14 +240,14 @@ def test_the_date_is_the_later_one_and_never_made_up(
         assert found is None or found.tzinfo is UTC
 
 
-def test_a_config_that_needs_compression_is_compressed(base: BaseImage) -> None:
+def test_config_larger_than_its_area_is_compressed(base: BaseImage) -> None:
     config = big_config(450_000)
     area = ignition_area(base, bytes_of(composed(base, config)))
     assert read_members(area)["config.ign"].data == config
     assert len(area) == IGNITION_LENGTH
 
 
-def test_a_big_config_that_does_not_compress_fits_a_big_area() -> None:
+def test_large_incompressible_config_fits_a_large_area() -> None:
     files = {**live_files(), "images/ignition.img": bytes(3 * 2**20)}
     config = big_config(1_200_000)
     with base_image(build_live_iso(files)) as base:
@@ -255,7 +255,7 @@ def test_a_big_config_that_does_not_compress_fits_a_big_area() -> None:
         assert read_members(area)["config.ign"].data == config
 
 
-def test_a_config_that_does_not_fit_is_told_with_the_numbers(base: BaseImage) -> None:
+def test_oversized_config_is_refused_with_the_sizes(base: BaseImage) -> None:
     config = big_config(1_000_000)
     with pytest.raises(IgnitionTooLarge) as caught:
         composed(base, config)
@@ -266,7 +266,7 @@ def test_a_config_that_does_not_fit_is_told_with_the_numbers(base: BaseImage) ->
     assert status_of(caught.value) == 422
 
 
-def test_the_area_is_used_to_its_last_byte() -> None:
+def test_config_may_fill_its_area() -> None:
     """There is a smallest area that takes a config; one byte less is too small."""
     smallest = next(length for length in range(100, 400) if _fits(length))
     assert all(_fits(length) for length in range(smallest, smallest + 200, 7))
@@ -290,13 +290,13 @@ def _iso_with_area(length: int) -> bytes:
 
 
 @pytest.mark.parametrize("argument", ["a;b", "$x", 'a="b', "", "a\nb", "ä"])
-def test_an_argument_that_a_boot_loader_would_change_is_refused(base: BaseImage, argument: str) -> None:
+def test_argument_that_a_boot_loader_would_change_is_refused(base: BaseImage, argument: str) -> None:
     with pytest.raises(KernelArgumentInvalid) as caught:
         composed(base, CONFIG, "quiet", argument)
     assert status_of(caught.value) == 422
 
 
-def test_arguments_fill_their_area_and_no_more(base: BaseImage) -> None:
+def test_arguments_may_fill_their_area_but_not_exceed_it(base: BaseImage) -> None:
     areas = base.layout.kernel_arguments
     assert areas is not None
     room = areas.size - len(KERNEL_ARGUMENTS) - len(" ") - len("\n")
@@ -305,7 +305,7 @@ def test_arguments_fill_their_area_and_no_more(base: BaseImage) -> None:
         composed(base, CONFIG, "x" * (room + 1))
 
 
-def test_a_base_without_room_for_arguments_takes_none() -> None:
+def test_arguments_without_an_area_are_refused() -> None:
     files = {name: data for name, data in live_files().items() if name != "coreos/kargs.json"}
     with base_image(build_live_iso(files)) as base:
         assert base.layout.kernel_arguments is None
@@ -318,7 +318,7 @@ def test_a_base_without_room_for_arguments_takes_none() -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("quiet",)])
-def test_a_customized_base_is_overwritten_with_its_arguments(
+def test_customized_base_is_overwritten_with_default_arguments(
     base: BaseImage, arguments: tuple[str, ...]
 ) -> None:
     """What comes out is what the pristine base gives: nothing of the first customization is left."""
@@ -329,7 +329,7 @@ def test_a_customized_base_is_overwritten_with_its_arguments(
         assert bytes_of(second) == bytes_of(composed(base, CONFIG, *arguments))
 
 
-def test_a_customized_base_without_room_for_arguments_is_overwritten_too() -> None:
+def test_customized_base_without_kargs_areas_is_overwritten() -> None:
     files = {name: data for name, data in live_files().items() if name != "coreos/kargs.json"}
     with base_image(build_live_iso(files)) as base:
         first, expected = bytes_of(composed(base, big_config(9))), bytes_of(composed(base))
@@ -337,7 +337,7 @@ def test_a_customized_base_without_room_for_arguments_is_overwritten_too() -> No
         assert bytes_of(composed(customized)) == expected
 
 
-def test_an_area_beyond_4_gib_is_filled_there(tmp_path: Path) -> None:
+def test_area_beyond_4_gib_is_filled(tmp_path: Path) -> None:
     path = tmp_path / "big.iso"
     write_sparse_live_iso(path, ignition_offset := 5 * 2**30)
     descriptor = os.open(path, os.O_RDONLY)
@@ -354,7 +354,7 @@ def test_an_area_beyond_4_gib_is_filled_there(tmp_path: Path) -> None:
         os.close(descriptor)
 
 
-def test_a_secret_of_the_customization_is_never_shown(base: BaseImage) -> None:
+def test_repr_does_not_show_secrets(base: BaseImage) -> None:
     config = b'{"ignition": {"version": "3.2.0"}, "pull": "s3cr3t"}'
     image = composed(base, config)
     assert "s3cr3t" not in f"{customization(config)!r} {image!r} {image.extents!r}"

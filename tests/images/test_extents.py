@@ -34,7 +34,7 @@ def test_any_ranges_over_any_overlays_are_slices_of_the_image(data: st.DataObjec
 
 
 @given(st.data(), contents)
-def test_laying_over_twice_is_laying_over_what_was_laid(data: st.DataObject, content: bytes) -> None:
+def test_overlays_in_two_steps_equal_overlays_of_the_result(data: st.DataObject, content: bytes) -> None:
     with base_file(content) as file:
         below = ExtentMap((FileExtent(file, 0, file.size),))
         first, second = data.draw(overlays_for(file.size)), data.draw(overlays_for(file.size))
@@ -43,7 +43,7 @@ def test_laying_over_twice_is_laying_over_what_was_laid(data: st.DataObject, con
 
 
 @given(st.data(), contents)
-def test_a_slice_holds_no_more_extents_than_the_image(data: st.DataObject, content: bytes) -> None:
+def test_slice_has_at_most_the_extents_of_the_image(data: st.DataObject, content: bytes) -> None:
     """Memory does not grow with the range."""
     with base_file(content) as file:
         image = apply_overlays(
@@ -65,22 +65,22 @@ def test_overlapping_overlays_are_refused_in_any_order(data: st.DataObject, size
 @pytest.mark.parametrize(
     "overlay", [Overlay(9, Literal(b"ab")), Overlay(10, Zeros(1)), Overlay(11, Zeros(5))]
 )
-def test_an_overlay_never_leaves_the_image(overlay: Overlay) -> None:
+def test_overlay_beyond_the_end_is_refused(overlay: Overlay) -> None:
     with pytest.raises(ValueError, match="leaves the image of 10 bytes"):
         apply_overlays(ExtentMap((Zeros(10),)), [overlay])
 
 
-def test_an_overlay_does_not_begin_before_the_image() -> None:
+def test_overlay_before_the_start_is_refused() -> None:
     with pytest.raises(ValueError, match="begins before 0"):
         apply_overlays(ExtentMap((Zeros(10),)), [Overlay(-1, Zeros(3))])
 
 
-def test_an_empty_overlay_changes_nothing_wherever_it_lies() -> None:
+def test_empty_overlay_changes_nothing() -> None:
     below = ExtentMap((Zeros(10),))
     assert apply_overlays(below, [Overlay(offset, Literal(b"")) for offset in (0, 4, 4, 10, 99)]) == below
 
 
-def test_offsets_and_sizes_beyond_4_gib_are_ordinary() -> None:
+def test_offsets_and_sizes_beyond_4_gib_are_exact() -> None:
     far = 5 * 2**30
     image = apply_overlays(ExtentMap((FileExtent(FILE, 0, FILE.size),)), [Overlay(far, Literal(b"config"))])
     assert image.size == 10 * 2**30
@@ -92,7 +92,7 @@ def test_offsets_and_sizes_beyond_4_gib_are_ordinary() -> None:
     assert image.slice(image.size - 1, image.size) == (FileExtent(FILE, image.size - 1, 1),)
 
 
-def test_whole_extents_are_handed_out_as_they_are() -> None:
+def test_whole_extents_are_not_copied() -> None:
     """A whole literal is not copied for every range that covers it."""
     literal = Literal(b"x" * 100)
     image = ExtentMap((Zeros(5), literal, Zeros(5)))
@@ -102,11 +102,11 @@ def test_whole_extents_are_handed_out_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("position", [0, 1, 4, 5, 10])
-def test_an_empty_slice_is_no_extent(position: int) -> None:
+def test_empty_slice_has_no_extents(position: int) -> None:
     assert ExtentMap((Zeros(5), Zeros(5))).slice(position, position) == ()
 
 
-def test_of_nothing_there_is_nothing() -> None:
+def test_empty_map_is_empty() -> None:
     assert ExtentMap(()).size == 0
     assert ExtentMap(()).slice(0, 0) == ()
     assert apply_overlays(ExtentMap(()), []) == ExtentMap(())
@@ -117,7 +117,7 @@ def test_of_nothing_there_is_nothing() -> None:
     st.integers(0, 20),
     st.integers(0, 20),
 )
-def test_cuts_join_to_what_was_cut(extent: Extent, one: int, other: int) -> None:
+def test_slices_of_an_extent_join_to_the_extent(extent: Extent, one: int, other: int) -> None:
     cuts = list(pairwise([0, *sorted((one, other)), 20]))
     pieces = [extent.slice(start, stop) for start, stop in cuts]
     assert [piece.length for piece in pieces] == [stop - start for start, stop in cuts]
@@ -127,7 +127,7 @@ def test_cuts_join_to_what_was_cut(extent: Extent, one: int, other: int) -> None
         assert read(pieces) == read([extent])
 
 
-def test_what_is_laid_over_an_image_is_never_shown() -> None:
+def test_repr_does_not_show_literals() -> None:
     secret = "s3cr3t"
     image = ExtentMap((Literal(secret.encode()), Zeros(3)))
     assert secret not in repr(image)

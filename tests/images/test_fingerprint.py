@@ -63,7 +63,7 @@ HIDINGS: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("hiding", HIDINGS)
 @pytest.mark.parametrize("wrapping", WRAPPINGS)
-def test_a_fresh_token_changes_nothing(wrapping: str, hiding: str) -> None:
+def test_new_token_keeps_the_fingerprint(wrapping: str, hiding: str) -> None:
     texts = [HIDINGS[hiding](WRAPPINGS[wrapping].format(SIGNER.sign(ID))) for _ in range(2)]
     assert texts[0] != texts[1]
     assert of(texts[0]) == of(texts[1])
@@ -71,7 +71,7 @@ def test_a_fresh_token_changes_nothing(wrapping: str, hiding: str) -> None:
 
 @pytest.mark.parametrize("hiding", HIDINGS)
 @pytest.mark.parametrize("wrapping", WRAPPINGS)
-def test_what_stands_beside_a_token_counts(wrapping: str, hiding: str) -> None:
+def test_change_beside_a_token_changes_the_fingerprint(wrapping: str, hiding: str) -> None:
     token = SIGNER.sign(ID)
     hide, text = HIDINGS[hiding], WRAPPINGS[wrapping].format(token)
     assert of(hide(text)) != of(hide(text + " "))
@@ -80,7 +80,7 @@ def test_what_stands_beside_a_token_counts(wrapping: str, hiding: str) -> None:
 
 
 @given(st.text(), st.text(), st.text(min_size=1))
-def test_only_tokens_are_alike(before: str, after: str, more: str) -> None:
+def test_only_tokens_are_masked(before: str, after: str, more: str) -> None:
     one, other = (f"{before} {SIGNER.sign(ID)} {after}" for _ in range(2))
     assert of(one) == of(other)
     assert of(one) != of(f"{one} {more}")
@@ -101,36 +101,36 @@ def test_only_tokens_are_alike(before: str, after: str, more: str) -> None:
         ("data:;base64,=", "data:;base64,=="),
     ],
 )
-def test_what_is_no_token_counts(one: str, other: str) -> None:
+def test_text_that_is_no_token_counts(one: str, other: str) -> None:
     assert of(one) != of(other)
 
 
-def test_a_file_compressed_anew_is_the_same() -> None:
+def test_recompressed_file_keeps_the_fingerprint() -> None:
     content = f"token {SIGNER.sign(ID)}\n".encode() * 50
     assert of(data_url(gzip.compress(content, 1, mtime=1))) == of(
         data_url(gzip.compress(content, 9, mtime=2))
     )
 
 
-def test_a_file_that_is_packed_is_not_the_same_unpacked() -> None:
+def test_compressed_file_differs_from_the_plain_one() -> None:
     """Whoever reads it is told elsewhere whether to unpack it."""
     assert of(data_url(b"content")) != of(data_url(gzip.compress(b"content")))
 
 
-def test_what_follows_the_first_gzip_member_counts() -> None:
+def test_data_after_the_first_gzip_member_counts() -> None:
     first = gzip.compress(b"first")
     texts = [first, first + gzip.compress(b"a"), first + gzip.compress(b"b"), first + b"garbage", first[:-1]]
     assert len({of(data_url(text)) for text in texts}) == len(texts)
 
 
-def test_what_is_no_gzip_behind_its_magic_counts_as_it_is() -> None:
+def test_invalid_gzip_counts_by_its_bytes() -> None:
     assert of(data_url(b"\x1f\x8b one")) != of(data_url(b"\x1f\x8b two"))
 
 
 # Bounds.
 
 
-def test_what_unpacks_to_too_much_counts_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gzip_beyond_the_limit_counts_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     unpacked, make = [0], zlib.decompressobj
 
     class Counting:
@@ -155,7 +155,7 @@ def test_what_unpacks_to_too_much_counts_as_it_is(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("letters", ["eyJ", ".eyJ", ".eyJa", "eyJ.eyJ.", "A", ";base64,", ";base64,H4sI"])
-def test_a_text_made_against_it_takes_no_longer_than_another(letters: str) -> None:
+def test_adversarial_text_takes_linear_time(letters: str) -> None:
     """Were it read anew from every letter, this would take half an hour: longer than any test may."""
     long = letters * (1024 * 1024 // len(letters))
     assert of(long) != of(long + "x" + long)
@@ -169,7 +169,7 @@ ARCHIVE = write_archive(MEMBERS)
 CUSTOMIZATION = Customization(config_of(""), (ARGUMENT,), MODIFIED, gzip.compress(ARCHIVE))
 
 
-def test_each_part_counts() -> None:
+def test_each_part_changes_the_fingerprint() -> None:
     others = [
         CUSTOMIZATION,
         attrs.evolve(CUSTOMIZATION, ignition=config_of("x")),
@@ -189,7 +189,7 @@ def test_each_part_counts() -> None:
     assert fingerprint(attrs.evolve(CUSTOMIZATION)) == prints[0]
 
 
-def test_arguments_do_not_run_into_each_other() -> None:
+def test_arguments_are_delimited() -> None:
     def of_arguments(*values: str) -> bytes:
         arguments = tuple(KernelArgument(Operation.APPEND, value) for value in values)
         return fingerprint(attrs.evolve(CUSTOMIZATION, kernel_arguments=arguments))
@@ -218,7 +218,7 @@ def of_ramdisk(ramdisk: bytes) -> bytes:
         gzip.compress(write_archive(MEMBERS[:2])) + bytes(4) + lzma.compress(write_archive(MEMBERS[2:])),
     ],
 )
-def test_a_ramdisk_compressed_anew_is_the_same(ramdisk: bytes) -> None:
+def test_recompressed_ramdisk_keeps_the_fingerprint(ramdisk: bytes) -> None:
     if ramdisk.endswith(lzma.compress(write_archive(MEMBERS[2:]))):
         assert of_ramdisk(ramdisk) == of_ramdisk(write_archive(MEMBERS[:2]) + write_archive(MEMBERS[2:]))
     else:
@@ -242,7 +242,7 @@ def test_each_member_of_a_ramdisk_counts(members: list[Member]) -> None:
 @pytest.mark.parametrize(
     "ramdisk", [b"\x28\xb5\x2f\xfd zstd", gzip.compress(ARCHIVE, mtime=0)[:-9], b"070701garbage"]
 )
-def test_a_ramdisk_that_is_not_read_counts_by_its_bytes(ramdisk: bytes) -> None:
+def test_unreadable_ramdisk_counts_by_its_bytes(ramdisk: bytes) -> None:
     assert of_ramdisk(ramdisk) == of_ramdisk(ramdisk)
     assert of_ramdisk(ramdisk) != of_ramdisk(ramdisk + b"x")
     assert of_ramdisk(ramdisk) != of_ramdisk(gzip.compress(ARCHIVE))

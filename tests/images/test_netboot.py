@@ -101,7 +101,7 @@ def padded(data: bytes) -> bytes:
         (BootArtifact.INS_FILE, "generic.ins", "generic.ins"),
     ],
 )
-def test_a_file_of_a_base_is_served_as_it_is_and_to_all(
+def test_boot_artifact_is_unchanged_and_public(
     base: BaseImage, which: BootArtifact, name: str, path: str
 ) -> None:
     image = compose_artifact(base, which)
@@ -111,7 +111,7 @@ def test_a_file_of_a_base_is_served_as_it_is_and_to_all(
     assert (image.is_public, image.is_iso) == (True, False)
 
 
-def test_an_s390x_kernel_may_have_its_old_name() -> None:
+def test_old_name_of_an_s390x_kernel_is_found() -> None:
     files = {path: content for path, content in FILES.items() if not path.endswith("vmlinuz")}
     with base_image(build_live_iso({**files, "images/pxeboot/kernel.img": b"an old kernel"})) as base:
         kernel = compose_artifact(base, BootArtifact.KERNEL)
@@ -121,9 +121,7 @@ def test_an_s390x_kernel_may_have_its_old_name() -> None:
 
 @pytest.mark.parametrize("which", BootArtifact)
 @pytest.mark.parametrize("content", [None, b""], ids=["absent", "empty"])
-def test_a_file_that_is_not_there_is_not_found_by_its_name(
-    which: BootArtifact, content: bytes | None
-) -> None:
+def test_missing_boot_artifact_is_404(which: BootArtifact, content: bytes | None) -> None:
     kept = {path: data for path, data in FILES.items() if not path.endswith(which.value)}
     (path,) = set(FILES) - set(kept)
     with (
@@ -134,7 +132,7 @@ def test_a_file_that_is_not_there_is_not_found_by_its_name(
     assert status_of(caught.value) == 404
 
 
-def test_an_artifact_s_etag_is_that_of_this_file_of_this_base(base: BaseImage) -> None:
+def test_etag_of_an_artifact_depends_on_file_and_base(base: BaseImage) -> None:
     with base_image(ISO) as twin, base_image(build_live_iso({**FILES, "z": b""})) as other:
         etags = [
             [compose_artifact(image, which).etag for which in BootArtifact] for image in (base, twin, other)
@@ -143,7 +141,7 @@ def test_an_artifact_s_etag_is_that_of_this_file_of_this_base(base: BaseImage) -
     assert len({*etags[0], *etags[2]}) == 2 * len(BootArtifact)
 
 
-def test_a_base_without_a_date_has_undated_artifacts() -> None:
+def test_artifacts_of_an_undated_base_are_undated() -> None:
     with base_image(build_live_iso(created=None)) as base:
         assert compose_artifact(base, BootArtifact.ROOTFS).modified is None
 
@@ -151,14 +149,14 @@ def test_a_base_without_a_date_has_undated_artifacts() -> None:
 # The initrd for PXE.
 
 
-def test_the_initrd_is_that_of_the_base_with_the_config_behind_it(base: BaseImage) -> None:
+def test_initrd_is_that_of_the_base_followed_by_the_config(base: BaseImage) -> None:
     image = initrd(base)
     assert bytes_of(image) == padded(INITRD) + padded(archive(CONFIG))
     assert (image.file_name, image.modified) == ("x.img", LATER)
     assert (image.is_public, image.is_iso) == (False, False)
 
 
-def test_the_kernel_finds_all_members(base: BaseImage, nmstate: NmstateImage) -> None:
+def test_all_members_of_the_initrd_are_readable(base: BaseImage, nmstate: NmstateImage) -> None:
     found = read_members(bytes_of(initrd(base, RAMDISK, nmstate)))
     assert {name: member.data for name, member in found.items()} == {
         "etc/coreos-live-initramfs": b"38.1\n",
@@ -170,7 +168,7 @@ def test_the_kernel_finds_all_members(base: BaseImage, nmstate: NmstateImage) ->
 
 
 @pytest.mark.parametrize("ramdisk", [None, b""])
-def test_nmstatectl_comes_with_a_ramdisk_alone(
+def test_nmstatectl_is_appended_only_after_a_ramdisk(
     base: BaseImage, nmstate: NmstateImage, ramdisk: bytes | None
 ) -> None:
     with_it, without = initrd(base, ramdisk, nmstate), initrd(base)
@@ -182,7 +180,7 @@ some_bytes = st.binary(min_size=1, max_size=9)
 
 
 @given(some_bytes, some_bytes, st.none() | st.binary(max_size=9), st.none() | some_bytes)
-def test_archives_follow_each_other_at_multiples_of_four(
+def test_archives_are_aligned_to_four_bytes(
     first: bytes, config: bytes, ramdisk: bytes | None, nmstate: bytes | None
 ) -> None:
     iso = build_live_iso({**FILES, "images/pxeboot/initrd.img": first})
@@ -195,7 +193,7 @@ def test_archives_follow_each_other_at_multiples_of_four(
         assert bytes_of(image) == expected
 
 
-def test_a_config_of_any_size_is_taken(base: BaseImage) -> None:
+def test_config_of_any_size_is_accepted(base: BaseImage) -> None:
     """There is no area that it would have to fit; so it is not compressed, and at once there."""
     config = b" " * 2**20
     image = compose_pxe_initrd(base, None, customization(config=config), "x.img")
@@ -203,13 +201,13 @@ def test_a_config_of_any_size_is_taken(base: BaseImage) -> None:
     assert image.size > len(INITRD) + len(config)
 
 
-def test_kernel_arguments_play_no_part(base: BaseImage) -> None:
+def test_kernel_arguments_do_not_change_the_initrd(base: BaseImage) -> None:
     arguments = (KernelArgument(Operation.APPEND, "quiet"),)
     asked = attrs.evolve(customization(), kernel_arguments=arguments)
     assert compose_pxe_initrd(base, None, asked, "x.img").etag == initrd(base).etag
 
 
-def test_the_etag_differs_where_the_bytes_do(base: BaseImage, nmstate: NmstateImage) -> None:
+def test_etag_differs_where_the_bytes_do(base: BaseImage, nmstate: NmstateImage) -> None:
     with (
         base_image(build_live_iso({**FILES, "images/pxeboot/initrd.img": INITRD + b"x"})) as other,
         nmstate_image(NMSTATE + b"x") as other_nmstate,
@@ -230,7 +228,7 @@ def test_the_etag_differs_where_the_bytes_do(base: BaseImage, nmstate: NmstateIm
     assert initrd(base, RAMDISK, nmstate).etag == initrd(base, RAMDISK, nmstate).etag
 
 
-def test_a_base_without_an_initrd_has_none_to_append_to() -> None:
+def test_base_without_an_initrd_is_404() -> None:
     files = {path: data for path, data in FILES.items() if not path.endswith("initrd.img")}
     with base_image(build_live_iso(files)) as base, pytest.raises(NotFound, match=r"has no initrd\.img"):
         initrd(base)
@@ -252,9 +250,7 @@ GOLDEN = [
 
 
 @pytest.mark.parametrize(("ramdisk", "etag", "digest"), GOLDEN)
-def test_the_bytes_and_the_etag_are_those_of_every_release(
-    ramdisk: bytes | None, etag: str, digest: str
-) -> None:
+def test_bytes_and_etag_are_golden(ramdisk: bytes | None, etag: str, digest: str) -> None:
     with base_image(build_live_iso()) as base, nmstate_image(b"\x1f\x8bnmstatectl") as nmstate:
         image = initrd(base, ramdisk, nmstate)
         assert sha256(bytes_of(image)).hexdigest() == digest
@@ -274,7 +270,7 @@ def test_coreos_installer_finds_the_config(
     assert run_client("coreos-installer", "pxe", "ignition", "unwrap", path) == CONFIG
 
 
-def test_cpio_unpacks_what_was_appended(base: BaseImage, nmstate: NmstateImage, tmp_path: Path) -> None:
+def test_cpio_unpacks_the_appended_archives(base: BaseImage, nmstate: NmstateImage, tmp_path: Path) -> None:
     needs_client("cpio")
     appended = bytes_of(initrd(base, RAMDISK, nmstate))[len(padded(INITRD)) :]
     parts = [part for part in re.split(rb"(?=\x1f\x8b\x08)", appended) if part]
@@ -290,7 +286,7 @@ def test_cpio_unpacks_what_was_appended(base: BaseImage, nmstate: NmstateImage, 
 # Where an s390x loads it.
 
 
-def test_the_address_is_the_base_s_and_the_size_that_of_the_very_initrd(base: BaseImage) -> None:
+def test_addrsize_has_the_address_of_the_base_and_the_size_of_the_initrd(base: BaseImage) -> None:
     for ramdisk in (None, RAMDISK):
         served = initrd(base, ramdisk)
         told = compose_initrd_addrsize(base, served, "x.addrsize")
@@ -299,12 +295,12 @@ def test_the_address_is_the_base_s_and_the_size_that_of_the_very_initrd(base: Ba
         assert (told.is_public, told.is_iso) == (False, False)
 
 
-def test_the_base_s_own_size_does_not_matter() -> None:
+def test_size_in_the_base_is_ignored() -> None:
     with base_image(build_live_iso({**FILES, "images/initrd.addrsize": ADDRESS})) as base:
         assert bytes_of(compose_initrd_addrsize(base, initrd(base), "x"))[:8] == ADDRESS
 
 
-def test_a_real_address_is_kept() -> None:
+def test_real_address_is_kept() -> None:
     with base_image(fixture("embed-areas-2023-07.s390x.iso"), architecture="s390x") as base:
         told = compose_initrd_addrsize(base, initrd(base), "x")
         assert bytes_of(told)[:8] == bytes.fromhex("0000000002000000")
@@ -313,14 +309,14 @@ def test_a_real_address_is_kept() -> None:
         assert int.from_bytes(bytes_of(told)[8:], "big") == file.length + len(padded(archive(CONFIG)))
 
 
-def test_the_size_has_64_bits(base: BaseImage) -> None:
+def test_size_has_64_bits(base: BaseImage) -> None:
     huge = BootImage(ExtentMap((Zeros(2**33 + 5),)), '"e"', None, "x.img")
     told = compose_initrd_addrsize(base, huge, "x")
     assert bytes_of(told) == ADDRESS + bytes.fromhex("0000000200000005")
     assert told.modified is None
 
 
-def test_its_etag_goes_with_base_and_size(base: BaseImage) -> None:
+def test_etag_of_addrsize_depends_on_base_and_size(base: BaseImage) -> None:
     images = [initrd(base), initrd(base, RAMDISK)]
     with base_image(build_live_iso({**FILES, "images/initrd.addrsize": bytes(16)})) as other:
         etags = [compose_initrd_addrsize(base, image, "x").etag for image in images]
@@ -330,7 +326,7 @@ def test_its_etag_goes_with_base_and_size(base: BaseImage) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b""], ids=["absent", "empty"])
-def test_a_base_of_another_architecture_has_no_address(content: bytes | None) -> None:
+def test_addrsize_of_another_architecture_is_404(content: bytes | None) -> None:
     files = {path: data for path, data in FILES.items() if not path.endswith("addrsize")}
     if content is not None:
         files["images/initrd.addrsize"] = content
@@ -342,7 +338,7 @@ def test_a_base_of_another_architecture_has_no_address(content: bytes | None) ->
 
 
 @pytest.mark.parametrize("length", [1, 7])
-def test_an_address_that_is_cut_off_is_no_address(length: int) -> None:
+def test_truncated_address_is_refused(length: int) -> None:
     with (
         base_image(build_live_iso({**FILES, "images/initrd.addrsize": ADDRESS[:length]})) as base,
         pytest.raises(BaseImageError, match=f"has {length} bytes; 16 are right"),

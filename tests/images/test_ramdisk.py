@@ -81,7 +81,7 @@ def sizes_in(error: Unprocessable) -> list[int]:
 
 
 @pytest.mark.parametrize("length", range(4))
-def test_it_begins_at_a_multiple_of_four_behind_the_config(virtual: Canvas, length: int) -> None:
+def test_ramdisk_starts_at_a_multiple_of_four_after_the_config(virtual: Canvas, length: int) -> None:
     config = CONFIG + b" " * length
     first = archive(config, SMALLEST)  # compressed, so of any length
     area = attrs.evolve(virtual.ignition, length=len(first) + 3 + len(RAMDISK))
@@ -91,14 +91,14 @@ def test_it_begins_at_a_multiple_of_four_behind_the_config(virtual: Canvas, leng
     assert area_of(image, area).index(RAMDISK) % 4 == 0
 
 
-def test_around_it_there_are_zeros(virtual: Canvas) -> None:
+def test_rest_of_the_area_is_zero(virtual: Canvas) -> None:
     first = archive(CONFIG)
     padded = first + bytes(-len(first) % 4)
     assert bytes_of(composed(virtual, RAMDISK)) == virtual_minimal(ARGUMENTS, padded + RAMDISK)
 
 
 @pytest.mark.parametrize("ramdisk", [None, b""])
-def test_without_one_the_image_is_that_of_the_config_alone(
+def test_image_without_ramdisk_has_the_config_alone(
     virtual: Canvas, derived: Canvas, ramdisk: bytes | None
 ) -> None:
     assert bytes_of(composed(virtual, ramdisk)) == virtual_minimal(ARGUMENTS, archive(CONFIG))
@@ -106,15 +106,13 @@ def test_without_one_the_image_is_that_of_the_config_alone(
     assert bytes_of(composed(derived, ramdisk)) == derived_minimal(ARGUMENTS, archive(CONFIG), zeros)
 
 
-def test_without_a_config_it_begins_the_area(virtual: Canvas) -> None:
+def test_ramdisk_without_config_starts_the_area(virtual: Canvas) -> None:
     assert bytes_of(composed(virtual, RAMDISK, b"")) == virtual_minimal(ARGUMENTS, RAMDISK)
     assert bytes_of(composed(virtual, None, b"")) == virtual_minimal(ARGUMENTS, b"")
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300), st.integers(1, 1000))
-def test_both_fit_or_one_is_refused_as_is_reckoned_naively(
-    config: bytes, ramdisk: bytes, capacity: int
-) -> None:
+def test_fit_of_config_and_ramdisk_matches_naive_model(config: bytes, ramdisk: bytes, capacity: int) -> None:
     smallest = len(archive(config, 0))
     needed = smallest + (-smallest % 4 + len(ramdisk) if ramdisk else 0)
     with base_image(ISO) as base:
@@ -136,7 +134,7 @@ def check_area(area: bytes, config: bytes, ramdisk: bytes) -> None:
     assert any(area == form.ljust(len(area), b"\0") for form in padded)
 
 
-def test_one_that_does_not_fit_is_told_with_the_numbers(virtual: Canvas) -> None:
+def test_ramdisk_that_does_not_fit_is_refused_with_the_sizes(virtual: Canvas) -> None:
     room = (IGNITION_LENGTH - SMALLEST) // 4 * 4
     assert composed(virtual, bytes(room)).size == virtual.extents.size
     with pytest.raises(RamdiskTooLarge) as caught:
@@ -145,13 +143,13 @@ def test_one_that_does_not_fit_is_told_with_the_numbers(virtual: Canvas) -> None
     assert sizes_in(caught.value) == [room + 1, SMALLEST, IGNITION_LENGTH]
 
 
-def test_one_larger_than_the_area_is_told_like_any_other(virtual: Canvas) -> None:
+def test_ramdisk_larger_than_the_area_is_refused(virtual: Canvas) -> None:
     with pytest.raises(RamdiskTooLarge) as caught:
         composed(virtual, bytes(2 * IGNITION_LENGTH))
     assert sizes_in(caught.value) == [2 * IGNITION_LENGTH, SMALLEST, IGNITION_LENGTH]
 
 
-def test_a_config_that_does_not_fit_is_not_blamed_on_the_ramdisk(virtual: Canvas) -> None:
+def test_oversized_config_is_not_reported_as_the_ramdisk(virtual: Canvas) -> None:
     canvas = attrs.evolve(virtual, ignition=attrs.evolve(virtual.ignition, length=SMALLEST - 1))
     with pytest.raises(IgnitionTooLarge) as caught:
         composed(canvas, RAMDISK)
@@ -162,21 +160,21 @@ def test_a_config_that_does_not_fit_is_not_blamed_on_the_ramdisk(virtual: Canvas
 
 
 @pytest.mark.parametrize("length", [1, len(RAMDISK), RAMDISK_LENGTH - 1, RAMDISK_LENGTH])
-def test_it_fills_its_own_area_from_the_start(derived: Canvas, length: int) -> None:
+def test_ramdisk_starts_its_own_area(derived: Canvas, length: int) -> None:
     ramdisk = bytes(range(1, 256)) * 5000
     image = bytes_of(composed(derived, ramdisk[:length]))
     filled = ramdisk[:length].ljust(RAMDISK_LENGTH, b"\0")
     assert image == derived_minimal(ARGUMENTS, archive(CONFIG), filled)
 
 
-def test_one_larger_than_its_area_is_told_with_both_numbers(derived: Canvas) -> None:
+def test_ramdisk_larger_than_its_own_area_is_refused_with_the_sizes(derived: Canvas) -> None:
     with pytest.raises(RamdiskTooLarge) as caught:
         composed(derived, bytes(RAMDISK_LENGTH + 1))
     assert status_of(caught.value) == 422
     assert sizes_in(caught.value) == [RAMDISK_LENGTH + 1, RAMDISK_LENGTH]
 
 
-def test_the_config_has_all_of_its_own_area_then(derived: Canvas) -> None:
+def test_config_has_its_whole_area_beside_a_ramdisk_area(derived: Canvas) -> None:
     canvas = attrs.evolve(derived, ignition=attrs.evolve(derived.ignition, length=SMALLEST))
     image = composed(canvas, bytes(RAMDISK_LENGTH))
     assert area_of(image, canvas.ignition) == archive(CONFIG, SMALLEST)
@@ -186,7 +184,7 @@ def test_the_config_has_all_of_its_own_area_then(derived: Canvas) -> None:
 
 
 @pytest.mark.parametrize("name", ["virtual", "derived"])
-def test_the_etag_tells_ramdisks_apart(name: str, request: pytest.FixtureRequest) -> None:
+def test_etag_differs_between_ramdisks(name: str, request: pytest.FixtureRequest) -> None:
     canvas: Canvas = request.getfixturevalue(name)
     ramdisks = [None, RAMDISK, RAMDISK + b"\0", RAMDISK[:-1], RAMDISK[:-1] + b"x"]
     images = [composed(canvas, ramdisk) for ramdisk in ramdisks]
@@ -194,7 +192,7 @@ def test_the_etag_tells_ramdisks_apart(name: str, request: pytest.FixtureRequest
     assert composed(canvas, None).etag == composed(canvas, b"").etag
 
 
-def test_no_secret_of_it_is_ever_shown(virtual: Canvas) -> None:
+def test_repr_does_not_show_the_ramdisk(virtual: Canvas) -> None:
     customization = Customization(CONFIG, (), CREATED, b"s3cr3t")
     image = compose(virtual, customization, "x.iso")
     assert "s3cr3t" not in f"{customization!r} {image!r} {image.extents!r}"

@@ -17,17 +17,17 @@ overlay_lists = st.lists(
 
 
 @given(identities, overlay_lists, identities, overlay_lists)
-def test_one_etag_has_one_identity_and_one_list_of_overlays(
+def test_etag_identifies_identity_and_overlays(
     one: str, some: list[Overlay], other: str, others: list[Overlay]
 ) -> None:
     assert (make_etag(one, some) == make_etag(other, others)) == ((one, some) == (other, others))
 
 
-def test_it_is_a_strong_entity_tag() -> None:
+def test_etag_is_strong() -> None:
     """RFC 9110 section 8.8.3: quoted, and of characters that need no escape."""
     assert re.fullmatch(r'"[0-9a-f]{40}"', make_etag("x", [Overlay(0, Literal(b'"\r\n'))]))
 
 
-def test_overlays_may_come_as_an_iterator() -> None:
+def test_overlays_may_be_an_iterator() -> None:
     overlays = [Overlay(3, Literal(b"abc")), Overlay(9, Zeros(2))]
     assert make_etag("x", iter(overlays)) == make_etag("x", overlays) != make_etag("x", ())
