@@ -23,6 +23,8 @@ class State(enum.Enum):
     CLOSED = enum.auto()
     """Nothing: the connection is gone."""
 
+    __hash__ = object.__hash__  # the states are keys on the fast path, and Enum's own is a Python function
+
 
 TRANSITIONS: dict[State, frozenset[State]] = {
     State.HANDSHAKE: frozenset({State.HEAD, State.CLOSING, State.CLOSED}),

@@ -10,12 +10,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO
 
 from twisted.logger import (
-    FilteringLogObserver,
-    ILogFilterPredicate,
     ILogObserver,
     LogLevel,
-    LogLevelFilterPredicate,
-    PredicateResult,
     formatEvent,
     formatEventAsClassicLogText,
 )
@@ -31,7 +27,7 @@ if TYPE_CHECKING:
 
 # What Twisted puts into every event, or what is no fact of its own.
 _INTERNAL = frozenset({"isError", "format", "failure", "why", "message", "system", "time", "logLevel"})
-_CHATTER = frozenset({"Starting factory {factory!r}", "Stopping factory {factory!r}"})
+_NOISE = frozenset({"Starting factory {factory!r}", "Stopping factory {factory!r}"})
 _COMMON_TYPES = frozenset({str, int, bool, type(None)})
 
 
@@ -103,6 +99,7 @@ def describe(event: LogEvent) -> dict[str, object]:
         "logger": event.get("log_namespace", ""),
         "message": event.get("log_text") or formatEvent(event),
     }
+    line.update(event.get("log_fields", ()))  # of the access log: values that JSON has
     for name, value in event.items():
         if not name.startswith("log_") and name not in _INTERNAL and name not in line:
             line[name] = value if type(value) in _COMMON_TYPES or _is_json(value) else safe_str(value)
@@ -116,15 +113,30 @@ def _is_json(value: object) -> bool:
     return isinstance(value, int | str) or (isinstance(value, float) and math.isfinite(value))
 
 
-@implementer(ILogFilterPredicate)
-class _NoiseFilter:
-    """Drops what Twisted tells, at info level, of its factories and ports: nobody acts on it."""
+@implementer(ILogObserver)
+class LevelFilter:
+    """Drops events below a level, and the info events of Twisted's factories and ports: nobody acts on those.
 
-    def __call__(self, event: LogEvent) -> object:
-        chatter = event.get("log_namespace") == "log_legacy" or event.get("log_format") in _CHATTER
-        if chatter and event.get("log_level") is LogLevel.info:
-            return PredicateResult.no
-        return PredicateResult.maybe
+    Args:
+        lines: writes the others.
+        lowest: name of the lowest level written.
+    """
+
+    def __init__(self, lines: ILogObserver, lowest: str) -> None:
+        self._lines = lines
+        lowest_level = LogLevel.levelWithName(lowest)
+        self._levels = frozenset(level for level in LogLevel.iterconstants() if level >= lowest_level)
+
+    def __call__(self, event: LogEvent) -> None:
+        """Write one event, or drop it."""
+        level = event.get("log_level")
+        if level not in self._levels:
+            return
+        if level is LogLevel.info and (
+            event.get("log_namespace") == "log_legacy" or event.get("log_format") in _NOISE
+        ):
+            return
+        self._lines(event)
 
 
 def observer(out: TextIO | None = None, environ: Mapping[str, str] | None = None) -> ILogObserver:
@@ -140,10 +152,8 @@ def observer(out: TextIO | None = None, environ: Mapping[str, str] | None = None
     out = out or sys.stdout
     environ = os.environ if environ is None else environ
     try:
-        level = LogLevel.levelWithName(
-            log_level(environ.get("LOGLEVEL") or environ.get("LOG_LEVEL") or "info")
-        )
-    except ValueError:  # told with the settings' other faults, which need a log
-        level = LogLevel.info
+        level = log_level(environ.get("LOGLEVEL") or environ.get("LOG_LEVEL") or "info")
+    except ValueError:  # reported with the settings' other errors, which need a log
+        level = "info"
     lines: ILogObserver = ReadableLines(out) if out.isatty() else JsonLines(out)
-    return FilteringLogObserver(lines, [LogLevelFilterPredicate(level), _NoiseFilter()])
+    return LevelFilter(lines, level)

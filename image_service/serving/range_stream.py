@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
+from weakref import ref
 
 import attrs
 
@@ -79,15 +80,18 @@ def head_check(
 ) -> Callable[[], bool]:
     """Return a function that is True as long as an equal HEAD request has an equal response.
 
-    It looks up the image as for any request, so that a refusal or a newer snapshot shows at once.
+    It looks up the image as for any request, so that a refusal or a newer snapshot shows at once. It does not
+    keep the image in memory.
     """
     etag = composed.representation.image.etag
     digest = digests.get_cached(etag)
+    expected = ref(composed)
 
     def is_current() -> bool:
-        if images.get_cached(request) is not composed or digests.get_cached(etag) is not digest:
+        current = images.get_cached(request)
+        if current is None or current is not expected() or digests.get_cached(etag) is not digest:
             return False
-        images.retain(request, composed)
+        images.retain(request, current)
         return True
 
     return is_current

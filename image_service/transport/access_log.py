@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from typing import TYPE_CHECKING, Protocol
 
 import attrs
-from twisted.logger import Logger
+from twisted.logger import ILogObserver, LogLevel, globalLogPublisher
+
+from image_service.http.ranges import has_range_characters
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -20,10 +23,7 @@ COMPLETE = "complete"
 
 _MAX_USER_AGENT = 200  # characters
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
-_RANGE = re.compile(r"bytes=[0-9, -]{1,180}")
 _PARTIAL_CONTENT = 206
-# The text is rendered here: Twisted's formatter takes longer than everything else about a HEAD.
-_FORMAT = "{log_text}"
 
 
 @attrs.frozen
@@ -51,15 +51,34 @@ class AccessLog:
     Args:
         clock: for durations and the timer of summaries.
         each_range: log each range by a line of its own (`LOG_RANGES=each`).
+        observer: gets the events.
     """
 
     clock: IReactorTime
     each_range: bool = False
-    logger: Logger = attrs.field(factory=lambda: Logger(namespace="access"), repr=False)
+    observer: ILogObserver = attrs.field(default=globalLogPublisher, repr=False)
 
     def has_own_line(self, status: int) -> bool:
         """Return True if complete responses of this status are logged by a line each."""
         return self.each_range or status != _PARTIAL_CONTENT
+
+    def write(self, text: str, fields: dict[str, str | int | float]) -> None:
+        """Log an event.
+
+        It is made here, with its text and its fields apart: Twisted's `Logger` and formatter take longer than
+        everything else about a HEAD.
+        """
+        self.observer(
+            {
+                "log_level": LogLevel.info,
+                "log_namespace": "access",
+                "log_source": None,
+                "log_format": "{log_text}",
+                "log_text": text,
+                "log_time": time.time(),
+                "log_fields": fields,
+            }
+        )
 
 
 class LoggedRequest(Protocol):
@@ -164,43 +183,45 @@ class ConnectionLog:
         if summary is None:
             return
         subject = summary.subject
-        self._log.logger.info(
-            _FORMAT,
-            log_text=f"{summary.ranges} ranges of {subject.infra_env} {subject.kind} to {self._client},"
+        self._log.write(
+            f"{summary.ranges} ranges of {subject.infra_env} {subject.kind} to {self._client},"
             f" {summary.body_bytes} bytes",
-            id=summary.request_id or new_request_id(),
-            client=self._client,
-            method="GET",
-            user_agent=summary.user_agent[:_MAX_USER_AGENT],
-            handler=subject.handler,
-            infra_env=subject.infra_env,
-            kind=subject.kind,
-            status=_PARTIAL_CONTENT,
-            ranges=summary.ranges,
-            bytes=summary.body_bytes,
-            seconds=round(self._log.clock.seconds() - summary.started, 6),
-            ended=COMPLETE,
+            {
+                "id": summary.request_id or new_request_id(),
+                "client": self._client,
+                "method": "GET",
+                "user_agent": summary.user_agent[:_MAX_USER_AGENT],
+                "handler": subject.handler,
+                "infra_env": subject.infra_env,
+                "kind": subject.kind,
+                "status": _PARTIAL_CONTENT,
+                "ranges": summary.ranges,
+                "bytes": summary.body_bytes,
+                "seconds": round(self._log.clock.seconds() - summary.started, 6),
+                "ended": COMPLETE,
+            },
         )
 
     def _log_request(self, request: LoggedRequest, body_bytes: int, seconds: float, ended: str) -> None:
         subject, method, status, requested = request.subject, request.method, request.status, request.range
-        self._log.logger.info(
-            _FORMAT,
-            log_text=f"{method} {subject.handler} {subject.infra_env} {subject.kind} to {self._client}:"
+        self._log.write(
+            f"{method} {subject.handler} {subject.infra_env} {subject.kind} to {self._client}:"
             f" {status}, {body_bytes} bytes, {ended}",
-            id=request.request_id or new_request_id(),
-            client=self._client,
-            method=method,
-            user_agent=request.user_agent[:_MAX_USER_AGENT],
-            handler=subject.handler,
-            infra_env=subject.infra_env,
-            kind=subject.kind,
-            range=requested if _RANGE.fullmatch(requested) else "",
-            status=status,
-            code=request.code,
-            bytes=body_bytes,
-            seconds=round(seconds, 6),
-            ended=ended,
+            {
+                "id": request.request_id or new_request_id(),
+                "client": self._client,
+                "method": method,
+                "user_agent": request.user_agent[:_MAX_USER_AGENT],
+                "handler": subject.handler,
+                "infra_env": subject.infra_env,
+                "kind": subject.kind,
+                "range": requested if requested and has_range_characters(requested) else "",
+                "status": status,
+                "code": request.code,
+                "bytes": body_bytes,
+                "seconds": round(seconds, 6),
+                "ended": ended,
+            },
         )
 
 

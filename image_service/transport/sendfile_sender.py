@@ -101,12 +101,23 @@ class SendfileSender(Sender):
     def send(self, head: bytes, body: Sequence[Extent]) -> bool:
         """See `Sender`."""
         self.body_bytes = -len(head)
-        if len(body) == 1 and body[0].length <= self._budget and self._send_directly(head, body[0]):
+        if not body:
+            if self._budget > 0 and self._send_head(head):
+                return True
+        elif len(body) == 1 and body[0].length <= self._budget and self._send_directly(head, body[0]):
             return True
         self._queue.fill(head, body)
         self._queue.advance(len(head) + self.body_bytes)
         self._sending = True
         return self._continue()
+
+    def _send_head(self, head: bytes) -> bool:
+        """Send a response without content; False: as `_send_directly`."""
+        try:
+            self._send_bytes(head)
+        except OSError:
+            return False
+        return self.body_bytes == 0
 
     def _send_directly(self, head: bytes, extent: Extent) -> bool:
         """Send a response of one extent without the queue.

@@ -16,7 +16,6 @@ import attrs
 import trustme
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.task import Clock
-from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 
 from image_service.files.page_cache import PageCache
@@ -204,7 +203,7 @@ async def serving(  # noqa: PLR0913 - each has its default
     sendfile_pool.start()
     clock = Clock()
     lines: list[dict[str, Any]] = []
-    log = AccessLog(clock, each_range=each_range, logger=Logger("access", observer=lines.append))  # type: ignore[arg-type]
+    log = AccessLog(clock, each_range, lambda event: lines.append(event["log_fields"]))  # type: ignore[arg-type] # a function is an observer
     counted = Counting()
     context = ConnectionContext(
         clock=clock,

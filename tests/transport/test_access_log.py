@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
-from twisted.logger import Logger, LogLevel, formatEvent
+from twisted.logger import LogLevel, formatEvent, globalLogPublisher
 
 from image_service.observability.log import JsonLines
 from image_service.transport.access_log import (
@@ -70,9 +70,11 @@ class Kept:
         self.clock = Clock()
         self.clock.advance(1000)
         self.events: list[dict[str, Any]] = []
-        logger = Logger(namespace="access", observer=self.events.append)  # type: ignore[arg-type]
-        self.log = AccessLog(self.clock, each_range, logger)
+        self.log = AccessLog(self.clock, each_range, self._keep)  # type: ignore[arg-type] # a method is an observer
         self.connection = ConnectionLog(self.log, "192.0.2.1")
+
+    def _keep(self, event: dict[str, Any]) -> None:
+        self.events.append({**event, **event["log_fields"]})
 
     def add(self, *requests: Over) -> None:
         for request in requests:
@@ -243,7 +245,7 @@ def test_a_person_reads_it_too(kept: Kept) -> None:
 def test_by_itself_it_sums_up_under_the_name_of_access() -> None:
     log = AccessLog(Clock())
     assert not log.each_range
-    assert log.logger.namespace == "access"
+    assert log.observer is globalLogPublisher
 
 
 def test_connections_do_not_share_summaries(kept: Kept) -> None:
@@ -297,7 +299,7 @@ def test_what_was_no_request_is_told_too(kept: Kept) -> None:
 @given(st.text(max_size=30), st.text(max_size=30), st.sampled_from([200, 206]))
 def test_any_text_makes_one_line_of_json(user_agent: str, field: str, status: int) -> None:
     out = io.StringIO()
-    log = AccessLog(Clock(), each_range=True, logger=Logger(namespace="access", observer=JsonLines(out)))
+    log = AccessLog(Clock(), each_range=True, observer=JsonLines(out))
     add(ConnectionLog(log, "::1"), attrs.evolve(RANGE, user_agent=user_agent, range=field, status=status))
     (line,) = out.getvalue().splitlines()
     assert json.loads(line)["user_agent"] == user_agent
