@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
     from image_service.images.reference import Reader
     from image_service.serving.digests import Digests
-    from image_service.snapshots.boot_images import BootImages
-    from image_service.snapshots.cached_lookup import CachedLookup
+    from image_service.snapshots.boot_images import BootImages, CachedLookup
+    from image_service.snapshots.model import ComposedVersion, ImageRequest
     from image_service.snapshots.mounts import Mount
-    from image_service.snapshots.versions import ComposedVersion, ImageRequest
     from image_service.transport.exchange import Message
 
 

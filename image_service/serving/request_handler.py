@@ -30,7 +30,7 @@ from image_service.images.extents import Literal
 from image_service.images.reference import Reader
 from image_service.serving.digests import checksum_line, repr_digest
 from image_service.serving.range_stream import RangeStream, head_check
-from image_service.snapshots.versions import ImageRequest, ReadMode
+from image_service.snapshots.model import ImageRequest, ReadMode
 from image_service.transport.access_log import NO_SUBJECT, Subject
 from image_service.transport.exchange import PreparedResponse
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from image_service.images.reference import Ref, StreamRef
     from image_service.serving.digests import Digests
     from image_service.snapshots.boot_images import BootImages
-    from image_service.snapshots.versions import ComposedVersion
+    from image_service.snapshots.model import ComposedVersion
 
 _log = Logger()
 

@@ -14,17 +14,17 @@ from math import inf
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 from weakref import ref
 
+import attrs
 from twisted.internet.defer import Deferred
 
 from image_service.concurrency.lru import LruCache
 from image_service.concurrency.single_flight import detached
 from image_service.errors import UpstreamTimeout
 from image_service.images.reference import Reader, Ref, digest_of
-from image_service.snapshots.cached_lookup import CachedLookup
-from image_service.snapshots.image_cache import BootImageCache, VersionLost
+from image_service.snapshots.image_cache import BootImageCache
+from image_service.snapshots.model import ComposedVersion, ImageRequest, ReadMode, Version, VersionLost
 from image_service.snapshots.mounts import Mount, Mounts, is_of
-from image_service.snapshots.version_finder import VersionFinder
-from image_service.snapshots.versions import ComposedVersion, ImageRequest, ReadMode, Version
+from image_service.snapshots.resolver import VersionFinder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.images.base import BaseImage
+    from image_service.images.boot_image import BootImage
     from image_service.images.reference import Credentials
     from image_service.snapshots.image_builder import ImageBuilder
     from image_service.snapshots.repository import StoredMount
@@ -47,6 +48,37 @@ MAX_LOOKUP_SECONDS = 1.0
 
 _Tag: TypeAlias = "tuple[Ref, bytes | None, str]"
 """A reference, the digest of the credentials, and an entity tag."""
+
+
+@attrs.frozen(eq=False)
+class CachedLookup:
+    """What a reader reads, while nothing has to be waited for.
+
+    It does not keep the image in memory: the least recently used one is still evicted.
+
+    Args:
+        mount: of the reader.
+        composed: what it reads.
+        since: when this was looked up, the clock's seconds.
+        until: when to look it up again at the latest.
+        is_unchanged: False if another process has changed the mount or its snapshot.
+    """
+
+    mount: Mount
+    _composed: ref[ComposedVersion]
+    _since: float
+    _until: float
+    _is_unchanged: Callable[[], bool]
+
+    def image(self, now: float) -> BootImage | None:
+        """Return the image; None if something has changed, or if it is time to look again."""
+        mount, composed = self.mount, self._composed()
+        if not self._since <= now < self._until or composed is None or mount.is_over:
+            return None
+        snapshot = mount.version.snapshot
+        if snapshot is not None and snapshot.is_ended:
+            return None
+        return composed.representation.image if self._is_unchanged() else None
 
 
 class BootImages:

@@ -13,9 +13,7 @@ from image_service.database.sqlite import SqliteDatabase
 from image_service.errors import StoreFailed
 from image_service.snapshots.archive import Archive
 from image_service.snapshots.boot_images import BootImages
-from image_service.snapshots.encryption import SECRET_BYTES, SnapshotCipher
-from image_service.snapshots.instance_secret import load_or_create_secret
-from image_service.snapshots.model import Lifetimes
+from image_service.snapshots.encryption import SECRET_BYTES, SnapshotCipher, load_or_create_secret
 from image_service.snapshots.mounts import Mounts
 from image_service.snapshots.resolver import Resolver
 from image_service.snapshots.snapshots import Snapshots
@@ -92,12 +90,10 @@ def connect_boot_images(  # noqa: PLR0913 - same
     count: Callable[[str], None] = lambda _: None,
 ) -> BootImages:
     """Return boot images over an open archive (see `build_boot_images`)."""
-    ttl, grace = settings.ttl_seconds, settings.grace_seconds
-    lifetimes = Lifetimes(ttl, grace, settings.max_age_seconds)
     return BootImages(
         builder,
-        Resolver(customizations, archive, clock, coordination, ttl_seconds=ttl, grace_seconds=grace),
-        Snapshots(customizations.get, archive, clock, coordination, lifetimes=lifetimes, count=count),
+        Resolver(customizations, archive, clock, coordination, settings),
+        Snapshots(customizations.get, archive, clock, coordination, settings, count=count),
         Mounts(archive, clock, settings.mount_window_seconds, coordination),
         clock,
         cache_bytes=settings.cache_bytes,

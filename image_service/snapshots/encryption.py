@@ -13,7 +13,9 @@ may read it: with the secret as well, what was asked for with credentials stays 
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import attrs
@@ -21,13 +23,18 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from twisted.logger import Logger
 
-from image_service.errors import SnapshotUnreadable
+from image_service.concurrency.directory_lock import directory_lock
+from image_service.errors import SnapshotUnreadable, StoreFailed
 from image_service.images.reference import CredentialScheme
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from image_service.images.reference import Credentials
 
+SECRET_FILE = "snapshot.secret"  # noqa: S105 - its name
 SECRET_BYTES = 32
 _KEY_BYTES = 32
 # Part of stored digests and keys: these never change.
@@ -39,6 +46,7 @@ _SCHEMES = {
 _FORMAT = b"\x01"
 _NONCE_BYTES = 12
 _HEAD_BYTES = len(_FORMAT) + _NONCE_BYTES
+_log = Logger()
 
 
 @attrs.frozen
@@ -101,3 +109,54 @@ def _fields(credentials: Credentials | None) -> tuple[bytes, ...]:
 def _pack(*fields: bytes) -> bytes:
     """Fields as one, each behind its length, so that no two sequences of them give the same."""
     return b"".join(b"%d:%b" % (len(field), field) for field in fields)
+
+
+def load_or_create_secret(data_dir: Path) -> bytes:
+    """Return the secret; the first process that asks creates it. Waits for the disk.
+
+    A file of another size is no secret: it is replaced, and what was sealed with it is lost.
+
+    Args:
+        data_dir: an existing directory; the file in it is for its owner alone.
+
+    Raises:
+        StoreFailed: it can be neither read nor written.
+    """
+    path = data_dir / SECRET_FILE
+    try:
+        with directory_lock(data_dir) as directory:
+            return _load_secret(path) or _create_secret(path, directory)
+    except OSError as error:
+        raise StoreFailed(f"{path} can be neither read nor written: {error.strerror}") from error
+
+
+def _load_secret(path: Path) -> bytes | None:
+    with suppress(FileNotFoundError):
+        secret = path.read_bytes()
+        if len(secret) == SECRET_BYTES:
+            return secret
+        _log.warn(
+            "{path} has {size} bytes instead of {expected}: creating a new secret; stored snapshots are lost",
+            path=str(path),
+            size=len(secret),
+            expected=SECRET_BYTES,
+        )
+    return None
+
+
+def _create_secret(path: Path, directory: int) -> bytes:
+    """Write it under another name first: a crash leaves no part of a secret in its place."""
+    secret = secrets.token_bytes(SECRET_BYTES)
+    temporary = path.with_name(f".{path.name}.part")
+    temporary.unlink(missing_ok=True)  # a crash's
+    with open(temporary, "xb", opener=_open_private) as file:
+        file.write(secret)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    os.fsync(directory)
+    return secret
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)

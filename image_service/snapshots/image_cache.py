@@ -8,10 +8,10 @@ import attrs
 
 from image_service.concurrency.lru import LruCache
 from image_service.concurrency.single_flight import SingleFlight
-from image_service.errors import NotFound, Unprocessable
+from image_service.errors import Unprocessable
 from image_service.http.respond import Representation
 from image_service.images.reference import Kind
-from image_service.snapshots.versions import ComposedVersion
+from image_service.snapshots.model import ComposedVersion, VersionLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,16 +20,12 @@ if TYPE_CHECKING:
     from image_service.images.boot_image import BootImage
     from image_service.images.reference import Credentials
     from image_service.snapshots.image_builder import ImageBuilder
+    from image_service.snapshots.model import Version
     from image_service.snapshots.snapshots import Snapshots
-    from image_service.snapshots.versions import Version
 
 MAX_REFUSED = 1024
 MAX_COMPOSING = 1024
 """Images that are composed at once; beyond that is more than can be made in time."""
-
-
-class VersionLost(NotFound):
-    """What a version was made of is not stored any more: it cannot be composed again."""
 
 
 class BootImageCache:
@@ -110,5 +106,5 @@ class BootImageCache:
             return self._builder.build_initrd_addrsize(ref, base, image)
         customization = await self._snapshots.load(snapshot, credentials)
         if customization is None:
-            raise VersionLost("the image that was being read no longer exists")
+            raise VersionLost
         return await self._builder.build(ref, base, customization)

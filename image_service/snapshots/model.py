@@ -1,13 +1,16 @@
-"""Snapshots, and what is cached of each key: the newest one, and how far to rely on it. Knows no clock."""
+"""Snapshots, what is cached of each key, versions of images, and requests for them. Knows no clock."""
 
 from __future__ import annotations
 
+import enum
 from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.errors import ImageServiceError  # noqa: TC001 - attrs resolves annotations
-from image_service.images.reference import Credentials, Kind, digest_of
+from image_service.errors import ImageServiceError, NotFound
+from image_service.http.respond import Representation  # noqa: TC001 - attrs resolves annotations
+from image_service.images.base import BaseImage  # noqa: TC001 - same
+from image_service.images.reference import Credentials, ImageRef, Kind, Reader, Ref, digest_of
 
 if TYPE_CHECKING:
     from image_service.snapshots.repository import StoredSnapshot
@@ -16,6 +19,8 @@ RETRY_SECONDS = 5.0
 """Between two attempts to revalidate after a failure."""
 MAX_OLDER = 8
 """Older generations of one key that are kept in memory."""
+COMPOSED_OVERHEAD_BYTES = 4 * 1024
+"""What a composed image costs beside its bytes, about."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -62,21 +67,6 @@ class Snapshot:
     def is_ended(self) -> bool:
         """True if assisted-service has refused it since to those who asked for it."""
         return self.entry is not None and self.entry.is_ended
-
-
-@attrs.frozen
-class Lifetimes:
-    """Durations in seconds.
-
-    Args:
-        ttl: from an answer until assisted-service is asked again.
-        grace: for which a snapshot is served while assisted-service fails.
-        max_age: for which a snapshot is given to new mounts: tokens in it expire.
-    """
-
-    ttl: float = 60
-    grace: float = 600
-    max_age: float = 3600
 
 
 @attrs.define(eq=False)
@@ -156,3 +146,78 @@ class CacheEntry:
         """Record that assisted-service has answered."""
         self.failing_since = self.error = self.refusal = None
         self.retry_at = 0.0
+
+
+class ReadMode(enum.Enum):
+    """Which version a request is for."""
+
+    NEWEST = "newest"  # HEAD, a GET of the whole, and everything else
+    RESUME = "resume"  # a range without a validator: the version that its reader is reading
+    NAMED = "named"  # a range with a validator: the version that this names
+
+
+@attrs.frozen
+class ImageRequest:
+    """What a request asks for.
+
+    Args:
+        reader: who reads what.
+        mode: which version of it.
+        etags: that it names.
+        date: that it names, as it stands in the header field.
+    """
+
+    reader: Reader
+    mode: ReadMode = ReadMode.NEWEST
+    etags: tuple[str, ...] = ()
+    date: str | None = None
+
+
+def _identity_of_ref(ref: Ref) -> tuple[object, ...]:
+    """What an image is made of: not the name by which its base was found."""
+    return (ref.infra_env_id, ref.kind) if isinstance(ref, ImageRef) else (ref.artifact,)
+
+
+def _identity_of_base(base: BaseImage) -> tuple[str, ...]:
+    return base.sha256, base.version, base.architecture
+
+
+@attrs.frozen(cache_hash=True)
+class Version:
+    """One snapshot over one base image.
+
+    Args:
+        ref: which image; complete.
+        base: the base image.
+        snapshot: laid over it; None for a boot artifact.
+    """
+
+    ref: Ref = attrs.field(eq=_identity_of_ref)
+    base: BaseImage = attrs.field(eq=_identity_of_base)
+    snapshot: Snapshot | None
+
+
+@attrs.frozen(eq=False)
+class ComposedVersion:
+    """A version with its boot image."""
+
+    version: Version
+    representation: Representation
+
+    @property
+    def held_bytes(self) -> int:
+        """What it holds in memory, about: the bytes that are not the base's, and what is around them."""
+        return self.representation.image.extents.literal_bytes + COMPOSED_OVERHEAD_BYTES
+
+    def is_named_by(self, request: ImageRequest) -> bool:
+        """Return True if a request's validators name it."""
+        representation = self.representation
+        by_date = request.date is not None and representation.date == request.date
+        return by_date or representation.image.etag in request.etags
+
+
+class VersionLost(NotFound):
+    """What a version was made of is not stored any more, or has ended: it cannot be composed again."""
+
+    def __init__(self) -> None:
+        super().__init__("the image that was being read no longer exists")

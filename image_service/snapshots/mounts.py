@@ -16,8 +16,8 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from image_service.snapshots.model import Version  # noqa: TC001 - attrs resolves annotations
 from image_service.snapshots.repository import StoredMount
-from image_service.snapshots.versions import Version  # noqa: TC001 - attrs resolves annotations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

@@ -1,4 +1,4 @@
-"""What a request leaves open, its infra-env says: version, architecture and kind of image.
+"""Which version a request is for: what it leaves open (version, architecture, kind), its infra-env says.
 
 Processes that share the archive share the answers: each is valid for the TTL in all of them.
 """
@@ -12,16 +12,21 @@ import attrs
 from image_service.concurrency.lru import LruCache
 from image_service.concurrency.negative_cache import NegativeCache
 from image_service.concurrency.single_flight import SingleFlight
-from image_service.errors import NotFound, Unavailable, UpstreamError, UpstreamTimeout
-from image_service.images.reference import DEFAULT_ARCHITECTURE, ImageRef, Kind, Ref, digest_of
+from image_service.errors import ImageServiceError, NotFound, Unavailable, UpstreamError, UpstreamTimeout
+from image_service.images.reference import DEFAULT_ARCHITECTURE, ISOS, ImageRef, Kind, Ref, digest_of
+from image_service.snapshots.model import SnapshotKey, Version, VersionLost
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.assisted.answers import InfraEnv
     from image_service.concurrency.coordination import Coordination
-    from image_service.images.reference import Credentials
+    from image_service.images.reference import Credentials, Reader
+    from image_service.settings.upstream import SnapshotSettings
     from image_service.snapshots.archive import Archive
+    from image_service.snapshots.image_builder import ImageBuilder
+    from image_service.snapshots.repository import StoredMount
+    from image_service.snapshots.snapshots import Snapshots
 
 MAX_KNOWN = 4096
 MAX_ASKING = 4096
@@ -60,26 +65,22 @@ class Resolver:
         archive: answers that other processes were given.
         clock: seconds since the epoch.
         coordination: with those processes.
-        ttl_seconds: how long an answer is valid.
-        grace_seconds: how long an older one is used while asking fails.
+        settings: how long an answer is valid, and an older one used while asking fails.
     """
 
-    def __init__(  # noqa: PLR0913 - each a part that tests replace
+    def __init__(
         self,
         infra_envs: InfraEnvSource,
         archive: Archive,
         clock: IReactorTime,
         coordination: Coordination,
-        *,
-        ttl_seconds: float,
-        grace_seconds: float,
+        settings: SnapshotSettings,
     ) -> None:
         self._infra_envs = infra_envs
         self._archive = archive
         self._clock = clock
         self._coordination = coordination
-        self._ttl_seconds = ttl_seconds
-        self._grace_seconds = grace_seconds
+        self._settings = settings
         self._resolved: LruCache[_Question, _Resolved] = LruCache(MAX_KNOWN)
         self._absences: NegativeCache[_Question] = NegativeCache(clock)
         self._asking: SingleFlight[_Question, ImageRef] = SingleFlight(MAX_ASKING)
@@ -91,7 +92,7 @@ class Resolver:
         resolved = self._resolved.peek((ref, digest_of(credentials)))
         if resolved is None:
             return None
-        valid_until = max(resolved.asked_at + self._ttl_seconds, resolved.retry_at)
+        valid_until = max(resolved.asked_at + self._settings.ttl_seconds, resolved.retry_at)
         return resolved.ref if self._clock.seconds() < valid_until else None
 
     async def resolve(self, ref: Ref, credentials: Credentials | None) -> Ref:
@@ -114,7 +115,7 @@ class Resolver:
     def _find_older(self, question: _Question) -> _Resolved | None:
         """Return an answer that may be used while there is no other."""
         resolved = self._resolved.peek(question)
-        limit_seconds = self._ttl_seconds + self._grace_seconds
+        limit_seconds = self._settings.ttl_seconds + self._settings.grace_seconds
         if resolved is None or self._clock.seconds() >= resolved.asked_at + limit_seconds:
             return None
         return resolved
@@ -148,7 +149,7 @@ class Resolver:
             if self._coordination.version(key):  # another process has stored an answer
                 stored = await self._archive.load_infra_env(infra_env_id, credentials)
                 now = self._clock.seconds()
-                if stored is not None and now < stored[1] + self._ttl_seconds:
+                if stored is not None and now < stored[1] + self._settings.ttl_seconds:
                     infra_env, said_at = stored
                     return infra_env, min(said_at, now)
             infra_env = await self._infra_envs.infra_env(infra_env_id, credentials)
@@ -174,3 +175,80 @@ def _complete(ref: ImageRef, infra_env: InfraEnv) -> ImageRef:
 def is_complete(ref: ImageRef) -> bool:
     """Return True if a reference leaves nothing open."""
     return ref.version is not None and ref.kind is not None and ref.architecture is not None
+
+
+class VersionFinder:
+    """Finds versions.
+
+    Args:
+        builder: finds base images.
+        resolver: completes references.
+        snapshots: what is laid over base images.
+    """
+
+    def __init__(self, builder: ImageBuilder, resolver: Resolver, snapshots: Snapshots) -> None:
+        self._builder = builder
+        self._resolver = resolver
+        self._snapshots = snapshots
+
+    def get_cached(self, reader: Reader) -> Version | None:
+        """Return the newest version if it is known; else `get` it."""
+        ref = self._resolver.get_cached(reader.ref, reader.credentials)
+        if ref is None:
+            return None
+        snapshot = None
+        if ref.needs_customization:
+            snapshot = self._snapshots.get_cached(_key_of(ref, reader.credentials))
+            if snapshot is None:
+                return None
+        try:
+            return Version(ref, self._builder.find_base(ref), snapshot)
+        except ImageServiceError:
+            return None  # ``get`` raises it
+
+    async def get(self, reader: Reader) -> Version:
+        """Return the newest version; raises ImageServiceError if there is none."""
+        ref = await self._resolver.resolve(reader.ref, reader.credentials)
+        base = self._builder.find_base(ref)
+        if not ref.needs_customization:
+            return Version(ref, base, None)
+        key = _key_of(ref, reader.credentials)
+        return Version(ref, base, await self._snapshots.get(key, reader.credentials))
+
+    async def find_stored(self, reader: Reader, stored: StoredMount) -> Version:
+        """Return the version that a reader was reading.
+
+        What its reference leaves open is what it was when the reader started: the infra-env may say otherwise
+        by now, and is not asked.
+
+        Raises:
+            VersionLost: it no longer exists.
+            ImageServiceError: it must not be seen any more.
+        """
+        ref = self._complete(reader, stored)
+        base = self._builder.find_base(ref)
+        key = _key_of(ref, reader.credentials)
+        snapshot = await self._snapshots.find_generation(key, reader.credentials, stored.generation)
+        if snapshot is None or snapshot.stored_key != stored.key or base.sha256 != stored.base_sha256:
+            raise VersionLost  # an alias may have moved on
+        return Version(ref, base, snapshot)
+
+    def _complete(self, reader: Reader, stored: StoredMount) -> Ref:
+        """Complete a reader's reference by what was made of it."""
+        ref = reader.ref
+        if not ref.needs_customization or is_complete(ref):
+            return ref
+        for kind in (ref.kind,) if ref.kind else ISOS:
+            key = SnapshotKey.of(ref.infra_env_id, kind.customization_kind, reader.credentials)
+            base = self._builder.catalog.find_by_digest(stored.base_sha256, kind)
+            if base is not None and self._snapshots.stored_key_of(key, reader.credentials) == stored.key:
+                version, architecture = ref.version or base.version, ref.architecture or base.architecture
+                return ImageRef(ref.infra_env_id, version, architecture, kind)
+        raise VersionLost
+
+
+def _key_of(ref: Ref, credentials: Credentials | None) -> SnapshotKey:
+    if not ref.needs_customization or ref.kind is None:
+        msg = f"{ref} has no snapshot"
+        raise TypeError(msg)
+    return SnapshotKey.of(ref.infra_env_id, ref.kind.customization_kind, credentials)

@@ -19,7 +19,7 @@ them. `cache.SnapshotCache` lets them see each other's changes at once.
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from twisted.logger import Logger
 
@@ -35,10 +35,10 @@ from image_service.errors import (
     UpstreamTimeout,
 )
 from image_service.snapshots.cache import SnapshotCache
-from image_service.snapshots.model import Lifetimes
+from image_service.snapshots.model import VersionLost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from twisted.internet.defer import Deferred
     from twisted.internet.interfaces import IReactorTime
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from image_service.concurrency.coordination import Coordination
     from image_service.images.customization import Customization
     from image_service.images.reference import Credentials, Kind
+    from image_service.settings.upstream import SnapshotSettings
     from image_service.snapshots.archive import Archive
     from image_service.snapshots.model import CacheEntry, Snapshot, SnapshotKey
 
 _log = Logger()
-_DEFAULTS = Lifetimes()
 
 MAX_ASKING = 4096
 """Keys that are asked for the first time at once; beyond that is more than can be answered in time."""
@@ -60,14 +60,8 @@ REVALIDATION_TIMEOUT_SECONDS = 1.0
 _ENDING = (Unauthorized, Forbidden, NotFound)
 _FAILING = (UpstreamError, UpstreamTimeout, Unavailable)
 
-
-class FetchCustomization(Protocol):
-    """Asks assisted-service."""
-
-    async def __call__(
-        self, infra_env_id: str, kind: Kind, credentials: Credentials | None, /
-    ) -> Customization:
-        """Return all that makes an infra-env's image of one kind."""
+Fetch: TypeAlias = "Callable[[str, Kind, Credentials | None], Awaitable[Customization]]"
+"""Asks assisted-service for all that makes an infra-env's image of one kind."""
 
 
 class Snapshots:
@@ -78,25 +72,25 @@ class Snapshots:
         archive: snapshots beyond this process.
         clock: seconds since the epoch.
         coordination: with the processes that share the archive.
-        lifetimes: how long to rely on what.
+        settings: how long to rely on what.
         count: records an event, by name, for metrics.
     """
 
     def __init__(  # noqa: PLR0913 - each a part that tests replace
         self,
-        fetch: FetchCustomization,
+        fetch: Fetch,
         archive: Archive,
         clock: IReactorTime,
         coordination: Coordination,
+        settings: SnapshotSettings,
         *,
-        lifetimes: Lifetimes = _DEFAULTS,
         count: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._fetch = fetch
         self._archive = archive
         self._clock = clock
         self._coordination = coordination
-        self._lifetimes = lifetimes
+        self._settings = settings
         self._count = count
         self._cache = SnapshotCache(archive, clock, coordination)
         self._absences: NegativeCache[SnapshotKey] = NegativeCache(clock)
@@ -106,7 +100,7 @@ class Snapshots:
     @property
     def in_grace(self) -> int:
         """The number of snapshots that are served although they could not be validated."""
-        started_after = self._clock.seconds() - self._lifetimes.grace
+        started_after = self._clock.seconds() - self._settings.grace_seconds
         since = (entry.failing_since for entry in self._cache.current_entries())
         return sum(failing_since is not None and failing_since > started_after for failing_since in since)
 
@@ -148,7 +142,7 @@ class Snapshots:
             await self._validate(entry, credentials)
             await self._entry(snapshot.key, credentials)  # raises the reason, if that was the end
         if snapshot.is_ended:
-            raise NotFound("the image that was being read no longer exists")
+            raise VersionLost
 
     def valid_until(self, snapshot: Snapshot) -> float:
         """Return until when ``revalidate`` returns at once, unless the snapshot ends or its key is bumped.
@@ -159,7 +153,7 @@ class Snapshots:
         entry = self._cache.get_cached(snapshot.key)
         if entry is None or snapshot.entry is not entry or not self._cache.is_current(entry):
             return -inf
-        return entry.validated_at + self._lifetimes.ttl
+        return entry.validated_at + self._settings.ttl_seconds
 
     async def load(self, snapshot: Snapshot, credentials: Credentials | None) -> Customization | None:
         """Return the answer that a snapshot pins; None: it is lost, and ``get`` will ask again."""
@@ -192,11 +186,11 @@ class Snapshots:
         return not self._is_fresh(entry) or self._is_old(entry.snapshot)
 
     def _is_fresh(self, entry: CacheEntry) -> bool:
-        is_within_ttl = self._clock.seconds() < entry.validated_at + self._lifetimes.ttl
+        is_within_ttl = self._clock.seconds() < entry.validated_at + self._settings.ttl_seconds
         return is_within_ttl and self._cache.is_current(entry)
 
     def _is_old(self, snapshot: Snapshot) -> bool:
-        return self._clock.seconds() >= snapshot.taken_at + self._lifetimes.max_age
+        return self._clock.seconds() >= snapshot.taken_at + self._settings.max_age_seconds
 
     async def _validate(
         self, entry: CacheEntry, credentials: Credentials | None, *, may_serve_old: bool = True
@@ -212,7 +206,7 @@ class Snapshots:
                 await self._join(entry, credentials).addTimeout(timeout, self._clock, lambda *_: None)
         if entry.failing_since is None or entry.error is None or entry.is_ended:
             return
-        if self._clock.seconds() >= entry.failing_since + self._lifetimes.grace:
+        if self._clock.seconds() >= entry.failing_since + self._settings.grace_seconds:
             raise entry.error.copy()
         self._count("grace")
 

@@ -17,7 +17,7 @@ from image_service.errors import Forbidden
 from image_service.http.cors import Cors
 from image_service.http.response import Response
 from image_service.images.reference import Reader
-from image_service.snapshots.versions import ImageRequest, ReadMode
+from image_service.snapshots.model import ImageRequest, ReadMode
 from tests.http.reading import body_of, fields_of
 from tests.serving.asking import Service
 from tests.snapshots.doubles import MAX_AGE_SECONDS, REF, TTL_SECONDS, WINDOW_SECONDS, World

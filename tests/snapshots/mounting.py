@@ -9,7 +9,7 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from image_service.images.reference import Reader
-from image_service.snapshots.versions import ComposedVersion, ImageRequest, ReadMode
+from image_service.snapshots.model import ComposedVersion, ImageRequest, ReadMode
 from tests.images.building import read
 from tests.snapshots.doubles import ID, REF, World
 from tests.snapshots.pinning import FaultyRepository

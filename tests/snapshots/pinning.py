@@ -15,10 +15,11 @@ from image_service.concurrency.coordination import LocalCoordination
 from image_service.errors import StoreFailed
 from image_service.images.customization import Customization
 from image_service.images.reference import Credentials, CredentialScheme, Kind, digest_of
+from image_service.settings.upstream import SnapshotSettings
 from image_service.snapshots.archive import Archive
 from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.memory import MemoryRepository
-from image_service.snapshots.model import Lifetimes, SnapshotKey
+from image_service.snapshots.model import SnapshotKey
 from image_service.snapshots.snapshots import Snapshots
 from tests.standalone.tokens import TokenSigner
 
@@ -34,7 +35,9 @@ T = TypeVar("T")
 
 ID = "a6c0ff12-3456-4789-8abc-def012345678"
 QUESTION = SnapshotKey(ID, Kind.FULL_ISO, None)
-LIFETIMES = Lifetimes(ttl=60, grace=600, max_age=3600)
+SETTINGS = SnapshotSettings(
+    ttl_seconds=60, grace_seconds=600, max_age_seconds=3600, cache_bytes=1024 * 1024, mount_window_seconds=60
+)
 SECRET = b"s" * 32
 NOW = 1_700_000_000.0
 
@@ -181,7 +184,7 @@ class Pinning:
         upstream: may be too.
         clock: may be too.
         secret: of the instance.
-        lifetimes: how long what is good.
+        settings: how long to rely on what.
         coordination: with others that share the store.
     """
 
@@ -189,7 +192,7 @@ class Pinning:
     upstream: Upstream = attrs.field(factory=Upstream)
     clock: Clock = attrs.field(factory=_make_clock)
     secret: bytes = SECRET
-    lifetimes: Lifetimes = LIFETIMES
+    settings: SnapshotSettings = SETTINGS
     coordination: Coordination = attrs.field(factory=LocalCoordination)
     counted: Counter[str] = attrs.field(factory=Counter)
     archive: Archive = attrs.field(init=False)
@@ -202,7 +205,7 @@ class Pinning:
             self.archive,
             self.clock,
             self.coordination,
-            lifetimes=self.lifetimes,
+            self.settings,
             count=lambda word: self.counted.update([word]),
         )
 

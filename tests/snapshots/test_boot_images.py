@@ -41,9 +41,8 @@ from image_service.snapshots import boot_images, image_cache
 from image_service.snapshots.boot_images import TIMEOUT_SECONDS
 from image_service.snapshots.image_builder import THREAD_BYTES, ImageBuilder
 from image_service.snapshots.memory import MemoryRepository
-from image_service.snapshots.model import RETRY_SECONDS
+from image_service.snapshots.model import RETRY_SECONDS, ImageRequest, ReadMode
 from image_service.snapshots.snapshots import REVALIDATION_TIMEOUT_SECONDS
-from image_service.snapshots.versions import ImageRequest, ReadMode
 from tests.formats.iso_builder import KERNEL_ARGUMENTS, build_live_iso, live_files
 from tests.images.building import base_image
 from tests.pytwisted import ensure_deferred

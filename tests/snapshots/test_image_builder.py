@@ -24,7 +24,7 @@ from image_service.images.base import NmstateImage
 from image_service.images.customization import Customization
 from image_service.images.reference import ArtifactRef, BootArtifact, ImageRef, Kind, Reader
 from image_service.snapshots.image_builder import THREAD_BYTES, ImageBuilder
-from image_service.snapshots.versions import ComposedVersion, ImageRequest
+from image_service.snapshots.model import ComposedVersion, ImageRequest
 from tests.coreos.miniso_builder import live_iso_with_minimal
 from tests.formats.iso_builder import IGNITION_LENGTH, KERNEL_ARGUMENTS, build_live_iso, live_files
 from tests.images.building import base_file, base_image, bytes_of

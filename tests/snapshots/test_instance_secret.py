@@ -11,13 +11,13 @@ from twisted.logger import capturedLogs, formatEvent
 
 from image_service.concurrency.directory_lock import directory_lock
 from image_service.errors import StoreFailed
-from image_service.snapshots.instance_secret import SECRET_FILE, load_or_create_secret
+from image_service.snapshots.encryption import SECRET_FILE, load_or_create_secret
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import sys
 from pathlib import Path
-from image_service.snapshots.instance_secret import load_or_create_secret
+from image_service.snapshots.encryption import load_or_create_secret
 print("ready", flush=True)
 sys.stdin.readline()
 print(load_or_create_secret(Path(sys.argv[1])).hex())

@@ -16,10 +16,9 @@ from image_service.snapshots import mounts as mounts_module
 from image_service.snapshots.archive import Archive
 from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.memory import MemoryRepository
-from image_service.snapshots.model import Snapshot, SnapshotKey
+from image_service.snapshots.model import Snapshot, SnapshotKey, Version
 from image_service.snapshots.mounts import SAVE_SECONDS, Mount, Mounts, save_seconds
 from image_service.snapshots.repository import StoredMount
-from image_service.snapshots.versions import Version
 from tests.snapshots.pinning import SECRET, at_once, outcome
 
 if TYPE_CHECKING:

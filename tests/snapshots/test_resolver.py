@@ -33,13 +33,13 @@ from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.memory import MemoryRepository
 from image_service.snapshots.resolver import RETRY_SECONDS, TIMEOUT_SECONDS, Resolver
 from tests.snapshots.doubles import infra_env_of
-from tests.snapshots.pinning import SECRET, Outcome, at_once, outcome
+from tests.snapshots.pinning import SECRET, SETTINGS, Outcome, at_once, outcome
 
 if TYPE_CHECKING:
     from image_service.assisted.answers import InfraEnv
 
 ID = "a6c0ff12-3456-4789-8abc-def012345678"
-TTL, GRACE = 60.0, 600.0
+TTL, GRACE = SETTINGS.ttl_seconds, SETTINGS.grace_seconds
 MOMENT = 0.01
 OPEN = ImageRef(ID, None, None, None)
 COMPLETE = ImageRef(ID, "4.20", "x86_64", Kind.FULL_ISO)
@@ -85,8 +85,7 @@ class Setting:
             Archive(MemoryRepository(), SnapshotCipher(SECRET), at_once),
             self.clock,
             LocalCoordination(),
-            ttl_seconds=TTL,
-            grace_seconds=GRACE,
+            SETTINGS,
         )
 
     def resolve(self, ref: Ref = OPEN, credentials: Credentials | None = None) -> Ref:

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from image_service.images.reference import ArtifactRef, BootArtifact, Credentials, CredentialScheme, Reader
-from image_service.snapshots.versions import ImageRequest, ReadMode
+from image_service.snapshots.model import ImageRequest, ReadMode
 from tests.snapshots.doubles import REF, VERSION, World, infra_env_of
 from tests.snapshots.doubles import world as make_world
 from tests.snapshots.mounting import Client, etag_of, say

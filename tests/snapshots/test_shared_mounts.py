@@ -17,8 +17,8 @@ from image_service.concurrency.coordination import COUNT, SIZE_BYTES, SharedMemo
 from image_service.errors import Forbidden, NotFound
 from image_service.images.reference import ImageRef, Kind
 from image_service.snapshots.image_builder import THREAD_BYTES
+from image_service.snapshots.model import ImageRequest, ReadMode
 from image_service.snapshots.mounts import SAVE_SECONDS, save_seconds
-from image_service.snapshots.versions import ImageRequest, ReadMode
 from tests.snapshots.doubles import (
     DISCONNECTED,
     FULL,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from image_service.images.reference import Reader
     from image_service.snapshots.boot_images import BootImages
     from image_service.snapshots.memory import MemoryRepository
-    from image_service.snapshots.versions import ComposedVersion
+    from image_service.snapshots.model import ComposedVersion
 
 MOMENT = 0.01
 READER = Client(cast("World", None)).reader

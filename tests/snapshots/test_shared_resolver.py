@@ -16,7 +16,7 @@ from image_service.images.reference import Credentials, CredentialScheme, ImageR
 from image_service.snapshots.archive import Archive
 from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.resolver import Resolver
-from tests.snapshots.pinning import ID, SECRET, FaultyRepository, Outcome, at_once, outcome
+from tests.snapshots.pinning import ID, SECRET, SETTINGS, FaultyRepository, Outcome, at_once, outcome
 from tests.snapshots.stores import store_in
 
 if TYPE_CHECKING:
@@ -69,7 +69,9 @@ class Setting:
     def process(self) -> Resolver:
         archive = Archive(cast("SnapshotRepository", self.store), SnapshotCipher(SECRET), at_once)
         coordination = SharedMemoryCoordination(self.memory, self.directory / "locks", self.clock)
-        return Resolver(self.upstream, archive, self.clock, coordination, ttl_seconds=TTL, grace_seconds=0)
+        return Resolver(
+            self.upstream, archive, self.clock, coordination, attrs.evolve(SETTINGS, grace_seconds=0)
+        )
 
     def resolve(self, number: int, credentials: Credentials | None = None) -> Ref:
         return outcome(self.processes[number].resolve(OPEN, credentials))

@@ -20,14 +20,14 @@ from image_service.errors import Conflict, Forbidden, NotFound, Unauthorized, Up
 from image_service.snapshots.memory import MemoryRepository
 from image_service.snapshots.model import RETRY_SECONDS
 from image_service.snapshots.snapshots import REVALIDATION_TIMEOUT_SECONDS
-from tests.snapshots.pinning import LIFETIMES, QUESTION, FaultyRepository, Outcome, Pinning, outcome
+from tests.snapshots.pinning import QUESTION, SETTINGS, FaultyRepository, Outcome, Pinning, outcome
 from tests.snapshots.stores import store_in
 
 if TYPE_CHECKING:
     from image_service.snapshots.model import Snapshot
     from image_service.snapshots.repository import SnapshotRepository
 
-TTL, MAX_AGE = LIFETIMES.ttl, LIFETIMES.max_age
+TTL, MAX_AGE = SETTINGS.ttl_seconds, SETTINGS.max_age_seconds
 METHODS = {"find_newest", "load", "add", "record_validation", "end", "save_mounts", "find_mount"}
 ENDING = [Unauthorized("401"), Forbidden("403"), NotFound("404")]
 

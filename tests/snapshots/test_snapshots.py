@@ -29,12 +29,12 @@ from image_service.snapshots import snapshots as snapshots_module
 from image_service.snapshots.memory import MemoryRepository
 from image_service.snapshots.model import MAX_OLDER, RETRY_SECONDS, SnapshotKey
 from image_service.snapshots.snapshots import REVALIDATION_TIMEOUT_SECONDS
-from tests.snapshots.pinning import ID, LIFETIMES, QUESTION, Outcome, Pinning, credentials_of, outcome
+from tests.snapshots.pinning import ID, QUESTION, SETTINGS, Outcome, Pinning, credentials_of, outcome
 
 if TYPE_CHECKING:
     from tests.conftest import LoggedFailures
 
-TTL, GRACE, MAX_AGE = LIFETIMES.ttl, LIFETIMES.grace, LIFETIMES.max_age
+TTL, GRACE, MAX_AGE = SETTINGS.ttl_seconds, SETTINGS.grace_seconds, SETTINGS.max_age_seconds
 MOMENT = 0.01
 ENDING = [Unauthorized("401"), Forbidden("403"), NotFound("404")]
 FAILING = [UpstreamError("down"), UpstreamTimeout("slow"), Unavailable("429"), KeyError("nobody foresaw it")]
