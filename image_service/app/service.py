@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,6 @@ from twisted.logger import Logger
 
 from image_service.app.gauges import watch_parts
 from image_service.app.process_service import ProcessService
-from image_service.app.public_listeners import PublicListeners
 from image_service.app.shared_resources import SharedResources
 from image_service.app.standalone_mode import announce_sample, configured_images, start_stand_in
 from image_service.assisted.client import AssistedService
@@ -22,15 +22,16 @@ from image_service.serving.build import build_request_handlers
 from image_service.snapshots.build import build_boot_images
 from image_service.snapshots.image_builder import ImageBuilder
 from image_service.streams.build import start_streams
-from image_service.transport.build import build_transport
+from image_service.transport.factory import ConnectionFactory, build_transport
 from image_service.transport.listeners import Listeners
+from image_service.transport.tls import with_tls
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Iterable
 
     from twisted.internet.epollreactor import EPollReactor
-    from twisted.internet.interfaces import IListeningPort
+    from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 
     from image_service.app.standalone_mode import StandIn
     from image_service.settings.settings import Settings
@@ -63,7 +64,7 @@ class ImageService(ProcessService):
         super().__init__(reactor, settings, self._listeners.force, standalone=standalone)
         self._shared = shared or SharedResources()
         self._sockets = list(sockets)
-        self._public: PublicListeners | None = None
+        self._factories: list[tuple[ConnectionFactory, IProtocolFactory]] = []
         self.metrics = Metrics()
 
     def privilegedStartService(self) -> None:
@@ -76,13 +77,14 @@ class ImageService(ProcessService):
         self._sockets = [listener for (listener,) in self.bind(1)]
 
     def adopt(self, sockets: Iterable[socket.socket]) -> list[IListeningPort]:
-        """Accept connections for another process too (see ``PublicListeners.adopt``)."""
-        return self._public.adopt(sockets) if self._public else []
+        """Accept the connections of listening sockets, one of each port, in order; the sockets are closed."""
+        adopt = partial(self._listeners.adopt, self._reactor)
+        return [adopt(each, *factories) for each, factories in zip(sockets, self._factories, strict=True)]
 
     def release(self, ports: Iterable[IListeningPort]) -> None:
-        """Accept no more of them."""
-        if self._public:
-            self._public.release(ports)
+        """Accept no more connections of what ``adopt`` returned; those that are open stay."""
+        for port in ports:
+            self._listeners.remove(port)
 
     async def _start(self) -> None:
         """Start the parts in the order in which they need each other; they stop in reverse order."""
@@ -131,11 +133,13 @@ class ImageService(ProcessService):
             observer=self.metrics,
         )
         watch_parts(self.metrics, catalog, images, transport.slots, self._listeners)
-        factories = [transport.make_factory(main, secure=settings.tls.is_enabled)]
-        factories += [transport.make_factory(plain) for _ in self._sockets[1:]]
-        self._public = PublicListeners(self._reactor, settings, self._listeners, factories, self.shutdown)
-        self._public.adopt(self._sockets)
-        self._lifecycle.push_async_callback(self._public.close)
+        factory = transport.make_factory(main, secure=settings.tls.is_enabled)
+        self._factories = [(factory, with_tls(factory, settings.tls, self._reactor))]
+        if len(self._sockets) > 1:
+            plain_factory = transport.make_factory(plain)
+            self._factories.append((plain_factory, plain_factory))
+        self.adopt(self._sockets)
+        self._lifecycle.push_async_callback(self._close_listeners)
         _log.info("serving at {url}", url=base_url)
         shared.serving()
         if stand_in is not None and stand_in.sample is not None and shared.is_leader:
@@ -170,6 +174,14 @@ class ImageService(ProcessService):
             is_leader=self._shared.is_leader,
             count=self.metrics.record_snapshot_event,
         )
+
+    async def _close_listeners(self) -> None:
+        _log.info("shutting down")
+        process = self._settings.process
+        # Only SIGTERM comes from a platform with a load balancer; at SIGINT a person waits.
+        is_terminated = self.shutdown.signal_number == signal.SIGTERM
+        delay_seconds = process.drain_delay_seconds if is_terminated else 0
+        await self._listeners.close(delay_seconds, process.drain_timeout_seconds)
 
     async def _stop(self) -> None:
         await self._lifecycle.aclose()

@@ -1,21 +1,32 @@
-"""The factory of a listener's connections, which also ends them."""
+"""The factories of connections, which also close them, and what the factories of all listeners share."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Factory
 
-from image_service.transport.admission import ConnectionCounter
+from image_service.files.page_cache import PageCache
+from image_service.transport.access_log import AccessLog
+from image_service.transport.admission import SLOT_TIMEOUT_SECONDS, ConnectionCounter, Slots
 from image_service.transport.connection import Connection
-from image_service.transport.context import ConnectionContext  # noqa: TC001 - attrs resolves annotations
+from image_service.transport.context import ConnectionContext
 from image_service.transport.observer import AbortReason, RefusalReason
+from image_service.transport.sendfile_threads import THREADS, SendfileThreads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from image_service.concurrency.lifecycle import Lifecycle
+    from image_service.settings.network import LimitSettings, LogSettings
+    from image_service.transport.admission import SlotPool
+    from image_service.transport.exchange import RequestHandler
+    from image_service.transport.observer import Observer
+
+DISK_THREADS = 8
 OVERLOAD_RESERVE = 64
 """Connections accepted beyond the limit: for probes, and to refuse the others by a response."""
 
@@ -85,3 +96,62 @@ class ConnectionFactory(Factory):
         """Abort every connection."""
         for connection in tuple(self.connections):
             connection.abort(AbortReason.SHUTDOWN, "the service is shutting down")
+
+
+@attrs.frozen
+class Transport:
+    """Makes factories of connections that share everything but their request handler.
+
+    Args:
+        slots: of downloads.
+        make_context: makes the context of a listener's connections.
+        counter: of the connections of all listeners.
+    """
+
+    slots: Slots
+    make_context: Callable[..., ConnectionContext]
+    counter: ConnectionCounter
+
+    def make_factory(self, handler: RequestHandler, *, secure: bool = False) -> ConnectionFactory:
+        """Make the factory of a listener's connections.
+
+        Args:
+            handler: of their requests.
+            secure: True if the listener speaks TLS.
+        """
+        context = self.make_context(handler=handler)
+        return ConnectionFactory(context, secure=secure, counter=self.counter)
+
+
+def build_transport(  # noqa: PLR0913 - what processes share is by itself
+    lifecycle: Lifecycle,
+    settings: LimitSettings,
+    log: LogSettings,
+    *,
+    slot_pool: SlotPool,
+    connections: ConnectionCounter,
+    observer: Observer,
+) -> Transport:
+    """Start the threads that read and send files, and make what connections share.
+
+    Args:
+        lifecycle: stops the threads.
+        settings: timeouts and limits.
+        log: which lines to log.
+        slot_pool: slots for downloads.
+        connections: counts those of all listeners.
+        observer: records requests.
+    """
+    reactor = lifecycle.reactor
+    slots = Slots(slot_pool, settings.downloads, SLOT_TIMEOUT_SECONDS, reactor, observer)
+    make_context = partial(
+        ConnectionContext,
+        clock=reactor,
+        page_cache=PageCache(reactor, lifecycle.start_thread_pool(DISK_THREADS, "disk")),
+        sendfile_threads=SendfileThreads(reactor, lifecycle.start_thread_pool(THREADS, "sendfile")),
+        access_log=AccessLog(reactor, each_range=log.ranges == "each"),
+        limits=settings,
+        slots=slots,
+        observer=observer,
+    )
+    return Transport(slots, make_context, connections)

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import Deferred, gatherResults, maybeDeferred
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
 
-    from twisted.internet.interfaces import IListeningPort, IReactorTime
+    from twisted.internet.epollreactor import EPollReactor
+    from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IReactorTime
 
     from image_service.transport.factory import ConnectionFactory
 
@@ -36,6 +38,26 @@ class Listeners:
         self._ports.append(port)
         if factory not in self._factories:
             self._factories.append(factory)
+
+    def adopt(
+        self,
+        reactor: EPollReactor,
+        listener: socket.socket,
+        factory: ConnectionFactory,
+        protocol_factory: IProtocolFactory,
+    ) -> IListeningPort:
+        """Accept the connections of a listening socket, which is closed here.
+
+        Args:
+            reactor: accepts them.
+            listener: the socket.
+            factory: of the connections.
+            protocol_factory: the same, or what has it below TLS.
+        """
+        port: IListeningPort = reactor.adoptStreamPort(listener.fileno(), listener.family, protocol_factory)
+        listener.close()  # the reactor has a duplicate; with both open, the kernel would go on accepting
+        self.add(port, factory)
+        return port
 
     def remove(self, port: IListeningPort) -> None:
         """Stop a port, if it has not been removed yet; its connections stay."""

@@ -19,8 +19,10 @@ from image_service.transport.tls_sender import TlsTransport
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from twisted.internet.interfaces import IAddress, IReactorTime
+    from twisted.internet.interfaces import IAddress, IProtocolFactory, IReactorTime
     from twisted.internet.tcp import Server
+
+    from image_service.settings.network import TlsSettings
 
 _HTTP_1_1 = b"http/1.1"
 _MODE_ENABLE_PARTIAL_WRITE = 1  # openssl/ssl.h; pyOpenSSL sets it and has no name for it
@@ -102,3 +104,15 @@ class TlsFactory(TLSMemoryBIOFactory):
         """Take a connection, or close it at once where the other factory does not want it."""
         connection = self.wrappedFactory.buildProtocol(addr)
         return None if connection is None else _Protocol(self, connection)  # type: ignore[no-untyped-call]
+
+
+def with_tls(factory: IProtocolFactory, settings: TlsSettings, clock: IReactorTime) -> IProtocolFactory:
+    """Return a factory that puts TLS below the connections of `factory`; without a certificate, `factory`.
+
+    Raises:
+        ConfigurationError: key and certificate are not a pair.
+    """
+    if settings.key_file is None or settings.certificate_file is None:
+        return factory
+    certificate = ServerCertificate(settings.key_file, settings.certificate_file, clock)
+    return TlsFactory(certificate, isClient=False, wrappedFactory=factory)
