@@ -10,7 +10,9 @@ import attrs
 from image_service.catalog.catalog import Catalog
 from image_service.catalog.derived.derived_images import DerivedImages
 from image_service.catalog.download.downloader import Downloader
+from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.catalog.lifecycle.signature import KeyRing
+from image_service.catalog.options import CatalogOptions
 from image_service.catalog.storage.data_dir import DataDir
 from image_service.concurrency.backoff import Backoff
 
@@ -95,20 +97,21 @@ def build_base_images(  # noqa: PLR0913 - three groups of settings
     data_dir = DataDir(
         storage.data_dir, storage.retention_seconds, storage.max_bytes, scratch=storage.scratch_dir
     )
+    keys = KeyRing.read(settings.signing_keys) if settings.signing_keys else None
     derived = DerivedImages(reactor, reactor, data_dir)
     catalog = Catalog(
         reactor,
         reactor,
         configured,
-        data_dir,
-        Downloader(http).download,
-        keys=KeyRing.read(settings.signing_keys) if settings.signing_keys else None,
-        derive=derived.derive,
-        downloads=downloads.concurrency,
-        backoff=Backoff(downloads.retry_min_seconds, downloads.retry_max_seconds),
-        any_is_enough=settings.ready_when == "any",
-        changed=events.changed,
-        superseded=events.superseded,
+        ImageFetcher(data_dir, Downloader(http).download, keys),
+        CatalogOptions(
+            downloads=downloads.concurrency,
+            backoff=Backoff(downloads.retry_min_seconds, downloads.retry_max_seconds),
+            ready_when_any=settings.ready_when == "any",
+            derive=derived.derive,
+            on_change=events.changed,
+            on_superseded=events.superseded,
+        ),
     )
     catalog.start()
     if is_leader:

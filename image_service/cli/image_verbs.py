@@ -91,12 +91,12 @@ def run_fetch(options: argparse.Namespace) -> int:
         settings.storage.data_dir, settings.storage.retention_seconds, settings.storage.max_bytes
     )
     downloader = Downloader(OriginClient.from_settings(settings.download, settings.source_urls))
-    fetcher = ImageFetcher(data_dir, downloader.download, Interruption(), _keys(settings))
+    fetcher = ImageFetcher(data_dir, downloader.download, _keys(settings))
 
     def fetch(entry: OsImage) -> str:
         with ExitStack() as stack:
-            fetcher.fetch_if_absent(entry, _DownloadProgress(stack))
-        return _close(fetcher.open(entry))
+            fetcher.fetch_if_absent(entry, Interruption(), _DownloadProgress(stack))
+        return _close(fetcher.open(entry, Interruption()))
 
     data_dir.open()
     try:

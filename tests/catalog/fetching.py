@@ -58,9 +58,8 @@ def fetch(directory: Path, urls: Sequence[str]) -> None:
     disk_quota.SPARE_BYTES = 0  # the disk is to be full in earnest
     data_dir = DataDir(directory)
     data_dir.open()
-    fetcher = ImageFetcher(
-        data_dir, Downloader(OriginClient.from_settings(DownloadSettings())).download, Interruption()
-    )
+    client = OriginClient.from_settings(DownloadSettings())
+    fetcher = ImageFetcher(data_dir, Downloader(client).download)
     with ThreadPoolExecutor(len(urls)) as pool:
         told = list(pool.map(lambda url: _fetch_one(fetcher, entry(url)), urls))
     data_dir.close()
@@ -70,8 +69,8 @@ def fetch(directory: Path, urls: Sequence[str]) -> None:
 
 def _fetch_one(fetcher: ImageFetcher, image: OsImage) -> str:
     try:
-        fetcher.fetch_if_absent(image)
-        base = fetcher.open(image)
+        fetcher.fetch_if_absent(image, Interruption())
+        base = fetcher.open(image, Interruption())
     except Unavailable as error:
         return error.detail
     except OSError as error:

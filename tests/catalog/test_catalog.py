@@ -13,11 +13,13 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock, deferLater
 
-from image_service.catalog.catalog import DOWNLOADS, Catalog
+from image_service.catalog.catalog import Catalog
 from image_service.catalog.download.downloader import Downloader
 from image_service.catalog.download.origin_client import OriginClient
+from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.catalog.lifecycle.lifecycle import RECHECK_AFTER_SECONDS, REFUSED_RETRY_AFTER_SECONDS
 from image_service.catalog.lifecycle.status import BaseImageState
+from image_service.catalog.options import DOWNLOADS, CatalogOptions
 from image_service.catalog.storage.data_dir import LOCKS, MANIFEST, DataDir
 from image_service.concurrency.backoff import Backoff
 from image_service.errors import BaseImageError, NotFound, Unavailable
@@ -61,10 +63,11 @@ class Bench:
     started: list[Catalog]
 
     def start(self, *entries: OsImage, **options: Any) -> Catalog:
-        fetch = Downloader(OriginClient.from_settings(DownloadSettings())).download
+        client = OriginClient.from_settings(DownloadSettings())
         backoff = Backoff(RETRY_SECONDS, 4 * RETRY_SECONDS, jitter=lambda _, most: most)
+        fetcher = ImageFetcher(DataDir(self.data_dir), Downloader(client).download)
         catalog = Catalog(
-            self.reactor, self.clock, entries, DataDir(self.data_dir), fetch, backoff=backoff, **options
+            self.reactor, self.clock, entries, fetcher, CatalogOptions(backoff=backoff, **options)
         )
         self.started.append(catalog)
         catalog.start()
@@ -181,7 +184,7 @@ async def test_waits_for_a_file_that_is_not_there_yet(bench: Bench, lines: Lines
 # What is refused.
 
 
-def customised() -> bytes:
+def customized() -> bytes:
     return build_live_iso({**live_files(), "images/ignition.img": b"\x1f\x8b".ljust(262144, b"\0")})
 
 
@@ -191,9 +194,9 @@ def customised() -> bytes:
         (b"<html>not found</html>", "was refused"),
         (ISO[:-2048], "was refused"),
         (build_live_iso(volume_id="debian-12"), "debian-12"),
-        (customised(), "customised before"),
+        (customized(), "customized before"),
     ],
-    ids=["not an ISO", "truncated", "not CoreOS", "customised"],
+    ids=["not an ISO", "truncated", "not CoreOS", "customized"],
 )
 @ensure_deferred
 async def test_refuses_what_is_no_pristine_live_iso(
@@ -218,16 +221,16 @@ async def test_refuses_what_is_no_pristine_live_iso(
 
 
 @ensure_deferred
-async def test_overwrites_a_disconnected_iso_that_was_customised(
+async def test_overwrites_a_disconnected_iso_that_was_customized(
     bench: Bench, lines: Lines, tmp_path: Path
 ) -> None:
-    path = write(tmp_path / "ove.iso", customised())
+    path = write(tmp_path / "ove.iso", customized())
     image = entry(path.as_uri(), image_type="disconnected-iso")
     catalog = bench.start(image)
     await lines.until(image.file_name, BaseImageState.READY)
 
     assert catalog.find_base_image("4.19", "x86_64", Kind.DISCONNECTED_ISO).disconnected
-    assert "customised before, which will be overwritten" in lines.text
+    assert "customized before, which will be overwritten" in lines.text
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
@@ -274,7 +277,7 @@ async def test_keeps_a_fault_of_its_own_to_one_image(
 
     good = entry(write(tmp_path / "good.iso").as_uri(), version="good")
     bad = entry(NOWHERE, version="bad")
-    catalog = Catalog(reactor, Clock(), [bad, good], DataDir(tmp_path), fail)
+    catalog = Catalog(reactor, Clock(), [bad, good], ImageFetcher(DataDir(tmp_path), fail))
     catalog.start()
     await lines.until(bad.file_name, BaseImageState.REFUSED)
     await lines.until(good.file_name, BaseImageState.READY)
@@ -381,7 +384,7 @@ async def test_finds_by_content_where_only_one_has_it(bench: Bench, lines: Lines
 async def test_names_what_there_is(
     reactor: EPollReactor, tmp_path: Path, asked: tuple[str, str, Kind], says: str
 ) -> None:
-    catalog = Catalog(reactor, Clock(), [entry(NOWHERE)], DataDir(tmp_path), lambda *_: None)
+    catalog = Catalog(reactor, Clock(), [entry(NOWHERE)], ImageFetcher(DataDir(tmp_path), lambda *_: None))
     with pytest.raises(NotFound, match=says):
         catalog.find_base_image(*asked)
     await catalog.stop()
@@ -489,7 +492,7 @@ async def test_does_not_try_again_what_fails_while_it_stops(reactor: EPollReacto
         stopping.wait()
         raise Unavailable("cable cut")
 
-    catalog = Catalog(reactor, clock, [entry(NOWHERE)], DataDir(tmp_path), fetch)
+    catalog = Catalog(reactor, clock, [entry(NOWHERE)], ImageFetcher(DataDir(tmp_path), fetch))
     catalog.start()
     fetching.wait()
     stopped = Deferred.fromCoroutine(catalog.stop())
@@ -626,7 +629,7 @@ async def test_reads_what_it_did_not_fetch_in_the_background_and_fetches_it_agai
     os.utime(path, ns=times)
 
     gone: list[BaseImage] = []
-    catalog = bench.start(image, superseded=gone.append)
+    catalog = bench.start(image, on_superseded=gone.append)
     await lines.until(image.file_name, BaseImageState.READY)
     rotten = catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
     bench.clock.advance(RECHECK_AFTER_SECONDS)
@@ -666,7 +669,7 @@ async def test_goes_on_with_images_that_stay_and_begins_with_new_ones(
     url = write(tmp_path / "base.iso").as_uri()
     old, stays, new = (entry(url, version, version) for version in ("old", "stays", "new"))
     gone: list[BaseImage] = []
-    catalog = bench.start(old, stays, superseded=gone.append)
+    catalog = bench.start(old, stays, on_superseded=gone.append)
     for image in (old, stays):
         await lines.until(image.file_name, BaseImageState.READY)
     before = catalog.find_base_image("stays", "x86_64", Kind.FULL_ISO)
@@ -834,7 +837,7 @@ async def test_one_image_is_enough_if_that_is_wanted(
 ) -> None:
     slow = entry(origin.serve("/slow.iso", Reply(b"", promised=len(ISO), hold=True)), "slow")
     quick, derive = entry(write(tmp_path / "quick.iso").as_uri()), Deriving()
-    catalog = bench.start(slow, quick, any_is_enough=True, derive=derive)
+    catalog = bench.start(slow, quick, ready_when_any=True, derive=derive)
     await lines.until(quick.file_name, BaseImageState.DERIVING)
     assert (catalog.is_ready, catalog.has_ready_image("9.6.1-0", "x86_64")) == (False, False)
     derive.waiting[0].callback(None)

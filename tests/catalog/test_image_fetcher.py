@@ -46,9 +46,9 @@ class Bench:
     origin: Origin
 
     def fetcher(self, keys: KeyRing | None = None) -> ImageFetcher:
-        """As a process has it."""
+        """Return that of another process."""
         fetch = Downloader(OriginClient.from_settings(DownloadSettings())).download
-        return ImageFetcher(DataDir(self.path), fetch, Interruption(), keys)
+        return ImageFetcher(DataDir(self.path), fetch, keys)
 
     def entry(self, content: bytes = ISO, sha256: str | None = None) -> OsImage:
         """An image that the origin has."""
@@ -56,11 +56,11 @@ class Bench:
         return OsImage("1", "x86_64", "full-iso", ("4.17",), url, sha256)
 
     def path_of(self, entry: OsImage) -> Path:
-        """Where it comes to lie."""
+        """Return where it is stored."""
         return self.path / entry.file_name
 
     def names(self) -> set[str]:
-        """What is in the directory but the books."""
+        """Return the files other than manifest and locks."""
         return {path.name for path in self.path.iterdir()} - {LOCKS, MANIFEST}
 
 
@@ -73,19 +73,19 @@ def bench(tmp_path: Path, origin: Origin) -> Bench:
 
 @contextmanager
 def opened(fetcher: ImageFetcher, entry: OsImage) -> Iterator[BaseImage]:
-    """Have an image open."""
-    base = fetcher.open(entry)
+    """Open an image, and close it."""
+    base = fetcher.open(entry, Interruption())
     try:
         yield base
     finally:
-        os.close(base.file.descriptor)
+        base.file.close()
 
 
-def test_an_image_is_fetched_verified_and_opened(bench: Bench) -> None:
+def test_image_is_fetched_verified_and_opened(bench: Bench) -> None:
     entry, fetcher, told = bench.entry(sha256=SHA256), bench.fetcher(), []
-    assert not fetcher.is_there(entry)
-    fetcher.fetch_if_absent(entry, lambda done, total: told.append((done, total)))
-    assert fetcher.is_there(entry)
+    assert not fetcher.is_complete(entry)
+    fetcher.fetch_if_absent(entry, Interruption(), lambda done, total: told.append((done, total)))
+    assert fetcher.is_complete(entry)
     assert (told[0], told[-1]) == ((0, len(ISO)), (len(ISO), len(ISO)))
     with opened(fetcher, entry) as base:
         assert base.sha256 == SHA256
@@ -110,28 +110,28 @@ def test_an_image_is_fetched_verified_and_opened(bench: Bench) -> None:
     ],
     ids=["digest", "length", "page", "volume", "rootfs", "kernel"],
 )
-def test_what_fails_is_set_aside_with_the_reason_and_fetched_again(
+def test_invalid_download_is_set_aside_and_fetched_again(
     bench: Bench, content: bytes, sha256: str | None, reason: str
 ) -> None:
     entry, fetcher = bench.entry(content, sha256), bench.fetcher()
-    fetcher.fetch_if_absent(entry)
+    fetcher.fetch_if_absent(entry, Interruption())
     with pytest.raises(BaseImageError, match=reason):
-        fetcher.open(entry)
+        fetcher.open(entry, Interruption())
     assert not bench.path_of(entry).exists()
     assert (bench.path / f"{entry.file_name}.refused").read_bytes() == content
     assert fetcher.data_dir.refusal_reason(entry.file_name)
     bench.origin.replies["/a.iso"] = [Resource(ISO)]
-    fetcher.fetch_if_absent(entry)
+    fetcher.fetch_if_absent(entry, Interruption())
     with opened(fetcher, attrs.evolve(entry, sha256=SHA256)) as base:
         assert base.sha256 == SHA256
 
 
-def test_what_was_put_there_by_hand_is_taken_but_not_set_aside(bench: Bench) -> None:
+def test_file_of_an_operator_is_used_and_never_set_aside(bench: Bench) -> None:
     entry, fetcher = bench.entry(), bench.fetcher()
     bench.path_of(entry).write_bytes(ISO[:-2048])
-    fetcher.fetch_if_absent(entry)
+    fetcher.fetch_if_absent(entry, Interruption())
     with pytest.raises(BaseImageError):
-        fetcher.open(entry)
+        fetcher.open(entry, Interruption())
     assert bench.path_of(entry).read_bytes() == ISO[:-2048]
     bench.path_of(entry).write_bytes(ISO)
     with opened(fetcher, entry) as base:
@@ -139,7 +139,7 @@ def test_what_was_put_there_by_hand_is_taken_but_not_set_aside(bench: Bench) -> 
     assert not bench.origin.requests
 
 
-def test_the_second_process_uses_what_the_first_one_fetches(bench: Bench) -> None:
+def test_second_process_uses_the_download_of_the_first(bench: Bench) -> None:
     entry = attrs.evolve(bench.entry())
     bench.origin.replies["/a.iso"] = [Reply(ISO[:9], promised=len(ISO), hold=True), Resource(ISO)]
     first, second = bench.fetcher(), bench.fetcher()
@@ -147,12 +147,15 @@ def test_the_second_process_uses_what_the_first_one_fetches(bench: Bench) -> Non
 
     def fetch() -> None:
         try:
-            first.fetch_if_absent(entry)
+            first.fetch_if_absent(entry, Interruption())
         except Unavailable as error:
             failed.append(error)
-        first.fetch_if_absent(entry)
+        first.fetch_if_absent(entry, Interruption())
 
-    threads = [threading.Thread(target=fetch), threading.Thread(target=second.fetch_if_absent, args=(entry,))]
+    def fetch_second() -> None:
+        second.fetch_if_absent(entry, Interruption())
+
+    threads = [threading.Thread(target=fetch), threading.Thread(target=fetch_second)]
     threads[0].start()
     bench.origin.holding.wait()
     threads[1].start()
@@ -165,19 +168,19 @@ def test_the_second_process_uses_what_the_first_one_fetches(bench: Bench) -> Non
         assert base.sha256 == SHA256
 
 
-def test_one_without_room_fails_and_does_not_begin(bench: Bench) -> None:
+def test_download_without_space_is_refused_before_it_starts(bench: Bench) -> None:
     entry = bench.entry()
     fetcher = attrs.evolve(bench.fetcher(), data_dir=DataDir(bench.path, max_bytes=len(ISO)))
     with pytest.raises(Unavailable, match=f"not enough disk space: {len(ISO)} bytes needed"):
-        fetcher.fetch_if_absent(entry)
+        fetcher.fetch_if_absent(entry, Interruption())
     assert sum(path.stat().st_size for path in bench.path.iterdir()) < 4096
 
 
-# Rot.
+# Corruption.
 
 
-def rot(path: Path, offset: int) -> None:
-    """Change a bit as a disk does: no time tells."""
+def corrupt(path: Path, offset: int) -> None:
+    """Change a bit like a failing disk: the times stay."""
     status = path.stat()
     with path.open("r+b") as file:
         file.seek(offset)
@@ -191,45 +194,46 @@ def large() -> bytes:
     return build_live_iso({**live_files(), "images/pxeboot/initrd.img": os.urandom(4 * 2**20)})
 
 
-def test_what_rotted_is_found_in_the_background_and_fetched_again(bench: Bench) -> None:
+def test_recheck_finds_corruption_and_sets_the_image_aside(bench: Bench) -> None:
     content = large()
     entry, fetcher = bench.entry(content), bench.fetcher()
-    fetcher.fetch_if_absent(entry)
+    fetcher.fetch_if_absent(entry, Interruption())
     with opened(fetcher, entry) as base:
-        fetcher.recheck(entry, base)
+        fetcher.recheck(entry, base, Interruption())
     offset = len(content) // 2 + 40_000  # between two samples
-    rot(bench.path_of(entry), offset)
+    corrupt(bench.path_of(entry), offset)
     with opened(bench.fetcher(), entry) as base:
         assert base.sha256 == hashlib.sha256(content).hexdigest()  # by size, time and sample
         with pytest.raises(BaseImageError, match=r"content changed \(corruption\?\): its SHA-256 was"):
-            fetcher.recheck(entry, base)
+            fetcher.recheck(entry, base, Interruption())
     assert (bench.path / f"{entry.file_name}.refused").exists()
-    fetcher.fetch_if_absent(entry)
+    fetcher.fetch_if_absent(entry, Interruption())
     assert bench.path_of(entry).read_bytes() == content
     with opened(fetcher, entry) as base:
-        fetcher.recheck(entry, base)
+        fetcher.recheck(entry, base, Interruption())
 
 
-def test_what_another_process_has_fetched_again_stays(bench: Bench) -> None:
+def test_recheck_leaves_a_file_that_was_replaced(bench: Bench) -> None:
     entry, fetcher = bench.entry(), bench.fetcher()
-    fetcher.fetch_if_absent(entry)
+    fetcher.fetch_if_absent(entry, Interruption())
     with opened(fetcher, entry) as base:
-        rot(bench.path_of(entry), 9)
+        corrupt(bench.path_of(entry), 9)
         fetcher.data_dir.set_aside(entry.file_name, "content changed")
-        fetcher.fetch_if_absent(entry)
+        fetcher.fetch_if_absent(entry, Interruption())
         with pytest.raises(BaseImageError, match="content changed"):
-            fetcher.recheck(entry, base)
+            fetcher.recheck(entry, base, Interruption())
     assert bench.path_of(entry).read_bytes() == ISO
 
 
-def test_who_stops_is_not_held_up_by_a_check_in_the_background(bench: Bench) -> None:
+def test_recheck_is_interrupted(bench: Bench) -> None:
     entry, fetcher = bench.entry(), bench.fetcher()
-    fetcher.fetch_if_absent(entry)
+    fetcher.fetch_if_absent(entry, Interruption())
     with opened(fetcher, entry) as base:
-        fetcher.interruption.interrupt()
+        interruption = Interruption()
+        interruption.interrupt()
         with pytest.raises(Interrupted):
-            fetcher.recheck(entry, base)
-    assert fetcher.path(entry).exists()
+            fetcher.recheck(entry, base, interruption)
+    assert bench.path_of(entry).exists()
 
 
 # Signatures.
@@ -237,7 +241,7 @@ def test_who_stops_is_not_held_up_by_a_check_in_the_background(bench: Bench) -> 
 
 @pytest.fixture(scope="module")
 def gpg_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where a key is."""
+    """A gpg home with a key."""
     needs_client("gpg")
     home: Path = tmp_path_factory.mktemp("gpg")
     home.chmod(0o700)
@@ -256,17 +260,17 @@ def signed(gpg_home: Path) -> tuple[KeyRing, bytes]:
     return KeyRing(gpg(gpg_home, "--export")), gpg(gpg_home, "--detach-sign", content=ISO)
 
 
-def test_a_signature_is_fetched_and_checked_once(
+def test_signature_is_fetched_and_verified_once(
     bench: Bench, gpg_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys, signature = signed(gpg_home)
     entry = attrs.evolve(bench.entry(), url=bench.origin.url("/a.iso?token=1"))
     bench.origin.serve("/a.iso.sig", Resource(signature))
     fetcher = bench.fetcher(keys)
-    fetcher.fetch_if_absent(entry)
+    fetcher.fetch_if_absent(entry, Interruption())
     assert [request.target for request in bench.origin.requests] == ["/a.iso?token=1", "/a.iso.sig?token=1"]
     for _ in range(2):
-        assert fetcher.is_there(entry)
+        assert fetcher.is_complete(entry)
         with opened(fetcher, entry) as base:
             assert base.sha256 == SHA256
         monkeypatch.setenv("PATH", "/nowhere")
@@ -274,47 +278,47 @@ def test_a_signature_is_fetched_and_checked_once(
 
 
 @pytest.mark.parametrize("wrong", ["signature", "image"])
-def test_what_is_not_signed_is_not_served_and_both_are_fetched_again(
+def test_image_with_a_bad_signature_is_refused_and_both_are_fetched_again(
     bench: Bench, gpg_home: Path, wrong: str
 ) -> None:
     keys, signature = signed(gpg_home)
     entry = bench.entry(build_live_iso(created=None) if wrong == "image" else ISO)
     bench.origin.serve("/a.iso.sig", Resource(b"nonsense" if wrong == "signature" else signature))
     fetcher = bench.fetcher(keys)
-    fetcher.fetch_if_absent(entry)
+    fetcher.fetch_if_absent(entry, Interruption())
     with pytest.raises(BaseImageError, match="its OpenPGP signature is not good"):
-        fetcher.open(entry)
-    assert not fetcher.is_there(entry)
+        fetcher.open(entry, Interruption())
+    assert not fetcher.is_complete(entry)
     bench.origin.replies["/a.iso"] = [Resource(ISO)]
     bench.origin.replies["/a.iso.sig"] = [Resource(signature)]
-    fetcher.fetch_if_absent(entry)
+    fetcher.fetch_if_absent(entry, Interruption())
     with opened(fetcher, entry) as base:
         assert base.sha256 == SHA256
 
 
 @pytest.mark.parametrize(
-    "answer", [Reply(status=404), Reply(bytes(100_000)), Reply(bytes(100_000), promised=-1)]
+    "reply", [Reply(status=404), Reply(bytes(100_000)), Reply(bytes(100_000), promised=-1)]
 )
-def test_without_a_signature_nothing_is_served(bench: Bench, gpg_home: Path, answer: Reply) -> None:
+def test_image_without_a_signature_is_unavailable(bench: Bench, gpg_home: Path, reply: Reply) -> None:
     keys, _ = signed(gpg_home)
     entry, fetcher = bench.entry(), bench.fetcher(keys)
-    bench.origin.serve("/a.iso.sig", answer)
+    bench.origin.serve("/a.iso.sig", reply)
     with pytest.raises(Unavailable, match=r"answered 404|more than 65536 bytes"):
-        fetcher.fetch_if_absent(entry)
-    assert not fetcher.is_there(entry)
+        fetcher.fetch_if_absent(entry, Interruption())
+    assert not fetcher.is_complete(entry)
     with pytest.raises(
         BaseImageError, match=r"has no OpenPGP signature .*\.iso\.sig, but SIGNING_KEYS is set"
     ):
-        fetcher.open(entry)
+        fetcher.open(entry, Interruption())
 
 
-def test_a_file_has_its_signature_beside_it(bench: Bench, gpg_home: Path, tmp_path: Path) -> None:
+def test_signature_of_a_local_file_is_beside_it(bench: Bench, gpg_home: Path, tmp_path: Path) -> None:
     keys, signature = signed(gpg_home)
     (tmp_path / "local.iso").write_bytes(ISO)
     entry = OsImage("1", "x86_64", "full-iso", ("4.17",), (tmp_path / "local.iso").as_uri())
     fetcher = bench.fetcher(keys)
     with pytest.raises(BaseImageError, match=r"has no OpenPGP signature local\.iso\.sig"):
-        fetcher.open(entry)
+        fetcher.open(entry, Interruption())
     (tmp_path / "local.iso.sig").write_bytes(signature)
     with opened(fetcher, entry) as base:
         assert base.sha256 == SHA256

@@ -260,11 +260,11 @@ def test_from_some_version_of_openshift_on_nmstatectl_is_not_in_the_initrd(
         assert base.needs_nmstate is expected
 
 
-def test_a_customised_image_is_refused_unless_it_is_to_be_overwritten(bench: Bench) -> None:
-    customised = ISO.replace(b"ignition.platform.id=metal\n#", b"ignition.platform.id=other\n#")
-    with pytest.raises(BaseImageError, match="was customised before"), bench.opened(customised):
+def test_a_customized_image_is_refused_unless_it_is_to_be_overwritten(bench: Bench) -> None:
+    customized = ISO.replace(b"ignition.platform.id=metal\n#", b"ignition.platform.id=other\n#")
+    with pytest.raises(BaseImageError, match="was customized before"), bench.opened(customized):
         pass
-    with bench.opened(customised, image_type="disconnected-iso") as base:
+    with bench.opened(customized, image_type="disconnected-iso") as base:
         assert base.layout.customized
 
 

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from image_service.catalog.derived.derivation import derive
-from image_service.catalog.lifecycle.opening import examine
+from image_service.catalog.lifecycle.opening import examine_file
 from image_service.concurrency.interruption import Interruption
 from image_service.coreos.live_iso import read_live_iso
 from image_service.settings.os_images import OsImage
@@ -40,9 +40,9 @@ def absent(resident: BaseImage, tmp_path: Path) -> Iterator[PartlyAbsent]:
 
 def test_verification_reads_no_holes(resident: BaseImage, absent: PartlyAbsent, tmp_path: Path) -> None:
     entry = OsImage(VERSION, "x86_64", "full-iso", ("4.17",), "", sha256=resident.sha256)
-    base = examine(entry, absent.file, tmp_path / "rhcos-sidecar.json", Interruption())
+    base = examine_file(entry, absent.file, tmp_path / "rhcos-sidecar.json", Interruption())
     assert attrs.evolve(base, file=resident.file) == resident
-    again = examine(entry, absent.file, tmp_path / "rhcos-sidecar.json", Interruption())
+    again = examine_file(entry, absent.file, tmp_path / "rhcos-sidecar.json", Interruption())
     assert again.sha256 == resident.sha256
 
 

@@ -95,7 +95,8 @@ def test_partly_absent_file_is_verified_whole(signers: tuple[Signer, Signer], tm
 
 def test_one_of_somebody_else_is_not(signers: tuple[Signer, Signer], file: BaseFile, tmp_path: Path) -> None:
     one, two = signers
-    with pytest.raises(BaseImageError, match=r"signature is not good: gpgv ended with 2, ERRSIG .*NO_PUBKEY"):
+    reason = r"signature is not good: gpgv exited with status 2, ERRSIG .*NO_PUBKEY"
+    with pytest.raises(BaseImageError, match=reason):
         ring(tmp_path, one.public()).verify(file, two.sign(), Interruption())
 
 
@@ -106,7 +107,7 @@ def test_one_of_several_is_enough(signers: tuple[Signer, Signer], file: BaseFile
 
 @pytest.mark.parametrize(
     ("signature", "says"),
-    [(None, "BADSIG"), (b"", "NODATA"), (b"<html>not found</html>", "NODATA"), (b"\xc2\xff", "ended with")],
+    [(None, "BADSIG"), (b"", "NODATA"), (b"<html>not found</html>", "NODATA"), (b"\xc2\xff", "exited with")],
     ids=["of other content", "empty", "a page", "garbage"],
 )
 def test_what_is_none_is_not(

@@ -1,7 +1,7 @@
-"""From an entry of the configuration to an open base image. Runs in threads.
+"""Fetches base images into ``DATA_DIR`` and opens them. Runs in threads.
 
-Each step has the image for itself, also before other processes on the directory: who comes second waits,
-and finds what the first has fetched and hashed.
+Each step locks its image, against other processes on the directory too: the second one waits, and finds what
+the first has fetched and hashed.
 """
 
 from __future__ import annotations
@@ -27,136 +27,124 @@ if TYPE_CHECKING:
     from image_service.images.base import BaseImage
     from image_service.settings.os_images import OsImage
 
-Fetch: TypeAlias = Callable[[str, Path, Interruption, ReportProgress], None]
+Download: TypeAlias = Callable[[str, Path, Interruption, ReportProgress], None]
 
 
 @attrs.frozen
 class ImageFetcher:
-    """Makes base images be there, and opens them.
+    """Fetches and opens base images.
 
     Args:
-        data_dir: where those are that are fetched.
-        fetch: makes a partial file complete, as ``Downloader.download`` does.
-        interruption: ends everything from another thread.
-        keys: one of which must have signed an image; None: no signature is asked for.
+        data_dir: where downloaded images are stored.
+        download: completes a partial file, like `Downloader.download`.
+        keys: an image must be signed by one of them; None: signatures are not verified.
     """
 
     data_dir: DataDir
-    fetch: Fetch
-    interruption: Interruption
+    download: Download
     keys: KeyRing | None = None
 
-    def path(self, entry: OsImage) -> Path:
-        """Tell where an image is, or will be."""
-        return entry.local_path or self.data_dir.path / entry.file_name
-
-    def is_there(self, entry: OsImage) -> bool:
-        """Tell whether there is nothing to fetch of an image."""
-        path = self.path(entry)
+    def is_complete(self, entry: OsImage) -> bool:
+        """Return True if nothing of an image is to be fetched, as for a local file that is used in place."""
+        path = self._path_of(entry)
         complete = path.exists() and (self.keys is None or signature_path(path).exists())
         return entry.local_path is not None or complete
 
-    def fetch_if_absent(self, entry: OsImage, progress: ReportProgress = lambda *_: None) -> None:
-        """Make an image be there, if need be by fetching it.
-
-        Args:
-            entry: the image.
-            progress: is told the bytes that are there, and those of the whole where they are known.
+    def fetch_if_absent(
+        self, entry: OsImage, interruption: Interruption, report_progress: ReportProgress = lambda *_: None
+    ) -> None:
+        """Fetch what is absent of an image and its signature.
 
         Raises:
-            Unavailable: not now; says why, and when to ask again if the origin says so.
+            Unavailable: not now; the error says why, and when to retry if the origin says so.
             OSError: the directory cannot be written.
             Interrupted: the service stops.
         """
-        image, path = entry.file_name, self.path(entry)
+        path = self._path_of(entry)
         if entry.local_path:
             return
-        with self.data_dir.lock(image, self.interruption):
+        with self.data_dir.lock(entry.file_name, interruption):
             if not path.exists():
-                self._fetch(image, entry.url, progress)
+                self._fetch_image(entry, interruption, report_progress)
             if self.keys and not signature_path(path).exists():
-                self._fetch_signature(entry)
+                self._fetch_signature(entry, interruption)
 
-    def open(self, entry: OsImage) -> BaseImage:
-        """Open an image that is there, after it was verified.
-
-        Args:
-            entry: the image.
+    def open(self, entry: OsImage, interruption: Interruption) -> BaseImage:
+        """Verify an image and open it.
 
         Returns:
-            the image; its descriptor belongs to the caller.
+            the image; the caller closes its file.
 
         Raises:
-            BaseImageError: it is not what it should be. If it was fetched it is set aside, and can be
-                fetched again.
+            BaseImageError: the image is invalid. If it was downloaded it is set aside, and can be fetched
+                again.
             Unavailable: it changed meanwhile.
-            OSError: it is not there, or cannot be read.
+            OSError: it is absent, or cannot be read.
             Interrupted: the service stops.
         """
         image, sidecar = entry.file_name, self.data_dir.path / f"{entry.file_name}.json"
-        with self.data_dir.lock(image, self.interruption):
-            self.interruption.raise_if_interrupted()
+        with self.data_dir.lock(image, interruption):
+            interruption.raise_if_interrupted()
             self.data_dir.claim_files(image, sidecar.name)
             try:
-                return open_base_image(entry, self.path(entry), sidecar, self.interruption, self.keys)
+                return open_base_image(entry, self._path_of(entry), sidecar, interruption, self.keys)
             except BaseImageError as error:
                 self._set_aside(entry, error.detail)
                 raise
 
-    def recheck(self, entry: OsImage, base: BaseImage) -> None:
-        """See that an image is still what it was when it was opened; takes minutes, and little else.
-
-        Args:
-            entry: the image.
-            base: what ``open`` gave.
+    def recheck(self, entry: OsImage, base: BaseImage, interruption: Interruption) -> None:
+        """Compare the SHA-256 of an open image again; takes minutes, mostly idle.
 
         Raises:
-            BaseImageError: it has rotted. If it was fetched it is set aside, and can be fetched again.
+            BaseImageError: the content changed. If it was downloaded it is set aside, and can be fetched
+                again.
             OSError: it cannot be read.
             Interrupted: the service stops.
         """
         try:
-            recheck_sha256(base.file, base.sha256, self.interruption)
+            recheck_sha256(base.file, base.sha256, interruption)
         except BaseImageError as error:
-            with self.data_dir.lock(entry.file_name, self.interruption):
-                if self._is_there(entry, base):
+            with self.data_dir.lock(entry.file_name, interruption):
+                if self._is_current(entry, base):
                     self._set_aside(entry, error.detail)
             raise
 
-    def _is_there(self, entry: OsImage, base: BaseImage) -> bool:
-        """Whether the open file is still the one of this name: another process may have fetched another."""
+    def _path_of(self, entry: OsImage) -> Path:
+        return entry.local_path or self.data_dir.path / entry.file_name
+
+    def _is_current(self, entry: OsImage, base: BaseImage) -> bool:
+        """Return False if another process has replaced the file since it was opened."""
         with suppress(FileNotFoundError):
-            return os.path.samestat(self.path(entry).stat(), os.fstat(base.file.descriptor))
+            return os.path.samestat(self._path_of(entry).stat(), os.fstat(base.file.descriptor))
         return False
 
     def _set_aside(self, entry: OsImage, reason: str) -> None:
-        """Let what was fetched be fetched again, with its signature."""
+        """Make a downloaded image absent, with its signature."""
         if entry.local_path is None and self.data_dir.set_aside(entry.file_name, reason):
-            self.data_dir.remove_files(entry.file_name, signature_path(self.path(entry)).name)
+            self.data_dir.remove_files(entry.file_name, signature_path(self._path_of(entry)).name)
 
-    def _fetch_signature(self, entry: OsImage) -> None:
-        image, name = entry.file_name, signature_path(self.path(entry)).name
+    def _fetch_signature(self, entry: OsImage, interruption: Interruption) -> None:
+        image, name = entry.file_name, signature_path(self._path_of(entry)).name
 
-        def limit(done: int, total: int | None) -> None:
+        def check_length(done: int, total: int | None) -> None:
             if max(done, total or 0) > MAX_SIGNATURE_BYTES:
                 raise Unavailable(f"the signature at its URL has more than {MAX_SIGNATURE_BYTES} bytes")
 
-        url = entry.signature_url or _signature_url(entry.url)
-        self.fetch(url, self.data_dir.partial_path(image, name), self.interruption, limit)
+        split = urlsplit(entry.url)
+        url = entry.signature_url or split._replace(path=f"{split.path}.sig").geturl()
+        self.download(url, self.data_dir.partial_path(image, name), interruption, check_length)
         self.data_dir.publish(image, name)
 
-    def _fetch(self, image: str, url: str, progress: ReportProgress) -> None:
+    def _fetch_image(
+        self, entry: OsImage, interruption: Interruption, report_progress: ReportProgress
+    ) -> None:
+        image = entry.file_name
         partial = self.data_dir.partial_path(image)
-        with self.data_dir.reserve_space(image) as check:
+        with self.data_dir.reserve_space(image) as check_space:
 
-            def tell(done: int, total: int | None) -> None:
-                check(done, total)
-                progress(done, total)
+            def report(done: int, total: int | None) -> None:
+                check_space(done, total)
+                report_progress(done, total)
 
-            self.fetch(url, partial, self.interruption, tell)
+            self.download(entry.url, partial, interruption, report)
         self.data_dir.publish(image)
-
-
-def _signature_url(url: str) -> str:
-    split = urlsplit(url)
-    return split._replace(path=f"{split.path}.sig").geturl()

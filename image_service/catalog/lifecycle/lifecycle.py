@@ -1,7 +1,7 @@
-"""One base image on its way from waiting to ready, and what is told of it meanwhile.
+"""The lifecycle of one base image, from waiting to ready.
 
-Files are fetched, read and hashed in threads; everything else happens in the reactor. What a thread runs is
-never cancelled, so that the descriptor it opened always comes back: it is interrupted and ends by itself.
+Files are fetched, read and hashed in threads; everything else happens in the reactor. Work in a thread is
+never canceled, so that the descriptor it opened is always returned: it is interrupted and finishes by itself.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger, LogLevel
 from twisted.python.threadpool import ThreadPool  # noqa: TC002 - same
 
+from image_service.catalog.lifecycle.image_fetcher import ImageFetcher  # noqa: TC001 - same
 from image_service.catalog.lifecycle.status import BaseImageState, ImageStatus
-from image_service.concurrency.backoff import Backoff  # noqa: TC001 - same
+from image_service.catalog.options import CatalogOptions  # noqa: TC001 - same
 from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import BaseImageError, Unavailable
 from image_service.files.open_files import OpenFiles  # noqa: TC001 - same
 from image_service.images.reference import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
-    from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
     from image_service.images.base import BaseImage
     from image_service.settings.os_images import OsImage
 
 T = TypeVar("T")
 
 BUSY_RETRY_AFTER_SECONDS = 10
-REFUSED_RETRY_AFTER_SECONDS = 3600  # takes an operator
-RECHECK_AFTER_SECONDS = 60.0  # when the service has come up
+REFUSED_RETRY_AFTER_SECONDS = 3600  # needs an operator
+RECHECK_AFTER_SECONDS = 60.0  # when the service has started up
 
 _LEVELS = {BaseImageState.FAILED: LogLevel.warn, BaseImageState.REFUSED: LogLevel.error}
 
@@ -49,18 +49,15 @@ class LifecycleDependencies:
     """What all base images share.
 
     Args:
-        reactor: where results of threads arrive.
-        clock: times the retries.
+        reactor: receives the results of threads.
+        clock: times retries and rechecks.
         pool: the threads.
-        downloads: as many as there may be at a time.
+        downloads: limits how many run at a time; so do the next two.
         verifications: same.
-        keeper: makes images be there, and opens them; each gets an interruption of its own.
-        files: has charge of what is open.
-        derive: makes what images of a base will need; None: nothing is to be made.
-        backoff: when to try again.
-        rechecks: as many as there may be at a time of those that take a disk in the background.
-        changed: is called whenever an attempt is over.
-        superseded: is told of each base image that will not be found any more.
+        rechecks: same, in the background.
+        fetcher: fetches and opens images.
+        files: owns the descriptors of open images.
+        options: of the catalog.
     """
 
     reactor: IReactorFromThreads
@@ -68,73 +65,74 @@ class LifecycleDependencies:
     pool: ThreadPool
     downloads: DeferredSemaphore
     verifications: DeferredSemaphore
-    keeper: Callable[[Interruption], ImageFetcher]
-    files: OpenFiles
-    derive: Callable[[BaseImage], Awaitable[None] | None]
-    backoff: Backoff
     rechecks: DeferredSemaphore
-    changed: Callable[[], None]
-    superseded: Callable[[BaseImage], None]
+    fetcher: ImageFetcher
+    files: OpenFiles
+    options: CatalogOptions
+
+    def run_in_thread(self, work: Callable[[], T]) -> Deferred[T]:
+        """Run work in the pool."""
+        return deferToThreadPool(self.reactor, self.pool, work)
 
 
 class BaseImageLifecycle:
-    """One base image.
+    """One base image: fetched, verified, derived from, retried on failure.
 
     Args:
-        entry: what it is to be.
-        means: what it shares with the others.
+        entry: its configuration.
+        shared: what it shares with the others.
     """
 
     _log = Logger()
 
-    def __init__(self, entry: OsImage, means: LifecycleDependencies) -> None:
+    def __init__(self, entry: OsImage, shared: LifecycleDependencies) -> None:
         self.entry = entry
         self.kind = Kind(entry.image_type)
         self.state = BaseImageState.WAITING
-        self.attempted = False
-        """Whether the first attempt is over."""
+        self.was_attempted = False
+        """True if the first attempt is over."""
         self.base: BaseImage | None = None
-        """What is served: from its verification on."""
+        """The open image, once it is verified."""
         self._reason = ""
-        self._means = means
+        self._shared = shared
+        self._fetcher = shared.fetcher
         self._interruption = Interruption()
-        self._keeper = means.keeper(self._interruption)
-        self._transferred: tuple[int, int | None] = (0, None)
+        self._progress: tuple[int, int | None] = (0, None)
         self._failures = 0
         self._retry: IDelayedCall | None = None
-        self._running: Deferred[None] = succeed(None)
+        self._attempt: Deferred[None] = succeed(None)
         self._is_rechecked = False
-        """Whether this process has read every byte of it, or is about to."""
+        """True if this process has read every byte, or is going to."""
         self._recheck_call: IDelayedCall | None = None
-        self._rechecking: Deferred[None] = succeed(None)
+        self._recheck: Deferred[None] = succeed(None)
 
-    def begin(self) -> None:
-        """Take the image all the way, however often that fails."""
+    def start(self) -> None:
+        """Attempt to make the image ready; retried until that succeeds."""
         self._retry = None
-        self._running = Deferred.fromCoroutine(self._attempt())
+        self._attempt = Deferred.fromCoroutine(self._make_ready())
 
-    async def wait_until_idle(self) -> None:
-        """Wait for the attempt that is going on."""
-        await self._running
+    async def wait_for_attempt(self) -> None:
+        """Wait for the attempt in progress."""
+        await self._attempt
 
-    async def end(self) -> None:
-        """End what is going on, leave nothing half written, and let go of the image."""
+    async def stop(self) -> None:
+        """Interrupt what is in progress, leave nothing half written, and release the image."""
         self._interruption.interrupt()
         for call in (self._retry, self._recheck_call):
             if call:
                 call.cancel()
         self._retry = self._recheck_call = None
-        await self._running
-        await self._rechecking
-        self._let_go()
+        await self._attempt
+        await self._recheck
+        self._release_image()
         if self.state is not BaseImageState.STOPPED:
-            self._change(BaseImageState.STOPPED)
+            self._set_state(BaseImageState.STOPPED)
 
     @property
     def status(self) -> ImageStatus:
-        """What is told of it."""
+        """The state, with progress and reason."""
         size = self.base.file.size if self.base else None
-        done, total = self._transferred if size is None else (size, size)
+        done, total = self._progress if size is None else (size, size)
         return ImageStatus(
             self.entry,
             self.state,
@@ -146,8 +144,8 @@ class BaseImageLifecycle:
             retry_at=self._retry.getTime() if self._retry else None,
         )
 
-    def refusal(self) -> Unavailable | BaseImageError:
-        """Say why it cannot be served, and when to ask again."""
+    def unavailable_error(self) -> Unavailable | BaseImageError:
+        """Return the error for a client: why the image cannot be served, and when to retry."""
         name = self.entry.file_name
         if self.state is BaseImageState.REFUSED:
             return BaseImageError(
@@ -155,84 +153,84 @@ class BaseImageLifecycle:
             )
         seconds = BUSY_RETRY_AFTER_SECONDS
         if self._retry:
-            seconds = max(1, math.ceil(self._retry.getTime() - self._means.clock.seconds()))
-        told = f": {self._reason or self._progress()}".removesuffix(": ")
-        return Unavailable(f"{name} is {self.state.value}{told}", retry_after_seconds=seconds)
+            seconds = max(1, math.ceil(self._retry.getTime() - self._shared.clock.seconds()))
+        reason = self._reason
+        done, total = self._progress
+        if not reason and self.state is BaseImageState.DOWNLOADING and (done or total):
+            reason = f"{done} bytes" if total is None else f"{done} of {total} bytes"
+        detail = f": {reason}" if reason else ""
+        return Unavailable(f"{name} is {self.state.value}{detail}", retry_after_seconds=seconds)
 
-    def _progress(self) -> str:
-        done, total = self._transferred
-        if self.state is not BaseImageState.DOWNLOADING or not (done or total):
-            return ""
-        return f"{done} bytes" if total is None else f"{done} of {total} bytes"
-
-    async def _attempt(self) -> None:
-        """Go on from where it is. Is not cancelled; raises nothing."""
+    async def _make_ready(self) -> None:
+        """Continue from the present state. Is not canceled; raises nothing."""
         try:
             if self.base is None:
-                self._take(await self._obtain())
-            await self._derive()
+                self.base = await self._fetch_and_verify()
+                self._shared.files.add_file(self.base.file)
+                self._log_limits(self.base)
+            derived = self._shared.options.derive(self.base)
+            if derived is not None:
+                self._set_state(BaseImageState.DERIVING)
+                await derived
         except Interrupted:
-            self._change(BaseImageState.STOPPED)
+            self._set_state(BaseImageState.STOPPED)
         except BaseImageError as error:
-            self._refuse(error.detail)
+            self._refuse(error.detail, REFUSED_RETRY_AFTER_SECONDS)
         except Unavailable as error:
             self._fail(error.detail, error.retry_after_seconds)
         except OSError as error:
             self._fail(error.strerror or str(error))
-        except Exception:  # noqa: BLE001 - a fault of ours in reading one image must not harm the others
-            self._log.failure("base image {image} met a fault", image=self.entry.file_name)
-            self._change(BaseImageState.REFUSED, "reading it met a fault of this service; the log has it")
+        except Exception:  # noqa: BLE001 - a bug in reading one image must not harm the others
+            self._log.failure("unexpected error while opening base image {image}", image=self.entry.file_name)
+            self._set_state(BaseImageState.REFUSED, "unexpected error while opening it; see the log")
         else:
             self._failures = 0
-            self._change(BaseImageState.READY)
-            self._plan_recheck()
-        self.attempted = True
-        self._means.changed()
+            self._set_state(BaseImageState.READY)
+            self._schedule_recheck()
+        self.was_attempted = True
+        self._shared.options.on_change()
 
-    async def _obtain(self) -> BaseImage:
-        """Have it verified, and fetched before where there is none, or one of ours that has gone bad."""
-        if self._keeper.is_there(self.entry):
+    async def _fetch_and_verify(self) -> BaseImage:
+        """Fetch the image only if it is absent, or was downloaded and is invalid."""
+        if self._fetcher.is_complete(self.entry):
             try:
                 return await self._verify()
             except BaseImageError:
-                if self._keeper.is_there(self.entry):  # not ours to fetch again
+                if self._fetcher.is_complete(self.entry):  # not downloaded here
                     raise
         self._is_rechecked = True
-        obtain = partial(self._keeper.fetch_if_absent, self.entry, self._note)
-        await self._means.downloads.run(self._in_thread, BaseImageState.DOWNLOADING, obtain)
+        fetch = partial(self._fetcher.fetch_if_absent, self.entry, self._interruption, self._record_progress)
+        await self._shared.downloads.run(self._run_in_state, BaseImageState.DOWNLOADING, fetch)
         return await self._verify()
 
     def _verify(self) -> Deferred[BaseImage]:
-        verify = partial(self._keeper.open, self.entry)
-        return self._means.verifications.run(self._in_thread, BaseImageState.VERIFYING, verify)
+        verify = partial(self._fetcher.open, self.entry, self._interruption)
+        return self._shared.verifications.run(self._run_in_state, BaseImageState.VERIFYING, verify)
 
-    def _take(self, base: BaseImage) -> None:
-        self._means.files.add_file(base.file)
-        self.base = base
-        self._tell_of_limits(base)
+    def _run_in_state(self, state: BaseImageState, work: Callable[[], T]) -> Deferred[T]:
+        self._set_state(state)
+        return self._shared.run_in_thread(work)
 
-    async def _derive(self) -> None:
-        derived = self._means.derive(self.base) if self.base else None
-        if derived is not None:
-            self._change(BaseImageState.DERIVING)
-            await derived
+    def _record_progress(self, done: int, total: int | None) -> None:
+        """Called in a thread."""
+        self._progress = (done, total)
 
-    def _plan_recheck(self) -> None:
-        """See to it that each byte is read once, of what was verified by a sample."""
+    def _schedule_recheck(self) -> None:
+        """Have every byte read once of an image that was verified by a sample only."""
         if not (self._is_rechecked or self._interruption.is_set):
             self._is_rechecked = True
-            self._recheck_call = self._means.clock.callLater(RECHECK_AFTER_SECONDS, self._begin_recheck)
+            self._recheck_call = self._shared.clock.callLater(RECHECK_AFTER_SECONDS, self._start_recheck)
 
-    def _begin_recheck(self) -> None:
+    def _start_recheck(self) -> None:
         self._recheck_call = None
         if self.base:
-            self._rechecking = Deferred.fromCoroutine(self._recheck(self.base))
+            self._recheck = Deferred.fromCoroutine(self._run_recheck(self.base))
 
-    async def _recheck(self, base: BaseImage) -> None:
-        """Read it to its end in the background; begin anew where it has rotted. Raises nothing."""
-        work = partial(self._keeper.recheck, self.entry, base)
+    async def _run_recheck(self, base: BaseImage) -> None:
+        """Read the image in the background; fetch it again if its content changed. Raises nothing."""
+        work = partial(self._fetcher.recheck, self.entry, base, self._interruption)
         try:
-            await self._means.rechecks.run(deferToThreadPool, self._means.reactor, self._means.pool, work)
+            await self._shared.rechecks.run(self._shared.run_in_thread, work)
         except Interrupted:
             return
         except OSError as error:
@@ -242,40 +240,31 @@ class BaseImageLifecycle:
                 reason=error.strerror or str(error),
             )
         except BaseImageError as error:
-            self._let_go()
-            self._refuse(error.detail, retry_after=None)
-            self._means.changed()
+            self._release_image()
+            self._refuse(error.detail, retry_after_seconds=None)
+            self._shared.options.on_change()
 
-    def _refuse(self, reason: str, retry_after: int | None = REFUSED_RETRY_AFTER_SECONDS) -> None:
-        """What was fetched is fetched again, though not at once: its origin has to be mended first."""
-        if self._keeper.is_there(self.entry):  # not ours to fetch again
-            self._change(BaseImageState.REFUSED, reason)
-        else:
-            self._fail(reason, retry_after)
-
-    def _let_go(self) -> None:
+    def _release_image(self) -> None:
         if self.base is not None:
-            self._means.superseded(self.base)
+            self._shared.options.on_superseded(self.base)
         self.base = None
 
-    def _in_thread(self, state: BaseImageState, work: Callable[[], T]) -> Deferred[T]:
-        self._change(state)
-        return deferToThreadPool(self._means.reactor, self._means.pool, work)
-
-    def _note(self, done: int, total: int | None) -> None:
-        """Take note of progress; in a thread."""
-        self._transferred = (done, total)
+    def _refuse(self, reason: str, retry_after_seconds: int | None) -> None:
+        """Fetch a downloaded image again, later; refuse one that was not downloaded here."""
+        if self._fetcher.is_complete(self.entry):
+            self._set_state(BaseImageState.REFUSED, reason)
+        else:
+            self._fail(reason, retry_after_seconds)
 
     def _fail(self, reason: str, retry_after_seconds: int | None = None) -> None:
-        """Try again later, unless there is no later."""
+        """Schedule a retry, unless the service stops."""
         self._failures += 1
         if not self._interruption.is_set:
-            seconds = self._means.backoff.delay_seconds(self._failures, retry_after_seconds)
-            self._retry = self._means.clock.callLater(seconds, self.begin)
-        self._change(BaseImageState.FAILED, reason)
+            seconds = self._shared.options.backoff.delay_seconds(self._failures, retry_after_seconds)
+            self._retry = self._shared.clock.callLater(seconds, self.start)
+        self._set_state(BaseImageState.FAILED, reason)
 
-    def _change(self, state: BaseImageState, reason: str = "") -> None:
-        """Go over to another state: one line in the log."""
+    def _set_state(self, state: BaseImageState, reason: str = "") -> None:
         self.state, self._reason = state, reason
         self._log.emit(
             _LEVELS.get(state, LogLevel.info),
@@ -285,17 +274,16 @@ class BaseImageLifecycle:
             reason=reason,
         )
 
-    def _tell_of_limits(self, base: BaseImage) -> None:
-        """Tell of what only a ``disconnected-iso`` may be, customised before, and what an image cannot do."""
+    def _log_limits(self, base: BaseImage) -> None:
         if base.layout.no_minimal and not base.disconnected:
             self._log.info(
-                "base image {image} has no minimal ISO in it: {reason}",
+                "base image {image} contains no usable minimal ISO: {reason}",
                 image=self.entry.file_name,
                 reason=base.layout.no_minimal,
             )
-        if base.layout.customized:
+        if base.layout.customized:  # only a disconnected ISO may be
             self._log.warn(
-                "base image {image} was customised before, which will be overwritten: {reason}",
+                "base image {image} was customized before, which will be overwritten: {reason}",
                 image=self.entry.file_name,
                 reason=base.layout.customized,
             )

@@ -1,4 +1,4 @@
-"""From a file to a base image that can be served. Runs in a thread."""
+"""Opens and verifies base images. Runs in threads."""
 
 from __future__ import annotations
 
@@ -27,52 +27,50 @@ if TYPE_CHECKING:
 
 
 def signature_path(path: Path) -> Path:
-    """Where the detached signature of a file is."""
+    """Return the path of a file's detached signature."""
     return path.with_name(f"{path.name}.sig")
 
 
 def open_base_image(
     entry: OsImage, path: Path, sidecar: Path, interruption: Interruption, keys: KeyRing | None = None
 ) -> BaseImage:
-    """Open a file, read its layout, take its digest and see that it is what it should be.
+    """Open a file and verify it.
 
     Args:
-        entry: what the file is to be.
+        entry: the configuration of the image, which may give its SHA-256.
         path: the file.
-        sidecar: where its digest is remembered.
-        interruption: ends it from another thread.
-        keys: one of which must have signed it; None: no signature is asked for.
+        sidecar: where its digests are stored.
+        interruption: stops this from another thread.
+        keys: it must be signed by one of them; None: signatures are not verified.
 
     Returns:
-        the image; its descriptor belongs to the caller.
+        the image; the caller closes its file.
 
     Raises:
-        BaseImageError: it is not a pristine CoreOS live ISO.
+        BaseImageError: it is not a pristine CoreOS live ISO, or digest or signature is wrong.
         Unavailable: it changed meanwhile.
         OSError: it cannot be read.
         Interrupted: the service stops.
     """
     file = BaseFile.open(path)
     try:
-        return examine(entry, file, sidecar, interruption, keys)
+        return examine_file(entry, file, sidecar, interruption, keys)
     except BaseException:
         file.close()
         raise
 
 
-def examine(
+def examine_file(
     entry: OsImage, file: BaseFile, sidecar: Path, interruption: Interruption, keys: KeyRing | None = None
 ) -> BaseImage:
-    """Verify an open file and read its layout; see `open_base_image`."""
+    """Verify an open file; see `open_base_image`."""
     disconnected = Kind(entry.image_type) is Kind.DISCONNECTED_ISO
-    known = Sidecar(sidecar, file)  # first: whatever is read from now on is of this very file
+    known = Sidecar(sidecar, file)  # first, to notice if the file changes while it is read
     if known.is_corrupt:
         raise BaseImageError("content changed without a write (corruption?): a sample of it differs")
     layout = read_live_iso(file.read_at, file.size)
     if not disconnected:
-        _check_boot_files(layout)
-    if layout.customized and not disconnected:
-        raise BaseImageError(f"was customised before: {layout.customized}; the pristine image is wanted")
+        _check_full_iso(layout)
     digest = get_sha256(file, known, interruption)
     if entry.sha256 not in {None, digest}:
         raise BaseImageError(f"its SHA-256 is {digest}; it must be {entry.sha256}")
@@ -90,22 +88,22 @@ def examine(
     return base if disconnected else _with_usable_minimal(base, known, interruption)
 
 
-def _check_boot_files(layout: LiveIso) -> None:
-    """See that there is what a full ISO boots with; that it lies inside the image is known by now."""
-    wanted = {
+def _check_full_iso(layout: LiveIso) -> None:
+    boot_files = {
         KERNEL_FILES[0]: layout.files.kernel,
         INITRD_FILES[0]: layout.files.initrd,
         ROOTFS_FILE: layout.files.rootfs,
     }
-    missing = [name for name, file in wanted.items() if file is None]
-    if missing:
-        raise BaseImageError(f"is no full ISO: {', '.join(missing)} is missing")
+    absent = [name for name, file in boot_files.items() if file is None]
+    if absent:
+        raise BaseImageError(f"is no full ISO: {', '.join(absent)} is missing")
+    if layout.customized:
+        raise BaseImageError(f"was customized before: {layout.customized}; use the pristine image")
 
 
 def _check_signature(
     file: BaseFile, digest: str, keys: KeyRing, known: Sidecar, interruption: Interruption
 ) -> None:
-    """See that somebody whose key there is has signed the file."""
     signature = signature_path(Path(file.path))
     try:
         with signature.open("rb") as opened:
@@ -119,7 +117,7 @@ def _check_signature(
 
 
 def _with_usable_minimal(base: BaseImage, known: Sidecar, interruption: Interruption) -> BaseImage:
-    """The image, without a recipe that does not make what it says, or what cannot be customized."""
+    """Remove the recipe of the minimal ISO if it does not work, or its result cannot be customized."""
     minimal = base.layout.minimal
     if minimal is None:
         return base

@@ -1,4 +1,4 @@
-"""Detached OpenPGP signatures, checked by gpgv: it has one task, no network, and no key ring of its own."""
+"""Detached OpenPGP signatures, verified by gpgv: a small program without network access or key ring."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from image_service.concurrency.interruption import Interruption
     from image_service.files.base_file import BaseFile
 
-MAX_SIGNATURE_BYTES = 64 * 1024  # one of a dozen keys has some KiB
-_MAX_TOLD_BYTES = 64 * 1024
+MAX_SIGNATURE_BYTES = 64 * 1024  # signatures by a dozen keys take some KiB
+_MAX_STATUS_BYTES = 64 * 1024
 # Encodings of RFC 9580 section 6.2; the checksum behind the data is optional.
 _ARMOR = re.compile(
     rb"-----BEGIN PGP PUBLIC KEY BLOCK-----\r?\n(?:[ -~]+\r?\n)*\r?\n"
@@ -33,20 +33,16 @@ _ARMOR = re.compile(
 
 @attrs.frozen
 class KeyRing:
-    """Whose signatures count.
-
-    Args:
-        keys: as gpgv reads them.
-    """
+    """The public keys whose signatures are accepted, as gpgv reads them."""
 
     keys: bytes = attrs.field(repr=False)
 
     @classmethod
     def read(cls, path: Path) -> KeyRing:
-        """Read a file of public keys, binary or in ASCII armour.
+        """Read a file of public keys, binary or in ASCII armor.
 
         Raises:
-            ConfigurationError: it cannot be read, or its armour is damaged.
+            ConfigurationError: it cannot be read, or its armor is damaged.
         """
         try:
             content = path.read_bytes()
@@ -56,30 +52,17 @@ class KeyRing:
             raise ConfigurationError(f"SIGNING_KEYS cannot be read: {error}") from None
 
     def proof(self, sha256: str, signature: bytes) -> str:
-        """Give a digest by which it is remembered that a signature was good for a file.
-
-        Args:
-            sha256: of the file.
-            signature: as it was checked.
-
-        Returns:
-            lower-case hex; another one for other keys.
-        """
+        """Return a digest of a file's SHA-256, its signature and these keys, stored once verified."""
         digest = hashlib.sha256(sha256.encode())
         for part in (signature, self.keys):
             digest.update(hashlib.sha256(part).digest())
         return digest.hexdigest()
 
     def verify(self, file: BaseFile, signature: bytes, interruption: Interruption) -> None:
-        """Check a signature.
-
-        Args:
-            file: what was signed.
-            signature: detached, binary or in ASCII armour.
-            interruption: ends it from another thread.
+        """Verify the detached signature of a file, binary or in ASCII armor.
 
         Raises:
-            BaseImageError: it is not good, or by none of the keys; says what gpgv says.
+            BaseImageError: the signature is bad, or by none of the keys; contains gpgv's reason.
             Unavailable: gpgv is not installed.
             Interrupted: the service stops.
         """
@@ -87,7 +70,7 @@ class KeyRing:
             file.hold(),
             _in_memory(self.keys) as keys,
             _in_memory(signature) as detached,
-            _in_memory() as told,
+            _in_memory() as output,
         ):
             paths = [f"/proc/self/fd/{descriptor}" for descriptor in (keys, detached, file.descriptor)]
             options = ["--homedir", "/nonexistent", "--status-fd", "1", "--keyring"]
@@ -95,26 +78,27 @@ class KeyRing:
                 ["gpgv", *options, *paths],
                 interruption,
                 descriptors=[keys, detached, file.descriptor],
-                stdout=told,
+                stdout=output,
             )
-            lines = b"\n" + os.pread(told, _MAX_TOLD_BYTES, 0)
-        # Some of several signatures may be by keys that are not ours: one good one is enough.
+            lines = b"\n" + os.pread(output, _MAX_STATUS_BYTES, 0)
+        # One good signature is enough: others may be by keys that are not in the ring.
         good = b"\n[GNUPG:] GOODSIG " in lines and b"\n[GNUPG:] BADSIG " not in lines
         if not good:
-            raise BaseImageError(f"its OpenPGP signature is not good: gpgv ended with {status}{_why(lines)}")
+            reason = f"gpgv exited with status {status}{_reason(lines)}"
+            raise BaseImageError(f"its OpenPGP signature is not good: {reason}")
 
 
 @contextmanager
 def _in_memory(content: bytes = b"") -> Iterator[int]:
-    """Give a descriptor of something that need not be on a disk, which may be read-only."""
+    """Yield the descriptor of a file in memory: the disk may be read-only."""
     with open(os.memfd_create("gpgv"), "w+b", buffering=0) as file:  # noqa: PTH123 - it has no path
         file.write(content)
         yield file.fileno()
 
 
-def _why(told: bytes) -> str:
-    """What gpgv said, of which only keywords and key identifiers are passed on (doc/DETAILS of GnuPG)."""
+def _reason(output: bytes) -> str:
+    """Return keywords and key identifiers of gpgv's output (doc/DETAILS of GnuPG), and nothing else of it."""
     lines = re.findall(
-        rb"\n\[GNUPG:\] (BADSIG|ERRSIG|NO_PUBKEY|EXPKEYSIG|EXPSIG|REVKEYSIG|NODATA) (\w+)", told
+        rb"\n\[GNUPG:\] (BADSIG|ERRSIG|NO_PUBKEY|EXPKEYSIG|EXPSIG|REVKEYSIG|NODATA) (\w+)", output
     )
     return "".join(f", {keyword.decode()} {key.decode()}" for keyword, key in lines)

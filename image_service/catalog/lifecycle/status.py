@@ -1,4 +1,4 @@
-"""How far base images have come, as it is told: in the log, in metrics and by ``GET /images``."""
+"""The states of base images, and their rendering for ``GET /images``."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ if TYPE_CHECKING:
 
 
 class BaseImageState(enum.Enum):
-    """How far a base image has come."""
+    """The states of a base image, as logged, in metrics and in ``GET /images``."""
 
     WAITING = "waiting"
     DOWNLOADING = "downloading"
     VERIFYING = "verifying"
-    DERIVING = "deriving"  # a full ISO is served by now
+    DERIVING = "deriving"  # the full ISO is served already
     READY = "ready"
-    FAILED = "failed"  # is tried again
-    REFUSED = "refused"  # is not what it should be, and stays so until the next start
+    FAILED = "failed"  # retried
+    REFUSED = "refused"  # invalid, until the next start
     STOPPED = "stopped"
 
 
 @attrs.frozen
 class ImageStatus:
-    """What is told about one base image.
+    """The status of one base image.
 
     Args:
-        entry: what it is to be.
-        state: how far it has come.
+        entry: its configuration.
+        state: the present one.
         reason: why it failed or was refused; else empty.
-        bytes_done: of it that are there.
-        bytes_total: that there are to be; None: the origin does not say.
+        bytes_done: downloaded so far.
+        bytes_total: to be downloaded; None: the origin does not say.
         size: bytes of the image that is served; None: none is.
-        sha256: its digest, lower-case hex; None: none is.
-        retry_at: when it is tried again, seconds since the epoch; None: nothing is planned.
+        sha256: its digest, lower-case hex; None: none is served.
+        retry_at: seconds since the epoch; None: no retry is scheduled.
     """
 
     entry: OsImage
@@ -55,24 +55,17 @@ class ImageStatus:
 
     @property
     def image(self) -> str:
-        """Its name, as in ``DATA_DIR``."""
+        """Its name in ``DATA_DIR``."""
         return self.entry.file_name
 
 
 def render_statuses(statuses: Iterable[ImageStatus]) -> bytes:
-    """Make what ``GET /images`` answers.
-
-    Args:
-        statuses: of all images.
-
-    Returns:
-        JSON: an object for each OpenShift version that an image is for, as in ``OS_IMAGES``.
-    """
-    images = [told for status in statuses for told in _tell(status)]
+    """Render the response to ``GET /images``: JSON with an object per image and OpenShift version."""
+    images = [image for status in statuses for image in _images(status)]
     return json.dumps({"images": images}, indent=2).encode() + b"\n"
 
 
-def _tell(status: ImageStatus) -> Iterator[dict[str, object]]:
+def _images(status: ImageStatus) -> Iterator[dict[str, object]]:
     entry = status.entry
     for openshift_version in entry.openshift_versions:
         yield {
@@ -92,11 +85,11 @@ def _tell(status: ImageStatus) -> Iterator[dict[str, object]]:
 
 
 def _timestamp(seconds: float | None) -> str | None:
-    """RFC 3339, in whole seconds."""
+    """Return a time in the format of RFC 3339, in whole seconds."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _without_secrets(url: str) -> str:
-    """Leave out query and user, which may be credentials."""
+    """Remove query and user, which may be credentials."""
     split = urlsplit(url)
     return split._replace(netloc=split.netloc.rpartition("@")[2], query="", fragment="").geturl()
