@@ -1,18 +1,13 @@
-"""What else a live ISO has: a ramdisk's area, the files that are booted without it, and legacy headers."""
+"""Other parts of a live ISO: the ramdisk area, and the files that are booted without it."""
 
 from __future__ import annotations
 
 import json
-import struct
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from image_service.coreos.family import RAMDISK_FILE
-from image_service.coreos.kargs_areas import KargsArea
 from image_service.errors import FormatError
-from image_service.formats.reading import Span, check_disjoint, check_inside
 from tests.formats.iso_builder import build_live_iso, live_files
 from tests.formats.reading import read_layout
 
@@ -93,47 +88,3 @@ def test_length_of_default_arguments_counts_bytes() -> None:
     iso = build_live_iso({**live_files(), KARGS_JSON: json.dumps(kargs).encode()})
     with pytest.raises(FormatError, match=f"take {len(kargs['default']) * 2} bytes, the areas have"):
         read_layout(iso)
-
-
-def test_arguments_end_at_the_end_character() -> None:
-    assert KargsArea(0, b"#", b"\1").parse(b"a=b\1####") == "a=b"
-    assert KargsArea(0, b"\0", b"\0").parse(b"a=b\0\0\0\0") == "a=b"
-
-
-def test_header_lists_areas_up_to_the_first_zero() -> None:
-    whole = read_layout(build_live_iso()).kernel_arguments
-    assert whole is not None
-    iso = bytearray(build_live_iso(files_without(KARGS_JSON)))
-    places = [iso.index(b"coreos.liveiso="), iso.rindex(b"coreos.liveiso=")]
-    header = struct.pack("<8sQQ6Q", b"coreKarg", whole.size, places[0], *places, 0, 7, 7, 7)
-    iso[32672 : 32672 + len(header)] = header
-    found = read_layout(bytes(iso)).kernel_arguments
-    assert found is not None
-    assert [area.offset for area in found.areas] == places
-    assert found.default == whole.default
-
-
-# Spans.
-
-
-@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 4)), max_size=5))
-def test_spans_that_share_a_byte_are_refused(places: list[tuple[int, int]]) -> None:
-    """Empty ones share none; where they may lie is nobody's concern."""
-    spans = [Span("x", offset, length) for offset, length in places if length]
-    taken = [offset for span in spans for offset in range(span.offset, span.offset + span.length)]
-    if len(taken) == len(set(taken)):
-        check_disjoint(spans)
-    else:
-        with pytest.raises(FormatError, match=r"overlap: . bytes at offset"):
-            check_disjoint(spans)
-
-
-@given(st.integers(0, 9), st.integers(-9, 9), st.integers(0, 9))
-def test_area_must_be_inside_its_file(offset: int, length: int, limit: int) -> None:
-    if length >= 0 and offset + length <= limit:
-        check_inside("x", offset, length, limit)
-    else:
-        with pytest.raises(
-            FormatError, match=f"leaves x of {limit} bytes: {length} bytes at offset {offset}"
-        ):
-            check_inside("x", offset, length, limit)

@@ -9,8 +9,6 @@ import pytest
 
 from image_service.errors import FileNotInImage, FormatError
 from image_service.formats.file_tree import find_node
-from image_service.formats.reading import Span, SpanReader
-from tests.formats.reading import reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,16 +123,3 @@ def test_unsupported_symlinks_are_refused(path: str, message: str) -> None:
     with pytest.raises(FormatError, match=message) as refused:
         find_node(ROOT, path)
     assert not isinstance(refused.value, FileNotInImage)
-
-
-def test_span_reader_refuses_bytes_outside_the_span() -> None:
-    window = SpanReader(reader(b"before inside behind"), Span("file", 7, 6))
-    assert (window(0, 6), window(2, 3), window(6, 0)) == (b"inside", b"sid", b"")
-    for offset, length in ((0, 7), (6, 1), (2**63, 1), (1, 2**63)):
-        with pytest.raises(FormatError, match=rf"file of 6 bytes .* {length} bytes at offset {offset}"):
-            window(offset, length)
-
-
-def test_span_reader_refuses_a_truncated_image() -> None:
-    with pytest.raises(FormatError, match="ends too soon"):
-        SpanReader(reader(b"before ins"), Span("file", 7, 6))(0, 6)
