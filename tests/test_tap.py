@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -94,6 +95,16 @@ def test_port_in_use_exits_with_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
     assert done.returncode == 1
     assert f"port {port}: Address already in use" in done.stdout
     assert "Traceback" not in done.stdout
+
+
+def test_service_that_cannot_start_exits_with_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        monkeypatch.setenv("LISTEN_PORT", "0")
+        monkeypatch.setenv("STANDALONE_LISTEN", address)
+        done = serve("-m", "image_service.cli")
+    assert done.returncode == 1
+    assert "the service cannot start" in done.stdout
 
 
 @pytest.mark.parametrize("times", [1, 3])

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, cast
+
+from twisted.internet.task import Clock, deferLater
+
+from image_service.concurrency.lifecycle import Lifecycle
+from tests.pytwisted import ensure_deferred
+
+if TYPE_CHECKING:
+    from twisted.internet.epollreactor import EPollReactor
+
+    from tests.conftest import LoggedFailures
+
+
+@ensure_deferred
+async def test_parts_stop_in_reverse_order(reactor: EPollReactor) -> None:
+    stopped: list[str] = []
+
+    async def stop_slowly() -> None:
+        await deferLater(reactor, 0.0)
+        stopped.append("second")
+
+    lifecycle = Lifecycle(reactor)
+    lifecycle.callback(stopped.append, "first")
+    lifecycle.push_async_callback(stop_slowly)
+    lifecycle.callback(stopped.append, "third")
+    await lifecycle.aclose()
+    assert stopped == ["third", "second", "first"]
+
+
+@ensure_deferred
+async def test_work_runs_in_threads_until_the_pool_stops(reactor: EPollReactor) -> None:
+    lifecycle = Lifecycle(reactor)
+    in_thread = lifecycle.in_thread_pool(1, "test")
+    assert await in_thread(threading.get_ident) != threading.get_ident()
+    pool = lifecycle.start_thread_pool(2, "other")
+    assert (pool.max, pool.started) == (2, True)
+    await lifecycle.aclose()
+    assert not pool.started
+
+
+@ensure_deferred
+async def test_periodic_task_is_called_until_the_end_even_if_it_fails(
+    logged_failures: LoggedFailures,
+) -> None:
+    clock, calls = Clock(), list[float]()
+    lifecycle = Lifecycle(cast("EPollReactor", clock))
+
+    def task() -> None:
+        calls.append(clock.seconds())
+        raise OSError
+
+    lifecycle.call_every(10, task)
+    clock.pump([10, 10, 5])
+    assert calls == [10, 20]
+    assert len(logged_failures.flush(OSError)) == 2
+    await lifecycle.aclose()
+    clock.advance(100)
+    assert calls == [10, 20]
