@@ -152,7 +152,7 @@ class SharedMemoryCoordination:
     def _try_lock(self, held: ExitStack, key: bytes) -> bool:
         try:
             with ExitStack() as attempt:
-                if not attempt.enter_context(self._locks.tried(key.hex())):
+                if not attempt.enter_context(self._locks.try_lock(key.hex())):
                     return False
                 held.push(attempt.pop_all())
         except OSError as error:

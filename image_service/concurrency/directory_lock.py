@@ -1,4 +1,4 @@
-"""What only one process at a time may do in a directory that several share."""
+"""A lock on a directory that several processes share."""
 
 from __future__ import annotations
 
@@ -14,17 +14,12 @@ if TYPE_CHECKING:
 
 @contextmanager
 def directory_lock(directory: Path) -> Iterator[int]:
-    """Wait until no other process, and no other thread, holds the lock; it ends with its holder.
+    """Wait for the lock, which excludes other processes and threads, and yield the open directory.
 
-    Args:
-        directory: an existing directory, which need not be writable: it is itself what is locked, so no
-            file is left behind.
-
-    Yields:
-        the open directory.
+    The directory itself is locked (flock(2)): no file is left behind, and the lock ends with the process.
 
     Raises:
-        OSError: there is none, or it cannot be read.
+        OSError: there is no such directory, or it cannot be read.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

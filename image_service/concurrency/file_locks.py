@@ -1,7 +1,7 @@
-"""Locks that processes on one directory hold on names: each is one byte of one file, which need not exist.
+"""Named locks shared by the processes that use a directory: each is one byte of one file.
 
-They are open file description locks (fcntl(2)): they end with the process, however that ends; threads of one
-process exclude each other by them too; and nothing has to be cleaned up, as a file per lock would.
+They are open file description locks (fcntl(2)): they are released when the process ends; threads of one
+process exclude each other too; and there is no file per lock to be cleaned up.
 """
 
 from __future__ import annotations
@@ -20,31 +20,20 @@ if TYPE_CHECKING:
 
     from image_service.concurrency.interruption import Interruption
 
-_POLL_SECONDS = 0.1  # there is no waiting for a lock that another thread could end
+_POLL_SECONDS = 0.1  # another thread cannot interrupt F_OFD_SETLKW
 _FLOCK = "hhqqi4x"  # struct flock: l_type, l_whence, l_start, l_len, l_pid
-_PRESENCE = 0  # the byte that every process holds while it is there; names have the others
+_PRESENCE = 0  # the byte that every process locks while it runs; names have the others
 
 
 class FileLocks:
-    """The locks of one directory.
-
-    Args:
-        path: of the file; is made if need be.
-    """
+    """The locks of one file, which is created when it is first used."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @contextmanager
-    def held(self, name: str, interruption: Interruption) -> Iterator[None]:
-        """Hold the lock of a name, after whoever holds it has given it back.
-
-        Args:
-            name: of what must not be touched by two.
-            interruption: ends the wait from another thread.
-
-        Yields:
-            nothing.
+    def lock(self, name: str, interruption: Interruption) -> Iterator[None]:
+        """Wait for the lock of a name, and hold it; the interruption ends the wait from another thread.
 
         Raises:
             OSError: the file cannot be opened.
@@ -59,37 +48,30 @@ class FileLocks:
             os.close(descriptor)
 
     @contextmanager
-    def tried(self, name: str) -> Iterator[bool]:
-        """Hold the lock of a name unless somebody else holds it; tell which."""
+    def try_lock(self, name: str) -> Iterator[bool]:
+        """Hold the lock of a name if it is free; yields False if it is not."""
         descriptor = self._open()
         try:
             yield _lock(descriptor, fcntl.F_WRLCK, _byte(name))
         finally:
             os.close(descriptor)
 
-    def alone(self) -> int | None:
-        """Be the only process that is present, if there is no other.
-
-        Returns:
-            a descriptor for ``present``; None: there is another.
-        """
+    def acquire_exclusive_presence(self) -> int | None:
+        """Return a descriptor for ``acquire_presence`` if no other process is present; others wait there."""
         descriptor = self._open()
         if _lock(descriptor, fcntl.F_WRLCK, _PRESENCE):
             return descriptor
         os.close(descriptor)
         return None
 
-    def present(self, alone: int | None, interruption: Interruption) -> int:
-        """Be present, as others may be too.
+    def acquire_presence(self, exclusive: int | None, interruption: Interruption) -> int:
+        """Return a descriptor; until it is closed, this process is present beside others.
 
         Args:
-            alone: of ``alone``.
-            interruption: ends the wait for one that is alone.
-
-        Returns:
-            a descriptor; who closes it is gone.
+            exclusive: from ``acquire_exclusive_presence``; waits for another process that has it.
+            interruption: ends the wait.
         """
-        descriptor = self._open() if alone is None else alone
+        descriptor = self._open() if exclusive is None else exclusive
         try:
             while not _lock(descriptor, fcntl.F_RDLCK, _PRESENCE):
                 interruption.wait(_POLL_SECONDS)
@@ -107,7 +89,7 @@ def _byte(name: str) -> int:
 
 
 def _lock(descriptor: int, kind: int, byte: int) -> bool:
-    """Take a lock, in the place of one that the descriptor has; tell whether that could be."""
+    """Replace the lock of a descriptor; False if another one conflicts."""
     try:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, kind, os.SEEK_SET, byte, 1, 0))
     except OSError as error:

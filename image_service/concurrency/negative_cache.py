@@ -1,4 +1,4 @@
-"""What was not there a moment ago: whoever asks again at once is told the same, and nobody else is asked."""
+"""A cache of 404s, for a moment: repeated requests for what is absent cause no further ones upstream."""
 
 from __future__ import annotations
 
@@ -21,34 +21,18 @@ _Key = TypeVar("_Key", bound="Hashable")
 
 
 class NegativeCache(Generic[_Key]):
-    """Remembers 404s.
-
-    Args:
-        clock: tells the time.
-    """
+    """Remembers 404s for `ABSENT_SECONDS`."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
         self._known: LruCache[_Key, tuple[NotFound, float]] = LruCache(MAX_ABSENCES)
 
-    def check(self, key: _Key) -> None:
-        """Tell whether there is any sense in asking.
-
-        Args:
-            key: what for.
-
-        Raises:
-            NotFound: it was not there a moment ago.
-        """
+    def check_absence(self, key: _Key) -> None:
+        """Raise the NotFound that was added for this key a moment ago."""
         error, until = self._known.peek(key) or (None, 0.0)
         if error is not None and self._clock.seconds() < until:
             raise error.copy()
 
-    def add(self, key: _Key, error: NotFound) -> None:
-        """Remember that something is not there; beyond ``MAX_ABSENCES`` the oldest is forgotten.
-
-        Args:
-            key: what.
-            error: what was said about it.
-        """
+    def add_absence(self, key: _Key, error: NotFound) -> None:
+        """Remember that something is absent; beyond `MAX_ABSENCES` the oldest is evicted."""
         self._known[key] = (error.copy(), self._clock.seconds() + ABSENT_SECONDS)

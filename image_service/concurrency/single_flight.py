@@ -1,4 +1,4 @@
-"""At most one attempt in flight per key; whoever asks meanwhile waits for it and shares what comes of it."""
+"""At most one attempt in flight per key; later callers wait for it and share its result."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _Value = TypeVar("_Value")
 class SingleFlight(Generic[_Key, _Value]):
     """Shares attempts.
 
-    Cancelling what ``join`` gave lets one waiter go and nothing else: the attempt goes on for the others,
-    and for the retry of those who left. What nobody foresaw is logged where nobody is left to be told.
+    Canceling what ``join`` returned affects one waiter only: the attempt goes on for the others, and for
+    retries. An unexpected error is logged if no waiter is left.
 
     Args:
         limit: attempts in flight, beyond which none is started; None: any number.
@@ -34,14 +34,7 @@ class SingleFlight(Generic[_Key, _Value]):
         self._flights: dict[_Key, list[Deferred[_Value]]] = {}
 
     def join(self, key: _Key, start: Callable[[], Coroutine[Any, Any, _Value]]) -> Deferred[_Value]:
-        """Wait for the attempt in flight, or start one.
-
-        Args:
-            key: what the attempt is for.
-            start: makes the attempt.
-
-        Returns:
-            fires with the attempt's result or failure.
+        """Return a Deferred of the attempt in flight; of a new one, started by ``start``, if there is none.
 
         Raises:
             Unavailable: too many attempts are in flight.
@@ -52,7 +45,7 @@ class SingleFlight(Generic[_Key, _Value]):
             waiters.append(waiter)
             return waiter
         if self._limit is not None and len(self._flights) >= self._limit:
-            raise Unavailable(f"{self._limit} images are being made ready", retry_after_seconds=1)
+            raise Unavailable(f"{self._limit} images are being prepared", retry_after_seconds=1)
         self._flights[key] = [waiter]
         Deferred.fromCoroutine(start()).addBoth(self._land, key)
         return waiter
@@ -61,30 +54,17 @@ class SingleFlight(Generic[_Key, _Value]):
         _share(result, self._flights.pop(key))
 
 
-def detached(work: Deferred[_Value]) -> Deferred[_Value]:
-    """Give a waiter of its own: who stops waiting does not stop the work.
-
-    Args:
-        work: goes on.
-
-    Returns:
-        fires as it does.
-    """
+def shielded(work: Deferred[_Value]) -> Deferred[_Value]:
+    """Return a Deferred that fires as `work` does, and whose cancellation does not cancel `work`."""
     waiter: Deferred[_Value] = Deferred()
     work.addBoth(_share, [waiter])
     return waiter
 
 
 def _share(result: Any, waiters: list[Deferred[_Value]]) -> None:  # noqa: ANN401 - a value or a Failure
-    """Tell those who still wait.
-
-    Args:
-        result: a value or a Failure.
-        waiters: those who waited.
-    """
     left = [waiter for waiter in waiters if not waiter.called]
     if not left and isinstance(result, Failure) and not result.check(ImageServiceError):
-        _log.failure("what nobody waits for any more has failed", failure=result)
+        _log.failure("abandoned task failed", failure=result)
     for waiter in left:
-        if not waiter.called:  # else it left because of what one before it did
+        if not waiter.called:  # else it was canceled by the callback of one before it
             waiter.callback(result)

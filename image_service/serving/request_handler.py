@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from image_service.concurrency.lru import LruCache
-from image_service.concurrency.single_flight import detached
+from image_service.concurrency.single_flight import shielded
 from image_service.errors import (
     ImageServiceError,
     InvalidParameter,
@@ -220,7 +220,7 @@ class ImageRequestHandler:
         prepared = PreparedResponse(
             response, subject, partial(self._images.mounts.end_response, mount), ranges
         )
-        return prepared if mount.saving is None else detached(mount.saving).addCallback(lambda _: prepared)
+        return prepared if mount.saving is None else shielded(mount.saving).addCallback(lambda _: prepared)
 
     def _without_unproven_range(
         self, headers: Mapping[str, str], image_request: ImageRequest, composed: ComposedVersion

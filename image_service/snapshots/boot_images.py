@@ -18,7 +18,7 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from image_service.concurrency.lru import LruCache
-from image_service.concurrency.single_flight import detached
+from image_service.concurrency.single_flight import shielded
 from image_service.errors import UpstreamTimeout
 from image_service.images.reference import Reader, Ref, digest_of
 from image_service.snapshots.image_cache import BootImageCache
@@ -140,7 +140,7 @@ class BootImages:
             asking again finds it.
         """
         found = Deferred.fromCoroutine(self._get(request))
-        return detached(found).addTimeout(TIMEOUT_SECONDS, self._clock, _raise_timeout)
+        return shielded(found).addTimeout(TIMEOUT_SECONDS, self._clock, _raise_timeout)
 
     def record_mount(self, request: ImageRequest, composed: ComposedVersion) -> Mount:
         """Record that a response with content starts.

@@ -105,7 +105,7 @@ class Resolver:
         if found is not None or not ref.needs_customization:
             return found or ref
         question = (ref, digest_of(credentials))
-        self._absences.check(question)
+        self._absences.check_absence(question)
         asking = self._asking.join(question, lambda: self._resolve(question, credentials))
         older = self._find_older(question)
         if older is None:
@@ -131,7 +131,7 @@ class Resolver:
             older.retry_at = self._clock.seconds() + RETRY_SECONDS
             return older.ref
         except NotFound as error:
-            self._absences.add(question, error)
+            self._absences.add_absence(question, error)
             self._resolved.pop(question)
             raise
         except Exception:

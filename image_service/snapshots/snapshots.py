@@ -274,7 +274,7 @@ class Snapshots:
     async def _entry(self, key: SnapshotKey, credentials: Credentials | None) -> CacheEntry:
         entry = await self._cache.get(key, credentials)
         if entry is None:
-            self._absences.check(key)
+            self._absences.check_absence(key)
             return await self._first.join(key, lambda: self._load_or_ask(key, credentials))
         return entry
 
@@ -309,5 +309,5 @@ class Snapshots:
         try:
             return await self._fetch(key.infra_env_id, key.kind, credentials)
         except NotFound as error:
-            self._absences.add(key, error)
+            self._absences.add_absence(key, error)
             raise

@@ -87,13 +87,13 @@ def test_released_lock_is_acquired_soon_without_frequent_polling(
     processes: list[SharedMemoryCoordination], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = []
-    lock = FileLocks.tried
+    lock = FileLocks.try_lock
 
     def counted(locks: FileLocks, name: str) -> AbstractContextManager[bool]:
         tried.append(name)
         return lock(locks, name)
 
-    monkeypatch.setattr(FileLocks, "tried", counted)
+    monkeypatch.setattr(FileLocks, "try_lock", counted)
     one, other = (Holder(process) for process in processes[:2])
     for _ in range(100):
         clock.advance(POLL_SECONDS)
@@ -119,7 +119,7 @@ def test_lock_of_a_killed_process_is_released(
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        with FileLocks(tmp_path / "locks").tried(KEY.hex()):
+        with FileLocks(tmp_path / "locks").try_lock(KEY.hex()):
             os.write(writing, b"locked")
             signal.pause()
     os.read(reading, 6)
@@ -153,7 +153,7 @@ def test_without_a_usable_lock_file_nothing_is_locked_and_an_error_is_logged(
     def fail(*_: object) -> NoReturn:
         raise OSError(errno.EMFILE, "too many open files")
 
-    monkeypatch.setattr(FileLocks, "tried", fail)
+    monkeypatch.setattr(FileLocks, "try_lock", fail)
     with capturedLogs() as logs:
         holder = Holder(processes[0])
     assert holder.has_lock

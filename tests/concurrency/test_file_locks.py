@@ -17,8 +17,8 @@ from pathlib import Path
 from image_service.concurrency.interruption import Interruption
 from image_service.concurrency.file_locks import FileLocks
 locks = FileLocks(Path(sys.argv[1]))
-presence = locks.present(locks.alone(), Interruption())
-with locks.held("a", Interruption()):
+presence = locks.acquire_presence(locks.acquire_exclusive_presence(), Interruption())
+with locks.lock("a", Interruption()):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -30,23 +30,23 @@ def locks(tmp_path: Path) -> FileLocks:
     return FileLocks(tmp_path / "locks")
 
 
-def test_one_name_is_held_by_one(locks: FileLocks) -> None:
-    with locks.held("a", Interruption()), locks.tried("a") as again, locks.tried("b") as other:
+def test_name_is_locked_by_one_holder(locks: FileLocks) -> None:
+    with locks.lock("a", Interruption()), locks.try_lock("a") as again, locks.try_lock("b") as other:
         assert (again, other) == (False, True)
-    with locks.tried("a") as again:
+    with locks.try_lock("a") as again:
         assert again
 
 
-def test_who_comes_second_waits(locks: FileLocks) -> None:
+def test_second_holder_waits(locks: FileLocks) -> None:
     order, began = [], threading.Event()
 
     def second() -> None:
         began.set()
-        with locks.held("a", Interruption()):
+        with locks.lock("a", Interruption()):
             order.append("second")
 
     thread = threading.Thread(target=second)
-    with locks.held("a", Interruption()):
+    with locks.lock("a", Interruption()):
         thread.start()
         began.wait()
         order.append("first")
@@ -54,53 +54,53 @@ def test_who_comes_second_waits(locks: FileLocks) -> None:
     assert order == ["first", "second"]
 
 
-def test_a_wait_is_interrupted_and_leaves_nothing_open(locks: FileLocks) -> None:
+def test_interrupted_wait_leaves_no_descriptor_open(locks: FileLocks) -> None:
     interruption = Interruption()
-    with locks.held("a", Interruption()):
+    with locks.lock("a", Interruption()):
         before = open_files()
         threading.Timer(0.01, interruption.interrupt).start()
-        with pytest.raises(Interrupted), locks.held("a", interruption):
+        with pytest.raises(Interrupted), locks.lock("a", interruption):
             pass
         assert open_files() == before
 
 
-def test_a_process_that_is_killed_holds_nothing(locks: FileLocks, tmp_path: Path) -> None:
+def test_lock_of_a_killed_process_is_released(locks: FileLocks, tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLDER, str(tmp_path / "locks")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout
         assert process.stdout.readline() == b"held\n"
-        with locks.tried("a") as free:
+        with locks.try_lock("a") as free:
             assert not free
-        assert locks.alone() is None
+        assert locks.acquire_exclusive_presence() is None
         process.kill()
         process.wait()
-        with locks.tried("a") as free:
+        with locks.try_lock("a") as free:
             assert free
-    os.close(locks.present(locks.alone(), Interruption()))
+    os.close(locks.acquire_presence(locks.acquire_exclusive_presence(), Interruption()))
 
 
-def test_many_may_be_there_but_one_may_be_alone(locks: FileLocks) -> None:
-    alone = locks.alone()
+def test_presence_is_shared_and_exclusive_presence_is_not(locks: FileLocks) -> None:
+    alone = locks.acquire_exclusive_presence()
     assert alone is not None
-    assert locks.alone() is None
-    first = locks.present(alone, Interruption())
+    assert locks.acquire_exclusive_presence() is None
+    first = locks.acquire_presence(alone, Interruption())
     assert first == alone
-    second = locks.present(locks.alone(), Interruption())
-    assert locks.alone() is None
+    second = locks.acquire_presence(locks.acquire_exclusive_presence(), Interruption())
+    assert locks.acquire_exclusive_presence() is None
     os.close(first)
-    assert locks.alone() is None
+    assert locks.acquire_exclusive_presence() is None
     os.close(second)
-    last = locks.alone()
+    last = locks.acquire_exclusive_presence()
     assert last is not None
     os.close(last)
 
 
-def test_who_comes_waits_for_one_that_is_alone(locks: FileLocks) -> None:
-    alone, interruption = locks.alone(), Interruption()
+def test_presence_waits_for_an_exclusive_one(locks: FileLocks) -> None:
+    alone, interruption = locks.acquire_exclusive_presence(), Interruption()
     assert alone is not None
     interruption.interrupt()
     with pytest.raises(Interrupted):
-        locks.present(None, interruption)
+        locks.acquire_presence(None, interruption)
     os.close(alone)
 
 

@@ -6,7 +6,7 @@ import attrs
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
 
-from image_service.concurrency.single_flight import SingleFlight, detached
+from image_service.concurrency.single_flight import SingleFlight, shielded
 from image_service.errors import NotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def outcome_of(waiter: Deferred[str]) -> list[object]:
     return found
 
 
-def test_askers_of_one_key_share_one_attempt() -> None:
+def test_callers_of_one_key_share_one_attempt() -> None:
     flight: SingleFlight[str, str] = SingleFlight()
     attempts = Attempts()
     outcomes = [outcome_of(flight.join("a", attempts.start)) for _ in range(200)]
@@ -54,7 +54,7 @@ def test_keys_do_not_wait_for_each_other() -> None:
     assert one == ["a's"]
 
 
-def test_who_asks_after_the_end_starts_another() -> None:
+def test_caller_after_the_end_starts_another_attempt() -> None:
     flight: SingleFlight[str, str] = SingleFlight()
     attempts = Attempts()
     for number in range(3):
@@ -63,7 +63,7 @@ def test_who_asks_after_the_end_starts_another() -> None:
         assert outcome == [str(number)]
 
 
-def test_a_failure_is_shared_and_not_kept() -> None:
+def test_failure_is_shared_and_not_cached() -> None:
     flight: SingleFlight[str, str] = SingleFlight()
     attempts = Attempts()
     outcomes = [outcome_of(flight.join("a", attempts.start)) for _ in range(3)]
@@ -78,7 +78,7 @@ def test_a_failure_is_shared_and_not_kept() -> None:
 @pytest.mark.parametrize(
     "end", [lambda attempt: attempt.callback("value"), lambda attempt: attempt.errback(OSError())]
 )
-def test_who_leaves_leaves_alone(end: Callable[[Deferred[str]], None]) -> None:
+def test_canceled_waiter_does_not_affect_the_others(end: Callable[[Deferred[str]], None]) -> None:
     """Nothing of the attempt is cancelled, and no error is left unhandled (the guard would tell)."""
     flight: SingleFlight[str, str] = SingleFlight()
     attempts = Attempts()
@@ -96,7 +96,7 @@ def test_who_leaves_leaves_alone(end: Callable[[Deferred[str]], None]) -> None:
 @pytest.mark.parametrize(
     "end", [lambda attempt: attempt.callback("value"), lambda attempt: attempt.errback(NotFound("no"))]
 )
-def test_an_attempt_that_everybody_left_ends_in_silence(end: Callable[[Deferred[str]], None]) -> None:
+def test_attempt_without_waiters_ends_silently(end: Callable[[Deferred[str]], None]) -> None:
     flight: SingleFlight[str, str] = SingleFlight()
     attempts = Attempts()
     first = flight.join("a", attempts.start)
@@ -112,7 +112,7 @@ def test_an_attempt_that_everybody_left_ends_in_silence(end: Callable[[Deferred[
     assert len(retry) == 1
 
 
-def test_an_attempt_that_ends_at_once_is_over_at_once() -> None:
+def test_synchronous_attempt_fires_at_once() -> None:
     flight: SingleFlight[str, str] = SingleFlight()
 
     async def ready() -> str:
@@ -126,7 +126,7 @@ def test_an_attempt_that_ends_at_once_is_over_at_once() -> None:
     assert outcome_of(flight.join("a", ready)) == ["value"]
 
 
-def test_who_asks_again_from_a_callback_gets_a_new_attempt() -> None:
+def test_caller_from_a_callback_starts_another_attempt() -> None:
     flight: SingleFlight[str, str] = SingleFlight()
     attempts = Attempts()
     again: list[list[object]] = []
@@ -140,7 +140,7 @@ def test_who_asks_again_from_a_callback_gets_a_new_attempt() -> None:
     assert again == [["second"]]
 
 
-def test_what_nobody_foresaw_is_logged_where_nobody_is_left_to_be_told(
+def test_unexpected_error_is_logged_if_no_waiter_is_left(
     logged_failures: LoggedFailures,
 ) -> None:
     flight: SingleFlight[str, str] = SingleFlight()
@@ -156,7 +156,7 @@ def test_what_nobody_foresaw_is_logged_where_nobody_is_left_to_be_told(
     assert [failure.value for failure in logged_failures.flush(OSError)] == [left]
 
 
-def test_beyond_its_limit_nothing_is_started_but_everything_joined() -> None:
+def test_no_attempt_is_started_beyond_the_limit_but_any_is_joined() -> None:
     flight: SingleFlight[str, str] = SingleFlight(limit=2)
     attempts = Attempts()
     first, _ = flight.join("a", attempts.start), flight.join("b", attempts.start)
@@ -171,11 +171,11 @@ def test_beyond_its_limit_nothing_is_started_but_everything_joined() -> None:
     assert len(attempts.started) == 3
 
 
-def test_who_is_detached_may_leave_without_an_end_of_the_work(logged_failures: LoggedFailures) -> None:
+def test_canceling_a_shielded_waiter_does_not_cancel_the_work(logged_failures: LoggedFailures) -> None:
     for leaves in (False, True):
         for result in ("value", NotFound("no")):
             work: Deferred[str] = Deferred()
-            waiter = detached(work)
+            waiter = shielded(work)
             outcome = outcome_of(waiter)
             if leaves:
                 waiter.cancel()
@@ -183,7 +183,7 @@ def test_who_is_detached_may_leave_without_an_end_of_the_work(logged_failures: L
             assert outcome == [result] or (leaves and isinstance(outcome[0], CancelledError))
             assert len(outcome) == 1
     work = Deferred()
-    waiter = detached(work)
+    waiter = shielded(work)
     outcome_of(waiter)
     waiter.cancel()
     work.errback(OSError("unforeseen"))

@@ -76,10 +76,10 @@ class DataDir:
         for directory in {self.path, self.scratch}:
             directory.mkdir(parents=True, exist_ok=True)
             locks = FileLocks(directory / LOCKS)
-            alone = locks.alone()
+            alone = locks.acquire_exclusive_presence()
             if alone is not None:
                 remove_temporary_files(directory)
-            self._presences.append(locks.present(alone, Interruption()))
+            self._presences.append(locks.acquire_presence(alone, Interruption()))
 
     def close(self) -> None:
         """End this process's presence; idempotent."""
@@ -92,7 +92,7 @@ class DataDir:
         Raises:
             Interrupted: the service stops.
         """
-        return self._locks.held(image, interruption)
+        return self._locks.lock(image, interruption)
 
     def partial_path(self, image: str, name: str | None = None) -> Path:
         """Return the path to download a file to; a partial file that is there may be resumed.
@@ -214,7 +214,7 @@ class DataDir:
 
     def _remove(self, image: str, limit: float) -> bool:
         """Remove an image with its files, unless it is locked or was referred to after `limit`."""
-        with self._locks.tried(image) as is_free, self._manifest() as entries:
+        with self._locks.try_lock(image) as is_free, self._manifest() as entries:
             entry = entries.get(image)
             if not is_free or entry is None or entry.referred > limit:
                 return False
@@ -252,7 +252,7 @@ class DataDir:
     def _manifest(self) -> Iterator[dict[str, ManifestEntry]]:
         """Read the manifest under its lock, and write it back if it was changed."""
         path = self.path / MANIFEST
-        with self._locks.held(MANIFEST, Interruption()):
+        with self._locks.lock(MANIFEST, Interruption()):
             entries, before = read_manifest(path), read_manifest(path)
             yield entries
             if entries != before:
