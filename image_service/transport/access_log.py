@@ -158,7 +158,11 @@ class ConnectionLog:
     ) -> None:
         """Add a complete 206 to the summary of its subject and user agent."""
         summary = self._summary
-        if summary is None or summary.subject != subject or summary.user_agent != user_agent:
+        if (
+            summary is None
+            or (summary.subject is not subject and summary.subject != subject)
+            or summary.user_agent != user_agent
+        ):
             self._flush()
             started = self._log.clock.seconds() - seconds
             self._summary = summary = _Summary(subject, user_agent, request_id, started)

@@ -18,7 +18,7 @@ from image_service.http.head import MAX_HEAD_BYTES, Request
 from image_service.http.problem import problem
 from image_service.http.request_reader import END, BadRequest, RequestReader
 from image_service.transport.access_log import COMPLETE, ConnectionLog
-from image_service.transport.deadline import Deadline, Progress
+from image_service.transport.deadline import Timeouts
 from image_service.transport.dispatch import Dispatcher
 from image_service.transport.exchange import Exchange, PreparedResponse
 from image_service.transport.observer import AbortReason
@@ -34,14 +34,9 @@ if TYPE_CHECKING:
     from image_service.transport.context import ConnectionContext
     from image_service.transport.sender import Sender
 
-LINGER_SECONDS = 2
-"""How long a closed connection is kept for the client to read the last response (RFC 9112 9.6)."""
 MAX_LINGER_BYTES = 1024 * 1024
 """How much input of a closed connection is read and dropped; the kernel keeps the rest."""
 MAX_BUFFERED_BYTES = 2 * MAX_HEAD_BYTES
-OVERLOADED_HEAD_SECONDS = 1.0
-"""Deadline of the first head beyond the limit on connections: silent clients must not use up the reserve."""
-_STALL_CHECKS = 4  # in one stall timeout
 _IDLE, _HEAD = State.IDLE, State.HEAD  # looked up for each range
 _IDLE_STATES = (State.IDLE, State.HEAD, State.HANDSHAKE)
 
@@ -80,7 +75,6 @@ class Connection(Protocol):
         self._input_paused = False
         self._lingered_bytes = 0
         self._failure: tuple[AbortReason, str] | None = None  # why the connection is aborted
-        self._deadline = Deadline(context.clock, self._deadline_passed)
 
     # Calls of the transport.
 
@@ -96,7 +90,9 @@ class Connection(Protocol):
                 transport, page_cache, self, sent, threads=context.sendfile_threads, clock=context.clock
             )
         )
-        self._progress = Progress(context.clock, self._tcp().getHandle())
+        self._timeouts = Timeouts(
+            context.clock, context.limits, self._tcp().getHandle(), self._deadline_passed
+        )
         host: str = transport.getPeer().host
         address = host.removeprefix("::ffff:") if "." in host else host  # of a dual-stack listener
         self._log = ConnectionLog(context.access_log, address)
@@ -109,15 +105,15 @@ class Connection(Protocol):
             abort=self.abort,
         )
         if self._secure:
-            self._deadline.set(context.limits.handshake_seconds)
+            self._timeouts.await_handshake()
         else:
-            self._await_first_head()
+            self._timeouts.await_first_head(overloaded=self._overloaded)
 
     def handshakeCompleted(self) -> None:
         """TLS is established."""
         if self._state is State.HANDSHAKE:
             self._enter(State.HEAD)
-            self._await_first_head()
+            self._timeouts.await_first_head(overloaded=self._overloaded)
 
     def dataReceived(self, data: bytes) -> None:
         """Bytes have arrived."""
@@ -151,12 +147,12 @@ class Connection(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:  # noqa: ARG002 - Twisted's signature
         """The connection is gone, whoever ended it."""
         self._enter(State.CLOSED)
-        self._deadline.cancel()
+        self._timeouts.cancel()
         self._sender.stop()
         if self.exchange is not None:
             abort, detail = self._failure or (AbortReason.CLIENT_GONE, "the client is gone")
             self._context.observer.record_abort(abort)
-            self._record_end(self.exchange, detail)
+            self._end_exchange(self.exchange, detail)
         self._log.close()
         self._lost(self)
 
@@ -184,7 +180,9 @@ class Connection(Protocol):
             elif event is END:
                 self._close()
             else:
-                self._await_head()
+                if self._state is _IDLE and self._reader.buffer:
+                    self._enter(_HEAD)
+                    self._timeouts.await_head()
                 break
             if not self._reader.buffer or not (self._state is _IDLE or self._state is _HEAD):
                 break
@@ -202,11 +200,6 @@ class Connection(Protocol):
             else:
                 self.transport.resumeProducing()
 
-    def _await_head(self) -> None:
-        if self._state is _IDLE and self._reader.buffer:
-            self._enter(_HEAD)
-            self._deadline.set(self._context.limits.head_seconds)
-
     def _answer_further(self, repeated: RepeatedRange) -> bool:
         """Respond to a further range of the latest request; False: the request handler has to."""
         further = self._dispatcher.further
@@ -223,12 +216,12 @@ class Connection(Protocol):
         elif self.exchange is exchange:  # else `response_sent` has been called meanwhile
             self._enter(State.SENDING)
             further.start_sending()
-            self._watch_for_stall()
+            self._timeouts.await_progress()
         return True
 
     def _handle_request(self, request: Request) -> None:
         exchange = self.exchange = Exchange(request.method, request, self._context.clock.seconds())
-        self._deadline.clear()
+        self._timeouts.clear()
         prepared = self._dispatcher.get_repeated(request)
         if prepared is None:
             self._enter(State.HANDLING)
@@ -246,7 +239,7 @@ class Connection(Protocol):
         self._read_requests()
 
     def _refuse(self, bad: BadRequest) -> None:
-        self._deadline.clear()
+        self._timeouts.clear()
         exchange = self.exchange = Exchange(bad.method, None, self._context.clock.seconds())
         self._send(exchange, PreparedResponse(problem(bad.error, head_only=bad.method == "HEAD")))
 
@@ -254,24 +247,12 @@ class Connection(Protocol):
 
     def _send(self, exchange: Exchange, prepared: PreparedResponse) -> None:
         self._enter(State.SENDING)
-        exchange.prepared = prepared
-        context, request, response = self._context, exchange.request, prepared.response
-        now = context.clock.seconds()
-        exchange.keep_alive = (
-            request is not None
-            and request.keep_alive
-            and self._can_continue()
-            and not self._shutdown.announced
-        )
-        has_own_line = context.access_log.has_own_line(response.status)
-        head = exchange.render_head(response, context.date.line(now), needs_id=has_own_line)
-        if exchange.keep_alive:
-            self._dispatcher.keep(exchange, prepared, has_own_line=has_own_line)
-        context.observer.record_first_byte(prepared.subject.handler, now - exchange.started)
-        if self._sender.send(head, response.body):
+        can_continue = self._can_continue() and not self._shutdown.announced
+        head = self._dispatcher.start_response(exchange, prepared, can_continue=can_continue)
+        if self._sender.send(head, prepared.response.body):
             self._finish(exchange)
         elif self.exchange is exchange:  # else `response_sent` has been called meanwhile
-            self._watch_for_stall()
+            self._timeouts.await_progress()
 
     def _can_continue(self) -> bool:
         return not (self._overloaded or self._reader.is_exhausted or self._shutdown.draining)
@@ -288,67 +269,37 @@ class Connection(Protocol):
         self._tcp().abortConnection()  # does nothing if it is gone, while TLS would raise
 
     def _finish(self, exchange: Exchange) -> None:
-        self._record_end(exchange, COMPLETE)
+        self._end_exchange(exchange, COMPLETE)
         if exchange.keep_alive and self._can_continue():
             self._await_request()
         else:
             self._close()
 
-    def _record_end(self, exchange: Exchange, ended: str) -> None:
-        """Record the end of an exchange, and release what it held."""
+    def _end_exchange(self, exchange: Exchange, outcome: str) -> None:
         self.exchange = None
-        exchange.is_over = True
-        context, prepared = self._context, exchange.prepared
-        seconds = context.clock.seconds() - exchange.started
-        body_bytes = 0 if prepared is None else max(0, self._sender.body_bytes)
-        self._log.add(exchange, body_bytes, seconds, ended)
-        context.observer.record_request(
-            exchange.handler, exchange.method, exchange.status, seconds, body_bytes
-        )
-        if prepared is not None:
-            prepared.on_end()
-        if exchange.slot is not None:
-            context.slots.release(exchange.slot)
+        body_bytes = 0 if exchange.prepared is None else max(0, self._sender.body_bytes)
+        self._dispatcher.end_exchange(exchange, body_bytes, outcome)
 
     # Deadlines and the close.
-
-    def _await_first_head(self) -> None:
-        seconds = self._context.limits.head_seconds
-        self._deadline.set(min(OVERLOADED_HEAD_SECONDS, seconds) if self._overloaded else seconds)
 
     def _await_request(self) -> None:
         if self._state is not _IDLE:
             self._enter(_IDLE)
-        self._deadline.set(self._context.limits.idle_seconds)
-
-    def _watch_for_stall(self) -> None:
-        self._progress.restart()
-        self._deadline.set(self._context.limits.stall_seconds / _STALL_CHECKS)
+        self._timeouts.await_request()
 
     def _deadline_passed(self) -> None:
         limits = self._context.limits
-        if self._state is State.SENDING:
-            self._check_for_stall(limits.stall_seconds / _STALL_CHECKS)
-        elif self._state is State.CLOSING:
-            if (
-                self._progress.is_complete
-            ):  # an abort could destroy what the client's system holds for the client
-                self._tcp().loseConnection()
-            else:
-                self._check_for_stall(LINGER_SECONDS)
+        if self._state is State.CLOSING and self._timeouts.is_delivered:
+            self._tcp().loseConnection()  # an abort could destroy what the client's system holds for it
+        elif self._state in (State.SENDING, State.CLOSING):
+            if self._timeouts.is_stalled(closing=self._state is State.CLOSING):
+                self.abort(AbortReason.NO_PROGRESS, f"no progress for {limits.stall_seconds:g} s")
         elif self._state is State.HEAD and self._reader.buffer:
             self._sender.begin_turn()
             error = RequestTimeout(f"the request head was not complete after {limits.head_seconds:g} s")
             self._refuse(self._reader.reject(error))
         else:
             self._close()
-
-    def _check_for_stall(self, next_check_seconds: float) -> None:
-        limit = self._context.limits.stall_seconds
-        if self._progress.stalled_seconds() >= limit:
-            self.abort(AbortReason.NO_PROGRESS, f"no progress for {limit:g} s")
-        else:
-            self._deadline.set(next_check_seconds)
 
     def _tcp(self) -> Any:  # noqa: ANN401 - as transport
         return self.transport.transport if self._secure else self.transport
@@ -370,8 +321,7 @@ class Connection(Protocol):
         On plain TCP the client's close is awaited: closing with input unread would send a reset, which can
         destroy the response. TLS does the same by its closing alerts.
         """
-        self._progress.restart()
-        self._deadline.set(LINGER_SECONDS)
+        self._timeouts.await_close()
         if self._secure or self._reader.is_client_closed:
             self.transport.loseConnection()
         else:

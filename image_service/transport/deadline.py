@@ -1,4 +1,4 @@
-"""Timeouts of a connection: a deadline that can be moved cheaply, and a client's progress."""
+"""Timeouts of a connection: one deadline that can be moved cheaply, and the client's progress."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+    from image_service.settings.network import LimitSettings
+
+LINGER_SECONDS = 2
+"""How long a closed connection is kept for the client to read the last response (RFC 9112 9.6)."""
+OVERLOADED_HEAD_SECONDS = 1.0
+"""Deadline of the first head beyond the limit on connections: silent clients must not use up the reserve."""
+_STALL_CHECKS = 4  # in one stall timeout
 
 
 class Deadline:
@@ -102,3 +110,66 @@ class Progress:
     def is_complete(self) -> bool:
         """True if the client's TCP has acknowledged everything."""
         return not queued_bytes(self._handle)
+
+
+class Timeouts:
+    """What a connection waits for, each with its deadline.
+
+    Args:
+        clock: the reactor's.
+        limits: the timeouts.
+        handle: of the connection.
+        expired: called when a deadline has passed.
+    """
+
+    __slots__ = ("_deadline", "_limits", "_progress", "cancel", "clear")
+
+    def __init__(
+        self, clock: IReactorTime, limits: LimitSettings, handle: socket.socket, expired: Callable[[], None]
+    ) -> None:
+        self._limits = limits
+        self._progress = Progress(clock, handle)
+        self._deadline = Deadline(clock, expired)
+        self.clear = self._deadline.clear
+        """Wait without a deadline."""
+        self.cancel = self._deadline.cancel
+        """Wait no longer."""
+
+    def await_handshake(self) -> None:
+        """Wait for the TLS handshake."""
+        self._deadline.set(self._limits.handshake_seconds)
+
+    def await_first_head(self, *, overloaded: bool) -> None:
+        """Wait for the first request."""
+        seconds = self._limits.head_seconds
+        self._deadline.set(min(OVERLOADED_HEAD_SECONDS, seconds) if overloaded else seconds)
+
+    def await_head(self) -> None:
+        """Wait for the rest of a head."""
+        self._deadline.set(self._limits.head_seconds)
+
+    def await_request(self) -> None:
+        """Wait for the next request."""
+        self._deadline.set(self._limits.idle_seconds)
+
+    def await_progress(self) -> None:
+        """Wait for the client to acknowledge bytes of a response."""
+        self._progress.restart()
+        self._deadline.set(self._limits.stall_seconds / _STALL_CHECKS)
+
+    def await_close(self) -> None:
+        """Wait for the client to close the connection."""
+        self._progress.restart()
+        self._deadline.set(LINGER_SECONDS)
+
+    def is_stalled(self, *, closing: bool) -> bool:
+        """Return True if the client makes no progress; else wait on."""
+        if self._progress.stalled_seconds() >= self._limits.stall_seconds:
+            return True
+        self._deadline.set(LINGER_SECONDS if closing else self._limits.stall_seconds / _STALL_CHECKS)
+        return False
+
+    @property
+    def is_delivered(self) -> bool:
+        """True if the client's TCP has acknowledged everything."""
+        return self._progress.is_complete

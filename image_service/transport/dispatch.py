@@ -1,4 +1,6 @@
-"""Gets the response to each request of a connection: from the request handler, or from the latest response.
+"""The exchanges of a connection: gets the response to each request, and records it.
+
+A response comes from the request handler, or from the one before it.
 
 A mount consists of requests that differ from an earlier one in the numbers of Range alone, so everything that
 they have in common is prepared once.
@@ -34,7 +36,7 @@ _PARTIAL_CONTENT = 206
 
 
 class Dispatcher:
-    """Gets the response to each request of one connection.
+    """Gets the response to each request of one connection, and records it.
 
     Args:
         context: what all connections share.
@@ -105,18 +107,51 @@ class Dispatcher:
         _log.failure("unexpected error while answering a request", failure=failure)
         self._abort(AbortReason.INTERNAL_ERROR, "internal error")
 
-    def keep(self, exchange: Exchange, prepared: PreparedResponse, *, has_own_line: bool) -> None:
-        """Keep what a response brings for the next requests of the connection.
+    def start_response(self, exchange: Exchange, prepared: PreparedResponse, *, can_continue: bool) -> bytes:
+        """Record the start of a response, and return its head.
 
         Args:
-            exchange: whose connection persists.
+            exchange: in progress.
             prepared: its response.
-            has_own_line: True if responses of its status are logged by a line each.
+            can_continue: False if the connection closes, whatever the request says.
         """
+        context, request, response = self._context, exchange.request, prepared.response
+        now = context.clock.seconds()
+        exchange.prepared = prepared
+        exchange.keep_alive = can_continue and request is not None and request.keep_alive
+        has_own_line = context.access_log.has_own_line(response.status)
+        head = exchange.render_head(response, context.date.line(now), needs_id=has_own_line)
+        if exchange.keep_alive:
+            self._keep(exchange, prepared, has_own_line=has_own_line)
+        context.observer.record_first_byte(prepared.subject.handler, now - exchange.started)
+        return head
+
+    def _keep(self, exchange: Exchange, prepared: PreparedResponse, *, has_own_line: bool) -> None:
+        """Keep what a response brings for the next requests of the connection."""
         if prepared.ranges is not None and not has_own_line:
             self.further = FurtherRanges(self._context, self._log, exchange, prepared.ranges)
         elif prepared.is_current is not None and exchange.request is not None and self._repeatable is None:
             self._repeatable = exchange.request, prepared, prepared.is_current
+
+    def end_exchange(self, exchange: Exchange, body_bytes: int, outcome: str) -> None:
+        """Record the end of an exchange, and release what it holds.
+
+        Args:
+            exchange: in progress.
+            body_bytes: bytes of content that the kernel has accepted.
+            outcome: `COMPLETE`, or the reason of the abort.
+        """
+        exchange.is_over = True
+        context, prepared = self._context, exchange.prepared
+        seconds = context.clock.seconds() - exchange.started
+        self._log.add(exchange, body_bytes, seconds, outcome)
+        context.observer.record_request(
+            exchange.handler, exchange.method, exchange.status, seconds, body_bytes
+        )
+        if prepared is not None:
+            prepared.on_end()
+        if exchange.slot is not None:
+            context.slots.release(exchange.slot)
 
 
 class FurtherRanges:
@@ -138,6 +173,7 @@ class FurtherRanges:
         "_date",
         "_last_lines",
         "_log",
+        "_logged",
         "_prepared",
         "_ranges",
         "_record",
@@ -162,6 +198,7 @@ class FurtherRanges:
             keep_alive=True,
         )
         self._last_lines = self.exchange.render_last_lines()
+        self._logged = first.subject, first.user_agent, first.request_id
         self._record = context.observer.get_recorder(first.handler, first.method, _PARTIAL_CONTENT)
 
     def respond(self, first: int, last: int) -> Message | None:
@@ -191,4 +228,4 @@ class FurtherRanges:
         """Record a response that the kernel accepted at once, with so many bytes of content."""
         exchange = self.exchange
         self._record(self._clock.seconds() - exchange.started, body_bytes)
-        self._log.add_range(exchange.subject, exchange.user_agent, exchange.request_id, body_bytes)
+        self._log.add_range(*self._logged, body_bytes)

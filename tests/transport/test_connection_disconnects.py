@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet.defer import Deferred
 
-from image_service.transport.connection import LINGER_SECONDS
+from image_service.transport.deadline import LINGER_SECONDS
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
 from tests.transport.image import MIB

@@ -8,7 +8,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from image_service.settings.network import LimitSettings
-from image_service.transport.connection import LINGER_SECONDS
+from image_service.transport.deadline import LINGER_SECONDS
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request, split_answers
 from tests.transport.image import MIB

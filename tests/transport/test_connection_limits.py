@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from image_service.settings.network import LimitSettings
-from image_service.transport.connection import LINGER_SECONDS, OVERLOADED_HEAD_SECONDS
+from image_service.transport.deadline import LINGER_SECONDS, OVERLOADED_HEAD_SECONDS
 from image_service.transport.factory import OVERLOAD_RESERVE
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
