@@ -28,10 +28,8 @@ class ProcessService(Service):
     """A service that owns its process. Subclasses define ``_start`` and ``_stop``.
 
     Args:
-        reactor: the one that runs.
-        settings: of the whole service.
-        standalone: True to run the embedded stand-in for assisted-service.
         force: is called at the second signal, when the shutdown has begun.
+        standalone: True to run the embedded stand-in for assisted-service.
     """
 
     def __init__(

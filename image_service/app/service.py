@@ -44,10 +44,7 @@ class ImageService(ProcessService):
     """The whole service, in one process.
 
     Args:
-        reactor: the one that runs.
-        settings: of the whole service.
-        standalone: True to run the embedded stand-in for assisted-service.
-        sockets: bound, that of ``LISTEN_PORT`` first; none: the ports are bound at the start.
+        sockets: listening, that of ``LISTEN_PORT`` first; none: the ports are bound at the start.
         shared: what several processes share.
     """
 

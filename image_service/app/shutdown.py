@@ -23,7 +23,6 @@ class ShutdownHandler:
     """Stops the process with status 0 on SIGTERM and SIGINT; twistd would send itself the signal again.
 
     Args:
-        reactor: the one that runs.
         force: is called at the second signal, when the shutdown has begun.
     """
 

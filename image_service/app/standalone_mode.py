@@ -49,13 +49,7 @@ async def start_stand_in(
     base_images: Iterable[OsImage],
     base_url: str,
 ) -> StandIn:
-    """Start the stand-in, and register a sample if it has no infra-env.
-
-    Args:
-        lifecycle: stops it.
-        settings: its address and directory.
-        base_images: those configured.
-        base_url: by which clients reach this service.
+    """Start the stand-in, and register a sample of the configured images if it has no infra-env.
 
     Raises:
         ConfigurationError: its address cannot be listened on.

@@ -79,16 +79,7 @@ def build_base_images(  # noqa: PLR0913 - three groups of settings
     configured: tuple[OsImage, ...],
     is_leader: bool,
 ) -> BaseImages:
-    """Start the catalog.
-
-    Args:
-        lifecycle: stops it; its reactor runs downloads in threads.
-        settings: of the catalog.
-        storage: where images are stored.
-        downloads: how many images are fetched at a time, and when again.
-        http: fetches them.
-        configured: the base images.
-        is_leader: True in the one process that removes files which are no longer needed.
+    """Start the catalog with the configured images; the leader removes files that are no longer needed.
 
     Raises:
         OSError: ``DATA_DIR`` cannot be created or read.

@@ -16,8 +16,8 @@ _ALPHABET = "must be at most {} characters, each a letter, a digit or one of {},
 VERSION_FAULT = _ALPHABET.format(100, ". _ -")
 ARCHITECTURE_FAULT = _ALPHABET.format(32, "_")
 # authority = host [ ":" port ] (RFC 3986 section 3.2) without user information
-_AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?")
-_MAX_PORT = 65535
+AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?")
+MAX_PORT = 65535
 
 
 def is_web_url(value: str) -> bool:
@@ -26,11 +26,11 @@ def is_web_url(value: str) -> bool:
         return False
     try:
         split = urlsplit(value)
-        authority = _AUTHORITY.fullmatch(split.netloc)
+        authority = AUTHORITY.fullmatch(split.netloc)
         if authority is None or split.scheme not in {"http", "https"}:
             return False
         if authority["v6"]:
             ip_address(authority["v6"])
     except ValueError:
         return False
-    return authority["port"] is None or 0 < int(authority["port"]) <= _MAX_PORT
+    return authority["port"] is None or 0 < int(authority["port"]) <= MAX_PORT

@@ -33,17 +33,7 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
     base_images: Callable[[], bytes],
     mirror: Callable[[StreamRef], BootImage],
 ) -> tuple[ImageRequestHandler, ImageRequestHandler]:
-    """Return the request handler of the port for images, and that of the port for plain HTTP.
-
-    Args:
-        lifecycle: stops them.
-        settings: paths, origins and proxies.
-        images: finds or makes boot images.
-        is_ready: True if images can be served.
-        metrics: renders the page of metrics.
-        base_images: renders the states of base images, in JSON.
-        mirror: returns a published file of a stream.
-    """
+    """Return the request handler of the port for images, and that of the port for plain HTTP."""
     in_thread = lifecycle.in_thread_pool(1, "digest")
     digests = Digests(lifecycle.reactor, lambda work: in_thread(partial(run_at_low_priority, work)))
     lifecycle.push_async_callback(digests.stop)

@@ -19,12 +19,13 @@ from urllib.parse import urlsplit
 
 import attrs
 
+from image_service.coreos.names import AUTHORITY, MAX_PORT
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 T = TypeVar("T")
 
-MAX_PORT = 65535
 MAX_SECONDS = 1_000_000  # timers of the operating system count milliseconds in 31 bits: 24 days
 
 # The spellings of Go's strconv.ParseBool, which assisted-image-service uses.
@@ -44,8 +45,6 @@ _LOG_LEVELS = {
     "critical": "critical",
 }
 
-# host [ ":" port ] of RFC 3986 section 3.2, where a name is what DNS and /etc/hosts know.
-_AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?")
 # Only what needs no escape: a request's path is compared as it was sent.
 _BASE_PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)*/?")
 # The serialised origin of RFC 6454 section 6.2 in lower case; one "*" may stand anywhere in it, and at its
@@ -156,7 +155,7 @@ def address(value: str) -> Address:
         return Address(str(ipaddress.IPv6Address(value)), None)
     except ValueError:
         pass
-    match = _AUTHORITY.fullmatch(value)
+    match = AUTHORITY.fullmatch(value)
     if not match:
         raise ValueError(
             "must be a host name or IP address, with :port if need be; IPv6 with a port as [::1]:80"

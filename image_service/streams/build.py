@@ -39,14 +39,7 @@ async def start_streams(  # noqa: PLR0913 - what streams and mirror are connecte
 ) -> Mirror:
     """Start the streams, which add base images to the catalog, and the mirror, which publishes those.
 
-    Args:
-        lifecycle: stops them.
-        settings: the streams.
-        http: fetches metadata and signatures.
-        base_images: the catalog.
-        directory: where metadata is stored.
-        base_url: by which clients reach this service.
-        is_leader: True in the one process that fetches metadata.
+    The leader fetches metadata to the directory; the other processes read it there.
     """
     catalog, interruption = base_images.catalog, Interruption()
     seconds = settings.refresh_seconds

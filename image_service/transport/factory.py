@@ -132,16 +132,7 @@ def build_transport(  # noqa: PLR0913 - what processes share is by itself
     connections: ConnectionCounter,
     observer: Observer,
 ) -> Transport:
-    """Start the threads that read and send files, and make what connections share.
-
-    Args:
-        lifecycle: stops the threads.
-        settings: timeouts and limits.
-        log: which lines to log.
-        slot_pool: slots for downloads.
-        connections: counts those of all listeners.
-        observer: records requests.
-    """
+    """Start the threads that read and send files, and make what connections share."""
     reactor = lifecycle.reactor
     slots = Slots(slot_pool, settings.downloads, SLOT_TIMEOUT_SECONDS, reactor, observer)
     make_context = partial(

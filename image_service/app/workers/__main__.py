@@ -44,13 +44,7 @@ if TYPE_CHECKING:
 
 
 class Worker:
-    """An image service that shares its ports and limits with others.
-
-    Args:
-        reactor: the one that runs.
-        settings: of the whole service.
-        assignment: this worker's.
-    """
+    """An image service that shares its ports and limits with others."""
 
     def __init__(self, reactor: EPollReactor, settings: Settings, assignment: Assignment) -> None:
         self._assignment = assignment

@@ -39,13 +39,7 @@ KILL_SECONDS = 1
 
 
 class Supervisor(ProcessService):
-    """Runs ``WORKERS`` processes that serve together.
-
-    Args:
-        reactor: the one that runs.
-        settings: of the whole service.
-        standalone: True to run the embedded stand-in for assisted-service, in this process.
-    """
+    """Runs ``WORKERS`` processes that serve together, and the embedded stand-in for assisted-service."""
 
     def __init__(self, reactor: EPollReactor, settings: Settings, *, standalone: bool) -> None:
         super().__init__(reactor, settings, self._force, standalone=standalone)

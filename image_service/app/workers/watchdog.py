@@ -23,7 +23,6 @@ class Watchdog:
     It counts pings, not time: the supervisor may have been stopped as well, and has then received nothing.
 
     Args:
-        clock: the reactor's.
         ping: sends one; the worker's response goes to ``pong_received``.
         stuck: is called when the worker has not responded for too long.
     """

@@ -20,11 +20,7 @@ TIMEOUT_SECONDS = 1.0
 
 
 class WorkerCounts:
-    """The metrics of one worker slot.
-
-    Args:
-        clock: the reactor's.
-    """
+    """The metrics of one worker slot."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
