@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
-from image_service.catalog.derived.derivation import RAMDISK_BYTES, derive
+from image_service.catalog.derived.derivation import RAMDISK_BYTES, derive_minimal_iso
 from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import BaseImageError, Unavailable
 from tests.acceptance.clients import needs_client, run_client
@@ -62,7 +62,7 @@ class Bench:
         archive = self.directory / "nmstate.img"
         archive.write_bytes(nmstate or b"")
         scratch, interruption = self.directory / "scratch", interruption or Interruption()
-        derive(self.base, archive if nmstate else None, self.target, scratch, interruption)
+        derive_minimal_iso(self.base, archive if nmstate else None, self.target, scratch, interruption)
         return self.target.read_bytes()
 
     def left(self) -> list[str]:
@@ -117,7 +117,7 @@ def x86_64(tmp_path: Path, make: Callable[[Path], Bench]) -> Bench:
 # What is in it.
 
 
-def test_everything_but_the_rootfs_is_there(bench: Bench, full: Path) -> None:
+def test_minimal_iso_has_all_files_but_the_rootfs(bench: Bench, full: Path) -> None:
     before, after = full.read_bytes(), bench.derive()
     old, new = mastered.files(before), mastered.files(after)
 
@@ -128,7 +128,7 @@ def test_everything_but_the_rootfs_is_there(bench: Bench, full: Path) -> None:
     assert new["IMAGES/NMSTATE.IMG"].read(after) == NMSTATE
 
 
-def test_it_is_a_pristine_live_iso_with_room_for_a_ramdisk(bench: Bench) -> None:
+def test_minimal_iso_is_pristine_and_has_a_ramdisk_area(bench: Bench) -> None:
     layout = read_layout(bench.derive())
     base = bench.base.layout
     assert (layout.volume_id, layout.created, layout.customized) == (base.volume_id, base.created, None)
@@ -143,7 +143,7 @@ def test_it_is_a_pristine_live_iso_with_room_for_a_ramdisk(bench: Bench) -> None
     assert layout.files.rootfs is None
 
 
-def test_every_boot_loader_loads_the_further_initrds(bench: Bench) -> None:
+def test_each_boot_loader_loads_the_added_initrds(bench: Bench) -> None:
     image = bench.derive()
     for path in REPLACED & set(mastered.files(image)) - {"COREOS/KARGS.JSO"}:
         config = mastered.files(image)[path].read(image).decode()
@@ -152,14 +152,14 @@ def test_every_boot_loader_loads_the_further_initrds(bench: Bench) -> None:
         )
 
 
-def test_without_nmstatectl_there_is_no_word_of_it(bench: Bench) -> None:
+def test_minimal_iso_without_nmstatectl_does_not_name_it(bench: Bench) -> None:
     image = bench.derive(nmstate=None)
     assert "IMAGES/NMSTATE.IMG" not in mastered.files(image)
     assert b"nmstate" not in image
     assert b"/images/assisted_installer_custom.img" in image
 
 
-def test_names_are_long_ones_too(bench: Bench) -> None:
+def test_added_files_have_rock_ridge_names(bench: Bench) -> None:
     bench.derive()
     names = run_client("xorriso", "-indev", bench.target, "-find", "/", "-type", "f").decode()
     for name in ("assisted_installer_custom.img", "nmstate.img", "ignition.img", "pxeboot/initrd.img"):
@@ -170,12 +170,12 @@ def test_names_are_long_ones_too(bench: Bench) -> None:
 # How it boots.
 
 
-def test_it_boots_as_the_base_does(bench: Bench, full: Path) -> None:
+def test_boot_records_are_those_of_the_base(bench: Bench, full: Path) -> None:
     bench.derive()
     assert boot_records(bench.target) == boot_records(full)
 
 
-def test_from_usb_it_boots_too(x86_64: Bench) -> None:
+def test_x86_64_minimal_iso_has_hybrid_mbr_and_gpt(x86_64: Bench) -> None:
     image = x86_64.derive()
     mastered.check_boot_info_table(image, "ISOLINUX/ISOLINUX.BIN")
     mastered.check_hybrid_mbr(image, "ISOLINUX/ISOLINUX.BIN", "IMAGES/EFIBOOT.IMG")
@@ -185,7 +185,7 @@ def test_from_usb_it_boots_too(x86_64: Bench) -> None:
 
 
 @pytest.mark.parametrize("name", NEWER)
-def test_what_isohybrid_made_stays_bootable_from_usb(
+def test_hybrid_image_stays_bootable_from_usb(
     name: str, tmp_path: Path, make: Callable[[Path], Bench]
 ) -> None:
     (tmp_path / name).write_bytes(fixture(name))
@@ -196,7 +196,7 @@ def test_what_isohybrid_made_stays_bootable_from_usb(
 
 
 @pytest.mark.parametrize("name", OLDER + NEWER)
-def test_every_generation_gets_areas_and_a_list_of_them(
+def test_each_generation_of_base_gets_kargs_areas(
     name: str, tmp_path: Path, make: Callable[[Path], Bench]
 ) -> None:
     (tmp_path / name).write_bytes(fixture(name))
@@ -220,7 +220,7 @@ def test_every_generation_gets_areas_and_a_list_of_them(
 # What coreos-installer makes of it.
 
 
-def test_coreos_installer_knows_its_areas(bench: Bench, tmp_path: Path) -> None:
+def test_coreos_installer_finds_the_areas(bench: Bench, tmp_path: Path) -> None:
     bench.derive()
     config, customized = tmp_path / "config.ign", tmp_path / "customized.iso"
     config.write_text('{"ignition":{"version":"3.3.0"}}')
@@ -235,7 +235,7 @@ def test_coreos_installer_knows_its_areas(bench: Bench, tmp_path: Path) -> None:
     assert customized.read_bytes() == bench.target.read_bytes()
 
 
-def test_coreos_installer_reads_its_directories(bench: Bench) -> None:
+def test_coreos_installer_reads_the_directories(bench: Bench) -> None:
     bench.derive()
     shown = json.loads(run_client("coreos-installer", "dev", "show", "iso", bench.target))
     assert "ASSISTED.IMG" in json.dumps(shown["records"])
@@ -255,7 +255,7 @@ def any_full(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]
     return path, request.param if make_full else "x86_64"
 
 
-def test_the_same_base_makes_the_same_bytes(
+def test_derivation_is_reproducible(
     any_full: tuple[Path, str],
     tmp_path: Path,
     make: Callable[[Path, str], Bench],
@@ -275,7 +275,7 @@ def test_the_same_base_makes_the_same_bytes(
         os.umask(mask)
 
 
-def test_no_owner_and_no_version_of_xorriso_is_told(bench: Bench) -> None:
+def test_iso_names_no_owner_and_no_version_of_xorriso(bench: Bench) -> None:
     image = bench.derive()
     preparer = slice(16 * 2048 + 446, 16 * 2048 + 574)
     assert image[preparer].rstrip() == b"IMAGE-SERVICE"
@@ -283,18 +283,18 @@ def test_no_owner_and_no_version_of_xorriso_is_told(bench: Bench) -> None:
     assert set(re.findall(r"^\S+ +\S+ +(\S+) +(\S+)", listing, re.MULTILINE)) == {("0", "0")}
 
 
-def test_no_clock_left_a_date(bench: Bench) -> None:
+def test_all_dates_are_those_of_the_base(bench: Bench) -> None:
     assert mastered.dates(bench.derive()) == {f"{CREATED:%Y%m%d%H%M%S}".encode()}
 
 
 @pytest.mark.parametrize("created", [None, datetime(1970, 1, 1, tzinfo=UTC)])
-def test_what_has_no_date_gets_none_of_today(created: datetime | None, x86_64: Bench) -> None:
+def test_base_without_a_date_gets_a_fixed_one(created: datetime | None, x86_64: Bench) -> None:
     layout = attrs.evolve(x86_64.base.layout, created=created)
     undated = attrs.evolve(x86_64, base=attrs.evolve(x86_64.base, layout=layout))
     assert mastered.dates(undated.derive()) == {b"19800101000000"}
 
 
-def test_inode_numbers_do_not_decide_the_order(bench: Bench) -> None:
+def test_order_of_added_files_does_not_depend_on_inodes(bench: Bench) -> None:
     """New files lie behind all others, in an order of ours; mtime and inode of a scratch file are chance."""
     new = mastered.files(bench.derive())
     assert read_layout(bench.target.read_bytes()).ramdisk
@@ -304,7 +304,7 @@ def test_inode_numbers_do_not_decide_the_order(bench: Bench) -> None:
     assert last == expected
 
 
-def test_another_base_makes_another_disk(x86_64: Bench) -> None:
+def test_partition_guids_depend_on_the_base(x86_64: Bench) -> None:
     first = x86_64.derive()
     other = attrs.evolve(x86_64, base=attrs.evolve(x86_64.base, sha256="12" * 32))
     guid = slice(512 + 56, 512 + 72)
@@ -314,7 +314,7 @@ def test_another_base_makes_another_disk(x86_64: Bench) -> None:
 # What it costs, and what it leaves.
 
 
-def test_there_is_never_a_copy_of_the_base(
+def test_disk_usage_is_that_of_the_minimal_iso(
     tmp_path: Path, make: Callable[[Path], Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full_isos.x86_64(tmp_path / "large.iso", rootfs=os.urandom(80 * 2**20))
@@ -331,11 +331,11 @@ def test_there_is_never_a_copy_of_the_base(
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        ("kill -9 $$", "xorriso ended with status -9: it told nothing"),
+        ("kill -9 $$", "xorriso exited with status -9: no message"),
         ("echo 'xorriso : FAILURE : the disk is full' >&2; exit 5", "status 5: the disk is full"),
     ],
 )
-def test_a_failure_leaves_nothing(
+def test_failure_leaves_no_files(
     script: str, reason: str, x86_64: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_xorriso(tmp_path, monkeypatch, f"{write_half(tmp_path)}; {script}")
@@ -345,7 +345,7 @@ def test_a_failure_leaves_nothing(
     assert x86_64.left() == []
 
 
-def test_an_interruption_ends_xorriso_and_leaves_nothing(
+def test_interruption_kills_xorriso_and_leaves_no_files(
     x86_64: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkfifo(tmp_path / "started")
@@ -370,7 +370,7 @@ def test_an_interruption_ends_xorriso_and_leaves_nothing(
     assert x86_64.left() == []
 
 
-def test_a_missing_xorriso_is_named(x86_64: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_xorriso_is_reported(x86_64: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(Unavailable, match="xorriso is not installed; install the package xorriso"):
         x86_64.derive()
@@ -380,14 +380,14 @@ def test_a_missing_xorriso_is_named(x86_64: Bench, monkeypatch: pytest.MonkeyPat
 # What is refused.
 
 
-def test_s390x_is_refused_by_name(x86_64: Bench) -> None:
+def test_s390x_is_refused(x86_64: Bench) -> None:
     bench = attrs.evolve(x86_64, base=attrs.evolve(x86_64.base, architecture="s390x"))
     with pytest.raises(BaseImageError, match="s390x loads one initrd"):
         bench.derive()
     assert bench.left() == []
 
 
-def test_a_base_without_rootfs_is_refused(x86_64: Bench) -> None:
+def test_base_without_rootfs_is_refused(x86_64: Bench) -> None:
     layout = x86_64.base.layout
     files = attrs.evolve(layout.files, rootfs=None)
     base = attrs.evolve(x86_64.base, layout=attrs.evolve(layout, files=files))
@@ -397,9 +397,7 @@ def test_a_base_without_rootfs_is_refused(x86_64: Bench) -> None:
     assert bench.left() == []
 
 
-def test_a_boot_configuration_that_is_too_long_is_refused(
-    tmp_path: Path, make: Callable[[Path], Bench]
-) -> None:
+def test_too_long_boot_configuration_is_refused(tmp_path: Path, make: Callable[[Path], Bench]) -> None:
     files = live_files()
     files["isolinux/isolinux.cfg"] = files["isolinux/isolinux.cfg"].ljust(64 * 1024 + 1)
     master(tmp_path / "base.iso", files, VOLUME_ID)
@@ -410,7 +408,7 @@ def test_a_boot_configuration_that_is_too_long_is_refused(
 
 
 @pytest.mark.parametrize("distance", [-1, 1000])
-def test_an_area_that_is_in_no_known_boot_configuration_is_refused(
+def test_area_outside_known_boot_configurations_is_refused(
     distance: int, tmp_path: Path, make: Callable[[Path], Bench]
 ) -> None:
     """As an old header may name one; where a file list does, the list names the boot configuration too."""
@@ -425,9 +423,7 @@ def test_an_area_that_is_in_no_known_boot_configuration_is_refused(
         attrs.evolve(bench, base=attrs.evolve(bench.base, layout=layout)).derive()
 
 
-def test_the_file_list_leads_to_boot_configurations_of_any_name(
-    tmp_path: Path, make: Callable[[Path], Bench]
-) -> None:
+def test_boot_configurations_are_found_by_kargs_json(tmp_path: Path, make: Callable[[Path], Bench]) -> None:
     files = {name.replace("redhat", "scos"): content for name, content in live_files().items()}
     files["coreos/kargs.json"] = files["coreos/kargs.json"].replace(b"redhat", b"scos")
     files["EFI/redhat/grub.cfg"] = b"configfile /EFI/scos/grub.cfg\n"  # boots nothing itself
@@ -438,9 +434,7 @@ def test_the_file_list_leads_to_boot_configurations_of_any_name(
     assert b" /images/nmstate.img\n" in found["EFI/SCOS/GRUB.CFG"].read(image)
 
 
-def test_names_that_rock_ridge_spells_otherwise_are_refused(
-    tmp_path: Path, make: Callable[[Path], Bench]
-) -> None:
+def test_different_rock_ridge_name_is_refused(tmp_path: Path, make: Callable[[Path], Bench]) -> None:
     """Or the image would have two boot configurations, of which only one is right."""
     files = live_files()
     files["coreos/kargs.json"] = files["coreos/kargs.json"].replace(b"isolinux.cfg", b"ISOLINUX.CFG")

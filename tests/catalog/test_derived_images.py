@@ -48,15 +48,15 @@ NMSTATE = f"rhcos-nmstate-{VERSION}-x86_64.img"
 
 @implementer(ILogObserver)
 @attrs.define(eq=False)
-class LoggedRequest:
-    """What the log says, to be waited for."""
+class LogLines:
+    """The lines of the log, for a test to wait for."""
 
     reactor: EPollReactor
     lines: list[str] = attrs.field(factory=list)
     _unread: DeferredQueue[str] = attrs.field(factory=DeferredQueue)
 
     def __call__(self, event: LogEvent) -> None:
-        """Take note of a line."""
+        """Record a line."""
         self.lines.append(formatEvent(event))
         self._unread.put(self.lines[-1])
 
@@ -64,33 +64,33 @@ class LoggedRequest:
         """Wait for a line with this text; another failure ends the test instead of the wait."""
         line = ""
         while text not in line:
-            assert "could not be made" not in line, line
+            assert "could not be derived" not in line, line
             line = await self._unread.get()
-        await deferLater(self.reactor, 0.0)  # it is told from the middle of what it belongs to
+        await deferLater(self.reactor, 0.0)  # the line is logged before its operation ends
 
 
 @attrs.frozen
 class Bench:
-    """Makes templates over one directory, and stops them in the end.
+    """Starts derived images over one directory, and stops them after the test.
 
     Args:
         iso: a full ISO.
-        told: the log.
+        log: the log.
     """
 
     reactor: EPollReactor
     clock: Clock
     iso: Path
     data_dir: Path
-    told: LoggedRequest
+    log: LogLines
     started: list[DerivedImages]
     opened: list[int]
 
     def start(self) -> DerivedImages:
-        """As at a start of the service."""
-        templates = DerivedImages(self.reactor, self.clock, DataDir(self.data_dir))
-        self.started.append(templates)
-        return templates
+        """Start as the service does."""
+        derived_images = DerivedImages(self.reactor, self.clock, DataDir(self.data_dir))
+        self.started.append(derived_images)
+        return derived_images
 
     def open(self, path: Path | None = None, openshift: str = "4.19") -> BaseImage:
         """Open a base image."""
@@ -99,7 +99,7 @@ class Bench:
         return base
 
     def names(self) -> set[str]:
-        """What is in the directory."""
+        """Return the files other than manifest and locks."""
         return {path.name for path in self.data_dir.iterdir()} - {LOCKS, MANIFEST}
 
 
@@ -112,37 +112,35 @@ def iso(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def told(reactor: EPollReactor) -> Iterator[LoggedRequest]:
-    """Read along in the log."""
-    observer = LoggedRequest(reactor)
+def log(reactor: EPollReactor) -> Iterator[LogLines]:
+    """Observe the log."""
+    observer = LogLines(reactor)
     globalLogPublisher.addObserver(observer)
     yield observer
     globalLogPublisher.removeObserver(observer)
 
 
 @async_fixture
-async def bench(
-    reactor: EPollReactor, told: LoggedRequest, iso: Path, tmp_path: Path
-) -> AsyncIterator[Bench]:
+async def bench(reactor: EPollReactor, log: LogLines, iso: Path, tmp_path: Path) -> AsyncIterator[Bench]:
     data_dir = tmp_path / "data"
     data_dir.mkdir()
-    bench = Bench(reactor, Clock(), iso, data_dir, told, [], [])
+    bench = Bench(reactor, Clock(), iso, data_dir, log, [], [])
     yield bench
-    for templates in bench.started:
-        await templates.stop()
+    for derived_images in bench.started:
+        await derived_images.stop()
     for descriptor in bench.opened:
         os.close(descriptor)
 
 
 @ensure_deferred
-async def test_who_asks_too_soon_is_told_when_to_come_back(bench: Bench) -> None:
-    base, templates = bench.open(), bench.start()
+async def test_minimal_iso_is_unavailable_until_it_is_derived(bench: Bench) -> None:
+    base, derived_images = bench.open(), bench.start()
     for _ in range(2):
-        with pytest.raises(Unavailable, match=re.escape(f"{MINIMAL_ISO_NAME} is being made")) as refusal:
-            templates.get_minimal_iso(base)
+        with pytest.raises(Unavailable, match=re.escape(f"{MINIMAL_ISO_NAME} is being derived")) as refusal:
+            derived_images.get_minimal_iso(base)
         assert refusal.value.retry_after_seconds == 5
-    await bench.told.until("is ready")
-    template = templates.get_minimal_iso(base)
+    await bench.log.until("is ready")
+    template = derived_images.get_minimal_iso(base)
 
     image = os.pread(template.file.descriptor, template.file.size, 0)
     assert template.sha256 == hashlib.sha256(image).hexdigest()
@@ -151,88 +149,88 @@ async def test_who_asks_too_soon_is_told_when_to_come_back(bench: Bench) -> None
     assert (template.version, template.architecture) == (base.version, base.architecture)
     archive = mastered.files(image)["IMAGES/NMSTATE.IMG"].read(image)
     assert NMSTATECTL in gzip.decompress(archive)
-    assert sum("is being made" in line for line in bench.told.lines) == 1
+    assert sum("is being derived" in line for line in bench.log.lines) == 1
 
 
 @ensure_deferred
-async def test_what_was_prepared_is_there(bench: Bench) -> None:
-    base, templates = bench.open(), bench.start()
-    templates.prepare(base)
-    await bench.told.until("the initrd with nmstatectl of")
-    await bench.told.until("the minimal ISO of")
-    await bench.told.until("is ready")
-    await bench.told.until("is ready")
+async def test_prepare_derives_initrd_and_minimal_iso(bench: Bench) -> None:
+    base, derived_images = bench.open(), bench.start()
+    derived_images.prepare(base)
+    await bench.log.until("the initrd with nmstatectl of")
+    await bench.log.until("the minimal ISO of")
+    await bench.log.until("is ready")
+    await bench.log.until("is ready")
 
-    nmstate = templates.get_nmstate_image(base)
+    nmstate = derived_images.get_nmstate_image(base)
     archive = os.pread(nmstate.file.descriptor, nmstate.file.size, 0)
     assert NMSTATECTL in gzip.decompress(archive)
     assert nmstate.sha256 == hashlib.sha256(archive).hexdigest()
-    assert templates.get_minimal_iso(base).layout.customized is None
+    assert derived_images.get_minimal_iso(base).layout.customized is None
     made = {MINIMAL_ISO, NMSTATE}
     assert bench.names() == made | {f"{name}.json" for name in made}
 
 
 @ensure_deferred
-async def test_without_nmstatectl_there_is_a_minimal_iso_alone(bench: Bench) -> None:
-    base, templates = bench.open(openshift="4.17"), bench.start()
-    templates.prepare(base)
-    await bench.told.until("is ready")
-    template = templates.get_minimal_iso(base)
+async def test_base_that_has_nmstatectl_gets_a_minimal_iso_only(bench: Bench) -> None:
+    base, derived_images = bench.open(openshift="4.17"), bench.start()
+    derived_images.prepare(base)
+    await bench.log.until("is ready")
+    template = derived_images.get_minimal_iso(base)
     image = os.pread(template.file.descriptor, template.file.size, 0)
     assert "IMAGES/NMSTATE.IMG" not in mastered.files(image)
     assert NMSTATE not in bench.names()
 
 
 @ensure_deferred
-async def test_what_no_image_needs_is_not_prepared(bench: Bench, tmp_path: Path) -> None:
+async def test_prepare_derives_nothing_that_is_not_needed(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "miniso.iso"
     path.write_bytes(fixture("embed-areas-2022-02.iso"))
     with_recipe = bench.open(path, openshift="4.17")
     assert with_recipe.layout.minimal
-    templates = bench.start()
-    templates.prepare(with_recipe)
-    templates.prepare(attrs.evolve(bench.open(openshift="4.17"), architecture="s390x"))
-    templates.prepare(attrs.evolve(bench.open(), disconnected=True))
-    assert bench.told.lines == []
-    templates.prepare(attrs.evolve(bench.open(), architecture="s390x"))
-    await bench.told.until("is ready")
-    assert [line for line in bench.told.lines if "minimal" in line] == []
+    derived_images = bench.start()
+    derived_images.prepare(with_recipe)
+    derived_images.prepare(attrs.evolve(bench.open(openshift="4.17"), architecture="s390x"))
+    derived_images.prepare(attrs.evolve(bench.open(), disconnected=True))
+    assert bench.log.lines == []
+    derived_images.prepare(attrs.evolve(bench.open(), architecture="s390x"))
+    await bench.log.until("is ready")
+    assert [line for line in bench.log.lines if "minimal" in line] == []
 
 
 @ensure_deferred
-async def test_a_recipe_does_not_help_where_nmstatectl_must_be_added(bench: Bench, tmp_path: Path) -> None:
+async def test_minimal_iso_with_nmstatectl_is_derived_despite_a_recipe(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "miniso.iso"
     path.write_bytes(fixture("embed-areas-2022-02.iso"))
     bench.start().prepare(bench.open(path, openshift="4.19"))
-    for sort in ("the initrd with nmstatectl of", "the minimal ISO of"):  # its rootfs is a line of text
-        await bench.told.until(f"{sort} the base image {VERSION} (x86_64) could not be made")
+    for kind in ("the initrd with nmstatectl of", "the minimal ISO of"):  # its rootfs is a line of text
+        await bench.log.until(f"{kind} the base image {VERSION} (x86_64) could not be derived")
 
 
 @ensure_deferred
-async def test_what_was_made_is_found_at_the_next_start(
+async def test_derived_files_are_found_at_the_next_start(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base, digests = bench.open(), []
     for _ in range(2):
-        templates = bench.start()
+        derived_images = bench.start()
         with pytest.raises(Unavailable):
-            templates.get_minimal_iso(base)
-        await bench.told.until("is ready")
-        digests.append(templates.get_minimal_iso(base).sha256)
-        await templates.stop()
+            derived_images.get_minimal_iso(base)
+        await bench.log.until("is ready")
+        digests.append(derived_images.get_minimal_iso(base).sha256)
+        await derived_images.stop()
         monkeypatch.setenv("PATH", "/nowhere")  # nothing can be made any more
     assert digests[0] == digests[1]
 
 
 @pytest.mark.parametrize("change", ["base", "nmstatectl", "maker", "file", "sidecar"])
 @ensure_deferred
-async def test_what_was_made_of_another_is_made_anew(
+async def test_file_derived_from_something_else_is_derived_again(
     change: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base, templates = bench.open(openshift="4.17"), bench.start()
-    templates.prepare(base)
-    await bench.told.until("is ready")
-    await templates.stop()
+    base, derived_images = bench.open(openshift="4.17"), bench.start()
+    derived_images.prepare(base)
+    await bench.log.until("is ready")
+    await derived_images.stop()
     first = (bench.data_dir / MINIMAL_ISO).stat().st_ino
     if change == "base":
         base = attrs.evolve(base, sha256="12" * 32)
@@ -244,124 +242,122 @@ async def test_what_was_made_of_another_is_made_anew(
         (bench.data_dir / MINIMAL_ISO).write_bytes(b"")
     else:
         (bench.data_dir / f"{MINIMAL_ISO}.json").unlink()
-    templates = bench.start()
+    derived_images = bench.start()
     with (bench.data_dir / MINIMAL_ISO).open("rb"):  # or the new file might get the number of the old one
-        templates.prepare(base)
-        await bench.told.until(f"{MINIMAL_ISO_NAME} is ready")
-    assert templates.get_minimal_iso(base).layout.ramdisk
+        derived_images.prepare(base)
+        await bench.log.until(f"{MINIMAL_ISO_NAME} is ready")
+    assert derived_images.get_minimal_iso(base).layout.ramdisk
     assert (bench.data_dir / MINIMAL_ISO).stat().st_ino != first
 
 
 @ensure_deferred
-async def test_what_was_made_of_another_does_not_take_the_room_of_the_new_one(
+async def test_outdated_file_is_removed_before_the_new_one_is_made(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as what assisted-image-service leaves under this name."""
     (bench.data_dir / MINIMAL_ISO).write_bytes(b"of another service")
     monkeypatch.setenv("PATH", "/nowhere")
     bench.start().prepare(bench.open(openshift="4.17"))
-    await bench.told.until("could not be made")
+    await bench.log.until("could not be derived")
     assert bench.names() == set()
 
 
 @ensure_deferred
-async def test_a_failure_is_told_for_a_while_and_then_tried_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base, templates = bench.open(), bench.start()
+async def test_failure_is_reported_until_the_retry(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, derived_images = bench.open(), bench.start()
     path = os.environ["PATH"]
     monkeypatch.setenv("PATH", "/nowhere")
-    templates.prepare(base)
-    await bench.told.until("is ready")  # which needs no program
-    await bench.told.until("could not be made: xorriso is not installed")
+    derived_images.prepare(base)
+    await bench.log.until("is ready")  # which needs no program
+    await bench.log.until("could not be derived: xorriso is not installed")
     monkeypatch.setenv("PATH", path)
 
     for passed, left in ((0, 60), (RETRY_SECONDS - 0.5, 1)):
         bench.clock.advance(passed)
-        with pytest.raises(Unavailable, match="could not be made: xorriso is not installed") as refusal:
-            templates.get_minimal_iso(base)
+        with pytest.raises(Unavailable, match="could not be derived: xorriso is not installed") as refusal:
+            derived_images.get_minimal_iso(base)
         assert refusal.value.retry_after_seconds == left
     bench.clock.advance(0.5)
-    with pytest.raises(Unavailable, match="is being made"):
-        templates.get_minimal_iso(base)
-    await bench.told.until("is ready")
-    assert templates.get_minimal_iso(base).layout.ramdisk
+    with pytest.raises(Unavailable, match="is being derived"):
+        derived_images.get_minimal_iso(base)
+    await bench.log.until("is ready")
+    assert derived_images.get_minimal_iso(base).layout.ramdisk
 
 
 @ensure_deferred
-async def test_a_base_that_cannot_be_used_is_refused_with_the_reason(bench: Bench) -> None:
-    base, templates = bench.open(), bench.start()
+async def test_base_without_rootfs_is_reported(bench: Bench) -> None:
+    base, derived_images = bench.open(), bench.start()
     files = attrs.evolve(base.layout.files, rootfs=None)
     base = attrs.evolve(base, layout=attrs.evolve(base.layout, files=files))
-    templates.prepare(base)
+    derived_images.prepare(base)
     for _ in range(2):
-        await bench.told.until("could not be made")
-    for take in (templates.get_nmstate_image, templates.get_minimal_iso):
+        await bench.log.until("could not be derived")
+    for take in (derived_images.get_nmstate_image, derived_images.get_minimal_iso):
         with pytest.raises(Unavailable, match="has no rootfs to take nmstatectl from"):
             take(base)
     assert bench.names() == set()
 
 
 @ensure_deferred
-async def test_a_fault_of_ours_harms_no_other(
+async def test_unexpected_error_is_logged_and_reported(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, logged_failures: LoggedFailures
 ) -> None:
     def read_nmstatectl(*_: object) -> bytes:
         raise KeyError
 
     monkeypatch.setattr(derived_files, "read_nmstatectl", read_nmstatectl)
-    base, templates = bench.open(), bench.start()
+    base, derived_images = bench.open(), bench.start()
     with pytest.raises(Unavailable):
-        templates.get_nmstate_image(base)
-    await bench.told.until("could not be made: making it met a fault of this service")
+        derived_images.get_nmstate_image(base)
+    await bench.log.until("could not be derived: unexpected error; see the log")
     assert len(logged_failures.flush(KeyError)) == 1
     assert bench.names() == set()
 
 
 @ensure_deferred
-async def test_one_is_made_at_a_time(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_file_is_derived_at_a_time(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lock = f"mkdir {tmp_path}/lock || exit 9"
     fake_xorriso(tmp_path, monkeypatch, f'{lock}; "{needs_client("xorriso")}" "$@"; rmdir {tmp_path}/lock')
-    templates = bench.start()
+    derived_images = bench.start()
     for version in "abc":
-        templates.prepare(attrs.evolve(bench.open(openshift="4.17"), version=version))
+        derived_images.prepare(attrs.evolve(bench.open(openshift="4.17"), version=version))
     for _ in range(3):
-        await bench.told.until("is ready")
+        await bench.log.until("is ready")
 
 
 @ensure_deferred
-async def test_the_start_of_another_process_harms_nothing(bench: Bench) -> None:
+async def test_start_leaves_scratch_files_of_other_processes(bench: Bench) -> None:
     with scratch_directory(bench.data_dir) as directory:
         bench.start()
         assert bench.names() == {directory.name}
 
 
-# Waiting for it.
+# Waiting.
 
 
 @ensure_deferred
-async def test_who_waits_is_told_when_all_is_there(bench: Bench) -> None:
-    base, templates = bench.open(), bench.start()
-    derived = templates.derive(base)
+async def test_derive_waits_until_all_is_there(bench: Bench) -> None:
+    base, derived_images = bench.open(), bench.start()
+    derived = derived_images.derive(base)
     assert derived is not None
     await derived
-    assert templates.get_nmstate_image(base).sha256
-    assert templates.get_minimal_iso(base).layout.ramdisk
-    assert templates.derive(base) is None
+    assert derived_images.get_nmstate_image(base).sha256
+    assert derived_images.get_minimal_iso(base).layout.ramdisk
+    assert derived_images.derive(base) is None
 
 
 @ensure_deferred
-async def test_nobody_waits_for_what_no_image_needs(bench: Bench) -> None:
+async def test_derive_returns_none_if_nothing_is_needed(bench: Bench) -> None:
     assert bench.start().derive(attrs.evolve(bench.open(), disconnected=True)) is None
 
 
 @ensure_deferred
-async def test_who_waits_is_told_what_could_not_be_made(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base, templates = bench.open(openshift="4.17"), bench.start()
+async def test_derive_raises_the_reason_of_a_failure(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, derived_images = bench.open(openshift="4.17"), bench.start()
     monkeypatch.setenv("PATH", "/nowhere")
-    derived = templates.derive(base)
+    derived = derived_images.derive(base)
     assert derived is not None
     with pytest.raises(Unavailable, match="xorriso is not installed") as refusal:
         await derived
@@ -369,31 +365,31 @@ async def test_who_waits_is_told_what_could_not_be_made(
 
 
 @ensure_deferred
-async def test_who_waits_at_the_end_is_interrupted(
+async def test_derive_is_interrupted_by_stop(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base, templates = bench.open(openshift="4.17"), bench.start()
+    base, derived_images = bench.open(openshift="4.17"), bench.start()
     os.mkfifo(tmp_path / "started")
     fake_xorriso(tmp_path, monkeypatch, f"echo $$ >{tmp_path}/started; exec sleep 1000")
-    derived = templates.derive(base)
+    derived = derived_images.derive(base)
     assert derived is not None
     waiting: Deferred[None] = Deferred.fromCoroutine(derived)
     (tmp_path / "started").read_text()
-    await templates.stop()
+    await derived_images.stop()
     with pytest.raises(Interrupted):
         await waiting
 
 
 @ensure_deferred
-async def test_what_is_derived_is_closed_with_the_last_reference_to_it_and_its_base(bench: Bench) -> None:
-    templates = bench.start()
+async def test_derived_file_is_closed_with_its_last_reference(bench: Bench) -> None:
+    derived_images = bench.start()
     bases = [attrs.evolve(base := bench.open(), file=attrs.evolve(base.file))]  # ours alone
-    derived = templates.derive(bases[0])
+    derived = derived_images.derive(bases[0])
     assert derived is not None
     await derived
     del derived
-    reader = [templates.get_minimal_iso(bases[0])]
-    descriptors = [reader[0].file.descriptor, templates.get_nmstate_image(bases[0]).file.descriptor]
+    reader = [derived_images.get_minimal_iso(bases[0])]
+    descriptors = [reader[0].file.descriptor, derived_images.get_nmstate_image(bases[0]).file.descriptor]
     bases.clear()
     while is_open(descriptors[1]):  # until the thread that made it has let go of it, too
         await deferLater(bench.reactor, 0.001)
@@ -409,56 +405,56 @@ def is_open(descriptor: int) -> bool:
     return Path(f"/proc/self/fd/{descriptor}").exists()
 
 
-# The end.
+# Stopping.
 
 
 @ensure_deferred
-async def test_it_does_not_matter_when_the_base_is_closed(bench: Bench) -> None:
-    base, templates = bench.open(), bench.start()
-    templates.prepare(base)
+async def test_base_may_be_closed_during_the_derivation(bench: Bench) -> None:
+    base, derived_images = bench.open(), bench.start()
+    derived_images.prepare(base)
     os.close(bench.opened.pop())
-    await bench.told.until("is ready")
-    await bench.told.until("is ready")
-    template = templates.get_minimal_iso(base)
+    await bench.log.until("is ready")
+    await bench.log.until("is ready")
+    template = derived_images.get_minimal_iso(base)
     assert len(os.pread(template.file.descriptor, template.file.size, 0)) == template.file.size
 
 
 @ensure_deferred
-async def test_stop_ends_what_is_going_on_and_leaves_nothing(
+async def test_stop_kills_xorriso_and_leaves_nothing(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base, templates = bench.open(openshift="4.17"), bench.start()
+    base, derived_images = bench.open(openshift="4.17"), bench.start()
     before = open_files()
     os.mkfifo(tmp_path / "started")
     fake_xorriso(tmp_path, monkeypatch, f"echo $$ >{tmp_path}/started; exec sleep 1000")
-    templates.prepare(base)
-    templates.prepare(attrs.evolve(base, version="waits for its turn"))
+    derived_images.prepare(base)
+    derived_images.prepare(attrs.evolve(base, version="queued"))
     process = int((tmp_path / "started").read_text())
-    await templates.stop()
+    await derived_images.stop()
 
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
     assert bench.names() == set()
     assert open_files() == before
-    assert sum("is left for the next start" in line for line in bench.told.lines) == 2
-    with pytest.raises(Unavailable, match="this service stops"):
-        templates.get_minimal_iso(base)
-    await templates.stop()
+    assert sum("is not derived: the service stops" in line for line in bench.log.lines) == 2
+    with pytest.raises(Unavailable, match="the service stops"):
+        derived_images.get_minimal_iso(base)
+    await derived_images.stop()
 
 
 @ensure_deferred
-async def test_stop_closes_every_file(bench: Bench) -> None:
-    base, templates = bench.open(), bench.start()
+async def test_stop_closes_every_file_that_was_derived(bench: Bench) -> None:
+    base, derived_images = bench.open(), bench.start()
     before = open_files()
-    templates.prepare(base)
-    await bench.told.until("is ready")
-    await bench.told.until("is ready")
-    await templates.stop()
+    derived_images.prepare(base)
+    await bench.log.until("is ready")
+    await bench.log.until("is ready")
+    await derived_images.stop()
     assert open_files() == before
-    with pytest.raises(Unavailable, match="this service stops"):
-        templates.get_nmstate_image(base)
+    with pytest.raises(Unavailable, match="the service stops"):
+        derived_images.get_nmstate_image(base)
 
 
 def open_files() -> int:
-    """How many descriptors this process has."""
+    """Return the number of open descriptors."""
     return len(list(Path("/proc/self/fd").iterdir()))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
-from image_service.catalog.derived.derivation import derive
+from image_service.catalog.derived.derivation import derive_minimal_iso
 from image_service.catalog.lifecycle.opening import examine_file
 from image_service.concurrency.interruption import Interruption
 from image_service.coreos.live_iso import read_live_iso
@@ -54,5 +54,5 @@ def test_parsing_fetches_a_part_of_the_file(resident: BaseImage, absent: PartlyA
 def test_derivation_reads_no_holes(resident: BaseImage, absent: PartlyAbsent, tmp_path: Path) -> None:
     remote = attrs.evolve(resident, file=absent.file)
     for base, name in ((resident, "rhcos-1.iso"), (remote, "rhcos-2.iso")):
-        derive(base, None, tmp_path / name, tmp_path, Interruption())
+        derive_minimal_iso(base, None, tmp_path / name, tmp_path, Interruption())
     assert (tmp_path / "rhcos-1.iso").read_bytes() == (tmp_path / "rhcos-2.iso").read_bytes()

@@ -56,7 +56,7 @@ def test_the_memory_that_it_takes_is_bounded(
     source: BaseFile, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(xorriso, "MAX_MEMORY_BYTES", 8 * MIB)
-    with pytest.raises(Unavailable, match="xorriso ended with status"):
+    with pytest.raises(Unavailable, match="xorriso exited with status"):
         remaster(source, target, NOTHING_MUCH, Interruption())
 
 
@@ -66,7 +66,7 @@ def test_the_time_that_it_computes_is_bounded(
     """Of one that goes on for ever: the kernel looks now and then, and a small ISO may be done between."""
     monkeypatch.setattr(xorriso, "MAX_CPU_SECONDS", 0)
     fake_xorriso(tmp_path, monkeypatch, "while :; do :; done")
-    with pytest.raises(Unavailable, match="xorriso ended with status -9"):
+    with pytest.raises(Unavailable, match="xorriso exited with status -9"):
         remaster(source, target, NOTHING_MUCH, Interruption())
 
 
@@ -79,7 +79,7 @@ def test_how_long_it_may_take_is_bounded(
 
 
 def test_the_reason_is_what_xorriso_said_first(source: BaseFile, target: Path) -> None:
-    with pytest.raises(Unavailable, match=r"xorriso ended with status 5: .*'/nowhere'") as refusal:
+    with pytest.raises(Unavailable, match=r"xorriso exited with status 5: .*'/nowhere'") as refusal:
         remaster(source, target, attrs.evolve(NOTHING_MUCH, removed=("/nowhere",)), Interruption())
     assert "aborting" not in refusal.value.detail
 

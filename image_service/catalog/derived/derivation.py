@@ -1,8 +1,8 @@
-"""A minimal ISO that is made from a full one, where the full one cannot serve it out of itself.
+"""Derives a minimal ISO from a full one, if it cannot be spliced from that.
 
-It lacks the rootfs. It has a file of zeros that a ramdisk is laid over, the archive with nmstatectl where
-that is wanted, and boot configurations that load both; the rest of it, down to the partition tables, is the
-full one's. Runs in a thread, and needs on disk what the minimal ISO takes and some MiB of scratch.
+It lacks the rootfs. It has a file of zeros over which a ramdisk is laid, the archive with nmstatectl if that
+is needed, and boot configurations that load both; the rest, down to the partition tables, is that of the full
+ISO. Runs in a thread, and needs disk space for the minimal ISO and some MiB of scratch files.
 """
 
 from __future__ import annotations
@@ -45,39 +45,41 @@ if TYPE_CHECKING:
     from image_service.images.base import BaseImage
 
 DERIVATION_VERSION = 1
-"""Goes up with every change that makes other bytes of the same base image."""
+"""Incremented by every change that makes other bytes from the same base image."""
 
 WITHOUT_MINIMAL_ISO = frozenset({"s390x"})
-"""Architectures whose boot loader loads one initrd, behind which there can be no others."""
+"""Architectures whose boot loader loads a single initrd, so that none can be added."""
 
 RAMDISK_BYTES = 1024 * 1024
 _SLACK_BYTES = 4 * 1024 * 1024  # directories, boot records, and the end of a hybrid image's last MiB
 _MAX_BOOT_CONFIG = 64 * 1024  # bytes; real ones have some thousand
-_FIRST_DATE = datetime(1980, 1, 1, tzinfo=UTC)  # xorriso takes the start of 1970 for no date, and the clock's
-# Of images older than 2022: where areas are in the full ISO. Whoever believes them writes to wrong places.
+_FIRST_DATE = datetime(
+    1980, 1, 1, tzinfo=UTC
+)  # xorriso takes the start of 1970 for no date, and uses the clock
+# In images older than 2022: offsets of areas in the full ISO, which are wrong in the minimal one.
 _LEGACY_HEADERS = ((b"coreKarg", 32672, 72), (b"coreiso+", 32744, 24))
 
 
-def derive(
+def derive_minimal_iso(
     base: BaseImage, nmstate: Path | None, target: Path, scratch: Path, interruption: Interruption
 ) -> None:
-    """Make a minimal ISO: the same bytes for the same base image and archive, whenever and wherever.
+    """Make a minimal ISO, reproducibly: the same base image and archive make the same bytes.
 
     Args:
         base: the full ISO.
-        nmstate: the archive with nmstatectl; None: it is not wanted.
-        target: is written, whole or not at all; its name begins with ``rhcos-``.
+        nmstate: the archive with nmstatectl; None: not needed.
+        target: written atomically; its name starts with ``rhcos-``.
         scratch: a directory for temporary files.
-        interruption: ends it from another thread.
+        interruption: stops this from another thread.
 
     Raises:
-        BaseImageError: there can be no such minimal ISO; says why.
+        BaseImageError: no minimal ISO can be made from this base; says why.
         Unavailable: not now; says why.
         OSError: a file cannot be read or written.
         Interrupted: the service stops.
     """
     if base.architecture in WITHOUT_MINIMAL_ISO:
-        raise BaseImageError(f"{base.architecture} loads one initrd, behind which there can be no others")
+        raise BaseImageError(f"{base.architecture} loads one initrd, so that none can be added")
     iso = read_iso9660(base.file.read_at, base.file.size)
     boot = _derive_boot_configs(base, iso, [RAMDISK_FILE, *([NMSTATE_FILE] if nmstate else [])])
     with atomic_target(target) as temporary, scratch_directory(scratch) as directory:
@@ -101,9 +103,10 @@ def _derive_boot_configs(base: BaseImage, iso: Iso9660, initrds: list[str]) -> B
 
 
 def _find_boot_configs(iso: Iso9660, read_at: ReadAt, kargs: KargsAreas | None) -> Iterator[BootConfig]:
-    """The boot configurations that boot something, with the areas that lie inside each."""
-    named = [area.name for area in kargs.areas] if kargs else []  # which are paths, but for legacy headers
-    for file in _each_once(_find_files(iso, [*named, *BOOT_CONFIG_FILES])):
+    """Yield the boot configurations that boot something, with the areas that lie inside each."""
+    named = [area.name for area in kargs.areas] if kargs else []  # paths, except in legacy headers
+    files = _find_files(iso, [*named, *BOOT_CONFIG_FILES])
+    for file in {(file.offset, file.length): file for file in files}.values():  # one spelling of each path
         if file.length > _MAX_BOOT_CONFIG:
             raise BaseImageError(f"{file.path} has {file.length} bytes, more than {_MAX_BOOT_CONFIG}")
         content = read_exactly(read_at, file.offset, file.length)
@@ -113,15 +116,10 @@ def _find_boot_configs(iso: Iso9660, read_at: ReadAt, kargs: KargsAreas | None) 
 
 
 def _find_files(iso: Iso9660, paths: Iterable[str]) -> Iterator[Span]:
-    """Those that are there."""
+    """Yield those that the ISO has."""
     for path in paths:
         with suppress(FileNotInImage):
             yield iso.find_file(path)
-
-
-def _each_once(files: Iterable[Span]) -> Iterable[Span]:
-    """Leave out all but the last spelling of a file's path."""
-    return {(file.offset, file.length): file for file in files}.values()
 
 
 def _areas_inside(file: Span, kargs: KargsAreas | None) -> Iterator[KargsArea]:
@@ -132,7 +130,7 @@ def _areas_inside(file: Span, kargs: KargsAreas | None) -> Iterator[KargsArea]:
 
 
 def _write_files(boot: BootConfigs, directory: Path) -> dict[str, Path]:
-    """Write what is new on the ISO."""
+    """Write the files to be added; return them by their paths on the ISO."""
     contents = {
         RAMDISK_FILE: bytes(RAMDISK_BYTES),
         KARGS_JSON: render_kargs_json(boot),
@@ -146,7 +144,7 @@ def _write_files(boot: BootConfigs, directory: Path) -> dict[str, Path]:
 
 def _remastering(base: BaseImage, iso: Iso9660, added: Mapping[str, Path]) -> Remastering:
     if base.layout.files.rootfs is None:
-        raise BaseImageError(f"there is no {ROOTFS_FILE} that a minimal ISO could do without")
+        raise BaseImageError(f"there is no {ROOTFS_FILE} to be left out of a minimal ISO")
     replaced = [file.path for file in _find_files(iso, [ROOTFS_FILE, MINISO_FILE, *added])]
     return Remastering(
         removed=tuple(f"/{path}" for path in replaced),

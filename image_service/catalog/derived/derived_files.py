@@ -1,7 +1,7 @@
-"""What is derived from base images lies in ``DATA_DIR``: it is found again, or made. Runs in a thread.
+"""Derived files in ``DATA_DIR``: found, or made if absent. Runs in a thread.
 
-assisted-image-service keeps its own minimal ISOs there, as ``rhcos-minimal-iso-…``; ours have other names, so
-that neither takes away what the other has.
+assisted-image-service stores its own minimal ISOs there, as ``rhcos-minimal-iso-…``; ours have other names,
+so that neither service removes the other's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.catalog.derived.derivation import DERIVATION_VERSION, derive
+from image_service.catalog.derived.derivation import DERIVATION_VERSION, derive_minimal_iso
 from image_service.catalog.storage.data_dir import DataDir  # noqa: TC001 - attrs resolves annotations at run time
 from image_service.catalog.storage.digest import Sidecar, get_sha256
 from image_service.concurrency.interruption import Interruption  # noqa: TC001 - same
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def derived_names(version: str, architecture: str) -> tuple[str, str]:
-    """Give the names in ``DATA_DIR`` of a base image's minimal ISO, and of its initrd with nmstatectl."""
+    """Return the names in ``DATA_DIR`` of a base image's minimal ISO and of its initrd with nmstatectl."""
     return (
         f"rhcos-derived-minimal-iso-{version}-{architecture}.iso",
         f"rhcos-nmstate-{version}-{architecture}.img",
@@ -42,24 +42,20 @@ class DerivedFiles:
     """Finds or makes derived files, one at a time.
 
     Args:
-        data_dir: where they are.
-        interruption: ends it from another thread.
+        data_dir: where they are stored.
+        interruption: stops this from another thread.
     """
 
     data_dir: DataDir
     interruption: Interruption
 
     def get_minimal_iso(self, base: BaseImage) -> BaseImage:
-        """Give a minimal ISO with room for a ramdisk, and nmstatectl where the base needs it.
+        """Return a minimal ISO with an area for a ramdisk, and nmstatectl if the base needs it.
 
-        Args:
-            base: the full ISO.
-
-        Returns:
-            the minimal ISO; its descriptor belongs to the caller.
+        The caller closes its file.
 
         Raises:
-            BaseImageError: there can be none; says why.
+            BaseImageError: none can be derived from this base; says why.
             Unavailable: not now; says why.
             OSError: a file cannot be read or written.
             Interrupted: the service stops.
@@ -71,42 +67,31 @@ class DerivedFiles:
             with self._nmstate(base) as (nmstate, digest):
                 archive = Path(nmstate.path)
                 digests.append(digest)
-        make = partial(derive, base, archive, path, self.data_dir.scratch, self.interruption)
-        with self._obtained(path, _origin(digests), make) as (file, digest):
+        make = partial(derive_minimal_iso, base, archive, path, self.data_dir.scratch, self.interruption)
+        with self._open_derived(path, _origin(digests), make) as (file, digest):
             layout = read_live_iso(partial(self._read_at, file), file.size)
             return attrs.evolve(base, file=file.duplicate(), layout=layout, sha256=digest)
 
     def get_nmstate_image(self, base: BaseImage) -> NmstateImage:
-        """Give an initrd that has nmstatectl and nothing else.
-
-        Args:
-            base: has it in its rootfs.
-
-        Returns:
-            the initrd; its descriptor belongs to the caller.
-
-        Raises:
-            BaseImageError: the base has no such file, or none that can be read; says why.
-            Unavailable: it changed meanwhile.
-            OSError: a file cannot be read or written.
-            Interrupted: the service stops.
-        """
+        """Return an initrd with nmstatectl, extracted from the base's rootfs; see `get_minimal_iso`."""
         with self._nmstate(base) as (file, digest):
             return NmstateImage(file.duplicate(), digest)
 
     def _nmstate(self, base: BaseImage) -> AbstractContextManager[tuple[BaseFile, str]]:
         _, name = derived_names(base.version, base.architecture)
         path = self.data_dir.path / name
-        return self._obtained(path, _origin([base.sha256]), partial(self._extract_nmstate, base, path))
+        return self._open_derived(path, _origin([base.sha256]), partial(self._extract_nmstate, base, path))
 
     @contextmanager
-    def _obtained(self, path: Path, origin: str, make: Callable[[], None]) -> Iterator[tuple[BaseFile, str]]:
-        """Open a file that was made of ``origin``, if need be after making it, and tell its digest."""
+    def _open_derived(
+        self, path: Path, origin: str, make: Callable[[], None]
+    ) -> Iterator[tuple[BaseFile, str]]:
+        """Yield a file that was made from ``origin`` and its digest, after making it if it is absent."""
         with self.data_dir.lock(path.name, self.interruption):
             self.interruption.raise_if_interrupted()
-            if not _is_made_of(path, origin):
+            if not _is_derived_from(path, origin):
                 self.data_dir.claim_files(path.name, path.name, f"{path.name}.json")
-                path.unlink(missing_ok=True)  # there may be no room for both
+                path.unlink(missing_ok=True)  # the disk may be too small for both
                 make()
                 with closing(BaseFile.open(path)) as file:
                     _sidecar(file).save_digest("origin", origin)
@@ -127,11 +112,11 @@ class DerivedFiles:
 
 
 def _origin(digests: Sequence[str]) -> str:
-    """What a file is made of, in one digest, and by which version of the maker."""
+    """Return a digest of what a file is made from, and of the version of the derivation."""
     return hashlib.sha256(repr((DERIVATION_VERSION, *digests)).encode()).hexdigest()
 
 
-def _is_made_of(path: Path, origin: str) -> bool:
+def _is_derived_from(path: Path, origin: str) -> bool:
     try:
         with closing(BaseFile.open(path)) as file:
             return _sidecar(file).get_digest("origin") == origin

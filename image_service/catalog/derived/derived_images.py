@@ -1,8 +1,8 @@
-"""What is derived from base images, made beside the requests: who asks too soon is told when to come back.
+"""Images derived from base images, beside the requests: a client that asks too early is told when to retry.
 
-Files are made in a thread, one after the other, and stay open for as long as anything refers to their base
-image, or to them. While one is made, its base image is open a second time, so that it does not matter whether
-that is closed meanwhile.
+Files are derived in a thread, one after the other, and stay open while anything refers to them or to their
+base image. During a derivation the base image has a second descriptor, so that the first may be closed
+meanwhile.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T", BaseImage, NmstateImage)
 R = TypeVar("R")
 _Key: TypeAlias = tuple[str, str, str]
 
-RETRY_SECONDS = 60.0  # after an attempt that failed
+RETRY_SECONDS = 60.0  # after a failure
 BUSY_RETRY_AFTER_SECONDS = 5
 
 
@@ -44,132 +44,105 @@ class DerivedImages:
     """The minimal ISOs, and the initrds with nmstatectl, that are derived from base images.
 
     Args:
-        reactor: where results of threads arrive.
-        clock: times the retries.
-        data_dir: where the files are kept.
+        reactor: receives the results of the thread.
+        clock: times retries.
+        data_dir: where the files are stored.
     """
 
     def __init__(self, reactor: IReactorFromThreads, clock: IReactorTime, data_dir: DataDir) -> None:
         self._interruption = Interruption()
-        self._thread = ThreadPool(0, 1, "templates")
-        self._thread.start()
+        self._pool = ThreadPool(0, 1, "derived images")
+        self._pool.start()
         files = DerivedFiles(data_dir, self._interruption)
-        worker = _Worker(reactor, clock, self._thread, self._interruption)
-        self._minimal_isos = _Shelf("the minimal ISO", files.get_minimal_iso, worker)
-        self._nmstates = _Shelf("the initrd with nmstatectl", files.get_nmstate_image, worker)
+        worker = _Worker(reactor, clock, self._pool, self._interruption)
+        self._minimal_isos = DerivedFileCache("the minimal ISO", files.get_minimal_iso, worker)
+        self._nmstate_images = DerivedFileCache("the initrd with nmstatectl", files.get_nmstate_image, worker)
 
     def prepare(self, base: BaseImage) -> None:
-        """Begin with what images of this base will need.
-
-        Args:
-            base: a base image that has just been opened.
-        """
-        for shelf in self._shelves(base):
-            shelf.begin(base)
+        """Start to derive what images of a base need."""
+        for cache in self._caches_for(base):
+            cache.start_deriving(base)
 
     def derive(self, base: BaseImage) -> Coroutine[Any, Any, None] | None:
-        """Begin with what images of this base will need, and wait for it.
-
-        Args:
-            base: a base image.
+        """Derive what images of a base need.
 
         Returns:
-            ends when all is there; with Unavailable where something could not be made, with Interrupted where
-            this stops. None: all is there.
+            None if all is there; else a coroutine that ends when it is, raises Unavailable if something
+            cannot be derived, and Interrupted when this stops.
         """
         self.prepare(base)
-        missing = [shelf for shelf in self._shelves(base) if not shelf.holds(base)]
-        return self._made(missing, base) if missing else None
+        missing = [cache for cache in self._caches_for(base) if not cache.has_file(base)]
 
-    @staticmethod
-    async def _made(shelves: list[_Shelf[BaseImage] | _Shelf[NmstateImage]], base: BaseImage) -> None:
-        for shelf in shelves:
-            await shelf.made(base)
+        async def wait() -> None:
+            for cache in missing:
+                await cache.wait_for_file(base)
 
-    def _shelves(self, base: BaseImage) -> Iterator[_Shelf[BaseImage] | _Shelf[NmstateImage]]:
-        """Those that something of a base belongs on."""
+        return wait() if missing else None
+
+    def _caches_for(
+        self, base: BaseImage
+    ) -> Iterator[DerivedFileCache[BaseImage] | DerivedFileCache[NmstateImage]]:
         if base.disconnected:
             return
         if base.needs_nmstate:
-            yield self._nmstates
-        virtual = base.layout.minimal and not base.needs_nmstate
-        if not virtual and base.architecture not in WITHOUT_MINIMAL_ISO:
+            yield self._nmstate_images
+        can_be_spliced = base.layout.minimal and not base.needs_nmstate
+        if not can_be_spliced and base.architecture not in WITHOUT_MINIMAL_ISO:
             yield self._minimal_isos
 
     def get_minimal_iso(self, base: BaseImage) -> BaseImage:
-        """Give a minimal ISO with room for a ramdisk, and with nmstatectl where the base needs it.
+        """Return a minimal ISO with an area for a ramdisk, and with nmstatectl if the base needs it.
 
-        Args:
-            base: the full ISO.
-
-        Returns:
-            the minimal ISO; its file stays open for as long as anything refers to it, or until
-            ``stop``.
+        Its file stays open while anything refers to it, until ``stop``.
 
         Raises:
-            Unavailable: not yet, or not now; says why and when to ask again.
+            Unavailable: not yet, or it cannot be derived; says why and when to retry.
         """
-        return self._minimal_isos.take(base)
+        return self._minimal_isos.get_file(base)
 
     def get_nmstate_image(self, base: BaseImage) -> NmstateImage:
-        """Give an initrd that has nmstatectl and nothing else.
-
-        Args:
-            base: has it in its rootfs.
-
-        Returns:
-            the initrd; its file stays open for as long as anything refers to it, or until
-            ``stop``.
-
-        Raises:
-            Unavailable: not yet, or not now; says why and when to ask again.
-        """
-        return self._nmstates.take(base)
+        """Return an initrd with nmstatectl and nothing else; see `get_minimal_iso`."""
+        return self._nmstate_images.get_file(base)
 
     async def stop(self) -> None:
-        """End what is going on, leave nothing half written and close every file; then nothing is made."""
+        """Interrupt what is in progress, leave nothing half written and close every file."""
         self._interruption.interrupt()
         await self._minimal_isos.stop()
-        await self._nmstates.stop()
-        if self._thread.started:
-            self._thread.stop()
+        await self._nmstate_images.stop()
+        if self._pool.started:
+            self._pool.stop()
 
 
 @attrs.frozen(eq=False)
 class _Worker:
-    """Where files are made, and by which clock.
-
-    Args:
-        reactor: where results of the thread arrive.
-        clock: times the retries.
-        thread: a pool of one.
-        interruption: comes with the end.
-    """
+    """The thread, its clock, and the interruption that stops it."""
 
     reactor: IReactorFromThreads
     clock: IReactorTime
-    thread: ThreadPool
+    pool: ThreadPool
     interruption: Interruption
 
-    async def run(self, make: Callable[[BaseImage], R], base: BaseImage) -> R:
-        """Make a file of a base image, which may be closed meanwhile."""
-        own = base.file.duplicate()
+    async def run(self, derive: Callable[[BaseImage], R], base: BaseImage) -> R:
+        """Derive a file from a base image, which may be closed meanwhile."""
+        duplicate = base.file.duplicate()
         try:
-            return await deferToThreadPool(self.reactor, self.thread, make, attrs.evolve(base, file=own))
+            return await deferToThreadPool(
+                self.reactor, self.pool, derive, attrs.evolve(base, file=duplicate)
+            )
         finally:
-            own.close()
+            duplicate.close()
 
 
 @attrs.define(eq=False)
-class _Derived(Generic[T]):
-    """One derived file.
+class _Entry(Generic[T]):
+    """A derived file, or the attempt to derive it.
 
     Args:
-        name: what messages call it.
-        file: the file, open.
-        attempt: is over when it is there, or could not be made; None: it is not being made.
+        name: for messages.
+        file: None: absent.
+        attempt: fires when it is over; None: there is none in progress.
         reason: why the last attempt failed.
-        retry_at: when it is worth another, by the clock.
+        retry_at: seconds of the clock.
     """
 
     name: str
@@ -179,98 +152,95 @@ class _Derived(Generic[T]):
     retry_at: float = -math.inf
 
 
-class _Shelf(Generic[T]):
-    """All derived files of one sort.
+class DerivedFileCache(Generic[T]):
+    """All derived files of one kind, open.
 
     Args:
-        sort: what messages call them.
-        make: finds or makes one, in a thread.
+        kind: for messages.
+        derive: finds or makes a file, in a thread.
         worker: runs it.
     """
 
     _log = Logger()
 
-    def __init__(self, sort: str, make: Callable[[BaseImage], T], worker: _Worker) -> None:
-        self._sort = sort
-        self._make: Callable[[BaseImage], T] = make
+    def __init__(self, kind: str, derive: Callable[[BaseImage], T], worker: _Worker) -> None:
+        self._kind = kind
+        self._derive: Callable[[BaseImage], T] = derive
         self._worker = worker
-        self._all: WeakKeyDictionary[BaseFile, dict[_Key, _Derived[T]]] = WeakKeyDictionary()
+        self._entries: WeakKeyDictionary[BaseFile, dict[_Key, _Entry[T]]] = WeakKeyDictionary()
         self._files = OpenFiles()
-        self._running: set[Deferred[None]] = set()
+        self._attempts: set[Deferred[None]] = set()
 
-    def begin(self, base: BaseImage) -> _Derived[T]:
-        """See to it that a file is made, unless it is there, under way, or has failed just now."""
+    def start_deriving(self, base: BaseImage) -> _Entry[T]:
+        """Start an attempt unless the file is there, one is in progress, or one failed just now."""
         key = (base.sha256, base.version, base.architecture)
-        derived_of_file = self._all.setdefault(base.file, {})
-        derived = derived_of_file.setdefault(key, _Derived(f"{self._sort} of {base.name}"))
-        idle = not (derived.file or derived.attempt or self._worker.interruption.is_set)
-        if idle and self._worker.clock.seconds() >= derived.retry_at:
-            attempt = derived.attempt = Deferred.fromCoroutine(self._attempt(derived, base))
-            self._running.add(attempt)
-            attempt.addBoth(lambda _: self._end(derived, attempt))
-        return derived
+        entries = self._entries.setdefault(base.file, {})
+        entry = entries.setdefault(key, _Entry(f"{self._kind} of {base.name}"))
+        is_idle = not (entry.file or entry.attempt or self._worker.interruption.is_set)
+        if is_idle and self._worker.clock.seconds() >= entry.retry_at:
+            attempt = entry.attempt = Deferred.fromCoroutine(self._attempt(entry, base))
+            self._attempts.add(attempt)
+            attempt.addBoth(lambda _: self._end_attempt(entry, attempt))
+        return entry
 
-    def holds(self, base: BaseImage) -> bool:
-        """Whether a file is there."""
-        return self.begin(base).file is not None
+    def has_file(self, base: BaseImage) -> bool:
+        """Return True if the file is there."""
+        return self.start_deriving(base).file is not None
 
-    async def made(self, base: BaseImage) -> None:
-        """Wait for the attempt to make a file."""
-        derived = self.begin(base)
-        if derived.attempt:
-            await derived.attempt
+    async def wait_for_file(self, base: BaseImage) -> None:
+        """Wait for the attempt in progress; raise Unavailable if it failed, Interrupted if it was stopped."""
+        entry = self.start_deriving(base)
+        if entry.attempt:
+            await entry.attempt
         if self._worker.interruption.is_set:
             raise Interrupted
-        self.take(base)
+        self.get_file(base)
 
-    def take(self, base: BaseImage) -> T:
-        """Give a file that is there."""
-        derived = self.begin(base)
-        if derived.file is None:
-            raise self._refusal(derived)
-        return derived.file
+    def get_file(self, base: BaseImage) -> T:
+        """Return the file if it is there; else raise Unavailable, and start an attempt."""
+        entry = self.start_deriving(base)
+        if entry.file is None:
+            raise self._unavailable(entry)
+        return entry.file
 
     async def stop(self) -> None:
-        """Wait for what is going on, which was interrupted, and close every file."""
-        await gatherResults(list(self._running))
+        """Wait for the interrupted attempts, and close every file."""
+        await gatherResults(list(self._attempts))
         self._files.close()
-        self._all.clear()
+        self._entries.clear()
 
-    async def _attempt(self, derived: _Derived[T], base: BaseImage) -> None:
-        """Make one file. Is not cancelled; raises nothing."""
-        self._log.info("{name} is being made", name=derived.name)
+    async def _attempt(self, entry: _Entry[T], base: BaseImage) -> None:
+        """Derive one file. Is not canceled; raises nothing."""
+        self._log.info("{name} is being derived", name=entry.name)
         try:
-            made = await self._worker.run(self._make, base)
+            derived = await self._worker.run(self._derive, base)
         except Interrupted:
-            self._log.info("{name} is left for the next start", name=derived.name)
+            self._log.info("{name} is not derived: the service stops", name=entry.name)
         except ImageServiceError as error:
-            self._fail(derived, error.detail)
+            self._fail(entry, error.detail)
         except OSError as error:
-            self._fail(derived, error.strerror or str(error))
-        except Exception:  # noqa: BLE001 - a fault of ours in making one must not harm the others
-            self._log.failure("{name} met a fault", name=derived.name)
-            self._fail(derived, "making it met a fault of this service; the log has it")
+            self._fail(entry, error.strerror or str(error))
+        except Exception:  # noqa: BLE001 - a bug in deriving one must not harm the others
+            self._log.failure("unexpected error while deriving {name}", name=entry.name)
+            self._fail(entry, "unexpected error; see the log")
         else:
-            self._files.add_file(made.file)
-            derived.file = made
-            self._log.info("{name} is ready", name=derived.name)
+            self._files.add_file(derived.file)
+            entry.file = derived
+            self._log.info("{name} is ready", name=entry.name)
 
-    def _end(self, derived: _Derived[T], attempt: Deferred[None]) -> None:
-        derived.attempt = None
-        self._running.discard(attempt)
+    def _end_attempt(self, entry: _Entry[T], attempt: Deferred[None]) -> None:
+        entry.attempt = None
+        self._attempts.discard(attempt)
 
-    def _fail(self, derived: _Derived[T], reason: str) -> None:
-        derived.reason = reason
-        derived.retry_at = self._worker.clock.seconds() + RETRY_SECONDS
-        self._log.warn("{name} could not be made: {reason}", name=derived.name, reason=reason)
+    def _fail(self, entry: _Entry[T], reason: str) -> None:
+        entry.reason = reason
+        entry.retry_at = self._worker.clock.seconds() + RETRY_SECONDS
+        self._log.warn("{name} could not be derived: {reason}", name=entry.name, reason=reason)
 
-    def _refusal(self, derived: _Derived[T]) -> Unavailable:
+    def _unavailable(self, entry: _Entry[T]) -> Unavailable:
         if self._worker.interruption.is_set:
-            return Unavailable("this service stops", retry_after_seconds=BUSY_RETRY_AFTER_SECONDS)
-        if derived.attempt:
-            return Unavailable(f"{derived.name} is being made", retry_after_seconds=BUSY_RETRY_AFTER_SECONDS)
-        seconds = derived.retry_at - self._worker.clock.seconds()
-        return Unavailable(
-            f"{derived.name} could not be made: {derived.reason}",
-            retry_after_seconds=max(1, math.ceil(seconds)),
-        )
+            return Unavailable("the service stops", retry_after_seconds=BUSY_RETRY_AFTER_SECONDS)
+        if entry.attempt:
+            return Unavailable(f"{entry.name} is being derived", retry_after_seconds=BUSY_RETRY_AFTER_SECONDS)
+        seconds = max(1, math.ceil(entry.retry_at - self._worker.clock.seconds()))
+        return Unavailable(f"{entry.name} could not be derived: {entry.reason}", retry_after_seconds=seconds)

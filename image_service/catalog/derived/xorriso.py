@@ -1,7 +1,7 @@
-"""Changing an ISO with xorriso, so that the same changes of the same ISO make the same bytes anywhere.
+"""Changes an ISO with xorriso, reproducibly: the same changes of the same ISO make the same bytes.
 
-What would let a clock, a time zone, a user or an inode number into the image is set here: volume and file
-dates, owners, modes, the GUIDs of the partitions, and the order of what is added.
+All that would depend on a clock, a time zone, a user or an inode number is set here: volume and file dates,
+owners, modes, the GUIDs of the partitions, and the order of added files.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from image_service.concurrency.interruption import Interruption
     from image_service.files.base_file import BaseFile
 
-MAX_SECONDS = 600.0  # a minimal ISO of 100 MiB takes half a second where the disk is not slow
-MAX_CPU_SECONDS = 60  # a directory that contains itself would be read for ever
-MAX_MEMORY_BYTES = 1024 * 1024 * 1024  # of address space, of which some 200 MiB are used
-_TOLD_CHARACTERS = 500
+MAX_SECONDS = 600.0  # a minimal ISO of 100 MiB takes half a second on a fast disk
+MAX_CPU_SECONDS = 60  # a directory that contains itself would be read endlessly
+MAX_MEMORY_BYTES = 1024 * 1024 * 1024  # of address space; some 200 MiB are used
+_MAX_REASON_LENGTH = 500
 
 
 @attrs.frozen
 class Remastering:
-    """What becomes of an ISO.
+    """Changes of an ISO.
 
     Args:
-        removed: paths on it, all of which are there.
-        added: paths on it where nothing is, or nothing any more, with the files to put there.
+        removed: existing paths on it.
+        added: files by their paths on it, which do not exist or are removed.
         date: UTC; of the volume and of all its files.
         guid: 32 hexadecimal digits, from which those of the partitions are made.
-        max_bytes: the result is no larger, whatever the ISO claims to hold.
+        max_bytes: limit of the result, whatever the ISO claims to contain.
     """
 
     removed: tuple[str, ...]
@@ -50,38 +50,38 @@ class Remastering:
 
 
 def remaster(source: BaseFile, target: Path, remastering: Remastering, interruption: Interruption) -> None:
-    """Write a changed copy of an ISO, which boots as the ISO does, with the same volume identifier.
+    """Write a changed copy of an ISO, which boots like the ISO and has the same volume identifier.
 
     Args:
         source: the ISO.
-        target: is written; what is there when this raises is worth nothing.
+        target: invalid if this raises.
         remastering: the changes.
-        interruption: ends it from another thread.
+        interruption: stops this from another thread.
 
     Raises:
-        Unavailable: xorriso is missing, failed or took too long; says what it said.
+        Unavailable: xorriso is not installed, failed or took too long; contains its messages.
         Interrupted: the service stops.
     """
     command = [*_start(source, target), *_changes(remastering), "-commit_eject", "none"]
-    with source.hold(), open(os.memfd_create("xorriso"), "w+b") as told:  # noqa: PTH123 - it has no path
+    with source.hold(), open(os.memfd_create("xorriso"), "w+b") as errors:  # noqa: PTH123 - it has no path
         status = run_sandboxed(
             command,
             interruption,
             descriptors=[source.descriptor],
-            stderr=told.fileno(),
+            stderr=errors.fileno(),
             environment={"TZ": "UTC"},
             limits=ResourceLimits(remastering.max_bytes, MAX_CPU_SECONDS, MAX_MEMORY_BYTES, MAX_SECONDS),
         )
         if status != 0:
-            told.seek(0)
-            raise Unavailable(f"xorriso ended with status {status}: {_reason(told.read())}")
+            errors.seek(0)
+            raise Unavailable(f"xorriso exited with status {status}: {_reason(errors.read())}")
 
 
 def _start(source: BaseFile, target: Path) -> Iterator[str]:
     yield from ("xorriso", "-no_rc", "-report_about", "SORRY", "-abort_on", "SORRY")
-    # By descriptor: these are the bytes that were hashed, whatever has come to lie at the path.
+    # By descriptor: these are the bytes that were hashed, even if the path was replaced.
     yield from ("-indev", f"stdio:/proc/self/fd/{source.descriptor}", "-outdev", f"stdio:{target.absolute()}")
-    # Level 1, for coreos-installer looks files up by such names; no second superblock for later sessions.
+    # Level 1: coreos-installer looks up such names. No second superblock for later sessions.
     yield from ("-compliance", "iso_9660_level=1:no_emul_toc", "-padding", "0")
     yield from ("-boot_image", "any", "replay")
 
@@ -94,13 +94,13 @@ def _changes(remastering: Remastering) -> Iterator[str]:
     yield from ("-rm", *remastering.removed, "--")
     for position, (path, file) in enumerate(remastering.added.items(), start=1):
         yield from ("-map", str(file.absolute()), path, "-chmod", "0444", path, "--")
-        # Behind all that is there, each in its turn; left alone, inode numbers would decide.
+        # Behind all existing files, in this order; by default inode numbers decide.
         yield from ("-find", path, "-exec", "sort_weight", str(-position), "--")
     for directory in sorted({str(PurePosixPath(path).parent) for path in remastering.added}):
-        yield from ("-chmod", "0555", directory, "--")  # a new one has got the mode of the disk's
+        yield from ("-chmod", "0555", directory, "--")  # a new one has the mode of the disk's
 
 
-def _reason(told: bytes) -> str:
-    """What went wrong, of all that xorriso told: its last words say only that it gives up."""
-    lines = re.findall(r"(?:SORRY|MISHAP|FAILURE|FATAL) : ([ -~]+)", told.decode("latin-1"))
-    return "; ".join(lines)[:_TOLD_CHARACTERS] or "it told nothing"
+def _reason(errors: bytes) -> str:
+    """Return the error messages of xorriso's output, whose last line says only that it gives up."""
+    lines = re.findall(r"(?:SORRY|MISHAP|FAILURE|FATAL) : ([ -~]+)", errors.decode("latin-1"))
+    return "; ".join(lines)[:_MAX_REASON_LENGTH] or "no message"
