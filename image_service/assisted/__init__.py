@@ -1,1 +1,1 @@
-"""assisted-service as this service sees it: the treq client and what it answers."""
+"""The client of assisted-service: the infra-env, its Ignition config and its ramdisk."""

@@ -1,7 +1,7 @@
-"""The HTTP agent below treq: what treq does for a browser's kind of client is undone here.
+"""The HTTP agent below treq: without content codings and cookies.
 
-treq asks for gzip and decodes it without a bound, and keeps cookies in one jar for all callers. Content
-that comes as it is has one size, so the limit on it holds before anything is decoded.
+treq requests gzip and decodes it without a limit, and keeps cookies in one jar for all callers. Content
+without a coding has one size, so its limit holds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent
 from zope.interface import implementer
 
-from image_service.assisted.body import discard
+from image_service.assisted.body import discard_body
 from image_service.assisted.failures import upstream_error
 
 if TYPE_CHECKING:
@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 @implementer(IAgent)
 @attrs.frozen
 class PlainAgent:
-    """An agent whose answers hold neither cookies nor a content coding.
-
-    Args:
-        agent: makes the requests.
-    """
+    """An agent whose responses have neither cookies nor a content coding; `agent` sends the requests."""
 
     _agent: IAgent
 
@@ -39,21 +35,11 @@ class PlainAgent:
         headers: Headers | None = None,
         bodyProducer: IBodyProducer | None = None,
     ) -> Deferred[IResponse]:
-        """Issue a request that asks for content as it is.
-
-        Args:
-            method: HTTP method.
-            uri: absolute.
-            headers: ``Accept-Encoding`` is replaced.
-            bodyProducer: the request's body.
-
-        Returns:
-            the response; ``UpstreamError`` where its content is coded all the same.
-        """
+        """Send a request with ``Accept-Encoding: identity``; UpstreamError if the content is coded anyway."""
         plain = headers.copy() if headers is not None else Headers()
         plain.setRawHeaders(b"Accept-Encoding", [b"identity"])
-        asked: Deferred[IResponse] = self._agent.request(method, uri, plain, bodyProducer)
-        return asked.addCallback(_plain)
+        requested: Deferred[IResponse] = self._agent.request(method, uri, plain, bodyProducer)
+        return requested.addCallback(_plain)
 
 
 def _plain(response: IResponse) -> IResponse | Deferred[IResponse]:
@@ -61,7 +47,7 @@ def _plain(response: IResponse) -> IResponse | Deferred[IResponse]:
     codings = b",".join(response.headers.getRawHeaders(b"Content-Encoding", []))
     if codings.strip().lower() in {b"", b"identity"}:
         return response
-    return discard(response).addCallback(_refuse)
+    return discard_body(response).addCallback(_refuse)
 
 
 def _refuse(_: None) -> NoReturn:

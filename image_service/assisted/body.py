@@ -1,4 +1,4 @@
-"""Reading a response's body: whole, not larger than a limit, without long silences; or not at all."""
+"""Reads the body of a response: complete, within a size limit and a silence timeout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Collector(Protocol):
-    """Collects a body; on any failure closes the connection, which is of no use any more."""
+    """Collects a body; after a failure the connection is closed."""
 
     def __init__(self, what: str, limit_bytes: int, silence_seconds: float, clock: IReactorTime) -> None:
         self.finished: Deferred[bytes] = Deferred(lambda _: self._stop())
@@ -35,13 +35,13 @@ class _Collector(Protocol):
 
     def dataReceived(self, data: bytes) -> None:
         if self._watchdog is None or self._too_large:
-            return  # given up; this was on its way already
+            return  # canceled or failed; these bytes were in flight
         self._watchdog.reset(self._silence_seconds)
         self._chunks.append(data)
         self._size += len(data)
         if self._size > self._limit_bytes:
-            # Told once the connection is gone, which is soon: within this call the HTTP client below is
-            # still about to decide whether it goes back to the pool.
+            # The error is raised when the connection is lost: within this call the HTTP client below has not
+            # decided yet whether the connection returns to the pool.
             self._too_large = True
             _close(self.transport)
 
@@ -54,7 +54,7 @@ class _Collector(Protocol):
         elif isinstance(reason.value, ResponseDone):
             self.finished.callback(b"".join(self._chunks))
         else:
-            # Also without a length and without chunks, where only the close would tell the end.
+            # Also without Content-Length and chunks, where only the close would mark the end.
             self.finished.errback(upstream_error(f"{self._what} ended early, after {self._size} bytes"))
 
     def _stalled(self) -> None:
@@ -71,21 +71,21 @@ class _Collector(Protocol):
         self._watchdog = None
 
 
-def collect(
+def read_body(
     response: IResponse, what: str, limit_bytes: int, silence_seconds: float, clock: IReactorTime
 ) -> Deferred[bytes]:
-    """Read the body of a response.
+    """Read the whole body of a response.
 
     Args:
-        response: nothing of its body has been read yet.
-        what: what it holds, for messages.
-        limit_bytes: refuse more.
-        silence_seconds: give up when no byte arrives for so long.
-        clock: tells the time.
+        response: its body has not been read yet.
+        what: its content, for messages.
+        limit_bytes: UpstreamError if the body is larger.
+        silence_seconds: UpstreamTimeout if no byte arrives for so long.
+        clock: of the timeout.
 
     Returns:
-        the body, once it is whole; ``UpstreamError`` or ``UpstreamTimeout`` otherwise. May be cancelled
-        at any time. Cancelled or failed, the connection is closed, not given back to its pool.
+        the body. May be canceled at any time; canceled or failed, the connection is closed instead of
+        returned to its pool.
     """
     collector = _Collector(what, limit_bytes, silence_seconds, clock)
     response.deliverBody(collector)
@@ -100,18 +100,18 @@ class _Closer(Protocol):
         _close(self.transport)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        del reason  # whatever it is
+        del reason  # any
         self.finished.callback(None)
 
 
-def discard(response: IResponse) -> Deferred[None]:
-    """Close a response's connection, whatever is still to come on it; done when it is gone."""
+def discard_body(response: IResponse) -> Deferred[None]:
+    """Close the connection of a response; fires when it is lost."""
     closer = _Closer()
     response.deliverBody(closer)
     return closer.finished
 
 
 def _close(transport: ITransport | None) -> None:
-    # Not loseConnection: over TLS that waits for the peer's answer, and a peer that hangs would keep the
-    # socket for ever. A producer that is told to stop closes the TCP connection below.
+    # Not loseConnection: over TLS that waits for the peer's close, and a peer that hangs would keep the
+    # socket open. stopProducing closes the TCP connection below.
     cast("IPushProducer", transport).stopProducing()

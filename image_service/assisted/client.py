@@ -1,9 +1,9 @@
-"""The client of assisted-service: each question is answered whole, or with an error of ours.
+"""The client of assisted-service: each call returns a complete, valid response or raises one of our errors.
 
-Cancellation: a question may be cancelled at any step (name look-up, connect, handshake, waiting for the
-head, in the middle of the body) and then fails with ``CancelledError``. Its connection is closed and not
-given back to the pool, so no late answer can be taken for that to another question, and nothing of it
-stays behind. A deadline is such a cancellation, told as 504. Questions share nothing but the pool.
+Cancellation: a call may be canceled at any step (name look-up, connect, handshake, head, body) and then fails
+with ``CancelledError``. Its connection is closed and not returned to the pool, so a late response cannot be
+mistaken for that to another call. A deadline is such a cancellation, raised as 504. Calls share only the
+pool.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from twisted.web.client import URI, Agent, HTTPConnectionPool
 from twisted.web.http_headers import Headers
 
 from image_service.assisted.agent import PlainAgent
-from image_service.assisted.answers import Ignition, InfraEnv, read_infra_env
-from image_service.assisted.body import collect
+from image_service.assisted.body import read_body
+from image_service.assisted.endpoint import UpstreamEndpoint
 from image_service.assisted.failures import (
     CLIENT_ERRORS,
-    failure,
+    client_failure,
     refusal,
     upstream_error,
     upstream_timeout,
 )
-from image_service.assisted.server import Server
+from image_service.assisted.responses import IgnitionConfig, InfraEnv, parse_infra_env
 from image_service.assisted.tls import https_policy
 from image_service.coreos.ignition import check_ignition
 from image_service.errors import (
@@ -65,7 +65,7 @@ IGNITION_LIMIT_BYTES = 8 * 1024 * 1024
 INFRA_ENV_LIMIT_BYTES = 16 * 1024 * 1024  # it repeats the config's override, as an escaped string
 RAMDISK_LIMIT_BYTES = 64 * 1024 * 1024
 THREAD_BYTES = 128 * 1024
-"""JSON larger than this is read in a thread: a tree of 8 MiB takes the parser more than a second."""
+"""Larger JSON is parsed in a thread: a tree of 8 MiB takes more than a second."""
 API_KEY_PARAMETER = "api_key"
 CREDENTIAL_FIELDS = {
     CredentialScheme.IMAGE_TOKEN: "Image-Token",
@@ -81,7 +81,7 @@ _NO_CONTENT = 204
 
 
 class CallKind(enum.Enum):
-    """What a call asks for."""
+    """The resource that a call fetches."""
 
     IGNITION = "ignition"
     INFRA_ENV = "infra-env"
@@ -110,8 +110,17 @@ _OUTCOMES = (
 
 
 @attrs.frozen
-class _Question:
-    """One GET: its kind; what for, in words; where; what the answer may hold; whether 204 is one."""
+class _UpstreamRequest:
+    """One GET.
+
+    Args:
+        kind: of the call.
+        what: the resource, for messages.
+        path: segments below the collection of infra-envs.
+        limit_bytes: of the response's content.
+        parameters: of the query.
+        optional: 204 is a valid response.
+    """
 
     kind: CallKind
     what: str
@@ -122,27 +131,27 @@ class _Question:
 
 
 @attrs.frozen
-class _Answer:
+class _UpstreamResponse:
     headers: Headers
     body: bytes = attrs.field(repr=False)
 
 
 class AssistedService:
-    """assisted-service, as far as images need it.
+    """The API of assisted-service, as far as images need it.
 
     Args:
-        reactor: connects, looks up names and tells the time; only a whole reactor does all three.
-        base_url: scheme, host and port, with a path where a proxy has put one before the API.
-        ca_file: PEM certificates to trust beside the system's; None: the system's alone.
-        insecure: verify no certificate.
-        upstream_timeout_seconds: for a whole question.
+        reactor: connects, resolves names and has the clock; only a whole reactor does all three.
+        base_url: scheme, host and port, with the path of a proxy before the API.
+        ca_file: PEM certificates to trust in addition to the system's.
+        insecure: do not verify certificates.
+        upstream_timeout_seconds: for a whole call.
         connect_timeout_seconds: for a TCP connection.
-        silence_timeout_seconds: without a byte of the answer.
-        concurrency: questions at a time; more of them wait for their turn.
-        count: is told of each question that was answered, or failed: its kind, how, and in how many seconds.
+        silence_timeout_seconds: without a byte of the response.
+        concurrency: calls at a time; further calls wait.
+        count: called after each call with the values of its kind and its outcome, and its seconds.
 
     Raises:
-        ConfigurationError: ``base_url`` is no http or https URL with a host, or ``ca_file`` is unusable.
+        ConfigurationError: ``base_url`` is not an http or https URL with a host, or ``ca_file`` is unusable.
     """
 
     _log = Logger()
@@ -161,145 +170,129 @@ class AssistedService:
         count: Callable[[str, str, float], None] = lambda *_: None,
     ) -> None:
         self._reactor = reactor
-        self._infra_envs = _parse(base_url).child(*_API)
+        self._infra_envs = _parse_base_url(base_url).child(*_API)
         self._timeout_seconds = upstream_timeout_seconds
         self._silence_seconds = silence_timeout_seconds
         self._count = count
-        self._turns = DeferredSemaphore(concurrency)
-        self._in_flight: set[Deferred[_Answer]] = set()
+        self._slots = DeferredSemaphore(concurrency)
+        self._in_flight: set[Deferred[_UpstreamResponse]] = set()
         self._pool = HTTPConnectionPool(reactor)
         self._pool.maxPersistentPerHost = _CACHED_CONNECTIONS
         self._pool.cachedConnectionTimeout = _CACHED_SECONDS
         policy = https_policy(ca_file, insecure=insecure)
         uri = URI.fromBytes(self._infra_envs.to_text().encode("ascii"))
-        server = Server(reactor, uri, policy, connect_timeout_seconds)
-        self._http = HTTPClient(PlainAgent(Agent.usingEndpointFactory(reactor, server, self._pool)))
+        endpoint = UpstreamEndpoint(reactor, uri, policy, connect_timeout_seconds)
+        self._http = HTTPClient(PlainAgent(Agent.usingEndpointFactory(reactor, endpoint, self._pool)))
 
-    async def ignition(
+    async def fetch_ignition(
         self, infra_env_id: str, discovery_iso_type: Kind | None, credentials: Credentials | None
-    ) -> Ignition:
-        """Ask for the Ignition config.
-
-        Args:
-            infra_env_id: whose.
-            discovery_iso_type: the ISO that it is for; None: not for an ISO.
-            credentials: passed on.
-
-        Returns:
-            the config and its date.
+    ) -> IgnitionConfig:
+        """Fetch the Ignition config and its date; `discovery_iso_type` is None unless it is for an ISO.
 
         Raises:
             ImageServiceError: assisted-service refused (401, 403, 404, 409, …), failed (502) or was too
-                slow (504); or what it sent is no Ignition config (502, 422).
+                slow (504); or its response is not an Ignition config (502, 422).
         """
-        kind = () if discovery_iso_type is None else (("discovery_iso_type", discovery_iso_type.value),)
-        question = _Question(
+        iso_type = () if discovery_iso_type is None else (("discovery_iso_type", discovery_iso_type.value),)
+        request = _UpstreamRequest(
             CallKind.IGNITION,
             f"Ignition config of infra-env {infra_env_id}",
             (infra_env_id, "downloads", "files"),
             IGNITION_LIMIT_BYTES,
-            (("file_name", "discovery.ign"), *kind),
+            (("file_name", "discovery.ign"), *iso_type),
         )
-        answer = await self._ask(question, credentials)
-        await self._read(_check, answer.body)
-        (modified, *_) = answer.headers.getRawHeaders(b"Last-Modified", [b""])
-        return Ignition(answer.body, parse_http_date(modified.decode("latin-1")))
+        response = await self._call(request, credentials)
+        await self._parse(_check_config, response.body)
+        (modified, *_) = response.headers.getRawHeaders(b"Last-Modified", [b""])
+        return IgnitionConfig(response.body, parse_http_date(modified.decode("latin-1")))
 
-    async def infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
-        """Ask for the infra-env itself.
+    async def fetch_infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
+        """Fetch the infra-env; raises ImageServiceError as `fetch_ignition` does."""
+        what = f"infra-env {infra_env_id}"
+        request = _UpstreamRequest(CallKind.INFRA_ENV, what, (infra_env_id,), INFRA_ENV_LIMIT_BYTES)
+        return await self._parse(parse_infra_env, (await self._call(request, credentials)).body)
 
-        Args:
-            infra_env_id: which.
-            credentials: passed on.
+    async def fetch_ramdisk(self, infra_env_id: str, credentials: Credentials | None) -> bytes | None:
+        """Fetch the ramdisk that a minimal image needs before it can download its root file system.
 
         Returns:
-            what matters to images of it.
+            a compressed archive for the kernel; None if there is none.
 
         Raises:
-            ImageServiceError: as for ``ignition``.
-        """
-        question = _Question(
-            CallKind.INFRA_ENV, f"infra-env {infra_env_id}", (infra_env_id,), INFRA_ENV_LIMIT_BYTES
-        )
-        return await self._read(read_infra_env, (await self._ask(question, credentials)).body)
-
-    async def ramdisk(self, infra_env_id: str, credentials: Credentials | None) -> bytes | None:
-        """Ask for the ramdisk that a minimal image needs before it can fetch the rest of itself.
-
-        Args:
-            infra_env_id: whose.
-            credentials: passed on.
-
-        Returns:
-            a compressed archive, to be handed to the kernel as it is; None: there is nothing to hand over.
-
-        Raises:
-            ImageServiceError: as for ``ignition``; 502 for what the kernel would not unpack.
+            ImageServiceError: as for `fetch_ignition`; 502 if the kernel could not unpack the archive.
         """
         what = f"ramdisk of infra-env {infra_env_id}"
         path = (infra_env_id, "downloads", "minimal-initrd")
-        question = _Question(CallKind.RAMDISK, what, path, RAMDISK_LIMIT_BYTES, optional=True)
-        ramdisk = (await self._ask(question, credentials)).body
+        request = _UpstreamRequest(CallKind.RAMDISK, what, path, RAMDISK_LIMIT_BYTES, optional=True)
+        ramdisk = (await self._call(request, credentials)).body
         if ramdisk and not is_initrd(ramdisk):
             raise upstream_error(f"the {what}, {len(ramdisk)} bytes, is no archive of gzip, xz, zstd or cpio")
         return ramdisk or None
 
     async def close(self) -> None:
-        """Cancel the questions in flight and close the connections; waits a second for these at most."""
-        for asked in tuple(self._in_flight):
-            asked.cancel()
+        """Cancel the calls in flight and close the connections; waits at most a second for these."""
+        for call in tuple(self._in_flight):
+            call.cancel()
         closed: Deferred[None] = self._pool.closeCachedConnections()
         await closed.addTimeout(_CLOSE_SECONDS, self._reactor, lambda *_: None)
 
-    async def _read(self, read: Callable[[bytes], T], body: bytes) -> T:
-        """Read JSON; in a thread where that takes a while."""
+    async def _parse(self, parse: Callable[[bytes], T], body: bytes) -> T:
+        """Parse JSON; large documents in a thread."""
         if len(body) <= THREAD_BYTES:
-            return read(body)
-        return await deferToThreadPool(self._reactor, self._reactor.getThreadPool(), read, body)
+            return parse(body)
+        return await deferToThreadPool(self._reactor, self._reactor.getThreadPool(), parse, body)
 
-    async def _ask(self, question: _Question, credentials: Credentials | None) -> _Answer:
-        too_slow = _tell_timeout(f"{question.what} took more than {self._timeout_seconds:g} s")
-        exchange = Deferred.fromCoroutine(self._exchange_in_turn(question, credentials))
-        asked = _cancellable(exchange.addTimeout(self._timeout_seconds, self._reactor, too_slow))
-        self._in_flight.add(asked)
-        began = self._reactor.seconds()
+    async def _call(self, request: _UpstreamRequest, credentials: Credentials | None) -> _UpstreamResponse:
+        too_slow = _raise_timeout(f"{request.what} took more than {self._timeout_seconds:g} s")
+        exchange = Deferred.fromCoroutine(self._exchange_in_slot(request, credentials))
+        call = _cancellable(exchange.addTimeout(self._timeout_seconds, self._reactor, too_slow))
+        self._in_flight.add(call)
+        started_at = self._reactor.seconds()
         try:
-            answer = await asked
+            response = await call
         except ImageServiceError as error:
-            self._count(question.kind.value, _outcome(error).value, self._reactor.seconds() - began)
+            outcome = next((outcome for kind, outcome in _OUTCOMES if isinstance(error, kind)), None)
+            self._record(request, outcome or CallOutcome.REFUSED, started_at)
             self._log.info("{detail}", detail=error.detail, status=status_of(error), code=error.code)
-            raise error from None  # what it was raised in the wake of may quote the answer
+            raise error from None  # its context may quote the response
         else:
-            self._count(question.kind.value, CallOutcome.OK.value, self._reactor.seconds() - began)
-            return answer
+            self._record(request, CallOutcome.OK, started_at)
+            return response
         finally:
-            self._in_flight.discard(asked)
+            self._in_flight.discard(call)
 
-    async def _exchange_in_turn(self, question: _Question, credentials: Credentials | None) -> _Answer:
-        async with self._turns:
-            return await self._exchange(question, credentials)
+    def _record(self, request: _UpstreamRequest, outcome: CallOutcome, started_at: float) -> None:
+        self._count(request.kind.value, outcome.value, self._reactor.seconds() - started_at)
 
-    async def _exchange(self, question: _Question, credentials: Credentials | None) -> _Answer:
-        what = question.what
-        silent = _tell_timeout(f"no answer within {self._silence_seconds:g} s for {what}")
+    async def _exchange_in_slot(
+        self, request: _UpstreamRequest, credentials: Credentials | None
+    ) -> _UpstreamResponse:
+        async with self._slots:
+            return await self._exchange(request, credentials)
+
+    async def _exchange(
+        self, request: _UpstreamRequest, credentials: Credentials | None
+    ) -> _UpstreamResponse:
+        what = request.what
+        silent = _raise_timeout(f"no answer within {self._silence_seconds:g} s for {what}")
         try:
-            response = await self._request(question, credentials).addTimeout(
+            response = await self._send(request, credentials).addTimeout(
                 self._silence_seconds, self._reactor, silent
             )
-            # The body of a refusal is read too: only so does its connection go back to the pool.
-            body = await collect(response, what, question.limit_bytes, self._silence_seconds, self._reactor)
+            # The body of a refusal is read too: only then does its connection return to the pool.
+            body = await read_body(response, what, request.limit_bytes, self._silence_seconds, self._reactor)
         except CLIENT_ERRORS as error:
-            raise failure(error, what) from None  # its text may quote the answer
-        if response.code != _OK and not (question.optional and response.code == _NO_CONTENT):
+            raise client_failure(error, what) from None  # its text may quote the response
+        if response.code != _OK and not (request.optional and response.code == _NO_CONTENT):
             raise refusal(response.code, response.headers, what)
-        return _Answer(response.headers, body)
+        return _UpstreamResponse(response.headers, body)
 
-    def _request(self, question: _Question, credentials: Credentials | None) -> Deferred[_Response]:
-        parameters, headers = list(question.parameters), Headers({"User-Agent": ["image-service"]})
+    def _send(self, request: _UpstreamRequest, credentials: Credentials | None) -> Deferred[_Response]:
+        parameters, headers = list(request.parameters), Headers({"User-Agent": ["image-service"]})
         if credentials is not None:
-            _pass_on(credentials, parameters, headers)
+            _add_credentials(credentials, parameters, headers)
         return self._http.get(
-            self._infra_envs.child(*(quote(segment, safe="") for segment in question.path)),
+            self._infra_envs.child(*(quote(segment, safe="") for segment in request.path)),
             params=parameters,
             headers=headers,
             allow_redirects=False,
@@ -308,26 +301,26 @@ class AssistedService:
         )
 
 
-class _Uri(EncodedURL):
-    """A URL of ASCII alone. treq has every URL made one, and there IPv6 addresses are taken for names."""
+class _AsciiUrl(EncodedURL):
+    """A URL of ASCII alone. treq converts every URL, and thereby takes IPv6 addresses for names."""
 
     def to_uri(self) -> EncodedURL:
         return self
 
 
-def _parse(base_url: str) -> EncodedURL:
+def _parse_base_url(base_url: str) -> EncodedURL:
     try:
-        url = _Uri.from_text(base_url if base_url.isascii() else "")  # of the class that it is called on
+        url = _AsciiUrl.from_text(base_url if base_url.isascii() else "")  # of this class
     except ValueError:
-        url = _Uri()
+        url = _AsciiUrl()
     if url.scheme not in {"http", "https"} or not url.host or url.query or url.fragment or url.userinfo:
         msg = "the URL of assisted-service must be http or https with a host, without user, query or fragment"
         raise ConfigurationError(msg)
     return url.replace(path=[segment for segment in url.path if segment])
 
 
-def _pass_on(credentials: Credentials, parameters: list[tuple[str, str]], headers: Headers) -> None:
-    """Put the credential where assisted-service looks for one of its kind."""
+def _add_credentials(credentials: Credentials, parameters: list[tuple[str, str]], headers: Headers) -> None:
+    """Put a credential into the parameter or field of its scheme."""
     if credentials.scheme is CredentialScheme.API_KEY:
         parameters.append((API_KEY_PARAMETER, credentials.secret))
         return
@@ -338,19 +331,15 @@ def _pass_on(credentials: Credentials, parameters: list[tuple[str, str]], header
     headers.setRawHeaders(field, [credentials.secret])
 
 
-def _check(config: bytes) -> None:
+def _check_config(config: bytes) -> None:
     try:
         check_ignition(config)
     except IgnitionNotJson:
         raise upstream_error(f"the Ignition config of {len(config)} bytes is not JSON") from None
 
 
-def _outcome(error: ImageServiceError) -> CallOutcome:
-    return next((outcome for kind, outcome in _OUTCOMES if isinstance(error, kind)), CallOutcome.REFUSED)
-
-
 def _cancellable(work: Deferred[T]) -> Deferred[T]:
-    """Tell a cancellation as such; the work may call it something else, such as a name without address."""
+    """Fail with CancelledError when canceled, whatever `work` fails with, such as a failed name look-up."""
 
     def cancel(result: Deferred[T]) -> None:
         result.errback(CancelledError())
@@ -365,8 +354,8 @@ def _cancellable(work: Deferred[T]) -> Deferred[T]:
     return result
 
 
-def _tell_timeout(detail: str) -> Callable[[object, float], NoReturn]:
-    def tell(_: object, __: float) -> NoReturn:
+def _raise_timeout(detail: str) -> Callable[[object, float], NoReturn]:
+    def raise_timeout(_: object, __: float) -> NoReturn:
         raise upstream_timeout(detail)
 
-    return tell
+    return raise_timeout

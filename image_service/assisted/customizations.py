@@ -1,4 +1,4 @@
-"""What assisted-service says about an infra-env, from the two or three questions that it takes."""
+"""The customization of an infra-env, from two or three calls of assisted-service."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from image_service.images.reference import Kind
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from image_service.assisted.answers import Ignition, InfraEnv
+    from image_service.assisted.responses import IgnitionConfig, InfraEnv
     from image_service.images.reference import Credentials
 
 _First = TypeVar("_First")
@@ -21,81 +21,59 @@ _Third = TypeVar("_Third")
 _WITH_RAMDISK = frozenset({Kind.MINIMAL_ISO, Kind.PXE_INITRD})
 
 
-class Assisted(Protocol):
-    """Who is asked."""
+class AssistedApi(Protocol):
+    """The calls of `AssistedService`."""
 
-    async def ignition(
+    async def fetch_ignition(
         self, infra_env_id: str, discovery_iso_type: Kind | None, credentials: Credentials | None
-    ) -> Ignition:
-        """The infra-env's Ignition config."""
+    ) -> IgnitionConfig:
+        """Fetch the infra-env's Ignition config."""
 
-    async def infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
-        """The infra-env itself."""
+    async def fetch_infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
+        """Fetch the infra-env."""
 
-    async def ramdisk(self, infra_env_id: str, credentials: Credentials | None) -> bytes | None:
-        """The infra-env's ramdisk."""
+    async def fetch_ramdisk(self, infra_env_id: str, credentials: Credentials | None) -> bytes | None:
+        """Fetch the infra-env's ramdisk."""
 
 
-class Customizations:
-    """Asks for customizations.
+class CustomizationFetcher:
+    """Fetches customizations from `assisted`; raises ImageServiceError as `AssistedService` does."""
 
-    Args:
-        assisted: who is asked.
-    """
-
-    def __init__(self, assisted: Assisted) -> None:
+    def __init__(self, assisted: AssistedApi) -> None:
         self._assisted = assisted
 
-    async def infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
-        """Ask which image an infra-env is for.
+    async def fetch_infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
+        """Fetch the infra-env, which names its image."""
+        return await self._assisted.fetch_infra_env(infra_env_id, credentials)
 
-        Args:
-            infra_env_id: which.
-            credentials: passed on.
+    async def fetch_customization(
+        self, infra_env_id: str, kind: Kind, credentials: Credentials | None
+    ) -> Customization:
+        """Fetch all parts of a customization concurrently; a failure cancels the others.
 
-        Returns:
-            what it says about itself.
-
-        Raises:
-            ImageServiceError: as ``AssistedService`` does.
-        """
-        return await self._assisted.infra_env(infra_env_id, credentials)
-
-    async def get(self, infra_env_id: str, kind: Kind, credentials: Credentials | None) -> Customization:
-        """Ask for all that makes an infra-env's image of one kind, side by side.
-
-        Args:
-            infra_env_id: which.
-            kind: an ISO, or the initrd for PXE; only ISOs have kernel arguments.
-            credentials: passed on.
-
-        Returns:
-            everything that was asked for.
-
-        Raises:
-            ImageServiceError: one of the questions failed; the others are cancelled then.
+        Only ISOs have kernel arguments; `kind` is an ISO, or the initrd for PXE.
         """
         assisted = self._assisted
         iso = kind if kind.is_iso else None
-        ignition, infra_env, ramdisk = await _side_by_side(
-            assisted.ignition(infra_env_id, iso, credentials),
-            assisted.infra_env(infra_env_id, credentials) if iso else _do_nothing(),
-            assisted.ramdisk(infra_env_id, credentials) if kind in _WITH_RAMDISK else _do_nothing(),
+        ignition, infra_env, ramdisk = await _gather(
+            assisted.fetch_ignition(infra_env_id, iso, credentials),
+            assisted.fetch_infra_env(infra_env_id, credentials) if iso else _return_none(),
+            assisted.fetch_ramdisk(infra_env_id, credentials) if kind in _WITH_RAMDISK else _return_none(),
         )
         arguments = infra_env.kernel_arguments if infra_env else ()
         return Customization(ignition.config, arguments, ignition.modified, ramdisk)
 
 
-async def _do_nothing() -> None:
+async def _return_none() -> None:
     pass
 
 
-async def _side_by_side(
+async def _gather(
     first: Coroutine[Any, Any, _First],
     second: Coroutine[Any, Any, _Second],
     third: Coroutine[Any, Any, _Third],
 ) -> tuple[_First, _Second, _Third]:
-    """Run all at once; when one fails, the others are cancelled and the failure is that one's."""
+    """Run all concurrently; the first failure cancels the others and is raised."""
     running: list[Deferred[Any]] = [Deferred.fromCoroutine(work) for work in (first, second, third)]
     try:
         one, two, three = await gatherResults(running, consumeErrors=True)

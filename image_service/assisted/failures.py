@@ -1,7 +1,7 @@
-"""What assisted-service's refusals and failures become, in our own words.
+"""Maps refusals and failures of assisted-service to our errors.
 
-Never in a text: the upstream's body, the query (it may hold an api key), or what an exception says, which
-may quote bytes of an answer.
+No text contains the upstream's body, the query (it may hold an api key), or the text of an exception, which
+may quote bytes of a response.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 RETRY_AFTER_SECONDS = 5  # long enough for a connection to come back, short enough for a booting machine
 _MAX_RETRY_SECONDS = 3600
-_CHALLENGE = re.compile("[ -~]{1,1024}")  # what may stand in a field of ours without harm
+_CHALLENGE = re.compile("[ -~]{1,1024}")  # values that are safe in our own field
 
 CLIENT_ERRORS: tuple[type[Exception], ...] = (
     ResponseFailed,
@@ -45,9 +45,9 @@ CLIENT_ERRORS: tuple[type[Exception], ...] = (
     network.ConnectionClosed,
     network.DNSLookupError,
 )
-"""What Twisted's client raises when the other side, or the way there, is at fault; not for faults of ours."""
+"""Exceptions of Twisted's client for failures of the peer or the network; not for our own errors."""
 
-_AS_TOLD: dict[int, type[ImageServiceError]] = {
+_PASSED_ON: dict[int, type[ImageServiceError]] = {
     400: InvalidRequest,
     403: Forbidden,
     404: NotFound,
@@ -65,47 +65,34 @@ _CAUSES: tuple[tuple[type[BaseException], str], ...] = (
 
 
 def upstream_error(detail: str) -> UpstreamError:
-    """Say what is wrong with assisted-service's answer, or with getting one."""
+    """Return the error for a bad response, or for none."""
     return UpstreamError(f"assisted-service: {detail}", retry_after_seconds=RETRY_AFTER_SECONDS)
 
 
 def upstream_timeout(detail: str) -> UpstreamTimeout:
-    """Say what took assisted-service too long."""
+    """Return the error for an expired timeout."""
     return UpstreamTimeout(f"assisted-service: {detail}", retry_after_seconds=RETRY_AFTER_SECONDS)
 
 
 def refusal(status: int, headers: Headers, what: str) -> ImageServiceError:
-    """Map a status other than 200.
-
-    Args:
-        status: of the answer.
-        headers: of the answer.
-        what: was asked for.
+    """Map a response other than 200 for the resource `what`.
 
     Returns:
-        the error of that status where it is for the client (401, 403, 404, 409, 422; 410 as 404, a 429 as
-        503), else 502: an answer that makes no sense (a redirect among them) and any 5xx.
+        the error of that status if it concerns the client (401, 403, 404, 409, 422; 410 as 404, 429 as 503),
+        otherwise 502: any 5xx, and unexpected statuses such as a redirect.
     """
     detail = f"assisted-service answered {status} for {what}"
     if status == 401:  # noqa: PLR2004 - the statuses are their own names
         return Unauthorized(detail, fields=_challenges(headers))
     if status == 429:  # noqa: PLR2004 - same
         return Unavailable(detail, retry_after_seconds=_retry_after(headers))
-    if status in _AS_TOLD:
-        return _AS_TOLD[status](detail)
+    if status in _PASSED_ON:
+        return _PASSED_ON[status](detail)
     return UpstreamError(detail, retry_after_seconds=_retry_after(headers))
 
 
-def failure(error: Exception, what: str) -> ImageServiceError:
-    """Map an exception of the HTTP client.
-
-    Args:
-        error: one of ``CLIENT_ERRORS``.
-        what: was asked for.
-
-    Returns:
-        504 when connecting took too long, else 502.
-    """
+def client_failure(error: Exception, what: str) -> ImageServiceError:
+    """Map one of ``CLIENT_ERRORS`` of a request for `what`: 504 if connecting timed out, otherwise 502."""
     causes = list(_root_causes(error))
     if any(isinstance(cause, network.TimeoutError) for cause in causes):
         return upstream_timeout(f"no connection in time for {what}")
@@ -113,7 +100,7 @@ def failure(error: Exception, what: str) -> ImageServiceError:
 
 
 def _root_causes(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions that Twisted's client wrapped into one."""
+    """Yield the exceptions that Twisted's client wrapped into one."""
     if not isinstance(error, (ResponseFailed, RequestTransmissionFailed)):
         yield error
         return
@@ -132,15 +119,15 @@ def _explain(causes: list[BaseException]) -> str:
 
 
 def _openssl_reasons(error: SSL.Error) -> str:
-    """OpenSSL's own texts, which name neither the peer nor what it sent."""
+    """Return OpenSSL's own texts, which contain neither the peer's name nor its bytes."""
     stack = error.args[0] if error.args and isinstance(error.args[0], list) else []
     return ", ".join(reason for _, _, reason in stack) or "the connection ended"
 
 
 def _challenges(headers: Headers) -> tuple[tuple[str, str], ...]:
     raw = headers.getRawHeaders(b"WWW-Authenticate", [])
-    told = [value.decode("latin-1") for value in raw]
-    usable = [value for value in told if _CHALLENGE.fullmatch(value)] or ["Bearer"]
+    values = [value.decode("latin-1") for value in raw]
+    usable = [value for value in values if _CHALLENGE.fullmatch(value)] or ["Bearer"]
     return tuple(("WWW-Authenticate", value) for value in usable)
 
 

@@ -1,8 +1,8 @@
-"""Whom to trust: the system's certificate authorities, and those of a file beside them.
+"""Trust in TLS: the system's certificate authorities, and those of a file in addition.
 
-Twisted offers either the platform's trust or a list of certificates, not a sum of the two. The sum is
-made here of public parts: the system's certificates are read, once, from where OpenSSL would look; the
-file again when it has changed. A connection then costs one look at it, the platform's trust all files.
+Twisted offers either the platform's trust or a list of certificates, but not both together. Here the system's
+certificates are read once, from OpenSSL's default locations, and the file again when it has changed. A new
+connection then only checks the file for a change; the platform's trust would read all files.
 """
 
 from __future__ import annotations
@@ -31,25 +31,21 @@ if TYPE_CHECKING:
     from twisted.protocols.tls import TLSMemoryBIOProtocol
 
 _PEM = re.compile(b"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-_HASH_LINK = "[0-9a-f]" * 8 + ".[0-9]*"  # what c_rehash makes and OpenSSL looks up
+_HASH_LINK = "[0-9a-f]" * 8 + ".[0-9]*"  # as c_rehash makes and OpenSSL looks up
 
 
 def https_policy(
     ca_file: Path | None = None, *, insecure: bool = False, seconds: Callable[[], float] = monotonic
 ) -> IPolicyForHTTPS:
-    """Decide how the certificate of a server is verified.
+    """Return the policy that verifies certificates and the name or address in the URL.
 
     Args:
-        ca_file: PEM certificates that are trusted beside the system's.
-        insecure: verify nothing; ``ca_file`` is not read then.
-        seconds: the clock that says when to look whether ``ca_file`` has changed.
-
-    Returns:
-        the policy for a ``twisted.web.client.Agent``; unless insecure, the name or the address in the
-        URL must be one that the certificate holds.
+        ca_file: PEM certificates to trust in addition to the system's; re-read when it changes.
+        insecure: do not verify; ``ca_file`` is not read.
+        seconds: clock of the checks for a change.
 
     Raises:
-        ConfigurationError: ``ca_file`` cannot be read, or holds no certificate.
+        ConfigurationError: ``ca_file`` cannot be read, or has no certificate.
     """
     if insecure:
         return _UnverifiedPolicy()
@@ -78,7 +74,7 @@ def _certificates_of(ca_file: Path) -> list[Certificate]:
 
 
 def _system_certificates() -> Iterator[Certificate]:
-    """What OpenSSL trusts by default, or what ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` name instead."""
+    """Yield what OpenSSL trusts by default: ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``, or its own locations."""
     for file in _system_files():
         try:
             yield from (_load(pem) for pem in _PEM.findall(file.read_bytes()))
@@ -101,7 +97,7 @@ def _load(pem: bytes) -> Certificate:
 @implementer(IPolicyForHTTPS)
 @attrs.frozen
 class _RenewedPolicy:
-    """Trust whom the file names when a connection is made."""
+    """Trusts the certificates that the file has when a connection is made."""
 
     _policy: Reloaded[IPolicyForHTTPS]
 
@@ -111,7 +107,7 @@ class _RenewedPolicy:
 
 @implementer(IPolicyForHTTPS)
 class _UnverifiedPolicy:
-    """Talk TLS to whoever answers (``INSECURE_SKIP_VERIFY``)."""
+    """Accepts any certificate (``INSECURE_SKIP_VERIFY``)."""
 
     def creatorForNetloc(self, hostname: bytes, port: int) -> IOpenSSLClientConnectionCreator:
         del port  # part of the interface
@@ -121,12 +117,12 @@ class _UnverifiedPolicy:
 @implementer(IOpenSSLClientConnectionCreator)
 @attrs.frozen
 class _UnverifiedConnections:
-    """TLS connections that name their server but do not check it."""
+    """TLS connections that name their server but do not verify it."""
 
     _hostname: bytes
 
     def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
-        del tlsProtocol  # only a verification would have to tell it something
+        del tlsProtocol  # part of the interface
         connection = SSL.Connection(CertificateOptions().getContext(), None)
         name = self._hostname.decode("ascii")
         if not (isIPAddress(name) or isIPv6Address(name)):  # RFC 6066 section 3: never an address

@@ -26,7 +26,7 @@ from image_service.snapshots.model import Snapshot
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from image_service.assisted.answers import InfraEnv
+    from image_service.assisted.responses import InfraEnv
     from image_service.concurrency.threads import InThread
     from image_service.images.customization import Customization
     from image_service.images.reference import Credentials, Reader

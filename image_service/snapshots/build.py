@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
-from image_service.assisted.customizations import Customizations
+from image_service.assisted.customizations import CustomizationFetcher
 from image_service.database.sqlite import SqliteDatabase
 from image_service.errors import StoreFailed
 from image_service.snapshots.archive import Archive
@@ -67,7 +67,7 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
     """
     clock, in_thread = lifecycle.reactor, lifecycle.in_thread_pool(COMPOSER_THREADS, "compose")
     archive = await _open_archive(lifecycle, data_dir, in_thread)
-    builder, customizations = make_builder(in_thread), Customizations(assisted)
+    builder, customizations = make_builder(in_thread), CustomizationFetcher(assisted)
     images = connect_boot_images(
         settings, customizations, builder, archive, clock, coordination=coordination, count=count
     )
@@ -81,7 +81,7 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
 
 def connect_boot_images(  # noqa: PLR0913 - same
     settings: SnapshotSettings,
-    customizations: Customizations,
+    customizations: CustomizationFetcher,
     builder: ImageBuilder,
     archive: Archive,
     clock: IReactorTime,
@@ -93,7 +93,7 @@ def connect_boot_images(  # noqa: PLR0913 - same
     return BootImages(
         builder,
         Resolver(customizations, archive, clock, coordination, settings),
-        Snapshots(customizations.get, archive, clock, coordination, settings, count=count),
+        Snapshots(customizations.fetch_customization, archive, clock, coordination, settings, count=count),
         Mounts(archive, clock, settings.mount_window_seconds, coordination),
         clock,
         cache_bytes=settings.cache_bytes,

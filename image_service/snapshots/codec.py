@@ -20,7 +20,7 @@ import struct
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from image_service.assisted.answers import InfraEnv
+from image_service.assisted.responses import InfraEnv
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import SnapshotUnreadable
 from image_service.images.customization import Customization

@@ -19,7 +19,7 @@ from image_service.snapshots.model import SnapshotKey, Version, VersionLost
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
-    from image_service.assisted.answers import InfraEnv
+    from image_service.assisted.responses import InfraEnv
     from image_service.concurrency.coordination import Coordination
     from image_service.images.reference import Credentials, Reader
     from image_service.settings.upstream import SnapshotSettings
@@ -42,10 +42,10 @@ _Question: TypeAlias = "tuple[ImageRef, bytes | None]"
 
 
 class InfraEnvSource(Protocol):
-    """Asks assisted-service for infra-envs."""
+    """Fetches infra-envs from assisted-service."""
 
-    async def infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
-        """Return what an infra-env says about itself."""
+    async def fetch_infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
+        """Fetch an infra-env."""
 
 
 @attrs.define
@@ -152,7 +152,7 @@ class Resolver:
                 if stored is not None and now < stored[1] + self._settings.ttl_seconds:
                     infra_env, said_at = stored
                     return infra_env, min(said_at, now)
-            infra_env = await self._infra_envs.infra_env(infra_env_id, credentials)
+            infra_env = await self._infra_envs.fetch_infra_env(infra_env_id, credentials)
             said_at = self._clock.seconds()
 
             async def store() -> bool:

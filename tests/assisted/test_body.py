@@ -14,7 +14,7 @@ from twisted.web.client import ResponseDone
 from twisted.web.http import PotentialDataLoss
 from zope.interface import implementer
 
-from image_service.assisted.body import collect
+from image_service.assisted.body import read_body
 from image_service.errors import ImageServiceError, UpstreamError, UpstreamTimeout
 from tests.pytwisted import ensure_deferred
 
@@ -37,7 +37,7 @@ class _Transport(StringTransport):
 
 @attrs.define
 class _Response:
-    """A response whose body comes when the test says so."""
+    """A response whose body a test delivers."""
 
     transport: _Transport = attrs.field(factory=_Transport)
     protocol: IProtocol | None = None
@@ -62,7 +62,7 @@ class _Reading:
 
     def start(self) -> Deferred[bytes]:
         response = cast("IResponse", self.response)
-        return collect(response, "it", LIMIT_BYTES, SILENCE_SECONDS, self.clock)
+        return read_body(response, "it", LIMIT_BYTES, SILENCE_SECONDS, self.clock)
 
     def stops(self) -> int:
         return self.response.transport.stopped

@@ -6,7 +6,7 @@ import attrs
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
 
-from image_service.assisted.customizations import Customizations
+from image_service.assisted.customizations import CustomizationFetcher
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import Forbidden, NotFound, UpstreamError, UpstreamTimeout
 from image_service.images.customization import Customization
@@ -34,11 +34,11 @@ def assisted() -> CountingAssisted:
 
 
 def ask(assisted: CountingAssisted, kind: Kind) -> Deferred[Customization]:
-    return Deferred.fromCoroutine(Customizations(assisted).get(ID, kind, KEY))
+    return Deferred.fromCoroutine(CustomizationFetcher(assisted).fetch_customization(ID, kind, KEY))
 
 
 def outcome(asked: Deferred[Customization]) -> list[Customization | BaseException]:
-    """Where the customization or the exception will be."""
+    """Return a list that gets the customization or the exception."""
     found: list[Customization | BaseException] = []
     asked.addCallbacks(found.append, lambda failure: found.append(failure.value))
     return found
@@ -46,7 +46,7 @@ def outcome(asked: Deferred[Customization]) -> list[Customization | BaseExceptio
 
 @pytest.mark.parametrize("kind", QUESTIONS)
 def test_each_kind_has_its_own_requests(assisted: CountingAssisted, kind: Kind) -> None:
-    """The contract's table of calls."""
+    """As in the contract's table of calls."""
     questions, iso = QUESTIONS[kind]
     (made,) = outcome(ask(assisted, kind))
     assert set(assisted.asked) == questions
@@ -75,7 +75,7 @@ def test_absent_date_is_none(assisted: CountingAssisted) -> None:
 
 def test_infra_env_can_be_fetched_alone(assisted: CountingAssisted) -> None:
     found: list[object] = []
-    Deferred.fromCoroutine(Customizations(assisted).infra_env(ID, KEY)).addCallback(found.append)
+    Deferred.fromCoroutine(CustomizationFetcher(assisted).fetch_infra_env(ID, KEY)).addCallback(found.append)
     assert found == [assisted.told]
     assert assisted.calls == [("infra-env", ID, None, KEY)]
 

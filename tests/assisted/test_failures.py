@@ -6,7 +6,7 @@ from twisted.python.failure import Failure
 from twisted.web.client import ResponseFailed, ResponseNeverReceived
 from twisted.web.http_headers import Headers
 
-from image_service.assisted.failures import RETRY_AFTER_SECONDS, failure, refusal
+from image_service.assisted.failures import RETRY_AFTER_SECONDS, client_failure, refusal
 from image_service.http.problem import status_of
 
 
@@ -81,7 +81,7 @@ def test_wrapped_causes_are_found_and_described(cause: Exception, status: int, t
         ResponseNeverReceived([Failure(cause)]),
         ResponseFailed([Failure(ResponseFailed([Failure(cause)]))]),
     ):
-        error = failure(wrapped, "it")
+        error = client_failure(wrapped, "it")
         assert status_of(error) == status
         assert text in error.detail
         assert "secret" not in error.detail

@@ -59,7 +59,7 @@ async def fetch(
     reactor: EPollReactor, base_url: str, ca_file: Path | None = None, *, insecure: bool = False
 ) -> bytes:
     async with client(reactor, base_url, ca_file, insecure=insecure) as assisted:
-        return (await assisted.ignition(ID, None, None)).config
+        return (await assisted.fetch_ignition(ID, None, None)).config
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
@@ -107,21 +107,21 @@ async def test_changed_ca_file_applies_to_new_connections(
         server.close = True  # each question has a connection of its own
         async with client(reactor, f"https://127.0.0.1:{server.port}", ca_file) as assisted:
             with pytest.raises(UpstreamError, match="certificate verify failed"):
-                await assisted.ignition(ID, None, None)
+                await assisted.fetch_ignition(ID, None, None)
             replace(ca_file, authority.cert_pem.bytes() + others.cert_pem.bytes())
-            assert (await assisted.ignition(ID, None, None)).config == IGNITION
+            assert (await assisted.fetch_ignition(ID, None, None)).config == IGNITION
             replace(ca_file, b"no certificate")
-            assert (await assisted.ignition(ID, None, None)).config == IGNITION
+            assert (await assisted.fetch_ignition(ID, None, None)).config == IGNITION
             replace(ca_file, authority.cert_pem.bytes())
             with pytest.raises(UpstreamError, match="certificate verify failed"):
-                await assisted.ignition(ID, None, None)
+                await assisted.fetch_ignition(ID, None, None)
 
 
 @ensure_deferred
 async def test_context_is_made_only_for_a_new_connection(
     reactor: EPollReactor, authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Requests on a connection that was kept alive need none."""
+    """Requests on a kept-alive connection need none."""
     asked_for: list[bytes] = []
 
     @implementer(IPolicyForHTTPS)
@@ -135,7 +135,7 @@ async def test_context_is_made_only_for_a_new_connection(
     async with upstream(reactor, certificate=certificate) as server:
         async with client(reactor, f"https://localhost:{server.port}") as assisted:
             for _ in range(3):
-                await assisted.ignition(ID, None, None)
+                await assisted.fetch_ignition(ID, None, None)
         assert len(server.requests) == 3
     assert asked_for == [b"localhost"]
 

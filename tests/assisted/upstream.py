@@ -1,4 +1,4 @@
-"""A server of scripted bytes, for what the stand-in is too well-behaved to send."""
+"""A server of scripted bytes, for responses that the stand-in cannot send."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _Scripted(Protocol):
 
 @attrs.define
 class Upstream(Factory):
-    """What it answers to every request, whether it closes or stops reading then, and what it was asked."""
+    """Its response to every request, whether it then closes or stops reading, and the requests so far."""
 
     answer: bytes = OK
     greeting: bytes = b""
@@ -78,7 +78,7 @@ class Upstream(Factory):
 async def upstream(
     reactor: EPollReactor, interface: str = "127.0.0.1", certificate: Path | None = None
 ) -> AsyncIterator[Upstream]:
-    """Listen on a free port; over TLS if there is a certificate (with its key in the same file)."""
+    """Listen on a free port; over TLS with a certificate, whose key is in the same file."""
     factory = Upstream()
     if certificate is None:
         port = reactor.listenTCP(0, factory, interface=interface)

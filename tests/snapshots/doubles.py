@@ -10,8 +10,8 @@ import attrs
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
-from image_service.assisted.answers import Ignition, InfraEnv
-from image_service.assisted.customizations import Customizations
+from image_service.assisted.customizations import CustomizationFetcher
+from image_service.assisted.responses import IgnitionConfig, InfraEnv
 from image_service.concurrency.coordination import LocalCoordination
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import Unavailable, UnknownBaseImage
@@ -141,20 +141,20 @@ class CountingAssisted:
     failures: dict[str, Exception] = attrs.field(factory=dict)
     cancelled: list[str] = attrs.field(factory=list)
 
-    async def ignition(
+    async def fetch_ignition(
         self, infra_env_id: str, discovery_iso_type: Kind | None, credentials: Credentials | None
-    ) -> Ignition:
-        """As ``AssistedService.ignition``."""
+    ) -> IgnitionConfig:
+        """As `AssistedService.fetch_ignition`."""
         await self._ask("ignition", infra_env_id, discovery_iso_type, credentials)
-        return Ignition(self.config, self.modified)
+        return IgnitionConfig(self.config, self.modified)
 
-    async def infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
-        """As ``AssistedService.infra_env``."""
+    async def fetch_infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
+        """As `AssistedService.fetch_infra_env`."""
         await self._ask("infra-env", infra_env_id, None, credentials)
         return self.told
 
-    async def ramdisk(self, infra_env_id: str, credentials: Credentials | None) -> bytes | None:
-        """As ``AssistedService.ramdisk``."""
+    async def fetch_ramdisk(self, infra_env_id: str, credentials: Credentials | None) -> bytes | None:
+        """As `AssistedService.fetch_ramdisk`."""
         await self._ask("ramdisk", infra_env_id, None, credentials)
         return self.initrd
 
@@ -243,7 +243,7 @@ class World:
                 cache_bytes=self.cache_bytes,
                 mount_window_seconds=WINDOW_SECONDS,
             ),
-            Customizations(self.assisted),
+            CustomizationFetcher(self.assisted),
             ImageBuilder(self.catalog, self.templates, in_thread or self.threads.run, BASE_URL),
             self.archive,
             self.clock,

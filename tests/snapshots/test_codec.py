@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.assisted.answers import InfraEnv
+from image_service.assisted.responses import InfraEnv
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import SnapshotUnreadable
 from image_service.images.customization import Customization

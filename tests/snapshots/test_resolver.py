@@ -36,7 +36,7 @@ from tests.snapshots.doubles import infra_env_of
 from tests.snapshots.pinning import SECRET, SETTINGS, Outcome, at_once, outcome
 
 if TYPE_CHECKING:
-    from image_service.assisted.answers import InfraEnv
+    from image_service.assisted.responses import InfraEnv
 
 ID = "a6c0ff12-3456-4789-8abc-def012345678"
 TTL, GRACE = SETTINGS.ttl_seconds, SETTINGS.grace_seconds
@@ -62,7 +62,7 @@ class InfraEnvs:
     asked: list[tuple[str, Credentials | None]] = attrs.field(factory=list)
     gate: Deferred[None] | None = None
 
-    async def infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
+    async def fetch_infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
         self.asked.append((infra_env_id, credentials))
         if self.gate is not None:
             await self.gate

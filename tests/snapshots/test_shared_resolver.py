@@ -9,7 +9,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from image_service.assisted.answers import InfraEnv
+from image_service.assisted.responses import InfraEnv
 from image_service.concurrency.coordination import MAX_POLL_SECONDS, SIZE_BYTES, SharedMemoryCoordination
 from image_service.errors import NotFound
 from image_service.images.reference import Credentials, CredentialScheme, ImageRef, Kind
@@ -42,7 +42,7 @@ class Upstream:
     gate: Deferred[None] | None = None
     asked: int = 0
 
-    async def infra_env(self, _: str, __: Credentials | None) -> InfraEnv:
+    async def fetch_infra_env(self, _: str, __: Credentials | None) -> InfraEnv:
         self.asked += 1
         if self.gate is not None:
             await self.gate

@@ -1,4 +1,4 @@
-"""The stand-in and a client for its API, running for the time of a test."""
+"""The stand-in and a client of its API, running during a test."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Reply:
 
 @attrs.frozen
 class ApiClient:
-    """Sends requests to the API for people, on a connection of its own each."""
+    """Sends requests to the API, each on a new connection."""
 
     reactor: EPollReactor
     url: str

@@ -1,4 +1,4 @@
-"""The API for people, over real sockets."""
+"""The API of the stand-in, over real sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The listener that image-service asks: what it gives, what it counts, and how it misbehaves when told to."""
+"""The listener for image-service: its responses, and the counters and faults of the test double."""
 
 from __future__ import annotations
 
@@ -101,10 +101,10 @@ async def test_calls_are_counted_by_infra_env_and_kind(
 ) -> None:
     first, second = await api.register(), await api.register()
     for _ in range(3):
-        await assisted.ignition(first, Kind.FULL_ISO, None)
-    await assisted.infra_env(first, None)
-    await assisted.infra_env(second, None)
-    await assisted.ramdisk(second, None)
+        await assisted.fetch_ignition(first, Kind.FULL_ISO, None)
+    await assisted.fetch_infra_env(first, None)
+    await assisted.fetch_infra_env(second, None)
+    await assisted.fetch_ramdisk(second, None)
     assert standalone.calls == {
         (first, Call.IGNITION): 3,
         (first, Call.INFRA_ENV): 1,
@@ -121,7 +121,7 @@ async def test_each_config_has_a_new_token_and_the_same_date(
 ) -> None:
     infra_env_id = await api.register()
     standalone.faults[Call.IGNITION] = Fault(sign_token=True)
-    fetched = [await assisted.ignition(infra_env_id, None, None) for _ in range(3)]
+    fetched = [await assisted.fetch_ignition(infra_env_id, None, None) for _ in range(3)]
     assert len({ignition.config for ignition in fetched}) == 3
     assert len({ignition.modified for ignition in fetched}) == 1
     (unit,) = json.loads(fetched[0].config)["systemd"]["units"]
@@ -136,7 +136,7 @@ async def test_signed_token_is_in_the_agents_unit_beside_the_override(
     override = {"ignition": {"version": "3.4.0"}, "systemd": {"units": units}}
     infra_env_id = await api.register(ignition_config_override=json.dumps(override))
     standalone.faults[Call.IGNITION] = Fault(sign_token=True)
-    served = json.loads((await assisted.ignition(infra_env_id, None, None)).config)
+    served = json.loads((await assisted.fetch_ignition(infra_env_id, None, None)).config)
     agent, other = served["systemd"]["units"]
     assert "PULL_SECRET_TOKEN=" in agent["contents"]
     assert agent["enabled"] is True
@@ -148,7 +148,7 @@ async def test_token_is_signed_into_configs_only(
     standalone: FaultyStandalone, api: ApiClient, assisted: AssistedService
 ) -> None:
     infra_env_id = await api.register(network_keyfiles={"a.nmconnection": ""})
-    asked = (assisted.infra_env, assisted.ramdisk)
+    asked = (assisted.fetch_infra_env, assisted.fetch_ramdisk)
     before = [await ask(infra_env_id, None) for ask in asked]
     standalone.faults |= dict.fromkeys(Call, Fault(sign_token=True))
     assert [await ask(infra_env_id, None) for ask in asked] == before
@@ -159,9 +159,9 @@ async def test_last_modified_can_be_omitted(
     standalone: FaultyStandalone, api: ApiClient, assisted: AssistedService
 ) -> None:
     infra_env_id = await api.register()
-    assert (await assisted.ignition(infra_env_id, None, None)).modified is not None
+    assert (await assisted.fetch_ignition(infra_env_id, None, None)).modified is not None
     standalone.faults[Call.IGNITION] = Fault(last_modified=False)
-    assert (await assisted.ignition(infra_env_id, None, None)).modified is None
+    assert (await assisted.fetch_ignition(infra_env_id, None, None)).modified is None
 
 
 @ensure_deferred
@@ -185,9 +185,9 @@ async def test_delayed_response_is_unchanged(
     standalone: FaultyStandalone, api: ApiClient, assisted: AssistedService
 ) -> None:
     infra_env_id = await api.register()
-    at_once = await assisted.ignition(infra_env_id, None, None)
+    at_once = await assisted.fetch_ignition(infra_env_id, None, None)
     standalone.faults |= dict.fromkeys(Call, Fault(delay_seconds=0.01))
-    assert await assisted.ignition(infra_env_id, None, None) == at_once
+    assert await assisted.fetch_ignition(infra_env_id, None, None) == at_once
 
 
 @pytest.mark.parametrize("scheme", CredentialScheme)
@@ -197,6 +197,6 @@ async def test_credentials_can_be_required(
 ) -> None:
     infra_env_id = await api.register()
     standalone.faults[Call.INFRA_ENV] = Fault(credentials=Credentials(scheme, "right"))
-    await assisted.infra_env(infra_env_id, Credentials(scheme, "right"))
+    await assisted.fetch_infra_env(infra_env_id, Credentials(scheme, "right"))
     status, headers, _ = await request(standalone, f"{INFRA_ENVS}/{infra_env_id}")
     assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")

@@ -86,7 +86,7 @@ async def test_stop_does_not_wait_for_clients(reactor: EPollReactor, tmp_path: P
     await standalone.start()
     standalone.faults[Call.INFRA_ENV] = Fault(broken=Break.HANG)
     assisted = AssistedService(reactor, standalone.base_url, ca_file=standalone.ca_file)
-    asked = Deferred.fromCoroutine(assisted.infra_env(SAMPLE_ID, None))
+    asked = Deferred.fromCoroutine(assisted.fetch_infra_env(SAMPLE_ID, None))
     while not standalone.calls[SAMPLE_ID, Call.INFRA_ENV]:
         await deferLater(reactor, 0.005)
     await standalone.stop()

@@ -52,7 +52,7 @@ def test_stored_infra_env_is_equal_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_database_of_the_first_release_is_migrated(tmp_path: Path) -> None:
-    """Its table, as that release made it, with a row of its own."""
+    """The table is as that release made it."""
     with closing(sqlite3.connect(tmp_path / "a.sqlite")) as database:
         database.execute(
             "CREATE TABLE infra_envs (id VARCHAR(36) NOT NULL, name TEXT NOT NULL,"

@@ -1,4 +1,4 @@
-"""JSON web tokens as assisted-service's local authentication makes them: ES256, randomised."""
+"""JSON web tokens as assisted-service's local authentication makes them: ES256, randomized."""
 
 from __future__ import annotations
 
@@ -13,20 +13,13 @@ _COORDINATE_BYTES = 32  # RFC 7518 section 3.4: R and S, each as 32 bytes, big-e
 
 
 class TokenSigner:
-    """Signs tokens with a key of its own."""
+    """Signs tokens with a new key."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
 
     def sign(self, infra_env_id: str) -> str:
-        """Make a token for an infra-env.
-
-        Args:
-            infra_env_id: becomes the claim ``infra_env_id``.
-
-        Returns:
-            a token unlike any before it, as the signature is randomised.
-        """
+        """Return a token with the claim ``infra_env_id``, unlike any before: signatures are randomized."""
         head = _encode(json.dumps({"alg": "ES256", "typ": "JWT"}).encode())
         claims = _encode(json.dumps({"infra_env_id": infra_env_id}).encode())
         signed = head + b"." + claims

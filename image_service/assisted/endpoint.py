@@ -1,8 +1,7 @@
-"""Where assisted-service is, for Twisted's HTTP client.
+"""The endpoint of assisted-service for Twisted's HTTP client.
 
-An Agent makes an endpoint for every request, and for HTTPS a context with every certificate that is trusted,
-whether or not it then connects. Most requests find a connection in the pool, so here they are made by who
-connects.
+An Agent makes an endpoint for every request, and for HTTPS a TLS context with all trusted certificates,
+whether or not it then connects. Most requests use a connection of the pool, so here `connect` makes both.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ if TYPE_CHECKING:
 
 @implementer(IAgentEndpointFactory, IStreamClientEndpoint)
 @attrs.frozen
-class Server:
-    """A server, which all requests go to.
+class UpstreamEndpoint:
+    """The endpoint of all requests.
 
     Args:
-        reactor: connects, and looks the name up.
-        uri: names host and port; it is http or https.
-        policy: how its certificate is verified, if it has one.
+        reactor: connects, and resolves the name.
+        uri: scheme, host and port.
+        policy: verifies the certificate.
         timeout_seconds: for a TCP connection.
     """
 
@@ -41,12 +40,12 @@ class Server:
     _timeout_seconds: float
 
     def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
-        """Tell where to connect; it is the same place for all."""
+        """Return this endpoint, for every URI."""
         del uri  # part of the interface
         return self
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        """Connect, as an endpoint does."""
+        """Connect by an endpoint made now."""
         host, port, timeout_seconds = self._uri.host, self._uri.port, self._timeout_seconds
         endpoint: IStreamClientEndpoint
         endpoint = HostnameEndpoint(self._reactor, host.decode("ascii"), port, timeout_seconds)

@@ -1,4 +1,4 @@
-"""What assisted-service answers, read strictly: the Ignition config and the infra-env."""
+"""The responses of assisted-service, parsed strictly: the Ignition config and the infra-env."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from image_service.images.reference import ISOS, Kind
 
 
 @attrs.frozen
-class Ignition:
+class IgnitionConfig:
     """An infra-env's Ignition config.
 
     Args:
-        config: JSON, exactly as it came.
-        modified: the answer's Last-Modified, UTC; None where it had none, or none that is a date.
+        config: JSON, unchanged.
+        modified: Last-Modified, UTC; None if it is absent or not a date.
     """
 
     config: bytes = attrs.field(repr=False)
@@ -29,12 +29,12 @@ class Ignition:
 
 @attrs.frozen
 class InfraEnv:
-    """What matters to images of an infra-env.
+    """The fields of an infra-env that images depend on.
 
     Args:
-        kernel_arguments: what to append, replace and delete, in order.
-        openshift_version: its own, where it has one.
-        kind: of the image that it is downloaded as, where it says so and we know it.
+        kernel_arguments: operations, in order.
+        openshift_version: None if it has none.
+        kind: of its image; None if it is absent or unknown.
         architecture: as ``OS_IMAGES`` spells it.
     """
 
@@ -44,18 +44,8 @@ class InfraEnv:
     architecture: str | None
 
 
-def read_infra_env(body: bytes) -> InfraEnv:
-    """Read an infra-env.
-
-    Args:
-        body: the JSON object of assisted-service's API.
-
-    Returns:
-        the part of it that matters to images.
-
-    Raises:
-        UpstreamError: not what the API describes.
-    """
+def parse_infra_env(body: bytes) -> InfraEnv:
+    """Parse the JSON object of assisted-service's API; raises UpstreamError if it is invalid."""
     infra_env = _load(body, "the infra-env")
     if not isinstance(infra_env, dict):
         raise upstream_error("the infra-env is not a JSON object")
@@ -71,12 +61,12 @@ def read_infra_env(body: bytes) -> InfraEnv:
 def _load(text: bytes | str, what: str) -> Any:  # noqa: ANN401 - JSON is any of six types
     with suppress(ValueError, RecursionError):
         return json.loads(text)
-    # Outside of the decoder's error, which holds the whole text and would be this one's context.
+    # Not in an except block: the decoder's error holds the whole text, and would be the context of this one.
     raise upstream_error(f"{what} is not JSON")
 
 
 def _text(infra_env: dict[str, object], name: str) -> str | None:
-    """A string that may be absent, null or, as Go writes an unset one, empty."""
+    """Return a string; None if it is absent, null or, as Go writes an unset one, empty."""
     value = infra_env.get(name, "")
     if value is not None and not isinstance(value, str):
         raise upstream_error(f"{name} of the infra-env is not a string")

@@ -4,19 +4,19 @@ import json
 
 import pytest
 
-from image_service.assisted.answers import read_infra_env
+from image_service.assisted.responses import parse_infra_env
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import UpstreamError
 from image_service.images.reference import Kind
 
 
 def read_arguments(arguments: object) -> tuple[KernelArgument, ...]:
-    return read_infra_env(json.dumps({"kernel_arguments": arguments}).encode()).kernel_arguments
+    return parse_infra_env(json.dumps({"kernel_arguments": arguments}).encode()).kernel_arguments
 
 
 def test_infra_env_is_parsed() -> None:
     operations = [{"operation": "append", "value": "a=1"}, {"operation": "delete", "value": 'b="2 3"'}]
-    infra_env = read_infra_env(
+    infra_env = parse_infra_env(
         json.dumps(
             {
                 "kernel_arguments": json.dumps(operations),
@@ -37,14 +37,14 @@ def test_infra_env_is_parsed() -> None:
 
 
 def test_empty_infra_env_is_parsed() -> None:
-    infra_env = read_infra_env(b"{}")
+    infra_env = parse_infra_env(b"{}")
     assert infra_env.kernel_arguments == ()
     assert (infra_env.openshift_version, infra_env.kind, infra_env.architecture) == (None, None, None)
 
 
 @pytest.mark.parametrize("kind", ["netboot", "pxe-initrd", "s390x-initrd-addrsize"])
 def test_type_other_than_an_iso_is_none(kind: str) -> None:
-    assert read_infra_env(json.dumps({"type": kind}).encode()).kind is None
+    assert parse_infra_env(json.dumps({"type": kind}).encode()).kind is None
 
 
 @pytest.mark.parametrize("nothing", [None, "", "[]", "null"])
@@ -91,13 +91,13 @@ def test_every_kernel_argument_operation_is_parsed(operation: str) -> None:
 )
 def test_invalid_infra_env_is_502(body: bytes) -> None:
     with pytest.raises(UpstreamError) as caught:
-        read_infra_env(body)
+        parse_infra_env(body)
     assert caught.value.retry_after_seconds
     assert caught.value.__context__ is None, "the decoder's error holds the whole text"
 
 
 def test_secrets_are_not_in_repr() -> None:
-    infra_env = read_infra_env(
+    infra_env = parse_infra_env(
         b'{"kernel_arguments":"[{\\"operation\\":\\"append\\",\\"value\\":\\"s3\\"}]"}'
     )
     assert infra_env.kernel_arguments == (KernelArgument(Operation.APPEND, "s3"),)
