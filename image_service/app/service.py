@@ -111,7 +111,7 @@ class ImageService(ProcessService):
         if self._standalone and stand_in is None:
             stand_in = await start_stand_in(self._lifecycle, settings, base_images.configured, base_url)
         images = await self._build_boot_images(base_images, self._connect_upstream(stand_in), base_url)
-        base_images.events.on_supersede = images.supersede
+        base_images.options.on_superseded = images.supersede
         main, plain = build_request_handlers(
             self._lifecycle,
             settings.listen,

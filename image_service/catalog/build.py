@@ -17,37 +17,13 @@ from image_service.catalog.storage.data_dir import DataDir
 from image_service.concurrency.backoff import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from image_service.catalog.download.origin_client import OriginClient
     from image_service.concurrency.lifecycle import Lifecycle
-    from image_service.images.base import BaseImage
     from image_service.settings.base_images import CatalogSettings, DownloadSettings, StorageSettings
     from image_service.settings.os_images import OsImage
 
 COLLECT_SECONDS = 600
 """Interval at which files of images that are no longer configured are removed."""
-
-
-@attrs.define
-class CatalogEvents:
-    """Callbacks of the catalog, set once their receivers are built.
-
-    Args:
-        on_change: is called whenever an image may have become ready, or not ready.
-        on_supersede: is called with each base image that will not be found any more.
-    """
-
-    on_change: Callable[[], None] = lambda: None
-    on_supersede: Callable[[BaseImage], None] = lambda _: None
-
-    def changed(self) -> None:
-        """Call ``on_change``."""
-        self.on_change()
-
-    def superseded(self, base: BaseImage) -> None:
-        """Call ``on_supersede``."""
-        self.on_supersede(base)
 
 
 @attrs.frozen
@@ -59,14 +35,14 @@ class BaseImages:
         catalog: has them, and those of streams.
         derived: the images derived from them.
         data_dir: where all of it is stored.
-        events: of the catalog.
+        options: of the catalog; the callbacks are set once their receivers are built.
     """
 
     configured: tuple[OsImage, ...]
     catalog: Catalog
     derived: DerivedImages
     data_dir: DataDir
-    events: CatalogEvents
+    options: CatalogOptions
 
 
 def build_base_images(  # noqa: PLR0913 - three groups of settings
@@ -84,25 +60,24 @@ def build_base_images(  # noqa: PLR0913 - three groups of settings
     Raises:
         OSError: ``DATA_DIR`` cannot be created or read.
     """
-    reactor, events = lifecycle.reactor, CatalogEvents()
+    reactor = lifecycle.reactor
     data_dir = DataDir(
         storage.data_dir, storage.retention_seconds, storage.max_bytes, scratch=storage.scratch_dir
     )
     keys = KeyRing.read(settings.signing_keys) if settings.signing_keys else None
     derived = DerivedImages(reactor, reactor, data_dir)
+    options = CatalogOptions(
+        downloads=downloads.concurrency,
+        backoff=Backoff(downloads.retry_min_seconds, downloads.retry_max_seconds),
+        ready_when_any=settings.ready_when == "any",
+        derive=derived.derive,
+    )
     catalog = Catalog(
         reactor,
         reactor,
         configured,
         ImageFetcher(data_dir, Downloader(http).download, keys),
-        CatalogOptions(
-            downloads=downloads.concurrency,
-            backoff=Backoff(downloads.retry_min_seconds, downloads.retry_max_seconds),
-            ready_when_any=settings.ready_when == "any",
-            derive=derived.derive,
-            on_change=events.changed,
-            on_superseded=events.superseded,
-        ),
+        options,
     )
     catalog.start()
     if is_leader:
@@ -112,4 +87,4 @@ def build_base_images(  # noqa: PLR0913 - three groups of settings
         )
     lifecycle.push_async_callback(catalog.stop)
     lifecycle.push_async_callback(derived.stop)  # before the files that it reads are closed
-    return BaseImages(configured, catalog, derived, data_dir, events)
+    return BaseImages(configured, catalog, derived, data_dir, options)

@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 DOWNLOADS = 2
 
 
-def _do_nothing(_: object = None) -> None:
-    pass
-
-
-@attrs.frozen
+@attrs.define
 class CatalogOptions:
     """How base images become ready, and who is notified.
 
@@ -36,6 +32,6 @@ class CatalogOptions:
     downloads: int = DOWNLOADS
     backoff: Backoff = attrs.field(factory=Backoff)
     ready_when_any: bool = False
-    derive: Callable[[BaseImage], Awaitable[None] | None] = _do_nothing
-    on_change: Callable[[], None] = _do_nothing
-    on_superseded: Callable[[BaseImage], None] = _do_nothing
+    derive: Callable[[BaseImage], Awaitable[None] | None] = lambda _: None
+    on_change: Callable[[], None] = lambda: None
+    on_superseded: Callable[[BaseImage], None] = lambda _: None

@@ -71,8 +71,8 @@ async def start_streams(  # noqa: PLR0913 - what streams and mirror are connecte
     lifecycle.push_async_callback(mirror.wait_until_idle)
     lifecycle.callback(interruption.interrupt)
     sync = StreamSync(base_images.configured, catalog, streams, mirror)
-    base_images.events.on_change = sync.update_aliases
+    base_images.options.on_change = sync.update_aliases
     lifecycle.push_async_callback(streams.stop)
     await streams.start(sync.update_catalog)
-    lifecycle.callback(setattr, base_images.events, "on_change", lambda: None)
+    lifecycle.callback(setattr, base_images.options, "on_change", lambda: None)
     return mirror

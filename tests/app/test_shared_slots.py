@@ -1,4 +1,4 @@
-"""Slots and connections of several processes, each of which is a part of one process here."""
+"""Slots and connections of several workers, all of them in this process."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ LIMIT = 3
 
 @attrs.frozen
 class Workers:
-    """Two of them, and what they share."""
+    """What two workers share."""
 
     shared: shared_memory.SharedMemory
     slots: tuple[int, int]
-    """The same, by a descriptor of each."""
+    """A descriptor of the same slots for each."""
 
     def row(self, worker: int) -> memoryview[int]:
         return self.shared.row(worker)
 
-    def supply(self, reactor: EPollReactor, worker: int) -> SharedSlotPool:
+    def pool(self, reactor: EPollReactor, worker: int) -> SharedSlotPool:
         return SharedSlotPool(reactor, self.slots[worker], LIMIT, self.row(worker))
 
 
@@ -58,7 +58,7 @@ def workers() -> Iterator[Workers]:
 
 
 def test_slots_are_shared_by_all_workers(workers: Workers, reactor: EPollReactor) -> None:
-    one, other = (workers.supply(reactor, number) for number in range(2))
+    one, other = (workers.pool(reactor, number) for number in range(2))
     assert [one.acquire_slot(), other.acquire_slot(), one.acquire_slot(), other.acquire_slot()] == [
         True,
         True,
@@ -70,7 +70,7 @@ def test_slots_are_shared_by_all_workers(workers: Workers, reactor: EPollReactor
 
 
 def test_resources_of_a_dead_worker_are_returned(workers: Workers, reactor: EPollReactor) -> None:
-    one, other = (workers.supply(reactor, number) for number in range(2))
+    one, other = (workers.pool(reactor, number) for number in range(2))
     one.acquire_slot()
     other.acquire_slot()
     other.acquire_slot()
@@ -86,7 +86,7 @@ async def test_waiting_download_is_granted_a_slot_that_another_process_releases(
     workers: Workers, reactor: EPollReactor
 ) -> None:
     one, other = (
-        Slots(workers.supply(reactor, number), 9, SLOT_TIMEOUT_SECONDS, Clock()) for number in range(2)
+        Slots(workers.pool(reactor, number), 9, SLOT_TIMEOUT_SECONDS, Clock()) for number in range(2)
     )
     taken = [one.acquire(0) for _ in range(LIMIT)]
     first, second, third = (other.acquire(0) for _ in range(3))
@@ -102,7 +102,7 @@ async def test_waiting_download_is_granted_a_slot_that_another_process_releases(
         one.release(slot)
         other.release(slot)
     await turns(reactor)
-    assert _readers(reactor) == []  # a slot that is there wakes nobody who does not wait
+    assert _readers(reactor) == []  # a free slot wakes no process in which nothing waits
 
 
 def _readers(reactor: EPollReactor) -> list[IReadDescriptor]:
