@@ -37,30 +37,22 @@ def parse_http_date(text: str, now: datetime | None = None) -> datetime | None:
         text: the field value.
         now: determines the century of a two-digit year (at most 50 years ahead); None: the clock.
     """
-    for form in _FORMS:
-        match = form.fullmatch(text)
-        if match is not None:
-            return _moment(match.groupdict(), now)
-    return None
-
-
-def _moment(parts: dict[str, str], now: datetime | None) -> datetime | None:
-    try:
-        moment = _dated(parts, now)
-    except ValueError:  # no such day or time
+    match = next((match for form in _FORMS if (match := form.fullmatch(text))), None)
+    if match is None:
         return None
-    return moment if parts["weekday"].startswith(_DAYS[moment.weekday()]) else None
-
-
-def _dated(parts: dict[str, str], now: datetime | None) -> datetime:
+    parts = match.groupdict()
     month = _MONTHS.index(parts["month"]) + 1
     day, hour, minute = int(parts["day"]), int(parts["hour"]), int(parts["minute"])
     second = 59 if parts["second"] == "60" else int(parts["second"])  # a leap second
-    if "short_year" not in parts:
-        year = int(parts["year"])
-    else:
+    if "short_year" in parts:
         today = (now or datetime.now(UTC)).utctimetuple()
         year = today.tm_year // 100 * 100 + int(parts["short_year"])
         if (year - 50, month, day, hour, minute, second) > today[:6]:
             year -= 100
-    return datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+    else:
+        year = int(parts["year"])
+    try:
+        moment = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+    except ValueError:  # no such day or time
+        return None
+    return moment if parts["weekday"].startswith(_DAYS[moment.weekday()]) else None

@@ -99,16 +99,24 @@ def parse_head(head: bytes) -> Request:
         raise NotImplementedMethod("unknown method; use GET or HEAD")
     fields = _parse_fields(head)
     http_1_1 = match["version"] == b"1.1"
-    _check_host(fields.hosts, required=http_1_1)
+    # RFC 9112 3.2: one valid Host in every HTTP/1.1 request, never more than one.
+    if len(fields.hosts) > 1 or (http_1_1 and not fields.hosts):
+        raise InvalidRequest(
+            f"the request has {len(fields.hosts)} Host fields; HTTP/1.1 requires exactly one"
+        )
+    if fields.hosts and _HOST.fullmatch(fields.hosts[0]) is None:
+        raise InvalidRequest("the Host field is not a host with an optional port")
     if method not in ALLOWED_METHODS:
         allowed = ", ".join(ALLOWED_METHODS)
         raise MethodNotAllowed("method not allowed; use GET or HEAD", fields=(("Allow", allowed),))
     _check_content(fields.values, http_1_1=http_1_1)
+    # RFC 9112 9.3: close overrides keep-alive in both versions.
+    options = {option.strip().lower() for option in fields.values.get("connection", "").split(",")}
     return Request(
         method=method,
         target=_origin_form(method, match["target"].decode("ascii")),
         headers=fields.values,
-        keep_alive=_keeps_alive(fields.values.get("connection", ""), http_1_1=http_1_1),
+        keep_alive="close" not in options and (http_1_1 or "keep-alive" in options),
         http_1_0=not http_1_1,
     )
 
@@ -150,14 +158,6 @@ def _parse_fields(head: bytes) -> _Fields:
     return fields
 
 
-def _check_host(hosts: list[str], *, required: bool) -> None:
-    """RFC 9112 3.2: one valid Host in every HTTP/1.1 request, never more than one."""
-    if len(hosts) > 1 or (required and not hosts):
-        raise InvalidRequest(f"the request has {len(hosts)} Host fields; HTTP/1.1 requires exactly one")
-    if hosts and _HOST.fullmatch(hosts[0]) is None:
-        raise InvalidRequest("the Host field is not a host with an optional port")
-
-
 def _check_content(headers: dict[str, str], *, http_1_1: bool) -> None:
     """Refuse content before it is read: no resource accepts any."""
     if "transfer-encoding" in headers:
@@ -180,9 +180,3 @@ def _origin_form(method: str, target: str) -> str:
         raise InvalidRequest("the request target is neither a path nor an http URL")
     rest = target[absolute.end() :]
     return rest if rest.startswith("/") else f"/{rest}"
-
-
-def _keeps_alive(connection: str, *, http_1_1: bool) -> bool:
-    """RFC 9112 9.3: close overrides keep-alive in both versions."""
-    options = {option.strip().lower() for option in connection.split(",")} if connection else ()
-    return "close" not in options and (http_1_1 or "keep-alive" in options)

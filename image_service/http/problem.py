@@ -41,7 +41,7 @@ _STATUSES: dict[type[ImageServiceError], int] = {
 }
 """The status of each class of error, and of its subclasses that are not listed."""
 
-_ASCII_VISIBLE = range(0x20, 0x7F)
+_VISIBLE = frozenset(map(chr, range(0x20, 0x7F)))
 
 
 def status_of(error: ImageServiceError) -> int:
@@ -69,7 +69,8 @@ def problem(error: ImageServiceError, *, head_only: bool = False, extra: bytes =
         ("Content-Type", "application/problem+json"),
         ("Content-Length", str(len(body))),
         ("Cache-Control", "no-store"),
-        *((name, _printable(value)) for name, value in error.fields),
+        # Without the characters of a value from elsewhere that could end or break the line.
+        *((name, "".join(filter(_VISIBLE.__contains__, value))) for name, value in error.fields),
     ]
     if error.retry_after_seconds is not None:
         fields.append(("Retry-After", str(error.retry_after_seconds)))
@@ -77,8 +78,3 @@ def problem(error: ImageServiceError, *, head_only: bool = False, extra: bytes =
     if head_only:
         return Response(status, rendered, code=error.code)
     return Response(status, rendered, (Literal(body),), len(body), code=error.code)
-
-
-def _printable(value: str) -> str:
-    """Return a value from elsewhere without the characters that could end or break the line."""
-    return "".join(character for character in value if ord(character) in _ASCII_VISIBLE)

@@ -94,13 +94,24 @@ class Representation:
             if outcome is Outcome.NOT_MODIFIED:
                 return Response(304, self._validators)
             if outcome is Outcome.FAILED:
-                return self._failed(head_only=head_only)
+                error = PreconditionFailed("the image does not, or no longer, match the precondition")
+                etag = render_fields(("ETag", self.image.etag))
+                return problem(error, head_only=head_only, extra=etag)
         fields, content_type = self._fields + more, self._content_type(headers)
         requested = headers.get("range")
         # 14.2: Range is defined for GET only.
-        if requested is None or head_only or not self._range_applies(headers):
+        ranges = None
+        if (
+            requested is not None
+            and not head_only
+            and range_applies(headers, self.image.etag, self.image.modified)
+        ):
+            ranges = parse_range(requested, self.image.size)
+        if ranges is None:
             return self._whole(fields, content_type, head_only=head_only)
-        return self._ranges(fields, content_type, requested)
+        if len(ranges) == 1:
+            return self.part(self._part_fields(fields, content_type), *ranges[0])
+        return self._parts(fields, content_type, ranges) if ranges else self._unsatisfiable()
 
     def part_fields(self, headers: Mapping[str, str], more: bytes = b"") -> PartFields:
         """Return the fields of responses to requests that differ in Range only.
@@ -122,23 +133,10 @@ class Representation:
         body = self.image.extents.slice(start, stop)
         return Response(206, fields.render(start, stop), body, stop - start)
 
-    def _ranges(self, fields: bytes, content_type: bytes, requested: str) -> Response:
-        ranges = parse_range(requested, self.image.size)
-        if ranges is None:
-            return self._whole(fields, content_type, head_only=False)
-        if not ranges:
-            return self._unsatisfiable()
-        if len(ranges) == 1:
-            return self.part(self._part_fields(fields, content_type), *ranges[0])
-        return self._parts(fields, content_type, ranges)
-
     def _content_type(self, headers: Mapping[str, str]) -> bytes:
         if self.image.is_iso and headers.get("user-agent", "").startswith(_UEFI_USER_AGENT):
             return _ISO_CONTENT_TYPE
         return self.image.content_type.encode("ascii")
-
-    def _range_applies(self, headers: Mapping[str, str]) -> bool:
-        return range_applies(headers, self.image.etag, self.image.modified)
 
     def _whole(self, fields: bytes, content_type: bytes, *, head_only: bool) -> Response:
         size = self.image.size
@@ -165,10 +163,6 @@ class Representation:
         multipart = f"multipart/byteranges; boundary={boundary}"
         fields += render_fields(("Content-Type", multipart), ("Content-Length", str(length)))
         return Response(206, fields, tuple(body), length)
-
-    def _failed(self, *, head_only: bool) -> Response:
-        error = PreconditionFailed("the image does not, or no longer, match the precondition")
-        return problem(error, head_only=head_only, extra=render_fields(("ETag", self.image.etag)))
 
     def _unsatisfiable(self) -> Response:
         size = self.image.size

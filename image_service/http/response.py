@@ -9,7 +9,7 @@ import attrs
 from image_service.images.extents import Extent  # noqa: TC001 - attrs resolves annotations at run time
 
 
-@attrs.define(eq=False)
+@attrs.frozen(eq=False)
 class Response:
     """A response without the fields of its connection (Date, Connection, X-Request-ID).
 

@@ -100,7 +100,7 @@ _PROBES = frozenset(probe.value for probe in Probe)
 
 
 @attrs.frozen
-class _Context:
+class _Target:
     handler: str
     query: Mapping[str, str] = attrs.field(repr=False)
     authorization: str | None = attrs.field(repr=False)
@@ -126,6 +126,46 @@ class _Context:
         if not value:
             raise InvalidParameter(f"the query parameter {parameter} is missing")
         return value
+
+    def by_query(self, infra_env_id: str) -> ImageRoute:
+        kind_name, version = self.required("type"), self.required("version")
+        ref = ImageRef(_uuid(infra_env_id), version, self.architecture, _kind(kind_name))
+        return ImageRoute(self.handler, ref, self.credentials())
+
+    def by_id(self, infra_env_id: str, *version_path: str) -> ImageRoute:
+        return ImageRoute(self.handler, _ref(_uuid(infra_env_id), *version_path), self.credentials())
+
+    def by_api_key(self, api_key: str, *version_path: str) -> ImageRoute:
+        credentials = Credentials(CredentialScheme.API_KEY, api_key)
+        return ImageRoute(self.handler, _ref(_subject(api_key), *version_path), credentials)
+
+    def by_token(self, token: str, *version_path: str) -> ImageRoute:
+        return ImageRoute(self.handler, _ref(_subject(token), *version_path), self.credentials(token))
+
+    def by_cluster(self, infra_env_id: str) -> ImageRoute:
+        kind_name = self.query.get("type")
+        kind = _kind(kind_name) if kind_name else None
+        version, architecture = self.query.get("version") or None, self.query.get("arch") or None
+        ref = ImageRef(_uuid(infra_env_id), version, architecture, kind)
+        return ImageRoute(self.handler, ref, self.credentials())
+
+    def pxe_initrd(self, infra_env_id: str) -> ImageRoute:
+        version = self.required("version")
+        ref = ImageRef(_uuid(infra_env_id), version, self.architecture, Kind.PXE_INITRD)
+        return ImageRoute(self.handler, ref, self.credentials(), version_is_parameter=True)
+
+    def initrd_addrsize(self, infra_env_id: str) -> ImageRoute:
+        ref = ImageRef(_uuid(infra_env_id), self.required("version"), "s390x", Kind.INITRD_ADDRSIZE)
+        return ImageRoute(self.handler, ref, self.credentials(), version_is_parameter=True)
+
+    def artifact_by_query(self, name: str) -> ImageRoute:
+        ref = ArtifactRef(_ARTIFACT_BY_NAME[name], self.required("version"), self.architecture)
+        return ImageRoute(self.handler, ref, version_is_parameter=True)
+
+    def artifact(self, version: str, architecture: str, file: str) -> ImageRoute:
+        if file not in _ARTIFACT_BY_FILE:
+            raise NotFound(f"not found; the files are {', '.join(_ARTIFACT_BY_FILE)}")
+        return ImageRoute(self.handler, ArtifactRef(_ARTIFACT_BY_FILE[file], version, architecture))
 
 
 def parse_route(target: str, headers: Mapping[str, str], base_path: str = "") -> Route:
@@ -153,8 +193,8 @@ def parse_route(target: str, headers: Mapping[str, str], base_path: str = "") ->
     for handler, pattern, make in _ROUTES:
         match = pattern.fullmatch(path.removesuffix(_DIGEST_SUFFIX))
         if match is not None:
-            context = _Context(handler, query, headers.get("authorization"))
-            route = make(context, *map(_decode, match.groups()))
+            request = _Target(handler, query, headers.get("authorization"))
+            route = make(request, *map(_decode, match.groups()))
             # The contract's URLs with a query have no place for the suffix.
             digest = query.get("digest")
             if digest not in {None, "sha256"}:
@@ -182,79 +222,38 @@ def _stream_ref(segments: tuple[str, ...]) -> StreamRef:
     )
 
 
-def _by_query(context: _Context, infra_env_id: str) -> ImageRoute:
-    kind_name, version = context.required("type"), context.required("version")
-    ref = ImageRef(_uuid(infra_env_id), version, context.architecture, _kind(kind_name))
-    return ImageRoute(context.handler, ref, context.credentials())
-
-
-def _by_id(context: _Context, infra_env_id: str, *version_path: str) -> ImageRoute:
-    return ImageRoute(context.handler, _ref(_uuid(infra_env_id), *version_path), context.credentials())
-
-
-def _by_api_key(context: _Context, api_key: str, *version_path: str) -> ImageRoute:
-    credentials = Credentials(CredentialScheme.API_KEY, api_key)
-    return ImageRoute(context.handler, _ref(_subject(api_key), *version_path), credentials)
-
-
-def _by_token(context: _Context, token: str, *version_path: str) -> ImageRoute:
-    return ImageRoute(context.handler, _ref(_subject(token), *version_path), context.credentials(token))
-
-
-def _by_cluster(context: _Context, infra_env_id: str) -> ImageRoute:
-    kind_name = context.query.get("type")
-    kind = _kind(kind_name) if kind_name else None
-    version, architecture = context.query.get("version") or None, context.query.get("arch") or None
-    ref = ImageRef(_uuid(infra_env_id), version, architecture, kind)
-    return ImageRoute(context.handler, ref, context.credentials())
-
-
-def _pxe_initrd(context: _Context, infra_env_id: str) -> ImageRoute:
-    version = context.required("version")
-    ref = ImageRef(_uuid(infra_env_id), version, context.architecture, Kind.PXE_INITRD)
-    return ImageRoute(context.handler, ref, context.credentials(), version_is_parameter=True)
-
-
-def _initrd_addrsize(context: _Context, infra_env_id: str) -> ImageRoute:
-    ref = ImageRef(_uuid(infra_env_id), context.required("version"), "s390x", Kind.INITRD_ADDRSIZE)
-    return ImageRoute(context.handler, ref, context.credentials(), version_is_parameter=True)
-
-
-def _artifact_by_query(context: _Context, name: str) -> ImageRoute:
-    ref = ArtifactRef(_ARTIFACT_BY_NAME[name], context.required("version"), context.architecture)
-    return ImageRoute(context.handler, ref, version_is_parameter=True)
-
-
-def _artifact(context: _Context, version: str, architecture: str, file: str) -> ImageRoute:
-    if file not in _ARTIFACT_BY_FILE:
-        raise NotFound(f"not found; the files are {', '.join(_ARTIFACT_BY_FILE)}")
-    return ImageRoute(context.handler, ArtifactRef(_ARTIFACT_BY_FILE[file], version, architecture))
-
-
 _ROUTES: tuple[tuple[str, re.Pattern[str], Callable[..., ImageRoute]], ...] = (
-    ("/images/:imageID", re.compile(rf"/images/{_SEGMENT}"), _by_query),
-    ("/byid/:token", re.compile(rf"/byid/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"), _by_id),
-    ("/byapikey/:token", re.compile(rf"/byapikey/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"), _by_api_key),
-    ("/bytoken/:token", re.compile(rf"/bytoken/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"), _by_token),
-    ("/images/:imageID/pxe-initrd", re.compile(rf"/images/{_SEGMENT}/pxe-initrd"), _pxe_initrd),
+    ("/images/:imageID", re.compile(rf"/images/{_SEGMENT}"), _Target.by_query),
+    ("/byid/:token", re.compile(rf"/byid/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"), _Target.by_id),
+    (
+        "/byapikey/:token",
+        re.compile(rf"/byapikey/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"),
+        _Target.by_api_key,
+    ),
+    (
+        "/bytoken/:token",
+        re.compile(rf"/bytoken/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"),
+        _Target.by_token,
+    ),
+    ("/images/:imageID/pxe-initrd", re.compile(rf"/images/{_SEGMENT}/pxe-initrd"), _Target.pxe_initrd),
     (
         "/images/:imageID/s390x-initrd-addrsize",
         re.compile(rf"/images/{_SEGMENT}/s390x-initrd-addrsize"),
-        _initrd_addrsize,
+        _Target.initrd_addrsize,
     ),
     *(
-        (f"/boot-artifacts/{name}", re.compile(rf"/boot-artifacts/({name})"), _artifact_by_query)
+        (f"/boot-artifacts/{name}", re.compile(rf"/boot-artifacts/({name})"), _Target.artifact_by_query)
         for name in _ARTIFACT_BY_NAME
     ),
     (
         "/boot-artifacts/:version/:arch/:file",
         re.compile(rf"/boot-artifacts/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"),
-        _artifact,
+        _Target.artifact,
     ),
     (
         "/clusters/:clusterID/downloads/image",
         re.compile(rf"(?:/api/assisted-install/v[12])?/clusters/{_SEGMENT}/downloads/image"),
-        _by_cluster,
+        _Target.by_cluster,
     ),
 )
 _MIRROR_ROUTES = (

@@ -1,4 +1,4 @@
-"""TLS below the connection."""
+"""TLS below a connection: the certificate, the context, the protocol."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _MODE_ENABLE_PARTIAL_WRITE = 1  # openssl/ssl.h; pyOpenSSL sets it and has no na
 
 @implementer(IOpenSSLServerConnectionCreator)
 class ServerCertificate:
-    """What the listener shows: to new connections what the files hold now, to the others what they have seen.
+    """The listener's certificate: new connections use the current files, existing ones keep their own.
 
     Args:
         key_file: PEM, without passphrase.
-        certificate_file: PEM, the server's certificate first, then those between it and its root.
-        clock: says when to look after the files.
+        certificate_file: PEM, the server's certificate first, then the intermediate ones.
+        clock: for how often the files are checked.
 
     Raises:
-        ConfigurationError: they are not a pair.
+        ConfigurationError: key and certificate are not a pair.
     """
 
     def __init__(self, key_file: Path, certificate_file: Path, clock: IReactorTime) -> None:
@@ -61,20 +61,15 @@ def _make_context(key_file: Path, certificate_file: Path) -> SSL.Context:
     context.set_alpn_select_callback(_choose_protocol)
     try:
         context.use_certificate_chain_file(str(certificate_file))
-        # Not by its name: OpenSSL would ask the terminal for a passphrase, and everything would wait for it.
+        # Not by its name: OpenSSL would block on the terminal for a passphrase.
         key = load_pem_private_key(key_file.read_bytes(), None)
-        context.use_privatekey(key)  # type: ignore[arg-type] # what is for no certificate is a TypeError
+        context.use_privatekey(key)  # type: ignore[arg-type] # a key unusable for certificates is a TypeError
         context.check_privatekey()
     except (SSL.Error, OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        msg = f"{certificate_file} and {key_file} are no pair: {_reason(error)}"
+        reason = "; ".join(text for *_, text in error.args[0]) if isinstance(error, SSL.Error) else str(error)
+        msg = f"{certificate_file} and {key_file} are not a pair: {reason}"
         raise ConfigurationError(msg) from None
     return context
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, SSL.Error):
-        return "; ".join(reason for *_, reason in error.args[0])
-    return str(error)
 
 
 def _choose_protocol(
@@ -83,27 +78,27 @@ def _choose_protocol(
     return _HTTP_1_1 if _HTTP_1_1 in offered else SSL.NO_OVERLAPPING_PROTOCOLS
 
 
-class _Protocol(TLSMemoryBIOProtocol):
-    """Twisted's, with an outlet of ours below it."""
+class TlsProtocol(TLSMemoryBIOProtocol):
+    """Twisted's protocol over a `TlsTransport`."""
 
     def makeConnection(self, transport: Server) -> None:
-        """Begin the handshake."""
-        self._outlet = TlsTransport(transport)
-        super().makeConnection(self._outlet)  # type: ignore[no-untyped-call]
+        """Start the handshake."""
+        self._records = TlsTransport(transport)
+        super().makeConnection(self._records)  # type: ignore[no-untyped-call]
 
     def dataReceived(self, data: bytes) -> None:
-        """Take records, each of which the connection gets by itself: together they have one turn."""
-        self._outlet.sender.begin_turn()
+        """Process records. The connection receives each separately, but all share one turn."""
+        self._records.sender.begin_turn()
         super().dataReceived(data)  # type: ignore[no-untyped-call]
 
 
 class TlsFactory(TLSMemoryBIOFactory):
-    """Puts TLS below the connections that another factory makes."""
+    """Puts TLS below the connections of another factory."""
 
     def buildProtocol(self, addr: IAddress | None) -> TLSMemoryBIOProtocol | None:  # type: ignore[override]
-        """Take a connection, or close it at once where the other factory does not want it."""
+        """Accept a connection, or close it if the other factory refuses it."""
         connection = self.wrappedFactory.buildProtocol(addr)
-        return None if connection is None else _Protocol(self, connection)  # type: ignore[no-untyped-call]
+        return None if connection is None else TlsProtocol(self, connection)  # type: ignore[no-untyped-call]
 
 
 def with_tls(factory: IProtocolFactory, settings: TlsSettings, clock: IReactorTime) -> IProtocolFactory:

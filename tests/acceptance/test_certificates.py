@@ -167,8 +167,8 @@ def test_a_certificate_is_renewed_under_load(served: Served) -> None:
 def test_mismatched_key_pair_is_logged_once_and_keeps_the_previous_certificate(served: Served) -> None:
     shown = served.new_connection()
     served.volume.renew(served.volume.leaf(), served.volume.leaf())
-    until(lambda: served.new_connection() == shown and b"no pair" in served.service.output)
+    until(lambda: served.new_connection() == shown and b"are not a pair" in served.service.output)
     leaf = served.volume.leaf()
     served.volume.renew(leaf, leaf)
     until_shown(served, leaf)
-    assert served.service.output.count(b"no pair") == 1
+    assert served.service.output.count(b"are not a pair") == 1

@@ -537,7 +537,7 @@ def test_repr_of_a_route_shows_no_credential(target: str) -> None:
     assert route.credentials is not None
     assert SECRET in route.credentials.secret
     assert SECRET not in f"{route!r} {route}"
-    assert SECRET not in repr(routes._Context("", {"api_key": SECRET}, SECRET))
+    assert SECRET not in repr(routes._Target("", {"api_key": SECRET}, SECRET))
 
 
 @pytest.mark.parametrize(

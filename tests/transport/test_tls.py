@@ -196,5 +196,7 @@ async def test_a_key_with_a_passphrase_is_refused_and_nobody_asked(
 def test_files_that_are_no_pair_are_refused_at_the_start(tmp_path: Path) -> None:
     authority = trustme.CA()
     write(tmp_path, authority.issue_cert("localhost"), authority.issue_cert("localhost"))
-    with pytest.raises(ConfigurationError, match=r"tls\.crt and .*tls\.key are no pair: key values mismatch"):
+    with pytest.raises(
+        ConfigurationError, match=r"tls\.crt and .*tls\.key are not a pair: key values mismatch"
+    ):
         ServerCertificate(tmp_path / "tls.key", tmp_path / "tls.crt", Clock())
