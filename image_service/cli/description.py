@@ -16,7 +16,7 @@ from image_service.formats.iso9660 import read_iso9660
 from image_service.formats.reading import Span, read_exactly
 
 if TYPE_CHECKING:
-    from image_service.coreos.live_iso import EmbedArea, LiveIso
+    from image_service.coreos.live_iso import LiveIso
     from image_service.formats.reading import ReadAt
     from image_service.images.base import BaseImage
 
@@ -133,7 +133,7 @@ def describe(base: BaseImage) -> Description:
     )
 
 
-def _initrd_area(read_at: ReadAt, area: EmbedArea) -> InitrdArea:
+def _initrd_area(read_at: ReadAt, area: Span) -> InitrdArea:
     try:
         members = read_members(read_exactly(read_at, area.offset, area.length))
     except BaseImageError as error:

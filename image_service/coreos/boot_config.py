@@ -123,11 +123,11 @@ def add_kargs_areas(configs: Sequence[BootConfig]) -> BootConfigs:
 
 
 def derive_minimal_configs(boot: BootConfigs, initrds: Sequence[str]) -> BootConfigs:
-    """Return the configurations of a minimal ISO.
+    """Return the configurations of a minimal ISO: without LIVEISO in the areas, with further initrds.
 
     Args:
-        boot: those of the full one, from whose areas the LIVEISO argument is removed.
-        initrds: paths on the ISO of further initrds, added after those of every line that names some.
+        boot: those of the full one.
+        initrds: paths on the ISO, added after those of every line that names some.
 
     Raises:
         FormatError: a configuration names no initrds, or some inside an area, or LIVEISO outside one.

@@ -92,12 +92,7 @@ class KargsAreas:
 
 
 def find_kargs_areas(iso: Iso9660, read_at: ReadAt, size: int) -> KargsAreas | None:
-    """Find where an image's kernel arguments are.
-
-    Args:
-        iso: the image's volume.
-        read_at: reads the image.
-        size: bytes of the image's file.
+    """Find where the kernel arguments of an image of ``size`` bytes are.
 
     Returns:
         the areas, inside their files; None: the image has none.
@@ -124,10 +119,6 @@ def find_kargs_areas(iso: Iso9660, read_at: ReadAt, size: int) -> KargsAreas | N
 
 def rewrite_kargs_json(original: bytes, default: str) -> bytes:
     """Rewrite coreos/kargs.json for other default arguments, byte for byte as coreos-installer does.
-
-    Args:
-        original: the file's content.
-        default: the new default arguments.
 
     Returns:
         as many bytes: the known fields, and blanks.

@@ -25,26 +25,8 @@ _CHUNK = 1024 * 1024
 
 
 @attrs.frozen
-class EmbedArea:
-    """Where the Ignition config, or a ramdisk, goes.
-
-    Args:
-        offset: bytes from the start of the image.
-        length: bytes, all zero in a pristine image.
-    """
-
-    offset: int
-    length: int
-
-
-@attrs.frozen
 class KargsJson:
-    """The file that describes the areas of kernel arguments.
-
-    Args:
-        offset: bytes from the start of the image.
-        content: as the builder wrote it.
-    """
+    """The file that describes the areas of kernel arguments: where it is, and its content."""
 
     offset: int
     content: bytes = attrs.field(repr=False)
@@ -77,10 +59,10 @@ class LiveIso:
         volume_id: ISO 9660 volume identifier, by which the boot loader finds the image.
         created: when the volume was made, UTC, whole seconds; None: the image does not say.
         size: bytes of the file.
-        ignition: where the Ignition config goes.
+        ignition: the area of the Ignition config, all zero in a pristine image.
         kernel_arguments: where kernel arguments go; None: the image accepts none.
         kargs_json: the file that describes those areas; None: there is none.
-        ramdisk: where a ramdisk goes; None: there is no such area.
+        ramdisk: the area of a ramdisk; None: there is none.
         files: what is booted without the ISO.
         minimal: the recipe of the minimal ISO; None: there is no usable one.
         no_minimal: why there is none; empty if there is one.
@@ -90,11 +72,11 @@ class LiveIso:
     volume_id: str
     created: datetime | None
     size: int
-    ignition: EmbedArea
+    ignition: Span
     kernel_arguments: KargsAreas | None
     customized: str | None
     kargs_json: KargsJson | None = None
-    ramdisk: EmbedArea | None = None
+    ramdisk: Span | None = None
     files: BootFiles = BootFiles()
     minimal: MinimalIso | None = attrs.field(default=None, repr=False)
     no_minimal: str = ""
@@ -102,10 +84,6 @@ class LiveIso:
 
 def read_live_iso(read_at: ReadAt, size: int) -> LiveIso:
     """Read where a live ISO may be customized.
-
-    Args:
-        read_at: reads the image.
-        size: bytes of the image's file.
 
     Returns:
         its layout, in which no area leaves its file or overlaps another.
@@ -121,9 +99,12 @@ def read_live_iso(read_at: ReadAt, size: int) -> LiveIso:
         )
     ignition = _find_ignition_area(iso, read_at)
     kargs = find_kargs_areas(iso, read_at, size)
+    kargs_json = None
+    if file := _find(iso, family.KARGS_JSON):  # whose size and content are checked now
+        kargs_json = KargsJson(file.offset, read_exactly(read_at, file.offset, file.length))
     ramdisk = _find(iso, family.RAMDISK_FILE)
-    areas = [Span("Ignition", ignition.offset, ignition.length), *(kargs.spans if kargs else ())]
-    check_disjoint([*areas, ramdisk] if ramdisk else areas)
+    areas = [ignition, *(kargs.spans if kargs else ()), ramdisk]
+    check_disjoint(filter(None, areas))
     minimal, no_minimal = _find_minimal(iso, read_at, size, kargs)
     changes = []
     if not _is_zero(read_at, ignition):
@@ -137,8 +118,8 @@ def read_live_iso(read_at: ReadAt, size: int) -> LiveIso:
         ignition=ignition,
         kernel_arguments=kargs,
         customized=" and ".join(changes) or None,
-        kargs_json=_read_kargs_json(iso, read_at),
-        ramdisk=EmbedArea(ramdisk.offset, ramdisk.length) if ramdisk else None,
+        kargs_json=kargs_json,
+        ramdisk=ramdisk,
         files=BootFiles(
             kernel=_find(iso, *family.KERNEL_FILES),
             initrd=_find(iso, *family.INITRD_FILES),
@@ -170,7 +151,7 @@ def _find(iso: Iso9660, *paths: str) -> Span | None:
     return None
 
 
-def _find_ignition_area(iso: Iso9660, read_at: ReadAt) -> EmbedArea:
+def _find_ignition_area(iso: Iso9660, read_at: ReadAt) -> Span:
     try:
         info = read_json_object(read_at, iso.find_file(family.IGNINFO_JSON))
     except FileNotInImage:
@@ -185,13 +166,7 @@ def _find_ignition_area(iso: Iso9660, read_at: ReadAt) -> EmbedArea:
         raise FormatError(
             f"the Ignition area in {file.path} must have 1 to {_MAX_IGNITION_AREA} bytes, not {length}"
         )
-    return EmbedArea(file.offset + offset, length)
-
-
-def _read_kargs_json(iso: Iso9660, read_at: ReadAt) -> KargsJson | None:
-    """Return the file as it is; `find_kargs_areas` has checked its size and content."""
-    file = _find(iso, family.KARGS_JSON)
-    return KargsJson(file.offset, read_exactly(read_at, file.offset, file.length)) if file else None
+    return Span("Ignition", file.offset + offset, length)
 
 
 def _find_minimal(
@@ -209,7 +184,7 @@ def _find_minimal(
         return None, error.detail
 
 
-def _is_zero(read_at: ReadAt, area: EmbedArea) -> bool:
+def _is_zero(read_at: ReadAt, area: Span) -> bool:
     stop = area.offset + area.length
     chunks = ((at, min(_CHUNK, stop - at)) for at in range(area.offset, stop, _CHUNK))
     return not any(read_exactly(read_at, at, length).strip(b"\0") for at, length in chunks)

@@ -51,13 +51,7 @@ _CHUNK = 1024 * 1024
 
 @attrs.frozen
 class CopiedFile:
-    """A file that both ISOs have.
-
-    Args:
-        minimal: bytes from the start of the minimal ISO.
-        full: bytes from the start of the full ISO.
-        length: bytes.
-    """
+    """A file that both ISOs have: its offset in each, and its length in bytes."""
 
     minimal: int
     full: int
@@ -96,15 +90,10 @@ class MinimalIso:
 
 
 def read_minimal_iso(read_at: ReadAt, file: Span, image_size: int) -> MinimalIso:
-    """Read the recipe of the minimal ISO; only `check_minimal_iso` shows whether its result is right.
-
-    Args:
-        read_at: reads the full ISO.
-        file: coreos/miniso.dat.
-        image_size: bytes of the full ISO's file.
+    """Read the recipe in ``file``, coreos/miniso.dat; only `check_minimal_iso` shows if its result is right.
 
     Returns:
-        the recipe, no file of which leaves the full ISO.
+        the recipe, no file of which leaves the ``image_size`` bytes of the full ISO.
 
     Raises:
         FormatError: the file is damaged, or its result is larger than a minimal ISO can be.
@@ -133,7 +122,7 @@ def check_minimal_iso(minimal: MinimalIso, read_at: ReadAt, check_canceled: Call
         check_canceled: called before each MiB; may raise to stop.
 
     Raises:
-        FormatError: it is another one; or the full ISO ends too soon.
+        FormatError: they differ, or the full ISO ends too soon.
     """
     digest = hashlib.sha256()
     for piece in minimal.pieces:

@@ -37,11 +37,7 @@ _EXECUTABLE = stat.S_IFREG | 0o755
 
 
 def read_nmstatectl(read_at: ReadAt, rootfs: Span) -> bytes:
-    """Return nmstatectl from the root file system.
-
-    Args:
-        read_at: reads the image.
-        rootfs: where `images/pxeboot/rootfs.img` is in it.
+    """Return nmstatectl from the root file system of an image.
 
     Raises:
         FileNotInImage: there is no file system in the archive, or no nmstatectl in it.

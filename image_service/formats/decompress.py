@@ -49,14 +49,8 @@ _DAMAGES = (zlib.error, lzma.LZMAError, zstd.ZstdError, IndexError, _DamagedErro
 def decompress(method: Decompressor, packed: bytes, length: int, where: str) -> bytes:
     """Decompress by one of the methods of this module.
 
-    Args:
-        method: a function of this module.
-        packed: compressed data.
-        length: the limit of the output, or its exact length where the format does not mark the end.
-        where: what messages call the data.
-
     Raises:
-        FormatError: the data is damaged, or its output exceeds the limit.
+        FormatError: the data, called ``where`` in the detail, is damaged, or its output exceeds the limit.
     """
     try:
         return method(packed, length)

@@ -74,10 +74,7 @@ _DOTS = {b".", b".."}  # entries like others, but no names on a path
 
 
 def read_erofs(read_at: ReadAt) -> ErofsNode:
-    """Read the superblock and return the root.
-
-    Args:
-        read_at: reads the file system, and raises FormatError outside it.
+    """Read the superblock by ``read_at``, which raises FormatError outside the file system; return the root.
 
     Raises:
         FormatError: it is damaged, or uses an unsupported feature.

@@ -232,14 +232,11 @@ def read_index(
     """Read the header of a compressed file's index.
 
     Args:
-        read_at: reads the file system, and raises FormatError outside it.
+        read_at: reads the file system, and raises FormatError outside it; entries are read on demand.
         inode_end: offset after the inode and its extended attributes.
         size: bytes of the file.
         block_bits: block size as a power of two.
         is_compact: the entries are in packs (layout 3).
-
-    Returns:
-        the index, whose entries are read on demand.
 
     Raises:
         FormatError: it uses an unsupported feature.

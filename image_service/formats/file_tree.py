@@ -41,19 +41,11 @@ class TreeNode(Protocol):
 
 
 def find_node(root: TreeNode, path: str) -> TreeNode:
-    """Resolve a path and the relative symlinks on it.
-
-    Args:
-        root: the directory that the path starts in.
-        path: names separated by slashes.
-
-    Returns:
-        a node that is no symlink.
+    """Resolve a path below ``root`` and the relative symlinks on it; the result is no symlink.
 
     Raises:
         FileNotInImage: there is no such file.
-        FormatError: a symlink is absolute or leaves the root, there are too many of them, or a node on the
-            path is damaged.
+        FormatError: a symlink is absolute or leaves the root, there are too many, or a node is damaged.
     """
     trail = [root]
     names = path.split("/")[::-1]

@@ -90,12 +90,8 @@ class Iso9660:
 def read_iso9660(read_at: ReadAt, size: int) -> Iso9660:
     """Read an image's primary volume descriptor.
 
-    Args:
-        read_at: reads the image.
-        size: bytes of the image's file.
-
     Raises:
-        FormatError: this is not an ISO 9660 image, or not all of it.
+        FormatError: this is not an ISO 9660 image, or not all ``size`` bytes of it.
     """
     primary = _read_primary_descriptor(read_at)
     if int.from_bytes(primary[128:130], "little") != SECTOR:

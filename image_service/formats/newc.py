@@ -43,13 +43,7 @@ _DIRECTORY_MODE = stat.S_IFDIR | 0o755
 
 @attrs.frozen
 class Member:
-    """A file in an archive.
-
-    Args:
-        name: path from the root, without a leading slash.
-        data: content.
-        mode: file type and permissions.
-    """
+    """A file in an archive: its path without a leading slash, its content, its type and permissions."""
 
     name: str
     data: bytes = attrs.field(repr=False)
@@ -95,10 +89,7 @@ def _with_directories(members: Iterable[Member]) -> Iterator[Member]:
 
 
 def read_archive(archive: bytes, start: int = 0) -> tuple[list[Member], int]:
-    """Read the archive at offset ``start``.
-
-    Returns:
-        the members in order, and the offset after the archive.
+    """Return the members of the archive at offset ``start``, and the offset after it.
 
     Raises:
         FormatError: it is damaged or incomplete.
@@ -122,12 +113,8 @@ def read_archive(archive: bytes, start: int = 0) -> tuple[list[Member], int]:
 def locate_members(read_at: ReadAt, archive: Span) -> Iterator[Span]:
     """Locate the members of an uncompressed archive in an image, reading only their headers.
 
-    Args:
-        read_at: reads the image.
-        archive: where in the image it is.
-
     Yields:
-        the first 64 members in order, by their offsets in the image.
+        the first 64 members in order, with their offsets in the image.
 
     Raises:
         FormatError: the archive is damaged or incomplete.

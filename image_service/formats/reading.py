@@ -43,11 +43,7 @@ class SpanReader:
     span: Span
 
     def __call__(self, offset: int, length: int) -> bytes:
-        """Read ``length`` bytes at ``offset`` of the span.
-
-        Raises:
-            FormatError: they are not all in it.
-        """
+        """Read ``length`` bytes at ``offset`` of the span; FormatError if they are not all in it."""
         if offset + length > self.span.length:
             raise FormatError(
                 f"{self.span.path} of {self.span.length} bytes is damaged:"
@@ -57,11 +53,7 @@ class SpanReader:
 
 
 def read_exactly(read_at: ReadAt, offset: int, length: int) -> bytes:
-    """Read ``length`` bytes at ``offset``.
-
-    Raises:
-        FormatError: the file ends before.
-    """
+    """Read ``length`` bytes at ``offset``; FormatError if the file ends before."""
     data = read_at(offset, length)
     if len(data) != length:
         raise FormatError(f"the file ends too soon: {len(data)} of {length} bytes at offset {offset}")

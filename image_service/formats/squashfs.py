@@ -71,10 +71,7 @@ _NO_FRAGMENT = 0xFFFFFFFF
 
 
 def read_squashfs(read_at: ReadAt) -> SquashfsNode:
-    """Read the superblock and return the root.
-
-    Args:
-        read_at: reads the file system, and raises FormatError outside it.
+    """Read the superblock by ``read_at``, which raises FormatError outside the file system; return the root.
 
     Raises:
         FormatError: it is damaged, or of an unsupported version or compression.

@@ -38,12 +38,7 @@ class BaseImage:
 
 @attrs.frozen
 class NmstateImage:
-    """An initrd with nmstatectl alone, made from a base image's rootfs.
-
-    Args:
-        file: the open file.
-        sha256: its digest, lower-case hex.
-    """
+    """An initrd with nmstatectl alone, made from a base image's rootfs; its digest is lower-case hex."""
 
     file: BaseFile
     sha256: str

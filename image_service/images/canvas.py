@@ -18,9 +18,9 @@ import attrs
 from image_service.coreos.family import LIVEISO, ROOTFS_URL
 from image_service.coreos.kargs import KernelArgument, Operation, edit_arguments
 from image_service.coreos.kargs_areas import KargsAreas, rewrite_kargs_json
-from image_service.coreos.live_iso import EmbedArea
 from image_service.coreos.minimal_iso import CopiedFile
 from image_service.errors import BaseImageError
+from image_service.formats.reading import Span  # noqa: TC001 - attrs resolves annotations at run time
 from image_service.images.extents import (
     Extent,
     ExtentMap,
@@ -55,8 +55,8 @@ class Canvas:
     extents: ExtentMap
     identity: str
     created: datetime | None
-    ignition: EmbedArea
-    ramdisk: EmbedArea | None
+    ignition: Span
+    ramdisk: Span | None
     kernel_arguments: KargsAreas | None
     arguments: str
     has_arguments: bool
@@ -82,18 +82,13 @@ def full_canvas(base: BaseImage) -> Canvas:
 def spliced_minimal_canvas(base: BaseImage, rootfs_url: str) -> Canvas:
     """Splice the minimal ISO that ``coreos-installer iso extract minimal-iso --rootfs-url`` writes.
 
-    Args:
-        base: with a recipe.
-        rootfs_url: where the machine fetches the rootfs.
-
     Raises:
-        FormatError: the recipe lacks an area or the kernel arguments do not fit.
         BaseImageError: the base has no usable recipe; says why.
     """
     minimal, kargs = base.layout.minimal, base.layout.kernel_arguments
     if minimal is None or kargs is None:
         raise BaseImageError(f"{base.name} has no minimal ISO in it: {base.layout.no_minimal}")
-    kargs = _without_liveiso(_translate_areas(kargs, minimal))
+    kargs = _translate_kargs(kargs, minimal)
     overlays = []
     if (file := base.layout.kargs_json) is not None:
         offset = minimal.translate(file.offset, len(file.content))
@@ -103,7 +98,7 @@ def spliced_minimal_canvas(base: BaseImage, rootfs_url: str) -> Canvas:
         extents=apply_overlays(_splice(base, minimal), overlays),
         identity=f"minimal {base.sha256}",
         created=base.layout.created,
-        ignition=EmbedArea(minimal.translate(ignition.offset, ignition.length), ignition.length),
+        ignition=attrs.evolve(ignition, offset=minimal.translate(ignition.offset, ignition.length)),
         ramdisk=None,
         kernel_arguments=kargs,
         arguments=_add_rootfs_url(kargs.default, rootfs_url),
@@ -113,13 +108,7 @@ def spliced_minimal_canvas(base: BaseImage, rootfs_url: str) -> Canvas:
 
 
 def derived_minimal_canvas(base: BaseImage, template: BaseImage, rootfs_url: str) -> Canvas:
-    """Return a minimal ISO that was made from a base image.
-
-    Args:
-        base: the base image.
-        template: the minimal ISO, whose kernel arguments lack the URL.
-        rootfs_url: where the machine fetches the rootfs.
-    """
+    """Return a minimal ISO that was made from ``base``: ``template``, whose kernel arguments lack the URL."""
     canvas = full_canvas(template)
     return attrs.evolve(
         canvas,
@@ -143,17 +132,14 @@ def _splice(base: BaseImage, minimal: MinimalIso) -> ExtentMap:
     return ExtentMap(tuple(extents))
 
 
-def _translate_areas(kargs: KargsAreas, minimal: MinimalIso) -> KargsAreas:
+def _translate_kargs(kargs: KargsAreas, minimal: MinimalIso) -> KargsAreas:
+    """Return the areas of the minimal ISO, whose default arguments are without LIVEISO."""
     areas = [attrs.evolve(area, offset=minimal.translate(area.offset, kargs.size)) for area in kargs.areas]
-    return attrs.evolve(kargs, areas=tuple(sorted(areas, key=lambda area: area.offset)))
-
-
-def _without_liveiso(kargs: KargsAreas) -> KargsAreas:
     liveiso = next((word for word in kargs.default.split() if word.startswith(LIVEISO)), None)
     if liveiso is None:
         raise BaseImageError(f"the default kernel arguments have no {LIVEISO} to be removed")
     default = edit_arguments(kargs.default, [KernelArgument(Operation.DELETE, liveiso)])
-    return attrs.evolve(kargs, default=default)
+    return attrs.evolve(kargs, default=default, areas=tuple(sorted(areas, key=lambda area: area.offset)))
 
 
 def _add_rootfs_url(arguments: str, rootfs_url: str) -> str:

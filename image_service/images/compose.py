@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from image_service.coreos.kargs import KernelArgument
-    from image_service.coreos.live_iso import EmbedArea
+    from image_service.formats.reading import Span
     from image_service.images.canvas import Canvas
     from image_service.images.customization import Customization
 
@@ -26,11 +26,6 @@ ALIGNMENT = 4
 
 def compose(canvas: Canvas, customization: Customization, file_name: str) -> BootImage:
     """Lay an Ignition config, kernel arguments and a ramdisk over an ISO.
-
-    Args:
-        canvas: the ISO.
-        customization: what is laid over it.
-        file_name: the name under which a download is saved.
 
     Raises:
         Unprocessable: the customization is invalid or does not fit; the detail has both sizes.
@@ -81,7 +76,7 @@ def _join_archives(config: bytes, ramdisk: bytes, capacity: int) -> bytes:
     return archive + bytes(-len(archive) % ALIGNMENT) + ramdisk if ramdisk else archive
 
 
-def _fill(area: EmbedArea, data: bytes) -> tuple[Overlay, Overlay]:
+def _fill(area: Span, data: bytes) -> tuple[Overlay, Overlay]:
     return (
         Overlay(area.offset, Literal(data)),
         Overlay(area.offset + len(data), Zeros(area.length - len(data))),

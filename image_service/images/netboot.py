@@ -53,7 +53,7 @@ def compose_pxe_initrd(
     Args:
         base: the image.
         nmstate: appended after a ramdisk; None: the ramdisk does not need it.
-        customization: without its kernel arguments.
+        customization: its kernel arguments are ignored.
         file_name: the name under which a download is saved.
 
     Returns:
@@ -87,13 +87,8 @@ def compose_pxe_initrd(
 def compose_initrd_addrsize(base: BaseImage, initrd: BootImage, file_name: str) -> BootImage:
     """Return the load address and the length of an initrd for s390x, 8 bytes each, big-endian.
 
-    Args:
-        base: the image, which has the address.
-        initrd: made from it.
-        file_name: the name under which a download is saved.
-
     Raises:
-        NotFound: the image has no such file.
+        NotFound: the base image, which has the address, has no such file.
         BaseImageError: its file is too short.
     """
     file = _require(base, base.layout.files.initrd_addrsize, "initrd.addrsize")

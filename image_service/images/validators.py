@@ -21,7 +21,7 @@ def make_etag(identity: str, overlays: Iterable[Overlay]) -> str:
     """Return the strong validator of an image, quotes included.
 
     Args:
-        identity: distinguishes the bytes below from all others: digests of files, and how they are combined.
+        identity: of the bytes below: digests of files, and how they are combined.
         overlays: the bytes above, in a fixed order.
     """
     digest = sha256(f"{COMPOSER_VERSION} {identity}".encode())

@@ -9,9 +9,10 @@ import pytest
 
 from image_service.coreos.kargs import KernelArgument, Operation, edit_arguments, render_area
 from image_service.coreos.kargs_areas import KargsArea, KargsAreas
-from image_service.coreos.live_iso import BootFiles, EmbedArea, KargsJson, LiveIso, read_live_iso
+from image_service.coreos.live_iso import BootFiles, KargsJson, LiveIso, read_live_iso
 from image_service.errors import FormatError
 from image_service.formats.iso9660 import read_iso9660
+from image_service.formats.reading import Span
 from tests.formats.iso_builder import (
     CREATED,
     IGNITION_LENGTH,
@@ -27,8 +28,6 @@ from tests.formats.reading import FIXTURES, fixture, read_layout, reader
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-
-    from image_service.formats.reading import Span
 
 GRUB, ISOLINUX = KARGS_FILES
 KARGS = "coreos/kargs.json"
@@ -94,7 +93,7 @@ def test_layout_of_a_live_iso_is_read() -> None:
         volume_id=VOLUME_ID,
         created=CREATED,
         size=len(image),
-        ignition=EmbedArea(offset_of(image, "images/ignition.img"), IGNITION_LENGTH),
+        ignition=Span("Ignition", offset_of(image, "images/ignition.img"), IGNITION_LENGTH),
         kernel_arguments=KargsAreas(
             default=KERNEL_ARGUMENTS,
             size=kargs["size"],
@@ -159,7 +158,7 @@ def test_area_beyond_4_gib_is_read(tmp_path: Path) -> None:
             return file.read(length)
 
         layout = read_live_iso(read_at, path.stat().st_size)
-    assert layout.ignition == EmbedArea(5 * 2**30, IGNITION_LENGTH)
+    assert layout.ignition == Span("Ignition", 5 * 2**30, IGNITION_LENGTH)
     assert layout.customized is None
 
 
@@ -167,7 +166,9 @@ def test_ignition_image_is_the_area_without_igninfo() -> None:
     files = live_files()
     del files[IGNINFO]
     image = build_live_iso(files)
-    assert read_layout(image).ignition == EmbedArea(offset_of(image, "images/ignition.img"), IGNITION_LENGTH)
+    assert read_layout(image).ignition == Span(
+        "Ignition", offset_of(image, "images/ignition.img"), IGNITION_LENGTH
+    )
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,9 @@ def test_ignition_image_is_the_area_without_igninfo() -> None:
 )
 def test_igninfo_places_the_area_in_its_file(fields: dict[str, object], offset: int, length: int) -> None:
     image = build_live_iso(changed(IGNINFO, **fields))
-    assert read_layout(image).ignition == EmbedArea(offset_of(image, "images/ignition.img") + offset, length)
+    assert read_layout(image).ignition == Span(
+        "Ignition", offset_of(image, "images/ignition.img") + offset, length
+    )
 
 
 def test_pad_and_end_are_read_per_file() -> None:

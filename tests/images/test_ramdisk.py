@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.coreos.live_iso import EmbedArea
 from image_service.errors import IgnitionTooLarge, RamdiskTooLarge, Unprocessable
 from image_service.formats.initrd import read_members
 from image_service.formats.newc import Member, write_archive
+from image_service.formats.reading import Span
 from image_service.http.problem import status_of
 from image_service.images.canvas import derived_minimal_canvas, spliced_minimal_canvas
 from image_service.images.compose import compose
@@ -69,7 +69,7 @@ def composed(canvas: Canvas, ramdisk: bytes | None, config: bytes = CONFIG) -> B
     return compose(canvas, Customization(config, (), CREATED, ramdisk), "x.iso")
 
 
-def area_of(image: BootImage, area: EmbedArea) -> bytes:
+def area_of(image: BootImage, area: Span) -> bytes:
     return read(image.extents.slice(area.offset, area.offset + area.length))
 
 
@@ -117,7 +117,7 @@ def test_fit_of_config_and_ramdisk_matches_naive_model(config: bytes, ramdisk: b
     needed = smallest + (-smallest % 4 + len(ramdisk) if ramdisk else 0)
     with base_image(ISO) as base:
         canvas = spliced_minimal_canvas(base, ROOTFS_URL)
-        area = EmbedArea(canvas.ignition.offset, capacity)
+        area = Span("Ignition", canvas.ignition.offset, capacity)
         canvas = attrs.evolve(canvas, ignition=area)
         if needed > capacity:
             with pytest.raises(IgnitionTooLarge if smallest > capacity else RamdiskTooLarge):
