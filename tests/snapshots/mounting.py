@@ -8,10 +8,20 @@ from typing import TYPE_CHECKING, cast
 import attrs
 from twisted.internet.defer import Deferred
 
-from image_service.images.reference import Reader
+from image_service.errors import (
+    Conflict,
+    Forbidden,
+    IgnitionInvalid,
+    NotFound,
+    Unauthorized,
+    Unavailable,
+    UpstreamError,
+    UpstreamTimeout,
+)
+from image_service.images.reference import ImageRef, Reader
 from image_service.snapshots.model import ComposedVersion, ImageRequest, ReadMode
 from tests.images.building import read
-from tests.snapshots.doubles import ID, REF, World
+from tests.snapshots.doubles import ID, REF, TTL_SECONDS, World
 from tests.snapshots.pinning import FaultyRepository
 from tests.standalone.tokens import TokenSigner
 
@@ -23,6 +33,16 @@ if TYPE_CHECKING:
     from image_service.snapshots.memory import MemoryRepository
 
 _SIGNER = TokenSigner()
+MOMENT = 0.01
+OTHER_ID = ID.replace("a6c0", "b7d1")
+OTHER_REF = attrs.evolve(REF, infra_env_id=OTHER_ID)
+OPEN_REF = ImageRef(ID, None, None, None)
+UPSTREAM_FAILS: dict[str, Exception] = {"ignition": UpstreamError("502")}
+UPSTREAM_REFUSES: dict[str, Exception] = {"ignition": Forbidden("403")}
+ENDED = (Forbidden, NotFound)
+ENDING = [Unauthorized("401"), Forbidden("403"), NotFound("404")]
+FAILING = [UpstreamError("502"), UpstreamTimeout("504"), Unavailable("429")]
+REFUSING = [Conflict("409"), IgnitionInvalid("422")]
 
 
 def bytes_of(composed: ComposedVersion) -> bytes:
@@ -140,3 +160,14 @@ class Client:
     def named(self, *etags: str, date: str | None = None) -> ComposedVersion:
         """A range with If-Match or If-Range."""
         return self.ask(ImageRequest(self.reader, ReadMode.NAMED, etags, date)).composed
+
+
+def rounds(world: World) -> int:
+    """How often an Ignition config was asked for: once in each round."""
+    return world.assisted.asked.count("ignition")
+
+
+def pass_ttl(world: World, text: str = "") -> None:
+    """Let the answer that is pinned be asked for anew, by whoever comes next."""
+    say(world, text)
+    world.clock.advance(TTL_SECONDS)

@@ -9,10 +9,21 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.python.failure import Failure
 
 from image_service.concurrency.coordination import LocalCoordination
-from image_service.errors import StoreFailed
+from image_service.errors import (
+    Conflict,
+    Forbidden,
+    IgnitionInvalid,
+    NotFound,
+    StoreFailed,
+    Unauthorized,
+    Unavailable,
+    UpstreamError,
+    UpstreamTimeout,
+)
 from image_service.images.customization import Customization
 from image_service.images.reference import Credentials, CredentialScheme, Kind, digest_of
 from image_service.settings.upstream import SnapshotSettings
@@ -30,11 +41,12 @@ if TYPE_CHECKING:
     from image_service.concurrency.coordination import Coordination
     from image_service.snapshots.model import Snapshot
     from image_service.snapshots.repository import SnapshotRepository
+    from tests.conftest import LoggedFailures
 
 T = TypeVar("T")
 
 ID = "a6c0ff12-3456-4789-8abc-def012345678"
-QUESTION = SnapshotKey(ID, Kind.FULL_ISO, None)
+KEY = SnapshotKey(ID, Kind.FULL_ISO, None)
 SETTINGS = SnapshotSettings(
     ttl_seconds=60, grace_seconds=600, max_age_seconds=3600, cache_bytes=1024 * 1024, mount_window_seconds=60
 )
@@ -51,6 +63,20 @@ CREDENTIALS = [
     Credentials(CredentialScheme.IMAGE_TOKEN, "one"),
     Credentials(CredentialScheme.AUTHORIZATION, "one"),
     Credentials(CredentialScheme.API_KEY, "s3cr3t-key"),
+]
+
+
+TTL, GRACE, MAX_AGE = SETTINGS.ttl_seconds, SETTINGS.grace_seconds, SETTINGS.max_age_seconds
+MOMENT = 0.01
+ENDING = [Unauthorized("401"), Forbidden("403"), NotFound("404")]
+FAILING = [UpstreamError("down"), UpstreamTimeout("slow"), Unavailable("429"), KeyError("nobody foresaw it")]
+REFUSING = [Conflict("409"), IgnitionInvalid("422")]
+OTHERS = [
+    SnapshotKey(ID.replace("a", "b"), Kind.FULL_ISO, None),
+    SnapshotKey(ID, Kind.MINIMAL_ISO, None),
+    SnapshotKey.of(ID, Kind.FULL_ISO, Credentials(CredentialScheme.API_KEY, "one")),
+    SnapshotKey.of(ID, Kind.FULL_ISO, Credentials(CredentialScheme.API_KEY, "two")),
+    SnapshotKey.of(ID, Kind.FULL_ISO, Credentials(CredentialScheme.IMAGE_TOKEN, "one")),
 ]
 
 
@@ -217,15 +243,15 @@ class Pinning:
         """Whether a mount may go on with it now, without anybody being asked."""
         return self.clock.seconds() < self.snapshots.valid_until(snapshot)
 
-    def newest(self, question: SnapshotKey = QUESTION) -> Snapshot:
+    def newest(self, key: SnapshotKey = KEY) -> Snapshot:
         """The newest snapshot, which must be there at once."""
-        return outcome(self.snapshots.get(question, credentials_of(question)))
+        return outcome(self.snapshots.get(key, credentials_of(key)))
 
-    def newest_stored(self, question: SnapshotKey = QUESTION) -> tuple[Snapshot, float] | None:
+    def newest_stored(self, key: SnapshotKey = KEY) -> tuple[Snapshot, float] | None:
         """The newest snapshot in the archive, and when it was validated."""
-        credentials = credentials_of(question)
-        key = self.archive.key_of(question, credentials)
-        return outcome(self.archive.load_newest(question, key, credentials))
+        credentials = credentials_of(key)
+        stored_key = self.archive.key_of(key, credentials)
+        return outcome(self.archive.load_newest(key, stored_key, credentials))
 
     def config(self, snapshot: Snapshot) -> bytes:
         """The config in a snapshot, byte for byte."""
@@ -237,3 +263,12 @@ class Pinning:
     def rounds(self) -> int:
         """How often assisted-service was asked."""
         return len(self.upstream.asked)
+
+
+def failing_at(pinning: Pinning, error: Exception, logged_failures: LoggedFailures) -> list[str]:
+    """Ask once more, and give the warnings of it."""
+    pinning.upstream.error = error
+    with capturedLogs() as events:
+        pinning.newest()
+    logged_failures.flush(KeyError)
+    return [formatEvent(event) for event in events if event["log_level"] is LogLevel.warn]

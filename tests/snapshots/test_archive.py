@@ -30,8 +30,8 @@ from image_service.snapshots.repository import StoredMount
 from tests.snapshots.pinning import (
     CREDENTIALS,
     ID,
+    KEY,
     NOW,
-    QUESTION,
     SECRET,
     FaultyRepository,
     Outcome,
@@ -66,9 +66,7 @@ def pinning() -> Pinning:
     return Pinning()
 
 
-def add(
-    pinning: Pinning, answer: Customization, *, after: int = 0, question: SnapshotKey = QUESTION
-) -> Snapshot:
+def add(pinning: Pinning, answer: Customization, *, after: int = 0, question: SnapshotKey = KEY) -> Snapshot:
     return outcome(
         pinning.archive.add(
             question, credentials_of(question), answer, after=after, at=pinning.clock.seconds()
@@ -82,7 +80,7 @@ def same(pinning: Pinning, snapshot: Snapshot, answer: Customization) -> bool:
 
 def find_generation(pinning: Pinning, number: int) -> Snapshot | None:
     archive = pinning.archive
-    return outcome(archive.find_generation(QUESTION, archive.key_of(QUESTION, None), None, number))
+    return outcome(archive.find_generation(KEY, archive.key_of(KEY, None), None, number))
 
 
 def stored_mount(pinning: Pinning, reader: Reader, snapshot: Snapshot) -> StoredMount:
@@ -101,7 +99,7 @@ def loaded(pinning: Pinning, snapshot: Snapshot) -> Customization | None:
 # What is kept comes back.
 
 
-def test_a_snapshot_comes_back_as_it_was_in_the_next_process(pinning: Pinning) -> None:
+def test_snapshot_is_restored_by_the_next_process(pinning: Pinning) -> None:
     assert pinning.newest_stored() is None
     argument = KernelArgument(Operation.APPEND, "quiet")
     answer = customization("x", kernel_arguments=(argument,), ramdisk=b"070701")
@@ -116,7 +114,7 @@ def test_a_snapshot_comes_back_as_it_was_in_the_next_process(pinning: Pinning) -
     assert loaded(pinning.restarted(), snapshot) == answer
 
 
-def test_a_superseded_generation_is_found_until_its_question_ends(pinning: Pinning) -> None:
+def test_superseded_generation_is_found_until_its_key_ends(pinning: Pinning) -> None:
     first, second = customization("1"), customization("2")
     kept = add(pinning, first)
     add(pinning, second, after=1)
@@ -132,7 +130,7 @@ def test_a_superseded_generation_is_found_until_its_question_ends(pinning: Pinni
     assert add(pinning, first, after=2).generation == 3
 
 
-def test_each_credential_and_each_kind_has_its_own(pinning: Pinning) -> None:
+def test_credentials_and_kinds_do_not_share_snapshots(pinning: Pinning) -> None:
     questions = [
         SnapshotKey.of(ID, kind, credentials)
         for kind in (Kind.FULL_ISO, Kind.MINIMAL_ISO, Kind.PXE_INITRD)
@@ -147,7 +145,7 @@ def test_each_credential_and_each_kind_has_its_own(pinning: Pinning) -> None:
         assert loaded(pinning, found[0]) == answer
 
 
-def test_what_was_sealed_for_others_does_not_open(pinning: Pinning) -> None:
+def test_payload_of_other_credentials_is_not_read(pinning: Pinning) -> None:
     """Even where a row is found: were a key ever taken for another, the seal would tell."""
     kept = add(pinning, customization("s3cr3t"))
     archive = pinning.restarted().archive
@@ -158,7 +156,7 @@ def test_what_was_sealed_for_others_does_not_open(pinning: Pinning) -> None:
     assert attrs.evolve(pinning, secret=b"t" * 32).newest_stored() is None
 
 
-def test_a_damaged_payload_is_none(pinning: Pinning) -> None:
+def test_damaged_payload_is_not_read(pinning: Pinning) -> None:
     kept = add(pinning, customization())
     store = cast("MemoryRepository", pinning.store.store)
     row = store._rows[kept.stored_key, 1]
@@ -168,7 +166,7 @@ def test_a_damaged_payload_is_none(pinning: Pinning) -> None:
     assert loaded(pinning, kept) is not None, "whoever has it in memory goes on"
 
 
-def test_nobody_who_reads_the_store_finds_a_secret_in_it(pinning: Pinning) -> None:
+def test_repository_holds_no_secret(pinning: Pinning) -> None:
     secret = Credentials(CredentialScheme.API_KEY, "s3cr3t-key")
     question = SnapshotKey.of(ID, Kind.FULL_ISO, secret)
     kept = add(pinning, customization("s3cr3t-text"), question=question)
@@ -185,7 +183,7 @@ def test_nobody_who_reads_the_store_finds_a_secret_in_it(pinning: Pinning) -> No
 # Two processes, one store.
 
 
-def test_who_is_faster_wins_and_the_other_takes_what_it_kept(pinning: Pinning) -> None:
+def test_equal_answer_of_a_faster_process_is_adopted(pinning: Pinning) -> None:
     other = pinning.restarted()
     first, second = customization("same"), customization("same")
     assert first != second
@@ -194,7 +192,7 @@ def test_who_is_faster_wins_and_the_other_takes_what_it_kept(pinning: Pinning) -
     assert loaded(other, adopted) == first
 
 
-def test_what_the_other_process_keeps_is_not_taken_for_another_answer(pinning: Pinning) -> None:
+def test_different_answer_of_another_process_is_not_adopted(pinning: Pinning) -> None:
     """It was asked before somebody changed the infra-env."""
     other = pinning.restarted()
     old, new = customization("old"), customization("new")
@@ -209,7 +207,7 @@ def test_what_the_other_process_keeps_is_not_taken_for_another_answer(pinning: P
     assert loaded(pinning.restarted(), kept) == new
 
 
-def test_behind_an_end_of_the_other_process_it_goes_on(pinning: Pinning) -> None:
+def test_generation_follows_an_end_by_another_process(pinning: Pinning) -> None:
     other = pinning.restarted()
     kept = add(pinning, customization("1"))
     outcome(other.archive.end(kept, NOW))
@@ -222,7 +220,7 @@ def test_behind_an_end_of_the_other_process_it_goes_on(pinning: Pinning) -> None
 
 
 @pytest.mark.parametrize("broken", [(), *((method,) for method in METHODS), METHODS])
-def test_whatever_fails_the_answer_is_kept_in_memory(pinning: Pinning, broken: tuple[str, ...]) -> None:
+def test_answer_is_kept_in_memory_if_the_repository_fails(pinning: Pinning, broken: tuple[str, ...]) -> None:
     pinning.store.broken.update(broken)
     archive, answer = pinning.archive, customization()
     pinning.newest_stored()
@@ -236,7 +234,7 @@ def test_whatever_fails_the_answer_is_kept_in_memory(pinning: Pinning, broken: t
     assert loaded(pinning, kept) == (answer if broken == ("end",) else None)
 
 
-def test_what_was_not_stored_is_never_taken_for_what_was(pinning: Pinning) -> None:
+def test_unstored_snapshot_is_never_confused_with_a_stored_one(pinning: Pinning) -> None:
     """The store may have others by any number that is made up."""
     stored = customization("stored")
     add(pinning, stored)
@@ -256,14 +254,14 @@ def test_what_was_not_stored_is_never_taken_for_what_was(pinning: Pinning) -> No
     assert (kept.generation, loaded(pinning.restarted(), kept)) == (2, later)
 
 
-def test_when_the_store_is_back_numbers_begin_with_its_own(pinning: Pinning) -> None:
+def test_generations_follow_the_repository_after_it_recovers(pinning: Pinning) -> None:
     pinning.store.broken.update(METHODS)
     unsaved = add(pinning, customization("1"))
     pinning.store.broken.clear()
     assert add(pinning, customization("2"), after=unsaved.generation).generation == 1
 
 
-def test_a_store_that_can_only_be_written_ends_nowhere(pinning: Pinning) -> None:
+def test_write_only_repository_causes_no_endless_loop(pinning: Pinning) -> None:
     add(pinning, customization("1"))
     other = pinning.restarted()
     pinning.store.broken.add("find_newest")
@@ -274,7 +272,7 @@ def test_a_store_that_can_only_be_written_ends_nowhere(pinning: Pinning) -> None
 
 
 @pytest.mark.parametrize("broken", [{"add"}, {"load", "find_newest"}, set(METHODS)])
-def test_a_failing_store_is_told_of_once(pinning: Pinning, broken: set[str]) -> None:
+def test_failing_repository_is_logged_once(pinning: Pinning, broken: set[str]) -> None:
     """Also where only writing fails, as on a full disk."""
     pinning.store.broken.update(broken)
     with capturedLogs() as events:
@@ -287,7 +285,7 @@ def test_a_failing_store_is_told_of_once(pinning: Pinning, broken: set[str]) -> 
     assert all("fails" in line for line in told)
 
 
-def test_a_failure_after_a_recovery_is_told_again(pinning: Pinning) -> None:
+def test_failure_after_a_recovery_is_logged_again(pinning: Pinning) -> None:
     with capturedLogs() as events:
         for broken in (True, True, False, True, True):
             pinning.store.broken = {"find_newest"} if broken else set()
@@ -298,7 +296,7 @@ def test_a_failure_after_a_recovery_is_told_again(pinning: Pinning) -> None:
 # Mounts.
 
 
-def test_a_mount_is_recalled_by_the_next_process_for_the_same_reader_alone(pinning: Pinning) -> None:
+def test_mount_is_found_by_the_next_process_for_the_same_reader_only(pinning: Pinning) -> None:
     kept = add(pinning, customization())
     outcome(pinning.archive.save_mounts([stored_mount(pinning, READER, kept)]))
     after = pinning.restarted()
@@ -325,19 +323,19 @@ REFS: list[Ref] = [
 ]
 
 
-def test_a_mount_goes_with_the_end_of_what_it_reads(pinning: Pinning) -> None:
+def test_end_removes_mounts_of_the_snapshot(pinning: Pinning) -> None:
     kept = add(pinning, customization())
     outcome(pinning.archive.save_mounts([stored_mount(pinning, READER, kept)]))
     outcome(pinning.archive.end(kept, NOW))
     assert recall(pinning.restarted(), READER) is None
 
 
-def test_no_mounts_cost_no_transaction(pinning: Pinning) -> None:
+def test_saving_no_mounts_needs_no_transaction(pinning: Pinning) -> None:
     outcome(pinning.archive.save_mounts([]))
     assert pinning.store.called["save_mounts"] == 0
 
 
-def test_what_nobody_uses_is_swept_out(pinning: Pinning) -> None:
+def test_unused_snapshots_are_removed(pinning: Pinning) -> None:
     add(pinning, customization())
     with capturedLogs() as events:
         outcome(pinning.archive.remove_unused(NOW))
@@ -350,29 +348,27 @@ def test_what_nobody_uses_is_swept_out(pinning: Pinning) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 400)), max_size=30))
-def test_what_is_kept_in_memory_is_bounded(steps: list[tuple[int, int]]) -> None:
+def test_recent_answers_are_bounded_by_bytes(steps: list[tuple[int, int]]) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(archive_module, "RECENT_BYTES", 2000)
         patched.setattr(archive_module, "OVERHEAD_BYTES", 100)
         pinning = Pinning()
         archive = pinning.archive
         for which, size in steps:
-            question = attrs.evolve(QUESTION, infra_env_id=str(which))
+            question = attrs.evolve(KEY, infra_env_id=str(which))
             add(pinning, Customization(bytes(size), (), None), question=question)
             held = sum(len(kept.ignition) + 100 for kept in archive._recent.values())
             assert held == archive._recent.size
             assert held <= 2000 or len(archive._recent) == 1
 
 
-def test_kernel_arguments_and_ramdisks_count_too(pinning: Pinning) -> None:
+def test_kernel_arguments_and_ramdisk_count_as_held_bytes(pinning: Pinning) -> None:
     argument = KernelArgument(Operation.APPEND, "x" * 1000)
     add(pinning, Customization(b"i" * 10, (argument,), None, b"r" * 100))
     assert pinning.archive._recent.size == 1000 + 10 + 100 + archive_module.OVERHEAD_BYTES
 
 
-def test_the_one_that_is_about_to_be_used_is_kept_however_large(
-    pinning: Pinning, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_last_answer_is_kept_however_large(pinning: Pinning, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a store it would be asked for again and again."""
     monkeypatch.setattr(archive_module, "RECENT_BYTES", 10)
     pinning.__attrs_post_init__()
@@ -383,7 +379,7 @@ def test_the_one_that_is_about_to_be_used_is_kept_however_large(
     assert same(pinning, first, answers[0]), "which is known without it"
 
 
-def test_what_is_used_is_the_last_to_give_way(pinning: Pinning) -> None:
+def test_least_recently_used_answer_is_evicted(pinning: Pinning) -> None:
     answers = [customization(str(number)) for number in range(3)]
     pinning.store.broken.update(METHODS)
     first, second = (add(pinning, answer) for answer in answers[:2])
@@ -420,11 +416,13 @@ class Threads:
         (Customization(b"i", (), None, b"070701"), (0, 2)),
     ],
 )
-def test_what_takes_a_while_is_done_in_a_thread(answer: Customization, expected: tuple[int, int]) -> None:
+def test_large_answers_are_sealed_and_compared_in_a_thread(
+    answer: Customization, expected: tuple[int, int]
+) -> None:
     ciphering, fingerprinting = expected
     threads, store = Threads(), MemoryRepository()
     archive = Archive(store, SnapshotCipher(SECRET), threads)  # type: ignore[arg-type]  # one type for all
-    kept = outcome(archive.add(QUESTION, None, answer, after=0, at=NOW))
+    kept = outcome(archive.add(KEY, None, answer, after=0, at=NOW))
     assert threads.done == ciphering, "sealing, and no fingerprint"
     archive = Archive(store, SnapshotCipher(SECRET), threads)  # type: ignore[arg-type]  # same
     outcome(archive.load(kept, None))
@@ -435,7 +433,7 @@ def test_what_takes_a_while_is_done_in_a_thread(answer: Customization, expected:
     assert threads.done == 2 * ciphering + fingerprinting * 3 // 2, "of what is new"
 
 
-def test_nothing_is_the_same_as_what_is_not_kept_any_more(pinning: Pinning) -> None:
+def test_lost_snapshot_equals_no_answer(pinning: Pinning) -> None:
     answer = customization("x")
     kept = add(pinning, answer)
     assert not same(pinning, kept, customization("y"))
@@ -444,7 +442,7 @@ def test_nothing_is_the_same_as_what_is_not_kept_any_more(pinning: Pinning) -> N
     assert not same(pinning, kept, answer)
 
 
-def test_a_store_that_takes_its_time_holds_nobody_else_up(pinning: Pinning) -> None:
+def test_slow_write_delays_no_read(pinning: Pinning) -> None:
     gate: Deferred[None] = Deferred()
 
     @attrs.define(eq=False)
@@ -455,7 +453,7 @@ def test_a_store_that_takes_its_time_holds_nobody_else_up(pinning: Pinning) -> N
 
     pinning.store = FaultyRepository(cast("SnapshotRepository", Slow()))
     pinning.__attrs_post_init__()
-    adding = Outcome(pinning.archive.add(QUESTION, None, customization(), after=0, at=NOW))
+    adding = Outcome(pinning.archive.add(KEY, None, customization(), after=0, at=NOW))
     assert pinning.newest_stored() is None
     assert not adding.is_there
     gate.callback(None)

@@ -38,22 +38,22 @@ customizations = st.builds(
 
 
 @given(customizations)
-def test_a_customization_comes_back_equal(customization: Customization) -> None:
+def test_customization_is_decoded_as_it_was_encoded(customization: Customization) -> None:
     assert decode_customization(encode_customization(customization)) == customization
 
 
-def test_no_ramdisk_is_not_an_empty_one() -> None:
+def test_absent_ramdisk_differs_from_an_empty_one() -> None:
     for ramdisk in (None, b""):
         customization = Customization(b"{}", (), None, ramdisk)
         assert decode_customization(encode_customization(customization)).ramdisk == ramdisk
 
 
-def test_what_json_may_hold_and_utf_8_may_not() -> None:
+def test_lone_surrogates_are_encoded() -> None:
     customization = Customization(b"", (KernelArgument(Operation.APPEND, "\ud800"),), None)
     assert decode_customization(encode_customization(customization)) == customization
 
 
-def test_what_the_first_release_wrote() -> None:
+def test_payload_of_the_first_release_is_decoded() -> None:
     """Mounts outlive updates: a change of what is written must be a new format."""
     head = (
         b'{"kernel_arguments": [["replace", "a=1=2"]], "modified": "2026-01-02T03:04:05+00:00",'
@@ -64,7 +64,7 @@ def test_what_the_first_release_wrote() -> None:
     assert decode_customization(written) == SIMPLE
 
 
-def test_a_ramdisk_of_64_mib_is_copied_once_each_way() -> None:
+def test_ramdisk_of_64_mib_is_copied_once_each_way() -> None:
     size = 64 * 1024 * 1024
     customization = Customization(b"{}", (), None, bytes(size))
     tracemalloc.start()
@@ -79,13 +79,13 @@ def test_a_ramdisk_of_64_mib_is_copied_once_each_way() -> None:
 
 
 @given(st.binary() | st.binary().map(lambda rest: ENCODED[:9] + rest))
-def test_something_else_is_refused(payload: bytes) -> None:
+def test_other_bytes_are_refused(payload: bytes) -> None:
     with pytest.raises(SnapshotUnreadable, match=f"of {len(payload)} bytes"):
         decode_customization(payload)
 
 
 @pytest.mark.parametrize("size", range(len(ENCODED)))
-def test_a_part_is_refused(size: int) -> None:
+def test_truncated_payload_is_refused(size: int) -> None:
     with pytest.raises(SnapshotUnreadable):
         decode_customization(ENCODED[:size])
 
@@ -103,7 +103,7 @@ def test_a_part_is_refused(size: int) -> None:
         (b"\x1f\x8b", b"\x1f\x8b\0"),
     ],
 )
-def test_a_changed_one_is_refused_without_telling_what_it_holds(before: bytes, after: bytes) -> None:
+def test_corrupt_payload_is_refused_without_showing_it(before: bytes, after: bytes) -> None:
     with pytest.raises(SnapshotUnreadable) as raised:
         decode_customization(ENCODED.replace(before, after, 1))
     told = "".join(traceback.format_exception(raised.value))

@@ -30,7 +30,7 @@ SEALED = VAULT.seal(KEY, 7, TOKEN, PAYLOAD)
     st.none() | st.builds(Credentials, st.sampled_from(CredentialScheme), st.text("aä\n0:", max_size=9)),
     st.binary(),
 )
-def test_what_is_sealed_opens(
+def test_sealed_payload_is_unsealed(
     key: bytes, generation: int, credentials: Credentials | None, payload: bytes
 ) -> None:
     sealed = VAULT.seal(key, generation, credentials, payload)
@@ -38,12 +38,12 @@ def test_what_is_sealed_opens(
     assert len(sealed) == len(payload) + 29
 
 
-def test_a_payload_of_64_mib() -> None:
+def test_payload_of_64_mib_is_stored() -> None:
     payload = bytes(64 * 1024 * 1024)
     assert VAULT.unseal(KEY, 1, TOKEN, VAULT.seal(KEY, 1, TOKEN, payload)) == payload
 
 
-def test_what_was_sealed_by_the_first_release_opens() -> None:
+def test_payload_of_the_first_release_is_unsealed() -> None:
     """A change of how keys are derived must be a new format: mounts outlive updates."""
     sealed = bytes.fromhex(
         "0176e1b72357a76e71c58cec40e814affd79567d1fddfade278bf015cb50edab72c503d70e3d172fce82"
@@ -52,12 +52,12 @@ def test_what_was_sealed_by_the_first_release_opens() -> None:
 
 
 @pytest.mark.parametrize("others", OTHERS, ids=str)
-def test_it_opens_for_nobody_else(others: Credentials | None) -> None:
+def test_other_credentials_or_secret_do_not_unseal(others: Credentials | None) -> None:
     with pytest.raises(SnapshotUnreadable, match="of 42 bytes does not open"):
         VAULT.unseal(KEY, 7, others, SEALED)
 
 
-def test_without_credentials_it_opens_for_nobody_with_any() -> None:
+def test_credentials_do_not_unseal_what_was_sealed_without() -> None:
     sealed = VAULT.seal(KEY, 7, None, PAYLOAD)
     for credentials in (TOKEN, *OTHERS[1:]):
         with pytest.raises(SnapshotUnreadable):
@@ -73,13 +73,13 @@ def test_without_credentials_it_opens_for_nobody_with_any() -> None:
         (VAULT, KEY + b"7", 7),
     ],
 )
-def test_it_opens_nowhere_else(vault: SnapshotCipher, key: bytes, generation: int) -> None:
+def test_other_key_or_generation_does_not_unseal(vault: SnapshotCipher, key: bytes, generation: int) -> None:
     with pytest.raises(SnapshotUnreadable):
         vault.unseal(key, generation, TOKEN, SEALED)
 
 
 @pytest.mark.parametrize("at", range(len(SEALED)))
-def test_every_byte_counts(at: int) -> None:
+def test_every_changed_byte_is_detected(at: int) -> None:
     for changed in (
         SEALED[:at] + bytes([SEALED[at] ^ 1]) + SEALED[at + 1 :],
         SEALED[:at],
@@ -91,11 +91,11 @@ def test_every_byte_counts(at: int) -> None:
         VAULT.unseal(KEY, 7, TOKEN, SEALED + b"\0")
 
 
-def test_the_same_sealed_twice_differs() -> None:
+def test_sealing_twice_differs() -> None:
     assert VAULT.seal(KEY, 7, TOKEN, PAYLOAD) != SEALED
 
 
-def test_nothing_that_is_told_holds_a_secret() -> None:
+def test_errors_and_reprs_show_no_secret() -> None:
     secrets = [f"secret-{number}" for number in range(3)]  # a traceback shows the lines of this test too
     vault = SnapshotCipher(secrets[0].encode())
     with pytest.raises(SnapshotUnreadable) as raised:
@@ -115,7 +115,7 @@ questions = st.tuples(
 
 
 @given(questions, questions)
-def test_a_key_stands_for_one_question_of_one_caller(
+def test_keys_are_distinct_per_question_and_caller(
     one: tuple[str, str, Credentials | None], other: tuple[str, str, Credentials | None]
 ) -> None:
     assert (VAULT.key_of(*one) == VAULT.key_of(*other)) is (one == other)
@@ -124,7 +124,7 @@ def test_a_key_stands_for_one_question_of_one_caller(
 
 
 @given(questions, questions)
-def test_a_reader_stands_for_one_client_that_reads_one_image(
+def test_reader_keys_are_distinct_per_client_and_image(
     one: tuple[str, str, Credentials | None], other: tuple[str, str, Credentials | None]
 ) -> None:
     (address, ref, credentials), (other_address, other_ref, others) = one, other
@@ -133,7 +133,7 @@ def test_a_reader_stands_for_one_client_that_reads_one_image(
     assert reader not in {VAULT.key_of(*one), VAULT.key_of(ref, address, credentials)}
 
 
-def test_keys_and_readers_are_the_first_release_s() -> None:
+def test_keys_equal_those_of_the_first_release() -> None:
     assert (
         VAULT.key_of("id", "full-iso", TOKEN).hex()
         == "0befdd930fd3d3fcc690356f8f90466b5c70d28c2d858fcdf2fe15c4917cc9b5"

@@ -133,7 +133,7 @@ def rootfs_argument(architecture: str = "x86_64") -> str:
 
 
 @pytest.mark.parametrize("kind", [FULL, MINIMAL, INITRD, ADDRSIZE])
-def test_all_but_the_disconnected_iso_are_made_from_the_full_one(bench: Workbench, kind: Kind) -> None:
+def test_all_kinds_but_the_disconnected_use_the_full_iso(bench: Workbench, kind: Kind) -> None:
     found = bench.composer.find_base(ref_of(kind))
     assert found is bench.catalog.images[WITH_RECIPE, "x86_64", FULL]
     with pytest.raises(UnknownBaseImage):
@@ -142,13 +142,13 @@ def test_all_but_the_disconnected_iso_are_made_from_the_full_one(bench: Workbenc
         bench.composer.find_base(ref_of(kind, architecture="aarch64"))
 
 
-def test_a_disconnected_iso_has_a_base_of_its_own(bench: Workbench) -> None:
+def test_disconnected_iso_has_its_own_base(bench: Workbench) -> None:
     assert bench.composer.find_base(ref_of(DISCONNECTED, ONLY_DISCONNECTED)).disconnected
     with pytest.raises(UnknownBaseImage):
         bench.composer.find_base(ref_of(DISCONNECTED))
 
 
-def test_an_s390x_has_no_minimal_iso_and_is_told_why_before_anything_is_looked_up(bench: Workbench) -> None:
+def test_minimal_iso_for_s390x_is_refused_with_a_reason(bench: Workbench) -> None:
     with pytest.raises(NotFound, match=r"no minimal-iso for s390x, which .* ask for full-iso"):
         bench.composer.find_base(ref_of(MINIMAL, NEEDS_NMSTATE, "s390x"))
     assert not bench.catalog.asked
@@ -163,7 +163,7 @@ def test_an_s390x_has_no_minimal_iso_and_is_told_why_before_anything_is_looked_u
         ImageRef(ID, WITH_RECIPE, "x86_64", None),
     ],
 )
-def test_a_reference_that_leaves_something_open_names_no_base(bench: Workbench, ref: ImageRef) -> None:
+def test_incomplete_reference_has_no_base(bench: Workbench, ref: ImageRef) -> None:
     with pytest.raises(NotFound, match="names no version"):
         bench.composer.find_base(ref)
 
@@ -171,13 +171,13 @@ def test_a_reference_that_leaves_something_open_names_no_base(bench: Workbench, 
 # Which canvas.
 
 
-def test_a_full_iso_is_the_base_with_its_customization(bench: Workbench) -> None:
+def test_full_iso_is_the_base_with_its_customization(bench: Workbench) -> None:
     image = bench.build(ref_of(FULL), customization(None, "quiet"))
     assert image.size == len(ISO)
     assert f"{KERNEL_ARGUMENTS} quiet\n".encode() in bytes_of(image)
 
 
-def test_a_minimal_iso_is_spliced_from_the_base_where_that_can_be_done(bench: Workbench) -> None:
+def test_minimal_iso_is_spliced_if_the_base_has_a_recipe(bench: Workbench) -> None:
     """Not a template is asked for. The URL has the OS build, whatever the request called it."""
     for ramdisk in (None, RAMDISK):
         image = bench.build(ref_of(MINIMAL), customization(ramdisk, "quiet"))
@@ -186,7 +186,7 @@ def test_a_minimal_iso_is_spliced_from_the_base_where_that_can_be_done(bench: Wo
         assert WITH_RECIPE.encode() not in bytes_of(image)
 
 
-def test_without_a_recipe_it_is_derived(bench: Workbench) -> None:
+def test_minimal_iso_without_a_recipe_is_derived(bench: Workbench) -> None:
     bench.has_templates()
     for ramdisk in (None, RAMDISK):
         image = bench.build(ref_of(MINIMAL, WITHOUT_RECIPE), customization(ramdisk))
@@ -194,14 +194,14 @@ def test_without_a_recipe_it_is_derived(bench: Workbench) -> None:
         assert bytes_of(image) == derived_minimal(f"{DEFAULT} {rootfs_argument()}", archive(CONFIG), area)
 
 
-def test_where_a_ramdisk_needs_nmstatectl_it_is_derived(bench: Workbench) -> None:
+def test_minimal_iso_that_needs_nmstatectl_is_derived(bench: Workbench) -> None:
     bench.has_templates()
     image = bench.build(ref_of(MINIMAL, NEEDS_NMSTATE), customization(RAMDISK))
     assert image.size == len(TEMPLATE)
     assert RAMDISK in bytes_of(image)
 
 
-def test_nmstatectl_without_a_ramdisk_is_of_no_use(bench: Workbench) -> None:
+def test_nmstatectl_is_not_added_without_a_ramdisk(bench: Workbench) -> None:
     image = bench.build(ref_of(MINIMAL, NEEDS_NMSTATE), customization())
     assert bytes_of(image) == bytes_of(bench.build(ref_of(MINIMAL), customization()))
 
@@ -209,7 +209,7 @@ def test_nmstatectl_without_a_ramdisk_is_of_no_use(bench: Workbench) -> None:
 @pytest.mark.parametrize(
     ("length", "derived"), [(IGNITION_LENGTH // 2, False), (IGNITION_LENGTH, True), (RAMDISK_LENGTH, True)]
 )
-def test_a_ramdisk_for_which_there_is_no_room_gets_it_in_a_derived_one(
+def test_ramdisk_too_large_to_splice_uses_a_derived_iso(
     bench: Workbench, length: int, *, derived: bool
 ) -> None:
     bench.has_templates()
@@ -218,14 +218,14 @@ def test_a_ramdisk_for_which_there_is_no_room_gets_it_in_a_derived_one(
     assert length * b"r" in bytes_of(image)
 
 
-def test_a_ramdisk_for_which_there_is_no_room_anywhere_is_refused(bench: Workbench) -> None:
+def test_ramdisk_too_large_for_the_derived_iso_is_refused(bench: Workbench) -> None:
     bench.has_templates()
     for version in (WITH_RECIPE, WITHOUT_RECIPE, NEEDS_NMSTATE):
         with pytest.raises(RamdiskTooLarge, match=f"{RAMDISK_LENGTH + 1} bytes .* {RAMDISK_LENGTH} bytes"):
             bench.build(ref_of(MINIMAL, version), customization(bytes(RAMDISK_LENGTH + 1)))
 
 
-def test_nothing_else_that_does_not_fit_makes_it_a_derived_one(bench: Workbench) -> None:
+def test_other_oversized_content_does_not_use_a_derived_iso(bench: Workbench) -> None:
     """It would not fit there either; and so it is said at once, not after the template was made."""
     with pytest.raises(KernelArgumentsTooLarge):
         bench.build(ref_of(MINIMAL), customization(RAMDISK, "x" * 1500))
@@ -243,7 +243,7 @@ def incompressible(length: int) -> bytes:
     ("version", "ramdisk"),
     [(WITHOUT_RECIPE, None), (NEEDS_NMSTATE, RAMDISK), (WITH_RECIPE, bytes(IGNITION_LENGTH))],
 )
-def test_while_it_is_being_derived_that_is_said(
+def test_minimal_iso_is_unavailable_while_being_derived(
     bench: Workbench, version: str, ramdisk: bytes | None
 ) -> None:
     with pytest.raises(Unavailable, match="being made") as caught:
@@ -256,7 +256,7 @@ def test_while_it_is_being_derived_that_is_said(
 # Initrds and what belongs to them.
 
 
-def test_an_initrd_has_nmstatectl_where_a_ramdisk_needs_it(bench: Workbench) -> None:
+def test_initrd_has_nmstatectl_if_a_ramdisk_needs_it(bench: Workbench) -> None:
     bench.has_templates()
     for version, architecture, ramdisk, expected in (
         (WITH_RECIPE, "x86_64", RAMDISK, False),
@@ -271,13 +271,13 @@ def test_an_initrd_has_nmstatectl_where_a_ramdisk_needs_it(bench: Workbench) -> 
         assert made.startswith(b"initrd data\n")
 
 
-def test_while_nmstatectl_is_being_read_that_is_said(bench: Workbench) -> None:
+def test_initrd_is_unavailable_while_nmstatectl_is_read(bench: Workbench) -> None:
     with pytest.raises(Unavailable, match="being read"):
         bench.build(ref_of(INITRD, NEEDS_NMSTATE), customization(RAMDISK))
     assert bench.build(ref_of(INITRD, NEEDS_NMSTATE), customization()).size
 
 
-def test_an_s390x_is_told_the_size_of_the_initrd_that_it_is_given(bench: Workbench) -> None:
+def test_addrsize_has_the_size_of_the_served_initrd(bench: Workbench) -> None:
     ref = ref_of(ADDRSIZE, NEEDS_NMSTATE, "s390x")
     base = bench.composer.find_base(ref)
     initrd = bench.build(ref_of(INITRD, NEEDS_NMSTATE, "s390x"), customization())
@@ -285,7 +285,7 @@ def test_an_s390x_is_told_the_size_of_the_initrd_that_it_is_given(bench: Workben
     assert bytes_of(told) == bytes(range(8)) + initrd.size.to_bytes(8, "big")
 
 
-def test_an_artifact_is_the_base_s(bench: Workbench) -> None:
+def test_boot_artifact_is_the_file_of_the_base(bench: Workbench) -> None:
     ref = ArtifactRef(BootArtifact.ROOTFS, NEEDS_NMSTATE, "x86_64")
     base = bench.composer.find_base(ref)
     assert base is bench.catalog.images[NEEDS_NMSTATE, "x86_64", FULL]
@@ -307,12 +307,12 @@ def test_an_artifact_is_the_base_s(bench: Workbench) -> None:
         (INITRD, WITH_RECIPE, f"{ID}-initrd.img"),
     ],
 )
-def test_a_download_has_the_contract_s_name(bench: Workbench, kind: Kind, version: str, name: str) -> None:
+def test_download_has_the_contracts_file_name(bench: Workbench, kind: Kind, version: str, name: str) -> None:
     bench.has_templates()
     assert bench.build(ref_of(kind, version), customization()).file_name == name
 
 
-def test_an_address_has_the_contract_s_name(bench: Workbench) -> None:
+def test_addrsize_has_the_contracts_file_name(bench: Workbench) -> None:
     ref = ref_of(ADDRSIZE, NEEDS_NMSTATE, "s390x")
     initrd = bench.build(ref_of(INITRD), customization())
     told = bench.composer.build_initrd_addrsize(ref, bench.composer.find_base(ref), initrd)
@@ -324,7 +324,7 @@ def test_an_address_has_the_contract_s_name(bench: Workbench) -> None:
 
 @pytest.mark.parametrize("version", [WITH_RECIPE, WITHOUT_RECIPE])
 @pytest.mark.parametrize("kind", [FULL, MINIMAL])
-def test_a_large_config_is_composed_in_a_thread(bench: Workbench, version: str, kind: Kind) -> None:
+def test_large_config_is_composed_in_a_thread(bench: Workbench, version: str, kind: Kind) -> None:
     bench.has_templates()
     ref = ref_of(kind, version)
     assert bench.compose(ref, customization(config=incompressible(THREAD_BYTES)))
@@ -334,7 +334,7 @@ def test_a_large_config_is_composed_in_a_thread(bench: Workbench, version: str, 
     assert not isinstance(made[0], BaseException)
 
 
-def test_a_ramdisk_that_does_not_fit_in_a_thread_is_taken_further_too(bench: Workbench) -> None:
+def test_oversized_ramdisk_found_in_a_thread_uses_a_derived_iso(bench: Workbench) -> None:
     bench.has_templates()
     config = incompressible(THREAD_BYTES + 1)
     made = bench.compose(ref_of(MINIMAL), customization(bytes(IGNITION_LENGTH), config=config))
@@ -376,7 +376,7 @@ def get(world: World, ref: ImageRef | ArtifactRef) -> BootImage:
         (ArtifactRef(BootArtifact.ROOTFS, WITH_RECIPE, "x86_64"), []),
     ],
 )
-def test_assisted_service_is_asked_what_the_contract_says_and_nothing_else(
+def test_upstream_is_asked_what_the_contract_says_only(
     world: World, ref: ImageRef | ArtifactRef, questions: list[str]
 ) -> None:
     get(world, ref)
@@ -386,7 +386,7 @@ def test_assisted_service_is_asked_what_the_contract_says_and_nothing_else(
     }
 
 
-def test_nothing_is_asked_for_an_image_that_there_is_not(world: World) -> None:
+def test_upstream_is_not_asked_for_an_unknown_image(world: World) -> None:
     for ref in (
         ref_of(MINIMAL, NEEDS_NMSTATE, "s390x"),
         ref_of(MINIMAL, ONLY_DISCONNECTED),
@@ -399,7 +399,7 @@ def test_nothing_is_asked_for_an_image_that_there_is_not(world: World) -> None:
 
 
 @pytest.mark.parametrize("first", [INITRD, ADDRSIZE])
-def test_address_and_initrd_are_of_one_answer_of_assisted_service(world: World, first: Kind) -> None:
+def test_addrsize_and_initrd_are_of_one_snapshot(world: World, first: Kind) -> None:
     """It may sign a token of another length into each: the size of another initrd would end the boot."""
     refs = {kind: ref_of(kind, NEEDS_NMSTATE, "s390x") for kind in (INITRD, ADDRSIZE)}
     world.assisted.initrd = RAMDISK

@@ -24,20 +24,20 @@ print(load_or_create_secret(Path(sys.argv[1])).hex())
 """
 
 
-def test_a_secret_is_made_once(tmp_path: Path) -> None:
+def test_secret_is_created_once(tmp_path: Path) -> None:
     secret = load_or_create_secret(tmp_path)
     assert len(secret) == 32
     assert load_or_create_secret(tmp_path) == secret
     assert [file.name for file in tmp_path.iterdir()] == [SECRET_FILE]
 
 
-def test_each_instance_has_its_own(tmp_path: Path) -> None:
+def test_instances_have_different_secrets(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     assert load_or_create_secret(tmp_path / "a") != load_or_create_secret(tmp_path / "b")
 
 
-def test_it_is_for_its_owner_whatever_the_umask(tmp_path: Path) -> None:
+def test_secret_file_is_private_whatever_the_umask(tmp_path: Path) -> None:
     umask = os.umask(0)
     try:
         load_or_create_secret(tmp_path)
@@ -46,7 +46,7 @@ def test_it_is_for_its_owner_whatever_the_umask(tmp_path: Path) -> None:
     assert (tmp_path / SECRET_FILE).stat().st_mode & 0o777 == 0o600
 
 
-def test_processes_that_start_together_share_one(tmp_path: Path) -> None:
+def test_processes_that_start_together_share_one_secret(tmp_path: Path) -> None:
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", PROGRAM, tmp_path],
@@ -70,7 +70,7 @@ def test_processes_that_start_together_share_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 31, 33])
-def test_a_file_that_holds_no_secret_is_replaced(tmp_path: Path, size: int) -> None:
+def test_file_of_another_size_is_replaced(tmp_path: Path, size: int) -> None:
     path = tmp_path / SECRET_FILE
     path.write_bytes(b"A" * size)
     with capturedLogs() as events:
@@ -82,18 +82,18 @@ def test_a_file_that_holds_no_secret_is_replaced(tmp_path: Path, size: int) -> N
     )
 
 
-def test_what_a_crash_left_is_no_secret(tmp_path: Path) -> None:
+def test_leftover_of_a_crash_is_not_used(tmp_path: Path) -> None:
     (tmp_path / f".{SECRET_FILE}.part").write_bytes(b"A" * 32)
     assert load_or_create_secret(tmp_path) != b"A" * 32
     assert [file.name for file in tmp_path.iterdir()] == [SECRET_FILE]
 
 
-def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_directory_is_a_store_failure(tmp_path: Path) -> None:
     with pytest.raises(StoreFailed, match=os.strerror(errno.ENOENT)):
         load_or_create_secret(tmp_path / "a")
 
 
-def test_a_secret_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_secret_is_a_store_failure(tmp_path: Path) -> None:
     (tmp_path / SECRET_FILE).mkdir()
     with pytest.raises(StoreFailed, match=os.strerror(errno.EISDIR)):
         load_or_create_secret(tmp_path)

@@ -53,7 +53,7 @@ def mount(reader: bytes = READER, key: bytes = KEY, generation: int = 1, **other
 
 
 @ensure_deferred
-async def test_a_store_is_empty_at_first(store: SnapshotRepository) -> None:
+async def test_new_repository_is_empty(store: SnapshotRepository) -> None:
     assert await store.find_newest(KEY) is None
     assert await store.load(KEY, 1) is None
     assert await store.find_mount(READER) is None
@@ -61,7 +61,7 @@ async def test_a_store_is_empty_at_first(store: SnapshotRepository) -> None:
 
 
 @ensure_deferred
-async def test_a_payload_comes_back_as_it_was(store: SnapshotRepository) -> None:
+async def test_payload_is_loaded_as_it_was_added(store: SnapshotRepository) -> None:
     for generation, sealed in enumerate([b"", b"\0", bytes(range(256)) * 100], 1):
         assert await store.add(KEY, generation, sealed, T)
         assert await store.load(KEY, generation) == sealed
@@ -70,14 +70,14 @@ async def test_a_payload_comes_back_as_it_was(store: SnapshotRepository) -> None
 
 
 @ensure_deferred
-async def test_a_payload_of_64_mib(store: SnapshotRepository) -> None:
+async def test_payload_of_64_mib_is_stored(store: SnapshotRepository) -> None:
     sealed = os.urandom(64 * 1024 * 1024)
     assert await store.add(KEY, 1, sealed, T)
     assert await store.load(KEY, 1) == sealed
 
 
 @ensure_deferred
-async def test_the_newest_generation_of_each_key_is_known(store: SnapshotRepository) -> None:
+async def test_newest_generation_of_each_key_is_found(store: SnapshotRepository) -> None:
     await store.add(KEY, 1, b"", T)
     await store.add(KEY, 2, b"", T + 10)
     await store.add(OTHER_KEY, 7, b"", T - 10)
@@ -86,7 +86,7 @@ async def test_the_newest_generation_of_each_key_is_known(store: SnapshotReposit
 
 
 @ensure_deferred
-async def test_who_adds_first_wins(store: SnapshotRepository) -> None:
+async def test_first_writer_of_a_generation_wins(store: SnapshotRepository) -> None:
     assert await store.add(KEY, 1, b"first", T)
     assert not await store.add(KEY, 1, b"second", T + 1)
     assert await store.load(KEY, 1) == b"first"
@@ -94,7 +94,7 @@ async def test_who_adds_first_wins(store: SnapshotRepository) -> None:
 
 
 @ensure_deferred
-async def test_of_many_who_add_at_once_one_wins(store: SnapshotRepository) -> None:
+async def test_one_of_concurrent_writers_wins(store: SnapshotRepository) -> None:
     payloads = [b"%d" % number for number in range(20)]
     won = await gatherResults([Deferred.fromCoroutine(store.add(KEY, 1, payload, T)) for payload in payloads])
     assert won.count(True) == 1
@@ -102,14 +102,14 @@ async def test_of_many_who_add_at_once_one_wins(store: SnapshotRepository) -> No
 
 
 @ensure_deferred
-async def test_who_does_not_know_of_newer_generations_loses(store: SnapshotRepository) -> None:
+async def test_writer_of_an_older_generation_loses(store: SnapshotRepository) -> None:
     await store.add(KEY, 5, b"", T)
     assert not await store.add(KEY, 2, b"", T)
     assert await store.load(KEY, 2) is None
 
 
 @ensure_deferred
-async def test_old_generations_of_the_same_key_make_room(store: SnapshotRepository) -> None:
+async def test_oldest_generations_of_a_key_are_removed(store: SnapshotRepository) -> None:
     await store.add(OTHER_KEY, 1, b"other", T)
     for generation in range(1, KEPT_GENERATIONS + 4):
         await store.add(KEY, generation, b"%d" % generation, T)
@@ -119,7 +119,7 @@ async def test_old_generations_of_the_same_key_make_room(store: SnapshotReposito
 
 
 @ensure_deferred
-async def test_a_validation_is_remembered_and_never_goes_back(store: SnapshotRepository) -> None:
+async def test_validation_time_never_decreases(store: SnapshotRepository) -> None:
     await store.add(KEY, 1, b"a", T)
     await store.record_validation(KEY, 1, T + 60)
     assert await store.find_newest(KEY) == StoredSnapshot(1, T, T + 60)
@@ -129,7 +129,7 @@ async def test_a_validation_is_remembered_and_never_goes_back(store: SnapshotRep
 
 
 @ensure_deferred
-async def test_what_is_not_there_is_not_validated(store: SnapshotRepository) -> None:
+async def test_absent_generation_is_not_validated(store: SnapshotRepository) -> None:
     await store.add(KEY, 1, b"", T)
     await store.record_validation(KEY, 2, T + 60)
     await store.record_validation(OTHER_KEY, 1, T + 60)
@@ -138,7 +138,7 @@ async def test_what_is_not_there_is_not_validated(store: SnapshotRepository) -> 
 
 
 @ensure_deferred
-async def test_an_end_takes_all_generations_and_mounts_of_its_key(store: SnapshotRepository) -> None:
+async def test_end_removes_all_generations_and_mounts_of_its_key(store: SnapshotRepository) -> None:
     for key in (KEY, OTHER_KEY):
         await store.add(key, 1, b"1", T)
         await store.add(key, 2, b"2", T)
@@ -151,7 +151,7 @@ async def test_an_end_takes_all_generations_and_mounts_of_its_key(store: Snapsho
 
 
 @ensure_deferred
-async def test_the_number_of_what_ended_is_never_given_again(store: SnapshotRepository) -> None:
+async def test_number_of_an_ended_generation_is_not_reused(store: SnapshotRepository) -> None:
     """Another process may still hold images of it."""
     await store.add(KEY, 1, b"1", T)
     await store.add(KEY, 2, b"2", T + 1)
@@ -170,13 +170,13 @@ async def test_the_number_of_what_ended_is_never_given_again(store: SnapshotRepo
 
 
 @ensure_deferred
-async def test_nothing_to_end(store: SnapshotRepository) -> None:
+async def test_ending_an_unknown_key_does_nothing(store: SnapshotRepository) -> None:
     await store.end(KEY, T)
     assert await store.find_newest(KEY) is None
 
 
 @ensure_deferred
-async def test_a_reader_s_latest_mount_is_remembered(store: SnapshotRepository) -> None:
+async def test_latest_mount_of_a_reader_is_found(store: SnapshotRepository) -> None:
     await store.save_mounts([mount(), mount(reader=OTHER_READER, generation=7)])
     await store.save_mounts([mount(key=OTHER_KEY, generation=3, base_sha256="00" * 32, read_at=T + 1)])
     assert await store.find_mount(READER) == mount(
@@ -188,14 +188,14 @@ async def test_a_reader_s_latest_mount_is_remembered(store: SnapshotRepository) 
 
 
 @ensure_deferred
-async def test_one_reader_twice_in_a_batch(store: SnapshotRepository) -> None:
+async def test_reader_may_occur_twice_in_a_batch(store: SnapshotRepository) -> None:
     await store.save_mounts([mount(read_at=T + 2, generation=2), mount(read_at=T + 1, generation=1)])
     assert await store.find_mount(READER) == mount(read_at=T + 2, generation=2)
 
 
 @pytest.mark.parametrize("other", [{"key": OTHER_KEY}, {"generation": 2}, {"base_sha256": "00" * 32}])
 @ensure_deferred
-async def test_what_a_reader_has_read_of_another_image_in_the_meantime_stays(
+async def test_later_mount_of_another_version_is_not_replaced(
     store: SnapshotRepository, other: dict[str, Any]
 ) -> None:
     moved_on = mount(**other, read_at=T + 10)
@@ -210,12 +210,12 @@ async def test_what_a_reader_has_read_of_another_image_in_the_meantime_stays(
 
 
 @ensure_deferred
-async def test_no_mounts_to_save(store: SnapshotRepository) -> None:
+async def test_saving_no_mounts_does_nothing(store: SnapshotRepository) -> None:
     await store.save_mounts([])
 
 
 @ensure_deferred
-async def test_what_is_unused_is_swept_out(store: SnapshotRepository) -> None:
+async def test_unused_rows_are_removed(store: SnapshotRepository) -> None:
     await store.add(KEY, 1, b"", T)
     await store.save_mounts([mount(key=OTHER_KEY, read_at=T)])
     assert await store.remove_unused(T) == 0
@@ -230,7 +230,7 @@ async def test_what_is_unused_is_swept_out(store: SnapshotRepository) -> None:
 
 
 @ensure_deferred
-async def test_what_is_validated_or_read_is_in_use(store: SnapshotRepository) -> None:
+async def test_validated_or_read_snapshots_are_in_use(store: SnapshotRepository) -> None:
     for key in (b"validated", b"mounted", b"ended", b"unused"):
         await store.add(key, 1, b"", T)
     await store.record_validation(b"validated", 1, T + 60)
@@ -242,7 +242,7 @@ async def test_what_is_validated_or_read_is_in_use(store: SnapshotRepository) ->
 
 
 @ensure_deferred
-async def test_superseded_generations_are_swept_out_one_by_one(store: SnapshotRepository) -> None:
+async def test_superseded_generations_are_removed_one_by_one(store: SnapshotRepository) -> None:
     for generation in (1, 2, 3):
         await store.add(KEY, generation, b"x", T + generation)
     assert await store.remove_unused(T + 3) == 2
@@ -250,7 +250,7 @@ async def test_superseded_generations_are_swept_out_one_by_one(store: SnapshotRe
 
 
 @ensure_deferred
-async def test_the_newest_generation_stays_for_as_long_as_an_older_one_is_in_use(
+async def test_newest_generation_stays_while_an_older_one_is_in_use(
     store: SnapshotRepository,
 ) -> None:
     """Or its number would be given again, and the older one taken for the newest."""

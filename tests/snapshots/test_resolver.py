@@ -102,7 +102,7 @@ def setting() -> Setting:
 
 
 @pytest.mark.parametrize("ref", [COMPLETE, ArtifactRef(BootArtifact.ROOTFS, "4.20", "x86_64")])
-def test_what_leaves_nothing_open_is_not_asked_for(setting: Setting, ref: Ref) -> None:
+def test_complete_reference_asks_nothing(setting: Setting, ref: Ref) -> None:
     assert setting.resolver.get_cached(ref, None) is ref
     assert setting.resolve(ref) is ref
     assert setting.rounds == 0
@@ -130,14 +130,14 @@ def test_what_leaves_nothing_open_is_not_asked_for(setting: Setting, ref: Ref) -
         (ImageRef(ID, "4.19", None, Kind.FULL_ISO), infra_env_of(), ("4.19", "x86_64", Kind.FULL_ISO)),
     ],
 )
-def test_the_request_comes_before_the_infra_env_and_that_before_defaults(
+def test_request_precedes_infra_env_and_that_precedes_defaults(
     setting: Setting, ref: ImageRef, told: InfraEnv, expected: tuple[str, str, Kind]
 ) -> None:
     setting.infra_envs.told = told
     assert setting.resolve(ref) == ImageRef(ID, *expected)
 
 
-def test_without_any_version_there_is_no_image(setting: Setting) -> None:
+def test_missing_version_is_not_found(setting: Setting) -> None:
     setting.infra_envs.told = infra_env_of()
     with pytest.raises(NotFound, match="version"):
         setting.resolve()
@@ -145,7 +145,7 @@ def test_without_any_version_there_is_no_image(setting: Setting) -> None:
     assert setting.resolve() == COMPLETE, "that is no absence to be remembered"
 
 
-def test_an_answer_is_good_for_its_time(setting: Setting) -> None:
+def test_answer_is_valid_for_the_ttl(setting: Setting) -> None:
     assert setting.resolver.get_cached(OPEN, None) is None
     assert setting.resolve() == COMPLETE
     setting.clock.advance(TTL - MOMENT)
@@ -159,7 +159,7 @@ def test_an_answer_is_good_for_its_time(setting: Setting) -> None:
     assert setting.rounds == 2
 
 
-def test_credentials_and_references_share_nothing(setting: Setting) -> None:
+def test_credentials_and_references_do_not_share_answers(setting: Setting) -> None:
     one, two = (Credentials(CredentialScheme.API_KEY, secret) for secret in ("one", "two"))
     for credentials in (None, one, two):
         setting.resolve(OPEN, credentials)
@@ -172,7 +172,7 @@ def test_credentials_and_references_share_nothing(setting: Setting) -> None:
     assert setting.resolver.get_cached(OPEN, one) == COMPLETE
 
 
-def test_many_who_ask_make_one_round(setting: Setting) -> None:
+def test_concurrent_requests_make_one_round(setting: Setting) -> None:
     gate: Deferred[None] = Deferred()
     setting.infra_envs.gate = gate
     asked = [Outcome(setting.resolver.resolve(OPEN, None)) for _ in range(200)]
@@ -185,7 +185,7 @@ def test_many_who_ask_make_one_round(setting: Setting) -> None:
 
 
 @pytest.mark.parametrize("error", FAILING)
-def test_while_asking_fails_an_older_answer_does_for_the_grace(setting: Setting, error: Exception) -> None:
+def test_older_answer_is_used_for_the_grace_while_asking_fails(setting: Setting, error: Exception) -> None:
     setting.resolve()
     setting.clock.advance(TTL)
     setting.infra_envs.error = error
@@ -198,7 +198,7 @@ def test_while_asking_fails_an_older_answer_does_for_the_grace(setting: Setting,
     assert setting.resolve() == COMPLETE
 
 
-def test_it_is_not_tried_all_the_time_then(setting: Setting) -> None:
+def test_failed_question_is_retried_after_a_pause(setting: Setting) -> None:
     setting.resolve()
     setting.clock.advance(TTL)
     setting.infra_envs.error = UpstreamError("no")
@@ -212,7 +212,7 @@ def test_it_is_not_tried_all_the_time_then(setting: Setting) -> None:
 
 
 @pytest.mark.parametrize("error", FAILING)
-def test_without_an_older_answer_every_failure_is_told(setting: Setting, error: Exception) -> None:
+def test_failure_without_an_older_answer_is_raised(setting: Setting, error: Exception) -> None:
     setting.infra_envs.error = error
     for _ in range(3):
         with pytest.raises(type(error)):
@@ -220,7 +220,7 @@ def test_without_an_older_answer_every_failure_is_told(setting: Setting, error: 
     assert setting.rounds == 3
 
 
-def test_an_older_answer_does_for_who_would_wait_too_long(setting: Setting) -> None:
+def test_older_answer_is_used_after_the_timeout(setting: Setting) -> None:
     setting.resolve()
     setting.clock.advance(TTL)
     gate: Deferred[None] = Deferred()
@@ -237,7 +237,7 @@ def test_an_older_answer_does_for_who_would_wait_too_long(setting: Setting) -> N
     assert setting.clock.getDelayedCalls() == []
 
 
-def test_who_has_no_older_answer_waits(setting: Setting) -> None:
+def test_request_without_an_older_answer_waits(setting: Setting) -> None:
     gate: Deferred[None] = Deferred()
     setting.infra_envs.gate = gate
     asked = Outcome(setting.resolver.resolve(OPEN, None))
@@ -251,7 +251,7 @@ def test_who_has_no_older_answer_waits(setting: Setting) -> None:
 
 
 @pytest.mark.parametrize("error", [Unauthorized("401"), Forbidden("403"), NotFound("404"), Conflict("409")])
-def test_a_refusal_ends_what_was_known(setting: Setting, error: Exception) -> None:
+def test_refusal_removes_the_older_answer(setting: Setting, error: Exception) -> None:
     setting.resolve()
     setting.clock.advance(TTL)
     setting.infra_envs.error = error
@@ -263,7 +263,7 @@ def test_a_refusal_ends_what_was_known(setting: Setting, error: Exception) -> No
         setting.resolve()
 
 
-def test_what_is_not_there_is_not_asked_for_again_for_a_while(setting: Setting) -> None:
+def test_not_found_is_cached_for_a_while(setting: Setting) -> None:
     setting.infra_envs.error = NotFound("no such infra-env")
     for _ in range(100):
         with pytest.raises(NotFound, match="no such infra-env"):
@@ -278,9 +278,7 @@ def test_what_is_not_there_is_not_asked_for_again_for_a_while(setting: Setting) 
 # Bounds.
 
 
-def test_the_one_that_was_asked_for_longest_ago_is_forgotten(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_oldest_answer_is_evicted(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolver_module, "MAX_KNOWN", 2)
     refs = [attrs.evolve(OPEN, infra_env_id=ID.replace("a", letter)) for letter in "bcd"]
     setting.resolve(refs[0])
@@ -291,9 +289,7 @@ def test_the_one_that_was_asked_for_longest_ago_is_forgotten(
     assert [setting.resolver.get_cached(ref, None) is not None for ref in refs] == [True, False, True]
 
 
-def test_questions_without_end_are_not_asked_at_once(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_first_questions_are_limited(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolver_module, "MAX_ASKING", 2)
     setting.__attrs_post_init__()
     setting.infra_envs.gate = Deferred()

@@ -93,7 +93,7 @@ def served(answer: PreparedResponse) -> tuple[int, str]:
     return answer.response.status, fields_of(answer.response)["etag"]
 
 
-def test_a_range_goes_on_and_everything_else_sees_the_newest(service: Service) -> None:
+def test_range_resumes_and_other_requests_get_the_newest(service: Service) -> None:
     image, first, _ = service.whole()
     service.change()
     _, second, _ = service.whole(OTHER)
@@ -109,7 +109,7 @@ def test_a_range_goes_on_and_everything_else_sees_the_newest(service: Service) -
     assert served(service.ask(range=PART)) == (206, second), "a whole GET has moved it"
 
 
-def test_a_conditional_get_that_is_not_answered_with_content_moves_nobody(service: Service) -> None:
+def test_response_without_content_moves_no_mount(service: Service) -> None:
     _, first, _ = service.whole()
     service.change()
     second = fields_of(service.ask("HEAD").response)["etag"]
@@ -121,9 +121,7 @@ def test_a_conditional_get_that_is_not_answered_with_content_moves_nobody(servic
 
 @pytest.mark.parametrize("field", ["if_range", "if_match"])
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_download_is_resumed_by_the_tag_of_what_it_is_a_part_of(
-    service: Service, field: str, *, restarted: bool
-) -> None:
+def test_download_is_resumed_by_its_etag(service: Service, field: str, *, restarted: bool) -> None:
     image, first, _ = service.whole()
     service.change()
     service.ask("HEAD")
@@ -135,7 +133,7 @@ def test_a_download_is_resumed_by_the_tag_of_what_it_is_a_part_of(
     assert body_of(answer.response) == image[512:]
 
 
-def test_a_tag_that_a_head_has_told_is_as_good(service: Service) -> None:
+def test_download_is_resumed_by_the_etag_of_a_head(service: Service) -> None:
     first = fields_of(service.ask("HEAD").response)["etag"]
     service.change()
     assert served(service.ask("HEAD")) != (200, first)
@@ -143,7 +141,7 @@ def test_a_tag_that_a_head_has_told_is_as_good(service: Service) -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_tag_that_is_not_known_any_more_is_no_reason_to_fail(service: Service, *, restarted: bool) -> None:
+def test_unknown_etag_gets_the_newest(service: Service, *, restarted: bool) -> None:
     service.whole()
     service.change()
     new, second, _ = service.whole(OTHER)
@@ -156,7 +154,7 @@ def test_a_tag_that_is_not_known_any_more_is_no_reason_to_fail(service: Service,
 
 @pytest.mark.parametrize("field", ["if_range", "if_unmodified_since"])
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_date_goes_on_with_what_is_being_read(service: Service, field: str, *, restarted: bool) -> None:
+def test_date_resumes_the_version_being_read(service: Service, field: str, *, restarted: bool) -> None:
     image, first, date = service.whole()
     service.change()
     if restarted:
@@ -169,7 +167,7 @@ def test_a_date_goes_on_with_what_is_being_read(service: Service, field: str, *,
 
 @pytest.mark.parametrize("field", ["if_range", "if_unmodified_since"])
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_date_never_splices_two_snapshots(service: Service, field: str, *, restarted: bool) -> None:
+def test_date_never_splices_two_snapshots(service: Service, field: str, *, restarted: bool) -> None:
     """They have the same date, and once the mount is over nobody knows which of them is meant."""
     _, _, date = service.whole()
     service.change()
@@ -183,7 +181,7 @@ def test_a_date_never_splices_two_snapshots(service: Service, field: str, *, res
     assert service.ask(range="bytes=512-", **{field: date}).response.status == 206, "it is being read now"
 
 
-def test_a_tag_counts_more_than_a_date_beside_it(service: Service) -> None:
+def test_etag_precedes_a_date(service: Service) -> None:
     """RFC 9110 section 13.1.4: a recipient ignores the date where there is If-Match."""
     image, first, date = service.whole()
     service.change()
@@ -194,7 +192,7 @@ def test_a_tag_counts_more_than_a_date_beside_it(service: Service) -> None:
 
 
 @pytest.mark.parametrize("tag", ["W/{}", 'W/{}, "other"'])
-def test_a_weak_tag_names_nothing(service: Service, tag: str) -> None:
+def test_weak_etag_names_nothing(service: Service, tag: str) -> None:
     _, first, _ = service.whole()
     service.change()
     _, second, _ = service.whole(OTHER)
@@ -203,13 +201,13 @@ def test_a_weak_tag_names_nothing(service: Service, tag: str) -> None:
     assert served(service.ask(range=PART, if_match=f'W/"other", {first}')) == (206, first)
 
 
-def test_the_date_of_a_public_file_is_as_good_as_a_tag(service: Service) -> None:
+def test_date_of_a_public_file_resumes_it(service: Service) -> None:
     target = "/boot-artifacts/4.20/x86_64/rootfs.img"
     date = fields_of(service.ask("HEAD", target=target).response).get("last-modified", "")
     assert service.ask(target=target, range="bytes=2-", if_range=date).response.status == 206
 
 
-def test_what_is_being_sent_keeps_a_client_s_place(service: Service) -> None:
+def test_response_in_progress_keeps_the_mount(service: Service) -> None:
     _, first, _ = service.whole()
     download = service.begin()
     service.change()
@@ -220,7 +218,7 @@ def test_what_is_being_sent_keeps_a_client_s_place(service: Service) -> None:
     assert served(service.ask(range=PART)) != (206, first)
 
 
-def test_clients_behind_a_trusted_proxy_are_told_apart(service: Service) -> None:
+def test_clients_behind_a_trusted_proxy_are_distinguished(service: Service) -> None:
     def part(client: str, **fields: str) -> tuple[int, str]:
         return served(service.ask(client=PROXY, range=PART, x_forwarded_for=client, **fields))
 
@@ -236,7 +234,7 @@ def test_clients_behind_a_trusted_proxy_are_told_apart(service: Service) -> None
     assert served(service.ask(client=OTHER, range=PART, x_forwarded_for=ONE)) == second
 
 
-def test_credentials_have_their_own_places(service: Service) -> None:
+def test_credentials_have_separate_mounts(service: Service) -> None:
     images = {}
     for name in ("", "one", "two"):
         say(service.world)
@@ -251,7 +249,7 @@ def test_credentials_have_their_own_places(service: Service) -> None:
         service.restart()
 
 
-def test_the_digest_is_that_of_the_newest(service: Service) -> None:
+def test_digest_is_of_the_newest_version(service: Service) -> None:
     image, _, _ = service.whole()
     told = service.ask(target=f"{TARGET}.sha256")
     assert body_of(told.response).startswith(hashlib.sha256(image).hexdigest().encode())
@@ -262,7 +260,7 @@ def test_the_digest_is_that_of_the_newest(service: Service) -> None:
     assert fields_of(told.response)["image-etag"] == second
 
 
-def test_what_nobody_foresaw_in_a_known_image_is_an_answer_too(
+def test_unexpected_error_for_a_cached_image_is_a_500(
     service: Service, monkeypatch: pytest.MonkeyPatch, logged_failures: LoggedFailures
 ) -> None:
     service.ask(range=PART)

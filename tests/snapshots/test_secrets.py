@@ -7,12 +7,10 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING
 
 import attrs
-import pytest
 
 from image_service.images.reference import ArtifactRef, BootArtifact, Credentials, CredentialScheme, Reader
 from image_service.snapshots.model import ImageRequest, ReadMode
 from tests.snapshots.doubles import REF, VERSION, World, infra_env_of
-from tests.snapshots.doubles import world as make_world
 from tests.snapshots.mounting import Client, etag_of, say
 
 if TYPE_CHECKING:
@@ -33,13 +31,6 @@ def reachable(*roots: object) -> Iterator[object]:
             seen.add(id(found))
             yield found
             pending += [each for each in gc.get_referents(found) if not isinstance(each, CODE)]
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with make_world() as made:
-        say(made)
-        yield made
 
 
 def clients(world: World) -> list[Client]:

@@ -18,7 +18,6 @@ from image_service.errors import Forbidden, NotFound
 from image_service.images.reference import ImageRef, Kind
 from image_service.snapshots.image_builder import THREAD_BYTES
 from image_service.snapshots.model import ImageRequest, ReadMode
-from image_service.snapshots.mounts import SAVE_SECONDS, save_seconds
 from tests.snapshots.doubles import (
     DISCONNECTED,
     FULL,
@@ -36,8 +35,6 @@ from tests.snapshots.pinning import FaultyRepository
 from tests.snapshots.stores import store_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from image_service.concurrency.coordination import Coordination
     from image_service.images.reference import Reader
     from image_service.snapshots.boot_images import BootImages
@@ -55,13 +52,6 @@ def coordination_in(world: World, directory: Path) -> SharedMemoryCoordination:
 def sharing(world: World, coordination: Coordination) -> list[BootImages]:
     """Three processes of a world."""
     return [world.make_images(coordination=coordination) for _ in range(3)]
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with make_world() as made:
-        say(made)
-        yield made
 
 
 @pytest.fixture
@@ -106,7 +96,7 @@ def change(world: World, processes: list[BootImages]) -> None:
     ask(processes[-1], ReadMode.NEWEST, reader=other)
 
 
-def test_a_mount_is_the_same_everywhere_from_its_first_range(
+def test_mount_is_the_same_in_all_processes_from_its_first_range(
     world: World, processes: list[BootImages]
 ) -> None:
     first = bytes_of(part(processes[0]))
@@ -116,7 +106,7 @@ def test_a_mount_is_the_same_everywhere_from_its_first_range(
     assert world.assisted.asked.count("ignition") == 2
 
 
-def test_a_further_range_of_a_known_mount_costs_nothing(
+def test_further_range_of_a_known_mount_reads_no_repository(
     processes: list[BootImages], store: FaultyRepository
 ) -> None:
     for images in processes:
@@ -129,7 +119,7 @@ def test_a_further_range_of_a_known_mount_costs_nothing(
     assert not store.called
 
 
-def test_a_whole_get_moves_a_mount_everywhere(world: World, processes: list[BootImages]) -> None:
+def test_whole_get_moves_a_mount_in_all_processes(world: World, processes: list[BootImages]) -> None:
     old = bytes_of(part(processes[0]))
     change(world, processes)
     assert {bytes_of(part(images)) for images in processes} == {old}
@@ -138,7 +128,7 @@ def test_a_whole_get_moves_a_mount_everywhere(world: World, processes: list[Boot
     assert {bytes_of(part(images)) for images in processes} == {new}
 
 
-def test_a_mount_of_a_short_url_is_the_same_everywhere(world: World, processes: list[BootImages]) -> None:
+def test_mount_of_a_short_url_is_the_same_in_all_processes(world: World, processes: list[BootImages]) -> None:
     """Its infra-env is edited in the midst of it, and the others have never heard of what it was before."""
     reader = attrs.evolve(READER, ref=ImageRef(ID, None, None, None))
     world.assisted.told = infra_env_of((), VERSION, FULL)
@@ -148,9 +138,7 @@ def test_a_mount_of_a_short_url_is_the_same_everywhere(world: World, processes: 
         assert bytes_of(ask(images, ReadMode.RESUME, reader=reader).composed) == first
 
 
-def test_what_a_short_url_leaves_open_is_asked_once_for_all(
-    world: World, processes: list[BootImages]
-) -> None:
+def test_short_url_is_resolved_once_for_all_processes(world: World, processes: list[BootImages]) -> None:
     reader = attrs.evolve(READER, ref=ImageRef(ID, None, None, Kind.PXE_INITRD))
     for version, architecture in enumerate(("x86_64", "aarch64", "aarch64"), 1):
         world.assisted.told = infra_env_of((), VERSION, None, architecture)
@@ -163,7 +151,7 @@ def test_what_a_short_url_leaves_open_is_asked_once_for_all(
         assert world.assisted.asked.count("infra-env") == version
 
 
-def test_so_does_a_range_that_names_another_version(world: World, processes: list[BootImages]) -> None:
+def test_range_with_an_etag_moves_a_mount_in_all_processes(world: World, processes: list[BootImages]) -> None:
     old = part(processes[0])
     change(world, processes)
     assert bytes_of(whole(processes[0])) != bytes_of(old)
@@ -171,7 +159,7 @@ def test_so_does_a_range_that_names_another_version(world: World, processes: lis
     assert {bytes_of(part(images)) for images in processes} == {bytes_of(old)}
 
 
-def test_what_an_older_answer_reads_is_not_what_is_saved(world: World, processes: list[BootImages]) -> None:
+def test_superseded_mount_is_not_saved_over_the_newer_one(world: World, processes: list[BootImages]) -> None:
     """A process still sends of the older version while another has begun the newer one."""
     one, other, third = processes
     mount = one.record_mount(ImageRequest(READER, ReadMode.RESUME), part(one))
@@ -185,7 +173,7 @@ def test_what_an_older_answer_reads_is_not_what_is_saved(world: World, processes
     assert bytes_of(part(one)) == new
 
 
-def test_of_two_that_begin_at_once_the_first_in_the_store_counts(
+def test_first_stored_of_two_concurrent_mounts_wins(
     world: World, processes: list[BootImages], store: FaultyRepository
 ) -> None:
     """Two connections' first ranges, one of them just before a change and the other just after it."""
@@ -200,7 +188,7 @@ def test_of_two_that_begin_at_once_the_first_in_the_store_counts(
     assert store.called["save_mounts"]
 
 
-def test_who_was_slow_to_make_an_older_version_gives_what_another_has_begun(
+def test_slow_process_serves_the_version_that_another_has_started(
     world: World, processes: list[BootImages], coordination: Coordination
 ) -> None:
     threads = HeldThreads()
@@ -218,7 +206,7 @@ def test_who_was_slow_to_make_an_older_version_gives_what_another_has_begun(
     assert {bytes_of(part(images)) for images in (slow, *processes)} == {begun}
 
 
-def test_who_looks_while_a_mount_is_being_written_looks_again(
+def test_mount_read_during_a_write_is_read_again(
     world: World, processes: list[BootImages], store: FaultyRepository, coordination: Coordination
 ) -> None:
     world.store = cast("MemoryRepository", FaultyRepository(store.store))
@@ -236,7 +224,9 @@ def test_who_looks_while_a_mount_is_being_written_looks_again(
         assert bytes_of(part(images)) == new
 
 
-def test_nothing_is_sent_before_others_can_know(processes: list[BootImages], store: FaultyRepository) -> None:
+def test_response_waits_until_other_processes_can_see_its_mount(
+    processes: list[BootImages], store: FaultyRepository
+) -> None:
     images = processes[0]
     whole(images)
     store.gate = Deferred()
@@ -254,7 +244,7 @@ def test_nothing_is_sent_before_others_can_know(processes: list[BootImages], sto
     assert asked.succeeded
 
 
-def test_one_process_alone_waits_for_nothing(world: World, store: FaultyRepository) -> None:
+def test_single_process_does_not_wait_for_the_repository(world: World, store: FaultyRepository) -> None:
     images = world.make_images()
     whole(images)
     store.gate = Deferred()
@@ -266,7 +256,7 @@ def test_one_process_alone_waits_for_nothing(world: World, store: FaultyReposito
 
 
 @pytest.mark.parametrize("broken", [{"save_mounts"}, {"find_mount"}, {"save_mounts", "find_mount"}])
-def test_a_store_that_fails_costs_nothing_but_the_guarantee(
+def test_failing_repository_loses_only_the_coordination(
     world: World,
     processes: list[BootImages],
     store: FaultyRepository,
@@ -281,7 +271,7 @@ def test_a_store_that_fails_costs_nothing_but_the_guarantee(
     assert bytes_of(part(processes[0])) == first
 
 
-def test_a_mount_that_pauses_is_kept_alive_for_all(world: World, processes: list[BootImages]) -> None:
+def test_pausing_mount_stays_in_progress_in_all_processes(world: World, processes: list[BootImages]) -> None:
     """Its last range came a moment ago to another process, which would note that only later."""
     one, other, _ = processes
     first = bytes_of(part(one))
@@ -294,12 +284,7 @@ def test_a_mount_that_pauses_is_kept_alive_for_all(world: World, processes: list
     assert bytes_of(part(one)) != first
 
 
-@pytest.mark.parametrize("window", [0.5, 1, 10, 60, 3600])
-def test_mounts_are_noted_often_enough_for_their_window(window: float) -> None:
-    assert save_seconds(window) <= min(window / 4, SAVE_SECONDS)
-
-
-def test_a_refusal_ends_mounts_everywhere(world: World, processes: list[BootImages]) -> None:
+def test_refusal_ends_mounts_in_all_processes(world: World, processes: list[BootImages]) -> None:
     for images in processes:
         part(images)
     world.clock.advance(TTL_SECONDS - 1)

@@ -20,7 +20,7 @@ from image_service.errors import Conflict, Forbidden, NotFound, Unauthorized, Up
 from image_service.snapshots.memory import MemoryRepository
 from image_service.snapshots.model import RETRY_SECONDS
 from image_service.snapshots.snapshots import REVALIDATION_TIMEOUT_SECONDS
-from tests.snapshots.pinning import QUESTION, SETTINGS, FaultyRepository, Outcome, Pinning, outcome
+from tests.snapshots.pinning import KEY, SETTINGS, FaultyRepository, Outcome, Pinning, outcome
 from tests.snapshots.stores import store_in
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def configs(processes: list[Pinning]) -> set[bytes]:
     return {process.config(process.newest()) for process in processes}
 
 
-def test_one_round_is_for_all(processes: list[Pinning]) -> None:
+def test_one_round_serves_all_processes(processes: list[Pinning]) -> None:
     for _ in range(5):
         assert len(configs(processes)) == 1
         processes[0].clock.advance(TTL)
@@ -63,11 +63,11 @@ def test_one_round_is_for_all(processes: list[Pinning]) -> None:
     assert processes[0].rounds == 6
 
 
-def test_those_who_ask_at_once_make_one_round(processes: list[Pinning]) -> None:
+def test_processes_that_ask_together_make_one_round(processes: list[Pinning]) -> None:
     clock, upstream = processes[0].clock, processes[0].upstream
     for number in range(1, 4):
         upstream.held = []
-        asked = [Outcome(process.snapshots.get(QUESTION, None)) for process in processes]
+        asked = [Outcome(process.snapshots.get(KEY, None)) for process in processes]
         assert not any(one.is_there for one in asked)
         clock.advance(MAX_POLL_SECONDS)
         upstream.let_go()
@@ -77,35 +77,35 @@ def test_those_who_ask_at_once_make_one_round(processes: list[Pinning]) -> None:
         clock.advance(TTL)
 
 
-def test_who_waits_for_another_waits_no_longer_than_for_its_own(processes: list[Pinning]) -> None:
+def test_waiting_for_another_process_has_the_same_timeout(processes: list[Pinning]) -> None:
     one, other, _ = processes
     expected = configs(processes)
     one.clock.advance(TTL)
     one.upstream.held = []
-    asked = [Outcome(process.snapshots.get(QUESTION, None)) for process in (one, other)]
+    asked = [Outcome(process.snapshots.get(KEY, None)) for process in (one, other)]
     one.clock.advance(REVALIDATION_TIMEOUT_SECONDS)
     assert {one.config(asked[0].value), other.config(asked[1].value)} == expected
     one.upstream.let_go()
     one.clock.advance(MAX_POLL_SECONDS)
     assert one.rounds == 2
-    assert one.snapshots.get_cached(QUESTION)
-    assert other.snapshots.get_cached(QUESTION)
+    assert one.snapshots.get_cached(KEY)
+    assert other.snapshots.get_cached(KEY)
 
 
-def test_a_change_is_seen_by_all_at_once_and_mounts_go_on(processes: list[Pinning]) -> None:
+def test_change_is_seen_by_all_processes_and_mounts_continue(processes: list[Pinning]) -> None:
     one, *others = processes
     old = {process: process.newest() for process in processes}
     before = configs(processes)
     one.clock.advance(TTL / 2)
-    assert all(process.snapshots.get_cached(QUESTION) for process in processes)
+    assert all(process.snapshots.get_cached(KEY) for process in processes)
     one.clock.advance(TTL / 2)
     one.upstream.text = "changed"
     changed = one.config(one.newest())
     assert {changed}.isdisjoint(before)
     for process in others:
-        assert process.snapshots.get_cached(QUESTION) is None
+        assert process.snapshots.get_cached(KEY) is None
         assert process.config(process.newest()) == changed
-        assert not process.may_go_on(old[process]) or process.snapshots.get_cached(QUESTION)
+        assert not process.may_go_on(old[process]) or process.snapshots.get_cached(KEY)
         outcome(process.snapshots.revalidate(old[process], None))
         assert process.may_go_on(old[process])
         assert process.config(old[process]) in before
@@ -113,7 +113,7 @@ def test_a_change_is_seen_by_all_at_once_and_mounts_go_on(processes: list[Pinnin
 
 
 @pytest.mark.parametrize("ending", ENDING)
-def test_after_an_end_nobody_serves(processes: list[Pinning], ending: Exception) -> None:
+def test_no_process_serves_after_an_end(processes: list[Pinning], ending: Exception) -> None:
     one, *others = processes
     old = {process: process.newest() for process in processes}
     one.clock.advance(MAX_AGE - 1)
@@ -139,7 +139,7 @@ def test_after_an_end_nobody_serves(processes: list[Pinning], ending: Exception)
         assert not process.may_go_on(old[process])
 
 
-def test_an_end_that_a_process_has_slept_through_is_one(processes: list[Pinning]) -> None:
+def test_missed_end_ends_older_snapshots(processes: list[Pinning]) -> None:
     """It was asked for again since: the newest is another, and what was before is not to be seen."""
     one, other, _ = processes
     old = other.newest()
@@ -154,10 +154,10 @@ def test_an_end_that_a_process_has_slept_through_is_one(processes: list[Pinning]
         outcome(other.snapshots.revalidate(old, None))
     assert other.config(other.newest()) == new
     assert one.rounds == 3
-    assert outcome(other.snapshots.find_generation(QUESTION, None, old.generation)) is None
+    assert outcome(other.snapshots.find_generation(KEY, None, old.generation)) is None
 
 
-def test_who_looks_while_an_end_is_being_written_looks_again(processes: list[Pinning]) -> None:
+def test_snapshot_read_during_an_end_is_read_again(processes: list[Pinning]) -> None:
     other, one, _ = processes
     one = attrs.evolve(one, store=FaultyRepository(other.store.store))
     old = other.newest()
@@ -167,7 +167,7 @@ def test_who_looks_while_an_end_is_being_written_looks_again(processes: list[Pin
     outcome(one.snapshots.revalidate(one.newest(), None))
     one.clock.advance(1)
     one.upstream.held = []
-    asked = Outcome(one.snapshots.get(QUESTION, None))
+    asked = Outcome(one.snapshots.get(KEY, None))
     one.upstream.error, one.store.gate = Forbidden("403"), Deferred()
     one.upstream.let_go()
     outcome(other.snapshots.revalidate(old, None))
@@ -178,7 +178,7 @@ def test_who_looks_while_an_end_is_being_written_looks_again(processes: list[Pin
         outcome(other.snapshots.revalidate(old, None))
 
 
-def test_what_cannot_be_read_of_another_is_asked_for_once_per_ttl(processes: list[Pinning]) -> None:
+def test_unreadable_snapshot_of_another_process_costs_one_round_per_ttl(processes: list[Pinning]) -> None:
     one, other, _ = processes
     expected = one.config(one.newest())
     one.clock.advance(TTL)
@@ -191,7 +191,7 @@ def test_what_cannot_be_read_of_another_is_asked_for_once_per_ttl(processes: lis
     assert one.rounds == 3
 
 
-def test_what_one_cannot_ask_for_the_others_do(processes: list[Pinning]) -> None:
+def test_processes_retry_a_failed_question_independently(processes: list[Pinning]) -> None:
     one, other, _ = processes
     expected = configs(processes)
     one.clock.advance(TTL)
@@ -205,7 +205,7 @@ def test_what_one_cannot_ask_for_the_others_do(processes: list[Pinning]) -> None
     assert (one.snapshots.in_grace, other.snapshots.in_grace) == (0, 0)
 
 
-def test_a_refusal_is_told_by_each_and_ends_with_the_next_answer(processes: list[Pinning]) -> None:
+def test_refusal_ends_in_all_processes_with_the_next_answer(processes: list[Pinning]) -> None:
     one, other, _ = processes
     expected = configs(processes)
     one.clock.advance(TTL)
@@ -219,17 +219,17 @@ def test_a_refusal_is_told_by_each_and_ends_with_the_next_answer(processes: list
     assert one.rounds == 4
 
 
-def test_a_question_that_shares_its_stamp_costs_a_look_into_the_store(processes: list[Pinning]) -> None:
+def test_version_shared_by_two_keys_costs_a_repository_read(processes: list[Pinning]) -> None:
     one, other, _ = processes
     snapshot = one.newest()
     other.coordination.bump(snapshot.stored_key)
-    assert one.snapshots.get_cached(QUESTION) is None
+    assert one.snapshots.get_cached(KEY) is None
     assert one.newest() is snapshot
-    assert one.snapshots.get_cached(QUESTION) is snapshot
+    assert one.snapshots.get_cached(KEY) is snapshot
     assert one.rounds == 1
 
 
-def test_a_change_that_the_store_does_not_take_costs_each_a_round_and_no_more(
+def test_unstored_change_costs_each_process_one_round(
     processes: list[Pinning],
 ) -> None:
     one, before = processes[0], configs(processes)
@@ -242,7 +242,7 @@ def test_a_change_that_the_store_does_not_take_costs_each_a_round_and_no_more(
 
 
 @pytest.mark.parametrize("broken", [{"find_newest"}, {"add", "record_validation", "end"}, {"load"}, METHODS])
-def test_a_store_that_fails_costs_rounds_and_nothing_else(processes: list[Pinning], broken: set[str]) -> None:
+def test_failing_repository_costs_rounds_only(processes: list[Pinning], broken: set[str]) -> None:
     one = processes[0]
     store = one.store
     store.broken = set(broken)
@@ -261,7 +261,7 @@ def test_a_store_that_fails_costs_rounds_and_nothing_else(processes: list[Pinnin
         outcome(process.snapshots.revalidate(snapshot, None))
 
 
-def test_one_process_takes_no_turns_and_never_looks_twice(tmp_path: Path) -> None:
+def test_single_process_reads_the_repository_once(tmp_path: Path) -> None:
     alone = Pinning(store=FaultyRepository(store_in(tmp_path)))
     alone.newest()
     assert alone.store.called == {"find_newest": 1, "add": 1}
@@ -306,7 +306,7 @@ class Processes(RuleBasedStateMachine):
     @rule(number=NUMBERS)
     def begin(self, number: int) -> None:
         process = self.processes[number]
-        asked = Outcome(process.snapshots.get(QUESTION, None))
+        asked = Outcome(process.snapshots.get(KEY, None))
         if self.count_rounds() and self.upstream.error:
             assert asked.error is not None
             return

@@ -71,7 +71,7 @@ def is_sound(path: Path) -> bool:
         return database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-def test_all_outlives_the_store(tmp_path: Path, path: Path) -> None:
+def test_content_outlives_the_repository(tmp_path: Path, path: Path) -> None:
     mount = StoredMount(b"r", KEY, 1, "5f" * 32, T)
     first, second = store_in(tmp_path), store_in(tmp_path)
     add(first)
@@ -86,9 +86,7 @@ def test_all_outlives_the_store(tmp_path: Path, path: Path) -> None:
 
 
 @pytest.mark.parametrize("there_already", [False, True])
-def test_its_files_are_for_their_owner(
-    store: SqlRepository, path: Path, tmp_path: Path, there_already: object
-) -> None:
+def test_files_are_private(store: SqlRepository, path: Path, tmp_path: Path, there_already: object) -> None:
     if there_already:
         path.touch(0o644)
     umask = os.umask(0)
@@ -100,7 +98,7 @@ def test_its_files_are_for_their_owner(
     assert modes == dict.fromkeys([DATABASE_FILE, f"{DATABASE_FILE}-wal", f"{DATABASE_FILE}-shm"], 0o600)
 
 
-def test_what_is_dropped_gives_its_room_back(store: SqlRepository, path: Path) -> None:
+def test_removed_rows_free_disk_space(store: SqlRepository, path: Path) -> None:
     add(store, sealed=os.urandom(8 * MIB))
     outcome(store.remove_unused(T + 1))
     outcome(store.close())
@@ -109,7 +107,7 @@ def test_what_is_dropped_gives_its_room_back(store: SqlRepository, path: Path) -
     assert load(store) == b"sealed"
 
 
-def test_nothing_is_in_clear(store: SqlRepository, tmp_path: Path) -> None:
+def test_files_hold_nothing_in_clear(store: SqlRepository, tmp_path: Path) -> None:
     address, infra_env = "192.0.2.77", "0e7c5f0a-6f2b-4f3e-9a35-c2a6d4a3f1b7"
     credentials = Credentials(CredentialScheme.IMAGE_TOKEN, "eyJhbGciOiJFUzI1NiJ9.of-the-request.c2ln")
     customization = Customization(
@@ -161,7 +159,7 @@ def go_on(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
-def test_of_two_processes_one_wins_each_time(store: SqlRepository, tmp_path: Path, path: Path) -> None:
+def test_one_of_two_processes_wins_each_generation(store: SqlRepository, tmp_path: Path, path: Path) -> None:
     """From the moment on in which both of them make the file."""
     with writing(tmp_path, "A", 0, 40) as one, writing(tmp_path, "B", 0, 40) as other:
         go_on(one)
@@ -174,7 +172,7 @@ def test_of_two_processes_one_wins_each_time(store: SqlRepository, tmp_path: Pat
     assert is_sound(path)
 
 
-def test_kill_9_loses_nothing_that_was_acknowledged(store: SqlRepository, tmp_path: Path, path: Path) -> None:
+def test_kill_9_loses_nothing_acknowledged(store: SqlRepository, tmp_path: Path, path: Path) -> None:
     """Killed in the middle of one of the writes that follow the last one that was told."""
     first = 0
     for acknowledged in (1, 2, 5, 13, 30):
@@ -192,7 +190,7 @@ def test_kill_9_loses_nothing_that_was_acknowledged(store: SqlRepository, tmp_pa
     assert is_sound(path)
 
 
-def test_who_reads_does_not_wait_for_who_writes(
+def test_reader_does_not_wait_for_a_writer(
     store: SqlRepository, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_module, "BUSY_SECONDS", 0.0)
@@ -259,7 +257,7 @@ def damage(request: pytest.FixtureRequest) -> Callable[[Path], object]:
     return DAMAGES[request.param]
 
 
-def test_a_damaged_file_is_moved_aside(
+def test_damaged_file_is_moved_aside(
     store: SqlRepository, path: Path, damage: Callable[[Path], object]
 ) -> None:
     add(store, sealed=bytes(MIB))
@@ -275,7 +273,7 @@ def test_a_damaged_file_is_moved_aside(
     assert str(path) in formatEvent(warning)
 
 
-def test_only_the_latest_of_the_damaged_is_kept(store: SqlRepository, path: Path, tmp_path: Path) -> None:
+def test_only_the_latest_damaged_file_is_kept(store: SqlRepository, path: Path, tmp_path: Path) -> None:
     for content in (b"something else", b"something else again"):
         outcome(store.close())
         path.write_bytes(content * 1000)
@@ -285,13 +283,13 @@ def test_only_the_latest_of_the_damaged_is_kept(store: SqlRepository, path: Path
     assert path.with_name(f"{DATABASE_FILE}.unusable").read_bytes() == content * 1000
 
 
-def test_an_empty_file_is_a_new_one(store: SqlRepository, path: Path) -> None:
+def test_empty_file_is_initialized(store: SqlRepository, path: Path) -> None:
     path.touch()
     assert add(store)
     assert not path.with_name(f"{DATABASE_FILE}.unusable").exists()
 
 
-def test_a_file_of_a_later_release_is_left_alone(store: SqlRepository, path: Path) -> None:
+def test_file_of_a_later_release_is_refused_and_kept(store: SqlRepository, path: Path) -> None:
     add(store)
     outcome(store.close())
     with closing(sqlite3.connect(path)) as database:
@@ -302,7 +300,7 @@ def test_a_file_of_a_later_release_is_left_alone(store: SqlRepository, path: Pat
     assert path.read_bytes() == content
 
 
-def test_two_that_have_a_file_open_which_gets_damaged_share_its_successor(
+def test_processes_share_the_successor_of_a_damaged_file(
     store: SqlRepository, path: Path, tmp_path: Path
 ) -> None:
     other = store_in(tmp_path)
@@ -326,9 +324,7 @@ def test_two_that_have_a_file_open_which_gets_damaged_share_its_successor(
     assert is_sound(path)
 
 
-def test_who_finds_damage_where_another_was_faster_takes_what_that_one_made(
-    store: SqlRepository, path: Path
-) -> None:
+def test_file_replaced_by_another_process_is_used(store: SqlRepository, path: Path) -> None:
     add(store, sealed=bytes(MIB))
     outcome(store.close())
     overwritten(path, 4096, path.stat().st_size - 4096)
@@ -348,7 +344,7 @@ def test_who_finds_damage_where_another_was_faster_takes_what_that_one_made(
     assert load(store, b"new") == b"sealed"
 
 
-def test_a_row_whose_text_is_none(store: SqlRepository, path: Path) -> None:
+def test_invalid_utf_8_in_a_row_is_damage(store: SqlRepository, path: Path) -> None:
     outcome(store.save_mounts([StoredMount(b"r", KEY, 1, "5f" * 32, T)]))
     outcome(store.close())
     replaced(path, b"5f" * 32, b"")
@@ -357,7 +353,7 @@ def test_a_row_whose_text_is_none(store: SqlRepository, path: Path) -> None:
     assert path.with_name(f"{DATABASE_FILE}.unusable").exists()
 
 
-def test_a_file_that_was_removed_is_made_again(store: SqlRepository, tmp_path: Path) -> None:
+def test_removed_file_is_created_again(store: SqlRepository, tmp_path: Path) -> None:
     add(store)
     for file in tmp_path.iterdir():
         file.unlink()
@@ -386,7 +382,7 @@ def no_file_larger_than(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk(store: SqlRepository, path: Path) -> None:
+def test_full_disk_is_a_store_failure(store: SqlRepository, path: Path) -> None:
     add(store)
     with no_file_larger_than(MIB):
         with pytest.raises(StoreFailed):
@@ -399,13 +395,13 @@ def test_a_full_disk(store: SqlRepository, path: Path) -> None:
     assert is_sound(path)
 
 
-def test_a_disk_that_is_full_from_the_beginning(store: SqlRepository) -> None:
+def test_disk_full_from_the_start_is_a_store_failure(store: SqlRepository) -> None:
     with no_file_larger_than(0), pytest.raises(StoreFailed):
         add(store)
     assert add(store)
 
 
-def test_a_directory_that_comes_later(tmp_path: Path) -> None:
+def test_directory_may_appear_later(tmp_path: Path) -> None:
     store = store_in(tmp_path / "later")
     with pytest.raises(StoreFailed, match=os.strerror(errno.ENOENT)):
         load(store)
@@ -436,7 +432,7 @@ def without_privileges(directory: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("there_already", [False, True])
-def test_a_directory_that_must_not_be_written(forbidden: Path, there_already: object) -> None:
+def test_unwritable_directory_is_a_store_failure(forbidden: Path, there_already: object) -> None:
     store = store_in(forbidden)
     if there_already:
         add(store)

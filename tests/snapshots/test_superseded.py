@@ -59,7 +59,7 @@ def superseding() -> Iterator[Superseding]:
         yield Superseding(open_files.enter_context(make_world()), open_files)
 
 
-def test_a_mount_in_progress_goes_on_with_the_old_base(superseding: Superseding) -> None:
+def test_mount_in_progress_continues_with_the_old_base(superseding: Superseding) -> None:
     client = Client(superseding.world)
     superseding.put(b"old")
     first = bytes_of(client.range())
@@ -70,7 +70,7 @@ def test_a_mount_in_progress_goes_on_with_the_old_base(superseding: Superseding)
     assert bytes_of(client.head()) != first
 
 
-def test_an_etag_of_the_old_base_is_known_for_a_window(superseding: Superseding) -> None:
+def test_etag_of_the_old_base_is_retained_for_a_window(superseding: Superseding) -> None:
     client = Client(superseding.world)
     superseding.put(b"old")
     etag = etag_of(client.head())
@@ -81,7 +81,7 @@ def test_an_etag_of_the_old_base_is_known_for_a_window(superseding: Superseding)
     assert etag_of(client.named(etag)) != etag
 
 
-def test_in_the_end_nothing_holds_the_old_base(superseding: Superseding) -> None:
+def test_nothing_references_the_old_base_in_the_end(superseding: Superseding) -> None:
     world, client = superseding.world, Client(superseding.world)
     old = superseding.put(b"old")
     client.range()
@@ -99,7 +99,7 @@ def test_in_the_end_nothing_holds_the_old_base(superseding: Superseding) -> None
     assert world.images.held_bytes > held
 
 
-def test_what_is_refused_does_not_hold_it_either(superseding: Superseding) -> None:
+def test_cached_refusal_does_not_reference_the_old_base(superseding: Superseding) -> None:
     world, client = superseding.world, Client(superseding.world)
     old = superseding.put(b"old")
     world.assisted.told = infra_env_of(["two\nlines"])
@@ -109,7 +109,7 @@ def test_what_is_refused_does_not_hold_it_either(superseding: Superseding) -> No
     assert old() is None
 
 
-def test_one_of_the_same_bytes_takes_its_place_at_once(superseding: Superseding) -> None:
+def test_base_of_the_same_bytes_replaces_the_old_one_at_once(superseding: Superseding) -> None:
     """Such as one that was fetched again because the other had rotted."""
     client = Client(superseding.world)
     superseding.put(b"same")
