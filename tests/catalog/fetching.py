@@ -1,10 +1,12 @@
-"""Processes that fetch images into a directory, and are killed at any instant of it.
+"""Processes that fetch images into a directory, and are killed at a step of that.
 
-usage: python -m tests.catalog.fetching fetch DIRECTORY URL…
+A step is a system call that touches the directory, as audit events report it.
+
+usage: [KILL_AT_STEP=N] python -m tests.catalog.fetching fetch DIRECTORY URL…
        python -m tests.catalog.fetching every-step DIRECTORY URL
        python -m tests.catalog.fetching full-disk DIRECTORY URL…
 
-An image's URL ends with the SHA-256 of its content, by which anything wrong is seen.
+An image's URL ends with the SHA-256 of its content, with which any result is compared.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 STEPS = {"open", "os.rename", "os.remove", "os.truncate", "os.mkdir", "os.scandir", "fcntl.fcntl"}
-SYNC_SECONDS = 0.02  # or no work would be kept of so short a life
+SYNC_BYTES = 32 * 1024  # small, so that progress is stored within the short life of a process
 
 
 def digest_of(url: str) -> str:
@@ -54,8 +55,8 @@ def entry(url: str) -> OsImage:
 
 def fetch(directory: Path, urls: Sequence[str]) -> None:
     """Fetch images at the same time and open them; tell the digest of what would be served, or why not."""
-    partial_file.SYNC_SECONDS = SYNC_SECONDS
-    disk_quota.SPARE_BYTES = 0  # the disk is to be full in earnest
+    partial_file.SYNC_BYTES = SYNC_BYTES
+    disk_quota.SPARE_BYTES = 0  # so that the disk really gets full
     data_dir = DataDir(directory)
     data_dir.open()
     client = OriginClient.from_settings(DownloadSettings())
@@ -115,67 +116,83 @@ def _do(work: Callable[[], None]) -> None:
 
 
 def _kill_at(directory: Path, step: int) -> None:
-    """Have this process killed at the n-th step that touches the directory."""
-    seen = 0
+    """Have this process killed at the n-th step."""
+    steps = _count_steps(directory)
 
-    def hook(event: str, arguments: tuple[object, ...]) -> None:
-        nonlocal seen
-        touches = event == "fcntl.fcntl" or any(str(directory) in str(argument) for argument in arguments)
-        if event in STEPS and touches:
-            seen += 1
-            if seen == step:
-                os.kill(os.getpid(), signal.SIGKILL)
+    def hook(event: str, _: tuple[object, ...]) -> None:
+        if event in STEPS and steps() >= step:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
 
 
-# Killed at random instants.
+def _count_steps(directory: Path) -> Callable[[], int]:
+    """Return a function that returns how many steps this process has made."""
+    made: list[str] = []
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        touches = event == "fcntl.fcntl" or any(str(directory) in str(argument) for argument in arguments)
+        if event in STEPS and touches:
+            made.append(event)
+
+    sys.addaudithook(hook)
+    return lambda: len(made)
+
+
+# Killed at random steps.
 
 
 def kill_often(
     directory: Path, urls: Sequence[str], times: int, between: Callable[[int], object] = lambda _: None
 ) -> set[str]:
-    """Start processes and kill each at an instant between its start and its end.
+    """Start processes and kill each at a step between its first and its last.
 
     Args:
-        directory: where they fetch to; begins anew whenever all is there.
+        directory: where they fetch to; emptied whenever all images are there.
         urls: of the images.
-        times: so often.
-        between: is called before each.
+        times: how many processes.
+        between: called before each.
 
     Returns:
-        what those said that came to their end.
+        the output of those that were not killed.
     """
     chance = random.Random(6)  # noqa: S311 - not for secrets
-    began = time.monotonic()
-    told = run(directory, urls)
-    lasts = time.monotonic() - began
+    told, steps = run(directory, urls)
     for number in range(times):
         if all((directory / entry(url).file_name).exists() for url in urls):
             for path in directory.iterdir():
                 path.unlink()
         between(number)
-        told |= run(directory, urls, chance.uniform(0.2, 1.1) * lasts)
+        told |= run(directory, urls, chance.randint(1, steps))[0]
         check(directory, urls)
     return told
 
 
-def run(directory: Path, urls: Sequence[str], seconds: float | None = None) -> set[str]:
-    """Let a process fetch; kill it after a while, or let it end by itself, which must be a good end."""
+def run(directory: Path, urls: Sequence[str], kill_at_step: int = 0) -> tuple[set[str], int]:
+    """Run a process that fetches, which succeeds or is killed; return its output and number of steps."""
     command = [sys.executable, "-m", "tests.catalog.fetching", "fetch", str(directory), *urls]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        try:
-            output, errors = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            output, errors = process.communicate()
-    if process.returncode not in {0, -signal.SIGKILL}:
-        raise RuntimeError(errors.decode())
-    return {line for line in output.decode().split("\n") if line}
+    environment = {**os.environ, "KILL_AT_STEP": str(kill_at_step)}
+    done = subprocess.run(command, capture_output=True, env=environment, check=False)
+    if done.returncode == -signal.SIGKILL:
+        return set(), 0
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr.decode())
+    *lines, steps = done.stdout.decode().splitlines()
+    return set(lines), int(steps)
+
+
+def run_fetch(directory: Path, urls: Sequence[str]) -> None:
+    """Fetch, and print the number of steps; killed at step ``KILL_AT_STEP`` unless that is 0."""
+    kill_at = int(os.environ.get("KILL_AT_STEP", "0"))
+    if kill_at:
+        _kill_at(directory, kill_at)
+    steps = _count_steps(directory)
+    fetch(directory, urls)
+    sys.stdout.write(f"{steps()}\n")
 
 
 def check(directory: Path, urls: Sequence[str]) -> None:
-    """See that nothing has an image's name but the image."""
+    """Check that a file with an image's name is that image."""
     for url in urls:
         path = directory / entry(url).file_name
         if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() != digest_of(url):
@@ -183,7 +200,7 @@ def check(directory: Path, urls: Sequence[str]) -> None:
 
 
 def full_disk(directory: Path, urls: Sequence[str]) -> None:
-    """Be killed on a small disk that somebody else fills now and then; in the end there is room."""
+    """Be killed on a small disk that is filled by another user now and then; at the end there is space."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5m", "images", directory], check=True)
     (directory / "data").mkdir()
     theirs = directory / "theirs"
@@ -196,14 +213,18 @@ def full_disk(directory: Path, urls: Sequence[str]) -> None:
     told = kill_often(directory / "data", urls, 16, fill)
     for number in range(4):
         fill(number)
-        told |= run(directory / "data", urls)
+        told |= run(directory / "data", urls)[0]
         check(directory / "data", urls)
     theirs.unlink()
-    lines = [*told, *run(directory / "data", urls)]
+    lines = [*told, *run(directory / "data", urls)[0]]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
 if __name__ == "__main__":
     what, where, *all_urls = sys.argv[1:]
-    work = {"fetch": fetch, "every-step": lambda path, urls: every_step(path, *urls), "full-disk": full_disk}
+    work = {
+        "fetch": run_fetch,
+        "every-step": lambda path, urls: every_step(path, *urls),
+        "full-disk": full_disk,
+    }
     work[what](Path(where), all_urls)

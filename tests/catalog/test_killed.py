@@ -1,4 +1,4 @@
-"""kill -9, at every step and at any instant: what comes next finds nothing wrong, and goes on."""
+"""kill -9 at each step: the next process finds nothing wrong, and resumes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def serve(origin: Origin, content: bytes, drip: int = 0) -> str:
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the processes are to find, and not to find."""
+    """Set the environment of the processes."""
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -46,7 +46,7 @@ def start(*arguments: str | Path, before: tuple[str, ...] = ()) -> list[str]:
 
 
 @pytest.mark.timeout(400)
-def test_at_every_step(origin: Origin, tmp_path: Path) -> None:
+def test_kill_at_each_step_loses_nothing(origin: Origin, tmp_path: Path) -> None:
     url = serve(origin, iso(0, 0.1))
     told = start("every-step", tmp_path / "data", url)
     assert set(told) == {fetching.digest_of(url)}
@@ -54,10 +54,10 @@ def test_at_every_step(origin: Origin, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(400)
-def test_at_any_instant(origin: Origin, tmp_path: Path) -> None:
+def test_repeated_kills_are_resumed(origin: Origin, tmp_path: Path) -> None:
     urls = [serve(origin, iso(number, 2), drip=4096) for number in (1, 2)]
     told = fetching.kill_often(tmp_path / "data", urls, 50)
-    told |= fetching.run(tmp_path / "data", urls)
+    told |= fetching.run(tmp_path / "data", urls)[0]
     assert told == {fetching.digest_of(url) for url in urls}
     resumed = [request for request in origin.requests if request.headers["Range"]]
     assert len(resumed) > 5
@@ -65,7 +65,7 @@ def test_at_any_instant(origin: Origin, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(400)
-def test_on_a_disk_that_fills_up(origin: Origin, tmp_path: Path) -> None:
+def test_kills_on_a_full_disk_lose_nothing(origin: Origin, tmp_path: Path) -> None:
     urls = [serve(origin, iso(number, 2), drip=8192) for number in (1, 2)]
     told = start("full-disk", tmp_path, *urls, before=private_mounts())
     digests = {fetching.digest_of(url) for url in urls}
@@ -75,16 +75,16 @@ def test_on_a_disk_that_fills_up(origin: Origin, tmp_path: Path) -> None:
     assert all("not enough disk space" in line or line == "No space left on device" for line in reasons)
 
 
-def test_two_processes_on_one_directory_fetch_everything_once(origin: Origin, tmp_path: Path) -> None:
+def test_two_processes_on_one_directory_download_each_image_once(origin: Origin, tmp_path: Path) -> None:
     urls = [serve(origin, iso(number, 1), drip=4096) for number in (1, 2)]
     with ThreadPoolExecutor(2) as pool:
-        told = list(pool.map(lambda turn: fetching.run(tmp_path, urls[::turn]), (1, -1)))
+        told = list(pool.map(lambda order: fetching.run(tmp_path, urls[::order])[0], (1, -1)))
     assert told == [{fetching.digest_of(url) for url in urls}] * 2
     assert len(origin.requests) == 2
 
 
 def private_mounts() -> tuple[str, ...]:
-    """What lets a process mount where nobody else sees it; without it the test is left out."""
+    """Return a command prefix for a mount namespace; skip the test if that is not permitted."""
     unshare = needs_client("unshare")
     command = (unshare, "--mount", *(() if os.geteuid() == 0 else ("--map-root-user",)))
     if subprocess.run([*command, "true"], check=False, stderr=-1).returncode:
