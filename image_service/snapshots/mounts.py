@@ -7,7 +7,6 @@ and the version of the reader's key (see `Coordination`) has the others look it 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from image_service.concurrency.lru import LruCache
 from image_service.snapshots.model import Version  # noqa: TC001 - attrs resolves annotations
 from image_service.snapshots.repository import StoredMount
 
@@ -80,24 +80,24 @@ class Mounts:
         self._clock = clock
         self.window_seconds = window_seconds
         self._coordination = coordination
-        self._mounts: OrderedDict[ReaderKey, Mount] = OrderedDict()
+        self.cache: LruCache[ReaderKey, Mount] = LruCache(MAX_MOUNTS, on_evict=_end)
         self.save_seconds = save_seconds(window_seconds)
 
     # In this process.
 
     def find(self, reader: Reader) -> Version | None:
         """Return the version that a reader is reading; None: nothing, or another process knows."""
-        mount = self._mounts.get(reader.key)
+        mount = self.cache.peek(reader.key)
         return None if mount is None or not self._is_valid(mount) else mount.version
 
     def find_local(self, reader: Reader) -> Version | None:
         """Return the version that a reader was reading here, whatever other processes have served since."""
-        mount = self._mounts.get(reader.key)
+        mount = self.cache.peek(reader.key)
         return mount.version if mount is not None and self._is_in_progress(mount) else None
 
     def versions(self) -> Iterator[Version]:
         """Return the versions that are being read."""
-        return (mount.version for mount in self._mounts.values() if self._is_in_progress(mount))
+        return (mount.version for mount in self.cache.values() if self._is_in_progress(mount))
 
     def start_response(self, reader: Reader, version: Version) -> Mount:
         """Record that a response with content starts, and store its mount.
@@ -105,13 +105,13 @@ class Mounts:
         Returns:
             the reader's mount, for `end_response`. Nothing may be sent before its ``saving`` has fired.
         """
-        mount, now = self._mounts.get(reader.key), self._clock.seconds()
+        mount, now = self.cache.peek(reader.key), self._clock.seconds()
         if mount is None or not self._is_valid(mount) or not _is_of(mount, version):
             reader_key = self._archive.reader_key_of(reader)
             mount = self._adopt(reader, reader_key, version, self._coordination.bump(reader_key), now)
             mount.saved_at = None
         mount.read_at = max(mount.read_at, now)
-        self._mounts.move_to_end(reader.key)
+        self.cache.get(reader.key)  # now the most recently used
         mount.responses += 1
         if mount.saved_at is None:
             self._start_saving(mount, self._save_start(reader, mount.reader, version, inf))
@@ -133,7 +133,7 @@ class Mounts:
         if mount.is_over or not self._is_valid(mount):
             return None
         mount.read_at = self._clock.seconds()
-        self._mounts.move_to_end(reader.key)
+        self.cache.get(reader.key)  # now the most recently used
         if mount.saving is not None or mount.saved_at is None or not self._is_saved_lately(mount):
             return None
         return mount.saved_at + self.save_seconds
@@ -148,18 +148,14 @@ class Mounts:
         self, reader: Reader, reader_key: bytes, version: Version, reader_version: int, read_at: float
     ) -> Mount:
         """Put a mount, as it is stored, in the place of the one that is known here."""
-        mount = self._mounts.get(reader.key)
+        mount = self.cache.get(reader.key)
         if mount is None or not _is_of(mount, version):
             if mount is not None:
                 mount.is_over = True
             mount = Mount(reader_key, version, read_at, self._clock.seconds(), reader_version)
-            self._mounts[reader.key] = mount
+            self.cache[reader.key] = mount
         mount.read_at, mount.saved_at = max(mount.read_at, read_at), read_at
         mount.reader_version = reader_version
-        self._mounts.move_to_end(reader.key)
-        while len(self._mounts) > MAX_MOUNTS:
-            _, oldest = self._mounts.popitem(last=False)
-            oldest.is_over = True
         return mount
 
     def _is_in_progress(self, mount: Mount) -> bool:
@@ -208,9 +204,9 @@ class Mounts:
         """Return the mounts that have read since they were stored, as stored; forget those that are over."""
         now = self._clock.seconds()
         found = []
-        for key, mount in list(self._mounts.items()):
+        for key, mount in list(self.cache.items()):
             if not self._is_in_progress(mount):
-                del self._mounts[key]
+                self.cache.pop(key)
                 mount.is_over = True
                 continue
             if mount.responses > 0:
@@ -253,6 +249,10 @@ class Mounts:
             return True
 
         return await self._coordination.publish(confirm)
+
+
+def _end(_: ReaderKey, mount: Mount) -> None:
+    mount.is_over = True
 
 
 def _is_of(mount: Mount, version: Version) -> bool:

@@ -39,7 +39,9 @@ def asked() -> Iterator[Asked]:
 
 
 def mount_of(asked: Asked) -> Mount:
-    return asked.world.images.mounts._mounts[Reader("127.0.0.1", None, REF).key]
+    mount = asked.world.images.mounts.cache.peek(Reader("127.0.0.1", None, REF).key)
+    assert mount is not None
+    return mount
 
 
 def numbers(index: int) -> tuple[int, int]:

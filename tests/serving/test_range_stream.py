@@ -170,7 +170,7 @@ def _other_images_take_its_memory(service: Service) -> None:
 
 def _other_mounts_take_its_place(service: Service) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("image_service.snapshots.mounts.MAX_MOUNTS", 1)
+        patch.setattr(service.world.images.mounts.cache, "limit", 1)
         Client(service.world, "192.0.2.2").whole()
 
 
@@ -252,7 +252,7 @@ def test_clock_set_back_invalidates_the_cached_lookup(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new lookup counts the mount among the latest readers, so that it is not the one to be evicted."""
-    monkeypatch.setattr("image_service.snapshots.mounts.MAX_MOUNTS", 2)
+    monkeypatch.setattr(service.world.images.mounts.cache, "limit", 2)
     service.world.clock.advance(10_000)
     stream = stream_of(ask(service))
     assert respond(service, stream)

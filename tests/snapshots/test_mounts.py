@@ -12,7 +12,6 @@ from twisted.internet.task import Clock
 
 from image_service.concurrency.coordination import LocalCoordination
 from image_service.images.reference import Credentials, CredentialScheme, ImageRef, Kind, Reader
-from image_service.snapshots import mounts as mounts_module
 from image_service.snapshots.archive import Archive
 from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.memory import MemoryRepository
@@ -225,7 +224,7 @@ def test_mounts_are_stored_often_enough_for_their_window(window: float) -> None:
 def test_mount_that_was_not_read_for_longest_is_evicted(
     mounting: Mounting, mounts: Mounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mounts_module, "MAX_MOUNTS", 3)
+    monkeypatch.setattr(mounts.cache, "limit", 3)
     for reader in (READER, *OTHERS[:2]):
         mounting.read(reader)
     mounting.read()
