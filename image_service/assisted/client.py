@@ -8,12 +8,10 @@ pool.
 
 from __future__ import annotations
 
-import enum
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 from urllib.parse import quote
 
 import attrs
-from hyperlink import EncodedURL
 from treq.client import HTTPClient
 from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 from twisted.internet.threads import deferToThreadPool
@@ -23,7 +21,14 @@ from twisted.web.http_headers import Headers
 
 from image_service.assisted.agent import PlainAgent
 from image_service.assisted.body import read_body
-from image_service.assisted.endpoint import UpstreamEndpoint
+from image_service.assisted.calls import (
+    CallKind,
+    CallOutcome,
+    UpstreamRequest,
+    add_credentials,
+    outcome_of,
+)
+from image_service.assisted.endpoint import UpstreamEndpoint, parse_base_url
 from image_service.assisted.failures import (
     CLIENT_ERRORS,
     client_failure,
@@ -35,19 +40,12 @@ from image_service.assisted.responses import IgnitionConfig, InfraEnv, parse_inf
 from image_service.assisted.tls import https_policy
 from image_service.coreos.ignition import check_ignition
 from image_service.errors import (
-    ConfigurationError,
-    Forbidden,
     IgnitionNotJson,
     ImageServiceError,
-    NotFound,
-    Unauthorized,
-    UpstreamError,
-    UpstreamTimeout,
 )
 from image_service.formats.initrd import is_initrd
 from image_service.http.dates import parse_http_date
 from image_service.http.problem import status_of
-from image_service.images.reference import CredentialScheme
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,68 +64,12 @@ INFRA_ENV_LIMIT_BYTES = 16 * 1024 * 1024  # it repeats the config's override, as
 RAMDISK_LIMIT_BYTES = 64 * 1024 * 1024
 THREAD_BYTES = 128 * 1024
 """Larger JSON is parsed in a thread: a tree of 8 MiB takes more than a second."""
-API_KEY_PARAMETER = "api_key"
-CREDENTIAL_FIELDS = {
-    CredentialScheme.IMAGE_TOKEN: "Image-Token",
-    CredentialScheme.AUTHORIZATION: "Authorization",
-}
-"""The header field that carries a credential; API keys are a query parameter."""
 _API = ("api", "assisted-install", "v2", "infra-envs")
 _CACHED_CONNECTIONS = 4
 _CACHED_SECONDS = 60  # below the idle timeout of the usual proxies, which close without notice
 _CLOSE_SECONDS = 1.0
 _OK = 200
 _NO_CONTENT = 204
-
-
-class CallKind(enum.Enum):
-    """The resource that a call fetches."""
-
-    IGNITION = "ignition"
-    INFRA_ENV = "infra-env"
-    RAMDISK = "ramdisk"
-
-
-class CallOutcome(enum.Enum):
-    """The result of a call, for the metrics."""
-
-    OK = "ok"
-    UNAUTHORIZED = "unauthorized"
-    FORBIDDEN = "forbidden"
-    NOT_FOUND = "not-found"
-    REFUSED = "refused"
-    FAILED = "failed"
-    TIMEOUT = "timeout"
-
-
-_OUTCOMES = (
-    (Unauthorized, CallOutcome.UNAUTHORIZED),
-    (Forbidden, CallOutcome.FORBIDDEN),
-    (NotFound, CallOutcome.NOT_FOUND),
-    (UpstreamTimeout, CallOutcome.TIMEOUT),
-    (UpstreamError, CallOutcome.FAILED),
-)
-
-
-@attrs.frozen
-class _UpstreamRequest:
-    """One GET.
-
-    Args:
-        kind: of the call.
-        what: the resource, for messages.
-        path: segments below the collection of infra-envs.
-        limit_bytes: of the response's content.
-        parameters: of the query.
-        optional: 204 is a valid response.
-    """
-
-    kind: CallKind
-    what: str
-    path: tuple[str, ...]
-    limit_bytes: int
-    parameters: tuple[tuple[str, str], ...] = ()
-    optional: bool = False
 
 
 @attrs.frozen
@@ -170,7 +112,7 @@ class AssistedService:
         count: Callable[[str, str, float], None] = lambda *_: None,
     ) -> None:
         self._reactor = reactor
-        self._infra_envs = _parse_base_url(base_url).child(*_API)
+        self._infra_envs = parse_base_url(base_url).child(*_API)
         self._timeout_seconds = upstream_timeout_seconds
         self._silence_seconds = silence_timeout_seconds
         self._count = count
@@ -194,7 +136,7 @@ class AssistedService:
                 slow (504); or its response is not an Ignition config (502, 422).
         """
         iso_type = () if discovery_iso_type is None else (("discovery_iso_type", discovery_iso_type.value),)
-        request = _UpstreamRequest(
+        request = UpstreamRequest(
             CallKind.IGNITION,
             f"Ignition config of infra-env {infra_env_id}",
             (infra_env_id, "downloads", "files"),
@@ -209,7 +151,7 @@ class AssistedService:
     async def fetch_infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
         """Fetch the infra-env; raises ImageServiceError as `fetch_ignition` does."""
         what = f"infra-env {infra_env_id}"
-        request = _UpstreamRequest(CallKind.INFRA_ENV, what, (infra_env_id,), INFRA_ENV_LIMIT_BYTES)
+        request = UpstreamRequest(CallKind.INFRA_ENV, what, (infra_env_id,), INFRA_ENV_LIMIT_BYTES)
         return await self._parse(parse_infra_env, (await self._call(request, credentials)).body)
 
     async def fetch_ramdisk(self, infra_env_id: str, credentials: Credentials | None) -> bytes | None:
@@ -223,7 +165,7 @@ class AssistedService:
         """
         what = f"ramdisk of infra-env {infra_env_id}"
         path = (infra_env_id, "downloads", "minimal-initrd")
-        request = _UpstreamRequest(CallKind.RAMDISK, what, path, RAMDISK_LIMIT_BYTES, optional=True)
+        request = UpstreamRequest(CallKind.RAMDISK, what, path, RAMDISK_LIMIT_BYTES, optional=True)
         ramdisk = (await self._call(request, credentials)).body
         if ramdisk and not is_initrd(ramdisk):
             raise upstream_error(f"the {what}, {len(ramdisk)} bytes, is no archive of gzip, xz, zstd or cpio")
@@ -242,17 +184,16 @@ class AssistedService:
             return parse(body)
         return await deferToThreadPool(self._reactor, self._reactor.getThreadPool(), parse, body)
 
-    async def _call(self, request: _UpstreamRequest, credentials: Credentials | None) -> _UpstreamResponse:
+    async def _call(self, request: UpstreamRequest, credentials: Credentials | None) -> _UpstreamResponse:
         too_slow = _raise_timeout(f"{request.what} took more than {self._timeout_seconds:g} s")
-        exchange = Deferred.fromCoroutine(self._exchange_in_slot(request, credentials))
+        exchange = Deferred.fromCoroutine(self._exchange(request, credentials))
         call = _cancellable(exchange.addTimeout(self._timeout_seconds, self._reactor, too_slow))
         self._in_flight.add(call)
         started_at = self._reactor.seconds()
         try:
             response = await call
         except ImageServiceError as error:
-            outcome = next((outcome for kind, outcome in _OUTCOMES if isinstance(error, kind)), None)
-            self._record(request, outcome or CallOutcome.REFUSED, started_at)
+            self._record(request, outcome_of(error), started_at)
             self._log.info("{detail}", detail=error.detail, status=status_of(error), code=error.code)
             raise error from None  # its context may quote the response
         else:
@@ -261,36 +202,28 @@ class AssistedService:
         finally:
             self._in_flight.discard(call)
 
-    def _record(self, request: _UpstreamRequest, outcome: CallOutcome, started_at: float) -> None:
+    def _record(self, request: UpstreamRequest, outcome: CallOutcome, started_at: float) -> None:
         self._count(request.kind.value, outcome.value, self._reactor.seconds() - started_at)
 
-    async def _exchange_in_slot(
-        self, request: _UpstreamRequest, credentials: Credentials | None
-    ) -> _UpstreamResponse:
+    async def _exchange(self, request: UpstreamRequest, credentials: Credentials | None) -> _UpstreamResponse:
+        what, silence_seconds = request.what, self._silence_seconds
+        silent = _raise_timeout(f"no answer within {silence_seconds:g} s for {what}")
         async with self._slots:
-            return await self._exchange(request, credentials)
-
-    async def _exchange(
-        self, request: _UpstreamRequest, credentials: Credentials | None
-    ) -> _UpstreamResponse:
-        what = request.what
-        silent = _raise_timeout(f"no answer within {self._silence_seconds:g} s for {what}")
-        try:
-            response = await self._send(request, credentials).addTimeout(
-                self._silence_seconds, self._reactor, silent
-            )
-            # The body of a refusal is read too: only then does its connection return to the pool.
-            body = await read_body(response, what, request.limit_bytes, self._silence_seconds, self._reactor)
-        except CLIENT_ERRORS as error:
-            raise client_failure(error, what) from None  # its text may quote the response
+            try:
+                head = self._send(request, credentials)
+                response = await head.addTimeout(silence_seconds, self._reactor, silent)
+                # The body of a refusal is read too: only then does its connection return to the pool.
+                body = await read_body(response, what, request.limit_bytes, silence_seconds, self._reactor)
+            except CLIENT_ERRORS as error:
+                raise client_failure(error, what) from None  # its text may quote the response
         if response.code != _OK and not (request.optional and response.code == _NO_CONTENT):
             raise refusal(response.code, response.headers, what)
         return _UpstreamResponse(response.headers, body)
 
-    def _send(self, request: _UpstreamRequest, credentials: Credentials | None) -> Deferred[_Response]:
+    def _send(self, request: UpstreamRequest, credentials: Credentials | None) -> Deferred[_Response]:
         parameters, headers = list(request.parameters), Headers({"User-Agent": ["image-service"]})
         if credentials is not None:
-            _add_credentials(credentials, parameters, headers)
+            add_credentials(credentials, parameters, headers)
         return self._http.get(
             self._infra_envs.child(*(quote(segment, safe="") for segment in request.path)),
             params=parameters,
@@ -299,36 +232,6 @@ class AssistedService:
             unbuffered=True,
             reactor=self._reactor,  # type: ignore[arg-type]  # treq's own sum of interfaces
         )
-
-
-class _AsciiUrl(EncodedURL):
-    """A URL of ASCII alone. treq converts every URL, and thereby takes IPv6 addresses for names."""
-
-    def to_uri(self) -> EncodedURL:
-        return self
-
-
-def _parse_base_url(base_url: str) -> EncodedURL:
-    try:
-        url = _AsciiUrl.from_text(base_url if base_url.isascii() else "")  # of this class
-    except ValueError:
-        url = _AsciiUrl()
-    if url.scheme not in {"http", "https"} or not url.host or url.query or url.fragment or url.userinfo:
-        msg = "the URL of assisted-service must be http or https with a host, without user, query or fragment"
-        raise ConfigurationError(msg)
-    return url.replace(path=[segment for segment in url.path if segment])
-
-
-def _add_credentials(credentials: Credentials, parameters: list[tuple[str, str]], headers: Headers) -> None:
-    """Put a credential into the parameter or field of its scheme."""
-    if credentials.scheme is CredentialScheme.API_KEY:
-        parameters.append((API_KEY_PARAMETER, credentials.secret))
-        return
-    field = CREDENTIAL_FIELDS[credentials.scheme]
-    if not (credentials.secret.isascii() and credentials.secret.isprintable()):
-        detail = f"{field} holds characters that no field value may have"
-        raise Unauthorized(detail, fields=(("WWW-Authenticate", "Bearer"),))
-    headers.setRawHeaders(field, [credentials.secret])
 
 
 def _check_config(config: bytes) -> None:

@@ -9,10 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import attrs
+from hyperlink import EncodedURL
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
+
+from image_service.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -53,3 +56,22 @@ class UpstreamEndpoint:
             endpoint = wrapClientTLS(self._policy.creatorForNetloc(host, port), endpoint)
         connected: Deferred[IProtocol] = endpoint.connect(protocolFactory)
         return connected
+
+
+class _AsciiUrl(EncodedURL):
+    """A URL of ASCII alone. treq converts every URL, and thereby takes IPv6 addresses for names."""
+
+    def to_uri(self) -> EncodedURL:
+        return self
+
+
+def parse_base_url(base_url: str) -> EncodedURL:
+    """Return an http(s) URL of ASCII with a host; raises ConfigurationError."""
+    try:
+        url = _AsciiUrl.from_text(base_url if base_url.isascii() else "")  # of this class
+    except ValueError:
+        url = _AsciiUrl()
+    if url.scheme not in {"http", "https"} or not url.host or url.query or url.fragment or url.userinfo:
+        msg = "the URL of assisted-service must be http or https with a host, without user, query or fragment"
+        raise ConfigurationError(msg)
+    return url.replace(path=[segment for segment in url.path if segment])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from image_service.assisted.client import CallKind, CallOutcome
+from image_service.assisted.calls import CallKind, CallOutcome
 from image_service.catalog.lifecycle.status import BaseImageState
 from image_service.http.head import ALLOWED_METHODS
 from image_service.http.routes import HANDLERS

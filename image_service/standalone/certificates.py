@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from datetime import datetime, timedelta
 from ipaddress import ip_address, ip_network
-from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING
 
 import attrs
@@ -22,6 +21,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from image_service.files.atomic import atomic_target
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -176,10 +177,8 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Replace a file atomically; other users can never read its bytes."""
-    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as temporary:
-        os.fchmod(temporary.fileno(), mode)  # from 0600, which it is made with
-        temporary.write(content)
-        temporary.flush()
-        os.fsync(temporary.fileno())
-    os.replace(temporary.name, path)  # noqa: PTH105 - two names, neither of which a Path would improve
+    """Replace a file atomically; other users can never read its bytes unless `mode` lets them."""
+    with atomic_target(path) as temporary:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)

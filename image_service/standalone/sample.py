@@ -7,11 +7,13 @@ line of text each, and the root file system is nearly empty. ``tests/acceptance/
 from __future__ import annotations
 
 import lzma
-import os
-from contextlib import suppress
 from importlib import resources
-from pathlib import Path
-from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING
+
+from image_service.files.atomic import atomic_write
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SAMPLE_VERSION = "sample"
 SAMPLE_OPENSHIFT_VERSION = "4.17"  # from 4.18 on a ramdisk would need xorriso
@@ -22,25 +24,7 @@ def unpack_sample(data_dir: Path) -> Path:
     """Write the sample ISO into a directory unless it is there; return the file, which is complete."""
     target = data_dir / "sample.iso"
     content = lzma.decompress(resources.files(__package__).joinpath("sample.iso.xz").read_bytes())
-    if not _holds(target, content):
-        _write(target, content)
+    if not target.is_file() or target.read_bytes() != content:
+        with atomic_write(target) as file:
+            file.write(content)
     return target
-
-
-def _holds(path: Path, content: bytes) -> bool:
-    with suppress(FileNotFoundError):
-        return path.read_bytes() == content
-    return False
-
-
-def _write(target: Path, content: bytes) -> None:
-    """Replace a file atomically; a reader of the old one keeps reading it."""
-    with NamedTemporaryFile(dir=target.parent, prefix=f"{target.name}.", delete=False) as temporary:
-        try:
-            temporary.write(content)
-            temporary.flush()
-            os.fsync(temporary.fileno())
-            Path(temporary.name).replace(target)
-        except BaseException:
-            Path(temporary.name).unlink()
-            raise

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from image_service.assisted.client import CallKind, CallOutcome
+from image_service.assisted.calls import CallKind, CallOutcome
 from image_service.catalog.lifecycle.status import BaseImageState
 from image_service.http.head import ALLOWED_METHODS
 from image_service.http.routes import HANDLERS, ImageRoute, MirrorRoute, parse_route

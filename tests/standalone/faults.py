@@ -21,7 +21,7 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
-from image_service.assisted.client import API_KEY_PARAMETER, CREDENTIAL_FIELDS
+from image_service.assisted.calls import API_KEY_PARAMETER, CREDENTIAL_FIELDS
 from image_service.errors import Unauthorized
 from image_service.images.reference import Credentials, CredentialScheme
 from image_service.management.resource import ApiResource, write_head
