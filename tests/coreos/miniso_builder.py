@@ -1,4 +1,4 @@
-"""Writes coreos/miniso.dat, and live ISOs that have a right one, for tests.
+"""Builds coreos/miniso.dat, and live ISOs with a valid one, for tests.
 
 What it writes is what coreos-installer does, but for the preset of the xz stream: 9 costs 100 ms each time.
 """
@@ -26,7 +26,7 @@ WRITER = "0.26.0"
 
 
 def number(value: int) -> bytes:
-    """A number as bincode writes it, in as few bytes as it can."""
+    """Return a number in bincode, in as few bytes as possible."""
     if value <= 250:
         return bytes([value])
     mark, size = next((251 + power, 2 << power) for power in range(4) if value < 1 << (16 << power))
@@ -41,7 +41,7 @@ def pack_recipe(
     count: int | None = None,
     body_length: int | None = None,
 ) -> bytes:
-    """The fields of miniso.dat, be they right or wrong.
+    """Return the fields of miniso.dat, valid or not.
 
     Args:
         table: first sectors in the minimal and the full ISO, and bytes, of each file.
@@ -57,7 +57,7 @@ def pack_recipe(
 
 
 def pack_minimal_iso(full: bytes, minimal: bytes, files: Sequence[CopiedFile]) -> bytes:
-    """What coreos/miniso.dat must hold for ``full`` to make ``minimal``.
+    """Return the coreos/miniso.dat by which ``full`` makes ``minimal``.
 
     Args:
         full: the full ISO.
@@ -80,12 +80,12 @@ def pack_minimal_iso(full: bytes, minimal: bytes, files: Sequence[CopiedFile]) -
 
 
 def minimal_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The files of the minimal ISO, of those of a full one."""
+    """Return the files of a full ISO that its minimal one has."""
     return {path: content for path, content in files.items() if path not in {MINISO, ROOTFS}}
 
 
 def files_in_both(full: bytes, minimal: bytes, paths: Iterable[str]) -> list[CopiedFile]:
-    """Where the files at ``paths`` lie in two ISOs, as miniso.dat lists them."""
+    """Return the offsets of the files at ``paths`` in two ISOs, as miniso.dat lists them."""
     in_full, in_minimal = (read_iso9660(reader(image), len(image)) for image in (full, minimal))
     pairs = [(in_minimal.find_file(path), in_full.find_file(path)) for path in paths]
     copied = [CopiedFile(one.offset, other.offset, one.length) for one, other in pairs if one.length]
@@ -95,7 +95,7 @@ def files_in_both(full: bytes, minimal: bytes, paths: Iterable[str]) -> list[Cop
 def add_minimal_iso(
     files: Mapping[str, bytes], *, volume_id: str = VOLUME_ID, created: datetime | None = CREATED
 ) -> bytes:
-    """A full ISO that holds ``files``, and a coreos/miniso.dat that makes the minimal ISO of them."""
+    """Return a full ISO with ``files``, and the coreos/miniso.dat of their minimal ISO."""
     room = {**files, MINISO: bytes(ROOM)}
     full = build_iso(room, volume_id=volume_id, created=created)
     left = minimal_files(files)
@@ -107,5 +107,5 @@ def add_minimal_iso(
 def live_iso_with_minimal(
     rootfs: bytes = b"rootfs data\n", *, volume_id: str = VOLUME_ID, created: datetime | None = CREATED
 ) -> bytes:
-    """A live ISO of the CoreOS layout whose minimal ISO can be made."""
+    """Return a live ISO of the CoreOS layout with a usable recipe."""
     return add_minimal_iso(live_files(rootfs=rootfs), volume_id=volume_id, created=created)

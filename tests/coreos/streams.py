@@ -1,4 +1,4 @@
-"""Stream metadata: the real one kept beside the checkout, and a small one made here."""
+"""Stream metadata: real documents beside the checkout, and a small one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHA256 = "0123456789abcdef" * 4
 
 @cache
 def fixture(name: str) -> bytes:
-    """A file of real stream metadata, or its schema; skips the test where there is none."""
+    """Return real stream metadata, or its schema; skips the test if it is absent."""
     path = FIXTURES / name
     if not path.exists():
         pytest.skip(f"{path} is not there")
@@ -25,7 +25,7 @@ def fixture(name: str) -> bytes:
 def stream(
     release: str = "44.1.2.3", *architectures: str, origin: str = "https://origin.example"
 ) -> dict[str, Any]:
-    """Metadata that is right; x86_64 alone where no architecture is named."""
+    """Return valid metadata; for x86_64 alone if no architecture is named."""
     return {
         "stream": "stable",
         "metadata": {"last-modified": "2026-07-21T14:07:12Z"},
@@ -37,7 +37,7 @@ def stream(
 
 
 def metal(release: str, architecture: str, origin: str = "https://origin.example") -> dict[str, Any]:
-    """The part about bare metal."""
+    """Return the members about bare metal."""
     base = f"{origin}/{release}/{architecture}/fcos-{release}-live"
 
     def artifact(name: str) -> dict[str, str]:
@@ -53,5 +53,5 @@ def metal(release: str, architecture: str, origin: str = "https://origin.example
 
 
 def text(document: object) -> bytes:
-    """As it is published."""
+    """Return the document as published."""
     return json.dumps(document).encode()

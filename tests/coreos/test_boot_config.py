@@ -44,7 +44,7 @@ class Entry:
     trailer: str
 
     def render(self, path: str, initrds: list[str], arguments: str) -> str:
-        """The entry as it is written in a file of that name."""
+        """Return the entry as in a file of that name."""
         if path.lower().endswith("isolinux.cfg"):
             append = f"{self.indent}append initrd={','.join(initrds)} {arguments}\n"
             return f"label linux\n{self.indent}kernel /images/pxeboot/vmlinuz\n{append}"
@@ -55,18 +55,18 @@ class Entry:
 
 
 def area_of(arguments: str, size: int) -> str:
-    """What an area holds, and what follows it."""
+    """Return the bytes of an area and its comment."""
     return f"{arguments}\n".ljust(size, "#") + MARK
 
 
 def render(path: str, entries: list[Entry], initrds: list[str], arguments: str) -> str:
-    """A whole configuration."""
+    """Return a whole configuration."""
     texts = (entry.render(path, initrds, arguments) for entry in entries)
     return "# a comment, of linux and initrd\nset timeout=5\n" + "\nmenu separator\n".join(texts)
 
 
 def with_areas(path: str, entries: list[Entry], initrds: list[str], arguments: str, size: int) -> BootConfig:
-    """A configuration whose areas are found by looking for them."""
+    """Return a configuration whose areas are found by search."""
     text = render(path, entries, initrds, area_of(arguments, size))
     offsets = [at for at in range(len(text)) if text.startswith(area_of(arguments, size), at)]
     return BootConfig(path, text.encode(), tuple(KargsArea(at, b"#", b"\n", path) for at in offsets))
@@ -220,7 +220,7 @@ def test_kargs_json_equals_that_of_builders() -> None:
 
 
 def test_areas_have_the_size_of_builders() -> None:
-    """The oldest image has none, and the next one does."""
+    """The oldest image has no areas, and the next one does."""
     image = fixture("embed-areas-2020-09.iso")
     iso = read_iso9660(reader(image), len(image))
     files = [iso.find_file(path) for path in ("EFI/redhat/grub.cfg", "isolinux/isolinux.cfg")]
@@ -232,7 +232,7 @@ def test_areas_have_the_size_of_builders() -> None:
 
 
 def read_boot_configs(image: bytes) -> BootConfigs:
-    """What an image has that lists its areas."""
+    """Return the boot configurations of an image that lists its areas."""
     iso = read_iso9660(reader(image), len(image))
     kargs = read_layout(image).kernel_arguments
     assert kargs is not None
@@ -245,5 +245,5 @@ def read_boot_configs(image: bytes) -> BootConfigs:
 
 
 def liveiso(boot: BootConfigs) -> str:
-    """The argument that looks for the full ISO."""
+    """Return the argument that searches for the full ISO."""
     return next(word for word in boot.default.split() if word.startswith("coreos.liveiso="))

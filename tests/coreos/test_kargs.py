@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 AREA = KargsArea(0, b"#", b"\n")
 
-# The rule in another notation: words of plain characters, and quoted ones between.
+# The rule as a grammar: words of plain characters, and quoted ones between.
 LEGAL = re.compile(r"""([ !%(-:=?-\[\]^_a-z~]|"[ !#%&'(-\[\]^-_a-~]*")*""")
 
 
@@ -42,7 +42,7 @@ def replace(value: str) -> KernelArgument:
     return KernelArgument(Operation.REPLACE, value)
 
 
-# What each may be.
+# Single arguments
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_shell_lexer_removes_only_the_quotes(argument: KernelArgument) -> None:
     assert "".join(words).replace(" ", "") == argument.value.replace('"', "").replace(" ", "")
 
 
-# What comes out.
+# Editing
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_shell_lexer_removes_only_the_quotes(argument: KernelArgument) -> None:
         ("a=b a=b", [replace("a=b=d")], "a=d a=b"),
         ("aa=b a=bb", [replace("a=b=d")], "aa=b a=bb"),
         ('a="b c"', [replace('a="b c"="d; e"')], 'a="d; e"'),
-        # Deleted, then appended, then replaced, however they come.
+        # Deleted, then appended, then replaced, in any order.
         ("foo=old", [append("foo=old"), replace("foo=old=new"), delete("foo=old")], "foo=new"),
         ("a", [append("b"), delete("b")], "a b"),
         ("a=1", [replace("a=2=3"), replace("a=1=2")], "a=2"),
@@ -211,7 +211,7 @@ def test_appending_in_steps_equals_appending_at_once(
     )
 
 
-# Few and similar words, so that operations meet what they are looking for.
+# Few and similar words, so that operations find matches.
 WORDS = st.sampled_from(["a", "b", "aa", "a=1", "a=2", "b=1", 'a="1 2"', 'b="1 ; 2"', '"a b"', '2"', '"1'])
 SOME = st.lists(WORDS, min_size=1, max_size=3).map(" ".join)
 CURRENT = st.lists(WORDS, max_size=8).map(" ".join)
@@ -224,7 +224,7 @@ ARGUMENTS = st.lists(
 
 
 def substituted(text: str, old: str, new: str) -> str:
-    """``new`` for each ``old``, from left to right, by looking at every position."""
+    """Replace each ``old`` by ``new``, from left to right, position by position."""
     at = 0
     while at < len(text):
         found = all(text[at + number : at + number + 1] == old[number] for number in range(len(old)))
@@ -276,7 +276,7 @@ def test_editing_equals_coreos_installer(
     assert run_client("coreos-installer", "iso", "kargs", "show", iso).decode() == f"{edited}\n"
 
 
-# What must not come out.
+# Results that are refused
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_too_many_characters_are_refused_before_replacing() -> None:
             edit_arguments("", [*arguments, argument])
 
 
-# How an area holds it.
+# Areas
 
 
 def test_area_is_arguments_end_and_pad() -> None:

@@ -32,7 +32,7 @@ def test_header_lists_areas_up_to_the_first_zero() -> None:
     assert found.default == whole.default
 
 
-# kargs.json.
+# kargs.json
 
 AREAS = [
     {"path": "EFI/fedora/grub.cfg", "offset": 970, "pad": "#", "end": "\n"},

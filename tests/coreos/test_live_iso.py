@@ -46,7 +46,7 @@ def offset_of(image: bytes, path: str) -> int:
 
 
 def changed(path: str, **fields: object) -> dict[str, bytes]:
-    """The files of a live ISO with some fields of a JSON file changed; ... deletes a field."""
+    """Return the files of a live ISO with some fields of a JSON file changed; ... deletes a field."""
     files = live_files()
     content = json.loads(files[path]) | fields
     files[path] = json.dumps({name: value for name, value in content.items() if value is not ...}).encode()
@@ -54,7 +54,7 @@ def changed(path: str, **fields: object) -> dict[str, bytes]:
 
 
 def with_kargs_file(**fields: object) -> dict[str, bytes]:
-    """The files of a live ISO with the first area of kernel arguments changed."""
+    """Return the files of a live ISO with the first area of kernel arguments changed."""
     first, *others = json.loads(live_files()[KARGS])["files"]
     return changed(KARGS, files=[first | fields, *others])
 
@@ -65,7 +65,7 @@ def with_header(image: bytes, size: int, default: int, areas: list[int], magic: 
 
 
 def legacy_image() -> tuple[bytes, int, list[int]]:
-    """A live ISO whose kernel arguments only the header tells, with the areas' size and offsets."""
+    """Return a live ISO whose kargs areas only the header lists, with their size and offsets."""
     files = live_files()
     kargs = json.loads(files.pop(KARGS))
     files[".cmdline"] = files[ISOLINUX][kargs["files"][1]["offset"] :][: kargs["size"]]
@@ -81,7 +81,7 @@ def refusal(files: dict[str, bytes]) -> str:
     return caught.value.detail
 
 
-# What is there.
+# Layouts
 
 
 def test_layout_of_a_live_iso_is_read() -> None:
@@ -235,7 +235,7 @@ def test_default_with_surrounding_blanks_is_pristine() -> None:
     assert read_layout(build_live_iso(changed(KARGS, default=f" {KERNEL_ARGUMENTS}\n"))).customized is None
 
 
-# What was customized before.
+# Customized images
 
 
 def test_used_ignition_area_is_customized() -> None:
@@ -278,7 +278,7 @@ def test_smallest_and_largest_areas_are_accepted(size: int) -> None:
     assert layout.customized is None
 
 
-# What is refused.
+# Refusals
 
 
 @pytest.mark.parametrize("volume_id", ["", "fedora-", "CoreOS", "xrhcos-9", "RHCOS-9"])

@@ -29,7 +29,7 @@ def test_random_bytes_are_refused(data: bytes) -> None:
 
 
 def windows(image: bytes) -> list[tuple[int, int]]:
-    """Where damage hurts: descriptors, directories, JSON and areas."""
+    """Return the ranges worth damaging: descriptors, directories, JSON and areas."""
     iso = read_iso9660(reader(image), len(image))
     files = [iso.find_file(path) for path in (KARGS_JSON, IGNINFO_JSON, *KARGS_FILES)]
     return [(32672, 26 * SECTOR), *((file.offset, file.offset + file.length) for file in files)]
@@ -53,8 +53,8 @@ def damaged(image: bytes, mutations: list[tuple[int, bytes]]) -> bytes:
     return bytes(broken)
 
 
-def survive(image: bytes) -> None:
-    """It is refused, or its areas can be laid over."""
+def check_refused_or_safe(image: bytes) -> None:
+    """Check that an image is refused, or its areas can be laid over."""
     try:
         layout = read_live_iso(MeteredReader(image, 80 * 2**20), len(image))
     except FormatError as refused:
@@ -72,7 +72,7 @@ def survive(image: bytes) -> None:
 @example([(16 * SECTOR + 80, b"\xff\xff\xff\xff")])
 @example([(16 * SECTOR + 156 + 10, b"\xff\xff\xff\xff")])
 def test_damaged_image_is_refused_or_safe(mutations: list[tuple[int, bytes]]) -> None:
-    survive(damaged(PRISTINE, mutations))
+    check_refused_or_safe(damaged(PRISTINE, mutations))
 
 
 @pytest.mark.skipif(not GOLDEN, reason=f"{FIXTURES} is not there")
@@ -84,7 +84,7 @@ def test_damaged_image_is_refused_or_safe(mutations: list[tuple[int, bytes]]) ->
     ),
 )
 def test_damaged_real_image_is_refused_or_safe(name: str, mutations: list[tuple[int, bytes]]) -> None:
-    survive(damaged(fixture(name), mutations))
+    check_refused_or_safe(damaged(fixture(name), mutations))
 
 
 @given(st.integers(0, len(PRISTINE) - 1))

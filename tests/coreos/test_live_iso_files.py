@@ -18,7 +18,7 @@ def files_without(*paths: str) -> dict[str, bytes]:
     return {path: content for path, content in live_files().items() if path not in paths}
 
 
-# A ramdisk.
+# Ramdisk
 
 
 def test_ramdisk_area_is_a_file_of_its_own() -> None:
@@ -42,7 +42,7 @@ def test_ramdisk_area_that_overlaps_the_config_is_refused() -> None:
         read_layout(iso)
 
 
-# Files.
+# Files
 
 
 @pytest.mark.parametrize("path", ["images/pxeboot/vmlinuz", "images/pxeboot/kernel.img", "images/kernel.img"])
@@ -69,7 +69,7 @@ def test_newer_of_two_names_wins() -> None:
     assert (files.kernel.length, files.initrd.length) == (len(b"kernel data\n"), len(b"initrd data\n"))
 
 
-# Kernel arguments.
+# Kernel arguments
 
 
 def test_kargs_json_is_kept_unchanged() -> None:

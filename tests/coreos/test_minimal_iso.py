@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 KARGS = "coreos/kargs.json"
 MIB = 2**20
 LITERAL_LIMIT = 16 * MIB
-MEMORY_LIMIT = 128 * MIB  # a decoder of preset 9, and what it unpacks, twice
+MEMORY_LIMIT = 128 * MIB  # a decoder of preset 9, and twice its output
 GOLDEN: Mapping[str, Any] = (
     json.loads((FIXTURES / "golden.json").read_text())["iso"] if FIXTURES.exists() else {}
 )
@@ -54,7 +54,7 @@ EXTRACTED = {
 
 
 def no_check() -> None:
-    """Nobody interrupts."""
+    """Never cancel."""
 
 
 def find(image: bytes, path: str) -> Span:
@@ -62,12 +62,12 @@ def find(image: bytes, path: str) -> Span:
 
 
 def recipe_in(image: bytes) -> MinimalIso:
-    """What a full ISO says about its minimal one."""
+    """Return the recipe in a full ISO."""
     return read_minimal_iso(reader(image), find(image, MINISO), len(image))
 
 
 def read_recipe(packed: bytes, image_size: int = 2**40, read: ReadAt | None = None) -> MinimalIso:
-    """Read a miniso.dat that is all of its file."""
+    """Read a miniso.dat that fills its file."""
     return read_minimal_iso(read or reader(packed), Span(MINISO, 0, len(packed)), image_size)
 
 
@@ -78,7 +78,7 @@ def refusal(packed: bytes, image_size: int = 2**40) -> str:
 
 
 def render(minimal: MinimalIso, full: bytes) -> bytes:
-    """The minimal ISO, piece by piece."""
+    """Return the minimal ISO, piece by piece."""
     made = b""
     for piece in minimal.pieces:
         if isinstance(piece, CopiedFile):
@@ -91,7 +91,7 @@ def render(minimal: MinimalIso, full: bytes) -> bytes:
 
 
 def extracted(image: bytes, appended: str) -> bytes:
-    """What coreos-installer makes of a full ISO: the recipe rendered, then the kernel arguments edited."""
+    """Return what coreos-installer makes of a full ISO: the rendered recipe with edited arguments."""
     kargs, minimal = read_layout(image).kernel_arguments, recipe_in(image)
     assert kargs is not None
     made = bytearray(render(minimal, image))
@@ -107,8 +107,8 @@ def extracted(image: bytes, appended: str) -> bytes:
 
 
 @contextmanager
-def little_memory(limit: int = MEMORY_LIMIT) -> Iterator[None]:
-    """Hold a block to a peak of so many bytes."""
+def memory_limit(limit: int = MEMORY_LIMIT) -> Iterator[None]:
+    """Fail if the peak of allocated memory exceeds so many bytes."""
     tracemalloc.start()
     try:
         yield
@@ -118,7 +118,7 @@ def little_memory(limit: int = MEMORY_LIMIT) -> Iterator[None]:
     assert peak < limit
 
 
-# The real thing.
+# Real images
 
 
 @pytest.mark.parametrize("name", [name for name, golden in GOLDEN.items() if RAW_DIGEST in golden])
@@ -161,7 +161,7 @@ def test_rootfs_has_no_offset_in_the_minimal_iso() -> None:
         minimal.translate(rootfs.offset, rootfs.length)
 
 
-# Any recipe.
+# Built recipes
 
 FULL_SECTORS = 24
 FULL = b"".join(sha256(b"%d" % index).digest() for index in range(FULL_SECTORS * SECTOR // 32))
@@ -170,7 +170,7 @@ RUNS = st.lists(st.tuples(st.sampled_from([b"\0", b"\0", b"x"]), st.integers(1, 
 
 @st.composite
 def minimal_isos(draw: st.DrawFn) -> tuple[bytes, list[CopiedFile]]:
-    """A minimal ISO, in which files of `FULL` stand between runs of bytes, and the files."""
+    """Minimal ISOs of files of `FULL` between runs of bytes, and those files."""
     made, files = b"", []
     for _ in range(draw(st.integers(1, 5))):
         made += b"".join(byte * count for byte, count in draw(RUNS))
@@ -229,11 +229,11 @@ def span(file: CopiedFile) -> range:
     return range(file.full, file.full + file.length)
 
 
-# Verifying.
+# Checks
 
 
 def small() -> tuple[bytes, list[CopiedFile]]:
-    """A minimal ISO of two MiB of its own, a file of three, and more than two of zeros; and the file."""
+    """Return a minimal ISO of two literal MiB, a file of three, and more than two of zeros; and the file."""
     other_in_each_chunk = bytes(range(251)) * (3 * MIB // 251 + 1)
     made = other_in_each_chunk[: 2 * MIB] + other_in_each_chunk[: 3 * MIB] + bytes(2 * MIB + 1)
     return made, [CopiedFile(2 * MIB, 0, 3 * MIB)]
@@ -301,11 +301,11 @@ def test_truncated_full_iso_is_refused() -> None:
 
 def test_check_needs_memory_for_a_few_chunks() -> None:
     zeros = MinimalIso((256 * MIB,), 256 * MIB, sha256(bytes(256 * MIB)).hexdigest())
-    with little_memory(4 * MIB):
+    with memory_limit(4 * MIB):
         check_minimal_iso(zeros, reader(b""), no_check)
 
 
-# What is refused.
+# Refusals
 
 BODY = lzma.compress(bytes(3 * SECTOR))
 ONE = [(1, 0, 1)]
@@ -341,7 +341,7 @@ def test_invalid_file_table_is_refused(
 @pytest.mark.parametrize("count", [0, 1025, 2**60, 2**64 - 1])
 def test_impossible_number_of_files_is_refused_first(count: int) -> None:
     packed = pack_recipe(ONE, BODY, count=count)
-    with little_memory(MIB):
+    with memory_limit(MIB):
         assert f"not {count}" in refusal(packed)
 
 
@@ -383,7 +383,7 @@ def small_dictionary(data: bytes) -> bytes:
 
 def test_decompression_bomb_is_refused() -> None:
     packed = pack_recipe(ONE, small_dictionary(bytes(8 * LITERAL_LIMIT)))
-    with little_memory(2 * LITERAL_LIMIT + MIB):
+    with memory_limit(2 * LITERAL_LIMIT + MIB):
         assert f"exceeds {LITERAL_LIMIT} decompressed bytes" in refusal(packed)
 
 
@@ -395,18 +395,18 @@ def test_literal_of_exactly_the_limit_is_accepted() -> None:
 
 def test_preset_of_coreos_installer_is_read() -> None:
     packed = pack_recipe(ONE, lzma.compress(bytes(3 * SECTOR), preset=9))
-    with little_memory():
+    with memory_limit():
         assert read_recipe(packed).size == 3 * SECTOR + 1
 
 
 def test_oversized_dictionary_is_refused() -> None:
-    """The byte that tells its size, 4 GiB - 1, is in the block's header, which has a CRC of its own."""
+    """The byte with its size, 4 GiB - 1, is in the block's header, which has its own CRC."""
     huge = bytearray(BODY)
     assert huge[14:16] == b"\x21\x01"  # LZMA2, whose one property is the size
     header = huge[12:20]
     header[4] = 40
     huge[12:24] = header + zlib.crc32(header).to_bytes(4, "little")
-    with little_memory(MIB):
+    with memory_limit(MIB):
         assert "Memory usage limit" in refusal(pack_recipe(ONE, bytes(huge)))
 
 
@@ -436,7 +436,7 @@ TABLE_END = PACKED.index(b"\xfd7zXZ")
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """A sound recipe with some bytes replaced, put in or taken out, most of them before its xz stream."""
+    """A valid recipe with bytes replaced, inserted or removed, mostly before its xz stream."""
     broken = PACKED
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.one_of(st.integers(0, TABLE_END), st.integers(0, len(PACKED))))
@@ -448,7 +448,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 @given(damaged())
 def test_damaged_recipe_is_refused_or_within_limits(packed: bytes) -> None:
-    with little_memory():
+    with memory_limit():
         try:
             minimal = read_recipe(packed, len(FULL_ISO))
             files = [piece for piece in minimal.pieces if isinstance(piece, CopiedFile)]

@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 Damageable: TypeAlias = tuple[bytes, list[range]]
 """An image, and where its structures are."""
 
-BEFORE = bytes(2048 * 5)  # what lies in front of rootfs.img in the image
+BEFORE = bytes(2048 * 5)  # bytes before rootfs.img in the image
 PROGRAM = OSTREE_FILES[f"{DEPLOYMENT}/{NMSTATECTL}"]
 OTHER = noise(300_000)  # a file that is not on the path
 MIB = 1024 * 1024
 
 
 def read(rootfs: bytes, limit: int = 10 * MIB) -> bytes:
-    """Read nmstatectl out of a rootfs.img that is a part of an image."""
+    """Read nmstatectl from a rootfs.img inside an image."""
     image = MeteredReader(BEFORE + rootfs + b"behind", limit)
     return read_nmstatectl(image, Span("images/pxeboot/rootfs.img", len(BEFORE), len(rootfs)))
 
@@ -194,7 +194,7 @@ def test_archive_has_the_executable_and_its_directories() -> None:
 
 
 def test_archive_has_golden_bytes() -> None:
-    """Replicas with other builds of zlib make the same one: RFC 1952's header and stored blocks."""
+    """RFC 1952's header and stored blocks, so replicas with other builds of zlib make the same archive."""
     program = executable(200_000)
     archive = nmstate_archive(program)
     assert archive.startswith(b"\x1f\x8b\x08\0\0\0\0\0\0\xff\x00\xff\xff\x00\x00070701")
@@ -225,5 +225,5 @@ def damageable(tmp_path_factory: pytest.TempPathFactory) -> list[Damageable]:
 
 
 def erofs_of(directory: Path, files: Mapping[str, bytes]) -> bytes:
-    """A rootfs.img with an erofs that holds files."""
+    """Return a rootfs.img with an erofs of some files."""
     return cpio(("root.erofs", make_erofs(write_tree(directory / "tree", files), "")))

@@ -41,7 +41,7 @@ def faults(document: object, *architectures: str) -> list[str]:
 
 
 def changed(path: tuple[str, ...], change: Callable[[dict[str, Any], str], object]) -> dict[str, Any]:
-    """The right document, but for one member."""
+    """Return the valid document with one member changed."""
     document = stream()
     node = document
     for name in path[:-1]:

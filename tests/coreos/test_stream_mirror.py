@@ -23,14 +23,14 @@ PUBLISHED = datetime(2026, 7, 21, 14, 7, 12, tzinfo=UTC)
 
 
 def validate(document: object) -> None:
-    """Compare with the schema of stream metadata, dates included."""
+    """Validate against the schema of stream metadata, including dates."""
     schema = json.loads(fixture("stream.schema.json"))
     checker = jsonschema.FormatChecker(formats=["date-time"])
     jsonschema.Draft202012Validator(schema, format_checker=checker).validate(document)
 
 
-def held(release: Release) -> PublishedRelease:
-    """What a mirror has that holds all of a release."""
+def as_published(release: Release) -> PublishedRelease:
+    """Return a release as a complete mirror publishes it."""
 
     def file(artifact: StreamArtifact) -> PublishedFile:
         return PublishedFile(artifact.name, artifact.sha256)
@@ -48,11 +48,11 @@ def held(release: Release) -> PublishedRelease:
 def of_fedora() -> list[PublishedRelease]:
     document = parse_stream(fixture("fcos-stable.json"))
     architectures = json.loads(fixture("fcos-stable.json"))["architectures"]
-    return [held(release) for release in select_releases(document, architectures)]
+    return [as_published(release) for release in select_releases(document, architectures)]
 
 
 def artifacts(document: Any) -> list[dict[str, str]]:
-    """Every artifact of a document, as coreos-installer walks it."""
+    """Yield every artifact of a document, as coreos-installer finds them."""
     return [
         artifact
         for architecture in document["architectures"].values()
@@ -99,7 +99,7 @@ def test_locations_of_fedora_are_replaced_by_ours() -> None:
 @pytest.mark.parametrize("name", ["fcos-stable.json", "rhcos-4.21-subset.json"])
 def test_every_artifact_has_our_signature_url(name: str) -> None:
     releases = select_releases(parse_stream(fixture(name)), ["x86_64"])
-    found = artifacts(json.loads(render_stream("a", BASE, [held(release) for release in releases])))
+    found = artifacts(json.loads(render_stream("a", BASE, [as_published(release) for release in releases])))
     assert len(found) == 4
     for artifact in found:
         assert artifact["signature"] == f"{artifact['location']}.sig"
@@ -109,7 +109,7 @@ def test_every_artifact_has_our_signature_url(name: str) -> None:
 def test_rendered_metadata_is_read_back() -> None:
     document = parse_stream(render_stream("stable", BASE, of_fedora()))
     releases = select_releases(document, [release.architecture for release in of_fedora()])
-    assert [held(release) for release in releases] == of_fedora()
+    assert [as_published(release) for release in releases] == of_fedora()
 
 
 def test_release_without_pxe_files_has_the_iso_only() -> None:

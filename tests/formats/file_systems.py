@@ -1,4 +1,4 @@
-"""File systems for tests, made by the tools that make real ones, and archives around them.
+"""File systems for tests, made by the tools that make real ones, and archives with them.
 
 Two images are kept, since the mkfs.erofs of Debian 12 cannot make what CoreOS has. They hold `OSTREE_FILES`,
 and Debian 13's (1.8.6) made them with
@@ -37,14 +37,14 @@ _BLOCK = 32  # bytes that SHA-256 gives
 
 
 def noise(size: int, bits: int = 8) -> bytes:
-    """Bytes that no compressor makes smaller than ``bits / 8`` of them; the same ones every time."""
+    """Pseudorandom bytes that no compressor reduces below ``bits / 8`` of their size; always the same."""
     blocks = (hashlib.sha256(b"%d" % number).digest() for number in range(-(-size // _BLOCK)))
     table = bytes(value & (1 << bits) - 1 for value in range(256))
     return b"".join(blocks)[:size].translate(table)
 
 
 def executable(size: int) -> bytes:
-    """Something like a program: code that compresses a bit, tables that do well, and zeros."""
+    """Bytes that compress like a program: code a little, tables well, and zeros."""
     quarter = size // 4
     code, table = noise(quarter, 6), b"".join(b"%08d entry\n" % number for number in range(quarter // 15))
     return (code + table + bytes(quarter) + code[::-1]).ljust(size, b"\x7f")
@@ -75,7 +75,7 @@ OSTREE_FILES: dict[str, bytes] = {
 
 
 def write_tree(root: Path, files: Mapping[str, bytes]) -> Path:
-    """Write files below a directory."""
+    """Write files below a directory, and return it."""
     for name, content in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,14 +93,14 @@ def label(root: Path) -> None:
 
 
 def make_squashfs(tree: Path, options: str) -> bytes:
-    """Let mksquashfs make an image of a directory."""
+    """Return a squashfs of a directory, made by mksquashfs."""
     image = tree.with_suffix(".squashfs")
     run_client("mksquashfs", tree, image, "-noappend", "-no-progress", "-quiet", *options.split())
     return image.read_bytes()
 
 
 def make_erofs(tree: Path, options: str) -> bytes:
-    """Let mkfs.erofs make an image of a directory."""
+    """Return an erofs of a directory, made by mkfs.erofs."""
     image = tree.with_suffix(".erofs")
     image.unlink(missing_ok=True)
     run_client("mkfs.erofs", *options.split(), image, tree)
@@ -109,27 +109,27 @@ def make_erofs(tree: Path, options: str) -> bytes:
 
 @cache
 def erofs_fixture(name: str) -> bytes:
-    """One of the images that are kept."""
+    """Return one of the stored images."""
     return lzma.decompress((_FIXTURES / f"{name}.erofs.xz").read_bytes())
 
 
 def window(image: bytes, limit: int = 1 << 40) -> SpanReader:
-    """Reads an image in memory, no more than ``limit`` bytes in all, as the readers of file systems do."""
+    """Return a reader of an image in memory, of at most ``limit`` bytes in all."""
     return SpanReader(MeteredReader(image, limit), Span("root", 0, len(image)))
 
 
 def patched(image: bytes, offset: int, data: bytes) -> bytes:
-    """An image with other bytes at an offset."""
+    """Return an image with other bytes at an offset."""
     return image[:offset] + data + image[offset + len(data) :]
 
 
 def read_all(root: TreeNode, files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The contents of files, read out of an image."""
+    """Return the contents of files of an image."""
     return {name: find_node(root, name).read() for name in files}
 
 
 def cpio(*members: tuple[str, bytes], name_length: int = 0) -> bytes:
-    """A newc archive that is not compressed, with names padded to a length, and no trailer."""
+    """Return an uncompressed newc archive, with names padded to a length, and no trailer."""
     return b"".join(_member(name, content, name_length) for name, content in members)
 
 

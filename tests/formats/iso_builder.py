@@ -54,14 +54,14 @@ label linux
 
 
 def record(name: bytes, sector: int, length: int, flags: int = 0) -> bytes:
-    """A directory record (ECMA-119 section 9.1)."""
+    """Return a directory record (ECMA-119 section 9.1)."""
     size = 33 + len(name) + (len(name) + 1) % 2
     head = bytes([size, 0]) + _both(sector) + _both(length) + bytes(7) + bytes([flags, 0, 0])
     return (head + b"\x01\0\0\x01" + bytes([len(name)]) + name).ljust(size, b"\0")
 
 
 def directory(records: Iterable[bytes]) -> bytes:
-    """A directory's content: no record crosses the end of a sector."""
+    """Return a directory's content: no record crosses the end of a sector."""
     content = b""
     for item in records:
         room = -len(content) % SECTOR
@@ -94,7 +94,7 @@ def descriptors(
 def build_iso(
     files: Mapping[str, bytes], *, volume_id: str = VOLUME_ID, created: datetime | None = CREATED
 ) -> bytes:
-    """An ISO 9660 image that holds ``files``, by path."""
+    """Return an ISO 9660 image with ``files``, by path."""
     image = _Plan.of(files, {})
     content = bytearray(image.size)
     for offset, data in image.pieces(volume_id, created):
@@ -105,7 +105,7 @@ def build_iso(
 def write_sparse_iso(
     path: Path, files: Mapping[str, bytes], offsets: Mapping[str, int], *, volume_id: str = VOLUME_ID
 ) -> None:
-    """Write such an image with some files at offsets of their own, whole sectors, and holes between."""
+    """Write an image with some files at given offsets, whole sectors, and holes between."""
     image = _Plan.of(files, offsets)
     with path.open("wb") as file:
         file.truncate(image.size)
@@ -117,7 +117,7 @@ def write_sparse_iso(
 def live_files(
     *, kernel_arguments: str = KERNEL_ARGUMENTS, rootfs: bytes = b"rootfs data\n"
 ) -> dict[str, bytes]:
-    """The files of a pristine x86_64 live ISO, to be changed at will and given to `build_iso`."""
+    """Return the files of a pristine x86_64 live ISO, for `build_iso`; callers may change them."""
     size = len(kernel_arguments) + _KARGS_FILL
     area = f"{kernel_arguments}\n".ljust(size, "#") + _KARGS_MARK
     configs = dict(zip(KARGS_FILES, (_GRUB.format(area=area), _ISOLINUX.format(area=area)), strict=True))
@@ -147,7 +147,7 @@ def build_live_iso(
     """A live ISO of the CoreOS layout, about 280 KiB.
 
     Args:
-        files: what it holds; None: `live_files`.
+        files: by path; None: `live_files`.
         volume_id: volume identifier.
         created: volume creation date; None: it has none.
     """
@@ -155,13 +155,13 @@ def build_live_iso(
 
 
 def write_sparse_live_iso(path: Path, ignition_offset: int = 5 * 2**30) -> None:
-    """Write a live ISO whose Ignition area lies at ``ignition_offset``; what is between is a hole."""
+    """Write a live ISO with the Ignition area at ``ignition_offset``, after a hole."""
     write_sparse_iso(path, live_files(), {"images/ignition.img": ignition_offset})
 
 
 @attrs.frozen
 class _Plan:
-    """Where everything lies.
+    """The offsets of all files and directories.
 
     Args:
         files: content by path.
@@ -187,15 +187,15 @@ class _Plan:
         return cls(files, sectors, end * SECTOR)
 
     def pieces(self, volume_id: str, created: datetime | None) -> Iterable[tuple[int, bytes]]:
-        """Everything that is not zero, with its offset."""
+        """Yield all bytes other than zero, with their offsets."""
         root = record(b"\0", self.sectors[""], len(self.directory("")), DIRECTORY)
         yield 0, descriptors(root, self.size // SECTOR, volume_id, created)
         for path, sector in self.sectors.items():
             yield sector * SECTOR, self.files[path] if path in self.files else self.directory(path)
 
     def directory(self, path: str) -> bytes:
-        """The content of the directory at ``path``."""
-        length = SECTOR  # nobody follows "." and ".." by length
+        """Return the content of the directory at ``path``."""
+        length = SECTOR  # no reader uses the length of "." and ".."
         own = record(b"\0", self.sectors[path], length, DIRECTORY)
         parent = record(b"\1", self.sectors[path.rpartition("/")[0]], length, DIRECTORY)
         children = sorted(child for child in self.sectors if child and child.rpartition("/")[0] == path)
@@ -210,7 +210,7 @@ class _Plan:
 
 
 def _directories(files: Mapping[str, bytes]) -> list[str]:
-    """Every directory that the files need, parents first."""
+    """Return every parent directory of the files, outermost first."""
     found = {""}
     for path in files:
         parts = path.split("/")[:-1]
@@ -219,7 +219,7 @@ def _directories(files: Mapping[str, bytes]) -> list[str]:
 
 
 def _date(when: datetime | None) -> bytes:
-    """A date of a volume descriptor, told in a time zone other than UTC so that readers must convert it."""
+    """Return a date of a volume descriptor in a time zone other than UTC, so that readers must convert it."""
     if when is None:
         return b"0" * 16 + b"\0"
     return f"{when.astimezone(_ZONE):%Y%m%d%H%M%S}00".encode() + bytes([_ZONE_QUARTERS])

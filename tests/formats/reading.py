@@ -1,4 +1,4 @@
-"""Readers of images in memory, and the real images kept beside the checkout."""
+"""Readers of images in memory, and the real images beside the checkout."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ FIXTURES = Path(__file__).resolve().parents[3] / "shared" / "fixtures" / "coreos
 
 
 def reader(image: bytes) -> ReadAt:
-    """Reads an image in memory."""
+    """Return a reader of an image in memory."""
     return lambda offset, length: image[offset : offset + length]
 
 
 def read_layout(image: bytes) -> LiveIso:
-    """What `read_live_iso` finds in an image in memory."""
+    """Return the layout of an image in memory."""
     return read_live_iso(reader(image), len(image))
 
 
 @cache
 def fixture(name: str) -> bytes:
-    """A file of coreos-installer's own test data, unpacked; skips the test where there is none."""
+    """Return a decompressed file of coreos-installer's test data; skips the test if it is absent."""
     packed = FIXTURES / f"{name}.xz"
     if not packed.exists():
         pytest.skip(f"{packed} is not there")
@@ -38,11 +38,11 @@ def fixture(name: str) -> bytes:
 
 
 class MeteredReader:
-    """Reads an image in memory, and holds the reads to limits.
+    """Reads an image in memory, and limits the reads.
 
     Args:
         image: the bytes.
-        limit: bytes that may be asked for in all.
+        limit: bytes that may be read in all.
     """
 
     def __init__(self, image: bytes, limit: int) -> None:

@@ -35,7 +35,7 @@ BOMB = 40 * 1024 * 1024
 
 
 def microlzma(content: bytes, literals: int = 3, literal_position: int = 0, position: int = 2) -> bytes:
-    """LZMA as erofs has it."""
+    """Return MicroLZMA."""
     settings = {"lc": literals, "lp": literal_position, "pb": position, "dict_size": DICTIONARY}
     packed = lzma.compress(
         content, lzma.FORMAT_RAW, filters=[{"id": lzma.FILTER_LZMA1, "preset": 6, **settings}]
@@ -45,7 +45,7 @@ def microlzma(content: bytes, literals: int = 3, literal_position: int = 0, posi
 
 
 def lz4(sequences: list[tuple[bytes, int, int]], last: bytes) -> bytes:
-    """An LZ4 block of sequences (literals, distance, length of the match) and the last literals."""
+    """Return an LZ4 block of sequences (literals, distance, length of the match) and the last literals."""
     matches = [
         lz4_head(literals, length - 4) + distance.to_bytes(2, "little") + more(length - 4)
         for literals, distance, length in sequences
@@ -63,7 +63,7 @@ def more(length: int) -> bytes:
 
 @st.composite
 def lz4_blocks(draw: st.DrawFn) -> tuple[bytes, bytes]:
-    """Blocks, and what they unpack to by the definition: byte by byte."""
+    """LZ4 blocks with their content, computed byte by byte."""
     sequences, unpacked = [], bytearray()
     for literals, distance, length in draw(
         st.lists(st.tuples(st.binary(max_size=40), st.integers(1, 65535), st.integers(4, 700)), max_size=8)
@@ -105,7 +105,10 @@ def test_stream_of_wrong_length_is_refused(stream: Stream, content: bytes, cut: 
 def test_decompression_bomb_is_refused(stream: Stream) -> None:
     method, pack = stream
     packed = pack(bytes(BOMB))
-    with at_most(BOMB // 4), pytest.raises(FormatError, match="it is damaged"):  # xz has 8 MiB of its own
+    with (
+        memory_limit(BOMB // 4),
+        pytest.raises(FormatError, match="it is damaged"),
+    ):  # xz allocates 8 MiB itself
         decompress(method, packed, 8192, "it")
 
 
@@ -114,13 +117,13 @@ def test_bomb_without_end_is_decompressed_to_the_requested_length_only() -> None
         (decompress_lz4, lz4([(b"a", 1, BOMB)], b"")),
         (microlzma_decompressor(DICTIONARY), microlzma(b"a" * BOMB)),
     ):
-        with at_most(BOMB // 4):
+        with memory_limit(BOMB // 4):
             assert decompress(method, packed, 5000, "it") == b"a" * 5000
 
 
 @contextmanager
-def at_most(limit: int) -> Iterator[None]:
-    """Allow for so many bytes of memory."""
+def memory_limit(limit: int) -> Iterator[None]:
+    """Fail if the peak of allocated memory exceeds so many bytes."""
     tracemalloc.start()
     yield
     _, peak = tracemalloc.get_traced_memory()

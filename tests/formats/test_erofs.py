@@ -105,7 +105,7 @@ def test_images_of_newer_mkfs_erofs_are_read(tree: Path, options: str) -> None:
 
 @pytest.mark.parametrize("options", ["-zlz4 -x1000", "-zlz4 -x1", "-x1000"])
 def test_nodes_with_extended_attributes_are_read(tmp_path: Path, options: str) -> None:
-    """In front of the content or the index, all of them or, where several nodes share them, their numbers."""
+    """They precede the content or the index: all of them or, where nodes share them, their numbers."""
     tree = write_tree(tmp_path / "tree", FILES | LARGE)
     (tree / "usr/bin/link").symlink_to("nmstatectl")
     (tree / "usr/bin/hard").hardlink_to(tree / NMSTATECTL)
@@ -264,13 +264,13 @@ def test_packed_node_that_refers_to_itself_is_refused() -> None:
         (8, b"\0\0", "first name is at offset 0"),
         (8, b"\x0d\0", "first name is at offset 13"),
         (8, b"\xfc\xff", "first name is at offset 65532"),
-        (24, b"\xff" * 8, "refers to"),  # the entry behind . and ..
+        (24, b"\xff" * 8, "refers to"),  # the entry after . and ..
     ],
 )
 def test_invalid_directory_is_refused(offset: int, value: bytes, message: str) -> None:
     image = erofs_fixture("fragments")
     inode = inode_of(image, f"{DEPLOYMENT}/usr", "bin")
-    damaged = patched(image, inode + 32 + offset, value)  # the entries are behind the inode, for they are few
+    damaged = patched(image, inode + 32 + offset, value)  # the few entries follow the inode
     with pytest.raises(FormatError, match=message):
         [
             entry()
@@ -288,7 +288,7 @@ def test_oversized_directory_is_refused_unread() -> None:
 
 
 def inode_of(image: bytes, directory: str, name: str) -> int:
-    """Offset of an inode, in an image whose inodes begin at block 0."""
+    """Return the offset of an inode, in an image whose inodes start at block 0."""
     entry = find_node(read_erofs(window(image)), directory).entries()[name]
     assert isinstance(entry, partial)
     return int(entry.args[0]) * 32

@@ -1,4 +1,4 @@
-"""The index of compressed files, compared with one that is written from the description of the format."""
+"""The index of compressed files, compared with one rendered from the description of the format."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SHORT, SEVERAL, END_PACKED = 1, 6, 32
 
 @attrs.frozen
 class File:
-    """A file's extents, and how their index is written."""
+    """A file's extents, and how their index is rendered."""
 
     extents: list[ErofsExtent]
     block_bits: int
     is_compact: bool
     flags: int
-    before: int  # bytes in front of the header
-    is_ended: bool  # the last cluster tells where the file ends, as mkfs.erofs does it
+    before: int  # bytes before the header
+    is_ended: bool  # the last cluster has the end of the file, as with mkfs.erofs
 
     @property
     def size(self) -> int:
@@ -39,7 +39,7 @@ class File:
         return bytes(self.before) + bytes(-self.before % 8) + header + index
 
     def clusters(self) -> list[tuple[int, int, int]]:
-        """Type, value and first block for each cluster."""
+        """Yield type, value and first block of each cluster."""
         count = -(-self.size >> self.block_bits)
         clusters = [(CONTINUES, 2, 0)] * count
         for extent in self.extents:
@@ -60,7 +60,7 @@ class File:
         )
 
     def packs(self) -> bytes:
-        """Packs of 2 up to a multiple of 32 bytes, of 16 as far as they are full, and of 2 again."""
+        """Yield packs of 2 up to a multiple of 32 bytes, full ones of 16, and again of 2."""
         clusters = self.clusters()
         start = self.before + -self.before % 8 + 8
         aligned = -start % 32 // 4
@@ -81,7 +81,7 @@ class File:
         return bits.to_bytes(number * width // 8, "little") + struct.pack("<I", block)
 
     def pack_block(self, at: int, *, starts_amid: bool) -> int:
-        """Of the first extent whose blocks the pack counts; or the block before the first that begins."""
+        """Return the block of the first extent with a block count; or the one before the first extent."""
         first = at - 1 if self.flags & SEVERAL and starts_amid else at
         for extent in self.extents:
             if extent.start >> self.block_bits >= first:
@@ -170,7 +170,7 @@ def test_random_bytes_raise_format_errors_only(
 def one(
     *, is_compact: bool = True, flags: int = 0, size: int = 10_000, entries: bytes = bytes(16)
 ) -> list[ErofsExtent]:
-    """The extents of a file in blocks of 4096 bytes."""
+    """Return the extents of a file in blocks of 4096 bytes."""
     image = struct.pack("<IHBB", 5, flags, 1, 0) + bytes(0 if is_compact else 8) + entries
     return list(read_index(window(image), 0, size, 12, is_compact=is_compact).find_extents(0, size))
 
@@ -213,7 +213,7 @@ def test_extent_without_block_count_has_zero_blocks() -> None:
     ("start", "message"), [(0, "no extent starts within"), (2**50, "no extent has offset")]
 )
 def test_search_for_an_extent_is_bounded(start: int, message: str) -> None:
-    """Of all the clusters only the first begins one; the file claims to have 2**60 bytes."""
+    """An extent starts in the first cluster alone, of a file of 2**60 bytes."""
     reads: list[int] = []
 
     def read_at(offset: int, length: int) -> bytes:

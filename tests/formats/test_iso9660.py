@@ -35,7 +35,7 @@ def read(image: bytes) -> Iso9660:
 
 
 def image_of(*records: bytes, sectors: int = 32) -> bytes:
-    """An image whose root directory holds ``records``, at sector 18, and zeros behind it."""
+    """Return an image whose root directory, at sector 18, has ``records``, followed by zeros."""
     content = directory(records)
     root = record(b"\0", 18, len(content), DIRECTORY)
     return (descriptors(root, sectors) + content).ljust(sectors * SECTOR, b"\0")
@@ -219,7 +219,7 @@ def test_directory_of_zero_bytes_is_empty() -> None:
         b"\x01",  # shorter than its fixed part
         b"\x21",  # no room for a name
         b"\x22" + bytes(31) + b"\xff",  # the name is longer than the record
-        b"\xff" + bytes(31) + b"\x01",  # fine, but for the next one
+        b"\xff" + bytes(31) + b"\x01",  # valid, but overlaps the next one
     ],
 )
 def test_damaged_records_are_refused_with_their_offset(damage: bytes) -> None:
@@ -294,7 +294,7 @@ def test_other_block_sizes_are_refused() -> None:
         (b"2023071911365100\xf0", datetime(2023, 7, 19, 15, 36, 51, tzinfo=UTC)),
         (b"2023071911365100\x13", datetime(2023, 7, 19, 6, 51, 51, tzinfo=UTC)),
         (b"2023071911365100\x34", datetime(2023, 7, 18, 22, 36, 51, tzinfo=UTC)),
-        (b"2023071911365100\x35", None),  # further east than there is land
+        (b"2023071911365100\x35", None),  # beyond the easternmost time zone
         (b"2023071911365100\xcf", None),
         (b"0000000000000000\x00", None),
         (bytes(17), None),

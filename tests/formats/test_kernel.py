@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def pe(machine: int, offset: int = 64) -> bytes:
-    """A kernel with an EFI stub."""
+    """Return a kernel with an EFI stub."""
     return (
         b"MZ".ljust(60, b"\0")
         + struct.pack("<I", offset).ljust(offset - 60, b"\0")
@@ -25,7 +25,7 @@ def pe(machine: int, offset: int = 64) -> bytes:
 
 
 def elf(machine: int, order: int = 1, bits: int = 2) -> bytes:
-    """An executable file."""
+    """Return an ELF executable."""
     packed = struct.pack("<H" if order == 1 else ">H", machine)
     return (b"\x7fELF" + bytes([bits, order, 1])).ljust(18, b"\0") + packed
 

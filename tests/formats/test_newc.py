@@ -132,7 +132,7 @@ def test_damage_is_refused_with_its_offset() -> None:
 
 
 def is_tree(files: dict[str, bytes]) -> bool:
-    """Whether no file is in another's way."""
+    """Return True if no file is the parent of another."""
     return not any(other.startswith(f"{name}/") for name in files for other in files)
 
 

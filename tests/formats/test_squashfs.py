@@ -61,7 +61,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A small image in which nothing is compressed."""
+    """A small uncompressed image."""
     tree = write_tree(tmp_path_factory.mktemp("squashfs") / "small", SMALL)
     (tree / NMSTATECTL).chmod(0o640)
     return make_squashfs(tree, "-comp gzip -b 4096 -nopad -noI -noD -noF -no-xattrs")
@@ -120,7 +120,7 @@ def test_only_nodes_on_the_path_are_read(tree: Path) -> None:
 
 
 def test_truncated_image_is_refused(plain: bytes) -> None:
-    needed = int.from_bytes(plain[80:88], "little") + 8  # the rest are tables that are not read
+    needed = int.from_bytes(plain[80:88], "little") + 8  # the rest are unread tables
     assert read_all(read_squashfs(window(plain[:needed])), SMALL) == SMALL
     for length in range(0, needed, 7):
         with pytest.raises(FormatError, match="is damaged"):
@@ -189,5 +189,5 @@ def test_truncated_directory_is_refused(plain: bytes, missing: int) -> None:
 
 
 def inode_of(plain: bytes, path: str) -> int:
-    """Offset of the inode of a file of `SMALL`, whose sizes are all different."""
+    """Return the offset of the inode of a file of `SMALL`, whose sizes all differ."""
     return plain.index(struct.pack("<I", len(SMALL[path])), int.from_bytes(plain[64:72], "little")) - 28

@@ -1,4 +1,4 @@
-"""Files, images and overlays for tests, and the naive way to read what was made of them."""
+"""Files, images and overlays for tests, and naive readers of the results."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ CONFIG = b'{"ignition": {"version": "3.2.0"}, "passwd": {"users": [{"name": "cor
 
 
 def read(extents: Iterable[Extent]) -> bytes:
-    """What a client would get of these extents."""
+    """Return the bytes of extents."""
     return b"".join(map(_read_one, extents))
 
 
 def bytes_of(image: BootImage) -> bytes:
-    """The whole image."""
+    """Return the whole image."""
     return read(image.extents.extents)
 
 
@@ -41,7 +41,7 @@ def _read_one(extent: Extent) -> bytes:
 
 
 def build(below: bytes, overlays: Iterable[Overlay]) -> bytes:
-    """The image that overlays make of the bytes below them."""
+    """Return the image of overlays over bytes, computed naively."""
     image = bytearray(below)
     for overlay in overlays:
         image[overlay.offset : overlay.stop] = read([overlay.data])
@@ -50,7 +50,7 @@ def build(below: bytes, overlays: Iterable[Overlay]) -> bytes:
 
 @contextmanager
 def base_file(content: bytes) -> Iterator[BaseFile]:
-    """An open file that holds ``content``."""
+    """An open file with ``content``."""
     descriptor = os.memfd_create("base")
     try:
         with open(descriptor, "wb", closefd=False) as file:
@@ -69,7 +69,7 @@ def base_image(
     disconnected: bool = False,
     needs_nmstate: bool = False,
 ) -> Iterator[BaseImage]:
-    """A live ISO as the catalog would give it."""
+    """A live ISO as the catalog returns it."""
     with base_file(iso) as file:
         layout = read_live_iso(lambda offset, length: os.pread(file.descriptor, length, offset), file.size)
         digest = sha256(iso).hexdigest()
@@ -81,7 +81,7 @@ contents = st.binary(min_size=1, max_size=80)
 
 @st.composite
 def overlays_for(draw: st.DrawFn, size: int) -> Sequence[Overlay]:
-    """Any disjoint overlays of an image of ``size`` bytes, empty and touching ones too, in any order."""
+    """Disjoint overlays of an image of ``size`` bytes, including empty and adjacent ones, in any order."""
     cuts = sorted(draw(st.lists(st.integers(0, size), max_size=12)))
     spans = list(zip(cuts[::2], cuts[1::2], strict=False))
     laid = [Overlay(start, draw(_data(stop - start))) for start, stop in spans]
@@ -95,7 +95,7 @@ def _data(length: int) -> st.SearchStrategy[Literal | Zeros]:
 
 @st.composite
 def maps_over(draw: st.DrawFn, file: BaseFile, content: bytes) -> tuple[ExtentMap, bytes]:
-    """A map of several extents, the file's among them, and the bytes that it stands for."""
+    """A map of several extents, one of them of the file, and its bytes."""
     start = draw(st.integers(0, len(content) - 1))
     stop = draw(st.integers(start + 1, len(content)))
     around = st.lists((contents.map(Literal) | st.integers(1, 20).map(Zeros)), max_size=3)

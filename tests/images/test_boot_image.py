@@ -15,7 +15,7 @@ def test_size_is_that_of_the_extents() -> None:
 
 
 def test_images_compare_by_identity() -> None:
-    """Comparing images, or keeping them in a set, never looks into their extents."""
+    """Comparing or hashing images never reads their extents."""
     twin = BootImage(EXTENTS, IMAGE.etag, IMAGE.modified, IMAGE.file_name)
     assert twin != IMAGE
     assert twin.etag == IMAGE.etag

@@ -1,4 +1,4 @@
-"""Canvases, and images composed on them: compared with coreos-installer, and with ISOs built by hand."""
+"""Canvases, and images composed on them, compared with coreos-installer and with expected ISOs."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from tests.coreos.miniso_builder import (
 from tests.formats.iso_builder import CREATED, KARGS_FILES, VOLUME_ID, build_iso, build_live_iso, live_files
 from tests.formats.reading import FIXTURES, fixture, read_layout, reader
 from tests.images.building import CONFIG, base_image, bytes_of
-from tests.images.by_hand import (
+from tests.images.expected_isos import (
     DEFAULT,
     ROOTFS_URL,
     URL_ARGUMENT,
     archive,
-    derived_minimal,
+    expected_derived_minimal,
+    expected_spliced_minimal,
     template,
-    virtual_minimal,
 )
 
 if TYPE_CHECKING:
@@ -95,12 +95,12 @@ def composed(canvas: Canvas, *arguments: KernelArgument) -> bytes:
 
 
 def without_config(canvas: Canvas, image: bytes) -> bytes:
-    """An image with nothing in its Ignition area, which coreos-installer fills by a command of its own."""
+    """Return an image with an empty Ignition area, which coreos-installer fills by another command."""
     area = canvas.ignition
     return image[: area.offset] + bytes(area.length) + image[area.offset + area.length :]
 
 
-# What coreos-installer makes.
+# Compared with coreos-installer
 
 
 @pytest.mark.parametrize("name", REAL)
@@ -129,7 +129,7 @@ EDITED = f'ignition.platform.id=qemu {URL_ARGUMENT} quiet x="a b"'
 def test_coreos_installer_makes_and_edits_the_same_iso(
     name: str, arguments: tuple[KernelArgument, ...], tmp_path: Path
 ) -> None:
-    """Of a real ISO, and of the one that the tests here build."""
+    """For a real ISO, and for the one that the tests build."""
     needs_client("coreos-installer")
     iso = fixture(name) if name else ISO
     full, expected, served = (tmp_path / f"{word}.iso" for word in ("full", "expected", "served"))
@@ -146,12 +146,12 @@ def test_coreos_installer_makes_and_edits_the_same_iso(
     assert run_client(*installer, "ignition", "show", served) == CONFIG
 
 
-# What is built by hand.
+# Compared with expected ISOs
 
 
 def test_spliced_iso_has_the_rootfs_url_instead_of_liveiso(canvas: Canvas) -> None:
     image = composed(canvas)
-    assert image == virtual_minimal(f"{DEFAULT} {URL_ARGUMENT}", archive(CONFIG))
+    assert image == expected_spliced_minimal(f"{DEFAULT} {URL_ARGUMENT}", archive(CONFIG))
     assert image.count(f"{DEFAULT} {URL_ARGUMENT}\n#".encode()) == len(KARGS_FILES)
     assert b"liveiso" not in image
     assert b"rootfs data" not in image
@@ -171,7 +171,7 @@ def test_spliced_iso_is_smaller_by_its_rootfs() -> None:
     rootfs = bytes(range(1, 256)) * 20_000
     with base_image(live_iso_with_minimal(rootfs)) as base:
         canvas = spliced_minimal_canvas(base, ROOTFS_URL)
-        assert composed(canvas) == virtual_minimal(f"{DEFAULT} {URL_ARGUMENT}", archive(CONFIG))
+        assert composed(canvas) == expected_spliced_minimal(f"{DEFAULT} {URL_ARGUMENT}", archive(CONFIG))
         assert canvas.extents.literal_bytes < 32 * 1024, "all else stays on the disk, or is zero"
 
 
@@ -206,8 +206,8 @@ def test_kernel_arguments_start_from_default_and_url(
     canvas: Canvas, derived: Canvas, arguments: tuple[KernelArgument, ...], expected: str
 ) -> None:
     ignition = archive(CONFIG)
-    assert composed(canvas, *arguments) == virtual_minimal(expected, ignition)
-    assert composed(derived, *arguments) == derived_minimal(expected, ignition, bytes(2**20))
+    assert composed(canvas, *arguments) == expected_spliced_minimal(expected, ignition)
+    assert composed(derived, *arguments) == expected_derived_minimal(expected, ignition, bytes(2**20))
 
 
 @pytest.mark.parametrize("name", ["canvas", "derived"])
@@ -234,12 +234,12 @@ def test_url_that_a_boot_loader_would_change_is_refused(base: BaseImage, url: st
         spliced_minimal_canvas(base, url)
 
 
-# A minimal ISO that was derived.
+# Derived minimal ISOs
 
 
 def test_derived_iso_is_customized_like_any_other(derived: Canvas) -> None:
     image = composed(derived)
-    assert image == derived_minimal(f"{DEFAULT} {URL_ARGUMENT}", archive(CONFIG), bytes(2**20))
+    assert image == expected_derived_minimal(f"{DEFAULT} {URL_ARGUMENT}", archive(CONFIG), bytes(2**20))
 
 
 def test_derived_iso_has_its_own_etag_and_the_date_of_its_base(base: BaseImage) -> None:
@@ -251,7 +251,7 @@ def test_derived_iso_has_its_own_etag_and_the_date_of_its_base(base: BaseImage) 
         assert canvas.name == base.name
 
 
-# What tells images apart.
+# Validators
 
 
 def etag(canvas: Canvas, *arguments: KernelArgument) -> str:
@@ -269,8 +269,8 @@ def test_every_canvas_of_a_base_has_another_etag(base: BaseImage, derived: Canva
     assert len({etag(canvas) for canvas in canvases}) == len(canvases)
 
 
-# A mount outlives a rolling update: where one of these changes, COMPOSER_VERSION has to. The digest of the
-# base is made up, for it depends on the library that packed its recipe.
+# A mount outlives a rolling update: if one of these changes, COMPOSER_VERSION must change. The digest of the
+# base is synthetic: the real one depends on the library that packed its recipe.
 GOLDEN_IMAGES = [
     (
         (),
@@ -312,7 +312,7 @@ def test_same_inputs_make_the_same_image() -> None:
     assert images[0] == images[1]
 
 
-# What there is no minimal ISO of.
+# Bases without a minimal ISO
 
 
 def without(name: str) -> dict[str, bytes]:
@@ -320,7 +320,7 @@ def without(name: str) -> dict[str, bytes]:
 
 
 def iso_with_recipe_without(path: str) -> bytes:
-    """Whose recipe has one file among its literal bytes, not among those that both ISOs have."""
+    """Return an ISO whose recipe has one file among the literal bytes."""
     room = {**live_files(), MINISO: bytes(ROOM)}
     full, minimal = build_iso(room), build_iso(left := minimal_files(live_files()))
     both = files_in_both(full, minimal, [name for name in left if name != path])

@@ -151,7 +151,7 @@ def test_image_reads_back_as_customized(base: BaseImage) -> None:
 
 
 def test_same_inputs_give_the_same_image() -> None:
-    """Another descriptor, another process: nothing but the inputs decides."""
+    """The result depends on the inputs alone, not on the descriptor or the process."""
     images = []
     for _ in range(2):
         with base_image(ISO) as base:
@@ -267,7 +267,7 @@ def test_oversized_config_is_refused_with_the_sizes(base: BaseImage) -> None:
 
 
 def test_config_may_fill_its_area() -> None:
-    """There is a smallest area that takes a config; one byte less is too small."""
+    """A config has a smallest area that it fits; one byte less is too small."""
     smallest = next(length for length in range(100, 400) if _fits(length))
     assert all(_fits(length) for length in range(smallest, smallest + 200, 7))
     with base_image(_iso_with_area(smallest)) as base:
@@ -321,7 +321,7 @@ def test_arguments_without_an_area_are_refused() -> None:
 def test_customized_base_is_overwritten_with_default_arguments(
     base: BaseImage, arguments: tuple[str, ...]
 ) -> None:
-    """What comes out is what the pristine base gives: nothing of the first customization is left."""
+    """The result equals that of the pristine base."""
     first = bytes_of(composed(base, big_config(200_000), "first", "x=y"))
     with base_image(first, disconnected=True) as customized:
         assert customized.layout.customized is not None

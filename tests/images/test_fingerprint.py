@@ -29,7 +29,7 @@ SIGNER = TokenSigner()
 
 
 def config_of(text: str) -> bytes:
-    """A config with any text in it, as Go writes it."""
+    """Return a config with a text, as Go renders it."""
     return json.dumps({"ignition": {"version": "3.2.0"}, "text": text}, separators=(",", ":")).encode()
 
 
@@ -41,7 +41,7 @@ def data_url(content: bytes) -> str:
     return f"data:;base64,{base64.b64encode(content).decode()}"
 
 
-# Other tokens.
+# Tokens
 
 WRAPPINGS = {
     "alone": "{}",
@@ -113,7 +113,7 @@ def test_recompressed_file_keeps_the_fingerprint() -> None:
 
 
 def test_compressed_file_differs_from_the_plain_one() -> None:
-    """Whoever reads it is told elsewhere whether to unpack it."""
+    """The reader of a file learns from another member whether to decompress it."""
     assert of(data_url(b"content")) != of(data_url(gzip.compress(b"content")))
 
 
@@ -127,7 +127,7 @@ def test_invalid_gzip_counts_by_its_bytes() -> None:
     assert of(data_url(b"\x1f\x8b one")) != of(data_url(b"\x1f\x8b two"))
 
 
-# Bounds.
+# Limits
 
 
 def test_gzip_beyond_the_limit_counts_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,12 +156,12 @@ def test_gzip_beyond_the_limit_counts_by_its_bytes(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("letters", ["eyJ", ".eyJ", ".eyJa", "eyJ.eyJ.", "A", ";base64,", ";base64,H4sI"])
 def test_adversarial_text_takes_linear_time(letters: str) -> None:
-    """Were it read anew from every letter, this would take half an hour: longer than any test may."""
+    """A search from every letter would take half an hour: longer than the limit of a test."""
     long = letters * (1024 * 1024 // len(letters))
     assert of(long) != of(long + "x" + long)
 
 
-# Everything else.
+# Other parts
 
 ARGUMENT = KernelArgument(Operation.APPEND, "rd.neednet=1")
 MEMBERS = [Member("etc/a", b"a"), Member("etc/b", b"b" * 5000), Member("usr/bin/x", b"x", 0o100755)]
@@ -200,7 +200,7 @@ def test_arguments_are_delimited() -> None:
     assert of_arguments("Ä", "€") == of_arguments("Ä", "€")
 
 
-# Ramdisks.
+# Ramdisks
 
 
 def of_ramdisk(ramdisk: bytes) -> bytes:

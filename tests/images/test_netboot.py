@@ -30,7 +30,7 @@ from tests.acceptance.clients import needs_client, run_client
 from tests.formats.iso_builder import CREATED, build_live_iso, live_files
 from tests.formats.reading import fixture
 from tests.images.building import CONFIG, base_file, base_image, bytes_of
-from tests.images.by_hand import archive
+from tests.images.expected_isos import archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ FILES = {
     "images/pxeboot/initrd.img": INITRD,
 }
 ISO = build_live_iso(FILES)
-# As assisted-service makes it: absolute names, directories, a symbolic link, an executable.
+# As assisted-service makes ramdisks: absolute names, directories, a symbolic link, an executable.
 RAMDISK_MEMBERS = [
     Member("etc/assisted/network/host0", b"", 0o040755),
     Member("etc/assisted/network/host0/eth0.nmconnection", b"[connection]\nid=eth0\n"),
@@ -89,7 +89,7 @@ def padded(data: bytes) -> bytes:
     return data + bytes(-len(data) % 4)
 
 
-# The files of a base image.
+# Boot artifacts
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_artifacts_of_an_undated_base_are_undated() -> None:
         assert compose_artifact(base, BootArtifact.ROOTFS).modified is None
 
 
-# The initrd for PXE.
+# PXE initrd
 
 
 def test_initrd_is_that_of_the_base_followed_by_the_config(base: BaseImage) -> None:
@@ -194,7 +194,7 @@ def test_archives_are_aligned_to_four_bytes(
 
 
 def test_config_of_any_size_is_accepted(base: BaseImage) -> None:
-    """There is no area that it would have to fit; so it is not compressed, and at once there."""
+    """The config has no area to fit, so it is stored, without compression."""
     config = b" " * 2**20
     image = compose_pxe_initrd(base, None, customization(config=config), "x.img")
     assert read_members(bytes_of(image))["config.ign"].data == config
@@ -234,7 +234,7 @@ def test_base_without_an_initrd_is_404() -> None:
         initrd(base)
 
 
-# A mount outlives a rolling update: where one of these changes, COMPOSER_VERSION has to.
+# A mount outlives a rolling update: if one of these changes, COMPOSER_VERSION must change.
 GOLDEN = [
     (
         None,
@@ -257,7 +257,7 @@ def test_bytes_and_etag_are_golden(ramdisk: bytes | None, etag: str, digest: str
         assert image.etag == etag
 
 
-# As others read it.
+# Compared with other readers
 
 
 @pytest.mark.parametrize("ramdisk", [None, RAMDISK])

@@ -1,4 +1,4 @@
-"""Where the ramdisk of a minimal ISO goes: behind the config, or into an area of its own."""
+"""The ramdisk of a minimal ISO: after the config, or in an area of its own."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from image_service.images.customization import Customization
 from tests.coreos.miniso_builder import live_iso_with_minimal
 from tests.formats.iso_builder import CREATED, IGNITION_LENGTH
 from tests.images.building import CONFIG, base_image, bytes_of, read
-from tests.images.by_hand import (
+from tests.images.expected_isos import (
     DEFAULT,
     RAMDISK_LENGTH,
     ROOTFS_URL,
     URL_ARGUMENT,
     archive,
-    derived_minimal,
+    expected_derived_minimal,
+    expected_spliced_minimal,
     template,
-    virtual_minimal,
 )
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def base() -> Iterator[BaseImage]:
 
 
 @pytest.fixture
-def virtual(base: BaseImage) -> Canvas:
+def spliced(base: BaseImage) -> Canvas:
     return spliced_minimal_canvas(base, ROOTFS_URL)
 
 
@@ -77,38 +77,38 @@ def sizes_in(error: Unprocessable) -> list[int]:
     return [int(size) for size in re.findall(r"([0-9]+) bytes", error.detail)]
 
 
-# Behind the config.
+# After the config
 
 
 @pytest.mark.parametrize("length", range(4))
-def test_ramdisk_starts_at_a_multiple_of_four_after_the_config(virtual: Canvas, length: int) -> None:
+def test_ramdisk_starts_at_a_multiple_of_four_after_the_config(spliced: Canvas, length: int) -> None:
     config = CONFIG + b" " * length
     first = archive(config, SMALLEST)  # compressed, so of any length
-    area = attrs.evolve(virtual.ignition, length=len(first) + 3 + len(RAMDISK))
-    image = composed(attrs.evolve(virtual, ignition=area), RAMDISK, config)
+    area = attrs.evolve(spliced.ignition, length=len(first) + 3 + len(RAMDISK))
+    image = composed(attrs.evolve(spliced, ignition=area), RAMDISK, config)
     found = {name: member.data for name, member in read_members(area_of(image, area)).items()}
     assert found == {"config.ign": config, SCRIPT.name: SCRIPT.data}
     assert area_of(image, area).index(RAMDISK) % 4 == 0
 
 
-def test_rest_of_the_area_is_zero(virtual: Canvas) -> None:
+def test_rest_of_the_area_is_zero(spliced: Canvas) -> None:
     first = archive(CONFIG)
     padded = first + bytes(-len(first) % 4)
-    assert bytes_of(composed(virtual, RAMDISK)) == virtual_minimal(ARGUMENTS, padded + RAMDISK)
+    assert bytes_of(composed(spliced, RAMDISK)) == expected_spliced_minimal(ARGUMENTS, padded + RAMDISK)
 
 
 @pytest.mark.parametrize("ramdisk", [None, b""])
 def test_image_without_ramdisk_has_the_config_alone(
-    virtual: Canvas, derived: Canvas, ramdisk: bytes | None
+    spliced: Canvas, derived: Canvas, ramdisk: bytes | None
 ) -> None:
-    assert bytes_of(composed(virtual, ramdisk)) == virtual_minimal(ARGUMENTS, archive(CONFIG))
+    assert bytes_of(composed(spliced, ramdisk)) == expected_spliced_minimal(ARGUMENTS, archive(CONFIG))
     zeros = bytes(RAMDISK_LENGTH)
-    assert bytes_of(composed(derived, ramdisk)) == derived_minimal(ARGUMENTS, archive(CONFIG), zeros)
+    assert bytes_of(composed(derived, ramdisk)) == expected_derived_minimal(ARGUMENTS, archive(CONFIG), zeros)
 
 
-def test_ramdisk_without_config_starts_the_area(virtual: Canvas) -> None:
-    assert bytes_of(composed(virtual, RAMDISK, b"")) == virtual_minimal(ARGUMENTS, RAMDISK)
-    assert bytes_of(composed(virtual, None, b"")) == virtual_minimal(ARGUMENTS, b"")
+def test_ramdisk_without_config_starts_the_area(spliced: Canvas) -> None:
+    assert bytes_of(composed(spliced, RAMDISK, b"")) == expected_spliced_minimal(ARGUMENTS, RAMDISK)
+    assert bytes_of(composed(spliced, None, b"")) == expected_spliced_minimal(ARGUMENTS, b"")
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300), st.integers(1, 1000))
@@ -127,36 +127,36 @@ def test_fit_of_config_and_ramdisk_matches_naive_model(config: bytes, ramdisk: b
 
 
 def check_area(area: bytes, config: bytes, ramdisk: bytes) -> None:
-    """Each form of the config's archive that fits before the ramdisk may be there, and nothing but zeros."""
+    """Check that the area has any fitting form of the config's archive, the ramdisk, and zeros."""
     room = (len(area) - len(ramdisk)) // 4 * 4
     forms = {archive(config, capacity) for capacity in (len(area), room, 0)}
     padded = {form + bytes(-len(form) % 4) + ramdisk if ramdisk else form for form in forms}
     assert any(area == form.ljust(len(area), b"\0") for form in padded)
 
 
-def test_ramdisk_that_does_not_fit_is_refused_with_the_sizes(virtual: Canvas) -> None:
+def test_ramdisk_that_does_not_fit_is_refused_with_the_sizes(spliced: Canvas) -> None:
     room = (IGNITION_LENGTH - SMALLEST) // 4 * 4
-    assert composed(virtual, bytes(room)).size == virtual.extents.size
+    assert composed(spliced, bytes(room)).size == spliced.extents.size
     with pytest.raises(RamdiskTooLarge) as caught:
-        composed(virtual, bytes(room + 1))
+        composed(spliced, bytes(room + 1))
     assert status_of(caught.value) == 422
     assert sizes_in(caught.value) == [room + 1, SMALLEST, IGNITION_LENGTH]
 
 
-def test_ramdisk_larger_than_the_area_is_refused(virtual: Canvas) -> None:
+def test_ramdisk_larger_than_the_area_is_refused(spliced: Canvas) -> None:
     with pytest.raises(RamdiskTooLarge) as caught:
-        composed(virtual, bytes(2 * IGNITION_LENGTH))
+        composed(spliced, bytes(2 * IGNITION_LENGTH))
     assert sizes_in(caught.value) == [2 * IGNITION_LENGTH, SMALLEST, IGNITION_LENGTH]
 
 
-def test_oversized_config_is_not_reported_as_the_ramdisk(virtual: Canvas) -> None:
-    canvas = attrs.evolve(virtual, ignition=attrs.evolve(virtual.ignition, length=SMALLEST - 1))
+def test_oversized_config_is_not_reported_as_the_ramdisk(spliced: Canvas) -> None:
+    canvas = attrs.evolve(spliced, ignition=attrs.evolve(spliced.ignition, length=SMALLEST - 1))
     with pytest.raises(IgnitionTooLarge) as caught:
         composed(canvas, RAMDISK)
     assert sizes_in(caught.value) == [len(CONFIG), SMALLEST, SMALLEST - 1]
 
 
-# In an area of its own.
+# In an area of its own
 
 
 @pytest.mark.parametrize("length", [1, len(RAMDISK), RAMDISK_LENGTH - 1, RAMDISK_LENGTH])
@@ -164,7 +164,7 @@ def test_ramdisk_starts_its_own_area(derived: Canvas, length: int) -> None:
     ramdisk = bytes(range(1, 256)) * 5000
     image = bytes_of(composed(derived, ramdisk[:length]))
     filled = ramdisk[:length].ljust(RAMDISK_LENGTH, b"\0")
-    assert image == derived_minimal(ARGUMENTS, archive(CONFIG), filled)
+    assert image == expected_derived_minimal(ARGUMENTS, archive(CONFIG), filled)
 
 
 def test_ramdisk_larger_than_its_own_area_is_refused_with_the_sizes(derived: Canvas) -> None:
@@ -180,10 +180,10 @@ def test_config_has_its_whole_area_beside_a_ramdisk_area(derived: Canvas) -> Non
     assert area_of(image, canvas.ignition) == archive(CONFIG, SMALLEST)
 
 
-# What tells images apart.
+# Validators
 
 
-@pytest.mark.parametrize("name", ["virtual", "derived"])
+@pytest.mark.parametrize("name", ["spliced", "derived"])
 def test_etag_differs_between_ramdisks(name: str, request: pytest.FixtureRequest) -> None:
     canvas: Canvas = request.getfixturevalue(name)
     ramdisks = [None, RAMDISK, RAMDISK + b"\0", RAMDISK[:-1], RAMDISK[:-1] + b"x"]
@@ -192,7 +192,7 @@ def test_etag_differs_between_ramdisks(name: str, request: pytest.FixtureRequest
     assert composed(canvas, None).etag == composed(canvas, b"").etag
 
 
-def test_repr_does_not_show_the_ramdisk(virtual: Canvas) -> None:
+def test_repr_does_not_show_the_ramdisk(spliced: Canvas) -> None:
     customization = Customization(CONFIG, (), CREATED, b"s3cr3t")
-    image = compose(virtual, customization, "x.iso")
+    image = compose(spliced, customization, "x.iso")
     assert "s3cr3t" not in f"{customization!r} {image!r} {image.extents!r}"

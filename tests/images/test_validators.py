@@ -9,7 +9,7 @@ from image_service.images.extents import Literal, Overlay, Zeros
 from image_service.images.validators import make_etag
 
 identities = st.text("ab 1", max_size=4)
-# What a composition lays over its base begins with an archive's magic number, never with a line end.
+# Overlays of a composition start with an archive's magic number, never with a line end.
 literals = st.binary(max_size=3).map(lambda data: Literal(b"\x1f\x8b" + data))
 overlay_lists = st.lists(
     st.builds(Overlay, st.integers(0, 30), literals | st.builds(Zeros, st.integers(0, 30))), max_size=3
@@ -24,7 +24,7 @@ def test_etag_identifies_identity_and_overlays(
 
 
 def test_etag_is_strong() -> None:
-    """RFC 9110 section 8.8.3: quoted, and of characters that need no escape."""
+    """RFC 9110 section 8.8.3: quoted, without characters that need an escape."""
     assert re.fullmatch(r'"[0-9a-f]{40}"', make_etag("x", [Overlay(0, Literal(b'"\r\n'))]))
 
 

@@ -28,7 +28,7 @@ from image_service.snapshots.model import ComposedVersion, ImageRequest
 from tests.coreos.miniso_builder import live_iso_with_minimal
 from tests.formats.iso_builder import IGNITION_LENGTH, KERNEL_ARGUMENTS, build_live_iso, live_files
 from tests.images.building import base_file, base_image, bytes_of
-from tests.images.by_hand import DEFAULT, RAMDISK_LENGTH, archive, derived_minimal, template
+from tests.images.expected_isos import DEFAULT, RAMDISK_LENGTH, archive, expected_derived_minimal, template
 from tests.snapshots.doubles import (
     BASE_URL,
     CONFIG,
@@ -191,7 +191,9 @@ def test_minimal_iso_without_a_recipe_is_derived(bench: Workbench) -> None:
     for ramdisk in (None, RAMDISK):
         image = bench.build(ref_of(MINIMAL, WITHOUT_RECIPE), customization(ramdisk))
         area = (ramdisk or b"").ljust(RAMDISK_LENGTH, b"\0")
-        assert bytes_of(image) == derived_minimal(f"{DEFAULT} {rootfs_argument()}", archive(CONFIG), area)
+        assert bytes_of(image) == expected_derived_minimal(
+            f"{DEFAULT} {rootfs_argument()}", archive(CONFIG), area
+        )
 
 
 def test_minimal_iso_that_needs_nmstatectl_is_derived(bench: Workbench) -> None:

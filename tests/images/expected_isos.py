@@ -1,4 +1,4 @@
-"""Minimal ISOs as they are to be served, built of their files: what composing is compared with."""
+"""Expected minimal ISOs, built from files: the oracle of composing."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ RAMDISK_LENGTH = 2**20
 
 
 def archive(config: bytes, capacity: int = IGNITION_LENGTH) -> bytes:
-    """A config as it comes into the initrd; nothing of an empty one, which would count as a config."""
+    """Return the archive of a config; nothing for an empty one, which would count as a config."""
     if not config:
         return b""
     return compress_archive(write_archive([Member("config.ign", config)]), capacity)
 
 
-def virtual_minimal(arguments: str, ignition: bytes) -> bytes:
-    """The minimal ISO that a full one has in it, customized.
+def expected_spliced_minimal(arguments: str, ignition: bytes) -> bytes:
+    """Return the customized spliced minimal ISO of a full one.
 
     Args:
         arguments: what its areas hold.
@@ -43,12 +43,12 @@ def virtual_minimal(arguments: str, ignition: bytes) -> bytes:
 
 
 def template(*, ramdisk_length: int = RAMDISK_LENGTH) -> bytes:
-    """A minimal ISO as it is derived: nobody has customized it, and it has room for a ramdisk."""
-    return derived_minimal(DEFAULT, b"", bytes(ramdisk_length))
+    """Return a derived minimal ISO: pristine, with an area for a ramdisk."""
+    return expected_derived_minimal(DEFAULT, b"", bytes(ramdisk_length))
 
 
-def derived_minimal(arguments: str, ignition: bytes, ramdisk: bytes) -> bytes:
-    """What becomes of such a template.
+def expected_derived_minimal(arguments: str, ignition: bytes, ramdisk: bytes) -> bytes:
+    """Return the customized derived minimal ISO.
 
     Args:
         arguments: what its areas hold.
@@ -71,6 +71,6 @@ def _minimal_files(arguments: str, ignition: bytes) -> dict[str, bytes]:
 
 
 def _as_written_by_rust(kargs: Mapping[str, list[dict[str, object]]]) -> dict[str, object]:
-    """The order in which coreos-installer writes the fields."""
+    """Order fields like coreos-installer."""
     files = [{"path": place["path"], "offset": place["offset"]} for place in kargs["files"]]
     return {"default": kargs["default"], "files": files, "size": kargs["size"]}
