@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from twisted.internet.task import Clock
 from twisted.logger import globalLogPublisher
 
+from tests.catalog.catalogs import Catalogs
 from tests.catalog.lines import Lines
 from tests.catalog.origin import Origin, running
+from tests.pytwisted import async_fixture
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
     from twisted.internet.epollreactor import EPollReactor
 
@@ -38,3 +42,11 @@ def lines(reactor: EPollReactor) -> Iterator[Lines]:
     globalLogPublisher.addObserver(observer)
     yield observer
     globalLogPublisher.removeObserver(observer)
+
+
+@async_fixture
+async def catalogs(reactor: EPollReactor, tmp_path: Path) -> AsyncIterator[Catalogs]:
+    catalogs = Catalogs(reactor, Clock(), tmp_path / "data", [])
+    yield catalogs
+    for catalog in catalogs.started:
+        await catalog.stop()

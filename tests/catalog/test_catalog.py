@@ -2,11 +2,9 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import json
 import os
 import threading
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 import pytest
@@ -14,24 +12,29 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock, deferLater
 
 from image_service.catalog.catalog import Catalog
-from image_service.catalog.download.downloader import Downloader
-from image_service.catalog.download.origin_client import OriginClient
 from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
-from image_service.catalog.lifecycle.lifecycle import RECHECK_AFTER_SECONDS, REFUSED_RETRY_AFTER_SECONDS
 from image_service.catalog.lifecycle.status import BaseImageState
-from image_service.catalog.options import DOWNLOADS, CatalogOptions
-from image_service.catalog.storage.data_dir import LOCKS, MANIFEST, DataDir
-from image_service.concurrency.backoff import Backoff
-from image_service.errors import BaseImageError, NotFound, Unavailable
+from image_service.catalog.options import DOWNLOADS
+from image_service.catalog.storage.data_dir import DataDir
+from image_service.errors import NotFound, Unavailable
 from image_service.images.reference import Kind
-from image_service.settings.base_images import DownloadSettings
-from image_service.settings.os_images import OsImage
+from tests.catalog.catalogs import (
+    ISO,
+    NOWHERE,
+    SHA256,
+    Catalogs,
+    entry,
+    is_open,
+    open_files,
+    partial_names,
+    write,
+)
 from tests.catalog.origin import Origin, Reply
 from tests.formats.iso_builder import build_live_iso, live_files
-from tests.pytwisted import async_fixture, ensure_deferred
+from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from twisted.internet.epollreactor import EPollReactor
 
@@ -39,301 +42,14 @@ if TYPE_CHECKING:
     from image_service.concurrency.interruption import Interruption
     from image_service.images.base import BaseImage
     from tests.catalog.lines import Lines
-    from tests.conftest import LoggedFailures
-
-ISO = build_live_iso()
-SHA256 = hashlib.sha256(ISO).hexdigest()
-RETRY_SECONDS = 60.0
-NOWHERE = "http://127.0.0.1:1/never-asked.iso"
-
-
-def entry(
-    url: str, version: str = "9.6.1-0", openshift: str = "4.19", image_type: str = "full-iso"
-) -> OsImage:
-    return OsImage(version, "x86_64", image_type, (openshift,), url)
-
-
-@attrs.frozen
-class Bench:
-    """Makes catalogs over one directory, and stops them in the end."""
-
-    reactor: EPollReactor
-    clock: Clock
-    data_dir: Path
-    started: list[Catalog]
-
-    def start(self, *entries: OsImage, **options: Any) -> Catalog:
-        client = OriginClient.from_settings(DownloadSettings())
-        backoff = Backoff(RETRY_SECONDS, 4 * RETRY_SECONDS, jitter=lambda _, most: most)
-        fetcher = ImageFetcher(DataDir(self.data_dir), Downloader(client).download)
-        catalog = Catalog(
-            self.reactor, self.clock, entries, fetcher, CatalogOptions(backoff=backoff, **options)
-        )
-        self.started.append(catalog)
-        catalog.start()
-        return catalog
-
-    def names(self) -> set[str]:
-        return {path.name for path in self.data_dir.iterdir()} - {LOCKS, MANIFEST}
-
-
-@async_fixture
-async def bench(reactor: EPollReactor, tmp_path: Path) -> AsyncIterator[Bench]:
-    bench = Bench(reactor, Clock(), tmp_path / "data", [])
-    yield bench
-    for catalog in bench.started:
-        await catalog.stop()
-
-
-def write(path: Path, content: bytes = ISO) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    return path
-
-
-def partial_names(image: OsImage) -> set[str]:
-    return {f".{image.file_name}.part", f".{image.file_name}.part.json"}
-
-
-def is_open(descriptor: int) -> bool:
-    return Path(f"/proc/self/fd/{descriptor}").exists()
-
-
-def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-# Where an image comes from.
-
-
-@ensure_deferred
-async def test_serves_a_file_in_place(bench: Bench, lines: Lines, tmp_path: Path) -> None:
-    path = write(tmp_path / "some where" / "base.iso")
-    image = entry(path.as_uri())
-    catalog = bench.start(image)
-    await lines.until(image.file_name, BaseImageState.READY)
-
-    base = catalog.find_base_image("9.6.1-0", "x86_64", Kind.FULL_ISO)
-
-    assert (base.file.path, base.file.size) == (str(path), len(ISO))
-    assert os.pread(base.file.descriptor, len(ISO), 0) == ISO
-    assert (base.sha256, base.version, base.needs_nmstate) == (SHA256, "9.6.1-0", True)
-    assert base.architecture == "x86_64"
-    assert not base.disconnected
-    assert base.layout.ignition.length == 262144
-    assert bench.names() == {f"{image.file_name}.json"}
-
-
-@ensure_deferred
-async def test_adopts_a_file_of_its_name(bench: Bench, lines: Lines) -> None:
-    image = entry(NOWHERE)
-    write(bench.data_dir / image.file_name)
-    catalog = bench.start(image)
-    await lines.until(image.file_name, BaseImageState.READY)
-
-    assert catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO).sha256 == SHA256
-    assert "downloading" not in lines.text
-
-
-@ensure_deferred
-async def test_fetches_once(bench: Bench, lines: Lines, origin: Origin) -> None:
-    image = entry(origin.serve("/base.iso", Reply(ISO)))
-    for _ in range(2):
-        catalog = bench.start(image)
-        await lines.until(image.file_name, BaseImageState.READY)
-        assert catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO).sha256 == SHA256
-        await catalog.stop()
-
-    assert (bench.data_dir / image.file_name).read_bytes() == ISO
-    assert bench.names() == {image.file_name, f"{image.file_name}.json"}
-    assert len(origin.requests) == 1
-
-
-@ensure_deferred
-async def test_tries_a_download_that_broke_again(bench: Bench, lines: Lines, origin: Origin) -> None:
-    broken = Reply(ISO[:-1], promised=len(ISO))
-    image = entry(origin.serve("/base.iso", broken, Reply(ISO)))
-    catalog = bench.start(image)
-    await lines.until(image.file_name, BaseImageState.FAILED)
-
-    assert bench.names() == partial_names(image)
-    bench.clock.advance(RETRY_SECONDS - 1.5)
-    with pytest.raises(Unavailable, match=f"failed: .*sent {len(ISO) - 1} of {len(ISO)} bytes") as refusal:
-        catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
-    assert refusal.value.retry_after_seconds == 2
-    assert len(origin.requests) == 1
-
-    bench.clock.advance(1.5)
-    await lines.until(image.file_name, BaseImageState.READY)
-    assert catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO).sha256 == SHA256
-
-
-@ensure_deferred
-async def test_waits_for_a_file_that_is_not_there_yet(bench: Bench, lines: Lines, tmp_path: Path) -> None:
-    image = entry((tmp_path / "late.iso").as_uri())
-    catalog = bench.start(image)
-    await lines.until(image.file_name, BaseImageState.FAILED)
-    with pytest.raises(Unavailable, match="No such file"):
-        catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
-
-    write(tmp_path / "late.iso")
-    bench.clock.advance(RETRY_SECONDS)
-    await lines.until(image.file_name, BaseImageState.READY)
-
-
-# What is refused.
-
-
-def customized() -> bytes:
-    return build_live_iso({**live_files(), "images/ignition.img": b"\x1f\x8b".ljust(262144, b"\0")})
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (b"<html>not found</html>", "was refused"),
-        (ISO[:-2048], "was refused"),
-        (build_live_iso(volume_id="debian-12"), "debian-12"),
-        (customized(), "customized before"),
-    ],
-    ids=["not an ISO", "truncated", "not CoreOS", "customized"],
-)
-@ensure_deferred
-async def test_refuses_what_is_no_pristine_live_iso(
-    bench: Bench, lines: Lines, tmp_path: Path, content: bytes, reason: str
-) -> None:
-    before = open_files()
-    bad = entry(write(tmp_path / "bad.iso", content).as_uri(), version="1")
-    good = entry(write(tmp_path / "good.iso").as_uri(), version="2")
-    catalog = bench.start(bad, good)
-    await lines.until(bad.file_name, BaseImageState.REFUSED)
-    await lines.until(good.file_name, BaseImageState.READY)
-
-    with pytest.raises(BaseImageError, match=reason) as refusal:
-        catalog.find_base_image("1", "x86_64", Kind.FULL_ISO)
-    assert refusal.value.retry_after_seconds
-    assert catalog.find_base_image("2", "x86_64", Kind.FULL_ISO).sha256 == SHA256
-    assert catalog.is_ready
-    assert [status.state for status in catalog.statuses()] == [BaseImageState.REFUSED, BaseImageState.READY]
-    assert [status.retry_at for status in catalog.statuses()] == [None, None]  # stays refused
-    assert (tmp_path / "bad.iso").exists()
-    assert open_files() == before + 2  # the good one, and the lock of who is there
-
-
-@ensure_deferred
-async def test_overwrites_a_disconnected_iso_that_was_customized(
-    bench: Bench, lines: Lines, tmp_path: Path
-) -> None:
-    path = write(tmp_path / "ove.iso", customized())
-    image = entry(path.as_uri(), image_type="disconnected-iso")
-    catalog = bench.start(image)
-    await lines.until(image.file_name, BaseImageState.READY)
-
-    assert catalog.find_base_image("4.19", "x86_64", Kind.DISCONNECTED_ISO).disconnected
-    assert "customized before, which will be overwritten" in lines.text
-
-
-@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
-@ensure_deferred
-async def test_refuses_what_is_no_file(bench: Bench, lines: Lines, tmp_path: Path, make: object) -> None:
-    assert callable(make)
-    make(tmp_path / "thing.iso")
-    image = entry((tmp_path / "thing.iso").as_uri())
-    catalog = bench.start(image)
-    await lines.until(image.file_name, BaseImageState.REFUSED)
-
-    with pytest.raises(BaseImageError, match="not a regular file"):
-        catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
-
-
-@ensure_deferred
-async def test_sets_aside_what_it_fetched_and_refused(bench: Bench, lines: Lines, origin: Origin) -> None:
-    image = entry(origin.serve("/base.iso", Reply(b"please log in")))
-    bench.start(image)
-    await lines.until(image.file_name, BaseImageState.FAILED)
-
-    assert bench.names() == {f"{image.file_name}.refused"}
-
-
-@ensure_deferred
-async def test_fetches_what_it_refused_again_when_its_origin_had_time_to_be_mended(
-    bench: Bench, lines: Lines, origin: Origin
-) -> None:
-    image = entry(origin.serve("/base.iso", Reply(b"please log in"), Reply(ISO)))
-    catalog = bench.start(image)
-    await lines.until(image.file_name, BaseImageState.FAILED)
-    (status,) = catalog.statuses()
-    assert status.retry_at == pytest.approx(bench.clock.seconds() + REFUSED_RETRY_AFTER_SECONDS)
-    bench.clock.advance(REFUSED_RETRY_AFTER_SECONDS)
-    await lines.until(image.file_name, BaseImageState.READY)
-
-
-@ensure_deferred
-async def test_keeps_a_fault_of_its_own_to_one_image(
-    reactor: EPollReactor, lines: Lines, tmp_path: Path, logged_failures: LoggedFailures
-) -> None:
-    def fail(url: str, partial: Path, interruption: Interruption, progress: ReportProgress) -> None:
-        raise RuntimeError(url, partial, interruption, progress)
-
-    good = entry(write(tmp_path / "good.iso").as_uri(), version="good")
-    bad = entry(NOWHERE, version="bad")
-    catalog = Catalog(reactor, Clock(), [bad, good], ImageFetcher(DataDir(tmp_path), fail))
-    catalog.start()
-    await lines.until(bad.file_name, BaseImageState.REFUSED)
-    await lines.until(good.file_name, BaseImageState.READY)
-
-    assert len(logged_failures.flush(RuntimeError)) == 1
-    await catalog.stop()
-
-
-# How the digest is remembered.
-
-
-async def digest_of(bench: Bench, lines: Lines, image: OsImage) -> str:
-    catalog = bench.start(image)
-    await lines.until(image.file_name, BaseImageState.READY)
-    digest = catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO).sha256
-    await catalog.stop()
-    return digest
-
-
-@ensure_deferred
-async def test_takes_the_digest_once(bench: Bench, lines: Lines, tmp_path: Path) -> None:
-    path = write(tmp_path / "base.iso")
-    image = entry(path.as_uri())
-    sidecar = bench.data_dir / f"{image.file_name}.json"
-    assert await digest_of(bench, lines, image) == SHA256
-
-    sidecar.write_text(sidecar.read_text().replace(SHA256, "ab" * 32))
-    assert await digest_of(bench, lines, image) == "ab" * 32  # so it was not taken again
-
-    os.utime(path, ns=(0, 1))
-    assert await digest_of(bench, lines, image) == SHA256
-
-
-@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"sha256": 1}', b"{}"])
-@ensure_deferred
-async def test_takes_the_digest_anew_when_the_sidecar_is_damaged(
-    bench: Bench, lines: Lines, tmp_path: Path, content: bytes
-) -> None:
-    image = entry(write(tmp_path / "base.iso").as_uri())
-    sidecar = write(bench.data_dir / f"{image.file_name}.json", content)
-    assert await digest_of(bench, lines, image) == SHA256
-    assert json.loads(sidecar.read_bytes())["sha256"] == SHA256
-
-
-@ensure_deferred
-async def test_serves_without_a_place_for_the_digest(bench: Bench, lines: Lines, tmp_path: Path) -> None:
-    image = entry(write(tmp_path / "base.iso").as_uri())
-    (bench.data_dir / f"{image.file_name}.json").mkdir(parents=True)
-    assert await digest_of(bench, lines, image) == SHA256
-
 
 # Finding.
 
 
 @ensure_deferred
-async def test_finds_by_build_before_openshift_version(bench: Bench, lines: Lines, tmp_path: Path) -> None:
+async def test_os_build_goes_before_openshift_version(
+    catalogs: Catalogs, lines: Lines, tmp_path: Path
+) -> None:
     url = write(tmp_path / "base.iso").as_uri()
     images = [
         entry(url, "a", "4.18"),
@@ -341,7 +57,7 @@ async def test_finds_by_build_before_openshift_version(bench: Bench, lines: Line
         entry(url, "c", "4.17"),
         entry(url, "d", "4.17"),
     ]
-    catalog = bench.start(*images)
+    catalog = catalogs.start(*images)
     for image in images:
         await lines.until(image.file_name, BaseImageState.READY)
 
@@ -353,11 +69,13 @@ async def test_finds_by_build_before_openshift_version(bench: Bench, lines: Line
 
 
 @ensure_deferred
-async def test_finds_by_content_where_only_one_has_it(bench: Bench, lines: Lines, tmp_path: Path) -> None:
+async def test_find_by_digest_returns_the_only_image_with_it(
+    catalogs: Catalogs, lines: Lines, tmp_path: Path
+) -> None:
     twins, other = write(tmp_path / "twins.iso").as_uri(), tmp_path / "other.iso"
     other.write_bytes(build_live_iso({**live_files(), "coreos/other": b"other"}))
     images = [entry(twins, "a"), entry(twins, "b"), entry(other.as_uri(), "c")]
-    catalog = bench.start(*images)
+    catalog = catalogs.start(*images)
     lone = hashlib.sha256(other.read_bytes()).hexdigest()
     assert catalog.find_by_digest(lone, Kind.FULL_ISO) is None, "it is not ready"
     for image in images:
@@ -381,7 +99,7 @@ async def test_finds_by_content_where_only_one_has_it(bench: Bench, lines: Lines
     ],
 )
 @ensure_deferred
-async def test_names_what_there_is(
+async def test_unknown_image_lists_the_known_ones(
     reactor: EPollReactor, tmp_path: Path, asked: tuple[str, str, Kind], says: str
 ) -> None:
     catalog = Catalog(reactor, Clock(), [entry(NOWHERE)], ImageFetcher(DataDir(tmp_path), lambda *_: None))
@@ -391,13 +109,13 @@ async def test_names_what_there_is(
 
 
 @ensure_deferred
-async def test_does_not_let_slow_downloads_hold_up_the_rest(
-    bench: Bench, lines: Lines, origin: Origin, tmp_path: Path
+async def test_slow_downloads_do_not_delay_other_images(
+    catalogs: Catalogs, lines: Lines, origin: Origin, tmp_path: Path
 ) -> None:
     url = origin.serve("/slow.iso", Reply(b"", promised=len(ISO), hold=True))
     slow = [entry(url, f"slow{index}", f"s{index}") for index in range(DOWNLOADS + 1)]
     quick = entry(write(tmp_path / "quick.iso").as_uri())
-    catalog = bench.start(*slow, quick)
+    catalog = catalogs.start(*slow, quick)
     await lines.until(quick.file_name, BaseImageState.READY)
 
     states = [status.state for status in catalog.statuses()]
@@ -415,9 +133,11 @@ async def test_does_not_let_slow_downloads_hold_up_the_rest(
 
 
 @ensure_deferred
-async def test_is_not_ready_while_no_image_is(bench: Bench, lines: Lines, origin: Origin) -> None:
+async def test_catalog_without_a_ready_image_is_not_ready(
+    catalogs: Catalogs, lines: Lines, origin: Origin
+) -> None:
     image = entry(origin.url("/missing.iso"))
-    catalog = bench.start(image)
+    catalog = catalogs.start(image)
     await lines.until(image.file_name, BaseImageState.FAILED)
     assert not catalog.is_ready
 
@@ -426,28 +146,28 @@ async def test_is_not_ready_while_no_image_is(bench: Bench, lines: Lines, origin
 
 
 @ensure_deferred
-async def test_stops_in_the_middle_of_a_download(bench: Bench, lines: Lines, origin: Origin) -> None:
+async def test_stop_interrupts_a_download(catalogs: Catalogs, lines: Lines, origin: Origin) -> None:
     image = entry(origin.serve("/base.iso", Reply(ISO[:1000], promised=len(ISO), hold=True)))
     before = open_files()
-    catalog = bench.start(image)
+    catalog = catalogs.start(image)
     await lines.until(image.file_name, BaseImageState.DOWNLOADING)
     origin.holding.wait()
 
     await catalog.stop()
 
     assert [status.state for status in catalog.statuses()] == [BaseImageState.STOPPED]
-    assert bench.names() <= partial_names(image)
-    assert bench.clock.getDelayedCalls() == []
+    assert catalogs.names() <= partial_names(image)
+    assert catalogs.clock.getDelayedCalls() == []
     assert not origin.released.is_set()
     origin.close()
     assert open_files() <= before
 
 
 @ensure_deferred
-async def test_stops_while_it_takes_a_digest(bench: Bench, lines: Lines, tmp_path: Path) -> None:
+async def test_stop_interrupts_verification(catalogs: Catalogs, lines: Lines, tmp_path: Path) -> None:
     image = entry(write(tmp_path / "base.iso").as_uri())
     before = open_files()
-    catalog = bench.start(image)
+    catalog = catalogs.start(image)
     await catalog.stop()  # the thread may be anywhere; nothing of it stays open
 
     assert [status.state for status in catalog.statuses()] == [BaseImageState.STOPPED]
@@ -456,9 +176,9 @@ async def test_stops_while_it_takes_a_digest(bench: Bench, lines: Lines, tmp_pat
 
 
 @ensure_deferred
-async def test_closes_each_file_once(bench: Bench, lines: Lines, tmp_path: Path) -> None:
+async def test_stop_closes_each_file_once(catalogs: Catalogs, lines: Lines, tmp_path: Path) -> None:
     image = entry(write(tmp_path / "base.iso").as_uri())
-    catalog = bench.start(image)
+    catalog = catalogs.start(image)
     await lines.until(image.file_name, BaseImageState.READY)
     descriptor = catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO).file.descriptor
 
@@ -474,16 +194,16 @@ async def test_closes_each_file_once(bench: Bench, lines: Lines, tmp_path: Path)
 
 
 @ensure_deferred
-async def test_does_not_try_again_after_it_stopped(bench: Bench, lines: Lines, origin: Origin) -> None:
+async def test_stop_cancels_retries(catalogs: Catalogs, lines: Lines, origin: Origin) -> None:
     image = entry(origin.url("/missing.iso"))
-    catalog = bench.start(image)
+    catalog = catalogs.start(image)
     await lines.until(image.file_name, BaseImageState.FAILED)
     await catalog.stop()
-    assert bench.clock.getDelayedCalls() == []
+    assert catalogs.clock.getDelayedCalls() == []
 
 
 @ensure_deferred
-async def test_does_not_try_again_what_fails_while_it_stops(reactor: EPollReactor, tmp_path: Path) -> None:
+async def test_failure_during_stop_is_not_retried(reactor: EPollReactor, tmp_path: Path) -> None:
     fetching, stopping, clock = threading.Event(), threading.Event(), Clock()
 
     def fetch(url: str, partial: Path, interruption: Interruption, progress: ReportProgress) -> None:
@@ -503,9 +223,11 @@ async def test_does_not_try_again_what_fails_while_it_stops(reactor: EPollReacto
 
 
 @ensure_deferred
-async def test_removes_what_a_killed_process_left(bench: Bench, lines: Lines, tmp_path: Path) -> None:
+async def test_start_removes_temporary_files_of_a_killed_process(
+    catalogs: Catalogs, lines: Lines, tmp_path: Path
+) -> None:
     image = entry(write(tmp_path / "base.iso").as_uri())
-    write(bench.data_dir / ".rhcos-full-iso-1-x86_64.iso.0a1b2c3d.part")
+    write(catalogs.data_dir / ".rhcos-full-iso-1-x86_64.iso.0a1b2c3d.part")
     kept = {
         ".rhcos-notes.part",
         "rhcos-full-iso-1-x86_64.iso",
@@ -513,17 +235,17 @@ async def test_removes_what_a_killed_process_left(bench: Bench, lines: Lines, tm
         "x.0a1b2c3d.part",
     }
     for name in kept:
-        write(bench.data_dir / name)
-    bench.start(image)
+        write(catalogs.data_dir / name)
+    catalogs.start(image)
     await lines.until(image.file_name, BaseImageState.READY)
 
-    assert bench.names() == kept | {f"{image.file_name}.json"}
+    assert catalogs.names() == kept | {f"{image.file_name}.json"}
 
 
 @ensure_deferred
-async def test_tells_each_change_of_state_in_one_line(bench: Bench, lines: Lines, origin: Origin) -> None:
+async def test_each_change_of_state_is_one_log_line(catalogs: Catalogs, lines: Lines, origin: Origin) -> None:
     image = entry(origin.serve("/base.iso", Reply(ISO)) + "?signature=top-secret")
-    catalog = bench.start(image)
+    catalog = catalogs.start(image)
     await lines.until(image.file_name, BaseImageState.READY)
     await catalog.stop()
 
@@ -533,143 +255,17 @@ async def test_tells_each_change_of_state_in_one_line(bench: Bench, lines: Lines
     assert "top-secret" not in lines.text
 
 
-# How far it is.
+# Replacing images.
 
 
 @ensure_deferred
-async def test_tells_how_far_a_download_is(bench: Bench, lines: Lines, origin: Origin) -> None:
-    image = entry(origin.serve("/base.iso", Reply(ISO[:4096], promised=len(ISO), hold=True)))
-    catalog = bench.start(image)
-    await lines.until(image.file_name, BaseImageState.DOWNLOADING)
-    origin.holding.wait()
-    while catalog.statuses()[0].bytes_done < 4096:
-        await deferLater(bench.reactor, 0.001)
-
-    (status,) = catalog.statuses()
-    assert (status.bytes_done, status.bytes_total) == (4096, len(ISO))
-    assert (status.size, status.sha256, status.retry_at) == (None, None, None)
-    with pytest.raises(Unavailable, match=f"is downloading: 4096 of {len(ISO)} bytes$"):
-        catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
-
-
-@ensure_deferred
-async def test_tells_what_is_ready_by_size_and_digest(bench: Bench, lines: Lines, tmp_path: Path) -> None:
-    image = entry(write(tmp_path / "base.iso").as_uri())
-    catalog = bench.start(image)
-    await lines.until(image.file_name, BaseImageState.READY)
-    (status,) = catalog.statuses()
-    assert (status.bytes_done, status.bytes_total, status.size) == (len(ISO),) * 3
-    assert (status.sha256, status.reason, status.image) == (SHA256, "", image.file_name)
-
-
-# What fails, and is tried again.
-
-
-@ensure_deferred
-async def test_waits_longer_after_each_failure(bench: Bench, lines: Lines, origin: Origin) -> None:
-    image = entry(origin.serve("/base.iso", *[Reply(status=500)] * 4, Reply(ISO), Reply(status=500)))
-    catalog = bench.start(image)
-    for times in (1, 2, 4, 4):
-        await lines.until(image.file_name, BaseImageState.FAILED)
-        assert catalog.statuses()[0].retry_at == bench.clock.seconds() + times * RETRY_SECONDS
-        bench.clock.advance(times * RETRY_SECONDS)
-    await lines.until(image.file_name, BaseImageState.READY)
-    assert catalog.statuses()[0].retry_at is None
-
-
-@ensure_deferred
-async def test_does_not_ask_again_before_the_origin_wants_it(
-    bench: Bench, lines: Lines, origin: Origin
-) -> None:
-    image = entry(origin.serve("/base.iso", Reply(status=429, headers={"Retry-After": "1000"}), Reply(ISO)))
-    catalog = bench.start(image)
-    await lines.until(image.file_name, BaseImageState.FAILED)
-    with pytest.raises(Unavailable, match=r"is failed: .*429") as refusal:
-        catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
-    assert refusal.value.retry_after_seconds == 1000
-    bench.clock.advance(999)
-    assert len(origin.requests) == 1
-    bench.clock.advance(1)
-    await lines.until(image.file_name, BaseImageState.READY)
-
-
-@ensure_deferred
-async def test_fetches_again_what_it_fetched_and_finds_bad_at_the_next_start(
-    bench: Bench, lines: Lines, origin: Origin
-) -> None:
-    image = entry(origin.serve("/base.iso", Reply(ISO)))
-    catalog = bench.start(image)
-    await lines.until(image.file_name, BaseImageState.READY)
-    await catalog.stop()
-    path = bench.data_dir / image.file_name
-    times = (path.stat().st_atime_ns, path.stat().st_mtime_ns)
-    path.write_bytes(bytes(len(ISO)))
-    os.utime(path, ns=times)
-
-    catalog = bench.start(image)
-    await lines.until(image.file_name, BaseImageState.READY)
-    assert path.read_bytes() == ISO
-    assert catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO).sha256 == SHA256
-    assert len(origin.requests) == 2
-
-
-@ensure_deferred
-async def test_reads_what_it_did_not_fetch_in_the_background_and_fetches_it_again_if_it_rotted(
-    bench: Bench, lines: Lines, origin: Origin
-) -> None:
-    content = build_live_iso({**live_files(), "images/pxeboot/initrd.img": bytes(4 * 2**20)})
-    image = entry(origin.serve("/base.iso", Reply(content)))
-    catalog = bench.start(image)
-    await lines.until(image.file_name, BaseImageState.READY)
-    bench.clock.advance(RECHECK_AFTER_SECONDS)
-    await catalog.stop()
-    path = bench.data_dir / image.file_name
-    times = (path.stat().st_atime_ns, path.stat().st_mtime_ns)
-    path.write_bytes(content[:-2_000_000] + b"rot" + content[-1_999_997:])
-    os.utime(path, ns=times)
-
-    gone: list[BaseImage] = []
-    catalog = bench.start(image, on_superseded=gone.append)
-    await lines.until(image.file_name, BaseImageState.READY)
-    rotten = catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
-    bench.clock.advance(RECHECK_AFTER_SECONDS)
-    await lines.until(image.file_name, BaseImageState.FAILED)
-    with pytest.raises(Unavailable, match="content changed"):
-        catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
-    assert gone == [rotten]
-    bench.clock.advance(RETRY_SECONDS)
-    await lines.until(image.file_name, BaseImageState.READY)
-    assert path.read_bytes() == content
-    assert len(origin.requests) == 2
-
-
-@ensure_deferred
-async def test_refuses_a_file_that_rotted_and_leaves_it(bench: Bench, lines: Lines, tmp_path: Path) -> None:
-    path = write(tmp_path / "base.iso")
-    image = entry(path.as_uri())
-    sidecar = bench.data_dir / f"{image.file_name}.json"
-    await digest_of(bench, lines, image)
-    sidecar.write_text(sidecar.read_text().replace(SHA256, "ab" * 32))
-    catalog = bench.start(image)
-    await lines.until(image.file_name, BaseImageState.READY)
-    bench.clock.advance(RECHECK_AFTER_SECONDS)
-    await lines.until(image.file_name, BaseImageState.REFUSED)
-    with pytest.raises(BaseImageError, match="content changed"):
-        catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
-    assert path.read_bytes() == ISO
-
-
-# Images that come and go.
-
-
-@ensure_deferred
-async def test_goes_on_with_images_that_stay_and_begins_with_new_ones(
-    bench: Bench, lines: Lines, tmp_path: Path
+async def test_replace_images_keeps_common_images_and_starts_new_ones(
+    catalogs: Catalogs, lines: Lines, tmp_path: Path
 ) -> None:
     url = write(tmp_path / "base.iso").as_uri()
     old, stays, new = (entry(url, version, version) for version in ("old", "stays", "new"))
     gone: list[BaseImage] = []
-    catalog = bench.start(old, stays, on_superseded=gone.append)
+    catalog = catalogs.start(old, stays, on_superseded=gone.append)
     for image in (old, stays):
         await lines.until(image.file_name, BaseImageState.READY)
     before = catalog.find_base_image("stays", "x86_64", Kind.FULL_ISO)
@@ -684,20 +280,20 @@ async def test_goes_on_with_images_that_stay_and_begins_with_new_ones(
 
 
 @ensure_deferred
-async def test_keeps_what_it_has_and_what_is_derived_from_it(
-    bench: Bench, lines: Lines, origin: Origin
+async def test_retained_names_are_images_and_derived_files(
+    catalogs: Catalogs, lines: Lines, origin: Origin
 ) -> None:
     old, new = (entry(origin.serve(f"/{name}", Reply(ISO)), name) for name in ("1", "2"))
-    catalog = bench.start(old, new)
+    catalog = catalogs.start(old, new)
     for image in (old, new):
         await lines.until(image.file_name, BaseImageState.READY)
-    names = bench.names()
-    data_dir = DataDir(bench.data_dir, retention_seconds=-1)
+    names = catalogs.names()
+    data_dir = DataDir(catalogs.data_dir, retention_seconds=-1)
     assert data_dir.collect_garbage(catalog.retained_names) == []
-    assert bench.names() == names
+    assert catalogs.names() == names
     catalog.replace_images([new])
     assert data_dir.collect_garbage(catalog.retained_names) == [old.file_name]
-    assert bench.names() == {new.file_name, f"{new.file_name}.json"}
+    assert catalogs.names() == {new.file_name, f"{new.file_name}.json"}
     assert catalog.retained_names == {
         new.file_name,
         "rhcos-derived-minimal-iso-2-x86_64.iso",
@@ -706,11 +302,11 @@ async def test_keeps_what_it_has_and_what_is_derived_from_it(
 
 
 @ensure_deferred
-async def test_a_superseded_image_is_open_for_as_long_as_somebody_refers_to_it(
-    bench: Bench, lines: Lines, tmp_path: Path
+async def test_superseded_image_stays_open_while_it_is_referenced(
+    catalogs: Catalogs, lines: Lines, tmp_path: Path
 ) -> None:
     image = entry(write(tmp_path / "base.iso").as_uri())
-    catalog = bench.start(image)
+    catalog = catalogs.start(image)
     await lines.until(image.file_name, BaseImageState.READY)
     reader = [catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)]
     descriptor = reader[0].file.descriptor
@@ -720,15 +316,15 @@ async def test_a_superseded_image_is_open_for_as_long_as_somebody_refers_to_it(
     assert os.pread(descriptor, len(ISO), 0) == ISO
     reader.clear()
     while is_open(descriptor):  # until the thread that opened it has let go of it, too
-        await deferLater(bench.reactor, 0.001)
+        await deferLater(catalogs.reactor, 0.001)
         gc.collect()
 
 
 @ensure_deferred
-async def test_stop_closes_what_somebody_still_refers_to(bench: Bench, lines: Lines, tmp_path: Path) -> None:
+async def test_stop_closes_referenced_files(catalogs: Catalogs, lines: Lines, tmp_path: Path) -> None:
     image = entry(write(tmp_path / "base.iso").as_uri())
     before = open_files()
-    catalog = bench.start(image)
+    catalog = catalogs.start(image)
     await lines.until(image.file_name, BaseImageState.READY)
     reader = catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
     catalog.replace_images([])
@@ -738,26 +334,22 @@ async def test_stop_closes_what_somebody_still_refers_to(bench: Bench, lines: Li
 
 
 @ensure_deferred
-async def test_ends_the_download_of_an_image_that_nobody_wants_any_more(
-    bench: Bench, lines: Lines, origin: Origin
-) -> None:
+async def test_removed_image_stops_its_download(catalogs: Catalogs, lines: Lines, origin: Origin) -> None:
     image = entry(origin.serve("/base.iso", Reply(ISO[:1000], promised=len(ISO), hold=True)))
-    catalog = bench.start(image)
+    catalog = catalogs.start(image)
     await lines.until(image.file_name, BaseImageState.DOWNLOADING)
     origin.holding.wait()
     catalog.replace_images([])
     await lines.until(image.file_name, BaseImageState.STOPPED)
     assert not origin.released.is_set()
-    assert bench.clock.getDelayedCalls() == []
+    assert catalogs.clock.getDelayedCalls() == []
 
 
 @ensure_deferred
-async def test_a_name_stands_for_the_image_that_it_was_given_to(
-    bench: Bench, lines: Lines, tmp_path: Path
-) -> None:
+async def test_alias_goes_before_openshift_version(catalogs: Catalogs, lines: Lines, tmp_path: Path) -> None:
     url = write(tmp_path / "base.iso").as_uri()
     images = [entry(url, version, "stable") for version in ("44.2", "44.1")]
-    catalog = bench.start(*images)
+    catalog = catalogs.start(*images)
     for image in images:
         await lines.until(image.file_name, BaseImageState.READY)
 
@@ -774,7 +366,7 @@ async def test_a_name_stands_for_the_image_that_it_was_given_to(
     assert found() == "44.2"
 
 
-# What is derived.
+# Derivation.
 
 
 @attrs.define
@@ -792,11 +384,9 @@ class Deriving:
 
 
 @ensure_deferred
-async def test_serves_a_full_iso_while_something_is_derived_from_it(
-    bench: Bench, lines: Lines, tmp_path: Path
-) -> None:
+async def test_full_iso_is_served_during_derivation(catalogs: Catalogs, lines: Lines, tmp_path: Path) -> None:
     image, derive = entry(write(tmp_path / "base.iso").as_uri()), Deriving()
-    catalog = bench.start(image, derive=derive)
+    catalog = catalogs.start(image, derive=derive)
     await lines.until(image.file_name, BaseImageState.DERIVING)
 
     assert catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO) is derive.begun[0]
@@ -809,11 +399,11 @@ async def test_serves_a_full_iso_while_something_is_derived_from_it(
 
 
 @ensure_deferred
-async def test_derives_again_what_could_not_be_derived_and_serves_the_full_iso(
-    bench: Bench, lines: Lines, tmp_path: Path
+async def test_failed_derivation_is_retried_while_the_full_iso_is_served(
+    catalogs: Catalogs, lines: Lines, tmp_path: Path
 ) -> None:
     image, derive = entry(write(tmp_path / "base.iso").as_uri()), Deriving()
-    catalog = bench.start(image, derive=derive)
+    catalog = catalogs.start(image, derive=derive)
     await lines.until(image.file_name, BaseImageState.DERIVING)
     derive.waiting[0].errback(Unavailable("no xorriso", retry_after_seconds=90))
     await lines.until(image.file_name, BaseImageState.FAILED)
@@ -821,23 +411,23 @@ async def test_derives_again_what_could_not_be_derived_and_serves_the_full_iso(
     assert catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO).sha256 == SHA256
     assert catalog.is_ready
     assert catalog.statuses()[0].reason == "no xorriso"
-    bench.clock.advance(90)
+    catalogs.clock.advance(90)
     derive.waiting[1].callback(None)
     await lines.until(image.file_name, BaseImageState.READY)
     assert derive.begun[0] is derive.begun[1]  # it was not read again
     assert catalog.statuses()[0].reason == ""
 
 
-# When the whole is ready.
+# Readiness.
 
 
 @ensure_deferred
-async def test_one_image_is_enough_if_that_is_wanted(
-    bench: Bench, lines: Lines, origin: Origin, tmp_path: Path
+async def test_one_ready_image_makes_the_catalog_ready_when_any(
+    catalogs: Catalogs, lines: Lines, origin: Origin, tmp_path: Path
 ) -> None:
     slow = entry(origin.serve("/slow.iso", Reply(b"", promised=len(ISO), hold=True)), "slow")
     quick, derive = entry(write(tmp_path / "quick.iso").as_uri()), Deriving()
-    catalog = bench.start(slow, quick, ready_when_any=True, derive=derive)
+    catalog = catalogs.start(slow, quick, ready_when_any=True, derive=derive)
     await lines.until(quick.file_name, BaseImageState.DERIVING)
     assert (catalog.is_ready, catalog.has_ready_image("9.6.1-0", "x86_64")) == (False, False)
     derive.waiting[0].callback(None)
@@ -846,10 +436,12 @@ async def test_one_image_is_enough_if_that_is_wanted(
 
 
 @ensure_deferred
-async def test_a_bad_url_holds_up_nobody(bench: Bench, lines: Lines, origin: Origin) -> None:
+async def test_failing_url_does_not_delay_other_images(
+    catalogs: Catalogs, lines: Lines, origin: Origin
+) -> None:
     bad = [entry(origin.url("/missing.iso"), f"bad{index}") for index in range(DOWNLOADS)]
     good = [entry(origin.serve(f"/{name}", Reply(ISO)), name) for name in ("a.iso", "b.iso")]
-    catalog = bench.start(*bad, *good)
+    catalog = catalogs.start(*bad, *good)
     for image in good:
         await lines.until(image.file_name, BaseImageState.READY)
     for image in bad:

@@ -26,7 +26,7 @@ RETENTION = 100.0
 
 
 @attrs.define
-class Bench:
+class Directory:
     """A directory, and a clock that the test sets.
 
     Args:
@@ -59,103 +59,103 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def directory(tmp_path: Path) -> Iterator[Directory]:
     """An empty directory that is open."""
-    bench = Bench(tmp_path / "data")
-    bench.data_dir.open()
-    yield bench
-    bench.data_dir.close()
+    directory = Directory(tmp_path / "data")
+    directory.data_dir.open()
+    yield directory
+    directory.data_dir.close()
 
 
 # Removing.
 
 
-def test_unreferenced_image_is_removed_after_the_retention_time(bench: Bench) -> None:
-    bench.download()
-    bench.data_dir.claim_files(IMAGE, f"{IMAGE}.json")
-    (bench.path / f"{IMAGE}.json").touch()
-    bench.time += RETENTION - 1
-    assert bench.data_dir.collect_garbage([]) == []
-    bench.time += 1
-    assert bench.another().collect_garbage([]) == [IMAGE]
-    assert bench.names() == set()
-    assert bench.data_dir.collect_garbage([]) == []
+def test_unreferenced_image_is_removed_after_the_retention_time(directory: Directory) -> None:
+    directory.download()
+    directory.data_dir.claim_files(IMAGE, f"{IMAGE}.json")
+    (directory.path / f"{IMAGE}.json").touch()
+    directory.time += RETENTION - 1
+    assert directory.data_dir.collect_garbage([]) == []
+    directory.time += 1
+    assert directory.another().collect_garbage([]) == [IMAGE]
+    assert directory.names() == set()
+    assert directory.data_dir.collect_garbage([]) == []
 
 
-def test_reference_restarts_the_retention_time(bench: Bench) -> None:
-    bench.download()
-    bench.time += 10 * RETENTION
-    assert bench.data_dir.collect_garbage([IMAGE, "rhcos-unknown"]) == []
-    bench.time += RETENTION - 1
-    assert bench.another().collect_garbage([]) == []
-    bench.time += 1
-    assert bench.another().collect_garbage([]) == [IMAGE]
+def test_reference_restarts_the_retention_time(directory: Directory) -> None:
+    directory.download()
+    directory.time += 10 * RETENTION
+    assert directory.data_dir.collect_garbage([IMAGE, "rhcos-unknown"]) == []
+    directory.time += RETENTION - 1
+    assert directory.another().collect_garbage([]) == []
+    directory.time += 1
+    assert directory.another().collect_garbage([]) == [IMAGE]
 
 
-def test_image_referred_to_by_another_process_stays(bench: Bench) -> None:
-    bench.download()
-    other = bench.another()
+def test_image_referred_to_by_another_process_stays(directory: Directory) -> None:
+    directory.download()
+    other = directory.another()
     for _ in range(5):
-        bench.time += RETENTION * 0.75
+        directory.time += RETENTION * 0.75
         other.refresh_references([IMAGE])
-        assert bench.data_dir.collect_garbage([]) == []
-    assert bench.names() == {IMAGE}
+        assert directory.data_dir.collect_garbage([]) == []
+    assert directory.names() == {IMAGE}
 
 
-def test_locked_image_stays(bench: Bench) -> None:
-    bench.download()
-    bench.time += RETENTION
-    with bench.another().lock(IMAGE, Interruption()):
-        assert bench.data_dir.collect_garbage([]) == []
-    assert bench.data_dir.collect_garbage([]) == [IMAGE]
+def test_locked_image_stays(directory: Directory) -> None:
+    directory.download()
+    directory.time += RETENTION
+    with directory.another().lock(IMAGE, Interruption()):
+        assert directory.data_dir.collect_garbage([]) == []
+    assert directory.data_dir.collect_garbage([]) == [IMAGE]
 
 
-def test_unreferenced_partial_file_is_removed(bench: Bench) -> None:
-    bench.data_dir.partial_path(IMAGE).touch()
-    bench.time += RETENTION
-    assert bench.data_dir.collect_garbage([]) == [IMAGE]
-    assert bench.names() == set()
+def test_unreferenced_partial_file_is_removed(directory: Directory) -> None:
+    directory.data_dir.partial_path(IMAGE).touch()
+    directory.time += RETENTION
+    assert directory.data_dir.collect_garbage([]) == [IMAGE]
+    assert directory.names() == set()
 
 
 @pytest.mark.parametrize("how", ["from the beginning", "over ours", "while ours is fetched"])
-def test_file_of_an_operator_stays(bench: Bench, how: str) -> None:
-    path = bench.path / IMAGE
+def test_file_of_an_operator_stays(directory: Directory, how: str) -> None:
+    path = directory.path / IMAGE
     if how == "over ours":
-        bench.download()
+        directory.download()
     elif how == "while ours is fetched":
-        bench.data_dir.partial_path(IMAGE).write_bytes(b"ours")
+        directory.data_dir.partial_path(IMAGE).write_bytes(b"ours")
     path.write_bytes(b"by hand")
     os.utime(path, (1, 1))
     if how == "while ours is fetched":
-        assert bench.data_dir.publish(IMAGE) == path
-    assert not bench.data_dir.set_aside(IMAGE, "bad")
-    bench.time += RETENTION
-    bench.data_dir.collect_garbage([])
+        assert directory.data_dir.publish(IMAGE) == path
+    assert not directory.data_dir.set_aside(IMAGE, "bad")
+    directory.time += RETENTION
+    directory.data_dir.collect_garbage([])
     assert path.read_bytes() == b"by hand"
-    assert bench.names() == {IMAGE}
+    assert directory.names() == {IMAGE}
 
 
-def test_file_restored_from_a_backup_is_recognized(bench: Bench) -> None:
-    path = bench.download()
+def test_file_restored_from_a_backup_is_recognized(directory: Directory) -> None:
+    path = directory.download()
     status = path.stat()
-    path.rename(bench.path / "aside")
+    path.rename(directory.path / "aside")
     path.write_bytes(b"fetched")
     os.utime(path, ns=(0, status.st_mtime_ns))
-    bench.time += RETENTION
-    assert bench.data_dir.collect_garbage([]) == [IMAGE]
-    assert bench.names() == {"aside"}
+    directory.time += RETENTION
+    assert directory.data_dir.collect_garbage([]) == [IMAGE]
+    assert directory.names() == {"aside"}
 
 
 @pytest.mark.parametrize("content", [None, "", '{"version": 2, "images": {}}'])
-def test_without_a_manifest_nothing_is_removed(bench: Bench, content: str | None) -> None:
-    bench.download()
+def test_without_a_manifest_nothing_is_removed(directory: Directory, content: str | None) -> None:
+    directory.download()
     if content is None:
-        (bench.path / MANIFEST).unlink()
+        (directory.path / MANIFEST).unlink()
     else:
-        (bench.path / MANIFEST).write_text(content)
-    bench.time += 10 * RETENTION
-    assert bench.data_dir.collect_garbage([]) == []
-    assert bench.names() == {IMAGE}
+        (directory.path / MANIFEST).write_text(content)
+    directory.time += 10 * RETENTION
+    assert directory.data_dir.collect_garbage([]) == []
+    assert directory.names() == {IMAGE}
 
 
 STEPS = st.lists(
@@ -170,14 +170,17 @@ STEPS = st.lists(
 def test_no_sequence_of_steps_removes_foreign_files(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str], kept: set[str]
 ) -> None:
-    bench = Bench(tmp_path_factory.mktemp("data"))
-    path, theirs = bench.path / IMAGE, {"notes.txt", "rhcos-full-iso-2-x86_64.iso", ".hidden", f"{IMAGE}.bak"}
+    directory = Directory(tmp_path_factory.mktemp("data"))
+    path, theirs = (
+        directory.path / IMAGE,
+        {"notes.txt", "rhcos-full-iso-2-x86_64.iso", ".hidden", f"{IMAGE}.bak"},
+    )
     for name in theirs:
-        (bench.path / name).write_text("theirs")
+        (directory.path / name).write_text("theirs")
     by_hand = False
     for step in steps:
         if step == "fetch" and not path.exists():
-            bench.download()
+            directory.download()
         elif step == "by hand":
             path.write_bytes(b"by hand")
             os.utime(path, (1, 1))
@@ -186,50 +189,50 @@ def test_no_sequence_of_steps_removes_foreign_files(
             path.unlink()
             by_hand = False
         elif step == "wait":
-            bench.time += RETENTION
+            directory.time += RETENTION
         else:
-            _step(bench, step, kept)
-        assert bench.names() >= theirs
+            _step(directory, step, kept)
+        assert directory.names() >= theirs
         assert not by_hand or path.read_bytes() == b"by hand"
-    assert {name: (bench.path / name).read_text() for name in theirs} == dict.fromkeys(theirs, "theirs")
+    assert {name: (directory.path / name).read_text() for name in theirs} == dict.fromkeys(theirs, "theirs")
 
 
-def _step(bench: Bench, step: str, kept: set[str]) -> None:
+def _step(directory: Directory, step: str, kept: set[str]) -> None:
     if step == "set aside":
-        bench.data_dir.set_aside(IMAGE, "bad")
+        directory.data_dir.set_aside(IMAGE, "bad")
     elif step == "collect":
-        bench.data_dir.collect_garbage(kept)
+        directory.data_dir.collect_garbage(kept)
     elif step == "part":
-        bench.data_dir.partial_path(IMAGE).touch()
+        directory.data_dir.partial_path(IMAGE).touch()
     elif step == "need space":
-        with suppress(Unavailable), bench.data_dir.reserve_space("other") as check:
+        with suppress(Unavailable), directory.data_dir.reserve_space("other") as check:
             check(0, 2**60)
     elif step == "restart":
-        bench.data_dir = bench.another()
-        bench.data_dir.open()
-        bench.data_dir.close()
+        directory.data_dir = directory.another()
+        directory.data_dir.open()
+        directory.data_dir.close()
 
 
 # Setting aside.
 
 
-def test_refused_image_is_set_aside_with_its_reason(bench: Bench) -> None:
-    bench.download()
-    assert bench.data_dir.refusal_reason(IMAGE) is None
-    assert bench.data_dir.set_aside(IMAGE, "no ISO")
-    assert bench.another().refusal_reason(IMAGE) == "no ISO"
-    assert bench.names() == {REFUSED}
-    bench.data_dir.collect_garbage([IMAGE])
-    assert bench.names() == {REFUSED}
+def test_refused_image_is_set_aside_with_its_reason(directory: Directory) -> None:
+    directory.download()
+    assert directory.data_dir.refusal_reason(IMAGE) is None
+    assert directory.data_dir.set_aside(IMAGE, "no ISO")
+    assert directory.another().refusal_reason(IMAGE) == "no ISO"
+    assert directory.names() == {REFUSED}
+    directory.data_dir.collect_garbage([IMAGE])
+    assert directory.names() == {REFUSED}
 
 
-def test_refused_image_is_removed_once_it_is_replaced(bench: Bench) -> None:
-    bench.download()
-    bench.data_dir.set_aside(IMAGE, "no ISO")
-    bench.download()
-    bench.data_dir.collect_garbage([IMAGE])
-    assert bench.names() == {IMAGE}
-    assert bench.data_dir.refusal_reason(IMAGE) is None
+def test_refused_image_is_removed_once_it_is_replaced(directory: Directory) -> None:
+    directory.download()
+    directory.data_dir.set_aside(IMAGE, "no ISO")
+    directory.download()
+    directory.data_dir.collect_garbage([IMAGE])
+    assert directory.names() == {IMAGE}
+    assert directory.data_dir.refusal_reason(IMAGE) is None
 
 
 def test_refused_image_is_removed_when_space_is_short(tmp_path: Path) -> None:
@@ -246,18 +249,18 @@ def test_refused_image_is_removed_when_space_is_short(tmp_path: Path) -> None:
     assert not (path / REFUSED).exists()
 
 
-def test_setting_aside_overwrites_no_foreign_file(bench: Bench) -> None:
-    bench.download()
-    (bench.path / REFUSED).write_text("theirs")
-    assert not bench.data_dir.set_aside(IMAGE, "no ISO")
-    assert (bench.path / REFUSED).read_text() == "theirs"
+def test_setting_aside_overwrites_no_foreign_file(directory: Directory) -> None:
+    directory.download()
+    (directory.path / REFUSED).write_text("theirs")
+    assert not directory.data_dir.set_aside(IMAGE, "no ISO")
+    assert (directory.path / REFUSED).read_text() == "theirs"
 
 
 # After a kill.
 
 
-def test_open_removes_temporary_files(bench: Bench) -> None:
-    bench.data_dir.close()
+def test_open_removes_temporary_files(directory: Directory) -> None:
+    directory.data_dir.close()
     ours = {
         ".rhcos-x.iso.0a1b2c3d.part",
         "..rhcos-x.iso.part.json.0a1b2c3d.part",
@@ -265,28 +268,28 @@ def test_open_removes_temporary_files(bench: Bench) -> None:
     }
     theirs = {"x.0a1b2c3d.part", ".rhcos-notes.part", ".rhcos-1.iso.0a1b2c3d.part.bak", f".{IMAGE}.part"}
     for name in ours | theirs:
-        (bench.path / name).touch()
-    bench.data_dir.open()
-    assert bench.names() == theirs
+        (directory.path / name).touch()
+    directory.data_dir.open()
+    assert directory.names() == theirs
 
 
-def test_open_removes_nothing_while_another_process_is_present(bench: Bench) -> None:
-    left = bench.path / ".rhcos-x.iso.0a1b2c3d.part"
+def test_open_removes_nothing_while_another_process_is_present(directory: Directory) -> None:
+    left = directory.path / ".rhcos-x.iso.0a1b2c3d.part"
     left.touch()
-    other = bench.another()
+    other = directory.another()
     other.open()
     assert left.exists()
-    bench.data_dir.close()
+    directory.data_dir.close()
     other.close()
     other.open()
     assert not left.exists()
     other.close()
 
 
-def test_scratch_directory_is_cleaned_under_the_same_rules(bench: Bench) -> None:
+def test_scratch_directory_is_cleaned_under_the_same_rules(directory: Directory) -> None:
     """Which is that of several services perhaps, each with its own ``DATA_DIR``."""
-    scratch = bench.path / "scratch"
-    one, other = (DataDir(bench.path / name, scratch=scratch) for name in ("one", "other"))
+    scratch = directory.path / "scratch"
+    one, other = (DataDir(directory.path / name, scratch=scratch) for name in ("one", "other"))
     one.open()
     left = scratch / ".rhcos-scratch.0a1b2c3d.part"
     left.mkdir()
@@ -299,14 +302,14 @@ def test_scratch_directory_is_cleaned_under_the_same_rules(bench: Bench) -> None
     one.close()
 
 
-def test_kill_while_publishing_loses_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    partial = bench.data_dir.partial_path(IMAGE)
+def test_kill_while_publishing_loses_nothing(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+    partial = directory.data_dir.partial_path(IMAGE)
     partial.write_bytes(b"fetched")
     with monkeypatch.context() as patch:
         patch.setattr(data_dir, "publish_file", None)  # killed when the manifest is written, before renaming
         with pytest.raises(TypeError):
-            bench.data_dir.publish(IMAGE)
-    assert bench.names() == {partial.name}
-    path = bench.another().publish(IMAGE)
+            directory.data_dir.publish(IMAGE)
+    assert directory.names() == {partial.name}
+    path = directory.another().publish(IMAGE)
     assert path.read_bytes() == b"fetched"
-    assert json.loads((bench.path / MANIFEST).read_bytes())["images"][IMAGE]["files"][IMAGE]["size"] == 7
+    assert json.loads((directory.path / MANIFEST).read_bytes())["images"][IMAGE]["files"][IMAGE]["size"] == 7

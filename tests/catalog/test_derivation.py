@@ -39,7 +39,7 @@ NEWER = ["embed-areas-2022-02.iso", "embed-areas-2023-07.x86_64.iso"]
 
 
 @attrs.frozen
-class Bench:
+class Derivation:
     """Derives from one base image.
 
     Args:
@@ -78,16 +78,16 @@ def architecture(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[[Path], Bench]]:
+def make(tmp_path: Path) -> Iterator[Callable[[Path], Derivation]]:
     """Open base images, and close them again."""
     opened = []
 
-    def bench(path: Path, architecture: str = "x86_64") -> Bench:
+    def derivation(path: Path, architecture: str = "x86_64") -> Derivation:
         base = open_iso(path, architecture)
         opened.append(base.file.descriptor)
-        return Bench(base, tmp_path / "bench")
+        return Derivation(base, tmp_path / "derivation")
 
-    yield bench
+    yield derivation
     for descriptor in opened:
         os.close(descriptor)
 
@@ -101,13 +101,13 @@ def full(architecture: str, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bench(full: Path, architecture: str, make: Callable[[Path, str], Bench]) -> Bench:
+def derivation(full: Path, architecture: str, make: Callable[[Path, str], Derivation]) -> Derivation:
     """Derives from it."""
     return make(full, architecture)
 
 
 @pytest.fixture
-def x86_64(tmp_path: Path, make: Callable[[Path], Bench]) -> Bench:
+def x86_64(tmp_path: Path, make: Callable[[Path], Derivation]) -> Derivation:
     """Derives from the one that has everything."""
     path = tmp_path / "x86_64.iso"
     full_isos.x86_64(path)
@@ -117,8 +117,8 @@ def x86_64(tmp_path: Path, make: Callable[[Path], Bench]) -> Bench:
 # What is in it.
 
 
-def test_minimal_iso_has_all_files_but_the_rootfs(bench: Bench, full: Path) -> None:
-    before, after = full.read_bytes(), bench.derive()
+def test_minimal_iso_has_all_files_but_the_rootfs(derivation: Derivation, full: Path) -> None:
+    before, after = full.read_bytes(), derivation.derive()
     old, new = mastered.files(before), mastered.files(after)
 
     assert set(new) == set(old) - REMOVED | ADDED
@@ -128,9 +128,9 @@ def test_minimal_iso_has_all_files_but_the_rootfs(bench: Bench, full: Path) -> N
     assert new["IMAGES/NMSTATE.IMG"].read(after) == NMSTATE
 
 
-def test_minimal_iso_is_pristine_and_has_a_ramdisk_area(bench: Bench) -> None:
-    layout = read_layout(bench.derive())
-    base = bench.base.layout
+def test_minimal_iso_is_pristine_and_has_a_ramdisk_area(derivation: Derivation) -> None:
+    layout = read_layout(derivation.derive())
+    base = derivation.base.layout
     assert (layout.volume_id, layout.created, layout.customized) == (base.volume_id, base.created, None)
     assert layout.ignition.length == base.ignition.length
     assert layout.ramdisk
@@ -143,8 +143,8 @@ def test_minimal_iso_is_pristine_and_has_a_ramdisk_area(bench: Bench) -> None:
     assert layout.files.rootfs is None
 
 
-def test_each_boot_loader_loads_the_added_initrds(bench: Bench) -> None:
-    image = bench.derive()
+def test_each_boot_loader_loads_the_added_initrds(derivation: Derivation) -> None:
+    image = derivation.derive()
     for path in REPLACED & set(mastered.files(image)) - {"COREOS/KARGS.JSO"}:
         config = mastered.files(image)[path].read(image).decode()
         assert re.search(
@@ -152,16 +152,16 @@ def test_each_boot_loader_loads_the_added_initrds(bench: Bench) -> None:
         )
 
 
-def test_minimal_iso_without_nmstatectl_does_not_name_it(bench: Bench) -> None:
-    image = bench.derive(nmstate=None)
+def test_minimal_iso_without_nmstatectl_does_not_name_it(derivation: Derivation) -> None:
+    image = derivation.derive(nmstate=None)
     assert "IMAGES/NMSTATE.IMG" not in mastered.files(image)
     assert b"nmstate" not in image
     assert b"/images/assisted_installer_custom.img" in image
 
 
-def test_added_files_have_rock_ridge_names(bench: Bench) -> None:
-    bench.derive()
-    names = run_client("xorriso", "-indev", bench.target, "-find", "/", "-type", "f").decode()
+def test_added_files_have_rock_ridge_names(derivation: Derivation) -> None:
+    derivation.derive()
+    names = run_client("xorriso", "-indev", derivation.target, "-find", "/", "-type", "f").decode()
     for name in ("assisted_installer_custom.img", "nmstate.img", "ignition.img", "pxeboot/initrd.img"):
         assert f"'/images/{name}'" in names
     assert "'/coreos/igninfo.json'" in names
@@ -170,12 +170,12 @@ def test_added_files_have_rock_ridge_names(bench: Bench) -> None:
 # How it boots.
 
 
-def test_boot_records_are_those_of_the_base(bench: Bench, full: Path) -> None:
-    bench.derive()
-    assert boot_records(bench.target) == boot_records(full)
+def test_boot_records_are_those_of_the_base(derivation: Derivation, full: Path) -> None:
+    derivation.derive()
+    assert boot_records(derivation.target) == boot_records(full)
 
 
-def test_x86_64_minimal_iso_has_hybrid_mbr_and_gpt(x86_64: Bench) -> None:
+def test_x86_64_minimal_iso_has_hybrid_mbr_and_gpt(x86_64: Derivation) -> None:
     image = x86_64.derive()
     mastered.check_boot_info_table(image, "ISOLINUX/ISOLINUX.BIN")
     mastered.check_hybrid_mbr(image, "ISOLINUX/ISOLINUX.BIN", "IMAGES/EFIBOOT.IMG")
@@ -186,7 +186,7 @@ def test_x86_64_minimal_iso_has_hybrid_mbr_and_gpt(x86_64: Bench) -> None:
 
 @pytest.mark.parametrize("name", NEWER)
 def test_hybrid_image_stays_bootable_from_usb(
-    name: str, tmp_path: Path, make: Callable[[Path], Bench]
+    name: str, tmp_path: Path, make: Callable[[Path], Derivation]
 ) -> None:
     (tmp_path / name).write_bytes(fixture(name))
     mastered.check_gpt(fixture(name))
@@ -197,11 +197,11 @@ def test_hybrid_image_stays_bootable_from_usb(
 
 @pytest.mark.parametrize("name", OLDER + NEWER)
 def test_each_generation_of_base_gets_kargs_areas(
-    name: str, tmp_path: Path, make: Callable[[Path], Bench]
+    name: str, tmp_path: Path, make: Callable[[Path], Derivation]
 ) -> None:
     (tmp_path / name).write_bytes(fixture(name))
-    bench = make(tmp_path / name)
-    image = bench.derive()
+    derivation = make(tmp_path / name)
+    image = derivation.derive()
     layout = read_layout(image)
     kargs = layout.kernel_arguments
     assert kargs
@@ -210,7 +210,9 @@ def test_each_generation_of_base_gets_kargs_areas(
     assert "coreos.liveiso" not in kargs.default
     assert len(kargs.areas) == 2
     assert layout.customized is None
-    directories = run_client("xorriso", "-indev", bench.target, "-find", "/", "-type", "d", "-exec", "lsdl")
+    directories = run_client(
+        "xorriso", "-indev", derivation.target, "-find", "/", "-type", "d", "-exec", "lsdl"
+    )
     assert set(re.findall(r"^\S+", directories.decode(), re.MULTILINE)) == {"dr-xr-xr-x"}
     assert "COREOS/MINISO.DAT" not in mastered.files(image)
     assert image[32672:32680] == bytes(8)
@@ -220,24 +222,24 @@ def test_each_generation_of_base_gets_kargs_areas(
 # What coreos-installer makes of it.
 
 
-def test_coreos_installer_finds_the_areas(bench: Bench, tmp_path: Path) -> None:
-    bench.derive()
+def test_coreos_installer_finds_the_areas(derivation: Derivation, tmp_path: Path) -> None:
+    derivation.derive()
     config, customized = tmp_path / "config.ign", tmp_path / "customized.iso"
     config.write_text('{"ignition":{"version":"3.3.0"}}')
 
-    assert coreos_installer("kargs", "show", bench.target) == MINIMAL_ARGUMENTS
-    assert coreos_installer("kargs", "show", "--default", bench.target) == MINIMAL_ARGUMENTS
-    coreos_installer("kargs", "modify", "-a", "a=b", "-o", customized, bench.target)
+    assert coreos_installer("kargs", "show", derivation.target) == MINIMAL_ARGUMENTS
+    assert coreos_installer("kargs", "show", "--default", derivation.target) == MINIMAL_ARGUMENTS
+    coreos_installer("kargs", "modify", "-a", "a=b", "-o", customized, derivation.target)
     coreos_installer("ignition", "embed", "-i", config, customized)
     assert coreos_installer("kargs", "show", customized) == f"{MINIMAL_ARGUMENTS} a=b"
     assert coreos_installer("ignition", "show", customized) == config.read_text()
     coreos_installer("reset", customized)
-    assert customized.read_bytes() == bench.target.read_bytes()
+    assert customized.read_bytes() == derivation.target.read_bytes()
 
 
-def test_coreos_installer_reads_the_directories(bench: Bench) -> None:
-    bench.derive()
-    shown = json.loads(run_client("coreos-installer", "dev", "show", "iso", bench.target))
+def test_coreos_installer_reads_the_directories(derivation: Derivation) -> None:
+    derivation.derive()
+    shown = json.loads(run_client("coreos-installer", "dev", "show", "iso", derivation.target))
     assert "ASSISTED.IMG" in json.dumps(shown["records"])
 
 
@@ -258,12 +260,12 @@ def any_full(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]
 def test_derivation_is_reproducible(
     any_full: tuple[Path, str],
     tmp_path: Path,
-    make: Callable[[Path, str], Bench],
+    make: Callable[[Path, str], Derivation],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path, architecture = any_full
     first = make(path, architecture).derive()
-    other = attrs.evolve(make(elsewhere(path), architecture), directory=tmp_path / "elsewhere" / "bench")
+    other = attrs.evolve(make(elsewhere(path), architecture), directory=tmp_path / "elsewhere" / "derivation")
     monkeypatch.setenv("TZ", "Asia/Kathmandu")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
@@ -275,36 +277,36 @@ def test_derivation_is_reproducible(
         os.umask(mask)
 
 
-def test_iso_names_no_owner_and_no_version_of_xorriso(bench: Bench) -> None:
-    image = bench.derive()
+def test_iso_names_no_owner_and_no_version_of_xorriso(derivation: Derivation) -> None:
+    image = derivation.derive()
     preparer = slice(16 * 2048 + 446, 16 * 2048 + 574)
     assert image[preparer].rstrip() == b"IMAGE-SERVICE"
-    listing = run_client("xorriso", "-indev", bench.target, "-find", "/", "-exec", "lsdl").decode()
+    listing = run_client("xorriso", "-indev", derivation.target, "-find", "/", "-exec", "lsdl").decode()
     assert set(re.findall(r"^\S+ +\S+ +(\S+) +(\S+)", listing, re.MULTILINE)) == {("0", "0")}
 
 
-def test_all_dates_are_those_of_the_base(bench: Bench) -> None:
-    assert mastered.dates(bench.derive()) == {f"{CREATED:%Y%m%d%H%M%S}".encode()}
+def test_all_dates_are_those_of_the_base(derivation: Derivation) -> None:
+    assert mastered.dates(derivation.derive()) == {f"{CREATED:%Y%m%d%H%M%S}".encode()}
 
 
 @pytest.mark.parametrize("created", [None, datetime(1970, 1, 1, tzinfo=UTC)])
-def test_base_without_a_date_gets_a_fixed_one(created: datetime | None, x86_64: Bench) -> None:
+def test_base_without_a_date_gets_a_fixed_one(created: datetime | None, x86_64: Derivation) -> None:
     layout = attrs.evolve(x86_64.base.layout, created=created)
     undated = attrs.evolve(x86_64, base=attrs.evolve(x86_64.base, layout=layout))
     assert mastered.dates(undated.derive()) == {b"19800101000000"}
 
 
-def test_order_of_added_files_does_not_depend_on_inodes(bench: Bench) -> None:
+def test_order_of_added_files_does_not_depend_on_inodes(derivation: Derivation) -> None:
     """New files lie behind all others, in an order of ours; mtime and inode of a scratch file are chance."""
-    new = mastered.files(bench.derive())
-    assert read_layout(bench.target.read_bytes()).ramdisk
+    new = mastered.files(derivation.derive())
+    assert read_layout(derivation.target.read_bytes()).ramdisk
     configs = sorted(REPLACED & set(new) - {"COREOS/KARGS.JSO"}, key=lambda path: new[path].sector)
     expected = ["IMAGES/ASSISTED.IMG", "COREOS/KARGS.JSO", *configs, "IMAGES/NMSTATE.IMG"]
     last = sorted(new, key=lambda path: new[path].sector)[-len(expected) :]
     assert last == expected
 
 
-def test_partition_guids_depend_on_the_base(x86_64: Bench) -> None:
+def test_partition_guids_depend_on_the_base(x86_64: Derivation) -> None:
     first = x86_64.derive()
     other = attrs.evolve(x86_64, base=attrs.evolve(x86_64.base, sha256="12" * 32))
     guid = slice(512 + 56, 512 + 72)
@@ -315,17 +317,17 @@ def test_partition_guids_depend_on_the_base(x86_64: Bench) -> None:
 
 
 def test_disk_usage_is_that_of_the_minimal_iso(
-    tmp_path: Path, make: Callable[[Path], Bench], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make: Callable[[Path], Derivation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full_isos.x86_64(tmp_path / "large.iso", rootfs=os.urandom(80 * 2**20))
-    bench = make(tmp_path / "large.iso")
+    derivation = make(tmp_path / "large.iso")
     xorriso = needs_client("xorriso")
-    measure = f'"{xorriso}" "$@"; status=$?; du -sk {bench.directory} >{tmp_path}/told; exit $status'
+    measure = f'"{xorriso}" "$@"; status=$?; du -sk {derivation.directory} >{tmp_path}/told; exit $status'
     fake_xorriso(tmp_path, monkeypatch, measure)
-    image = bench.derive()
+    image = derivation.derive()
     peak_bytes = int((tmp_path / "told").read_text().split()[0]) * 1024
     assert peak_bytes < len(image) + 4 * 2**20 < len(full_isos.ROOTFS) + 8 * 2**20
-    assert bench.left() == [bench.target.name]
+    assert derivation.left() == [derivation.target.name]
 
 
 @pytest.mark.parametrize(
@@ -336,7 +338,7 @@ def test_disk_usage_is_that_of_the_minimal_iso(
     ],
 )
 def test_failure_leaves_no_files(
-    script: str, reason: str, x86_64: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: str, reason: str, x86_64: Derivation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_xorriso(tmp_path, monkeypatch, f"{write_half(tmp_path)}; {script}")
     with pytest.raises(Unavailable, match=reason):
@@ -346,7 +348,7 @@ def test_failure_leaves_no_files(
 
 
 def test_interruption_kills_xorriso_and_leaves_no_files(
-    x86_64: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    x86_64: Derivation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkfifo(tmp_path / "started")
     fake_xorriso(
@@ -370,7 +372,7 @@ def test_interruption_kills_xorriso_and_leaves_no_files(
     assert x86_64.left() == []
 
 
-def test_missing_xorriso_is_reported(x86_64: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_xorriso_is_reported(x86_64: Derivation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(Unavailable, match="xorriso is not installed; install the package xorriso"):
         x86_64.derive()
@@ -380,50 +382,52 @@ def test_missing_xorriso_is_reported(x86_64: Bench, monkeypatch: pytest.MonkeyPa
 # What is refused.
 
 
-def test_s390x_is_refused(x86_64: Bench) -> None:
-    bench = attrs.evolve(x86_64, base=attrs.evolve(x86_64.base, architecture="s390x"))
+def test_s390x_is_refused(x86_64: Derivation) -> None:
+    derivation = attrs.evolve(x86_64, base=attrs.evolve(x86_64.base, architecture="s390x"))
     with pytest.raises(BaseImageError, match="s390x loads one initrd"):
-        bench.derive()
-    assert bench.left() == []
+        derivation.derive()
+    assert derivation.left() == []
 
 
-def test_base_without_rootfs_is_refused(x86_64: Bench) -> None:
+def test_base_without_rootfs_is_refused(x86_64: Derivation) -> None:
     layout = x86_64.base.layout
     files = attrs.evolve(layout.files, rootfs=None)
     base = attrs.evolve(x86_64.base, layout=attrs.evolve(layout, files=files))
-    bench = attrs.evolve(x86_64, base=base)
+    derivation = attrs.evolve(x86_64, base=base)
     with pytest.raises(BaseImageError, match=r"there is no images/pxeboot/rootfs\.img"):
-        bench.derive()
-    assert bench.left() == []
+        derivation.derive()
+    assert derivation.left() == []
 
 
-def test_too_long_boot_configuration_is_refused(tmp_path: Path, make: Callable[[Path], Bench]) -> None:
+def test_too_long_boot_configuration_is_refused(tmp_path: Path, make: Callable[[Path], Derivation]) -> None:
     files = live_files()
     files["isolinux/isolinux.cfg"] = files["isolinux/isolinux.cfg"].ljust(64 * 1024 + 1)
     master(tmp_path / "base.iso", files, VOLUME_ID)
-    bench = make(tmp_path / "base.iso")
+    derivation = make(tmp_path / "base.iso")
     with pytest.raises(BaseImageError, match=r"isolinux/isolinux\.cfg has 65537 bytes, more than 65536"):
-        bench.derive()
-    assert bench.left() == []
+        derivation.derive()
+    assert derivation.left() == []
 
 
 @pytest.mark.parametrize("distance", [-1, 1000])
 def test_area_outside_known_boot_configurations_is_refused(
-    distance: int, tmp_path: Path, make: Callable[[Path], Bench]
+    distance: int, tmp_path: Path, make: Callable[[Path], Derivation]
 ) -> None:
     """As an old header may name one; where a file list does, the list names the boot configuration too."""
     full_isos.x86_64(tmp_path / "base.iso")
-    bench = make(tmp_path / "base.iso")
+    derivation = make(tmp_path / "base.iso")
     grub = mastered.files((tmp_path / "base.iso").read_bytes())["EFI/REDHAT/GRUB.CFG"]
-    kargs = bench.base.layout.kernel_arguments
+    kargs = derivation.base.layout.kernel_arguments
     assert kargs
     areas = (attrs.evolve(kargs.areas[0], offset=grub.sector * 2048 + distance), kargs.areas[1])
-    layout = attrs.evolve(bench.base.layout, kernel_arguments=attrs.evolve(kargs, areas=areas))
+    layout = attrs.evolve(derivation.base.layout, kernel_arguments=attrs.evolve(kargs, areas=areas))
     with pytest.raises(BaseImageError, match=r"of 2 areas of kernel arguments, .* hold 1"):
-        attrs.evolve(bench, base=attrs.evolve(bench.base, layout=layout)).derive()
+        attrs.evolve(derivation, base=attrs.evolve(derivation.base, layout=layout)).derive()
 
 
-def test_boot_configurations_are_found_by_kargs_json(tmp_path: Path, make: Callable[[Path], Bench]) -> None:
+def test_boot_configurations_are_found_by_kargs_json(
+    tmp_path: Path, make: Callable[[Path], Derivation]
+) -> None:
     files = {name.replace("redhat", "scos"): content for name, content in live_files().items()}
     files["coreos/kargs.json"] = files["coreos/kargs.json"].replace(b"redhat", b"scos")
     files["EFI/redhat/grub.cfg"] = b"configfile /EFI/scos/grub.cfg\n"  # boots nothing itself
@@ -434,7 +438,7 @@ def test_boot_configurations_are_found_by_kargs_json(tmp_path: Path, make: Calla
     assert b" /images/nmstate.img\n" in found["EFI/SCOS/GRUB.CFG"].read(image)
 
 
-def test_different_rock_ridge_name_is_refused(tmp_path: Path, make: Callable[[Path], Bench]) -> None:
+def test_different_rock_ridge_name_is_refused(tmp_path: Path, make: Callable[[Path], Derivation]) -> None:
     """Or the image would have two boot configurations, of which only one is right."""
     files = live_files()
     files["coreos/kargs.json"] = files["coreos/kargs.json"].replace(b"isolinux.cfg", b"ISOLINUX.CFG")
@@ -447,7 +451,7 @@ def test_different_rock_ridge_name_is_refused(tmp_path: Path, make: Callable[[Pa
 def elsewhere(path: Path) -> Path:
     """A copy of a base image, beside an archive that is somebody else's."""
     copy = path.parent / "elsewhere" / "copy.iso"
-    archive = copy.parent / "bench" / "nmstate.img"
+    archive = copy.parent / "derivation" / "nmstate.img"
     archive.parent.mkdir(parents=True)
     archive.touch(mode=0o600)
     if os.geteuid() == 0:

@@ -70,7 +70,7 @@ class LogLines:
 
 
 @attrs.frozen
-class Bench:
+class Derivations:
     """Starts derived images over one directory, and stops them after the test.
 
     Args:
@@ -121,25 +121,27 @@ def log(reactor: EPollReactor) -> Iterator[LogLines]:
 
 
 @async_fixture
-async def bench(reactor: EPollReactor, log: LogLines, iso: Path, tmp_path: Path) -> AsyncIterator[Bench]:
+async def derivations(
+    reactor: EPollReactor, log: LogLines, iso: Path, tmp_path: Path
+) -> AsyncIterator[Derivations]:
     data_dir = tmp_path / "data"
     data_dir.mkdir()
-    bench = Bench(reactor, Clock(), iso, data_dir, log, [], [])
-    yield bench
-    for derived_images in bench.started:
+    derivations = Derivations(reactor, Clock(), iso, data_dir, log, [], [])
+    yield derivations
+    for derived_images in derivations.started:
         await derived_images.stop()
-    for descriptor in bench.opened:
+    for descriptor in derivations.opened:
         os.close(descriptor)
 
 
 @ensure_deferred
-async def test_minimal_iso_is_unavailable_until_it_is_derived(bench: Bench) -> None:
-    base, derived_images = bench.open(), bench.start()
+async def test_minimal_iso_is_unavailable_until_it_is_derived(derivations: Derivations) -> None:
+    base, derived_images = derivations.open(), derivations.start()
     for _ in range(2):
         with pytest.raises(Unavailable, match=re.escape(f"{MINIMAL_ISO_NAME} is being derived")) as refusal:
             derived_images.get_minimal_iso(base)
         assert refusal.value.retry_after_seconds == 5
-    await bench.log.until("is ready")
+    await derivations.log.until("is ready")
     template = derived_images.get_minimal_iso(base)
 
     image = os.pread(template.file.descriptor, template.file.size, 0)
@@ -149,17 +151,17 @@ async def test_minimal_iso_is_unavailable_until_it_is_derived(bench: Bench) -> N
     assert (template.version, template.architecture) == (base.version, base.architecture)
     archive = mastered.files(image)["IMAGES/NMSTATE.IMG"].read(image)
     assert NMSTATECTL in gzip.decompress(archive)
-    assert sum("is being derived" in line for line in bench.log.lines) == 1
+    assert sum("is being derived" in line for line in derivations.log.lines) == 1
 
 
 @ensure_deferred
-async def test_prepare_derives_initrd_and_minimal_iso(bench: Bench) -> None:
-    base, derived_images = bench.open(), bench.start()
+async def test_prepare_derives_initrd_and_minimal_iso(derivations: Derivations) -> None:
+    base, derived_images = derivations.open(), derivations.start()
     derived_images.prepare(base)
-    await bench.log.until("the initrd with nmstatectl of")
-    await bench.log.until("the minimal ISO of")
-    await bench.log.until("is ready")
-    await bench.log.until("is ready")
+    await derivations.log.until("the initrd with nmstatectl of")
+    await derivations.log.until("the minimal ISO of")
+    await derivations.log.until("is ready")
+    await derivations.log.until("is ready")
 
     nmstate = derived_images.get_nmstate_image(base)
     archive = os.pread(nmstate.file.descriptor, nmstate.file.size, 0)
@@ -167,55 +169,57 @@ async def test_prepare_derives_initrd_and_minimal_iso(bench: Bench) -> None:
     assert nmstate.sha256 == hashlib.sha256(archive).hexdigest()
     assert derived_images.get_minimal_iso(base).layout.customized is None
     made = {MINIMAL_ISO, NMSTATE}
-    assert bench.names() == made | {f"{name}.json" for name in made}
+    assert derivations.names() == made | {f"{name}.json" for name in made}
 
 
 @ensure_deferred
-async def test_base_that_has_nmstatectl_gets_a_minimal_iso_only(bench: Bench) -> None:
-    base, derived_images = bench.open(openshift="4.17"), bench.start()
+async def test_base_that_has_nmstatectl_gets_a_minimal_iso_only(derivations: Derivations) -> None:
+    base, derived_images = derivations.open(openshift="4.17"), derivations.start()
     derived_images.prepare(base)
-    await bench.log.until("is ready")
+    await derivations.log.until("is ready")
     template = derived_images.get_minimal_iso(base)
     image = os.pread(template.file.descriptor, template.file.size, 0)
     assert "IMAGES/NMSTATE.IMG" not in mastered.files(image)
-    assert NMSTATE not in bench.names()
+    assert NMSTATE not in derivations.names()
 
 
 @ensure_deferred
-async def test_prepare_derives_nothing_that_is_not_needed(bench: Bench, tmp_path: Path) -> None:
+async def test_prepare_derives_nothing_that_is_not_needed(derivations: Derivations, tmp_path: Path) -> None:
     path = tmp_path / "miniso.iso"
     path.write_bytes(fixture("embed-areas-2022-02.iso"))
-    with_recipe = bench.open(path, openshift="4.17")
+    with_recipe = derivations.open(path, openshift="4.17")
     assert with_recipe.layout.minimal
-    derived_images = bench.start()
+    derived_images = derivations.start()
     derived_images.prepare(with_recipe)
-    derived_images.prepare(attrs.evolve(bench.open(openshift="4.17"), architecture="s390x"))
-    derived_images.prepare(attrs.evolve(bench.open(), disconnected=True))
-    assert bench.log.lines == []
-    derived_images.prepare(attrs.evolve(bench.open(), architecture="s390x"))
-    await bench.log.until("is ready")
-    assert [line for line in bench.log.lines if "minimal" in line] == []
+    derived_images.prepare(attrs.evolve(derivations.open(openshift="4.17"), architecture="s390x"))
+    derived_images.prepare(attrs.evolve(derivations.open(), disconnected=True))
+    assert derivations.log.lines == []
+    derived_images.prepare(attrs.evolve(derivations.open(), architecture="s390x"))
+    await derivations.log.until("is ready")
+    assert [line for line in derivations.log.lines if "minimal" in line] == []
 
 
 @ensure_deferred
-async def test_minimal_iso_with_nmstatectl_is_derived_despite_a_recipe(bench: Bench, tmp_path: Path) -> None:
+async def test_minimal_iso_with_nmstatectl_is_derived_despite_a_recipe(
+    derivations: Derivations, tmp_path: Path
+) -> None:
     path = tmp_path / "miniso.iso"
     path.write_bytes(fixture("embed-areas-2022-02.iso"))
-    bench.start().prepare(bench.open(path, openshift="4.19"))
+    derivations.start().prepare(derivations.open(path, openshift="4.19"))
     for kind in ("the initrd with nmstatectl of", "the minimal ISO of"):  # its rootfs is a line of text
-        await bench.log.until(f"{kind} the base image {VERSION} (x86_64) could not be derived")
+        await derivations.log.until(f"{kind} the base image {VERSION} (x86_64) could not be derived")
 
 
 @ensure_deferred
 async def test_derived_files_are_found_at_the_next_start(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    derivations: Derivations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base, digests = bench.open(), []
+    base, digests = derivations.open(), []
     for _ in range(2):
-        derived_images = bench.start()
+        derived_images = derivations.start()
         with pytest.raises(Unavailable):
             derived_images.get_minimal_iso(base)
-        await bench.log.until("is ready")
+        await derivations.log.until("is ready")
         digests.append(derived_images.get_minimal_iso(base).sha256)
         await derived_images.stop()
         monkeypatch.setenv("PATH", "/nowhere")  # nothing can be made any more
@@ -225,13 +229,13 @@ async def test_derived_files_are_found_at_the_next_start(
 @pytest.mark.parametrize("change", ["base", "nmstatectl", "maker", "file", "sidecar"])
 @ensure_deferred
 async def test_file_derived_from_something_else_is_derived_again(
-    change: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    change: str, derivations: Derivations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base, derived_images = bench.open(openshift="4.17"), bench.start()
+    base, derived_images = derivations.open(openshift="4.17"), derivations.start()
     derived_images.prepare(base)
-    await bench.log.until("is ready")
+    await derivations.log.until("is ready")
     await derived_images.stop()
-    first = (bench.data_dir / MINIMAL_ISO).stat().st_ino
+    first = (derivations.data_dir / MINIMAL_ISO).stat().st_ino
     if change == "base":
         base = attrs.evolve(base, sha256="12" * 32)
     elif change == "nmstatectl":
@@ -239,107 +243,111 @@ async def test_file_derived_from_something_else_is_derived_again(
     elif change == "maker":
         monkeypatch.setattr(derived_files, "DERIVATION_VERSION", DERIVATION_VERSION + 1)
     elif change == "file":
-        (bench.data_dir / MINIMAL_ISO).write_bytes(b"")
+        (derivations.data_dir / MINIMAL_ISO).write_bytes(b"")
     else:
-        (bench.data_dir / f"{MINIMAL_ISO}.json").unlink()
-    derived_images = bench.start()
-    with (bench.data_dir / MINIMAL_ISO).open("rb"):  # or the new file might get the number of the old one
+        (derivations.data_dir / f"{MINIMAL_ISO}.json").unlink()
+    derived_images = derivations.start()
+    with (derivations.data_dir / MINIMAL_ISO).open(
+        "rb"
+    ):  # or the new file might get the number of the old one
         derived_images.prepare(base)
-        await bench.log.until(f"{MINIMAL_ISO_NAME} is ready")
+        await derivations.log.until(f"{MINIMAL_ISO_NAME} is ready")
     assert derived_images.get_minimal_iso(base).layout.ramdisk
-    assert (bench.data_dir / MINIMAL_ISO).stat().st_ino != first
+    assert (derivations.data_dir / MINIMAL_ISO).stat().st_ino != first
 
 
 @ensure_deferred
 async def test_outdated_file_is_removed_before_the_new_one_is_made(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    derivations: Derivations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as what assisted-image-service leaves under this name."""
-    (bench.data_dir / MINIMAL_ISO).write_bytes(b"of another service")
+    (derivations.data_dir / MINIMAL_ISO).write_bytes(b"of another service")
     monkeypatch.setenv("PATH", "/nowhere")
-    bench.start().prepare(bench.open(openshift="4.17"))
-    await bench.log.until("could not be derived")
-    assert bench.names() == set()
+    derivations.start().prepare(derivations.open(openshift="4.17"))
+    await derivations.log.until("could not be derived")
+    assert derivations.names() == set()
 
 
 @ensure_deferred
-async def test_failure_is_reported_until_the_retry(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    base, derived_images = bench.open(), bench.start()
+async def test_failure_is_reported_until_the_retry(
+    derivations: Derivations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, derived_images = derivations.open(), derivations.start()
     path = os.environ["PATH"]
     monkeypatch.setenv("PATH", "/nowhere")
     derived_images.prepare(base)
-    await bench.log.until("is ready")  # which needs no program
-    await bench.log.until("could not be derived: xorriso is not installed")
+    await derivations.log.until("is ready")  # which needs no program
+    await derivations.log.until("could not be derived: xorriso is not installed")
     monkeypatch.setenv("PATH", path)
 
     for passed, left in ((0, 60), (RETRY_SECONDS - 0.5, 1)):
-        bench.clock.advance(passed)
+        derivations.clock.advance(passed)
         with pytest.raises(Unavailable, match="could not be derived: xorriso is not installed") as refusal:
             derived_images.get_minimal_iso(base)
         assert refusal.value.retry_after_seconds == left
-    bench.clock.advance(0.5)
+    derivations.clock.advance(0.5)
     with pytest.raises(Unavailable, match="is being derived"):
         derived_images.get_minimal_iso(base)
-    await bench.log.until("is ready")
+    await derivations.log.until("is ready")
     assert derived_images.get_minimal_iso(base).layout.ramdisk
 
 
 @ensure_deferred
-async def test_base_without_rootfs_is_reported(bench: Bench) -> None:
-    base, derived_images = bench.open(), bench.start()
+async def test_base_without_rootfs_is_reported(derivations: Derivations) -> None:
+    base, derived_images = derivations.open(), derivations.start()
     files = attrs.evolve(base.layout.files, rootfs=None)
     base = attrs.evolve(base, layout=attrs.evolve(base.layout, files=files))
     derived_images.prepare(base)
     for _ in range(2):
-        await bench.log.until("could not be derived")
+        await derivations.log.until("could not be derived")
     for take in (derived_images.get_nmstate_image, derived_images.get_minimal_iso):
         with pytest.raises(Unavailable, match="has no rootfs to take nmstatectl from"):
             take(base)
-    assert bench.names() == set()
+    assert derivations.names() == set()
 
 
 @ensure_deferred
 async def test_unexpected_error_is_logged_and_reported(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, logged_failures: LoggedFailures
+    derivations: Derivations, monkeypatch: pytest.MonkeyPatch, logged_failures: LoggedFailures
 ) -> None:
     def read_nmstatectl(*_: object) -> bytes:
         raise KeyError
 
     monkeypatch.setattr(derived_files, "read_nmstatectl", read_nmstatectl)
-    base, derived_images = bench.open(), bench.start()
+    base, derived_images = derivations.open(), derivations.start()
     with pytest.raises(Unavailable):
         derived_images.get_nmstate_image(base)
-    await bench.log.until("could not be derived: unexpected error; see the log")
+    await derivations.log.until("could not be derived: unexpected error; see the log")
     assert len(logged_failures.flush(KeyError)) == 1
-    assert bench.names() == set()
+    assert derivations.names() == set()
 
 
 @ensure_deferred
 async def test_one_file_is_derived_at_a_time(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    derivations: Derivations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = f"mkdir {tmp_path}/lock || exit 9"
     fake_xorriso(tmp_path, monkeypatch, f'{lock}; "{needs_client("xorriso")}" "$@"; rmdir {tmp_path}/lock')
-    derived_images = bench.start()
+    derived_images = derivations.start()
     for version in "abc":
-        derived_images.prepare(attrs.evolve(bench.open(openshift="4.17"), version=version))
+        derived_images.prepare(attrs.evolve(derivations.open(openshift="4.17"), version=version))
     for _ in range(3):
-        await bench.log.until("is ready")
+        await derivations.log.until("is ready")
 
 
 @ensure_deferred
-async def test_start_leaves_scratch_files_of_other_processes(bench: Bench) -> None:
-    with scratch_directory(bench.data_dir) as directory:
-        bench.start()
-        assert bench.names() == {directory.name}
+async def test_start_leaves_scratch_files_of_other_processes(derivations: Derivations) -> None:
+    with scratch_directory(derivations.data_dir) as directory:
+        derivations.start()
+        assert derivations.names() == {directory.name}
 
 
 # Waiting.
 
 
 @ensure_deferred
-async def test_derive_waits_until_all_is_there(bench: Bench) -> None:
-    base, derived_images = bench.open(), bench.start()
+async def test_derive_waits_until_all_is_there(derivations: Derivations) -> None:
+    base, derived_images = derivations.open(), derivations.start()
     derived = derived_images.derive(base)
     assert derived is not None
     await derived
@@ -349,13 +357,15 @@ async def test_derive_waits_until_all_is_there(bench: Bench) -> None:
 
 
 @ensure_deferred
-async def test_derive_returns_none_if_nothing_is_needed(bench: Bench) -> None:
-    assert bench.start().derive(attrs.evolve(bench.open(), disconnected=True)) is None
+async def test_derive_returns_none_if_nothing_is_needed(derivations: Derivations) -> None:
+    assert derivations.start().derive(attrs.evolve(derivations.open(), disconnected=True)) is None
 
 
 @ensure_deferred
-async def test_derive_raises_the_reason_of_a_failure(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    base, derived_images = bench.open(openshift="4.17"), bench.start()
+async def test_derive_raises_the_reason_of_a_failure(
+    derivations: Derivations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, derived_images = derivations.open(openshift="4.17"), derivations.start()
     monkeypatch.setenv("PATH", "/nowhere")
     derived = derived_images.derive(base)
     assert derived is not None
@@ -366,9 +376,9 @@ async def test_derive_raises_the_reason_of_a_failure(bench: Bench, monkeypatch: 
 
 @ensure_deferred
 async def test_derive_is_interrupted_by_stop(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    derivations: Derivations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base, derived_images = bench.open(openshift="4.17"), bench.start()
+    base, derived_images = derivations.open(openshift="4.17"), derivations.start()
     os.mkfifo(tmp_path / "started")
     fake_xorriso(tmp_path, monkeypatch, f"echo $$ >{tmp_path}/started; exec sleep 1000")
     derived = derived_images.derive(base)
@@ -381,9 +391,9 @@ async def test_derive_is_interrupted_by_stop(
 
 
 @ensure_deferred
-async def test_derived_file_is_closed_with_its_last_reference(bench: Bench) -> None:
-    derived_images = bench.start()
-    bases = [attrs.evolve(base := bench.open(), file=attrs.evolve(base.file))]  # ours alone
+async def test_derived_file_is_closed_with_its_last_reference(derivations: Derivations) -> None:
+    derived_images = derivations.start()
+    bases = [attrs.evolve(base := derivations.open(), file=attrs.evolve(base.file))]  # ours alone
     derived = derived_images.derive(bases[0])
     assert derived is not None
     await derived
@@ -392,12 +402,12 @@ async def test_derived_file_is_closed_with_its_last_reference(bench: Bench) -> N
     descriptors = [reader[0].file.descriptor, derived_images.get_nmstate_image(bases[0]).file.descriptor]
     bases.clear()
     while is_open(descriptors[1]):  # until the thread that made it has let go of it, too
-        await deferLater(bench.reactor, 0.001)
+        await deferLater(derivations.reactor, 0.001)
         gc.collect()
     assert is_open(descriptors[0])
     reader.clear()
     while is_open(descriptors[0]):
-        await deferLater(bench.reactor, 0.001)
+        await deferLater(derivations.reactor, 0.001)
         gc.collect()
 
 
@@ -409,21 +419,21 @@ def is_open(descriptor: int) -> bool:
 
 
 @ensure_deferred
-async def test_base_may_be_closed_during_the_derivation(bench: Bench) -> None:
-    base, derived_images = bench.open(), bench.start()
+async def test_base_may_be_closed_during_the_derivation(derivations: Derivations) -> None:
+    base, derived_images = derivations.open(), derivations.start()
     derived_images.prepare(base)
-    os.close(bench.opened.pop())
-    await bench.log.until("is ready")
-    await bench.log.until("is ready")
+    os.close(derivations.opened.pop())
+    await derivations.log.until("is ready")
+    await derivations.log.until("is ready")
     template = derived_images.get_minimal_iso(base)
     assert len(os.pread(template.file.descriptor, template.file.size, 0)) == template.file.size
 
 
 @ensure_deferred
 async def test_stop_kills_xorriso_and_leaves_nothing(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    derivations: Derivations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base, derived_images = bench.open(openshift="4.17"), bench.start()
+    base, derived_images = derivations.open(openshift="4.17"), derivations.start()
     before = open_files()
     os.mkfifo(tmp_path / "started")
     fake_xorriso(tmp_path, monkeypatch, f"echo $$ >{tmp_path}/started; exec sleep 1000")
@@ -434,21 +444,21 @@ async def test_stop_kills_xorriso_and_leaves_nothing(
 
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
-    assert bench.names() == set()
+    assert derivations.names() == set()
     assert open_files() == before
-    assert sum("is not derived: the service stops" in line for line in bench.log.lines) == 2
+    assert sum("is not derived: the service stops" in line for line in derivations.log.lines) == 2
     with pytest.raises(Unavailable, match="the service stops"):
         derived_images.get_minimal_iso(base)
     await derived_images.stop()
 
 
 @ensure_deferred
-async def test_stop_closes_every_file_that_was_derived(bench: Bench) -> None:
-    base, derived_images = bench.open(), bench.start()
+async def test_stop_closes_every_file_that_was_derived(derivations: Derivations) -> None:
+    base, derived_images = derivations.open(), derivations.start()
     before = open_files()
     derived_images.prepare(base)
-    await bench.log.until("is ready")
-    await bench.log.until("is ready")
+    await derivations.log.until("is ready")
+    await derivations.log.until("is ready")
     await derived_images.stop()
     assert open_files() == before
     with pytest.raises(Unavailable, match="the service stops"):

@@ -34,7 +34,7 @@ SHA256 = hashlib.sha256(ISO).hexdigest()
 
 
 @attrs.frozen
-class Bench:
+class Directory:
     """A directory with an origin.
 
     Args:
@@ -65,10 +65,10 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, origin: Origin) -> Bench:
+def directory(tmp_path: Path, origin: Origin) -> Directory:
     """An empty directory."""
     (tmp_path / "data").mkdir()
-    return Bench(tmp_path / "data", origin)
+    return Directory(tmp_path / "data", origin)
 
 
 @contextmanager
@@ -81,15 +81,15 @@ def opened(fetcher: ImageFetcher, entry: OsImage) -> Iterator[BaseImage]:
         base.file.close()
 
 
-def test_image_is_fetched_verified_and_opened(bench: Bench) -> None:
-    entry, fetcher, told = bench.entry(sha256=SHA256), bench.fetcher(), []
+def test_image_is_fetched_verified_and_opened(directory: Directory) -> None:
+    entry, fetcher, told = directory.entry(sha256=SHA256), directory.fetcher(), []
     assert not fetcher.is_complete(entry)
     fetcher.fetch_if_absent(entry, Interruption(), lambda done, total: told.append((done, total)))
     assert fetcher.is_complete(entry)
     assert (told[0], told[-1]) == ((0, len(ISO)), (len(ISO), len(ISO)))
     with opened(fetcher, entry) as base:
         assert base.sha256 == SHA256
-    assert bench.names() == {entry.file_name, f"{entry.file_name}.json"}
+    assert directory.names() == {entry.file_name, f"{entry.file_name}.json"}
 
 
 @pytest.mark.parametrize(
@@ -111,38 +111,38 @@ def test_image_is_fetched_verified_and_opened(bench: Bench) -> None:
     ids=["digest", "length", "page", "volume", "rootfs", "kernel"],
 )
 def test_invalid_download_is_set_aside_and_fetched_again(
-    bench: Bench, content: bytes, sha256: str | None, reason: str
+    directory: Directory, content: bytes, sha256: str | None, reason: str
 ) -> None:
-    entry, fetcher = bench.entry(content, sha256), bench.fetcher()
+    entry, fetcher = directory.entry(content, sha256), directory.fetcher()
     fetcher.fetch_if_absent(entry, Interruption())
     with pytest.raises(BaseImageError, match=reason):
         fetcher.open(entry, Interruption())
-    assert not bench.path_of(entry).exists()
-    assert (bench.path / f"{entry.file_name}.refused").read_bytes() == content
+    assert not directory.path_of(entry).exists()
+    assert (directory.path / f"{entry.file_name}.refused").read_bytes() == content
     assert fetcher.data_dir.refusal_reason(entry.file_name)
-    bench.origin.replies["/a.iso"] = [Resource(ISO)]
+    directory.origin.replies["/a.iso"] = [Resource(ISO)]
     fetcher.fetch_if_absent(entry, Interruption())
     with opened(fetcher, attrs.evolve(entry, sha256=SHA256)) as base:
         assert base.sha256 == SHA256
 
 
-def test_file_of_an_operator_is_used_and_never_set_aside(bench: Bench) -> None:
-    entry, fetcher = bench.entry(), bench.fetcher()
-    bench.path_of(entry).write_bytes(ISO[:-2048])
+def test_file_of_an_operator_is_used_and_never_set_aside(directory: Directory) -> None:
+    entry, fetcher = directory.entry(), directory.fetcher()
+    directory.path_of(entry).write_bytes(ISO[:-2048])
     fetcher.fetch_if_absent(entry, Interruption())
     with pytest.raises(BaseImageError):
         fetcher.open(entry, Interruption())
-    assert bench.path_of(entry).read_bytes() == ISO[:-2048]
-    bench.path_of(entry).write_bytes(ISO)
+    assert directory.path_of(entry).read_bytes() == ISO[:-2048]
+    directory.path_of(entry).write_bytes(ISO)
     with opened(fetcher, entry) as base:
         assert base.sha256 == SHA256
-    assert not bench.origin.requests
+    assert not directory.origin.requests
 
 
-def test_second_process_uses_the_download_of_the_first(bench: Bench) -> None:
-    entry = attrs.evolve(bench.entry())
-    bench.origin.replies["/a.iso"] = [Reply(ISO[:9], promised=len(ISO), hold=True), Resource(ISO)]
-    first, second = bench.fetcher(), bench.fetcher()
+def test_second_process_uses_the_download_of_the_first(directory: Directory) -> None:
+    entry = attrs.evolve(directory.entry())
+    directory.origin.replies["/a.iso"] = [Reply(ISO[:9], promised=len(ISO), hold=True), Resource(ISO)]
+    first, second = directory.fetcher(), directory.fetcher()
     failed = []
 
     def fetch() -> None:
@@ -157,23 +157,23 @@ def test_second_process_uses_the_download_of_the_first(bench: Bench) -> None:
 
     threads = [threading.Thread(target=fetch), threading.Thread(target=fetch_second)]
     threads[0].start()
-    bench.origin.holding.wait()
+    directory.origin.holding.wait()
     threads[1].start()
-    bench.origin.released.set()
+    directory.origin.released.set()
     for thread in threads:
         thread.join()
     assert len(failed) == 1
-    assert len(bench.origin.requests) == 2  # what was cut, and the rest or all of it, by one of the two
+    assert len(directory.origin.requests) == 2  # what was cut, and the rest or all of it, by one of the two
     with opened(second, entry) as base:
         assert base.sha256 == SHA256
 
 
-def test_download_without_space_is_refused_before_it_starts(bench: Bench) -> None:
-    entry = bench.entry()
-    fetcher = attrs.evolve(bench.fetcher(), data_dir=DataDir(bench.path, max_bytes=len(ISO)))
+def test_download_without_space_is_refused_before_it_starts(directory: Directory) -> None:
+    entry = directory.entry()
+    fetcher = attrs.evolve(directory.fetcher(), data_dir=DataDir(directory.path, max_bytes=len(ISO)))
     with pytest.raises(Unavailable, match=f"not enough disk space: {len(ISO)} bytes needed"):
         fetcher.fetch_if_absent(entry, Interruption())
-    assert sum(path.stat().st_size for path in bench.path.iterdir()) < 4096
+    assert sum(path.stat().st_size for path in directory.path.iterdir()) < 4096
 
 
 # Corruption.
@@ -194,46 +194,46 @@ def large() -> bytes:
     return build_live_iso({**live_files(), "images/pxeboot/initrd.img": os.urandom(4 * 2**20)})
 
 
-def test_recheck_finds_corruption_and_sets_the_image_aside(bench: Bench) -> None:
+def test_recheck_finds_corruption_and_sets_the_image_aside(directory: Directory) -> None:
     content = large()
-    entry, fetcher = bench.entry(content), bench.fetcher()
+    entry, fetcher = directory.entry(content), directory.fetcher()
     fetcher.fetch_if_absent(entry, Interruption())
     with opened(fetcher, entry) as base:
         fetcher.recheck(entry, base, Interruption())
     offset = len(content) // 2 + 40_000  # between two samples
-    corrupt(bench.path_of(entry), offset)
-    with opened(bench.fetcher(), entry) as base:
+    corrupt(directory.path_of(entry), offset)
+    with opened(directory.fetcher(), entry) as base:
         assert base.sha256 == hashlib.sha256(content).hexdigest()  # by size, time and sample
         with pytest.raises(BaseImageError, match=r"content changed \(corruption\?\): its SHA-256 was"):
             fetcher.recheck(entry, base, Interruption())
-    assert (bench.path / f"{entry.file_name}.refused").exists()
+    assert (directory.path / f"{entry.file_name}.refused").exists()
     fetcher.fetch_if_absent(entry, Interruption())
-    assert bench.path_of(entry).read_bytes() == content
+    assert directory.path_of(entry).read_bytes() == content
     with opened(fetcher, entry) as base:
         fetcher.recheck(entry, base, Interruption())
 
 
-def test_recheck_leaves_a_file_that_was_replaced(bench: Bench) -> None:
-    entry, fetcher = bench.entry(), bench.fetcher()
+def test_recheck_leaves_a_file_that_was_replaced(directory: Directory) -> None:
+    entry, fetcher = directory.entry(), directory.fetcher()
     fetcher.fetch_if_absent(entry, Interruption())
     with opened(fetcher, entry) as base:
-        corrupt(bench.path_of(entry), 9)
+        corrupt(directory.path_of(entry), 9)
         fetcher.data_dir.set_aside(entry.file_name, "content changed")
         fetcher.fetch_if_absent(entry, Interruption())
         with pytest.raises(BaseImageError, match="content changed"):
             fetcher.recheck(entry, base, Interruption())
-    assert bench.path_of(entry).read_bytes() == ISO
+    assert directory.path_of(entry).read_bytes() == ISO
 
 
-def test_recheck_is_interrupted(bench: Bench) -> None:
-    entry, fetcher = bench.entry(), bench.fetcher()
+def test_recheck_is_interrupted(directory: Directory) -> None:
+    entry, fetcher = directory.entry(), directory.fetcher()
     fetcher.fetch_if_absent(entry, Interruption())
     with opened(fetcher, entry) as base:
         interruption = Interruption()
         interruption.interrupt()
         with pytest.raises(Interrupted):
             fetcher.recheck(entry, base, interruption)
-    assert bench.path_of(entry).exists()
+    assert directory.path_of(entry).exists()
 
 
 # Signatures.
@@ -261,36 +261,39 @@ def signed(gpg_home: Path) -> tuple[KeyRing, bytes]:
 
 
 def test_signature_is_fetched_and_verified_once(
-    bench: Bench, gpg_home: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Directory, gpg_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys, signature = signed(gpg_home)
-    entry = attrs.evolve(bench.entry(), url=bench.origin.url("/a.iso?token=1"))
-    bench.origin.serve("/a.iso.sig", Resource(signature))
-    fetcher = bench.fetcher(keys)
+    entry = attrs.evolve(directory.entry(), url=directory.origin.url("/a.iso?token=1"))
+    directory.origin.serve("/a.iso.sig", Resource(signature))
+    fetcher = directory.fetcher(keys)
     fetcher.fetch_if_absent(entry, Interruption())
-    assert [request.target for request in bench.origin.requests] == ["/a.iso?token=1", "/a.iso.sig?token=1"]
+    assert [request.target for request in directory.origin.requests] == [
+        "/a.iso?token=1",
+        "/a.iso.sig?token=1",
+    ]
     for _ in range(2):
         assert fetcher.is_complete(entry)
         with opened(fetcher, entry) as base:
             assert base.sha256 == SHA256
         monkeypatch.setenv("PATH", "/nowhere")
-    assert (bench.path / f"{entry.file_name}.sig").read_bytes() == signature
+    assert (directory.path / f"{entry.file_name}.sig").read_bytes() == signature
 
 
 @pytest.mark.parametrize("wrong", ["signature", "image"])
 def test_image_with_a_bad_signature_is_refused_and_both_are_fetched_again(
-    bench: Bench, gpg_home: Path, wrong: str
+    directory: Directory, gpg_home: Path, wrong: str
 ) -> None:
     keys, signature = signed(gpg_home)
-    entry = bench.entry(build_live_iso(created=None) if wrong == "image" else ISO)
-    bench.origin.serve("/a.iso.sig", Resource(b"nonsense" if wrong == "signature" else signature))
-    fetcher = bench.fetcher(keys)
+    entry = directory.entry(build_live_iso(created=None) if wrong == "image" else ISO)
+    directory.origin.serve("/a.iso.sig", Resource(b"nonsense" if wrong == "signature" else signature))
+    fetcher = directory.fetcher(keys)
     fetcher.fetch_if_absent(entry, Interruption())
     with pytest.raises(BaseImageError, match="its OpenPGP signature is not good"):
         fetcher.open(entry, Interruption())
     assert not fetcher.is_complete(entry)
-    bench.origin.replies["/a.iso"] = [Resource(ISO)]
-    bench.origin.replies["/a.iso.sig"] = [Resource(signature)]
+    directory.origin.replies["/a.iso"] = [Resource(ISO)]
+    directory.origin.replies["/a.iso.sig"] = [Resource(signature)]
     fetcher.fetch_if_absent(entry, Interruption())
     with opened(fetcher, entry) as base:
         assert base.sha256 == SHA256
@@ -299,10 +302,10 @@ def test_image_with_a_bad_signature_is_refused_and_both_are_fetched_again(
 @pytest.mark.parametrize(
     "reply", [Reply(status=404), Reply(bytes(100_000)), Reply(bytes(100_000), promised=-1)]
 )
-def test_image_without_a_signature_is_unavailable(bench: Bench, gpg_home: Path, reply: Reply) -> None:
+def test_image_without_a_signature_is_unavailable(directory: Directory, gpg_home: Path, reply: Reply) -> None:
     keys, _ = signed(gpg_home)
-    entry, fetcher = bench.entry(), bench.fetcher(keys)
-    bench.origin.serve("/a.iso.sig", reply)
+    entry, fetcher = directory.entry(), directory.fetcher(keys)
+    directory.origin.serve("/a.iso.sig", reply)
     with pytest.raises(Unavailable, match=r"answered 404|more than 65536 bytes"):
         fetcher.fetch_if_absent(entry, Interruption())
     assert not fetcher.is_complete(entry)
@@ -312,11 +315,11 @@ def test_image_without_a_signature_is_unavailable(bench: Bench, gpg_home: Path, 
         fetcher.open(entry, Interruption())
 
 
-def test_signature_of_a_local_file_is_beside_it(bench: Bench, gpg_home: Path, tmp_path: Path) -> None:
+def test_signature_of_a_local_file_is_beside_it(directory: Directory, gpg_home: Path, tmp_path: Path) -> None:
     keys, signature = signed(gpg_home)
     (tmp_path / "local.iso").write_bytes(ISO)
     entry = OsImage("1", "x86_64", "full-iso", ("4.17",), (tmp_path / "local.iso").as_uri())
-    fetcher = bench.fetcher(keys)
+    fetcher = directory.fetcher(keys)
     with pytest.raises(BaseImageError, match=r"has no OpenPGP signature local\.iso\.sig"):
         fetcher.open(entry, Interruption())
     (tmp_path / "local.iso.sig").write_bytes(signature)

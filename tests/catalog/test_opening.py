@@ -44,7 +44,7 @@ class CountingInterruption(Interruption):
 
 
 @attrs.define(eq=False)
-class Bench:
+class Opener:
     """One file, and what is remembered of it."""
 
     directory: Path
@@ -80,8 +80,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def opener(tmp_path: Path) -> Opener:
+    return Opener(tmp_path)
 
 
 def minimal_of(base: BaseImage) -> MinimalIso:
@@ -98,55 +98,55 @@ def damaged(content: bytes, at: bytes) -> bytes:
 # The minimal ISO that is in a full one.
 
 
-def test_a_recipe_that_makes_what_it_says_is_taken(bench: Bench) -> None:
-    with bench.opened(ISO) as base:
+def test_valid_minimal_recipe_is_kept(opener: Opener) -> None:
+    with opener.opened(ISO) as base:
         assert base.layout == read_layout(ISO)
         assert base.layout.no_minimal == ""
         assert base.sha256 == sha256(ISO).hexdigest()
         assert read(spliced_minimal_canvas(base, URL).extents.extents)
-        assert bench.remembered()["minimal_sha256"] == minimal_of(base).sha256
+        assert opener.remembered()["minimal_sha256"] == minimal_of(base).sha256
 
 
-def test_what_was_seen_to_be_right_is_not_made_again_at_the_next_start(bench: Bench) -> None:
-    with bench.opened(ISO) as base:
+def test_verified_recipe_is_not_verified_again(opener: Opener) -> None:
+    with opener.opened(ISO) as base:
         expected = base.layout
     never = Interruption()
     never.interrupt()  # whoever hashes looks whether he is to stop
-    with bench.opened(interruption=never) as base:
+    with opener.opened(interruption=never) as base:
         assert base.layout == expected
 
 
-def test_of_another_file_it_is_made_again(bench: Bench) -> None:
-    with bench.opened(ISO):
+def test_recipe_of_a_replaced_file_is_verified_again(opener: Opener) -> None:
+    with opener.opened(ISO):
         pass
     counting = CountingInterruption()
-    with bench.opened(live_iso_with_minimal(b"another rootfs\n"), counting) as base:
+    with opener.opened(live_iso_with_minimal(b"another rootfs\n"), counting) as base:
         assert minimal_of(base).size
     assert counting.checks > HASHED, "it has the same minimal ISO, but not the same bytes to make it of"
 
 
-def test_a_file_that_was_written_to_in_place_is_another_even_with_its_old_date(bench: Bench) -> None:
-    with bench.opened(ISO):
-        status = bench.iso.stat()
+def test_file_written_to_in_place_is_verified_again_despite_its_date(opener: Opener) -> None:
+    with opener.opened(ISO):
+        status = opener.iso.stat()
     changed = damaged(ISO, b"kernel data")
-    with bench.iso.open("r+b") as file:
+    with opener.iso.open("r+b") as file:
         file.write(changed)
-    os.utime(bench.iso, ns=(status.st_atime_ns, status.st_mtime_ns))
-    with bench.opened() as base:
+    os.utime(opener.iso, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with opener.opened() as base:
         assert base.sha256 == sha256(changed).hexdigest()
         assert base.layout.minimal is None
 
 
 @pytest.mark.parametrize("known", ["0" * 64, "x", None, 5])
-def test_what_is_remembered_of_another_recipe_counts_for_nothing(bench: Bench, known: object) -> None:
-    with bench.opened(ISO):
-        remembered = bench.remembered()
-    bench.sidecar.write_text(json.dumps({**remembered, "minimal_sha256": known}))
+def test_digest_of_another_recipe_is_ignored(opener: Opener, known: object) -> None:
+    with opener.opened(ISO):
+        remembered = opener.remembered()
+    opener.sidecar.write_text(json.dumps({**remembered, "minimal_sha256": known}))
     counting = CountingInterruption()
-    with bench.opened(interruption=counting) as base:
+    with opener.opened(interruption=counting) as base:
         assert minimal_of(base).size
     assert counting.checks > 0
-    assert bench.remembered() == remembered
+    assert opener.remembered() == remembered
 
 
 RECIPE = ISO.index(b"MINISO\0\0")
@@ -175,56 +175,54 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("content", "reason"), BROKEN.values(), ids=BROKEN)
-def test_without_a_usable_recipe_the_image_is_served_and_says_why_it_has_no_minimal_iso(
-    bench: Bench, content: bytes, reason: str
-) -> None:
+def test_unusable_recipe_is_dropped_with_the_reason(opener: Opener, content: bytes, reason: str) -> None:
     for written in (content, None):
-        with bench.opened(written) as base:
+        with opener.opened(written) as base:
             assert base.layout.minimal is None
             assert reason in base.layout.no_minimal
             assert attrs.evolve(base.layout, no_minimal="") == attrs.evolve(
                 read_layout(content), minimal=None, no_minimal=""
             )
             assert base.sha256 == sha256(content).hexdigest()
-        assert "minimal_sha256" not in bench.remembered()
+        assert "minimal_sha256" not in opener.remembered()
 
 
-def test_the_rootfs_plays_no_part_in_it(bench: Bench) -> None:
-    with bench.opened(damaged(ISO, b"rootfs data")) as base:
+def test_verification_of_the_recipe_does_not_read_the_rootfs(opener: Opener) -> None:
+    with opener.opened(damaged(ISO, b"rootfs data")) as base:
         assert minimal_of(base).size
 
 
-def test_who_stops_is_not_held_up_by_it(bench: Bench) -> None:
-    with bench.opened(ISO):
-        remembered = bench.remembered()
-    bench.sidecar.write_text(json.dumps({**remembered, "minimal_sha256": None}))
+def test_verification_of_the_recipe_is_interrupted(opener: Opener) -> None:
+    with opener.opened(ISO):
+        remembered = opener.remembered()
+    opener.sidecar.write_text(json.dumps({**remembered, "minimal_sha256": None}))
     before = open_files()
     stopped = Interruption()
     stopped.interrupt()
-    with pytest.raises(Interrupted), bench.opened(interruption=stopped):
+    with pytest.raises(Interrupted), opener.opened(interruption=stopped):
         pass
     assert open_files() == before
 
 
-def test_what_changes_meanwhile_is_not_remembered(bench: Bench) -> None:
+def test_file_that_changes_during_verification_is_unavailable(opener: Opener) -> None:
     class Meddler(CountingInterruption):
         """Writes to the file while its minimal ISO is made, not before."""
 
         def raise_if_interrupted(self) -> None:
             super().raise_if_interrupted()
             if self.checks == HASHED + 1:
-                os.utime(bench.iso, ns=(0, 0))
+                os.utime(opener.iso, ns=(0, 0))
 
     before = open_files()
-    with pytest.raises(Unavailable, match="changed"), bench.opened(ISO, Meddler()):
+    with pytest.raises(Unavailable, match="changed"), opener.opened(ISO, Meddler()):
         pass
-    assert "minimal_sha256" not in bench.remembered()
+    assert "minimal_sha256" not in opener.remembered()
     assert open_files() == before
 
 
-def test_a_disconnected_image_needs_none(bench: Bench) -> None:
+def test_disconnected_image_needs_no_recipe(opener: Opener) -> None:
     counting = CountingInterruption()
-    with bench.opened(damaged(ISO, b"kernel data"), counting, image_type="disconnected-iso") as base:
+    with opener.opened(damaged(ISO, b"kernel data"), counting, image_type="disconnected-iso") as base:
         assert base.disconnected
     assert counting.checks == HASHED
 
@@ -252,30 +250,30 @@ def test_a_disconnected_image_needs_none(bench: Bench) -> None:
         (("4.17.3", "4.17", "4.16"), False),
     ],
 )
-def test_from_some_version_of_openshift_on_nmstatectl_is_not_in_the_initrd(
-    bench: Bench, versions: tuple[str, ...], *, expected: bool
+def test_nmstatectl_is_needed_from_openshift_4_18_on(
+    opener: Opener, versions: tuple[str, ...], *, expected: bool
 ) -> None:
     """Of several the highest decides, which comes first."""
-    with bench.opened(ISO, versions=versions) as base:
+    with opener.opened(ISO, versions=versions) as base:
         assert base.needs_nmstate is expected
 
 
-def test_a_customized_image_is_refused_unless_it_is_to_be_overwritten(bench: Bench) -> None:
+def test_customized_image_is_refused_unless_disconnected(opener: Opener) -> None:
     customized = ISO.replace(b"ignition.platform.id=metal\n#", b"ignition.platform.id=other\n#")
-    with pytest.raises(BaseImageError, match="was customized before"), bench.opened(customized):
+    with pytest.raises(BaseImageError, match="was customized before"), opener.opened(customized):
         pass
-    with bench.opened(customized, image_type="disconnected-iso") as base:
+    with opener.opened(customized, image_type="disconnected-iso") as base:
         assert base.layout.customized
 
 
 @pytest.mark.parametrize("kind", ["directory", "fifo"])
-def test_what_is_no_file_is_refused_and_not_waited_for(bench: Bench, kind: str) -> None:
+def test_directory_or_fifo_is_refused_at_once(opener: Opener, kind: str) -> None:
     if kind == "fifo":
-        os.mkfifo(bench.iso)
+        os.mkfifo(opener.iso)
     else:
-        bench.iso.mkdir()
+        opener.iso.mkdir()
     before = open_files()
-    with pytest.raises(BaseImageError, match="not a regular file"), bench.opened():
+    with pytest.raises(BaseImageError, match="not a regular file"), opener.opened():
         pass
     assert open_files() == before
 

@@ -77,7 +77,7 @@ def ring(tmp_path: Path, *keys: bytes) -> KeyRing:
 
 
 @pytest.mark.parametrize("armor", [(), ("--armor",)], ids=["binary", "armour"])
-def test_a_good_one_is_good(
+def test_good_signature_is_accepted(
     signers: tuple[Signer, Signer], file: BaseFile, tmp_path: Path, armor: tuple[str, ...]
 ) -> None:
     one, two = signers
@@ -93,14 +93,18 @@ def test_partly_absent_file_is_verified_whole(signers: tuple[Signer, Signer], tm
     absent.close()
 
 
-def test_one_of_somebody_else_is_not(signers: tuple[Signer, Signer], file: BaseFile, tmp_path: Path) -> None:
+def test_signature_by_another_key_is_refused(
+    signers: tuple[Signer, Signer], file: BaseFile, tmp_path: Path
+) -> None:
     one, two = signers
     reason = r"signature is not good: gpgv exited with status 2, ERRSIG .*NO_PUBKEY"
     with pytest.raises(BaseImageError, match=reason):
         ring(tmp_path, one.public()).verify(file, two.sign(), Interruption())
 
 
-def test_one_of_several_is_enough(signers: tuple[Signer, Signer], file: BaseFile, tmp_path: Path) -> None:
+def test_one_good_signature_of_several_is_enough(
+    signers: tuple[Signer, Signer], file: BaseFile, tmp_path: Path
+) -> None:
     one, two = signers
     ring(tmp_path, one.public()).verify(file, two.sign() + one.sign(), Interruption())
 
@@ -110,7 +114,7 @@ def test_one_of_several_is_enough(signers: tuple[Signer, Signer], file: BaseFile
     [(None, "BADSIG"), (b"", "NODATA"), (b"<html>not found</html>", "NODATA"), (b"\xc2\xff", "exited with")],
     ids=["of other content", "empty", "a page", "garbage"],
 )
-def test_what_is_none_is_not(
+def test_bad_signature_is_refused(
     signers: tuple[Signer, Signer], file: BaseFile, tmp_path: Path, signature: bytes | None, says: str
 ) -> None:
     one, _ = signers
@@ -119,7 +123,7 @@ def test_what_is_none_is_not(
         ring(tmp_path, one.public()).verify(file, signature, Interruption())
 
 
-def test_what_gpg_would_take_for_signed_text_is_not(
+def test_signed_message_is_no_detached_signature(
     signers: tuple[Signer, Signer], file: BaseFile, tmp_path: Path
 ) -> None:
     """One that brings its own content says nothing about ours."""
@@ -128,9 +132,7 @@ def test_what_gpg_would_take_for_signed_text_is_not(
         ring(tmp_path, one.public()).verify(file, one.gpg("--sign", content=b"other"), Interruption())
 
 
-def test_is_remembered_for_these_keys_and_this_file_alone(
-    signers: tuple[Signer, Signer], tmp_path: Path
-) -> None:
+def test_proof_depends_on_keys_signature_and_file(signers: tuple[Signer, Signer], tmp_path: Path) -> None:
     one, two = signers
     keys, other = ring(tmp_path, one.public()), ring(tmp_path, two.public())
     proofs = {
@@ -143,17 +145,13 @@ def test_is_remembered_for_these_keys_and_this_file_alone(
     assert keys.proof("a" * 64, b"signature") in proofs
 
 
-def test_without_the_program_it_says_so(
-    file: BaseFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_gpgv_is_reported(file: BaseFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(Unavailable, match="gpgv is not installed"):
         ring(tmp_path, b"x").verify(file, b"x", Interruption())
 
 
-def test_who_stops_is_not_held_up_by_it(
-    file: BaseFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verification_is_interrupted(file: BaseFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Later(Interruption):
         """Comes when gpgv runs."""
 
@@ -178,7 +176,7 @@ def test_who_stops_is_not_held_up_by_it(
 @pytest.mark.parametrize(
     "content", [None, b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nAAAAA\n-----END PGP PUBLIC KEY BLOCK-----\n"]
 )
-def test_a_key_ring_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes | None) -> None:
+def test_unreadable_key_ring_is_refused(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "ring").write_bytes(content)
     with pytest.raises(ConfigurationError, match="SIGNING_KEYS cannot be read"):

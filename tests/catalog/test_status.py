@@ -19,7 +19,7 @@ def told(*statuses: ImageStatus) -> list[dict[str, object]]:
     return images
 
 
-def test_all_that_is_known_is_told() -> None:
+def test_ready_image_is_rendered_with_all_members() -> None:
     ready = ImageStatus(ENTRY, BaseImageState.READY, "", 7, 7, 7, "ab" * 32)
     assert told(ready) == [
         {
@@ -40,7 +40,7 @@ def test_all_that_is_known_is_told() -> None:
     assert list(told(ready)[0]) == KEYS
 
 
-def test_a_failure_has_its_reason_and_the_next_try() -> None:
+def test_failed_image_has_reason_and_retry_time() -> None:
     (failed,) = told(
         ImageStatus(ENTRY, BaseImageState.FAILED, "cable cut", 3, None, retry_at=1_700_000_000.9)
     )
@@ -49,18 +49,18 @@ def test_a_failure_has_its_reason_and_the_next_try() -> None:
     assert failed["retry_at"] == "2023-11-14T22:13:20Z"
 
 
-def test_each_openshift_version_of_an_image_is_told_as_in_the_configuration() -> None:
+def test_each_openshift_version_has_an_object() -> None:
     entry = OsImage("1", "x86_64", "full-iso", ("4.19", "4.18"), "file:///a%20b.iso")
     images = told(ImageStatus(entry, BaseImageState.WAITING), ImageStatus(ENTRY, BaseImageState.WAITING))
     assert [image["openshift_version"] for image in images] == ["4.19", "4.18", "4.19"]
     assert images[0]["url"] == "file:///a%20b.iso"
 
 
-def test_no_credential_of_a_url_is_told() -> None:
+def test_urls_are_rendered_without_credentials() -> None:
     url = "https://user:top@secret@origin.test:8443/a/base.iso?X-Sig=top-secret#top-secret"
     (image,) = told(ImageStatus(OsImage("1", "x86_64", "full-iso", ("4",), url), BaseImageState.WAITING))
     assert image["url"] == "https://origin.test:8443/a/base.iso"
 
 
-def test_there_may_be_none() -> None:
+def test_no_images_render_as_an_empty_list() -> None:
     assert told() == []

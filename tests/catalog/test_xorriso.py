@@ -39,28 +39,26 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "target.iso"
 
 
-def test_the_open_file_is_read_whatever_has_its_name_now(source: BaseFile, target: Path) -> None:
+def test_source_is_read_by_its_descriptor(source: BaseFile, target: Path) -> None:
     Path(source.path).unlink()
     remaster(source, target, NOTHING_MUCH, Interruption())
     assert target.stat().st_size > 4 * MIB
 
 
-def test_an_image_that_grows_without_bounds_is_stopped(source: BaseFile, target: Path) -> None:
+def test_size_of_the_result_is_limited(source: BaseFile, target: Path) -> None:
     small = attrs.evolve(NOTHING_MUCH, max_bytes=2 * MIB)
     with pytest.raises(Unavailable, match="File too large"):
         remaster(source, target, small, Interruption())
     assert target.stat().st_size <= 2 * MIB
 
 
-def test_the_memory_that_it_takes_is_bounded(
-    source: BaseFile, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_is_limited(source: BaseFile, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xorriso, "MAX_MEMORY_BYTES", 8 * MIB)
     with pytest.raises(Unavailable, match="xorriso exited with status"):
         remaster(source, target, NOTHING_MUCH, Interruption())
 
 
-def test_the_time_that_it_computes_is_bounded(
+def test_cpu_time_is_limited(
     source: BaseFile, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one that goes on for ever: the kernel looks now and then, and a small ISO may be done between."""
@@ -70,21 +68,19 @@ def test_the_time_that_it_computes_is_bounded(
         remaster(source, target, NOTHING_MUCH, Interruption())
 
 
-def test_how_long_it_may_take_is_bounded(
-    source: BaseFile, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_duration_is_limited(source: BaseFile, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xorriso, "MAX_SECONDS", 0.0)
     with pytest.raises(Unavailable, match="xorriso took more than 0 s"):
         remaster(source, target, NOTHING_MUCH, Interruption())
 
 
-def test_the_reason_is_what_xorriso_said_first(source: BaseFile, target: Path) -> None:
+def test_first_error_message_is_the_reason(source: BaseFile, target: Path) -> None:
     with pytest.raises(Unavailable, match=r"xorriso exited with status 5: .*'/nowhere'") as refusal:
         remaster(source, target, attrs.evolve(NOTHING_MUCH, removed=("/nowhere",)), Interruption())
     assert "aborting" not in refusal.value.detail
 
 
-def test_after_an_interruption_it_is_not_even_started(source: BaseFile, target: Path) -> None:
+def test_interrupted_remastering_starts_no_process(source: BaseFile, target: Path) -> None:
     interruption = Interruption()
     interruption.interrupt()
     with pytest.raises(Interrupted):
@@ -92,7 +88,7 @@ def test_after_an_interruption_it_is_not_even_started(source: BaseFile, target: 
     assert not target.exists()
 
 
-def test_it_learns_nothing_of_this_process(
+def test_environment_of_this_process_is_not_passed_on(
     source: BaseFile, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("SOURCE_DATE_EPOCH", "TZ", "HOME", "ASSISTED_SERVICE_HOST"):
