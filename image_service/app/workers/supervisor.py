@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,10 +25,12 @@ from image_service.observability.metrics import Metrics
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
     from twisted.internet.epollreactor import EPollReactor
     from twisted.python.failure import Failure
 
+    from image_service.app.workers.worker_slot import Process
     from image_service.observability.merging import Exported
     from image_service.serving.request_handler import Page
     from image_service.settings.settings import Settings
@@ -41,8 +44,16 @@ KILL_SECONDS = 1
 class Supervisor(ProcessService):
     """Runs ``WORKERS`` processes that serve together, and the embedded stand-in for assisted-service."""
 
-    def __init__(self, reactor: EPollReactor, settings: Settings, *, standalone: bool) -> None:
+    def __init__(
+        self,
+        reactor: EPollReactor,
+        settings: Settings,
+        *,
+        standalone: bool,
+        spawn: Callable[..., Process] = WorkerProcess,
+    ) -> None:
         super().__init__(reactor, settings, self._force, standalone=standalone)
+        self._spawn = spawn
         self._ports: list[list[socket.socket]] = []
         self._worker_slots: list[WorkerSlot] = []
         self._substitutes: dict[int, WorkerSlot] = {}
@@ -70,12 +81,14 @@ class Supervisor(ProcessService):
         memory = shared_memory.create()
         self._memory = shared_memory.SharedMemory(memory)
         self._download_slots = create_slots(settings.limits.downloads)
+        for descriptor in (memory, self._download_slots):
+            self._lifecycle.callback(os.close, descriptor)
         self._metrics.read_gauge("workers", lambda: sum(slot.is_serving for slot in self._worker_slots))
         listeners = [listener.fileno() for each in zip(*self._ports, strict=True) for listener in each]
         for number in range(workers):
             assignment = Assignment(number, workers, len(self._ports), stand_in)
             descriptors = assignment.descriptors(memory, self._download_slots, listeners)
-            spawn = partial(WorkerProcess, self._reactor, assignment, descriptors)
+            spawn = partial(self._spawn, self._reactor, assignment, descriptors)
             self._worker_slots.append(WorkerSlot(self._reactor, number, spawn, self))
         for slot in self._worker_slots:
             slot.start()
