@@ -11,7 +11,7 @@ from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import Forbidden, NotFound, UpstreamError, UpstreamTimeout
 from image_service.images.customization import Customization
 from image_service.images.reference import Credentials, CredentialScheme, Kind
-from tests.snapshots.doubles import CONFIG, ID, MODIFIED, CountingAssisted, infra_env_of
+from tests.snapshots.doubles import CONFIG, ID, MODIFIED, FakeAssistedService, infra_env_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,11 +29,11 @@ QUESTIONS: Mapping[Kind, tuple[set[str], Kind | None]] = {
 
 
 @pytest.fixture
-def assisted() -> CountingAssisted:
-    return CountingAssisted(told=infra_env_of(["quiet"]), initrd=RAMDISK)
+def assisted() -> FakeAssistedService:
+    return FakeAssistedService(reported=infra_env_of(["quiet"]), initrd=RAMDISK)
 
 
-def ask(assisted: CountingAssisted, kind: Kind) -> Deferred[Customization]:
+def ask(assisted: FakeAssistedService, kind: Kind) -> Deferred[Customization]:
     return Deferred.fromCoroutine(CustomizationFetcher(assisted).fetch_customization(ID, kind, KEY))
 
 
@@ -45,7 +45,7 @@ def outcome(asked: Deferred[Customization]) -> list[Customization | BaseExceptio
 
 
 @pytest.mark.parametrize("kind", QUESTIONS)
-def test_each_kind_has_its_own_requests(assisted: CountingAssisted, kind: Kind) -> None:
+def test_each_kind_has_its_own_requests(assisted: FakeAssistedService, kind: Kind) -> None:
     """As in the contract's table of calls."""
     questions, iso = QUESTIONS[kind]
     (made,) = outcome(ask(assisted, kind))
@@ -59,34 +59,34 @@ def test_each_kind_has_its_own_requests(assisted: CountingAssisted, kind: Kind) 
 
 
 @pytest.mark.parametrize("kind", [Kind.MINIMAL_ISO, Kind.PXE_INITRD])
-def test_customization_without_a_ramdisk(assisted: CountingAssisted, kind: Kind) -> None:
+def test_customization_without_a_ramdisk(assisted: FakeAssistedService, kind: Kind) -> None:
     assisted.initrd = None
     (made,) = outcome(ask(assisted, kind))
     assert isinstance(made, Customization)
     assert made.ramdisk is None
 
 
-def test_absent_date_is_none(assisted: CountingAssisted) -> None:
+def test_absent_date_is_none(assisted: FakeAssistedService) -> None:
     assisted.modified = None
     (made,) = outcome(ask(assisted, Kind.FULL_ISO))
     assert isinstance(made, Customization)
     assert made.modified is None
 
 
-def test_infra_env_can_be_fetched_alone(assisted: CountingAssisted) -> None:
+def test_infra_env_can_be_fetched_alone(assisted: FakeAssistedService) -> None:
     found: list[object] = []
     Deferred.fromCoroutine(CustomizationFetcher(assisted).fetch_infra_env(ID, KEY)).addCallback(found.append)
-    assert found == [assisted.told]
+    assert found == [assisted.reported]
     assert assisted.calls == [("infra-env", ID, None, KEY)]
 
 
 @pytest.mark.parametrize("kind", QUESTIONS)
-def test_requests_are_sent_concurrently(assisted: CountingAssisted, kind: Kind) -> None:
+def test_requests_are_sent_concurrently(assisted: FakeAssistedService, kind: Kind) -> None:
     assisted.held = []
     made = outcome(ask(assisted, kind))
     assert set(assisted.asked) == QUESTIONS[kind][0]
     assert made == []
-    assisted.let_go()
+    assisted.release()
     assert isinstance(made[0], Customization)
 
 
@@ -95,7 +95,7 @@ def test_requests_are_sent_concurrently(assisted: CountingAssisted, kind: Kind) 
     "error", [UpstreamError("no"), UpstreamTimeout("late"), NotFound("gone"), Forbidden("no"), OSError("odd")]
 )
 def test_failed_request_cancels_the_others(
-    assisted: CountingAssisted, failing: str, error: Exception
+    assisted: FakeAssistedService, failing: str, error: Exception
 ) -> None:
     assisted.held = []
     made = outcome(ask(assisted, Kind.MINIMAL_ISO))
@@ -107,18 +107,18 @@ def test_failed_request_cancels_the_others(
 
 
 @pytest.mark.parametrize("failing", ["ignition", "infra-env", "ramdisk"])
-def test_request_that_fails_immediately_is_reported(assisted: CountingAssisted, failing: str) -> None:
+def test_request_that_fails_immediately_is_reported(assisted: FakeAssistedService, failing: str) -> None:
     error = assisted.failures[failing] = UpstreamError("no")
     assert outcome(ask(assisted, Kind.MINIMAL_ISO)) == [error]
 
 
-def test_first_of_several_failures_is_reported(assisted: CountingAssisted) -> None:
+def test_first_of_several_failures_is_reported(assisted: FakeAssistedService) -> None:
     first, second = Forbidden("first"), NotFound("second")
     assisted.failures = {"ramdisk": second, "infra-env": first}
     assert outcome(ask(assisted, Kind.MINIMAL_ISO)) == [first]
 
 
-def test_cancellation_cancels_all_requests(assisted: CountingAssisted) -> None:
+def test_cancellation_cancels_all_requests(assisted: FakeAssistedService) -> None:
     assisted.held = []
     asked = ask(assisted, Kind.MINIMAL_ISO)
     made = outcome(asked)
@@ -127,11 +127,11 @@ def test_cancellation_cancels_all_requests(assisted: CountingAssisted) -> None:
     assert sorted(assisted.cancelled) == ["ignition", "infra-env", "ramdisk"]
 
 
-def test_customization_repr_has_no_secret(assisted: CountingAssisted) -> None:
+def test_customization_repr_has_no_secret(assisted: FakeAssistedService) -> None:
     assisted.config = b'{"ignition": {"version": "3.2.0"}, "pull": "s3cr3t"}'
     assisted.initrd = b"s3cr3t"
-    assisted.told = attrs.evolve(
-        assisted.told, kernel_arguments=(KernelArgument(Operation.APPEND, "s3cr3t"),)
+    assisted.reported = attrs.evolve(
+        assisted.reported, kernel_arguments=(KernelArgument(Operation.APPEND, "s3cr3t"),)
     )
     (made,) = outcome(ask(assisted, Kind.MINIMAL_ISO))
     assert "s3cr3t" not in repr(made)

@@ -72,7 +72,7 @@ def test_one_process_at_a_time_holds_a_lock(processes: list[SharedMemoryCoordina
         assert [holder.has_lock for holder in holders].count(True) == number + 1
         next(each for each in holders if each.has_lock and not each.done.called).done.callback(None)
         clock.advance(MAX_POLL_SECONDS)
-    assert all(holder.outcome.is_there for holder in holders)
+    assert all(holder.outcome.has_fired for holder in holders)
     assert clock.getDelayedCalls() == []
 
 
@@ -144,7 +144,7 @@ def test_lock_of_a_hanging_process_is_waited_for_until_the_timeout(
     assert other.has_lock
     for holder in (other, hanging):
         holder.done.callback(None)
-        assert holder.outcome.is_there
+        assert holder.outcome.has_fired
 
 
 def test_without_a_usable_lock_file_nothing_is_locked_and_an_error_is_logged(

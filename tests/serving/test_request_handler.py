@@ -124,7 +124,7 @@ def test_many_askers_share_one_flight_and_may_leave(service: Service) -> None:
     service.world.assisted.held = []
     asked = [service.ask() for _ in range(200)]
     answers = [answers_of(deferred) for deferred in asked]
-    service.world.assisted.let_go()
+    service.world.assisted.release()
     assert [answer[0].response.status for answer in answers] == [200] * 200
     assert service.upstream_calls == 2
 
@@ -224,7 +224,7 @@ def test_a_failure_is_told_and_not_kept(service: Service, error: Exception, stat
 
 
 def test_a_customization_that_does_not_fit_is_422_with_both_numbers(service: Service) -> None:
-    service.world.assisted.told = infra_env_of(("x" * 5000,))
+    service.world.assisted.reported = infra_env_of(("x" * 5000,))
     answer = service.get()
     assert answer.response.status == 422
     assert problem_of(answer.response)["code"] == "kernel-arguments-too-large"
@@ -261,7 +261,7 @@ def test_when_all_are_taken_images_are_refused_and_said_so(service: Service) -> 
 
 
 def test_the_subject_has_the_kind_that_was_served(service: Service) -> None:
-    service.world.assisted.told = infra_env_of((), "4.20")
+    service.world.assisted.reported = infra_env_of((), "4.20")
     answer = service.get(f"/clusters/{ID}/downloads/image")
     assert answer.subject == Subject("/clusters/:clusterID/downloads/image", ID, "full-iso")
     service.world.assisted.failures["infra-env"] = NotFound("no")

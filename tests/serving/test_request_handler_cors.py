@@ -175,7 +175,7 @@ def test_a_page_may_read_what_is_refused(service: Service) -> None:
 def test_what_is_waited_for_has_its_subject_and_its_end_still(service: Service) -> None:
     service.world.assisted.held = []
     waiting = answers_of(service.ask(origin=CONSOLE))
-    service.world.assisted.let_go()
+    service.world.assisted.release()
     (answer,) = waiting
     assert (answer.subject.infra_env, answer.subject.kind) == (ID, "full-iso")
     assert answer.on_end is not PreparedResponse(answer.response).on_end

@@ -143,7 +143,7 @@ class HeldHashes:
         self.waiting.append((work, Deferred()))
         return self.waiting[-1][1]
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Do it."""
         for work, done in self.waiting:
             done.callback(work())
@@ -161,7 +161,7 @@ def test_slow_digest_is_503_and_found_later(world: World) -> None:
     assert answer.response.status == 503
     assert int(fields_of(answer.response)["retry-after"]) > 0
     assert (answer.subject.infra_env, answer.subject.kind) == (ID, "full-iso")
-    hashes.let_go()
+    hashes.release()
     assert service.get(DIGEST).response.status == 200
 
 
@@ -170,7 +170,7 @@ def test_timeout_includes_the_wait_for_the_image(world: World) -> None:
     world.assisted.held = []
     waiting = answers_of(service.ask(DIGEST))
     world.clock.advance(TIMEOUT_SECONDS - 0.5)
-    world.assisted.let_go()
+    world.assisted.release()
     world.clock.advance(0.4)
     assert waiting == []
     world.clock.advance(0.1)

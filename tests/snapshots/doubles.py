@@ -1,4 +1,4 @@
-"""Everything that boot images are made of, counting what is asked of it and answering when it is told to."""
+"""Doubles of everything that boot images are made of: they count calls, and answer when a test says so."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ BASE_URL = "https://images.test"
 
 
 @attrs.define(eq=False)
-class CountingCatalog:
+class FakeCatalog:
     """A catalog of the images that it is given.
 
     Args:
@@ -82,7 +82,7 @@ class CountingCatalog:
 
 
 @attrs.define(eq=False)
-class HeldTemplates:
+class FakeDerivedFiles:
     """Templates that are there as soon as the test has put them there.
 
     Args:
@@ -118,13 +118,13 @@ def infra_env_of(
 
 
 @attrs.define(eq=False)
-class CountingAssisted:
+class FakeAssistedService:
     """assisted-service.
 
     Args:
         config: of every infra-env.
         modified: its date.
-        told: of every infra-env itself.
+        reported: what every infra-env says about itself.
         initrd: the ramdisk of every infra-env.
         calls: the questions in their order: which, whose, for what, and by whose credentials.
         held: while this is a list, questions wait in it, to be let go by the test.
@@ -134,7 +134,7 @@ class CountingAssisted:
 
     config: bytes = CONFIG
     modified: datetime | None = MODIFIED
-    told: InfraEnv = attrs.field(factory=infra_env_of)
+    reported: InfraEnv = attrs.field(factory=infra_env_of)
     initrd: bytes | None = None
     calls: list[tuple[str, str, Kind | None, Credentials | None]] = attrs.field(factory=list)
     held: list[Deferred[None]] | None = None
@@ -151,7 +151,7 @@ class CountingAssisted:
     async def fetch_infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
         """As `AssistedService.fetch_infra_env`."""
         await self._ask("infra-env", infra_env_id, None, credentials)
-        return self.told
+        return self.reported
 
     async def fetch_ramdisk(self, infra_env_id: str, credentials: Credentials | None) -> bytes | None:
         """As `AssistedService.fetch_ramdisk`."""
@@ -163,7 +163,7 @@ class CountingAssisted:
         """The questions, in their order."""
         return [call[0] for call in self.calls]
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Answer what is being waited for, and what comes from now on."""
         held, self.held = self.held or [], None
         for deferred in held:
@@ -187,7 +187,7 @@ class CountingAssisted:
 
 
 @attrs.define(eq=False)
-class HeldThreads:
+class ManualThreads:
     """Threads whose work is done when the test says so."""
 
     waiting: list[tuple[Callable[[], BootImage], Deferred[BootImage]]] = attrs.field(factory=list)
@@ -208,7 +208,7 @@ class HeldThreads:
         self.waiting.clear()
 
 
-async def at_once(work: Callable[[], T]) -> T:
+async def run_now(work: Callable[[], T]) -> T:
     """A thread that needs no waiting for."""
     return work()
 
@@ -217,11 +217,11 @@ async def at_once(work: Callable[[], T]) -> T:
 class World:
     """Boot images, and what they are made of."""
 
-    catalog: CountingCatalog
+    catalog: FakeCatalog
     clock: Clock = attrs.field(factory=Clock)
-    assisted: CountingAssisted = attrs.field(factory=CountingAssisted)
-    threads: HeldThreads = attrs.field(factory=HeldThreads)
-    templates: HeldTemplates = attrs.field(factory=HeldTemplates)
+    assisted: FakeAssistedService = attrs.field(factory=FakeAssistedService)
+    threads: ManualThreads = attrs.field(factory=ManualThreads)
+    derived: FakeDerivedFiles = attrs.field(factory=FakeDerivedFiles)
     store: MemoryRepository = attrs.field(factory=MemoryRepository)
     cache_bytes: int = CACHE_BYTES
     archive: Archive = attrs.field(init=False)
@@ -234,7 +234,7 @@ class World:
         self, in_thread: InThread | None = None, coordination: Coordination | None = None
     ) -> BootImages:
         """Boot images of this world that nobody has asked for yet."""
-        self.archive = Archive(self.store, SnapshotCipher(bytes(32)), at_once)
+        self.archive = Archive(self.store, SnapshotCipher(bytes(32)), run_now)
         return connect_boot_images(
             SnapshotSettings(
                 ttl_seconds=TTL_SECONDS,
@@ -244,7 +244,7 @@ class World:
                 mount_window_seconds=WINDOW_SECONDS,
             ),
             CustomizationFetcher(self.assisted),
-            ImageBuilder(self.catalog, self.templates, in_thread or self.threads.run, BASE_URL),
+            ImageBuilder(self.catalog, self.derived, in_thread or self.threads.run, BASE_URL),
             self.archive,
             self.clock,
             coordination=coordination or LocalCoordination(),
@@ -273,4 +273,4 @@ def world() -> Iterator[World]:
             (VERSION, "aarch64", FULL): base("aarch64"),
             (VERSION, "x86_64", DISCONNECTED): base("x86_64", disconnected=True),
         }
-        yield World(CountingCatalog(images))
+        yield World(FakeCatalog(images))

@@ -1,4 +1,4 @@
-"""A client of boot images: asks as a request of its kind does, and reads what it gets."""
+"""A client of boot images, as each kind of request asks for them."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def etag_of(composed: ComposedVersion) -> str:
 
 
 def say(world: World, text: str = "") -> None:
-    """Let assisted-service answer with this text, and a token that nobody has seen."""
+    """Have assisted-service answer with this text, and a new token."""
     config = {"ignition": {"version": "3.2.0"}, "text": text, "token": _SIGNER.sign(ID)}
     world.assisted.config = json.dumps(config).encode()
 
 
-def faulty_repository(world: World) -> FaultyRepository:
-    """Put a store that can be told to fail below a world, which starts anew with it."""
+def use_faulty_repository(world: World) -> FaultyRepository:
+    """Replace the repository of a world by one that can fail, and restart it."""
     store = FaultyRepository()
     world.store = cast("MemoryRepository", store)
     restart(world)
@@ -69,21 +69,21 @@ def faulty_repository(world: World) -> FaultyRepository:
 
 
 def restart(world: World) -> None:
-    """Go on with another process; what the one before had not saved is lost, as with ``kill -9``."""
+    """Continue with another process; what the one before had not saved is lost, as by ``kill -9``."""
     world.images = world.make_images()
 
 
-class Asked:
+class PendingRequest:
     """A request that may have to wait; when its image is there, the answer begins and ends at once."""
 
     def __init__(self, images: BootImages, want: ImageRequest, *, moves: bool) -> None:
         self._results: list[ComposedVersion | BaseException] = []
-        self.was_at_once = False
+        self.was_cached = False
         composed = images.get_cached(want)
         if composed is None:
             asked = images.get(want)
         else:
-            self.was_at_once = True
+            self.was_cached = True
             asked = Deferred()
             asked.callback(composed)
         asked.addCallback(self._read, images, want, moves=moves).addErrback(self._fail)
@@ -110,7 +110,7 @@ class Asked:
 
     @property
     def composed(self) -> ComposedVersion:
-        """What was served; raises what was told instead."""
+        """What was served; raises the error instead."""
         (result,) = self._results
         if isinstance(result, BaseException):
             raise result
@@ -143,8 +143,10 @@ class Client:
     def reader(self) -> Reader:
         return Reader(self.address, self.credentials, self.ref)
 
-    def ask(self, want: ImageRequest | None = None, *, moves: bool = True) -> Asked:
-        return Asked(self.world.images, want or ImageRequest(self.reader, ReadMode.RESUME), moves=moves)
+    def ask(self, want: ImageRequest | None = None, *, moves: bool = True) -> PendingRequest:
+        return PendingRequest(
+            self.world.images, want or ImageRequest(self.reader, ReadMode.RESUME), moves=moves
+        )
 
     def range(self) -> ComposedVersion:
         """A range without a validator."""
@@ -168,6 +170,6 @@ def rounds(world: World) -> int:
 
 
 def pass_ttl(world: World, text: str = "") -> None:
-    """Let the answer that is pinned be asked for anew, by whoever comes next."""
+    """Have the next request ask assisted-service again."""
     say(world, text)
     world.clock.advance(TTL_SECONDS)

@@ -1,4 +1,4 @@
-"""What snapshots are made with in tests: an assisted-service and a store that do what they are told."""
+"""Snapshots with doubles of assisted-service and of the repository."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def credentials_of(key: SnapshotKey) -> Credentials | None:
 
 
 def customization(text: str = "", modified: datetime | None = None, **parts: Any) -> Customization:
-    """An answer with a token of its own in it, and nothing else that differs unless it is told to."""
+    """An answer with a token of its own in it, and otherwise equal unless arguments differ."""
     token = _SIGNER.sign(ID)
     config = json.dumps({"ignition": {"version": "3.2.0"}, "text": text, "token": token})
     arguments = parts.pop("kernel_arguments", ())
@@ -94,19 +94,19 @@ def customization(text: str = "", modified: datetime | None = None, **parts: Any
 
 
 class Outcome(Generic[T]):
-    """What becomes of a coroutine that may have to wait."""
+    """The result of a coroutine, once it has one."""
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self._results: list[T | Failure] = []
         Deferred.fromCoroutine(work).addBoth(self._results.append)
 
     @property
-    def is_there(self) -> bool:
+    def has_fired(self) -> bool:
         return bool(self._results)
 
     @property
     def value(self) -> T:
-        """What it gave, or raises what it failed with."""
+        """The result; raises the error instead."""
         (result,) = self._results
         if isinstance(result, Failure):
             result.raiseException()
@@ -120,12 +120,12 @@ class Outcome(Generic[T]):
 
 
 def outcome(work: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine gives that has nothing to wait for."""
+    """Return the result of a coroutine that does not wait."""
     return Outcome(work).value
 
 
-async def at_once(work: Callable[[], T], /) -> T:
-    """A thread that needs no waiting for."""
+async def run_now(work: Callable[[], T], /) -> T:
+    """Run work at once instead of in a thread."""
     return work()
 
 
@@ -156,7 +156,7 @@ class Upstream:
             raise self.error
         return customization(self.text, **self.parts)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Answer who waits, and who comes from now on."""
         held, self.held = self.held or [], None
         for deferred in held:
@@ -165,7 +165,7 @@ class Upstream:
 
 @attrs.define(eq=False)
 class FaultyRepository:
-    """A store that fails at what it is told to.
+    """A repository whose methods can be made to fail.
 
     Args:
         store: does the work.
@@ -225,7 +225,7 @@ class Pinning:
     snapshots: Snapshots = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.archive = Archive(cast("SnapshotRepository", self.store), SnapshotCipher(self.secret), at_once)
+        self.archive = Archive(cast("SnapshotRepository", self.store), SnapshotCipher(self.secret), run_now)
         self.snapshots = Snapshots(
             self.upstream.ask,
             self.archive,
@@ -239,8 +239,8 @@ class Pinning:
         """The process that follows."""
         return attrs.evolve(self, counted=Counter())
 
-    def may_go_on(self, snapshot: Snapshot) -> bool:
-        """Whether a mount may go on with it now, without anybody being asked."""
+    def may_continue(self, snapshot: Snapshot) -> bool:
+        """True if a mount may continue without asking."""
         return self.clock.seconds() < self.snapshots.valid_until(snapshot)
 
     def newest(self, key: SnapshotKey = KEY) -> Snapshot:
@@ -265,7 +265,7 @@ class Pinning:
         return len(self.upstream.asked)
 
 
-def failing_at(pinning: Pinning, error: Exception, logged_failures: LoggedFailures) -> list[str]:
+def warnings_of_failure(pinning: Pinning, error: Exception, logged_failures: LoggedFailures) -> list[str]:
     """Ask once more, and give the warnings of it."""
     pinning.upstream.error = error
     with capturedLogs() as events:

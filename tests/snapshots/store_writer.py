@@ -1,4 +1,4 @@
-"""A process of its own that adds snapshots to a store, and prints what it was told about each.
+"""A process of its own that adds snapshots to a store, and prints the result of each.
 
 Arguments: the store's directory, the writer's name, the number of the first key and of the one behind the
 last. Keys are numbers, and a payload is its writer's name over and over.

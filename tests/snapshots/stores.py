@@ -37,13 +37,13 @@ class Threads:
         self._pool.stop()
 
 
-def at_once(work: Callable[[], T], /) -> Deferred[T]:
+def run_now(work: Callable[[], T], /) -> Deferred[T]:
     return succeed(work())
 
 
 def store_in(directory: Path) -> SqlRepository:
     """A store that waits for the disk wherever it is called."""
-    return open_repository(directory, at_once)
+    return open_repository(directory, run_now)
 
 
 def outcome(asked: Coroutine[Any, Any, T]) -> T:

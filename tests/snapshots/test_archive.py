@@ -175,8 +175,8 @@ def test_repository_holds_no_secret(pinning: Pinning) -> None:
     )
     store = cast("MemoryRepository", pinning.store.store)
     written = f"{store._rows} {store._mounts}"
-    for told in ("s3cr3t", ID, "192.0.2.1", "ignition", "4.20"):
-        assert told not in written
+    for shown in ("s3cr3t", ID, "192.0.2.1", "ignition", "4.20"):
+        assert shown not in written
     assert "s3cr3t" not in f"{kept!r} {question!r}"
 
 
@@ -280,9 +280,9 @@ def test_failing_repository_is_logged_once(pinning: Pinning, broken: set[str]) -
             pinning.newest_stored()
             snapshot = add(pinning, customization())
             loaded(pinning, attrs.evolve(snapshot, generation=99))
-    told = [formatEvent(event) for event in events]
-    assert len(told) == len({method == "add" for method in broken})
-    assert all("fails" in line for line in told)
+    shown = [formatEvent(event) for event in events]
+    assert len(shown) == len({method == "add" for method in broken})
+    assert all("fails" in line for line in shown)
 
 
 def test_failure_after_a_recovery_is_logged_again(pinning: Pinning) -> None:
@@ -455,6 +455,6 @@ def test_slow_write_delays_no_read(pinning: Pinning) -> None:
     pinning.__attrs_post_init__()
     adding = Outcome(pinning.archive.add(KEY, None, customization(), after=0, at=NOW))
     assert pinning.newest_stored() is None
-    assert not adding.is_there
+    assert not adding.has_fired
     gate.callback(None)
     assert adding.value.generation == 1

@@ -26,9 +26,9 @@ from tests.snapshots.mounting import (
     Client,
     bytes_of,
     etag_of,
-    faulty_repository,
     pass_ttl,
     say,
+    use_faulty_repository,
 )
 from tests.snapshots.pinning import CREDENTIALS
 
@@ -77,7 +77,7 @@ def test_clients_have_separate_mounts(world: World, client: Client) -> None:
         attrs.evolve(client, credentials=CREDENTIALS[1]),
         attrs.evolve(client, ref=OPEN_REF),
     ]
-    world.assisted.told = infra_env_of((), VERSION)
+    world.assisted.reported = infra_env_of((), VERSION)
     assert all(other.range() is not first for other in others)
     assert client.range() is first
 
@@ -94,7 +94,7 @@ def test_concurrent_first_ranges_get_one_version(world: World, client: Client) -
     early = client.ask()
     world.clock.advance(REVALIDATION_TIMEOUT_SECONDS)
     assert len(world.threads.waiting) == 1
-    world.assisted.let_go()
+    world.assisted.release()
     late = client.range()
     assert b"changed" in bytes_of(late)
     assert not early.is_over
@@ -133,7 +133,7 @@ def test_etag_names_its_version_while_that_is_retained(world: World, client: Cli
         assert reader.named(etag_of(second)) is second
         assert reader.named('"other"') is second
         assert reader.named('"other"', etag_of(first)) is first
-        assert reader.ask(ImageRequest(reader.reader, ReadMode.NAMED, ('"other"',)), moves=False).was_at_once
+        assert reader.ask(ImageRequest(reader.reader, ReadMode.NAMED, ('"other"',)), moves=False).was_cached
     assert client.range() is first, "what it was served last"
 
 
@@ -168,7 +168,7 @@ def test_date_names_only_the_version_being_read(world: World, client: Client) ->
 
 
 def test_lost_named_version_is_answered_with_the_newest(world: World, client: Client) -> None:
-    store = faulty_repository(world)
+    store = use_faulty_repository(world)
     first = client.range()
     pass_ttl(world, "changed")
     client.head()

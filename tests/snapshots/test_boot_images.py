@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 
 def test_image_is_composed_of_base_and_customization(world: World, client: Client) -> None:
-    world.assisted.told = infra_env_of(("quiet",))
+    world.assisted.reported = infra_env_of(("quiet",))
     composed = client.range()
     image = composed.representation.image
     assert composed.version.ref == REF
@@ -81,7 +81,7 @@ def test_further_range_is_cached_and_asks_nothing(world: World, client: Client) 
     faulty = len(world.assisted.calls)
     for _ in range(100):
         asked = client.ask()
-        assert (asked.was_at_once, asked.composed) == (True, first)
+        assert (asked.was_cached, asked.composed) == (True, first)
     assert len(world.assisted.calls) == faulty == 2
     assert world.threads.waiting == []
 
@@ -95,7 +95,7 @@ def test_only_the_first_range_of_a_mount_awaits_the_repository(world: World, cli
         other.ask(),
         other.ask(ImageRequest(other.reader)),
     ]
-    assert [each.was_at_once for each in asked] == [True, False, True]
+    assert [each.was_cached for each in asked] == [True, False, True]
     assert {id(each.composed) for each in asked} == {id(first)}
     assert rounds(world) == 1
 
@@ -105,8 +105,8 @@ def test_boot_artifact_asks_nothing(world: World) -> None:
     client = Client(world, ref=ref)
     assert bytes_of(client.range()) == b"rootfs data\n"
     for _ in range(3):
-        assert client.ask().was_at_once
-        assert client.ask(ImageRequest(client.reader)).was_at_once
+        assert client.ask().was_cached
+        assert client.ask(ImageRequest(client.reader)).was_cached
     assert world.assisted.calls == []
 
 
@@ -119,7 +119,7 @@ def test_concurrent_requests_share_one_round_and_may_be_canceled(world: World) -
         deferred.addCallbacks(result.append, lambda failure, result=result: result.append(failure.type))
     for deferred in waiting[::2]:
         deferred.cancel()
-    world.assisted.let_go()
+    world.assisted.release()
     assert results[::2] == [[CancelledError]] * 100
     assert results[1::2] == [[clients[0].range()]] * 100
     assert rounds(world) == 1
@@ -136,7 +136,7 @@ def test_slow_image_times_out_and_is_found_by_a_retry(world: World, client: Clie
     assert isinstance(asked.error, UpstreamTimeout)
     assert asked.error.retry_after_seconds == 1
     world.clock.advance(TIMEOUT_SECONDS / 2)
-    world.assisted.let_go()
+    world.assisted.release()
     assert late.composed is client.range()
     assert rounds(world) == 1
     assert world.clock.getDelayedCalls() == []
@@ -147,8 +147,8 @@ def test_retry_finds_what_a_timed_out_request_started(world: World, client: Clie
     asked = client.ask()
     world.clock.advance(4)
     assert isinstance(asked.error, UpstreamTimeout)
-    world.assisted.let_go()
-    assert client.ask(ImageRequest(client.reader)).was_at_once
+    world.assisted.release()
+    assert client.ask(ImageRequest(client.reader)).was_cached
     assert rounds(world) == 1
 
 
@@ -170,7 +170,7 @@ def test_kinds_with_the_same_question_share_the_answer(world: World) -> None:
     files = {**live_files(), "images/initrd.addrsize": bytes(range(16))}
     with base_image(build_live_iso(files), architecture="s390x") as base:
         world.catalog.images[VERSION, "s390x", FULL] = base
-        initrd, told, other = (
+        initrd, addrsize, other = (
             Client(world, ref=attrs.evolve(REF, architecture="s390x", kind=kind))
             for kind in (Kind.PXE_INITRD, Kind.INITRD_ADDRSIZE, FULL)
         )
@@ -179,7 +179,7 @@ def test_kinds_with_the_same_question_share_the_answer(world: World) -> None:
             pass_ttl(world, text)
             size = initrd.whole().representation.image.size
             sizes.add(size)
-            assert bytes_of(told.whole())[8:] == size.to_bytes(8, "big")
+            assert bytes_of(addrsize.whole())[8:] == size.to_bytes(8, "big")
         assert (len(sizes), rounds(world)) == (3, 3)
         other.whole()
         assert rounds(world) == 4
@@ -189,7 +189,7 @@ def test_kinds_with_the_same_question_share_the_answer(world: World) -> None:
     "change",
     [
         lambda world: say(world, "changed"),
-        lambda world: setattr(world.assisted, "told", infra_env_of(("quiet",))),
+        lambda world: setattr(world.assisted, "reported", infra_env_of(("quiet",))),
         lambda world: setattr(world.assisted, "modified", None),
     ],
 )
@@ -241,7 +241,7 @@ def test_hanging_upstream_delays_a_mount_once(world: World, client: Client) -> N
     world.clock.advance(25)
     assert client.range() is first
     assert rounds(world) == 2
-    world.assisted.let_go()
+    world.assisted.release()
 
 
 @pytest.mark.parametrize("error", ENDING)
@@ -339,11 +339,11 @@ def test_unexpected_error_is_logged_after_the_timeout(
 def test_composing_error_is_raised_until_the_infra_env_changes(
     world: World, client: Client, argument: str, error: type[Exception]
 ) -> None:
-    world.assisted.told = infra_env_of((argument,))
+    world.assisted.reported = infra_env_of((argument,))
     for _ in range(3):
         assert type(client.ask().error) is error
         assert type(client.ask(ImageRequest(client.reader)).error) is error
-    world.assisted.told = infra_env_of(("quiet",))
+    world.assisted.reported = infra_env_of(("quiet",))
     world.clock.advance(TTL_SECONDS - MOMENT)
     assert type(client.ask().error) is error
     assert rounds(world) == 1
@@ -354,7 +354,7 @@ def test_composing_error_is_raised_until_the_infra_env_changes(
 
 def test_composing_error_does_not_affect_a_mount_in_progress(world: World, client: Client) -> None:
     first = client.range()
-    world.assisted.told = infra_env_of(("a;b",))
+    world.assisted.reported = infra_env_of(("a;b",))
     world.clock.advance(TTL_SECONDS)
     assert isinstance(client.ask(ImageRequest(client.reader)).error, KernelArgumentInvalid)
     assert client.range() is first
@@ -364,14 +364,14 @@ def test_composing_error_does_not_affect_a_mount_in_progress(world: World, clien
 
 
 def test_infra_env_completes_the_reference(world: World) -> None:
-    world.assisted.told = infra_env_of(("quiet",), VERSION, DISCONNECTED, "x86_64")
+    world.assisted.reported = infra_env_of(("quiet",), VERSION, DISCONNECTED, "x86_64")
     client = Client(world, ref=OPEN_REF)
     composed = client.range()
     assert composed.version.ref == ImageRef(ID, VERSION, "x86_64", DISCONNECTED)
     assert composed.representation.image.file_name == "agent-ove.x86_64.iso"
     assert world.assisted.calls[:2] == [("infra-env", ID, None, None), ("ignition", ID, DISCONNECTED, None)]
     for _ in range(3):
-        assert client.ask().was_at_once
+        assert client.ask().was_cached
     assert world.assisted.asked == ["infra-env", "ignition", "infra-env"]
     named = Client(world, ref=attrs.evolve(REF, kind=DISCONNECTED))
     assert named.range() is composed, "nothing is made twice"
@@ -379,9 +379,9 @@ def test_infra_env_completes_the_reference(world: World) -> None:
 
 def test_mount_continues_when_the_infra_env_changes_kind(world: World) -> None:
     client = Client(world, ref=OPEN_REF)
-    world.assisted.told = infra_env_of((), VERSION, FULL)
+    world.assisted.reported = infra_env_of((), VERSION, FULL)
     first = client.range()
-    world.assisted.told = infra_env_of((), VERSION, DISCONNECTED)
+    world.assisted.reported = infra_env_of((), VERSION, DISCONNECTED)
     world.clock.advance(TTL_SECONDS)
     assert client.head().version.ref == ImageRef(ID, VERSION, "x86_64", DISCONNECTED)
     assert client.range() is first

@@ -43,11 +43,11 @@ from tests.snapshots.mounting import (
     Client,
     bytes_of,
     etag_of,
-    faulty_repository,
     pass_ttl,
     restart,
     rounds,
     say,
+    use_faulty_repository,
 )
 from tests.snapshots.pinning import CREDENTIALS
 
@@ -65,7 +65,7 @@ def test_mount_continues_with_the_same_bytes_after_a_restart(world: World, clien
     restart(world)
     assert bytes_of(client.range()) == expected
     assert rounds(world) == 1
-    assert client.ask().was_at_once
+    assert client.ask().was_cached
 
 
 def test_mount_of_a_superseded_generation_continues_after_a_restart(world: World, client: Client) -> None:
@@ -214,12 +214,12 @@ def test_mount_whose_base_was_replaced_is_refused_after_a_restart(world: World, 
 def test_mount_continues_after_its_infra_env_changed_kind(world: World, then: Kind, now: Kind) -> None:
     """Both kinds may be made of one base, and have snapshots of one number."""
     client = Client(world, ref=OPEN_REF)
-    world.assisted.told = infra_env_of((), VERSION, then)
+    world.assisted.reported = infra_env_of((), VERSION, then)
     world.catalog.images[VERSION, "x86_64", DISCONNECTED] = world.catalog.images[VERSION, "x86_64", FULL]
     first = bytes_of(client.range())
     say(world, "of the other kind")
     other = Client(world, ref=attrs.evolve(REF, kind=now)).range()
-    world.assisted.told = infra_env_of((), VERSION, now)
+    world.assisted.reported = infra_env_of((), VERSION, now)
     restart(world)
     assert bytes_of(client.range()) == first
     assert bytes_of(client.whole()) == bytes_of(other)
@@ -227,11 +227,11 @@ def test_mount_continues_after_its_infra_env_changed_kind(world: World, then: Ki
 
 def test_mount_of_a_short_url_continues_after_its_version_changed(world: World) -> None:
     client = Client(world, ref=OPEN_REF)
-    world.assisted.told = infra_env_of((), VERSION)
+    world.assisted.reported = infra_env_of((), VERSION)
     first = bytes_of(client.range())
     with base_image(build_live_iso({**live_files(), "coreos/other": b"other"}), version="4.21") as other:
         world.catalog.images["4.21", "x86_64", FULL] = other
-        world.assisted.told = infra_env_of((), "4.21")
+        world.assisted.reported = infra_env_of((), "4.21")
         restart(world)
         world.assisted.calls.clear()
         assert bytes_of(client.range()) == first
@@ -246,7 +246,7 @@ def test_mount_of_a_short_url_continues_after_its_version_changed(world: World) 
 def test_restored_version_is_not_composed_twice(world: World) -> None:
     """It is found by its base's build then, and by the infra-env's version by who asks anew."""
     client = Client(world, ref=OPEN_REF)
-    world.assisted.told = infra_env_of((), VERSION)
+    world.assisted.reported = infra_env_of((), VERSION)
     client.range()
     restart(world)
     assert client.range() is client.head()
@@ -339,7 +339,7 @@ def test_no_mount_gets_bytes_of_two_versions(steps: list[tuple[str, int]]) -> No
 def test_mounts_continue_in_memory_if_the_repository_fails(
     world: World, client: Client, broken: str, *, from_the_start: bool
 ) -> None:
-    store = faulty_repository(world)
+    store = use_faulty_repository(world)
     names = set(dir(MemoryRepository)) if broken == "everything" else {broken}
     store.broken = names if from_the_start else set()
     first = client.range()
@@ -357,7 +357,7 @@ def test_mounts_continue_in_memory_if_the_repository_fails(
 
 def test_unstored_mount_is_refused_after_a_restart(world: World, client: Client) -> None:
     """Other tokens are in what is asked for now."""
-    store = faulty_repository(world)
+    store = use_faulty_repository(world)
     store.broken = {"add"}
     client.range()
     store.broken = set()
@@ -370,7 +370,7 @@ def test_unstored_mount_is_refused_after_a_restart(world: World, client: Client)
 
 
 def test_lost_snapshot_is_asked_for_again_by_new_mounts(world: World, client: Client) -> None:
-    store = faulty_repository(world)
+    store = use_faulty_repository(world)
     first = client.range()
     evict_everything(world)
     store.store = MemoryRepository()
@@ -386,7 +386,7 @@ def test_lost_snapshot_is_asked_for_again_by_new_mounts(world: World, client: Cl
 def test_mount_that_cannot_be_saved_is_served_and_logged(
     world: World, client: Client, logged_failures: LoggedFailures
 ) -> None:
-    store = faulty_repository(world)
+    store = use_faulty_repository(world)
     store.broken, store.error = {"save_mounts"}, KeyError("odd")
     assert client.range() is client.range()
     assert len(logged_failures.flush(KeyError)) == 1

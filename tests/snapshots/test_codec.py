@@ -106,9 +106,9 @@ def test_truncated_payload_is_refused(size: int) -> None:
 def test_corrupt_payload_is_refused_without_showing_it(before: bytes, after: bytes) -> None:
     with pytest.raises(SnapshotUnreadable) as raised:
         decode_customization(ENCODED.replace(before, after, 1))
-    told = "".join(traceback.format_exception(raised.value))
-    assert "version" not in told
-    assert "a=1=2" not in told
+    shown = "".join(traceback.format_exception(raised.value))
+    assert "version" not in shown
+    assert "a=1=2" not in shown
 
 
 @pytest.mark.parametrize(

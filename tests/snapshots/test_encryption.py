@@ -103,8 +103,8 @@ def test_errors_and_reprs_show_no_secret() -> None:
     with pytest.raises(SnapshotUnreadable) as raised_too:
         vault.unseal(KEY, 7, attrs.evolve(TOKEN, secret=secrets[1]), SEALED)
     errors = (raised.value, raised_too.value)
-    told = "".join(line for error in errors for line in traceback.format_exception(error)) + repr(vault)
-    assert [secret for secret in secrets if secret in told] == []
+    shown = "".join(line for error in errors for line in traceback.format_exception(error)) + repr(vault)
+    assert [secret for secret in secrets if secret in shown] == []
 
 
 questions = st.tuples(

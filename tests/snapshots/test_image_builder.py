@@ -35,9 +35,9 @@ from tests.snapshots.doubles import (
     ID,
     MODIFIED,
     TTL_SECONDS,
-    CountingCatalog,
-    HeldTemplates,
-    HeldThreads,
+    FakeCatalog,
+    FakeDerivedFiles,
+    ManualThreads,
     World,
 )
 
@@ -66,15 +66,15 @@ NMSTATE = b"\x1f\x8bnmstatectl"
 class Workbench:
     """A composer, and what it composes from."""
 
-    catalog: CountingCatalog
-    templates: HeldTemplates
-    threads: HeldThreads
+    catalog: FakeCatalog
+    derived: FakeDerivedFiles
+    threads: ManualThreads
     template: BaseImage
     nmstate: NmstateImage
     composer: ImageBuilder = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.composer = ImageBuilder(self.catalog, self.templates, self.threads.run, BASE_URL)
+        self.composer = ImageBuilder(self.catalog, self.derived, self.threads.run, BASE_URL)
 
     def compose(self, ref: ImageRef, customization: Customization) -> list[BootImage | BaseException]:
         """Where the image or the exception will be."""
@@ -93,7 +93,7 @@ class Workbench:
 
     def has_templates(self) -> None:
         """Let everything derived be there."""
-        self.templates.iso, self.templates.archive = self.template, self.nmstate
+        self.derived.iso, self.derived.archive = self.template, self.nmstate
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def bench() -> Iterator[Workbench]:
         }
         archived = files.enter_context(base_file(NMSTATE))
         nmstate = NmstateImage(archived, sha256(NMSTATE).hexdigest())
-        yield Workbench(CountingCatalog(images), HeldTemplates(), HeldThreads(), base(TEMPLATE), nmstate)
+        yield Workbench(FakeCatalog(images), FakeDerivedFiles(), ManualThreads(), base(TEMPLATE), nmstate)
 
 
 def ref_of(kind: Kind, version: str = WITH_RECIPE, architecture: str = "x86_64") -> ImageRef:
@@ -283,8 +283,8 @@ def test_addrsize_has_the_size_of_the_served_initrd(bench: Workbench) -> None:
     ref = ref_of(ADDRSIZE, NEEDS_NMSTATE, "s390x")
     base = bench.composer.find_base(ref)
     initrd = bench.build(ref_of(INITRD, NEEDS_NMSTATE, "s390x"), customization())
-    told = bench.composer.build_initrd_addrsize(ref, base, initrd)
-    assert bytes_of(told) == bytes(range(8)) + initrd.size.to_bytes(8, "big")
+    addrsize = bench.composer.build_initrd_addrsize(ref, base, initrd)
+    assert bytes_of(addrsize) == bytes(range(8)) + initrd.size.to_bytes(8, "big")
 
 
 def test_boot_artifact_is_the_file_of_the_base(bench: Workbench) -> None:
@@ -317,8 +317,8 @@ def test_download_has_the_contracts_file_name(bench: Workbench, kind: Kind, vers
 def test_addrsize_has_the_contracts_file_name(bench: Workbench) -> None:
     ref = ref_of(ADDRSIZE, NEEDS_NMSTATE, "s390x")
     initrd = bench.build(ref_of(INITRD), customization())
-    told = bench.composer.build_initrd_addrsize(ref, bench.composer.find_base(ref), initrd)
-    assert told.file_name == f"{ID}-initrd.addrsize"
+    addrsize = bench.composer.build_initrd_addrsize(ref, bench.composer.find_base(ref), initrd)
+    assert addrsize.file_name == f"{ID}-initrd.addrsize"
 
 
 # What takes a while is done elsewhere.
@@ -342,7 +342,7 @@ def test_oversized_ramdisk_found_in_a_thread_uses_a_derived_iso(bench: Workbench
     made = bench.compose(ref_of(MINIMAL), customization(bytes(IGNITION_LENGTH), config=config))
     for _ in range(2):
         waiting, bench.threads.waiting = bench.threads.waiting, []
-        HeldThreads(waiting).work()
+        ManualThreads(waiting).work()
     (image,) = made
     assert not isinstance(image, BaseException)
     assert image.size == len(TEMPLATE)
@@ -354,7 +354,7 @@ def test_oversized_ramdisk_found_in_a_thread_uses_a_derived_iso(bench: Workbench
 @pytest.fixture
 def world(bench: Workbench) -> World:
     bench.has_templates()
-    return World(bench.catalog, templates=bench.templates)
+    return World(bench.catalog, derived=bench.derived)
 
 
 def get(world: World, ref: ImageRef | ArtifactRef) -> BootImage:
@@ -408,8 +408,8 @@ def test_addrsize_and_initrd_are_of_one_snapshot(world: World, first: Kind) -> N
     for extra in range(3):
         get(world, refs[first])
         world.assisted.config = CONFIG + b" " * 4 * extra
-        initrd, told = (bytes_of(get(world, refs[kind])) for kind in (INITRD, ADDRSIZE))
-        assert int.from_bytes(told[8:], "big") == len(initrd)
+        initrd, addrsize = (bytes_of(get(world, refs[kind])) for kind in (INITRD, ADDRSIZE))
+        assert int.from_bytes(addrsize[8:], "big") == len(initrd)
         assert sorted(world.assisted.asked) == ["ignition", "ramdisk"]
         assert RAMDISK in initrd
         assert NMSTATE in initrd

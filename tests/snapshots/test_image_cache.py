@@ -129,11 +129,11 @@ def test_last_image_is_kept_however_low_the_limit(world: World, client: Client) 
     world.cache_bytes = 0
     restart(world)
     first = client.range()
-    assert client.ask().was_at_once
+    assert client.ask().was_cached
     other = Client(world, ref=OTHER_REF)
     other.range()
-    assert other.ask().was_at_once
-    assert not client.ask().was_at_once
+    assert other.ask().was_cached
+    assert not client.ask().was_cached
     assert bytes_of(client.range()) == bytes_of(first)
 
 
@@ -182,7 +182,7 @@ def test_cached_refusals_and_etags_are_bounded(world: World, monkeypatch: pytest
     world.clock.advance(WINDOW_SECONDS)
     assert clients[3].named(etag_of(first[3])) is first[3]
     assert clients[0].named(etag_of(first[0])) is not first[0]
-    world.assisted.told = infra_env_of(("a;b",))
+    world.assisted.reported = infra_env_of(("a;b",))
     world.clock.advance(TTL_SECONDS)
     for client in clients:
         assert isinstance(client.ask(ImageRequest(client.reader)).error, KernelArgumentInvalid)
@@ -195,7 +195,7 @@ def test_cached_refusals_and_etags_are_bounded(world: World, monkeypatch: pytest
 
 
 def test_cached_refusal_does_not_grow(world: World, client: Client) -> None:
-    world.assisted.told = infra_env_of(("a;b",))
+    world.assisted.reported = infra_env_of(("a;b",))
     errors = [client.ask().error for _ in range(5)]
     assert len({len(traceback.extract_tb(error.__traceback__)) for error in errors[1:]}) == 1
     assert len({id(error) for error in errors}) == 5

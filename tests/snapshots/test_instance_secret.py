@@ -65,8 +65,8 @@ def test_processes_that_start_together_share_one_secret(tmp_path: Path) -> None:
             process.stdin.write("\n")
             process.stdin.flush()
         assert not (tmp_path / SECRET_FILE).exists()
-    told = {process.communicate()[0].strip() for process in processes}
-    assert told == {load_or_create_secret(tmp_path).hex()}
+    printed = {process.communicate()[0].strip() for process in processes}
+    assert printed == {load_or_create_secret(tmp_path).hex()}
 
 
 @pytest.mark.parametrize("size", [0, 31, 33])

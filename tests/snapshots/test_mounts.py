@@ -18,7 +18,7 @@ from image_service.snapshots.memory import MemoryRepository
 from image_service.snapshots.model import Snapshot, SnapshotKey, Version
 from image_service.snapshots.mounts import SAVE_SECONDS, Mount, Mounts, save_seconds
 from image_service.snapshots.repository import StoredMount
-from tests.snapshots.pinning import SECRET, at_once, outcome
+from tests.snapshots.pinning import SECRET, outcome, run_now
 
 if TYPE_CHECKING:
     from image_service.images.base import BaseImage
@@ -60,7 +60,7 @@ class Mounting:
     mounts: Mounts = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.archive = Archive(self.repository, SnapshotCipher(SECRET), at_once)
+        self.archive = Archive(self.repository, SnapshotCipher(SECRET), run_now)
         self.mounts = Mounts(self.archive, self.clock, WINDOW, LocalCoordination())
 
     def read(self, reader: Reader = READER, version: Version = ONE) -> Mount:

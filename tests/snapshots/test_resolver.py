@@ -33,7 +33,7 @@ from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.memory import MemoryRepository
 from image_service.snapshots.resolver import RETRY_SECONDS, TIMEOUT_SECONDS, Resolver
 from tests.snapshots.doubles import infra_env_of
-from tests.snapshots.pinning import SECRET, SETTINGS, Outcome, at_once, outcome
+from tests.snapshots.pinning import SECRET, SETTINGS, Outcome, outcome, run_now
 
 if TYPE_CHECKING:
     from image_service.assisted.responses import InfraEnv
@@ -48,16 +48,16 @@ FAILING = [UpstreamError("down"), UpstreamTimeout("slow"), Unavailable("429")]
 
 @attrs.define(eq=False)
 class InfraEnvs:
-    """Says what it is told to say.
+    """assisted-service, as the resolver asks it.
 
     Args:
-        told: of every infra-env.
+        reported: what every infra-env says about itself.
         error: raised instead.
         asked: how often.
         gate: None, or what an answer waits for.
     """
 
-    told: InfraEnv = attrs.field(factory=lambda: infra_env_of((), "4.20"))
+    reported: InfraEnv = attrs.field(factory=lambda: infra_env_of((), "4.20"))
     error: Exception | None = None
     asked: list[tuple[str, Credentials | None]] = attrs.field(factory=list)
     gate: Deferred[None] | None = None
@@ -68,7 +68,7 @@ class InfraEnvs:
             await self.gate
         if self.error is not None:
             raise self.error
-        return self.told
+        return self.reported
 
 
 @attrs.define(eq=False)
@@ -82,7 +82,7 @@ class Setting:
     def __attrs_post_init__(self) -> None:
         self.resolver = Resolver(
             self.infra_envs,
-            Archive(MemoryRepository(), SnapshotCipher(SECRET), at_once),
+            Archive(MemoryRepository(), SnapshotCipher(SECRET), run_now),
             self.clock,
             LocalCoordination(),
             SETTINGS,
@@ -109,7 +109,7 @@ def test_complete_reference_asks_nothing(setting: Setting, ref: Ref) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ref", "told", "expected"),
+    ("ref", "reported", "expected"),
     [
         (OPEN, infra_env_of((), "4.20"), ("4.20", "x86_64", Kind.FULL_ISO)),
         (
@@ -131,17 +131,17 @@ def test_complete_reference_asks_nothing(setting: Setting, ref: Ref) -> None:
     ],
 )
 def test_request_precedes_infra_env_and_that_precedes_defaults(
-    setting: Setting, ref: ImageRef, told: InfraEnv, expected: tuple[str, str, Kind]
+    setting: Setting, ref: ImageRef, reported: InfraEnv, expected: tuple[str, str, Kind]
 ) -> None:
-    setting.infra_envs.told = told
+    setting.infra_envs.reported = reported
     assert setting.resolve(ref) == ImageRef(ID, *expected)
 
 
 def test_missing_version_is_not_found(setting: Setting) -> None:
-    setting.infra_envs.told = infra_env_of()
+    setting.infra_envs.reported = infra_env_of()
     with pytest.raises(NotFound, match="version"):
         setting.resolve()
-    setting.infra_envs.told = infra_env_of((), "4.20")
+    setting.infra_envs.reported = infra_env_of((), "4.20")
     assert setting.resolve() == COMPLETE, "that is no absence to be remembered"
 
 
@@ -154,7 +154,7 @@ def test_answer_is_valid_for_the_ttl(setting: Setting) -> None:
     assert setting.rounds == 1
     setting.clock.advance(MOMENT)
     assert setting.resolver.get_cached(OPEN, None) is None
-    setting.infra_envs.told = infra_env_of((), "4.21")
+    setting.infra_envs.reported = infra_env_of((), "4.21")
     assert setting.resolve() == attrs.evolve(COMPLETE, version="4.21")
     assert setting.rounds == 2
 
@@ -225,10 +225,10 @@ def test_older_answer_is_used_after_the_timeout(setting: Setting) -> None:
     setting.clock.advance(TTL)
     gate: Deferred[None] = Deferred()
     setting.infra_envs.gate = gate
-    setting.infra_envs.told = infra_env_of((), "4.21")
+    setting.infra_envs.reported = infra_env_of((), "4.21")
     asked = Outcome(setting.resolver.resolve(OPEN, None))
     setting.clock.advance(TIMEOUT_SECONDS - MOMENT)
-    assert not asked.is_there
+    assert not asked.has_fired
     setting.clock.advance(MOMENT)
     assert asked.value == COMPLETE
     gate.callback(None)
@@ -242,7 +242,7 @@ def test_request_without_an_older_answer_waits(setting: Setting) -> None:
     setting.infra_envs.gate = gate
     asked = Outcome(setting.resolver.resolve(OPEN, None))
     setting.clock.advance(10 * TIMEOUT_SECONDS)
-    assert not asked.is_there
+    assert not asked.has_fired
     gate.callback(None)
     assert asked.value == COMPLETE
 

@@ -58,7 +58,7 @@ class Service:
     def begin(
         self, method: str = "GET", client: str = ONE, target: str = TARGET, **fields: str
     ) -> PreparedResponse:
-        """An answer that is being sent until it is told to end."""
+        """Start a response; the caller releases it."""
         headers = {name.replace("_", "-"): value for name, value in fields.items()}
         asked = self.application.handle(
             Request(method, target, headers, keep_alive=True), client, overloaded=False
@@ -251,13 +251,13 @@ def test_credentials_have_separate_mounts(service: Service) -> None:
 
 def test_digest_is_of_the_newest_version(service: Service) -> None:
     image, _, _ = service.whole()
-    told = service.ask(target=f"{TARGET}.sha256")
-    assert body_of(told.response).startswith(hashlib.sha256(image).hexdigest().encode())
+    checksum = service.ask(target=f"{TARGET}.sha256")
+    assert body_of(checksum.response).startswith(hashlib.sha256(image).hexdigest().encode())
     service.change()
     new, second, _ = service.whole(OTHER)
-    told = service.ask(target=f"{TARGET}.sha256")
-    assert body_of(told.response).startswith(hashlib.sha256(new).hexdigest().encode())
-    assert fields_of(told.response)["image-etag"] == second
+    checksum = service.ask(target=f"{TARGET}.sha256")
+    assert body_of(checksum.response).startswith(hashlib.sha256(new).hexdigest().encode())
+    assert fields_of(checksum.response)["image-etag"] == second
 
 
 def test_unexpected_error_for_a_cached_image_is_a_500(

@@ -40,7 +40,7 @@ def clients(world: World) -> list[Client]:
 
 
 def test_no_key_of_a_cache_leads_to_a_secret(world: World) -> None:
-    world.assisted.told = infra_env_of((), VERSION)
+    world.assisted.reported = infra_env_of((), VERSION)
     for client in clients(world):
         etag = etag_of(client.range())
         client.named(etag)
@@ -57,11 +57,11 @@ def test_no_key_of_a_cache_leads_to_a_secret(world: World) -> None:
     assert not any(isinstance(each, str) and SECRET in each for each in reachable(*keys))
     strings = [key for mapping in mappings for key in mapping if isinstance(key, str)]
     assert not any(SECRET in key for key in strings)
-    world.assisted.let_go()
+    world.assisted.release()
 
 
 def test_representations_show_no_secret(world: World) -> None:
-    world.assisted.told = infra_env_of((f"{SECRET}-argument",), VERSION)
+    world.assisted.reported = infra_env_of((f"{SECRET}-argument",), VERSION)
     say(world, f"{SECRET}-text")
     client = clients(world)[0]
     composed = client.range()

@@ -1,4 +1,4 @@
-"""Several processes serve one reader by turns: it gets one image, whichever it comes to."""
+"""Several processes serve one reader in turn: it gets one version from all of them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.snapshots.doubles import (
     TTL_SECONDS,
     VERSION,
     WINDOW_SECONDS,
-    HeldThreads,
+    ManualThreads,
     World,
     infra_env_of,
 )
 from tests.snapshots.doubles import world as make_world
-from tests.snapshots.mounting import Asked, Client, bytes_of, etag_of, say
+from tests.snapshots.mounting import Client, PendingRequest, bytes_of, etag_of, say
 from tests.snapshots.pinning import FaultyRepository
 from tests.snapshots.stores import store_in
 
@@ -72,8 +72,8 @@ def processes(world: World, store: FaultyRepository, coordination: Coordination)
     return sharing(world, coordination)
 
 
-def ask(images: BootImages, reading: ReadMode, *etags: str, reader: Reader = READER) -> Asked:
-    return Asked(images, ImageRequest(reader, reading, etags), moves=True)
+def ask(images: BootImages, reading: ReadMode, *etags: str, reader: Reader = READER) -> PendingRequest:
+    return PendingRequest(images, ImageRequest(reader, reading, etags), moves=True)
 
 
 def part(images: BootImages) -> ComposedVersion:
@@ -114,7 +114,7 @@ def test_further_range_of_a_known_mount_reads_no_repository(
     store.called.clear()
     for images in processes:
         asked = ask(images, ReadMode.RESUME)
-        assert asked.was_at_once
+        assert asked.was_cached
         assert asked.succeeded
     assert not store.called
 
@@ -131,9 +131,9 @@ def test_whole_get_moves_a_mount_in_all_processes(world: World, processes: list[
 def test_mount_of_a_short_url_is_the_same_in_all_processes(world: World, processes: list[BootImages]) -> None:
     """Its infra-env is edited in the midst of it, and the others have never heard of what it was before."""
     reader = attrs.evolve(READER, ref=ImageRef(ID, None, None, None))
-    world.assisted.told = infra_env_of((), VERSION, FULL)
+    world.assisted.reported = infra_env_of((), VERSION, FULL)
     first = bytes_of(ask(processes[0], ReadMode.RESUME, reader=reader).composed)
-    world.assisted.told = infra_env_of((), VERSION, DISCONNECTED)
+    world.assisted.reported = infra_env_of((), VERSION, DISCONNECTED)
     for images in processes * 2:
         assert bytes_of(ask(images, ReadMode.RESUME, reader=reader).composed) == first
 
@@ -141,7 +141,7 @@ def test_mount_of_a_short_url_is_the_same_in_all_processes(world: World, process
 def test_short_url_is_resolved_once_for_all_processes(world: World, processes: list[BootImages]) -> None:
     reader = attrs.evolve(READER, ref=ImageRef(ID, None, None, Kind.PXE_INITRD))
     for version, architecture in enumerate(("x86_64", "aarch64", "aarch64"), 1):
-        world.assisted.told = infra_env_of((), VERSION, None, architecture)
+        world.assisted.reported = infra_env_of((), VERSION, None, architecture)
         world.clock.advance(TTL_SECONDS / 2)
         for images in processes * 2:
             composed = ask(images, ReadMode.NEWEST, reader=reader).composed
@@ -182,7 +182,7 @@ def test_first_stored_of_two_concurrent_mounts_wins(
     asked = [ask(one, ReadMode.RESUME)]
     say(world, "changed")
     asked.append(ask(other, ReadMode.RESUME))
-    world.assisted.let_go()
+    world.assisted.release()
     world.clock.advance(1)
     assert len({bytes_of(one.composed) for one in asked} | {bytes_of(part(third))}) == 1
     assert store.called["save_mounts"]
@@ -191,7 +191,7 @@ def test_first_stored_of_two_concurrent_mounts_wins(
 def test_slow_process_serves_the_version_that_another_has_started(
     world: World, processes: list[BootImages], coordination: Coordination
 ) -> None:
-    threads = HeldThreads()
+    threads = ManualThreads()
     slow, other = world.make_images(threads.run, coordination), processes[1]
     say(world, "x" * THREAD_BYTES)
     ask(processes[2], ReadMode.NEWEST, reader=attrs.evolve(READER, address="192.0.2.2"))
@@ -350,7 +350,7 @@ class Mounting(RuleBasedStateMachine):
         asked, reader = self.ask(number, client, ReadMode.NEWEST)
         self.take(reader, asked)
 
-    def ask(self, number: int, client: int, reading: ReadMode) -> tuple[Asked, Reader]:
+    def ask(self, number: int, client: int, reading: ReadMode) -> tuple[PendingRequest, Reader]:
         say(self.world, self.text)
         reader = attrs.evolve(READER, address=f"192.0.2.{client}")
         rounds = self.world.assisted.asked.count("ignition")
@@ -361,7 +361,7 @@ class Mounting(RuleBasedStateMachine):
             self.read.clear()
         return asked, reader
 
-    def take(self, reader: Reader, asked: Asked) -> None:
+    def take(self, reader: Reader, asked: PendingRequest) -> None:
         if asked.succeeded:
             self.read[reader] = bytes_of(asked.composed), self.world.clock.seconds()
 

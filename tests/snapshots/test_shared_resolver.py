@@ -16,7 +16,7 @@ from image_service.images.reference import Credentials, CredentialScheme, ImageR
 from image_service.snapshots.archive import Archive
 from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.resolver import Resolver
-from tests.snapshots.pinning import ID, SECRET, SETTINGS, FaultyRepository, Outcome, at_once, outcome
+from tests.snapshots.pinning import ID, SECRET, SETTINGS, FaultyRepository, Outcome, outcome, run_now
 from tests.snapshots.stores import store_in
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Setting:
         self.processes = [self.process(), self.process()]
 
     def process(self) -> Resolver:
-        archive = Archive(cast("SnapshotRepository", self.store), SnapshotCipher(SECRET), at_once)
+        archive = Archive(cast("SnapshotRepository", self.store), SnapshotCipher(SECRET), run_now)
         coordination = SharedMemoryCoordination(self.memory, self.directory / "locks", self.clock)
         return Resolver(
             self.upstream, archive, self.clock, coordination, attrs.evolve(SETTINGS, grace_seconds=0)
@@ -106,7 +106,7 @@ def test_processes_that_ask_together_make_one_round(setting: Setting) -> None:
     setting.upstream.gate = Deferred()
     asked = [Outcome(process.resolve(OPEN, None)) for process in setting.processes]
     setting.clock.advance(MAX_POLL_SECONDS)
-    assert not any(one.is_there for one in asked)
+    assert not any(one.has_fired for one in asked)
     setting.upstream.gate.callback(None)
     setting.clock.advance(MAX_POLL_SECONDS)
     assert asked[0].value == asked[1].value

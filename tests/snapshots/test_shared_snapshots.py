@@ -1,4 +1,4 @@
-"""Several processes that share a store: what one of them is told goes for all."""
+"""Several processes that share a repository: one answer serves all of them."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def test_processes_that_ask_together_make_one_round(processes: list[Pinning]) ->
     for number in range(1, 4):
         upstream.held = []
         asked = [Outcome(process.snapshots.get(KEY, None)) for process in processes]
-        assert not any(one.is_there for one in asked)
+        assert not any(one.has_fired for one in asked)
         clock.advance(MAX_POLL_SECONDS)
-        upstream.let_go()
+        upstream.release()
         clock.advance(MAX_POLL_SECONDS)
         assert len({process.config(one.value) for process, one in zip(processes, asked, strict=True)}) == 1
         assert processes[0].rounds == number
@@ -85,7 +85,7 @@ def test_waiting_for_another_process_has_the_same_timeout(processes: list[Pinnin
     asked = [Outcome(process.snapshots.get(KEY, None)) for process in (one, other)]
     one.clock.advance(REVALIDATION_TIMEOUT_SECONDS)
     assert {one.config(asked[0].value), other.config(asked[1].value)} == expected
-    one.upstream.let_go()
+    one.upstream.release()
     one.clock.advance(MAX_POLL_SECONDS)
     assert one.rounds == 2
     assert one.snapshots.get_cached(KEY)
@@ -105,9 +105,9 @@ def test_change_is_seen_by_all_processes_and_mounts_continue(processes: list[Pin
     for process in others:
         assert process.snapshots.get_cached(KEY) is None
         assert process.config(process.newest()) == changed
-        assert not process.may_go_on(old[process]) or process.snapshots.get_cached(KEY)
+        assert not process.may_continue(old[process]) or process.snapshots.get_cached(KEY)
         outcome(process.snapshots.revalidate(old[process], None))
-        assert process.may_go_on(old[process])
+        assert process.may_continue(old[process])
         assert process.config(old[process]) in before
     assert one.rounds == 2
 
@@ -120,12 +120,12 @@ def test_no_process_serves_after_an_end(processes: list[Pinning], ending: Except
     for process in processes:
         outcome(process.snapshots.revalidate(old[process], None))
     one.clock.advance(1)  # too old for new mounts, while those in progress have nothing to ask for long
-    assert all(process.may_go_on(old[process]) for process in processes)
+    assert all(process.may_continue(old[process]) for process in processes)
     one.upstream.error = ending
     with pytest.raises(type(ending)):
         one.newest()
     for process in others:
-        assert not process.may_go_on(old[process])
+        assert not process.may_continue(old[process])
         with pytest.raises(type(ending)):
             outcome(process.snapshots.revalidate(old[process], None))
         with pytest.raises(type(ending)):
@@ -136,7 +136,7 @@ def test_no_process_serves_after_an_end(processes: list[Pinning], ending: Except
     for process in processes:
         with pytest.raises(NotFound):
             outcome(process.snapshots.revalidate(old[process], None))
-        assert not process.may_go_on(old[process])
+        assert not process.may_continue(old[process])
 
 
 def test_missed_end_ends_older_snapshots(processes: list[Pinning]) -> None:
@@ -169,9 +169,9 @@ def test_snapshot_read_during_an_end_is_read_again(processes: list[Pinning]) -> 
     one.upstream.held = []
     asked = Outcome(one.snapshots.get(KEY, None))
     one.upstream.error, one.store.gate = Forbidden("403"), Deferred()
-    one.upstream.let_go()
+    one.upstream.release()
     outcome(other.snapshots.revalidate(old, None))
-    assert other.may_go_on(old)
+    assert other.may_continue(old)
     one.store.gate.callback(None)
     assert isinstance(asked.error, Forbidden)
     with pytest.raises(Forbidden):
@@ -253,7 +253,7 @@ def test_failing_repository_costs_rounds_only(processes: list[Pinning], broken: 
             process.newest()
             outcome(process.snapshots.revalidate(snapshot, None))
             process.config(snapshot)
-            assert process.may_go_on(snapshot)
+            assert process.may_continue(snapshot)
     store.broken = set()
     one.clock.advance(MAX_AGE)
     assert len(configs(processes)) == 1

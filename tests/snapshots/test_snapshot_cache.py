@@ -28,8 +28,8 @@ from tests.snapshots.pinning import (
     Outcome,
     Pinning,
     credentials_of,
-    failing_at,
     outcome,
+    warnings_of_failure,
 )
 
 if TYPE_CHECKING:
@@ -57,17 +57,17 @@ def test_evicted_entry_is_restored_and_ends_with_its_mounts(
     config = pinning.config(first)
     for question in OTHERS:
         pinning.newest(question)
-    assert not pinning.may_go_on(first)
+    assert not pinning.may_continue(first)
     again = pinning.newest()
     assert (again is not first, pinning.config(again)) == (True, config)
     outcome(pinning.snapshots.revalidate(first, None))
-    assert pinning.may_go_on(first)
+    assert pinning.may_continue(first)
     assert pinning.rounds == 1 + len(OTHERS)
     pinning.clock.advance(TTL)
     pinning.upstream.error = Forbidden("no longer")
     with pytest.raises(Forbidden):
         pinning.newest()
-    assert not pinning.may_go_on(first)
+    assert not pinning.may_continue(first)
     with pytest.raises(Forbidden):
         outcome(pinning.snapshots.revalidate(first, None))
 
@@ -85,7 +85,7 @@ def test_mount_of_an_evicted_entry_ends_with_a_missed_end(
         pinning.newest()
     pinning.upstream.error = None
     pinning.newest()
-    assert not pinning.may_go_on(first)
+    assert not pinning.may_continue(first)
     with pytest.raises(NotFound):
         outcome(pinning.snapshots.revalidate(first, None))
 
@@ -124,7 +124,7 @@ def test_end_reaches_an_entry_restored_during_revalidation(
     pinning.upstream.error = Forbidden("no longer")
     held[0].callback(None)
     for snapshot in (first, again.value):
-        assert not pinning.may_go_on(snapshot)
+        assert not pinning.may_continue(snapshot)
         assert snapshot.is_ended
 
 
@@ -157,7 +157,7 @@ def test_concurrent_first_questions_are_limited(pinning: Pinning, monkeypatch: p
     assert raised.value.retry_after_seconds
     joined = Outcome(pinning.snapshots.get(OTHERS[0], credentials_of(OTHERS[0])))
     assert pinning.rounds == 3
-    pinning.upstream.let_go()
+    pinning.upstream.release()
     assert joined.value is asked[0].value
     assert pinning.newest().generation == 1
 
@@ -197,14 +197,14 @@ def test_logs_and_reprs_show_no_secret(pinning: Pinning, logged_failures: Logged
             Outcome(pinning.snapshots.get(question, None))
     logged_failures.flush(KeyError)
     assert question.credentials_digest is not None
-    for told in (
+    for shown in (
         repr(first),
         repr(question),
         repr(first.entry),
         *map(formatEvent, events),
     ):
-        assert "s3cr3t" not in told
-        assert "'one'" not in told
+        assert "s3cr3t" not in shown
+        assert "'one'" not in shown
     assert pinning.snapshots.get_cached(question) is None
 
 
@@ -217,7 +217,7 @@ def test_events_are_counted(pinning: Pinning, logged_failures: LoggedFailures) -
     pinning.clock.advance(TTL)
     pinning.newest()
     pinning.clock.advance(TTL)
-    failing_at(pinning, UpstreamError("no"), logged_failures)
+    warnings_of_failure(pinning, UpstreamError("no"), logged_failures)
     pinning.upstream.error = Forbidden("no")
     pinning.clock.advance(RETRY_SECONDS)
     Outcome(pinning.snapshots.get(KEY, None))

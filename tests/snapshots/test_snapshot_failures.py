@@ -26,8 +26,8 @@ from tests.snapshots.pinning import (
     TTL,
     Outcome,
     Pinning,
-    failing_at,
     outcome,
+    warnings_of_failure,
 )
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ def test_snapshot_is_served_for_the_grace_while_asking_fails(
 ) -> None:
     first = pinning.newest()
     pinning.clock.advance(TTL)
-    assert len(failing_at(pinning, error, logged_failures)) == 1
+    assert len(warnings_of_failure(pinning, error, logged_failures)) == 1
     for _ in range(int(GRACE / 10)):
-        assert failing_at(pinning, error, logged_failures) == []
+        assert warnings_of_failure(pinning, error, logged_failures) == []
         assert pinning.newest() is first
         outcome(pinning.snapshots.revalidate(first, None))
         pinning.clock.advance(10)
@@ -75,7 +75,7 @@ def test_snapshot_is_served_for_the_grace_while_asking_fails(
 def test_grace_ends(pinning: Pinning, logged_failures: LoggedFailures) -> None:
     pinning.newest()
     pinning.clock.advance(TTL)
-    failing_at(pinning, UpstreamError("no"), logged_failures)
+    warnings_of_failure(pinning, UpstreamError("no"), logged_failures)
     pinning.clock.advance(GRACE - MOMENT)
     pinning.newest()
     assert pinning.snapshots.in_grace == 1
@@ -88,7 +88,7 @@ def test_grace_ends(pinning: Pinning, logged_failures: LoggedFailures) -> None:
 def test_error_after_the_grace_is_the_latest(pinning: Pinning, logged_failures: LoggedFailures) -> None:
     pinning.newest()
     pinning.clock.advance(TTL)
-    failing_at(pinning, UpstreamError("first", retry_after_seconds=9), logged_failures)
+    warnings_of_failure(pinning, UpstreamError("first", retry_after_seconds=9), logged_failures)
     pinning.clock.advance(GRACE)
     pinning.upstream.error = UpstreamTimeout("find_newest", retry_after_seconds=7)
     with pytest.raises(UpstreamTimeout, match="find_newest") as raised:
@@ -101,7 +101,7 @@ def test_failed_revalidation_is_retried_after_a_pause(
 ) -> None:
     snapshot = pinning.newest()
     pinning.clock.advance(TTL)
-    failing_at(pinning, UpstreamError("no"), logged_failures)
+    warnings_of_failure(pinning, UpstreamError("no"), logged_failures)
     for _ in range(10):
         pinning.newest()
         outcome(pinning.snapshots.revalidate(snapshot, None))
@@ -117,7 +117,7 @@ def test_each_failure_after_a_recovery_has_its_own_grace_and_warning(
     first = pinning.newest()
     for _ in range(3):
         pinning.clock.advance(TTL)
-        assert len(failing_at(pinning, UpstreamError("no"), logged_failures)) == 1
+        assert len(warnings_of_failure(pinning, UpstreamError("no"), logged_failures)) == 1
         pinning.clock.advance(GRACE - 1)
         pinning.upstream.error = None
         assert pinning.newest() is first
@@ -127,7 +127,7 @@ def test_each_failure_after_a_recovery_has_its_own_grace_and_warning(
 def test_change_after_a_failure_is_seen(pinning: Pinning, logged_failures: LoggedFailures) -> None:
     pinning.newest()
     pinning.clock.advance(TTL)
-    failing_at(pinning, UpstreamError("no"), logged_failures)
+    warnings_of_failure(pinning, UpstreamError("no"), logged_failures)
     pinning.upstream.error, pinning.upstream.text = None, "changed"
     pinning.clock.advance(RETRY_SECONDS)
     assert pinning.newest().generation == 2
@@ -136,7 +136,7 @@ def test_change_after_a_failure_is_seen(pinning: Pinning, logged_failures: Logge
 def test_refusal_ends_the_grace(pinning: Pinning, logged_failures: LoggedFailures) -> None:
     snapshot = pinning.newest()
     pinning.clock.advance(TTL)
-    failing_at(pinning, UpstreamError("no"), logged_failures)
+    warnings_of_failure(pinning, UpstreamError("no"), logged_failures)
     pinning.clock.advance(RETRY_SECONDS)
     pinning.upstream.error = Forbidden("no longer")
     with pytest.raises(Forbidden):
@@ -152,7 +152,7 @@ def test_unexpected_error_is_logged_without_waiting_requests(
     going_on = Outcome(pinning.snapshots.revalidate(snapshot, None))
     pinning.clock.advance(REVALIDATION_TIMEOUT_SECONDS)
     assert going_on.value is None
-    pinning.upstream.let_go()
+    pinning.upstream.release()
     assert len(logged_failures.flush(KeyError)) == 1
 
 
@@ -180,7 +180,7 @@ def test_max_age_counts_from_the_answer_not_from_validation(pinning: Pinning) ->
     pinning.clock.advance(MAX_AGE - 1)
     assert pinning.newest() is first
     pinning.clock.advance(1)
-    assert pinning.may_go_on(first)
+    assert pinning.may_continue(first)
     assert pinning.snapshots.get_cached(KEY) is None
     assert pinning.newest().generation == 2
 
@@ -209,11 +209,11 @@ def test_old_snapshot_serves_mounts_in_progress_while_asking_is_slow(pinning: Pi
         Outcome(pinning.snapshots.revalidate(first, None)),
     )
     pinning.clock.advance(REVALIDATION_TIMEOUT_SECONDS)
-    assert (new.is_there, going_on.is_there) == (False, True)
+    assert (new.has_fired, going_on.has_fired) == (False, True)
     later = Outcome(pinning.snapshots.get(KEY, None))
     pinning.clock.advance(10)
-    assert (new.is_there, later.is_there) == (False, False)
-    pinning.upstream.let_go()
+    assert (new.has_fired, later.has_fired) == (False, False)
+    pinning.upstream.release()
     assert new.value is later.value
     assert new.value.generation == 2
     assert pinning.rounds == 2
@@ -256,7 +256,7 @@ def test_corrected_infra_env_is_served_again(pinning: Pinning) -> None:
 def test_conflict_ends_a_failure(pinning: Pinning, logged_failures: LoggedFailures) -> None:
     first = pinning.newest()
     pinning.clock.advance(TTL)
-    failing_at(pinning, UpstreamError("no"), logged_failures)
+    warnings_of_failure(pinning, UpstreamError("no"), logged_failures)
     pinning.clock.advance(RETRY_SECONDS)
     pinning.upstream.error = Conflict("409")
     with pytest.raises(Conflict):

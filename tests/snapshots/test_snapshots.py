@@ -50,20 +50,20 @@ def test_answer_is_not_asked_for_again_within_the_ttl(pinning: Pinning) -> None:
     pinning.clock.advance(TTL - MOMENT)
     assert pinning.newest() is snapshot
     assert pinning.snapshots.get_cached(KEY) is snapshot
-    assert pinning.may_go_on(snapshot)
+    assert pinning.may_continue(snapshot)
     outcome(pinning.snapshots.revalidate(snapshot, None))
     assert pinning.config(snapshot) == config
     assert pinning.upstream.asked == [KEY]
     pinning.clock.advance(MOMENT)
     assert pinning.snapshots.get_cached(KEY) is None
-    assert not pinning.may_go_on(snapshot)
+    assert not pinning.may_continue(snapshot)
 
 
 def test_ttl_starts_with_the_answer(pinning: Pinning) -> None:
     pinning.upstream.held = []
     asked = Outcome(pinning.snapshots.get(KEY, None))
     pinning.clock.advance(TTL)
-    pinning.upstream.let_go()
+    pinning.upstream.release()
     pinning.clock.advance(TTL - MOMENT)
     assert pinning.snapshots.get_cached(KEY) is asked.value
 
@@ -71,8 +71,8 @@ def test_ttl_starts_with_the_answer(pinning: Pinning) -> None:
 def test_two_hundred_requests_make_one_round(pinning: Pinning) -> None:
     pinning.upstream.held = []
     askers = [Outcome(pinning.snapshots.get(KEY, None)) for _ in range(200)]
-    assert not any(asker.is_there for asker in askers)
-    pinning.upstream.let_go()
+    assert not any(asker.has_fired for asker in askers)
+    pinning.upstream.release()
     assert {id(asker.value) for asker in askers} == {id(pinning.newest())}
     assert pinning.rounds == 1
 
@@ -80,7 +80,7 @@ def test_two_hundred_requests_make_one_round(pinning: Pinning) -> None:
 def test_first_failure_is_shared_by_waiting_requests_only(pinning: Pinning) -> None:
     pinning.upstream.held, pinning.upstream.error = [], UpstreamError("no")
     askers = [Outcome(pinning.snapshots.get(KEY, None)) for _ in range(3)]
-    pinning.upstream.let_go()
+    pinning.upstream.release()
     assert [type(asker.error) for asker in askers] == [UpstreamError] * 3
     pinning.upstream.error = None
     assert pinning.newest().generation == 1
@@ -141,11 +141,11 @@ def test_many_requests_wait_for_one_revalidation(pinning: Pinning) -> None:
     new = [Outcome(pinning.snapshots.get(KEY, None)) for _ in range(100)]
     going_on = [Outcome(pinning.snapshots.revalidate(snapshot, None)) for _ in range(100)]
     pinning.clock.advance(REVALIDATION_TIMEOUT_SECONDS - MOMENT)
-    assert not any(asker.is_there for asker in new)
-    assert not any(asker.is_there for asker in going_on)
-    pinning.upstream.let_go()
+    assert not any(asker.has_fired for asker in new)
+    assert not any(asker.has_fired for asker in going_on)
+    pinning.upstream.release()
     assert {id(asker.value) for asker in new} == {id(snapshot)}
-    assert all(asker.is_there for asker in going_on)
+    assert all(asker.has_fired for asker in going_on)
     assert pinning.rounds == 2
     assert pinning.clock.getDelayedCalls() == []
 
@@ -162,7 +162,7 @@ def test_snapshot_is_served_after_a_second_of_revalidation(pinning: Pinning) -> 
     assert new.value is snapshot
     assert going_on.value is None
     pinning.upstream.text = "changed"
-    pinning.upstream.let_go()
+    pinning.upstream.release()
     renewed = pinning.snapshots.get_cached(KEY)
     assert renewed is not None
     assert renewed.generation == 2
@@ -182,9 +182,9 @@ def test_revalidation_timeout_starts_with_the_revalidation(pinning: Pinning) -> 
         Outcome(pinning.snapshots.get(KEY, None)),
     )
     pinning.clock.advance(REVALIDATION_TIMEOUT_SECONDS * 0.3 - MOMENT)
-    assert (going_on.is_there, new.is_there) == (False, False)
+    assert (going_on.has_fired, new.has_fired) == (False, False)
     pinning.clock.advance(MOMENT)
-    assert (going_on.is_there, new.is_there) == (True, True)
+    assert (going_on.has_fired, new.has_fired) == (True, True)
     for _ in range(1000):
         outcome(pinning.snapshots.revalidate(snapshot, None))
         assert pinning.newest() is snapshot
@@ -198,7 +198,7 @@ def test_abandoned_revalidation_serves_the_next_request(pinning: Pinning) -> Non
     pinning.upstream.held = []
     Outcome(pinning.snapshots.revalidate(snapshot, None))
     pinning.clock.advance(30)
-    pinning.upstream.let_go()
+    pinning.upstream.release()
     assert pinning.snapshots.get_cached(KEY) is snapshot
     assert pinning.rounds == 2
 
@@ -266,7 +266,7 @@ def test_refusal_ends_all_generations(pinning: Pinning, error: ImageServiceError
             outcome(pinning.snapshots.find_generation(KEY, None, 1))
         assert first.is_ended
         assert second.is_ended
-        assert not pinning.may_go_on(first)
+        assert not pinning.may_continue(first)
         assert pinning.snapshots.get_cached(KEY) is None
     for snapshot in (first, second):
         assert outcome(pinning.snapshots.load(snapshot, None)) is None
@@ -279,7 +279,7 @@ def test_end_is_raised_in_all_waiting_requests(pinning: Pinning) -> None:
     pinning.upstream.held, pinning.upstream.error = [], Forbidden("no longer")
     going_on = [Outcome(pinning.snapshots.revalidate(snapshot, None)) for _ in range(3)]
     new = [Outcome(pinning.snapshots.get(KEY, None)) for _ in range(3)]
-    pinning.upstream.let_go()
+    pinning.upstream.release()
     assert [type(waiter.error) for waiter in going_on] == [Forbidden] * 3
     assert [type(waiter.error) for waiter in new] == [Forbidden] * 3
     assert pinning.rounds == 2
@@ -292,7 +292,7 @@ def test_mount_served_during_revalidation_ends_with_a_refusal(pinning: Pinning) 
     going_on = Outcome(pinning.snapshots.revalidate(snapshot, None))
     pinning.clock.advance(REVALIDATION_TIMEOUT_SECONDS)
     assert going_on.value is None
-    pinning.upstream.let_go()
+    pinning.upstream.release()
     with pytest.raises(NotFound, match="gone"):
         outcome(pinning.snapshots.revalidate(snapshot, None))
 
@@ -308,7 +308,7 @@ def test_old_mount_stays_ended_when_the_infra_env_is_back(pinning: Pinning) -> N
     assert second.generation == 2, "nobody may take it for the one that has ended"
     with pytest.raises(NotFound):
         outcome(pinning.snapshots.revalidate(first, None))
-    assert not pinning.may_go_on(first)
+    assert not pinning.may_continue(first)
     outcome(pinning.snapshots.revalidate(second, None))
 
 

@@ -62,7 +62,7 @@ def test_restart_finds_older_generations(pinning: Pinning) -> None:
     restored = outcome(after.snapshots.find_generation(KEY, None, 1))
     assert restored is not None
     assert after.config(restored) == config
-    assert after.may_go_on(restored)
+    assert after.may_continue(restored)
     assert outcome(after.snapshots.find_generation(KEY, None, 1)) is restored
     newest = outcome(after.snapshots.find_generation(KEY, None, 2))
     assert newest is after.newest()
@@ -105,7 +105,7 @@ def test_processes_serve_the_answer_of_the_faster_one(pinning: Pinning) -> None:
     other = pinning.restarted()
     pinning.upstream.held = []
     asked = [Outcome(each.snapshots.get(KEY, None)) for each in (pinning, other)]
-    pinning.upstream.let_go()
+    pinning.upstream.release()
     one, two = (asker.value for asker in asked)
     assert pinning.config(one) == other.config(two)
     assert pinning.rounds == 2

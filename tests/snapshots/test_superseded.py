@@ -102,7 +102,7 @@ def test_nothing_references_the_old_base_in_the_end(superseding: Superseding) ->
 def test_cached_refusal_does_not_reference_the_old_base(superseding: Superseding) -> None:
     world, client = superseding.world, Client(superseding.world)
     old = superseding.put(b"old")
-    world.assisted.told = infra_env_of(["two\nlines"])
+    world.assisted.reported = infra_env_of(["two\nlines"])
     assert isinstance(client.ask().error, Unprocessable)
     superseding.put(b"new")
     superseding.pass_time(2 * WINDOW_SECONDS)
