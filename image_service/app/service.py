@@ -151,7 +151,7 @@ class ImageService(ProcessService):
             insecure=settings.insecure,
             upstream_timeout_seconds=settings.timeout_seconds,
             concurrency=settings.concurrency,
-            count=self.metrics.record_upstream_call,
+            record=self.metrics.record_upstream_call,
         )
         self._lifecycle.push_async_callback(assisted.close)
         return assisted

@@ -1,4 +1,4 @@
-"""Reads the body of a response: complete, within a size limit and a silence timeout."""
+"""Reading the body of a response: whole, within a size limit and without long silence, or not at all."""
 
 from __future__ import annotations
 
@@ -16,102 +16,104 @@ if TYPE_CHECKING:
     from twisted.web.iweb import IResponse
 
 
-class _Collector(Protocol):
-    """Collects a body; after a failure the connection is closed."""
+class _BodyReader(Protocol):
+    """Collects a body; on any failure aborts the connection, which cannot be used again."""
 
-    def __init__(self, what: str, limit_bytes: int, silence_seconds: float, clock: IReactorTime) -> None:
-        self.finished: Deferred[bytes] = Deferred(lambda _: self._stop())
-        self._what = what
+    def __init__(self, resource: str, limit_bytes: int, silence_seconds: float, clock: IReactorTime) -> None:
+        self.finished: Deferred[bytes] = Deferred(lambda _: self._abort())
+        self._resource = resource
         self._limit_bytes = limit_bytes
         self._silence_seconds = silence_seconds
         self._clock = clock
         self._watchdog: IDelayedCall | None = None
         self._chunks: list[bytes] = []
-        self._size = 0
-        self._too_large = False
+        self._size_bytes = 0
+        self._is_too_large = False
 
     def connectionMade(self) -> None:
-        self._watchdog = self._clock.callLater(self._silence_seconds, self._stalled)
+        self._watchdog = self._clock.callLater(self._silence_seconds, self._fail_silent)
 
     def dataReceived(self, data: bytes) -> None:
-        if self._watchdog is None or self._too_large:
-            return  # canceled or failed; these bytes were in flight
+        if self._watchdog is None or self._is_too_large:
+            return  # data that was on its way when the connection was aborted
         self._watchdog.reset(self._silence_seconds)
         self._chunks.append(data)
-        self._size += len(data)
-        if self._size > self._limit_bytes:
-            # The error is raised when the connection is lost: within this call the HTTP client below has not
-            # decided yet whether the connection returns to the pool.
-            self._too_large = True
-            _close(self.transport)
+        self._size_bytes += len(data)
+        if self._size_bytes > self._limit_bytes:
+            # Fails only when the connection is gone, which is soon: within this call the HTTP client below
+            # has yet to decide whether it returns to the pool.
+            self._is_too_large = True
+            _abort(self.transport)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self._watchdog is None:
             return
-        self._disarm()
-        if self._too_large:
-            self.finished.errback(upstream_error(f"{self._what} is larger than {self._limit_bytes} bytes"))
+        self._stop_watchdog()
+        if self._is_too_large:
+            self.finished.errback(
+                upstream_error(f"{self._resource} is larger than {self._limit_bytes} bytes")
+            )
         elif isinstance(reason.value, ResponseDone):
             self.finished.callback(b"".join(self._chunks))
         else:
-            # Also without Content-Length and chunks, where only the close would mark the end.
-            self.finished.errback(upstream_error(f"{self._what} ended early, after {self._size} bytes"))
+            # Also without Content-Length and chunked coding: a close does not prove that the body is whole.
+            detail = f"{self._resource} ended early, after {self._size_bytes} bytes"
+            self.finished.errback(upstream_error(detail))
 
-    def _stalled(self) -> None:
-        self._stop()
-        self.finished.errback(upstream_timeout(f"{self._what} stalled for {self._silence_seconds:g} s"))
+    def _fail_silent(self) -> None:
+        self._abort()
+        self.finished.errback(upstream_timeout(f"{self._resource} stalled for {self._silence_seconds:g} s"))
 
-    def _stop(self) -> None:
-        self._disarm()
-        _close(self.transport)
+    def _abort(self) -> None:
+        self._stop_watchdog()
+        _abort(self.transport)
 
-    def _disarm(self) -> None:
+    def _stop_watchdog(self) -> None:
         if self._watchdog is not None and self._watchdog.active():
             self._watchdog.cancel()
         self._watchdog = None
 
 
 def read_body(
-    response: IResponse, what: str, limit_bytes: int, silence_seconds: float, clock: IReactorTime
+    response: IResponse, resource: str, limit_bytes: int, silence_seconds: float, clock: IReactorTime
 ) -> Deferred[bytes]:
-    """Read the whole body of a response.
+    """Read the body of a response: all of it, else ``UpstreamError`` or ``UpstreamTimeout``.
+
+    May be canceled at any time. If it is canceled or fails, the connection is aborted, and does not return to
+    its pool.
 
     Args:
-        response: its body has not been read yet.
-        what: its content, for messages.
-        limit_bytes: UpstreamError if the body is larger.
-        silence_seconds: UpstreamTimeout if no byte arrives for so long.
-        clock: of the timeout.
-
-    Returns:
-        the body. May be canceled at any time; canceled or failed, the connection is closed instead of
-        returned to its pool.
+        response: its body has not been read.
+        resource: what it contains, for errors.
+        limit_bytes: of the body.
+        silence_seconds: the longest time without a byte.
+        clock: measures it.
     """
-    collector = _Collector(what, limit_bytes, silence_seconds, clock)
-    response.deliverBody(collector)
-    return collector.finished
+    reader = _BodyReader(resource, limit_bytes, silence_seconds, clock)
+    response.deliverBody(reader)
+    return reader.finished
 
 
-class _Closer(Protocol):
+class _ConnectionAborter(Protocol):
     def __init__(self) -> None:
         self.finished: Deferred[None] = Deferred()
 
     def connectionMade(self) -> None:
-        _close(self.transport)
+        _abort(self.transport)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        del reason  # any
+        del reason  # whatever it is
         self.finished.callback(None)
 
 
-def discard_body(response: IResponse) -> Deferred[None]:
-    """Close the connection of a response; fires when it is lost."""
-    closer = _Closer()
-    response.deliverBody(closer)
-    return closer.finished
+def abort_response(response: IResponse) -> Deferred[None]:
+    """Abort a response's connection without reading the body; fires when the connection is gone."""
+    aborter = _ConnectionAborter()
+    response.deliverBody(aborter)
+    return aborter.finished
 
 
-def _close(transport: ITransport | None) -> None:
-    # Not loseConnection: over TLS that waits for the peer's close, and a peer that hangs would keep the
-    # socket open. stopProducing closes the TCP connection below.
+def _abort(transport: ITransport | None) -> None:
+    # Not loseConnection: over TLS that waits for the peer, and a peer that hangs would keep the socket open.
+    # A producer that is stopped closes the TCP connection below.
     cast("IPushProducer", transport).stopProducing()

@@ -1,4 +1,4 @@
-"""The calls of assisted-service: what is requested, with which credentials, and how a call ends."""
+"""Calls of assisted-service's API: what is requested, with which credentials, and how a call ends."""
 
 from __future__ import annotations
 
@@ -7,31 +7,28 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.errors import (
-    Forbidden,
-    ImageServiceError,
-    NotFound,
-    Unauthorized,
-    UpstreamError,
-    UpstreamTimeout,
-)
+from image_service.errors import Forbidden, NotFound, Unauthorized, UpstreamError, UpstreamTimeout
 from image_service.images.reference import CredentialScheme
 
 if TYPE_CHECKING:
     from twisted.web.http_headers import Headers
 
+    from image_service.errors import ImageServiceError
     from image_service.images.reference import Credentials
 
+IGNITION_LIMIT_BYTES = 8 * 1024 * 1024
+INFRA_ENV_LIMIT_BYTES = 16 * 1024 * 1024  # it repeats the config's override, as an escaped string
+RAMDISK_LIMIT_BYTES = 64 * 1024 * 1024
 API_KEY_PARAMETER = "api_key"
 CREDENTIAL_FIELDS = {
     CredentialScheme.IMAGE_TOKEN: "Image-Token",
     CredentialScheme.AUTHORIZATION: "Authorization",
 }
-"""The header field that carries a credential; API keys are a query parameter."""
+"""The header field that carries a credential; an API key is a query parameter."""
 
 
 class CallKind(enum.Enum):
-    """The resource that a call fetches."""
+    """What a call fetches."""
 
     IGNITION = "ignition"
     INFRA_ENV = "infra-env"
@@ -39,7 +36,7 @@ class CallKind(enum.Enum):
 
 
 class CallOutcome(enum.Enum):
-    """The result of a call, for the metrics."""
+    """The result of a call."""
 
     OK = "ok"
     UNAUTHORIZED = "unauthorized"
@@ -60,38 +57,38 @@ _OUTCOMES = (
 
 
 def outcome_of(error: ImageServiceError) -> CallOutcome:
-    """Return the outcome of a call that raised an error."""
+    """Return the outcome of a call that raised ``error``."""
     return next((outcome for kind, outcome in _OUTCOMES if isinstance(error, kind)), CallOutcome.REFUSED)
 
 
 @attrs.frozen
-class UpstreamRequest:
-    """One GET.
+class ApiCall:
+    """A GET request for a resource of one infra-env.
 
     Args:
-        kind: of the call.
-        what: the resource, for messages.
-        path: segments below the collection of infra-envs.
-        limit_bytes: of the response's content.
+        kind: for the metrics.
+        resource: its name in log messages and errors.
+        path: segments of the URL below the collection of infra-envs.
+        limit_bytes: of the response's body.
         parameters: of the query.
-        optional: 204 is a valid response.
+        may_be_absent: True if 204 is a valid response.
     """
 
     kind: CallKind
-    what: str
+    resource: str
     path: tuple[str, ...]
     limit_bytes: int
     parameters: tuple[tuple[str, str], ...] = ()
-    optional: bool = False
+    may_be_absent: bool = False
 
 
 def add_credentials(credentials: Credentials, parameters: list[tuple[str, str]], headers: Headers) -> None:
-    """Put a credential into the parameter or field of its scheme."""
+    """Add the credential where assisted-service expects one of its scheme."""
     if credentials.scheme is CredentialScheme.API_KEY:
         parameters.append((API_KEY_PARAMETER, credentials.secret))
         return
     field = CREDENTIAL_FIELDS[credentials.scheme]
     if not (credentials.secret.isascii() and credentials.secret.isprintable()):
-        detail = f"{field} holds characters that no field value may have"
+        detail = f"{field} contains characters that are invalid in a header field"
         raise Unauthorized(detail, fields=(("WWW-Authenticate", "Bearer"),))
     headers.setRawHeaders(field, [credentials.secret])

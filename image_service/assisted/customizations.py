@@ -1,8 +1,8 @@
-"""The customization of an infra-env, from two or three calls of assisted-service."""
+"""The customization of an infra-env, fetched from assisted-service with two or three concurrent calls."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted.internet.defer import Deferred, FirstError, gatherResults
 
@@ -10,75 +10,55 @@ from image_service.images.customization import Customization
 from image_service.images.reference import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from image_service.assisted.responses import IgnitionConfig, InfraEnv
     from image_service.images.reference import Credentials
 
-_First = TypeVar("_First")
-_Second = TypeVar("_Second")
-_Third = TypeVar("_Third")
 _WITH_RAMDISK = frozenset({Kind.MINIMAL_ISO, Kind.PXE_INITRD})
 
 
 class AssistedApi(Protocol):
-    """The calls of `AssistedService`."""
+    """Calls assisted-service."""
 
     async def fetch_ignition(
         self, infra_env_id: str, discovery_iso_type: Kind | None, credentials: Credentials | None
     ) -> IgnitionConfig:
-        """Fetch the infra-env's Ignition config."""
+        """Return the Ignition config of an infra-env."""
 
     async def fetch_infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
-        """Fetch the infra-env."""
+        """Return the infra-env itself."""
 
     async def fetch_ramdisk(self, infra_env_id: str, credentials: Credentials | None) -> bytes | None:
-        """Fetch the infra-env's ramdisk."""
+        """Return the ramdisk of an infra-env, or None."""
 
 
-class CustomizationFetcher:
-    """Fetches customizations from `assisted`; raises ImageServiceError as `AssistedService` does."""
+async def fetch_customization(
+    assisted: AssistedApi, infra_env_id: str, kind: Kind, credentials: Credentials | None
+) -> Customization:
+    """Return the customization of an infra-env's image of one kind.
 
-    def __init__(self, assisted: AssistedApi) -> None:
-        self._assisted = assisted
-
-    async def fetch_infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
-        """Fetch the infra-env, which names its image."""
-        return await self._assisted.fetch_infra_env(infra_env_id, credentials)
-
-    async def fetch_customization(
-        self, infra_env_id: str, kind: Kind, credentials: Credentials | None
-    ) -> Customization:
-        """Fetch all parts of a customization concurrently; a failure cancels the others.
-
-        Only ISOs have kernel arguments; `kind` is an ISO, or the initrd for PXE.
-        """
-        assisted = self._assisted
-        iso = kind if kind.is_iso else None
-        ignition, infra_env, ramdisk = await _gather(
-            assisted.fetch_ignition(infra_env_id, iso, credentials),
-            assisted.fetch_infra_env(infra_env_id, credentials) if iso else _return_none(),
+    Only ISOs have kernel arguments. If one call fails, the others are canceled and its error is raised.
+    """
+    iso_type = kind if kind.is_iso else None
+    calls: list[Deferred[Any]] = [
+        Deferred.fromCoroutine(call)
+        for call in (
+            assisted.fetch_ignition(infra_env_id, iso_type, credentials),
+            assisted.fetch_infra_env(infra_env_id, credentials) if iso_type else _return_none(),
             assisted.fetch_ramdisk(infra_env_id, credentials) if kind in _WITH_RAMDISK else _return_none(),
         )
-        arguments = infra_env.kernel_arguments if infra_env else ()
-        return Customization(ignition.config, arguments, ignition.modified, ramdisk)
+    ]
+    ignition: IgnitionConfig
+    infra_env: InfraEnv | None
+    ramdisk: bytes | None
+    try:
+        ignition, infra_env, ramdisk = await gatherResults(calls, consumeErrors=True)
+    except FirstError as error:
+        for call in calls:
+            call.cancel()
+        error.subFailure.raiseException()
+    arguments = infra_env.kernel_arguments if infra_env else ()
+    return Customization(ignition.config, arguments, ignition.modified, ramdisk)
 
 
 async def _return_none() -> None:
     pass
-
-
-async def _gather(
-    first: Coroutine[Any, Any, _First],
-    second: Coroutine[Any, Any, _Second],
-    third: Coroutine[Any, Any, _Third],
-) -> tuple[_First, _Second, _Third]:
-    """Run all concurrently; the first failure cancels the others and is raised."""
-    running: list[Deferred[Any]] = [Deferred.fromCoroutine(work) for work in (first, second, third)]
-    try:
-        one, two, three = await gatherResults(running, consumeErrors=True)
-    except FirstError as failed:
-        for deferred in running:
-            deferred.cancel()
-        failed.subFailure.raiseException()
-    return one, two, three

@@ -1,6 +1,6 @@
-"""Maps refusals and failures of assisted-service to our errors.
+"""The errors that failed calls of assisted-service become.
 
-No text contains the upstream's body, the query (it may hold an api key), or the text of an exception, which
+No text contains the upstream's body, the query (it may contain an API key) or the text of an exception, which
 may quote bytes of a response.
 """
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from image_service.errors import ImageServiceError
 
-RETRY_AFTER_SECONDS = 5  # long enough for a connection to come back, short enough for a booting machine
+RETRY_AFTER_SECONDS = 5  # long enough for a connection to recover, short enough for a booting machine
 _MAX_RETRY_SECONDS = 3600
-_CHALLENGE = re.compile("[ -~]{1,1024}")  # values that are safe in our own field
+_CHALLENGE = re.compile("[ -~]{1,1024}")  # printable ASCII, safe in a header field
 
 CLIENT_ERRORS: tuple[type[Exception], ...] = (
     ResponseFailed,
@@ -45,9 +45,9 @@ CLIENT_ERRORS: tuple[type[Exception], ...] = (
     network.ConnectionClosed,
     network.DNSLookupError,
 )
-"""Exceptions of Twisted's client for failures of the peer or the network; not for our own errors."""
+"""The exceptions of Twisted's client that mean a failure of the server or of the network."""
 
-_PASSED_ON: dict[int, type[ImageServiceError]] = {
+_ERRORS_OF_STATUSES: dict[int, type[ImageServiceError]] = {
     400: InvalidRequest,
     403: Forbidden,
     404: NotFound,
@@ -55,84 +55,77 @@ _PASSED_ON: dict[int, type[ImageServiceError]] = {
     410: NotFound,
     422: Unprocessable,
 }
+_CHECK_HOST = "check ASSISTED_SERVICE_HOST"
+_CHECK_URL = f"{_CHECK_HOST} and ASSISTED_SERVICE_SCHEME"
+_CHECK_TLS = "check ASSISTED_SERVICE_API_TRUSTED_CA_FILE and ASSISTED_SERVICE_SCHEME"
+_CHECK_LOG = "see the log of assisted-service"
 _CAUSES: tuple[tuple[type[BaseException], str], ...] = (
-    (VerificationError, "its certificate is not for this host"),
-    (network.DNSLookupError, "its name does not resolve"),
-    (network.ConnectionRefusedError, "it refuses the connection"),
-    (network.ConnectError, "it cannot be connected to"),
-    (network.ConnectionClosed, "the connection ended before the answer"),
+    (VerificationError, f"its certificate is not for this host; {_CHECK_HOST} and the certificate"),
+    (network.DNSLookupError, f"its name does not resolve; {_CHECK_HOST}"),
+    (network.ConnectionRefusedError, f"it refuses the connection; {_CHECK_HOST} and that it runs"),
+    (network.ConnectError, f"it cannot be connected to; {_CHECK_HOST} and the network"),
+    (network.ConnectionClosed, f"the connection ended before the answer; {_CHECK_LOG}"),
 )
+"""Causes of failures, each with the next step for the operator."""
 
 
 def upstream_error(detail: str) -> UpstreamError:
-    """Return the error for a bad response, or for none."""
+    """Return the error (502) of an invalid response, or of none."""
     return UpstreamError(f"assisted-service: {detail}", retry_after_seconds=RETRY_AFTER_SECONDS)
 
 
 def upstream_timeout(detail: str) -> UpstreamTimeout:
-    """Return the error for an expired timeout."""
+    """Return the error (504) of a response that is late."""
     return UpstreamTimeout(f"assisted-service: {detail}", retry_after_seconds=RETRY_AFTER_SECONDS)
 
 
-def refusal(status: int, headers: Headers, what: str) -> ImageServiceError:
-    """Map a response other than 200 for the resource `what`.
+def error_of_status(status: int, headers: Headers, resource: str) -> ImageServiceError:
+    """Return the error of a response whose status is not 200.
 
-    Returns:
-        the error of that status if it concerns the client (401, 403, 404, 409, 422; 410 as 404, 429 as 503),
-        otherwise 502: any 5xx, and unexpected statuses such as a redirect.
+    It has the same status if the client can act on it (401, 403, 404, 409, 422; a 410 becomes 404, a 429
+    becomes 503). All others become 502: any 5xx, and unexpected ones such as redirects.
     """
-    detail = f"assisted-service answered {status} for {what}"
+    detail = f"assisted-service answered {status} for {resource}"
     if status == 401:  # noqa: PLR2004 - the statuses are their own names
-        return Unauthorized(detail, fields=_challenges(headers))
+        challenges = [value.decode("latin-1") for value in headers.getRawHeaders(b"WWW-Authenticate", [])]
+        valid = [value for value in challenges if _CHALLENGE.fullmatch(value)] or ["Bearer"]
+        return Unauthorized(detail, fields=tuple(("WWW-Authenticate", value) for value in valid))
+    if status in _ERRORS_OF_STATUSES:
+        return _ERRORS_OF_STATUSES[status](detail)
+    (value, *_) = headers.getRawHeaders(b"Retry-After", [b""])
+    delay = parse_delay_seconds(value.decode("latin-1"))
+    seconds = RETRY_AFTER_SECONDS if delay is None else max(1, min(delay, _MAX_RETRY_SECONDS))
     if status == 429:  # noqa: PLR2004 - same
-        return Unavailable(detail, retry_after_seconds=_retry_after(headers))
-    if status in _PASSED_ON:
-        return _PASSED_ON[status](detail)
-    return UpstreamError(detail, retry_after_seconds=_retry_after(headers))
+        return Unavailable(detail, retry_after_seconds=seconds)
+    next_step = _CHECK_URL if status in range(300, 400) else _CHECK_LOG
+    return UpstreamError(f"{detail}; {next_step}", retry_after_seconds=seconds)
 
 
-def client_failure(error: Exception, what: str) -> ImageServiceError:
-    """Map one of ``CLIENT_ERRORS`` of a request for `what`: 504 if connecting timed out, otherwise 502."""
-    causes = list(_root_causes(error))
+def error_of_exception(exception: Exception, resource: str) -> ImageServiceError:
+    """Return the error of one of ``CLIENT_ERRORS``: 504 if connecting took too long, else 502."""
+    causes = list(_root_causes(exception))
     if any(isinstance(cause, network.TimeoutError) for cause in causes):
-        return upstream_timeout(f"no connection in time for {what}")
-    return upstream_error(f"no {what}: {_explain(causes)}")
+        return upstream_timeout(f"no connection in time for {resource}; {_CHECK_HOST} and the network")
+    return upstream_error(f"no answer for {resource}: {_explain(causes)}")
 
 
-def _root_causes(error: BaseException) -> Iterator[BaseException]:
+def _root_causes(exception: BaseException) -> Iterator[BaseException]:
     """Yield the exceptions that Twisted's client wrapped into one."""
-    if not isinstance(error, (ResponseFailed, RequestTransmissionFailed)):
-        yield error
-        return
-    for reason in error.reasons:
-        yield from _root_causes(reason.value)
+    if isinstance(exception, (ResponseFailed, RequestTransmissionFailed)):
+        for reason in exception.reasons:
+            yield from _root_causes(reason.value)
+    else:
+        yield exception
 
 
 def _explain(causes: list[BaseException]) -> str:
     for cause in causes:
         if isinstance(cause, SSL.Error):
-            return f"TLS failed: {_openssl_reasons(cause)}"
+            # OpenSSL's own texts, which contain neither the peer's name nor what it sent.
+            stack = cause.args[0] if cause.args and isinstance(cause.args[0], list) else []
+            reasons = ", ".join(reason for _, _, reason in stack) or "the connection ended"
+            return f"TLS failed: {reasons}; {_CHECK_TLS}"
     for kind, text in _CAUSES:
         if any(isinstance(cause, kind) for cause in causes):
             return text
-    return "the answer is not HTTP"
-
-
-def _openssl_reasons(error: SSL.Error) -> str:
-    """Return OpenSSL's own texts, which contain neither the peer's name nor its bytes."""
-    stack = error.args[0] if error.args and isinstance(error.args[0], list) else []
-    return ", ".join(reason for _, _, reason in stack) or "the connection ended"
-
-
-def _challenges(headers: Headers) -> tuple[tuple[str, str], ...]:
-    raw = headers.getRawHeaders(b"WWW-Authenticate", [])
-    values = [value.decode("latin-1") for value in raw]
-    usable = [value for value in values if _CHALLENGE.fullmatch(value)] or ["Bearer"]
-    return tuple(("WWW-Authenticate", value) for value in usable)
-
-
-def _retry_after(headers: Headers) -> int:
-    """Return the response's ``Retry-After`` within bounds if it is in seconds, else ours."""
-    (value, *_) = headers.getRawHeaders(b"Retry-After", [b""])
-    seconds = parse_delay_seconds(value.decode("latin-1"))
-    return RETRY_AFTER_SECONDS if seconds is None else max(1, min(seconds, _MAX_RETRY_SECONDS))
+    return f"the answer is not HTTP; {_CHECK_URL}"

@@ -1,4 +1,4 @@
-"""The responses of assisted-service, parsed strictly: the Ignition config and the infra-env."""
+"""Responses of assisted-service, parsed strictly. No error quotes their content: it contains secrets."""
 
 from __future__ import annotations
 
@@ -8,10 +8,24 @@ from datetime import datetime  # noqa: TC003 - attrs resolves annotations at run
 from typing import Any
 
 import attrs
+from twisted.web.http_headers import Headers  # noqa: TC002 - same
 
 from image_service.assisted.failures import upstream_error
+from image_service.coreos.ignition import check_ignition
 from image_service.coreos.kargs import KernelArgument, Operation
+from image_service.errors import IgnitionInvalid, IgnitionNotJson
+from image_service.formats.initrd import is_initrd
+from image_service.http.dates import parse_http_date
 from image_service.images.reference import ISOS, Kind
+
+
+@attrs.frozen
+class CompleteResponse:
+    """A response with status 200 or 204, read to its end, and the name of what it contains, for errors."""
+
+    resource: str
+    headers: Headers = attrs.field(repr=False)
+    body: bytes = attrs.field(repr=False)
 
 
 @attrs.frozen
@@ -19,8 +33,8 @@ class IgnitionConfig:
     """An infra-env's Ignition config.
 
     Args:
-        config: JSON, unchanged.
-        modified: Last-Modified, UTC; None if it is absent or not a date.
+        config: a version 3 config, byte for byte as received.
+        modified: Last-Modified of the response, UTC; None: absent or invalid.
     """
 
     config: bytes = attrs.field(repr=False)
@@ -29,13 +43,13 @@ class IgnitionConfig:
 
 @attrs.frozen
 class InfraEnv:
-    """The fields of an infra-env that images depend on.
+    """The properties of an infra-env that matter to its images.
 
     Args:
-        kernel_arguments: operations, in order.
-        openshift_version: None if it has none.
-        kind: of its image; None if it is absent or unknown.
-        architecture: as ``OS_IMAGES`` spells it.
+        kernel_arguments: what to append, replace and delete, in order.
+        openshift_version: None: the infra-env has none.
+        kind: of its image; None: it has none, or one that is not an ISO.
+        architecture: as in ``OS_IMAGES``; None: the infra-env has none.
     """
 
     kernel_arguments: tuple[KernelArgument, ...] = attrs.field(repr=False)
@@ -44,46 +58,78 @@ class InfraEnv:
     architecture: str | None
 
 
-def parse_infra_env(body: bytes) -> InfraEnv:
-    """Parse the JSON object of assisted-service's API; raises UpstreamError if it is invalid."""
-    infra_env = _load(body, "the infra-env")
+def parse_ignition(response: CompleteResponse) -> IgnitionConfig:
+    """Return the Ignition config.
+
+    Raises:
+        UpstreamError: it is not JSON.
+        IgnitionInvalid: it is not a version 3 config.
+    """
+    try:
+        check_ignition(response.body)
+    except IgnitionNotJson:
+        raise upstream_error(f"{response.resource}, {len(response.body)} bytes, is not JSON") from None
+    except IgnitionInvalid as error:
+        raise IgnitionInvalid(f"assisted-service sent {response.resource}: {error.detail}") from None
+    (modified, *_) = response.headers.getRawHeaders(b"Last-Modified", [b""])
+    return IgnitionConfig(response.body, parse_http_date(modified.decode("latin-1")))
+
+
+def parse_infra_env(response: CompleteResponse) -> InfraEnv:
+    """Return the infra-env in a JSON object of assisted-service's API.
+
+    Raises:
+        UpstreamError: the content violates the API.
+    """
+    infra_env = _load_json(response.body, response.resource)
     if not isinstance(infra_env, dict):
-        raise upstream_error("the infra-env is not a JSON object")
-    kind = _text(infra_env, "type")
+        raise upstream_error(f"{response.resource} is not a JSON object")
+
+    def text(name: str) -> str | None:
+        value = infra_env.get(name)
+        if value is not None and not isinstance(value, str):
+            raise upstream_error(f"{name} of {response.resource} is not a string")
+        return value or None  # Go writes an unset string as an empty one
+
+    kind = text("type")
     return InfraEnv(
-        kernel_arguments=_kernel_arguments(_text(infra_env, "kernel_arguments")),
-        openshift_version=_text(infra_env, "openshift_version"),
-        kind=Kind(kind) if kind in {iso.value for iso in ISOS} else None,
-        architecture=_text(infra_env, "cpu_architecture"),
+        _parse_kernel_arguments(text("kernel_arguments"), f"kernel_arguments of {response.resource}"),
+        text("openshift_version"),
+        Kind(kind) if kind in {iso.value for iso in ISOS} else None,
+        text("cpu_architecture"),
     )
 
 
-def _load(text: bytes | str, what: str) -> Any:  # noqa: ANN401 - JSON is any of six types
+def parse_ramdisk(response: CompleteResponse) -> bytes | None:
+    """Return the ramdisk, a compressed archive for the kernel; None: there is none.
+
+    Raises:
+        UpstreamError: the kernel would not unpack it.
+    """
+    ramdisk = response.body
+    if ramdisk and not is_initrd(ramdisk):
+        detail = f"{response.resource}, {len(ramdisk)} bytes, is not an archive of gzip, xz, zstd or cpio"
+        raise upstream_error(detail)
+    return ramdisk or None
+
+
+def _load_json(text: bytes | str, name: str) -> Any:  # noqa: ANN401 - JSON is any of six types
     with suppress(ValueError, RecursionError):
         return json.loads(text)
-    # Not in an except block: the decoder's error holds the whole text, and would be the context of this one.
-    raise upstream_error(f"{what} is not JSON")
+    # Raised outside the decoder's error, which contains the whole text and would be this one's context.
+    raise upstream_error(f"{name} is not JSON")
 
 
-def _text(infra_env: dict[str, object], name: str) -> str | None:
-    """Return a string; None if it is absent, null or, as Go writes an unset one, empty."""
-    value = infra_env.get(name, "")
-    if value is not None and not isinstance(value, str):
-        raise upstream_error(f"{name} of the infra-env is not a string")
-    return value or None
-
-
-def _kernel_arguments(text: str | None) -> tuple[KernelArgument, ...]:
-    operations = _load(text or "null", "kernel_arguments of the infra-env")
-    if operations is None:
-        return ()
-    if not isinstance(operations, list):
-        raise upstream_error("kernel_arguments of the infra-env is not a list")
-    return tuple(_kernel_argument(operation, number) for number, operation in enumerate(operations, 1))
-
-
-def _kernel_argument(operation: object, number: int) -> KernelArgument:
-    match operation:
-        case {"operation": "append" | "replace" | "delete" as name, "value": str(value)}:
-            return KernelArgument(Operation(name), value)
-    raise upstream_error(f"kernel argument {number} of the infra-env is not an operation with a value")
+def _parse_kernel_arguments(text: str | None, name: str) -> tuple[KernelArgument, ...]:
+    """Parse a JSON list in a string: the API's own form."""
+    arguments = []
+    operations = _load_json(text or "null", name)
+    if not isinstance(operations, list | None):
+        raise upstream_error(f"{name} is not a list")
+    for number, operation in enumerate(operations or (), 1):
+        match operation:
+            case {"operation": "append" | "replace" | "delete" as verb, "value": str(value)}:
+                arguments.append(KernelArgument(Operation(verb), value))
+            case _:
+                raise upstream_error(f"{name}: number {number} is not an operation with a value")
+    return tuple(arguments)

@@ -1,16 +1,16 @@
-"""Trust in TLS: the system's certificate authorities, and those of a file in addition.
+"""Trust in the certificate of assisted-service: the system's certificate authorities, and those of a file.
 
-Twisted offers either the platform's trust or a list of certificates, but not both together. Here the system's
-certificates are read once, from OpenSSL's default locations, and the file again when it has changed. A new
-connection then only checks the file for a change; the platform's trust would read all files.
+Twisted trusts either the platform's authorities or a list of certificates, not both. So the system's are read
+here, once, from where OpenSSL looks for them; the file is read again when it changes. A connection then costs
+one check of the file, where the platform's trust would read all files.
 """
 
 from __future__ import annotations
 
 import re
 import ssl
+from contextlib import suppress
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING
 
 import attrs
@@ -26,78 +26,67 @@ from image_service.errors import ConfigurationError
 from image_service.files.reloaded import Reloaded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from twisted.protocols.tls import TLSMemoryBIOProtocol
 
 _PEM = re.compile(b"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-_HASH_LINK = "[0-9a-f]" * 8 + ".[0-9]*"  # as c_rehash makes and OpenSSL looks up
+_HASH_LINK = "[0-9a-f]" * 8 + ".[0-9]*"  # what c_rehash makes and OpenSSL looks up
 
 
-def https_policy(
-    ca_file: Path | None = None, *, insecure: bool = False, seconds: Callable[[], float] = monotonic
-) -> IPolicyForHTTPS:
-    """Return the policy that verifies certificates and the name or address in the URL.
+def https_policy(ca_file: Path | None = None, *, insecure: bool = False) -> IPolicyForHTTPS:
+    """Return the policy by which an ``Agent`` verifies the certificate of a server.
+
+    Unless insecure, the certificate must contain the host name or address of the URL.
 
     Args:
-        ca_file: PEM certificates to trust in addition to the system's; re-read when it changes.
-        insecure: do not verify; ``ca_file`` is not read.
-        seconds: clock of the checks for a change.
+        ca_file: PEM certificates to trust beside the system's; not read if insecure.
+        insecure: True to verify nothing.
 
     Raises:
-        ConfigurationError: ``ca_file`` cannot be read, or has no certificate.
+        ConfigurationError: ``ca_file`` cannot be read, or contains no certificate.
     """
     if insecure:
-        return _UnverifiedPolicy()
+        return _UnverifiedTls()
     system = list(_system_certificates())
     if ca_file is None:
-        return _trusting(system)
-    return _RenewedPolicy(Reloaded([ca_file], lambda: _trusting(system + _certificates_of(ca_file)), seconds))
+        return _trust(system)
+    return _ReloadedPolicy(Reloaded([ca_file], lambda: _trust(system + _certificates_of(ca_file))))
 
 
-def _trusting(authorities: Iterable[Certificate]) -> IPolicyForHTTPS:
-    # The same authority often stands in a bundle and behind a hash link.
+def _trust(authorities: Iterable[Certificate]) -> IPolicyForHTTPS:
+    # The same authority is often both in a bundle and behind a hash link.
     distinct = {certificate.dumpPEM(): certificate for certificate in authorities}
     return BrowserLikePolicyForHTTPS(trustRootFromCertificates(distinct.values()))
 
 
-def _certificates_of(ca_file: Path) -> list[Certificate]:
+def _certificates_of(file: Path) -> list[Certificate]:
     try:
-        found = [_load(pem) for pem in _PEM.findall(ca_file.read_bytes())]
+        certificates = list(map(Certificate.loadPEM, _PEM.findall(file.read_bytes())))
     except (OSError, crypto.Error, ValueError) as error:
-        msg = f"the CA file {ca_file} cannot be read: {type(error).__name__}"
+        msg = f"the CA file {file} cannot be read: {type(error).__name__}"
         raise ConfigurationError(msg) from error
-    if not found:
-        msg = f"the CA file {ca_file} holds no PEM certificate"
+    if not certificates:
+        msg = f"the CA file {file} contains no PEM certificate"
         raise ConfigurationError(msg)
-    return found
+    return certificates
 
 
 def _system_certificates() -> Iterator[Certificate]:
-    """Yield what OpenSSL trusts by default: ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``, or its own locations."""
-    for file in _system_files():
-        try:
-            yield from (_load(pem) for pem in _PEM.findall(file.read_bytes()))
-        except (OSError, crypto.Error, ValueError):
-            continue  # as OpenSSL does: one bad file of the system's must not stop the service
-
-
-def _system_files() -> Iterator[Path]:
+    """Yield what OpenSSL trusts by default, or what ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` name instead."""
     paths = ssl.get_default_verify_paths()
-    if paths.cafile is not None:
-        yield Path(paths.cafile)
-    if paths.capath is not None:
-        yield from Path(paths.capath).glob(_HASH_LINK)
-
-
-def _load(pem: bytes) -> Certificate:
-    return Certificate.loadPEM(pem)
+    files = [Path(paths.cafile)] if paths.cafile else []  # both None where nothing is installed
+    if paths.capath:
+        files += Path(paths.capath).glob(_HASH_LINK)
+    for file in files:
+        with suppress(OSError, crypto.Error, ValueError):  # like OpenSSL: skip an unusable file of the system
+            yield from map(Certificate.loadPEM, _PEM.findall(file.read_bytes()))
 
 
 @implementer(IPolicyForHTTPS)
 @attrs.frozen
-class _RenewedPolicy:
-    """Trusts the certificates that the file has when a connection is made."""
+class _ReloadedPolicy:
+    """Trusts the authorities that the file contains when a connection is made."""
 
     _policy: Reloaded[IPolicyForHTTPS]
 
@@ -105,21 +94,16 @@ class _RenewedPolicy:
         return self._policy.get().creatorForNetloc(hostname, port)
 
 
-@implementer(IPolicyForHTTPS)
-class _UnverifiedPolicy:
-    """Accepts any certificate (``INSECURE_SKIP_VERIFY``)."""
+@implementer(IPolicyForHTTPS, IOpenSSLClientConnectionCreator)
+@attrs.frozen
+class _UnverifiedTls:
+    """TLS connections that name their server but do not verify it (``INSECURE_SKIP_VERIFY``)."""
+
+    _hostname: bytes = b""
 
     def creatorForNetloc(self, hostname: bytes, port: int) -> IOpenSSLClientConnectionCreator:
         del port  # part of the interface
-        return _UnverifiedConnections(hostname)
-
-
-@implementer(IOpenSSLClientConnectionCreator)
-@attrs.frozen
-class _UnverifiedConnections:
-    """TLS connections that name their server but do not verify it."""
-
-    _hostname: bytes
+        return _UnverifiedTls(hostname)
 
     def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
         del tlsProtocol  # part of the interface

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
-from image_service.assisted.customizations import CustomizationFetcher
+from image_service.assisted.customizations import fetch_customization
 from image_service.database.sqlite import SqliteDatabase
 from image_service.errors import StoreFailed
 from image_service.snapshots.archive import Archive
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.assisted.client import AssistedService
+    from image_service.assisted.customizations import AssistedApi
     from image_service.concurrency.coordination import Coordination
     from image_service.concurrency.lifecycle import Lifecycle
     from image_service.concurrency.threads import InThread
@@ -67,9 +68,8 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
     """
     clock, in_thread = lifecycle.reactor, lifecycle.in_thread_pool(COMPOSER_THREADS, "compose")
     archive = await _open_archive(lifecycle, data_dir, in_thread)
-    builder, customizations = make_builder(in_thread), CustomizationFetcher(assisted)
     images = connect_boot_images(
-        settings, customizations, builder, archive, clock, coordination=coordination, count=count
+        settings, assisted, make_builder(in_thread), archive, clock, coordination=coordination, count=count
     )
     lifecycle.call_every(images.mounts.save_seconds, images.mounts.save)
     lifecycle.call_every(images.mounts.save_seconds, images.release_superseded)
@@ -81,7 +81,7 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
 
 def connect_boot_images(  # noqa: PLR0913 - same
     settings: SnapshotSettings,
-    customizations: CustomizationFetcher,
+    assisted: AssistedApi,
     builder: ImageBuilder,
     archive: Archive,
     clock: IReactorTime,
@@ -92,8 +92,10 @@ def connect_boot_images(  # noqa: PLR0913 - same
     """Return boot images over an open archive (see `build_boot_images`)."""
     return BootImages(
         builder,
-        Resolver(customizations, archive, clock, coordination, settings),
-        Snapshots(customizations.fetch_customization, archive, clock, coordination, settings, count=count),
+        Resolver(assisted, archive, clock, coordination, settings),
+        Snapshots(
+            partial(fetch_customization, assisted), archive, clock, coordination, settings, count=count
+        ),
         Mounts(archive, clock, settings.mount_window_seconds, coordination),
         clock,
         cache_bytes=settings.cache_bytes,

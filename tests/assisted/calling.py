@@ -9,12 +9,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from image_service.assisted.client import (
-    AssistedService,
-)
-from image_service.errors import (
-    ImageServiceError,
-)
+from image_service.assisted.client import AssistedService
+from image_service.errors import ImageServiceError
 from image_service.formats.newc import Member, write_archive
 from tests.assisted.upstream import IGNITION, Upstream
 

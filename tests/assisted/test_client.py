@@ -9,12 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.assisted.client import (
-    IGNITION_LIMIT_BYTES,
-    INFRA_ENV_LIMIT_BYTES,
-    RAMDISK_LIMIT_BYTES,
-    AssistedService,
-)
+from image_service.assisted.calls import IGNITION_LIMIT_BYTES, INFRA_ENV_LIMIT_BYTES, RAMDISK_LIMIT_BYTES
+from image_service.assisted.client import AssistedService
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import (
     ConfigurationError,
@@ -27,13 +23,6 @@ from image_service.formats.newc import Member, write_archive
 from image_service.http.problem import status_of
 from image_service.images.reference import Credentials, CredentialScheme, Kind
 from image_service.settings.parsers import address
-from tests.assisted.upstream import IGNITION, OK, upstream
-from tests.pytwisted import ensure_deferred
-from tests.standalone.faults import Break, Call, Fault, FaultyStandalone
-from tests.standalone.running import ApiClient
-
-if TYPE_CHECKING:
-    from twisted.internet.epollreactor import EPollReactor
 from tests.assisted.calling import (
     ID,
     NO_CONTENT,
@@ -45,6 +34,13 @@ from tests.assisted.calling import (
     response,
     target,
 )
+from tests.assisted.upstream import IGNITION, OK, upstream
+from tests.pytwisted import ensure_deferred
+from tests.standalone.faults import Break, Call, Fault, FaultyStandalone
+from tests.standalone.running import ApiClient
+
+if TYPE_CHECKING:
+    from twisted.internet.epollreactor import EPollReactor
 
 
 @ensure_deferred
@@ -401,7 +397,7 @@ async def test_ramdisk_of_unknown_format_is_502(
     standalone.faults[Call.RAMDISK] = Fault(status=200, body=body)
     error = await refused(assisted.fetch_ramdisk(infra_env_id, None))
     assert isinstance(error, UpstreamError)
-    assert f"infra-env {infra_env_id}, {len(body)} bytes, is no archive" in error.detail
+    assert f"infra-env {infra_env_id}, {len(body)} bytes, is not an archive" in error.detail
     assert error.retry_after_seconds
 
 

@@ -12,13 +12,10 @@ from twisted.internet import tcp
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.task import deferLater
 
-from image_service.assisted import client
-from image_service.assisted.client import (
-    AssistedService,
-)
-from image_service.errors import (
-    UpstreamTimeout,
-)
+from image_service.assisted import responses
+from image_service.assisted.client import THREAD_BYTES, AssistedService
+from image_service.errors import UpstreamTimeout
+from tests.assisted.calling import ID, LONG_SECONDS, RAMDISK, TIMEOUT_SECONDS, asking, config_of, refused
 from tests.assisted.clocked import ClockedReactor
 from tests.assisted.upstream import OK, issue, upstream
 from tests.pytwisted import ensure_deferred
@@ -29,7 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from twisted.internet.epollreactor import EPollReactor
-from tests.assisted.calling import ID, LONG_SECONDS, RAMDISK, TIMEOUT_SECONDS, asking, config_of, refused
 
 
 async def timed_out(
@@ -200,8 +196,8 @@ async def test_large_json_is_parsed_in_a_thread(
     standalone: FaultyStandalone, assisted: AssistedService, monkeypatch: pytest.MonkeyPatch, excess: int
 ) -> None:
     threads: list[threading.Thread] = []
-    monkeypatch.setattr(client, "check_ignition", lambda _: threads.append(threading.current_thread()))
+    monkeypatch.setattr(responses, "check_ignition", lambda _: threads.append(threading.current_thread()))
     infra_env_id = str(await standalone.ensure_sample("4.20"))
-    standalone.faults[Call.IGNITION] = Fault(body=config_of(client.THREAD_BYTES + excess))
+    standalone.faults[Call.IGNITION] = Fault(body=config_of(THREAD_BYTES + excess))
     await assisted.fetch_ignition(infra_env_id, None, None)
     assert [thread is threading.current_thread() for thread in threads] == [not excess]

@@ -6,7 +6,7 @@ import attrs
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
 
-from image_service.assisted.customizations import CustomizationFetcher
+from image_service.assisted.customizations import fetch_customization
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import Forbidden, NotFound, UpstreamError, UpstreamTimeout
 from image_service.images.customization import Customization
@@ -34,7 +34,7 @@ def assisted() -> FakeAssistedService:
 
 
 def ask(assisted: FakeAssistedService, kind: Kind) -> Deferred[Customization]:
-    return Deferred.fromCoroutine(CustomizationFetcher(assisted).fetch_customization(ID, kind, KEY))
+    return Deferred.fromCoroutine(fetch_customization(assisted, ID, kind, KEY))
 
 
 def outcome(asked: Deferred[Customization]) -> list[Customization | BaseException]:
@@ -71,13 +71,6 @@ def test_absent_date_is_none(assisted: FakeAssistedService) -> None:
     (made,) = outcome(ask(assisted, Kind.FULL_ISO))
     assert isinstance(made, Customization)
     assert made.modified is None
-
-
-def test_infra_env_can_be_fetched_alone(assisted: FakeAssistedService) -> None:
-    found: list[object] = []
-    Deferred.fromCoroutine(CustomizationFetcher(assisted).fetch_infra_env(ID, KEY)).addCallback(found.append)
-    assert found == [assisted.reported]
-    assert assisted.calls == [("infra-env", ID, None, KEY)]
 
 
 @pytest.mark.parametrize("kind", QUESTIONS)

@@ -6,7 +6,7 @@ from twisted.python.failure import Failure
 from twisted.web.client import ResponseFailed, ResponseNeverReceived
 from twisted.web.http_headers import Headers
 
-from image_service.assisted.failures import RETRY_AFTER_SECONDS, client_failure, refusal
+from image_service.assisted.failures import RETRY_AFTER_SECONDS, error_of_exception, error_of_status
 from image_service.http.problem import status_of
 
 
@@ -36,9 +36,9 @@ from image_service.http.problem import status_of
     ],
 )
 def test_upstream_statuses_are_mapped(told: int, becomes: int) -> None:
-    error = refusal(told, Headers(), "it")
+    error = error_of_status(told, Headers(), "it")
     assert status_of(error) == becomes
-    assert error.detail == f"assisted-service answered {told} for it"
+    assert error.detail.startswith(f"assisted-service answered {told} for it")
     assert (error.retry_after_seconds is not None) == (becomes in {502, 503})
 
 
@@ -48,13 +48,13 @@ def test_upstream_statuses_are_mapped(told: int, becomes: int) -> None:
 )
 def test_retry_after_is_passed_on_within_bounds(told: str, becomes: int | None) -> None:
     for status in (429, 503):
-        error = refusal(status, Headers({"Retry-After": [told]}), "it")
+        error = error_of_status(status, Headers({"Retry-After": [told]}), "it")
         assert error.retry_after_seconds == (becomes or RETRY_AFTER_SECONDS)
 
 
 def test_challenge_of_upstream_is_passed_on() -> None:
     told = ['Basic realm="a"', "Bearer"]
-    error = refusal(401, Headers({"WWW-Authenticate": told}), "it")
+    error = error_of_status(401, Headers({"WWW-Authenticate": told}), "it")
     assert error.fields == tuple(("WWW-Authenticate", value) for value in told)
 
 
@@ -62,7 +62,7 @@ def test_challenge_of_upstream_is_passed_on() -> None:
 def test_unusable_challenge_is_replaced_by_bearer(told: list[bytes]) -> None:
     headers = Headers()
     headers.setRawHeaders(b"WWW-Authenticate", told)
-    assert refusal(401, headers, "it").fields == (("WWW-Authenticate", "Bearer"),)
+    assert error_of_status(401, headers, "it").fields == (("WWW-Authenticate", "Bearer"),)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_wrapped_causes_are_found_and_described(cause: Exception, status: int, t
         ResponseNeverReceived([Failure(cause)]),
         ResponseFailed([Failure(ResponseFailed([Failure(cause)]))]),
     ):
-        error = client_failure(wrapped, "it")
+        error = error_of_exception(wrapped, "it")
         assert status_of(error) == status
         assert text in error.detail
         assert "secret" not in error.detail

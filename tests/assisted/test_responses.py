@@ -3,20 +3,25 @@ from __future__ import annotations
 import json
 
 import pytest
+from twisted.web.http_headers import Headers
 
-from image_service.assisted.responses import parse_infra_env
+from image_service.assisted.responses import CompleteResponse, InfraEnv, parse_infra_env
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import UpstreamError
 from image_service.images.reference import Kind
 
 
-def read_arguments(arguments: object) -> tuple[KernelArgument, ...]:
-    return parse_infra_env(json.dumps({"kernel_arguments": arguments}).encode()).kernel_arguments
+def parse(body: bytes) -> InfraEnv:
+    return parse_infra_env(CompleteResponse("infra-env 1", Headers(), body))
+
+
+def parse_arguments(arguments: object) -> tuple[KernelArgument, ...]:
+    return parse(json.dumps({"kernel_arguments": arguments}).encode()).kernel_arguments
 
 
 def test_infra_env_is_parsed() -> None:
     operations = [{"operation": "append", "value": "a=1"}, {"operation": "delete", "value": 'b="2 3"'}]
-    infra_env = parse_infra_env(
+    infra_env = parse(
         json.dumps(
             {
                 "kernel_arguments": json.dumps(operations),
@@ -37,19 +42,19 @@ def test_infra_env_is_parsed() -> None:
 
 
 def test_empty_infra_env_is_parsed() -> None:
-    infra_env = parse_infra_env(b"{}")
+    infra_env = parse(b"{}")
     assert infra_env.kernel_arguments == ()
     assert (infra_env.openshift_version, infra_env.kind, infra_env.architecture) == (None, None, None)
 
 
 @pytest.mark.parametrize("kind", ["netboot", "pxe-initrd", "s390x-initrd-addrsize"])
 def test_type_other_than_an_iso_is_none(kind: str) -> None:
-    assert parse_infra_env(json.dumps({"type": kind}).encode()).kind is None
+    assert parse(json.dumps({"type": kind}).encode()).kind is None
 
 
 @pytest.mark.parametrize("nothing", [None, "", "[]", "null"])
 def test_absent_kernel_arguments_are_empty(nothing: object) -> None:
-    assert read_arguments(nothing) == ()
+    assert parse_arguments(nothing) == ()
 
 
 @pytest.mark.parametrize(
@@ -73,14 +78,14 @@ def test_absent_kernel_arguments_are_empty(nothing: object) -> None:
 )
 def test_invalid_kernel_arguments_are_502(garbage: object) -> None:
     with pytest.raises(UpstreamError) as caught:
-        read_arguments(garbage)
+        parse_arguments(garbage)
     assert caught.value.retry_after_seconds
 
 
 @pytest.mark.parametrize("operation", ["append", "replace", "delete"])
 def test_every_kernel_argument_operation_is_parsed(operation: str) -> None:
     operations = [{"operation": operation, "value": value} for value in ("a=1=2", "", "$")]
-    assert read_arguments(json.dumps(operations)) == tuple(
+    assert parse_arguments(json.dumps(operations)) == tuple(
         KernelArgument(Operation(operation), value) for value in ("a=1=2", "", "$")
     )
 
@@ -91,14 +96,12 @@ def test_every_kernel_argument_operation_is_parsed(operation: str) -> None:
 )
 def test_invalid_infra_env_is_502(body: bytes) -> None:
     with pytest.raises(UpstreamError) as caught:
-        parse_infra_env(body)
+        parse(body)
     assert caught.value.retry_after_seconds
     assert caught.value.__context__ is None, "the decoder's error holds the whole text"
 
 
 def test_secrets_are_not_in_repr() -> None:
-    infra_env = parse_infra_env(
-        b'{"kernel_arguments":"[{\\"operation\\":\\"append\\",\\"value\\":\\"s3\\"}]"}'
-    )
+    infra_env = parse(b'{"kernel_arguments":"[{\\"operation\\":\\"append\\",\\"value\\":\\"s3\\"}]"}')
     assert infra_env.kernel_arguments == (KernelArgument(Operation.APPEND, "s3"),)
     assert "s3" not in repr(infra_env)

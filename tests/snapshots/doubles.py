@@ -10,7 +10,6 @@ import attrs
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
-from image_service.assisted.customizations import CustomizationFetcher
 from image_service.assisted.responses import IgnitionConfig, InfraEnv
 from image_service.concurrency.coordination import LocalCoordination
 from image_service.coreos.kargs import KernelArgument, Operation
@@ -243,7 +242,7 @@ class World:
                 cache_bytes=self.cache_bytes,
                 mount_window_seconds=WINDOW_SECONDS,
             ),
-            CustomizationFetcher(self.assisted),
+            self.assisted,
             ImageBuilder(self.catalog, self.derived, in_thread or self.threads.run, BASE_URL),
             self.archive,
             self.clock,
