@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.coreos.family import LIVEISO
-from image_service.coreos.kargs import KernelArgument, Operation, edit_arguments, render_area
-from image_service.coreos.kargs_areas import KargsArea, KargsAreas
+from image_service.coreos.kargs import KernelArgument, Operation, edit_arguments
+from image_service.coreos.kargs_areas import KargsArea
 from image_service.errors import FormatError
 
 if TYPE_CHECKING:
@@ -137,10 +137,9 @@ def derive_minimal_configs(boot: BootConfigs, initrds: Sequence[str]) -> BootCon
     default = edit_arguments(boot.default, [KernelArgument(Operation.DELETE, word) for word in words])
     configs = []
     for config in boot.configs:
-        areas = KargsAreas(default, boot.size, config.areas)
         content = bytearray(config.content)
         for area in config.areas:
-            content[area.offset : area.offset + areas.size] = render_area(areas, area, default)
+            content[area.offset : area.offset + boot.size] = area.render(default, boot.size)
         derived = _add_initrds(attrs.evolve(config, content=bytes(content)), boot.size, initrds)
         if LIVEISO.encode() in derived.content:
             raise FormatError(f"{config.path} has {LIVEISO} outside of its areas of kernel arguments")

@@ -1,6 +1,6 @@
-"""Kernel arguments: which are accepted, how they are edited, and the bytes of an embed area.
+"""Kernel arguments: which are accepted, and how they are edited.
 
-An area contains ``<arguments><end><pad>...``. GRUB reads its area as part of a script, isolinux as plain text
+GRUB reads its area of arguments (kargs_areas.py) as part of a script, isolinux as plain text
 up to the end of the line, and both must pass the same arguments to the kernel. So an argument may contain
 only characters with the same meaning for both: printable ASCII without those that GRUB's lexer expands,
 escapes or ends a command at. Double quotes protect blanks and most of GRUB's special characters, and the
@@ -24,8 +24,6 @@ from image_service.errors import KernelArgumentInvalid, KernelArgumentsTooLarge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from image_service.coreos.kargs_areas import KargsArea, KargsAreas
 
 MAX_CHARACTERS = 4096
 """The limit of all values together: twice the largest area, which also bounds the growth by replacing."""
@@ -134,17 +132,3 @@ def _find_faults(text: str) -> Iterator[tuple[str, int]]:
             yield f"{character!a} outside double quotes", position
     if quote is not None:
         yield "an unpaired double quote", quote
-
-
-def render_area(areas: KargsAreas, area: KargsArea, arguments: str) -> bytes:
-    """Return the ``areas.size`` bytes of an area that contains ``arguments``.
-
-    Raises:
-        KernelArgumentsTooLarge: they do not fit; the detail has both numbers.
-    """
-    text = arguments.strip().encode()
-    if len(text) >= areas.size:
-        raise KernelArgumentsTooLarge(
-            f"the kernel arguments take {len(text)} bytes, their embed areas hold {areas.size - 1}"
-        )
-    return (text + area.end).ljust(areas.size, area.pad)

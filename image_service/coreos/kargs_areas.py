@@ -23,7 +23,7 @@ import attrs
 
 from image_service.coreos.family import KARGS_JSON
 from image_service.coreos.json_file import read_json_object
-from image_service.errors import FileNotInImage, FormatError
+from image_service.errors import FileNotInImage, FormatError, KernelArgumentsTooLarge
 from image_service.formats.reading import Span, check_inside, read_exactly
 
 if TYPE_CHECKING:
@@ -61,6 +61,19 @@ class KargsArea:
             return data.rstrip(self.pad).rstrip(self.end).decode().strip()
         except UnicodeDecodeError:
             raise FormatError(f"the kernel arguments at offset {self.offset} are not UTF-8") from None
+
+    def render(self, arguments: str, size: int) -> bytes:
+        """Return the ``size`` bytes of the area with ``arguments``.
+
+        Raises:
+            KernelArgumentsTooLarge: they do not fit; the detail has both numbers.
+        """
+        text = arguments.strip().encode()
+        if len(text) >= size:
+            raise KernelArgumentsTooLarge(
+                f"the kernel arguments take {len(text)} bytes, their embed areas hold {size - 1}"
+            )
+        return (text + self.end).ljust(size, self.pad)
 
 
 @attrs.frozen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.coreos.kargs import edit_arguments, render_area
+from image_service.coreos.kargs import edit_arguments
 from image_service.errors import IgnitionTooLarge, KernelArgumentsTooLarge, RamdiskTooLarge
 from image_service.formats.initrd import compress_archive
 from image_service.formats.newc import Member, write_archive
@@ -94,4 +94,4 @@ def _lay_kernel_arguments(canvas: Canvas, arguments: Sequence[KernelArgument]) -
     if areas is None or (canvas.has_arguments and not arguments):
         return ()
     value = edit_arguments(canvas.arguments, arguments)
-    return [Overlay(area.offset, Literal(render_area(areas, area, value))) for area in areas.areas]
+    return [Overlay(area.offset, Literal(area.render(value, areas.size))) for area in areas.areas]

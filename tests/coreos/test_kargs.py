@@ -14,17 +14,13 @@ from image_service.coreos.kargs import (
     Operation,
     check_argument,
     edit_arguments,
-    render_area,
 )
-from image_service.coreos.kargs_areas import KargsArea, KargsAreas
 from image_service.errors import KernelArgumentInvalid, KernelArgumentsTooLarge
 from tests.acceptance.clients import needs_client, run_client
 from tests.formats.iso_builder import build_live_iso, live_files
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-AREA = KargsArea(0, b"#", b"\n")
 
 # The rule as a grammar: words of plain characters, and quoted ones between.
 LEGAL = re.compile(r"""([ !%(-:=?-\[\]^_a-z~]|"[ !#%&'(-\[\]^-_a-~]*")*""")
@@ -315,39 +311,3 @@ def test_too_many_characters_are_refused_before_replacing() -> None:
     for argument in (append("b"), delete("b"), replace("b=1=2")):
         with pytest.raises(KernelArgumentsTooLarge, match="at most"):
             edit_arguments("", [*arguments, argument])
-
-
-# Areas
-
-
-def test_area_is_arguments_end_and_pad() -> None:
-    assert render_area(KargsAreas("", 10, (AREA,)), AREA, " a=b ") == b"a=b\n######"
-    zeros = KargsArea(0, b"\0", b"\0")
-    assert render_area(KargsAreas("", 10, (zeros,)), zeros, "a=b") == b"a=b" + bytes(7)
-
-
-def test_arguments_as_long_as_their_area_are_refused() -> None:
-    areas = KargsAreas("", 10, (AREA,))
-    assert render_area(areas, AREA, "123456789") == b"123456789\n"
-    with pytest.raises(KernelArgumentsTooLarge, match=r"take 10 bytes, .* hold 9"):
-        render_area(areas, AREA, "1234567890")
-
-
-def test_area_size_counts_bytes() -> None:
-    with pytest.raises(KernelArgumentsTooLarge, match="take 6 bytes"):
-        render_area(KargsAreas("", 6, (AREA,)), AREA, "äöü")
-
-
-@given(
-    st.lists(APPENDED, max_size=20), st.integers(1, 2048), st.sampled_from([AREA, KargsArea(0, b"\0", b"\0")])
-)
-def test_rendered_area_is_parsed_back(arguments: list[KernelArgument], size: int, area: KargsArea) -> None:
-    text = edit_arguments("quiet", arguments)
-    areas = KargsAreas("quiet", size, (area,))
-    if len(text) >= size:
-        with pytest.raises(KernelArgumentsTooLarge):
-            render_area(areas, area, text)
-    else:
-        rendered = render_area(areas, area, text)
-        assert len(rendered) == size
-        assert area.parse(rendered) == text

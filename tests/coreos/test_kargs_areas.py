@@ -9,9 +9,42 @@ from hypothesis import strategies as st
 
 from image_service.coreos.family import KARGS_JSON, LIVEISO
 from image_service.coreos.kargs_areas import KargsArea, rewrite_kargs_json
-from image_service.errors import FormatError
+from image_service.errors import FormatError, KernelArgumentsTooLarge
 from tests.formats.iso_builder import build_live_iso, live_files
 from tests.formats.reading import read_layout
+
+AREA = KargsArea(0, b"#", b"\n")
+ZEROS = KargsArea(0, b"\0", b"\0")
+
+
+def test_area_is_arguments_end_and_pad() -> None:
+    assert AREA.render(" a=b ", 10) == b"a=b\n######"
+    assert ZEROS.render("a=b", 10) == b"a=b" + bytes(7)
+
+
+def test_arguments_as_long_as_their_area_are_refused() -> None:
+    assert AREA.render("123456789", 10) == b"123456789\n"
+    with pytest.raises(KernelArgumentsTooLarge, match=r"take 10 bytes, .* hold 9"):
+        AREA.render("1234567890", 10)
+
+
+def test_area_size_counts_bytes() -> None:
+    with pytest.raises(KernelArgumentsTooLarge, match="take 6 bytes"):
+        AREA.render("äöü", 6)
+
+
+PRINTABLE = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=400).map(str.strip)
+
+
+@given(PRINTABLE, st.integers(1, 500), st.sampled_from([AREA, ZEROS]))
+def test_rendered_area_is_parsed_back(arguments: str, size: int, area: KargsArea) -> None:
+    if len(arguments) >= size:
+        with pytest.raises(KernelArgumentsTooLarge):
+            area.render(arguments, size)
+    else:
+        rendered = area.render(arguments, size)
+        assert len(rendered) == size
+        assert area.parse(rendered) == arguments
 
 
 def test_arguments_end_at_the_end_character() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from image_service.coreos.kargs import KernelArgument, Operation, edit_arguments, render_area
+from image_service.coreos.kargs import KernelArgument, Operation, edit_arguments
 from image_service.coreos.kargs_areas import KargsArea, KargsAreas
 from image_service.coreos.live_iso import BootFiles, KargsJson, LiveIso, read_live_iso
 from image_service.errors import FormatError
@@ -141,7 +141,7 @@ def test_real_images_with_other_kernel_arguments_are_golden_too(name: str) -> No
     ]
     edited = edit_arguments(areas.default, arguments)
     for area in areas.areas:
-        rendered = render_area(areas, area, edited)
+        rendered = area.render(edited, areas.size)
         image[area.offset : area.offset + areas.size] = rendered
     command = "kargs modify -a foo=bar -a baz -d ignition.firstboot -r ignition.platform.id=metal=qemu"
     assert sha256(image).hexdigest() == GOLDEN[name][command]
