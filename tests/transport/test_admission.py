@@ -84,7 +84,7 @@ def listen(slot: Slot, number: int, told: list[tuple[int, bool]]) -> None:
         max_size=60,
     )
 )
-def test_slots_go_to_whom_a_naive_list_would_give_them(steps: list[tuple[str, float]]) -> None:
+def test_slots_are_granted_like_a_naive_queue(steps: list[tuple[str, float]]) -> None:
     clock = Clock()
     naive, counted = Naive(), Counting()
     slots = Slots(LocalSlotPool(LIMIT), QUEUE_LENGTH, SLOT_TIMEOUT_SECONDS, clock, counted)
@@ -114,7 +114,7 @@ def test_slots_go_to_whom_a_naive_list_would_give_them(steps: list[tuple[str, fl
     assert (slots.acquired, slots.waiting, clock.getDelayedCalls()) == (0, 0, [])
 
 
-def test_downloads_that_end_at_once_do_not_end_within_one_another() -> None:
+def test_short_downloads_do_not_recurse() -> None:
     """Else a long queue would be as many calls deep."""
     slots = Slots(LocalSlotPool(1), 5000, SLOT_TIMEOUT_SECONDS, Clock())
     first = slots.acquire(0)
@@ -132,7 +132,7 @@ def test_downloads_that_end_at_once_do_not_end_within_one_another() -> None:
     assert (slots.acquired, slots.waiting) == (0, 0)
 
 
-def test_who_asks_again_at_once_does_not_overtake_the_queue() -> None:
+def test_released_and_reacquired_slot_does_not_overtake_the_queue() -> None:
     slots = Slots(LocalSlotPool(1), 5, SLOT_TIMEOUT_SECONDS, Clock())
     first, second, third = slots.acquire(0), slots.acquire(0), slots.acquire(0)
     again: list[Slot] = []
@@ -149,7 +149,7 @@ def test_who_asks_again_at_once_does_not_overtake_the_queue() -> None:
     assert again[0].granted.called
 
 
-def test_a_refusal_says_why_and_when_to_come_again() -> None:
+def test_refusal_names_the_limit_and_retry_after() -> None:
     refusal = Slots(LocalSlotPool(17), 0, SLOT_TIMEOUT_SECONDS, Clock()).refusal()
     assert (status_of(refusal), refusal.retry_after_seconds) == (503, RETRY_AFTER_SECONDS)
     assert "limit of 17 concurrent downloads" in refusal.detail
@@ -159,6 +159,6 @@ def test_a_refusal_says_why_and_when_to_come_again() -> None:
     ("length", "has_body", "expected"),
     [(SMALL_BYTES, True, False), (SMALL_BYTES + 1, True, True), (SMALL_BYTES + 1, False, False)],
 )
-def test_what_takes_a_slot(length: int, has_body: object, expected: object) -> None:
+def test_only_large_bodies_need_a_slot(length: int, has_body: object, expected: object) -> None:
     body = (Zeros(length),) if has_body else ()
     assert is_download(Response(200, b"", body, length)) is expected

@@ -25,7 +25,7 @@ LIMITS = LimitSettings(handshake_seconds=15, head_seconds=5, idle_seconds=60, st
 KIB = 1024
 
 
-def test_the_deadlines_are_those_that_were_asked_for() -> None:
+def test_default_limits_are_the_documented_ones() -> None:
     assert LimitSettings() == LIMITS
 
 
@@ -41,7 +41,7 @@ def test_the_deadlines_are_those_that_were_asked_for() -> None:
         )
     )
 )
-def test_a_deadline_passes_exactly_when_a_naive_timer_would(steps: list[tuple[str, int]]) -> None:
+def test_deadline_passes_when_a_naive_timer_would(steps: list[tuple[str, int]]) -> None:
     clock = Clock()
     passed: list[float] = []
     deadline = Deadline(clock, lambda: passed.append(clock.seconds()))
@@ -67,7 +67,7 @@ def test_a_deadline_passes_exactly_when_a_naive_timer_would(steps: list[tuple[st
     assert passed == expected
 
 
-def test_a_deadline_that_is_moved_costs_the_reactor_nothing() -> None:
+def test_moving_a_deadline_does_not_touch_the_reactor() -> None:
     clock = Clock()
     deadline = Deadline(clock, lambda: None)
     deadline.set(5)
@@ -81,7 +81,7 @@ def test_a_deadline_that_is_moved_costs_the_reactor_nothing() -> None:
     assert timer.getTime() == 5
 
 
-def test_a_deadline_may_be_set_again_by_what_it_calls() -> None:
+def test_deadline_may_be_set_by_its_callback() -> None:
     clock = Clock()
     passed: list[float] = []
 
@@ -101,7 +101,7 @@ def test_a_deadline_may_be_set_again_by_what_it_calls() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"])
 @ensure_deferred
-async def test_the_handshake_has_a_deadline(tls: Server, data: bytes) -> None:
+async def test_handshake_has_a_deadline(tls: Server, data: bytes) -> None:
     client = tls.connect()
     await tls.connection_of(client)
     await client.send(data)
@@ -112,7 +112,7 @@ async def test_the_handshake_has_a_deadline(tls: Server, data: bytes) -> None:
 
 
 @ensure_deferred
-async def test_a_handshake_in_drops_does_not_last_longer(tls: Server) -> None:
+async def test_byte_by_byte_handshake_does_not_extend_the_deadline(tls: Server) -> None:
     client = tls.connect()
     await tls.connection_of(client)
     hello = bytes.fromhex("16030100f8010000f40303") + bytes(100)
@@ -126,7 +126,7 @@ async def test_a_handshake_in_drops_does_not_last_longer(tls: Server) -> None:
 
 
 @ensure_deferred
-async def test_who_says_nothing_is_left_5_s_after_the_accept(server: Server) -> None:
+async def test_silent_client_is_closed_5_s_after_the_accept(server: Server) -> None:
     client = await server.client()
     await server.pass_seconds(LIMITS.head_seconds - 1)
     assert await client.says_nothing()
@@ -136,7 +136,7 @@ async def test_who_says_nothing_is_left_5_s_after_the_accept(server: Server) -> 
 
 @pytest.mark.parametrize("first", [True, False])
 @ensure_deferred
-async def test_a_head_in_drops_does_not_last_longer(server: Server, first: bool) -> None:  # noqa: FBT001 - a parameter
+async def test_byte_by_byte_head_does_not_extend_the_deadline(server: Server, first: bool) -> None:  # noqa: FBT001 - a parameter
     client = await server.client()
     if not first:
         await client.ask("/image/0-9")
@@ -152,7 +152,7 @@ async def test_a_head_in_drops_does_not_last_longer(server: Server, first: bool)
 
 
 @ensure_deferred
-async def test_a_head_that_is_late_but_in_time_is_answered(server: Server) -> None:
+async def test_head_just_before_the_deadline_is_answered(server: Server) -> None:
     client = await server.client()
     for _ in range(3):
         await client.send_in_pieces([b"GET /image/0-9 HTTP/1.1\r\n"])
@@ -162,7 +162,7 @@ async def test_a_head_that_is_late_but_in_time_is_answered(server: Server) -> No
 
 
 @ensure_deferred
-async def test_the_head_of_a_pipelined_request_has_its_time_from_when_it_is_wanted(
+async def test_deadline_of_a_pipelined_head_starts_when_it_is_awaited(
     server: Server, application: ImageApplication
 ) -> None:
     client = await server.client()
@@ -180,7 +180,7 @@ async def test_the_head_of_a_pipelined_request_has_its_time_from_when_it_is_want
 
 
 @ensure_deferred
-async def test_an_idle_connection_is_ended(server: Server) -> None:
+async def test_idle_connection_is_closed(server: Server) -> None:
     client = await server.client()
     for _ in range(3):
         await client.ask("/image/0-9")
@@ -191,7 +191,7 @@ async def test_an_idle_connection_is_ended(server: Server) -> None:
 
 
 @ensure_deferred
-async def test_empty_lines_do_not_keep_a_connection(plain: Server) -> None:
+async def test_empty_lines_do_not_extend_the_idle_deadline(plain: Server) -> None:
     client = await plain.client()
     await client.ask("/image/0-9")
     for _ in range(int(LIMITS.idle_seconds)):
@@ -201,7 +201,7 @@ async def test_empty_lines_do_not_keep_a_connection(plain: Server) -> None:
 
 
 @ensure_deferred
-async def test_the_application_has_its_own_deadlines(server: Server, application: ImageApplication) -> None:
+async def test_request_handler_has_no_deadline_of_the_connection(server: Server, application: ImageApplication) -> None:
     client = await server.client()
     await client.send(request("/later/0-9"))
     await server.pass_seconds(1000)
@@ -213,7 +213,7 @@ async def test_the_application_has_its_own_deadlines(server: Server, application
 
 
 @ensure_deferred
-async def test_a_reader_that_stops_is_cut_off(server: Server, image: Image) -> None:
+async def test_reader_that_stops_is_aborted(server: Server, image: Image) -> None:
     client = await server.client(receive_buffer=SMALL_BUFFER)
     await client.send(request("/image"))
     await client.receive(100_000)
@@ -227,7 +227,7 @@ async def test_a_reader_that_stops_is_cut_off(server: Server, image: Image) -> N
 
 
 @ensure_deferred
-async def test_a_reader_that_is_not_listened_to_is_cut_off(
+async def test_stalled_reader_is_aborted_while_its_input_is_paused(
     plain: Server, application: ImageApplication
 ) -> None:
     """What is only seen while reading is not seen: more is pipelined than the connection reads ahead."""
@@ -240,7 +240,7 @@ async def test_a_reader_that_is_not_listened_to_is_cut_off(
 
 @pytest.mark.parametrize("receive_buffer", [SMALL_BUFFER, None])
 @ensure_deferred
-async def test_a_reader_at_10_kib_a_second_is_not(
+async def test_reader_at_10_kib_per_second_is_not_aborted(
     server: Server, image: Image, receive_buffer: int | None
 ) -> None:
     client = await server.client(receive_buffer=receive_buffer)

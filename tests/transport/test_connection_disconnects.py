@@ -48,7 +48,7 @@ ways = pytest.mark.parametrize("leave", [close, reset])
 
 @ways
 @ensure_deferred
-async def test_before_the_accept(server: Server, leave: Callable[[Client], None]) -> None:
+async def test_disconnect_before_the_accept(server: Server, leave: Callable[[Client], None]) -> None:
     for _ in range(5):
         leave(server.connect())
     await turns(server.reactor)
@@ -57,7 +57,7 @@ async def test_before_the_accept(server: Server, leave: Callable[[Client], None]
 
 @ways
 @ensure_deferred
-async def test_before_anything_was_said(server: Server, leave: Callable[[Client], None]) -> None:
+async def test_disconnect_before_the_first_byte(server: Server, leave: Callable[[Client], None]) -> None:
     client = server.connect()
     await server.connection_of(client)
     leave(client)
@@ -67,7 +67,7 @@ async def test_before_anything_was_said(server: Server, leave: Callable[[Client]
 
 @ways
 @ensure_deferred
-async def test_within_the_handshake(tls: Server, leave: Callable[[Client], None]) -> None:
+async def test_disconnect_within_the_handshake(tls: Server, leave: Callable[[Client], None]) -> None:
     client = tls.connect()
     await tls.connection_of(client)
     await client.send(bytes.fromhex("16030100f8010000f40303"))
@@ -77,7 +77,7 @@ async def test_within_the_handshake(tls: Server, leave: Callable[[Client], None]
 
 
 @ensure_deferred
-async def test_a_handshake_that_fails(tls: Server) -> None:
+async def test_failed_handshake_closes_the_connection(tls: Server) -> None:
     client = tls.connect()
     await client.send(request("/image"))  # by who thinks that this is not TLS
     await tls.all_gone()
@@ -85,7 +85,7 @@ async def test_a_handshake_that_fails(tls: Server) -> None:
 
 @ways
 @ensure_deferred
-async def test_within_a_head(server: Server, leave: Callable[[Client], None]) -> None:
+async def test_disconnect_within_a_head(server: Server, leave: Callable[[Client], None]) -> None:
     client = await server.client()
     await client.send(b"GET /im")
     await turns(server.reactor)
@@ -96,7 +96,7 @@ async def test_within_a_head(server: Server, leave: Callable[[Client], None]) ->
 
 @ways
 @ensure_deferred
-async def test_between_requests(server: Server, leave: Callable[[Client], None]) -> None:
+async def test_disconnect_between_requests(server: Server, leave: Callable[[Client], None]) -> None:
     client = await server.client()
     await client.ask("/image/0-9")
     leave(client)
@@ -106,7 +106,7 @@ async def test_between_requests(server: Server, leave: Callable[[Client], None])
 
 @pytest.mark.parametrize("fails", [False, True])
 @ensure_deferred
-async def test_while_the_application_is_waited_for(
+async def test_disconnect_while_the_request_is_handled(
     serve_both: Serve,
     reactor: EPollReactor,
     application: ImageApplication,
@@ -132,7 +132,7 @@ async def test_while_the_application_is_waited_for(
 
 
 @ensure_deferred
-async def test_while_the_application_is_waited_for_and_nothing_is_read(
+async def test_disconnect_while_the_request_is_handled_and_input_is_paused(
     server: Server, application: ImageApplication
 ) -> None:
     """So much is pipelined that the connection has stopped reading: it notices when it answers."""
@@ -151,7 +151,7 @@ async def test_while_the_application_is_waited_for_and_nothing_is_read(
 
 @ways
 @ensure_deferred
-async def test_while_the_disk_is_waited_for(
+async def test_disconnect_while_waiting_for_the_disk(
     serve_both: Serve, reactor: EPollReactor, leave: Callable[[Client], None]
 ) -> None:
     disk = SlowDisk(reactor)
@@ -172,7 +172,7 @@ async def test_while_the_disk_is_waited_for(
 
 
 @ensure_deferred
-async def test_while_a_disk_is_waited_for_that_then_fails(serve_both: Serve, reactor: EPollReactor) -> None:
+async def test_disconnect_while_waiting_for_a_disk_that_then_fails(serve_both: Serve, reactor: EPollReactor) -> None:
     disk = SlowDisk(reactor)
     server = await serve_both(page_cache=disk)
     client = await server.client()
@@ -186,7 +186,7 @@ async def test_while_a_disk_is_waited_for_that_then_fails(serve_both: Serve, rea
 
 @ways
 @ensure_deferred
-async def test_within_an_answer(server: Server, image: Image, leave: Callable[[Client], None]) -> None:
+async def test_disconnect_within_a_response(server: Server, image: Image, leave: Callable[[Client], None]) -> None:
     client = await server.client(receive_buffer=SMALL_BUFFER)
     await client.send(request("/image") * 3)
     await client.receive(100_000)
@@ -198,7 +198,7 @@ async def test_within_an_answer(server: Server, image: Image, leave: Callable[[C
 
 
 @ensure_deferred
-async def test_within_an_answer_after_closing_the_sending_side(plain: Server) -> None:
+async def test_disconnect_within_a_response_after_half_close(plain: Server) -> None:
     client = await plain.client(receive_buffer=SMALL_BUFFER)
     await client.send(request("/image"))
     client.finish_sending()
@@ -210,7 +210,7 @@ async def test_within_an_answer_after_closing_the_sending_side(plain: Server) ->
 
 @ways
 @ensure_deferred
-async def test_while_the_end_is_waited_for(server: Server, leave: Callable[[Client], None]) -> None:
+async def test_disconnect_while_closing(server: Server, leave: Callable[[Client], None]) -> None:
     client = await server.client(receive_buffer=SMALL_BUFFER)
     await client.send(request("/image/0-30000", "Connection: close"))
     await until(server.reactor, lambda: server.lines)
@@ -221,7 +221,7 @@ async def test_while_the_end_is_waited_for(server: Server, leave: Callable[[Clie
 
 @ways
 @ensure_deferred
-async def test_after_the_end(server: Server, leave: Callable[[Client], None]) -> None:
+async def test_disconnect_after_the_close(server: Server, leave: Callable[[Client], None]) -> None:
     client = await server.client()
     await client.send(request("/image/0-9", "Connection: close"))
     await client.answers()
@@ -232,7 +232,7 @@ async def test_after_the_end(server: Server, leave: Callable[[Client], None]) ->
 
 
 @ensure_deferred
-async def test_a_client_that_ends_tls_within_an_answer_is_gone(tls: Server) -> None:
+async def test_client_that_closes_tls_within_a_response_is_gone(tls: Server) -> None:
     """It says so by TLS and still reads. What is written after that is thrown away, at any speed."""
     client = await tls.client(receive_buffer=SMALL_BUFFER)
     await client.send(request("/image") * 50)
@@ -259,7 +259,7 @@ async def test_a_client_that_ends_tls_within_an_answer_is_gone(tls: Server) -> N
 
 
 @ensure_deferred
-async def test_a_client_that_ends_tls_behind_its_request_is_answered(tls: Server, image: Image) -> None:
+async def test_client_that_closes_tls_behind_its_request_is_answered(tls: Server, image: Image) -> None:
     """As ``openssl s_client`` does at the end of its input."""
     client = await tls.client()
     await client.send(request("/image/0-100000"))
@@ -274,7 +274,7 @@ def _say_goodbye(client: Client) -> None:
 
 
 @ensure_deferred
-async def test_an_application_that_fails_cuts_its_connection_only(
+async def test_failing_request_handler_aborts_its_connection_only(
     server: Server, application: ImageApplication, logged_failures: LoggedFailures
 ) -> None:
     unlucky, other = await server.client(), await server.client()

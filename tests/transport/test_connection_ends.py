@@ -35,7 +35,7 @@ async def read_to_the_end(server: Server, client: Client, bytes_per_second: int)
 
 @pytest.mark.parametrize("fields", [(), ("Connection: close",)])
 @ensure_deferred
-async def test_a_slow_reader_gets_what_only_the_kernel_still_holds(
+async def test_slow_reader_receives_what_the_kernel_still_buffers(
     server: Server, image: Image, fields: tuple[str, ...]
 ) -> None:
     """Minutes after the last byte was handed over, and after the idle time that began with it."""
@@ -57,7 +57,7 @@ async def test_a_slow_reader_gets_what_only_the_kernel_still_holds(
 
 
 @ensure_deferred
-async def test_a_slow_reader_that_has_closed_its_side_gets_it_too(plain: Server, image: Image) -> None:
+async def test_half_closed_slow_reader_receives_what_the_kernel_buffers(plain: Server, image: Image) -> None:
     client = await plain.client(receive_buffer=SMALL_BUFFER)
     await client.send(request("/image/0-1000000"))
     client.finish_sending()
@@ -66,7 +66,7 @@ async def test_a_slow_reader_that_has_closed_its_side_gets_it_too(plain: Server,
 
 
 @ensure_deferred
-async def test_no_reset_destroys_what_the_client_has_not_read_yet(server: Server, image: Image) -> None:
+async def test_close_does_not_reset_unread_responses(server: Server, image: Image) -> None:
     """All of it is in the client's own buffers: its system may throw that away once a reset comes."""
     client = await server.client()
     await client.send(request("/image/0-30000", "Connection: close"))
@@ -80,7 +80,7 @@ async def test_no_reset_destroys_what_the_client_has_not_read_yet(server: Server
 
 @pytest.mark.parametrize("fields", [(), ("Connection: close",)])
 @ensure_deferred
-async def test_who_never_reads_the_end_is_cut_off(server: Server, fields: tuple[str, ...]) -> None:
+async def test_client_that_never_reads_the_end_is_aborted(server: Server, fields: tuple[str, ...]) -> None:
     client = await server.client(receive_buffer=SMALL_BUFFER)
     await client.send(request("/image/0-2000000", *fields))
     while not server.lines:
@@ -96,7 +96,7 @@ async def test_who_never_reads_the_end_is_cut_off(server: Server, fields: tuple[
 
 @pytest.mark.parametrize("target", ["/image/0-9", "no target"])
 @ensure_deferred
-async def test_a_client_that_keeps_its_side_open_is_not_waited_for(server: Server, target: str) -> None:
+async def test_linger_ends_although_the_client_stays_open(server: Server, target: str) -> None:
     client = await server.client()
     await client.send(request(target, "Connection: close"))
     await client.answers()
@@ -108,7 +108,7 @@ async def test_a_client_that_keeps_its_side_open_is_not_waited_for(server: Serve
 
 
 @ensure_deferred
-async def test_a_client_that_goes_on_in_drops_is_not_waited_for(server: Server) -> None:
+async def test_linger_ends_although_the_client_keeps_sending(server: Server) -> None:
     client = await server.client()
     await client.send(request("no target"))
     await client.answers()
@@ -121,7 +121,7 @@ async def test_a_client_that_goes_on_in_drops_is_not_waited_for(server: Server) 
 
 
 @ensure_deferred
-async def test_a_client_that_closes_ends_the_wait(server: Server) -> None:
+async def test_linger_ends_when_the_client_closes(server: Server) -> None:
     client = await server.client()
     await client.send(request("/image/0-9", "Connection: close"))
     await client.answers()
@@ -131,7 +131,7 @@ async def test_a_client_that_closes_ends_the_wait(server: Server) -> None:
 
 
 @ensure_deferred
-async def test_a_client_that_closes_ends_the_wait_also_when_nothing_was_read_any_more(
+async def test_linger_ends_when_the_client_closes_while_input_was_paused(
     server: Server, application: ImageApplication
 ) -> None:
     """Reading goes on for the end: neither is the close overlooked, nor does anything unread make a reset."""
@@ -152,12 +152,12 @@ async def test_a_client_that_closes_ends_the_wait_also_when_nothing_was_read_any
 
 
 @ensure_deferred
-async def test_a_service_without_connections_goes_at_once(server: Server) -> None:
+async def test_drain_without_connections_ends_at_once(server: Server) -> None:
     await server.factory.drain(5)
 
 
 @ensure_deferred
-async def test_what_is_idle_ends_when_the_service_goes(server: Server) -> None:
+async def test_drain_closes_idle_connections(server: Server) -> None:
     used, unused, within_a_head = [await server.client() for _ in range(3)]
     await used.ask("/image/0-9")
     await within_a_head.send(b"GET /im")
@@ -171,7 +171,7 @@ async def test_what_is_idle_ends_when_the_service_goes(server: Server) -> None:
 
 
 @ensure_deferred
-async def test_a_handshake_does_not_keep_the_service(tls: Server) -> None:
+async def test_drain_does_not_wait_for_handshakes(tls: Server) -> None:
     client = tls.connect()
     await tls.connection_of(client)
     await tls.factory.drain(5)
@@ -179,7 +179,7 @@ async def test_a_handshake_does_not_keep_the_service(tls: Server) -> None:
 
 
 @ensure_deferred
-async def test_answers_under_way_are_finished_when_the_service_goes(
+async def test_drain_lets_responses_finish(
     server: Server, application: ImageApplication, image: Image
 ) -> None:
     reading, waiting = [await server.client(receive_buffer=65536) for _ in range(2)]
@@ -196,7 +196,7 @@ async def test_answers_under_way_are_finished_when_the_service_goes(
 
 
 @ensure_deferred
-async def test_answers_that_take_too_long_are_cut_when_the_service_goes(
+async def test_drain_aborts_responses_after_its_timeout(
     server: Server, application: ImageApplication
 ) -> None:
     reading, waiting = [await server.client(receive_buffer=SMALL_BUFFER) for _ in range(2)]

@@ -158,7 +158,7 @@ HEADS = [
 
 @pytest.mark.parametrize("head", HEADS)
 @ensure_deferred
-async def test_nothing_hides_behind_a_request(
+async def test_smuggled_request_is_never_answered(
     plain: Server, application: ImageApplication, head: bytes
 ) -> None:
     """Whether a reader takes what follows for content or for a request: ours does not look at it."""
@@ -180,7 +180,7 @@ async def test_nothing_hides_behind_a_request(
     ["Content-Length: 0", "Content-Length: 00", "X: \x85Transfer-Encoding: chunked", "X:", "X: \t y \t"],
 )
 @ensure_deferred
-async def test_what_only_looks_strange_is_answered(
+async def test_unusual_but_valid_request_is_answered(
     plain: Server, application: ImageApplication, fields: str
 ) -> None:
     client = await plain.client()
@@ -250,7 +250,7 @@ async def exchange(
 @given(_STREAMS, _CUTS)
 @_NO_FIXTURE_CHECK
 @ensure_deferred
-async def test_any_bytes_get_sound_answers_or_an_end(
+async def test_any_bytes_get_valid_responses_or_a_close(
     plain: Server, application: ImageApplication, stream: bytes, cuts: list[int]
 ) -> None:
     """The same ones whatever the pieces; only the reason of a refusal may depend on what came first."""

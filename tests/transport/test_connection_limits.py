@@ -51,7 +51,7 @@ async def refusal(client: Client, *pieces: bytes) -> tuple[int, str]:
 
 
 @ensure_deferred
-async def test_a_head_may_be_as_large_as_the_limit(server: Server) -> None:
+async def test_head_of_the_maximum_size_is_answered(server: Server) -> None:
     client = await server.client()
     for length in (MAX_HEAD_BYTES - 1, MAX_HEAD_BYTES):
         await client.send(head_of(length))
@@ -60,7 +60,7 @@ async def test_a_head_may_be_as_large_as_the_limit(server: Server) -> None:
 
 @pytest.mark.parametrize("piece_bytes", [MAX_HEAD_BYTES + 1, 1000, 37])
 @ensure_deferred
-async def test_a_head_beyond_the_limit_is_refused(server: Server, piece_bytes: int) -> None:
+async def test_head_beyond_the_limit_is_refused(server: Server, piece_bytes: int) -> None:
     client = await server.client()
     head = head_of(MAX_HEAD_BYTES + 1)
     pieces = [head[at : at + piece_bytes] for at in range(0, len(head), piece_bytes)]
@@ -68,13 +68,13 @@ async def test_a_head_beyond_the_limit_is_refused(server: Server, piece_bytes: i
 
 
 @ensure_deferred
-async def test_a_head_without_end_is_refused_at_the_limit(plain: Server) -> None:
+async def test_endless_head_is_refused_at_the_limit(plain: Server) -> None:
     client = await plain.client()
     assert await refusal(client, head_of(MAX_HEAD_BYTES + 4)[:MAX_HEAD_BYTES]) == (431, "head-too-large")
 
 
 @ensure_deferred
-async def test_the_number_of_fields_has_a_limit(server: Server) -> None:
+async def test_too_many_fields_are_refused(server: Server) -> None:
     client = await server.client()
     fields = [f"X-Field-{number}: x" for number in range(MAX_FIELDS - 1)]  # and Host
     assert (await client.ask("/image/0-9", *fields)).status == 200
@@ -82,7 +82,7 @@ async def test_the_number_of_fields_has_a_limit(server: Server) -> None:
 
 
 @ensure_deferred
-async def test_the_target_has_a_limit(server: Server) -> None:
+async def test_overlong_target_is_refused(server: Server) -> None:
     client = await server.client()
     target = "/nowhere?".ljust(MAX_TARGET_BYTES, "x")
     assert (await client.ask(target)).status == 404
@@ -90,7 +90,7 @@ async def test_the_target_has_a_limit(server: Server) -> None:
 
 
 @ensure_deferred
-async def test_a_target_without_end_is_refused_before_the_head_is_full(plain: Server) -> None:
+async def test_endless_target_is_refused_before_the_head_is_full(plain: Server) -> None:
     client = await plain.client()
     assert await refusal(client, b"GET /" + b"x" * (MAX_TARGET_BYTES + 200)) == (414, "target-too-long")
 
@@ -127,7 +127,7 @@ async def test_a_target_without_end_is_refused_before_the_head_is_full(plain: Se
     ],
 )
 @ensure_deferred
-async def test_a_request_that_is_none_of_ours_is_refused(
+async def test_unsupported_request_is_refused(
     plain: Server, application: ImageApplication, head: bytes, status: int
 ) -> None:
     client = await plain.client()
@@ -136,7 +136,7 @@ async def test_a_request_that_is_none_of_ours_is_refused(
 
 
 @ensure_deferred
-async def test_who_may_only_read_is_told_how(server: Server) -> None:
+async def test_refused_method_gets_the_allow_field(server: Server) -> None:
     client = await server.client()
     await client.send(request("/image/0-9", method="PUT"))
     (answer,) = await client.answers()
@@ -144,7 +144,7 @@ async def test_who_may_only_read_is_told_how(server: Server) -> None:
 
 
 @ensure_deferred
-async def test_the_refusal_of_a_head_has_no_content(server: Server) -> None:
+async def test_refusal_of_a_head_request_has_no_content(server: Server) -> None:
     client = await server.client()
     await client.send(request("/a#b", method="HEAD"))
     (answer,) = await client.answers(["HEAD"])
@@ -188,7 +188,7 @@ async def test_content_is_refused_before_it_is_read(
     ],
 )
 @ensure_deferred
-async def test_who_sends_without_end_can_read_the_answer(plain: Server, head: bytes) -> None:
+async def test_endless_sender_can_read_the_response(plain: Server, head: bytes) -> None:
     """The client reads only once it can send no more, which must not be because of a reset."""
     client = await plain.client()
     sent = await client.send_all_it_takes(head + bytes(CONTENT_BYTES))
@@ -202,7 +202,7 @@ async def test_who_sends_without_end_can_read_the_answer(plain: Server, head: by
 
 
 @ensure_deferred
-async def test_who_sends_without_end_can_read_the_answer_over_tls(tls: Server) -> None:
+async def test_endless_sender_can_read_the_response_over_tls(tls: Server) -> None:
     client = await tls.client()
     head = request("/image", "Content-Length: 300000000", method="POST")
     sent = await client.send_all_it_takes(head + bytes(CONTENT_BYTES))
@@ -214,7 +214,7 @@ async def test_who_sends_without_end_can_read_the_answer_over_tls(tls: Server) -
 
 
 @ensure_deferred
-async def test_nothing_behind_a_refusal_is_kept(plain: Server) -> None:
+async def test_bytes_behind_a_refusal_are_dropped(plain: Server) -> None:
     client = await plain.client()
     await client.send_all_it_takes(request("/a#b") + bytes(4 * MIB))
     assert (await plain.connection_of(client))._reader.buffer == b""
@@ -224,7 +224,7 @@ async def test_nothing_behind_a_refusal_is_kept(plain: Server) -> None:
 
 
 @ensure_deferred
-async def test_beyond_the_limit_only_probes_are_answered(serve_both: Serve) -> None:
+async def test_overloaded_listener_answers_only_probes(serve_both: Serve) -> None:
     server = await serve_both(limits=LimitSettings(connections=3))
     within = [await server.client() for _ in range(3)]
     for probe in PROBES:
@@ -242,7 +242,7 @@ async def test_beyond_the_limit_only_probes_are_answered(serve_both: Serve) -> N
 
 
 @ensure_deferred
-async def test_room_is_made_as_connections_end(serve: Serve) -> None:
+async def test_closed_connections_end_the_overload(serve: Serve) -> None:
     server = await serve(limits=LimitSettings(connections=1))
     first = await server.client()
     first.close()
@@ -252,7 +252,7 @@ async def test_room_is_made_as_connections_end(serve: Serve) -> None:
 
 
 @ensure_deferred
-async def test_beyond_the_reserve_connections_are_closed(serve_both: Serve) -> None:
+async def test_connections_beyond_the_reserve_are_closed(serve_both: Serve) -> None:
     server = await serve_both(limits=LimitSettings(connections=1))
     clients = [server.connect() for _ in range(1 + OVERLOAD_RESERVE + 5)]
     await until(server.reactor, lambda: len(server.factory.connections) == 1 + OVERLOAD_RESERVE)
@@ -270,7 +270,7 @@ def _is_closed(client: Client) -> bool:
 
 
 @ensure_deferred
-async def test_who_is_silent_in_a_crowd_does_not_keep_a_probe_s_place(serve_both: Serve) -> None:
+async def test_silent_clients_do_not_use_up_the_reserve(serve_both: Serve) -> None:
     server = await serve_both(limits=LimitSettings(connections=1))
     first = await server.client()
     silent = await server.client()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @ensure_deferred
-async def test_a_connection_is_kept(server: Server, image: Image) -> None:
+async def test_connection_persists(server: Server, image: Image) -> None:
     client = await server.client()
     for start, stop in [(0, 1), (50, 200), (MIB, 3 * MIB), (0, len(image.content))]:
         answer = await client.ask(f"/image/{start}-{stop}")
@@ -33,7 +33,7 @@ async def test_a_connection_is_kept(server: Server, image: Image) -> None:
 
 
 @ensure_deferred
-async def test_each_answer_has_the_date_of_its_second(server: Server) -> None:
+async def test_each_response_has_the_date_of_its_second(server: Server) -> None:
     client = await server.client()
     for second in range(3):
         assert (await client.ask("/image/0-9")).fields["date"] == f"Thu, 01 Jan 1970 00:00:0{second} GMT"
@@ -41,7 +41,7 @@ async def test_each_answer_has_the_date_of_its_second(server: Server) -> None:
 
 
 @ensure_deferred
-async def test_a_head_has_the_fields_of_the_get_and_nothing_behind_them(server: Server, image: Image) -> None:
+async def test_head_has_the_fields_of_the_get_and_no_content(server: Server, image: Image) -> None:
     client = await server.client()
     got = await client.ask("/image")
     for _ in range(2):  # what followed the first one would be taken for the second
@@ -62,7 +62,7 @@ async def test_pipelined_requests_are_answered_in_order(server: Server, image: I
 
 
 @ensure_deferred
-async def test_nothing_overtakes_an_answer_that_takes_longer(
+async def test_later_requests_wait_for_a_slow_response(
     server: Server, application: ImageApplication, image: Image
 ) -> None:
     client = await server.client()
@@ -81,7 +81,7 @@ async def test_nothing_overtakes_an_answer_that_takes_longer(
 
 
 @ensure_deferred
-async def test_a_small_answer_goes_out_in_the_tick_of_its_request(plain: Server) -> None:
+async def test_small_response_is_sent_in_the_turn_of_its_request(plain: Server) -> None:
     client = await plain.client()
     transport = (await plain.connection_of(client)).transport
     await client.ask("/image/0-0")
@@ -93,7 +93,7 @@ async def test_a_small_answer_goes_out_in_the_tick_of_its_request(plain: Server)
 
 
 @ensure_deferred
-async def test_answers_do_not_wait_for_nagle(server: Server) -> None:
+async def test_responses_do_not_wait_for_nagle(server: Server) -> None:
     client = await server.client()
     tcp = (await server.connection_of(client)).transport
     assert tcp.getTcpNoDelay()
@@ -123,7 +123,7 @@ async def test_empty_lines_before_a_request_are_ignored(
 
 
 @ensure_deferred
-async def test_http_1_0_ends_with_its_answer(server: Server, image: Image) -> None:
+async def test_http_1_0_closes_after_its_response(server: Server, image: Image) -> None:
     client = await server.client()
     await client.send(request("/image/0-99", version="1.0") + request("/image/1-2", version="1.0"))
     (answer,) = await client.answers()
@@ -131,7 +131,7 @@ async def test_http_1_0_ends_with_its_answer(server: Server, image: Image) -> No
 
 
 @ensure_deferred
-async def test_http_1_0_goes_on_where_the_client_asks_for_it(server: Server) -> None:
+async def test_http_1_0_persists_with_keep_alive(server: Server) -> None:
     client = await server.client()
     for _ in range(2):
         await client.send(request("/image/0-9", "Connection: Keep-Alive", version="1.0"))
@@ -143,7 +143,7 @@ async def test_http_1_0_goes_on_where_the_client_asks_for_it(server: Server) -> 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 @pytest.mark.parametrize("options", ["close", "Close", "keep-alive, close", "close,Keep-Alive", " x,\tclose"])
 @ensure_deferred
-async def test_the_client_may_ask_for_the_end(plain: Server, version: str, options: str) -> None:
+async def test_connection_close_is_honored(plain: Server, version: str, options: str) -> None:
     client = await plain.client()
     await client.send(request("/image/0-9", f"Connection: {options}", version=version))
     await client.send(request("/image/1-2"))
@@ -160,7 +160,7 @@ async def test_the_client_may_ask_for_the_end(plain: Server, version: str, optio
     ],
 )
 @ensure_deferred
-async def test_the_absolute_form_is_understood(
+async def test_absolute_form_is_accepted(
     plain: Server, application: ImageApplication, target: str, taken_as: str
 ) -> None:
     client = await plain.client()
@@ -169,7 +169,7 @@ async def test_the_absolute_form_is_understood(
 
 
 @ensure_deferred
-async def test_expect_without_content_is_answered_as_if_it_were_not_there(server: Server) -> None:
+async def test_expect_without_content_is_ignored(server: Server) -> None:
     client = await server.client()
     answer = await client.ask("/image/0-9", "Expect: 100-continue")
     assert answer.status == 200
@@ -177,7 +177,7 @@ async def test_expect_without_content_is_answered_as_if_it_were_not_there(server
 
 
 @ensure_deferred
-async def test_a_wish_to_upgrade_is_ignored(server: Server) -> None:
+async def test_upgrade_is_ignored(server: Server) -> None:
     client = await server.client()
     upgrade = request("/image/0-9", "Connection: Upgrade", "Upgrade: websocket")
     await client.send(upgrade + request("/image/9-12"))
@@ -185,7 +185,7 @@ async def test_a_wish_to_upgrade_is_ignored(server: Server) -> None:
 
 
 @ensure_deferred
-async def test_who_sends_and_half_closes_gets_everything(plain: Server, image: Image) -> None:
+async def test_half_closed_client_receives_every_response(plain: Server, image: Image) -> None:
     """As by ``printf … | nc``: also what only starts after the end of the input was seen."""
     client = await plain.client(receive_buffer=65536)
     await client.send(request("/image") + request("/image/3-5") + b"GET /cut")
@@ -196,7 +196,7 @@ async def test_who_sends_and_half_closes_gets_everything(plain: Server, image: I
 
 
 @ensure_deferred
-async def test_who_half_closes_may_have_to_wait_for_the_application(
+async def test_half_closed_client_may_wait_for_the_request_handler(
     plain: Server, application: ImageApplication, image: Image
 ) -> None:
     client = await plain.client()
@@ -210,7 +210,7 @@ async def test_who_half_closes_may_have_to_wait_for_the_application(
 
 @pytest.mark.parametrize("start", [b"", b"\r\n", b"GET / HT"])
 @ensure_deferred
-async def test_who_half_closes_without_a_request_gets_no_answer(plain: Server, start: bytes) -> None:
+async def test_half_close_without_a_request_closes_the_connection(plain: Server, start: bytes) -> None:
     client = await plain.client()
     await client.send(start)
     client.finish_sending()
@@ -219,7 +219,7 @@ async def test_who_half_closes_without_a_request_gets_no_answer(plain: Server, s
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @ensure_deferred
-async def test_both_families_reach_one_listener(
+async def test_listener_accepts_ipv4_and_ipv6(
     reactor: EPollReactor, application: ImageApplication, image: Image, host: str
 ) -> None:
     listener = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
@@ -230,7 +230,7 @@ async def test_both_families_reach_one_listener(
 
 
 @ensure_deferred
-async def test_requests_pile_up_only_as_far_as_the_buffer_goes(
+async def test_pipelined_requests_are_buffered_up_to_a_limit(
     server: Server, application: ImageApplication
 ) -> None:
     """Reading stops while an answer is not there yet, and goes on once it is; nothing is lost over it."""
@@ -264,7 +264,7 @@ async def test_each_request_has_one_line_in_the_log(serve: Serve, image: Image) 
 
 
 @ensure_deferred
-async def test_the_ranges_of_a_connection_are_summed_up_at_its_end(server: Server) -> None:
+async def test_ranges_of_a_connection_are_summarized_at_its_end(server: Server) -> None:
     client = await server.client()
     for _ in range(5):
         assert (await client.ask("/part/100-300")).status == 206

@@ -63,7 +63,7 @@ ways = pytest.mark.parametrize("leave", [close, reset])
 
 
 @ensure_deferred
-async def test_what_is_small_is_answered_while_every_slot_is_taken(narrow: Server, image: Image) -> None:
+async def test_small_responses_are_sent_while_every_slot_is_acquired(narrow: Server, image: Image) -> None:
     await holder(narrow)
     client = await narrow.client()
     assert (await client.ask(f"/part/0-{MIB}")).body == image.content[:MIB]
@@ -75,7 +75,7 @@ async def test_what_is_small_is_answered_while_every_slot_is_taken(narrow: Serve
 
 
 @ensure_deferred
-async def test_a_download_waits_for_the_one_before_it(narrow: Server, image: Image) -> None:
+async def test_download_waits_for_a_slot(narrow: Server, image: Image) -> None:
     first, second = await holder(narrow), await waiter(narrow)
     await narrow.pass_seconds(SLOT_TIMEOUT_SECONDS - 1)
     assert await second.says_nothing()
@@ -84,7 +84,7 @@ async def test_a_download_waits_for_the_one_before_it(narrow: Server, image: Ima
 
 
 @ensure_deferred
-async def test_who_waited_long_enough_is_refused_and_may_go_on(narrow: Server) -> None:
+async def test_download_is_refused_after_the_timeout_and_the_connection_persists(narrow: Server) -> None:
     await holder(narrow)
     client = await waiter(narrow, request(LARGE), request("/image/0-9"))
     await narrow.pass_seconds(SLOT_TIMEOUT_SECONDS)
@@ -98,7 +98,7 @@ async def test_who_waited_long_enough_is_refused_and_may_go_on(narrow: Server) -
 
 
 @ensure_deferred
-async def test_waiting_for_the_image_and_for_the_slot_have_one_limit(
+async def test_waits_for_the_image_and_for_the_slot_share_a_limit(
     narrow: Server, application: ImageApplication
 ) -> None:
     await holder(narrow)
@@ -114,7 +114,7 @@ async def test_waiting_for_the_image_and_for_the_slot_have_one_limit(
 
 @pytest.mark.parametrize(("free", "status"), [(True, 200), (False, 503)])
 @ensure_deferred
-async def test_an_image_that_came_late_is_sent_if_it_need_not_wait_again(
+async def test_late_image_is_sent_if_a_slot_is_free(
     narrow: Server, application: ImageApplication, free: object, status: int
 ) -> None:
     if not free:
@@ -128,7 +128,7 @@ async def test_an_image_that_came_late_is_sent_if_it_need_not_wait_again(
 
 
 @ensure_deferred
-async def test_slots_are_given_in_the_order_of_the_requests(narrow: Server) -> None:
+async def test_slots_are_granted_in_the_order_of_the_requests(narrow: Server) -> None:
     """Also to who pipelines: for the second download it waits behind the others."""
     greedy = await narrow.client(receive_buffer=SMALL_BUFFER)
     await greedy.send(request("/image", "X-Request-ID: a1") + request("/image", "X-Request-ID: a2"))
@@ -141,7 +141,7 @@ async def test_slots_are_given_in_the_order_of_the_requests(narrow: Server) -> N
 
 
 @ensure_deferred
-async def test_who_has_closed_its_side_in_the_queue_is_served(narrow: Server, image: Image) -> None:
+async def test_half_closed_client_in_the_queue_is_served(narrow: Server, image: Image) -> None:
     first, second = await holder(narrow), await waiter(narrow)
     if not narrow.factory.secure:  # TLS has no half of a connection
         second.finish_sending()
@@ -155,7 +155,7 @@ async def test_who_has_closed_its_side_in_the_queue_is_served(narrow: Server, im
 
 @ways
 @ensure_deferred
-async def test_when_the_client_leaves_within_it(narrow: Server, leave: Callable[[Client], None]) -> None:
+async def test_slot_is_released_when_the_client_disconnects(narrow: Server, leave: Callable[[Client], None]) -> None:
     first, second = await holder(narrow), await waiter(narrow)
     leave(first)
     assert (await second.answer()).status == 200
@@ -163,7 +163,7 @@ async def test_when_the_client_leaves_within_it(narrow: Server, leave: Callable[
 
 @ways
 @ensure_deferred
-async def test_when_the_client_leaves_the_queue(narrow: Server, leave: Callable[[Client], None]) -> None:
+async def test_queue_is_left_when_the_client_disconnects(narrow: Server, leave: Callable[[Client], None]) -> None:
     first = await holder(narrow)
     leaving = await waiter(narrow)
     third = await waiter(narrow)
@@ -175,7 +175,7 @@ async def test_when_the_client_leaves_the_queue(narrow: Server, leave: Callable[
 
 @ways
 @ensure_deferred
-async def test_when_the_client_leaves_before_its_image_is_there(
+async def test_no_slot_is_acquired_for_a_disconnected_client(
     narrow: Server, application: ImageApplication, leave: Callable[[Client], None]
 ) -> None:
     client = await narrow.client()
@@ -189,14 +189,14 @@ async def test_when_the_client_leaves_before_its_image_is_there(
 
 
 @ensure_deferred
-async def test_when_the_client_stops_reading(narrow: Server) -> None:
+async def test_slot_is_released_when_the_client_stalls(narrow: Server) -> None:
     await holder(narrow)
     await narrow.pass_until_gone(LIMITS.stall_seconds)
     assert narrow.factory.context.slots.acquired == 0
 
 
 @ensure_deferred
-async def test_when_the_service_goes(narrow: Server) -> None:
+async def test_slots_are_released_at_shutdown(narrow: Server) -> None:
     await holder(narrow)
     await waiter(narrow)
     going = Deferred.fromCoroutine(narrow.factory.drain(1))
@@ -206,7 +206,7 @@ async def test_when_the_service_goes(narrow: Server) -> None:
 
 
 @ensure_deferred
-async def test_when_all_of_it_fits_the_kernel(narrow: Server) -> None:
+async def test_slot_is_released_when_the_kernel_accepts_everything(narrow: Server) -> None:
     """Then the download is over in the very call that began it, and the next of the pipeline begins."""
     client = await narrow.client()
     await client.send(request(LARGE) * 3)

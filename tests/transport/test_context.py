@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @ensure_deferred
-async def test_the_date_is_the_clocks_whichever_way_that_goes(plain: Server) -> None:
+async def test_date_follows_the_clock_forwards_and_backwards(plain: Server) -> None:
     for now in (1000.0, 1000.9, 1001.0, 999.9, 5000.5, 1000.0):
         date = format_http_date(datetime.fromtimestamp(int(now), UTC))
         expected = f"HTTP/1.1 206 Partial Content\r\nDate: {date}\r\n"

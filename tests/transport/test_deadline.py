@@ -20,7 +20,7 @@ class Timed:
         return Deadline(self.clock, lambda: self.passed.append(self.clock.seconds()))
 
 
-def test_it_passes_once_and_then_is_unset() -> None:
+def test_deadline_passes_once_and_is_then_unset() -> None:
     timed = Timed()
     timed.deadline().set(5)
     timed.clock.pump([4.5, 0.4])
@@ -30,7 +30,7 @@ def test_it_passes_once_and_then_is_unset() -> None:
     assert timed.clock.getDelayedCalls() == []
 
 
-def test_moving_it_later_costs_no_timer() -> None:
+def test_moving_a_deadline_later_starts_no_timer() -> None:
     timed = Timed()
     deadline = timed.deadline()
     deadline.set(5)
@@ -44,7 +44,7 @@ def test_moving_it_later_costs_no_timer() -> None:
     assert timed.passed == [pytest.approx(9)]
 
 
-def test_moving_it_earlier_counts_at_once() -> None:
+def test_moving_a_deadline_earlier_takes_effect() -> None:
     timed = Timed()
     deadline = timed.deadline()
     deadline.set(60)
@@ -55,7 +55,7 @@ def test_moving_it_earlier_counts_at_once() -> None:
     assert timed.passed == [5]
 
 
-def test_it_does_not_pass_a_fraction_too_early() -> None:
+def test_deadline_does_not_pass_early() -> None:
     timed = Timed()
     deadline = timed.deadline()
     deadline.set(5)
@@ -67,7 +67,7 @@ def test_it_does_not_pass_a_fraction_too_early() -> None:
     assert timed.passed == [5.5]
 
 
-def test_cleared_it_never_passes_until_it_is_set_again() -> None:
+def test_cleared_deadline_does_not_pass_until_set_again() -> None:
     timed = Timed()
     deadline = timed.deadline()
     deadline.set(5)
@@ -81,7 +81,7 @@ def test_cleared_it_never_passes_until_it_is_set_again() -> None:
     assert timed.passed == [107]
 
 
-def test_cancelled_it_leaves_no_timer() -> None:
+def test_canceled_deadline_leaves_no_timer() -> None:
     timed = Timed()
     deadline = timed.deadline()
     deadline.cancel()
@@ -95,7 +95,7 @@ def test_cancelled_it_leaves_no_timer() -> None:
     assert timed.passed == [5]
 
 
-def test_it_may_be_set_from_its_own_callback() -> None:
+def test_deadline_may_be_set_from_its_own_callback() -> None:
     clock, passed = Clock(), list[float]()
 
     def expired() -> None:

@@ -53,7 +53,7 @@ def check_refuses(server: Server) -> None:
 
 
 @ensure_deferred
-async def test_what_all_listeners_do_can_be_asked(serve: Serve) -> None:
+async def test_connections_and_handlers_of_all_listeners_are_counted(serve: Serve) -> None:
     plain, tls = await serve(), await serve(secure=True)
     listeners = listeners_of(plain, tls)
     clients = [await reader(plain), await reader(tls), await tls.client()]
@@ -65,7 +65,7 @@ async def test_what_all_listeners_do_can_be_asked(serve: Serve) -> None:
 
 
 @ensure_deferred
-async def test_who_has_connected_to_a_port_that_is_let_go_stays(server: Server) -> None:
+async def test_connections_of_a_removed_port_stay(server: Server) -> None:
     listeners = listeners_of(server)
     client = await server.client()
     await client.ask("/image/0-9")
@@ -90,7 +90,7 @@ async def test_two_ports_of_one_factory_are_counted_once(server: Server) -> None
 
 
 @pytest.mark.parametrize("processes", [1, 3])
-def test_the_kernel_spreads_connections_over_processes_and_another_service_is_told(processes: int) -> None:
+def test_connections_spread_over_processes_and_another_service_cannot_bind(processes: int) -> None:
     with ExitStack() as stack:
         listeners = [stack.enter_context(listener) for listener in bind_together(0, processes)]
         number = listeners[0].getsockname()[1]
@@ -115,14 +115,14 @@ def _accept_all(stack: ExitStack, listener: socket.socket) -> int:
 
 
 @ensure_deferred
-async def test_without_listeners_nothing_is_waited_for() -> None:
+async def test_shutdown_without_listeners_waits_for_nothing() -> None:
     clock = Clock()
     await Listeners(clock).close(DELAY, TIMEOUT)
     assert clock.getDelayedCalls() == []
 
 
 @ensure_deferred
-async def test_during_the_delay_everybody_is_answered_for_the_last_time(server: Server) -> None:
+async def test_responses_during_the_delay_close_their_connections(server: Server) -> None:
     listeners = listeners_of(server)
     used, unused = await server.client(), await server.client()
     await used.ask("/image/0-9")
@@ -139,7 +139,7 @@ async def test_during_the_delay_everybody_is_answered_for_the_last_time(server: 
 
 
 @ensure_deferred
-async def test_what_was_promised_before_is_kept_during_the_delay(server: Server, image: Image) -> None:
+async def test_kept_alive_connections_are_answered_during_the_delay(server: Server, image: Image) -> None:
     """The answer under way has said that more may follow: closing behind it could meet the next request."""
     client = await reader(server)
     closing = close(listeners_of(server))
@@ -154,7 +154,7 @@ async def test_what_was_promised_before_is_kept_during_the_delay(server: Server,
 
 
 @ensure_deferred
-async def test_after_the_delay_nobody_is_accepted_and_who_is_idle_goes(server: Server, image: Image) -> None:
+async def test_ports_and_idle_connections_close_after_the_delay(server: Server, image: Image) -> None:
     idle, busy = await server.client(), await reader(server)
     closing = close(listeners_of(server))
     await server.pass_seconds(DELAY - 1)
@@ -171,7 +171,7 @@ async def test_after_the_delay_nobody_is_accepted_and_who_is_idle_goes(server: S
 
 
 @ensure_deferred
-async def test_who_has_not_finished_in_time_is_cut(server: Server, application: ImageApplication) -> None:
+async def test_connections_are_aborted_after_the_timeout(server: Server, application: ImageApplication) -> None:
     slow, waiting = await reader(server), await server.client()
     await waiting.send(request("/later/0-9"))
     await until(server.reactor, lambda: application.waiting)
@@ -186,7 +186,7 @@ async def test_who_has_not_finished_in_time_is_cut(server: Server, application: 
 
 
 @ensure_deferred
-async def test_all_listeners_go_together(serve: Serve) -> None:
+async def test_all_listeners_shut_down_together(serve: Serve) -> None:
     plain, tls = await serve(), await serve(secure=True)
     readers = [await reader(plain), await reader(tls)]
     closing = close(listeners_of(plain, tls))
@@ -203,7 +203,7 @@ async def test_all_listeners_go_together(serve: Serve) -> None:
 
 @pytest.mark.parametrize("passed", [0, DELAY - 1, DELAY, DELAY + 1])
 @ensure_deferred
-async def test_in_haste_nothing_is_waited_for(server: Server, passed: int) -> None:
+async def test_forced_shutdown_waits_for_nothing(server: Server, passed: int) -> None:
     client = await reader(server)
     listeners = listeners_of(server)
     closing = close(listeners)
@@ -219,7 +219,7 @@ async def test_in_haste_nothing_is_waited_for(server: Server, passed: int) -> No
 
 
 @ensure_deferred
-async def test_haste_from_the_beginning(server: Server) -> None:
+async def test_shutdown_forced_from_the_beginning(server: Server) -> None:
     client = await reader(server)
     listeners = listeners_of(server)
     listeners.force()

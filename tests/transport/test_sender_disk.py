@@ -64,7 +64,7 @@ def cold(tmp_path: Path) -> Iterator[Image]:
 
 
 @ensure_deferred
-async def test_a_file_that_shrinks_cuts_the_answer(server: Server, image: Image) -> None:
+async def test_shrinking_file_aborts_the_response(server: Server, image: Image) -> None:
     client = await server.client(receive_buffer=SMALL_BUFFER)
     await client.send(request("/image"))
     await client.receive(10_000)
@@ -79,7 +79,7 @@ async def test_a_file_that_shrinks_cuts_the_answer(server: Server, image: Image)
 @pytest.mark.parametrize("size", [0, 4_000_000, 4_000_999])
 @pytest.mark.parametrize("target", ["/image/4000000-4001000", "/image/4000000-4100000"])
 @ensure_deferred
-async def test_a_file_that_has_shrunk_never_makes_an_answer_that_looks_complete(
+async def test_shrunk_file_never_gives_a_response_that_looks_complete(
     server: Server, image: Image, size: int, target: str
 ) -> None:
     client = await server.client()
@@ -95,7 +95,7 @@ async def test_a_file_that_has_shrunk_never_makes_an_answer_that_looks_complete(
 
 @pytest.mark.parametrize("size", [1000, 1_000_000])
 @ensure_deferred
-async def test_a_disk_that_fails_cuts_the_answer(
+async def test_disk_error_aborts_the_response(
     server: Server, application: ImageApplication, tmp_path: Path, size: int
 ) -> None:
     """What can be had without a broken disk: a descriptor of which every read fails."""
@@ -111,7 +111,7 @@ async def test_a_disk_that_fails_cuts_the_answer(
 
 
 @ensure_deferred
-async def test_a_disk_that_fails_late_cuts_the_answer_too(serve_both: Serve, reactor: EPollReactor) -> None:
+async def test_late_disk_error_aborts_the_response(serve_both: Serve, reactor: EPollReactor) -> None:
     disk = SlowDisk(reactor)
     server = await serve_both(page_cache=disk)
     client = await server.client()
@@ -126,7 +126,7 @@ async def test_a_disk_that_fails_late_cuts_the_answer_too(serve_both: Serve, rea
 @pytest.mark.parametrize("code", [errno.ETIMEDOUT, errno.EHOSTUNREACH])
 @pytest.mark.parametrize("gone", [True, False])
 @ensure_deferred
-async def test_errors_of_the_network_are_told_from_those_of_a_disk(
+async def test_network_errors_are_distinguished_from_disk_errors(
     plain: Server, monkeypatch: pytest.MonkeyPatch, code: int, *, gone: bool
 ) -> None:
     """They may be the same; the connection has ended before the kernel tells of the first kind."""
@@ -148,7 +148,7 @@ async def test_errors_of_the_network_are_told_from_those_of_a_disk(
 
 @pytest.mark.parametrize("target", ["/image", "/image/0-1000", "/image/90-130"])
 @ensure_deferred
-async def test_a_slow_disk_keeps_nobody_else_waiting(
+async def test_slow_disk_delays_no_other_connection(
     serve_both: Serve, reactor: EPollReactor, image: Image, target: str
 ) -> None:
     disk = SlowDisk(reactor)
@@ -173,7 +173,7 @@ def _part(target: str) -> tuple[int | None, int | None]:
 
 
 @ensure_deferred
-async def test_who_wants_what_is_there_waits_for_nobody(
+async def test_resident_bytes_are_sent_without_waiting(
     serve_both: Serve, reactor: EPollReactor, image: Image
 ) -> None:
     """The disk has answered once, and does not answer again until others have read what it gave."""
@@ -198,7 +198,7 @@ async def test_who_wants_what_is_there_waits_for_nobody(
 
 
 @ensure_deferred
-async def test_where_the_kernel_cannot_tell_all_is_read_in_threads(
+async def test_bytes_of_unknown_residency_are_read_in_threads(
     serve_both: Serve, application: ImageApplication, cold: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on FUSE and NFS: everything is cold, again and again, and what was brought is sent all the same."""
@@ -220,7 +220,7 @@ async def test_where_the_kernel_cannot_tell_all_is_read_in_threads(
 
 
 @ensure_deferred
-async def test_a_cold_file_is_never_waited_for_by_the_reactor(
+async def test_reactor_never_waits_for_a_cold_file(
     serve_both: Serve, application: ImageApplication, cold: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel is asked not to wait, or it is asked in another thread."""

@@ -70,7 +70,7 @@ def remote(tmp_path: Path, application: ImageApplication) -> Iterator[Remote]:
 
 @pytest.mark.parametrize("target", ["/image", "/image/0-1000", "/image/299999-300001", "/image/5-400000"])
 @ensure_deferred
-async def test_what_is_absent_is_waited_for(
+async def test_absent_bytes_are_prefetched(
     server: Server, application: ImageApplication, remote: Remote, target: str
 ) -> None:
     client = await server.client()
@@ -89,7 +89,7 @@ async def test_what_is_absent_is_waited_for(
 
 
 @ensure_deferred
-async def test_what_is_present_waits_for_nobody(
+async def test_present_bytes_are_sent_without_waiting(
     server: Server, application: ImageApplication, remote: Remote
 ) -> None:
     first, other = await server.client(), await server.client()
@@ -108,7 +108,7 @@ async def test_what_is_present_waits_for_nobody(
 
 
 @ensure_deferred
-async def test_what_nobody_waits_for_any_more_is_dropped(server: Server, remote: Remote) -> None:
+async def test_prefetch_is_canceled_when_the_client_disconnects(server: Server, remote: Remote) -> None:
     client = await server.client()
     await client.send(request("/image"))
     await until(server.reactor, lambda: remote.asked)
@@ -118,7 +118,7 @@ async def test_what_nobody_waits_for_any_more_is_dropped(server: Server, remote:
 
 
 @ensure_deferred
-async def test_what_cannot_be_had_cuts_the_answer(server: Server, remote: Remote) -> None:
+async def test_failed_prefetch_aborts_the_response(server: Server, remote: Remote) -> None:
     client = await server.client()
     await client.send(request("/image"))
     await until(server.reactor, lambda: remote.asked)

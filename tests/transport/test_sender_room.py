@@ -64,7 +64,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @ensure_deferred
-async def test_who_does_not_read_holds_little(server: Server, sent: list[int]) -> None:
+async def test_kernel_buffers_little_for_a_client_that_does_not_read(server: Server, sent: list[int]) -> None:
     client = await server.client(receive_buffer=SMALL_BUFFER)
     await client.send(request("/image"))
     await until(server.reactor, lambda: sent)
@@ -75,7 +75,7 @@ async def test_who_does_not_read_holds_little(server: Server, sent: list[int]) -
 
 
 @ensure_deferred
-async def test_who_reads_quickly_is_sent_much_at_once_until_it_stops(server: Server, sent: list[int]) -> None:
+async def test_window_is_large_for_a_fast_client_until_it_stops(server: Server, sent: list[int]) -> None:
     client = await server.client(receive_buffer=65536)
     await client.send(request("/image") * 4)
     most = 0
@@ -90,7 +90,7 @@ async def test_who_reads_quickly_is_sent_much_at_once_until_it_stops(server: Ser
 
 @pytest.mark.parametrize("length", [9000, 40_000])
 @ensure_deferred
-async def test_what_the_socket_did_not_take_follows(server: Server, image: Image, length: int) -> None:
+async def test_bytes_that_the_socket_did_not_accept_follow(server: Server, image: Image, length: int) -> None:
     """Of answers that are copied, and of those by sendfile, to a client that does not read at first."""
     starts = range(1000, MIB, length)
     client = await server.client(receive_buffer=SMALL_BUFFER)

@@ -96,7 +96,7 @@ async def greedy(reactor: EPollReactor, serve_both: Serve, greed: Greed) -> Asyn
     [("/image", 10), ("/image/0-1048576", 100), ("/fired/0-1048576", 100), ("/image/0-20000", 2000)],
 )
 @ensure_deferred
-async def test_nobody_keeps_the_reactor_for_more_than_a_few_mib(
+async def test_connection_yields_to_the_reactor_after_a_few_mib(
     greedy: Server, greed: Greed, image: Image, target: str, count: int
 ) -> None:
     greed.client = await greedy.client()
@@ -128,7 +128,7 @@ async def most_in_a_turn(greed: Greed, application: ImageApplication, count: int
 
 @pytest.mark.parametrize("target", ["/image/0-9", "/fired/0-9", "/nowhere"])
 @ensure_deferred
-async def test_small_answers_end_a_turn_too(
+async def test_small_responses_end_a_turn_too(
     greedy: Server, greed: Greed, application: ImageApplication, target: str
 ) -> None:
     greed.client = await greedy.client()
@@ -144,7 +144,7 @@ async def greedy_tls(reactor: EPollReactor, serve: Serve, greed: Greed) -> Async
 
 
 @ensure_deferred
-async def test_requests_in_records_of_their_own_have_one_turn_together(
+async def test_requests_in_separate_tls_records_share_one_turn(
     greedy_tls: Server, greed: Greed
 ) -> None:
     """Twisted hands each record over by itself."""
@@ -157,7 +157,7 @@ async def test_requests_in_records_of_their_own_have_one_turn_together(
 
 
 @ensure_deferred
-async def test_so_have_small_ones(greedy_tls: Server, greed: Greed, application: ImageApplication) -> None:
+async def test_small_requests_in_separate_tls_records_share_one_turn(greedy_tls: Server, greed: Greed, application: ImageApplication) -> None:
     greed.client = client = await greedy_tls.client()
     for _ in range(700):
         client.socket.send(request("/image/0-9"))
@@ -180,7 +180,7 @@ class _RoomySocket:
         return len(data)
 
 
-def test_long_zeros_go_out_in_one_turn(reactor: EPollReactor) -> None:
+def test_long_zeros_are_sent_in_one_turn(reactor: EPollReactor) -> None:
     """They are sent in pieces, of which none is taken for all that the socket had room for."""
     roomy = _RoomySocket()
     transport = Mock(spec=tcp.Server, getHandle=lambda: roomy)
@@ -199,7 +199,7 @@ def test_long_zeros_go_out_in_one_turn(reactor: EPollReactor) -> None:
 
 
 @ensure_deferred
-async def test_a_large_answer_is_pushed(server: Server) -> None:
+async def test_large_response_is_pushed(server: Server) -> None:
     """A pull producer would run on the global Cooperator, at a third of the speed."""
     client = await server.client(receive_buffer=SMALL_BUFFER)
     await client.send(request("/image"))
@@ -210,7 +210,7 @@ async def test_a_large_answer_is_pushed(server: Server) -> None:
 
 
 @ensure_deferred
-async def test_answers_do_not_pile_up_before_a_client_that_does_not_read(
+async def test_responses_are_not_buffered_for_a_client_that_does_not_read(
     server: Server, application: ImageApplication
 ) -> None:
     """Each asked for by itself, and each smaller than what a transport takes before it asks to pause."""
@@ -223,7 +223,7 @@ async def test_answers_do_not_pile_up_before_a_client_that_does_not_read(
 
 @pytest.mark.parametrize("size", [8 * MIB, 64 * MIB])
 @ensure_deferred
-async def test_memory_depends_neither_on_the_size_of_a_range_nor_on_the_reader(
+async def test_memory_is_independent_of_range_size_and_reader(
     server: Server, size: int
 ) -> None:
     client = await server.client(receive_buffer=65536)

@@ -115,7 +115,7 @@ def _enters_lane(client: Client, sent: Sent) -> bool:
 
 @pytest.mark.parametrize("piece", [sendfile_threads.MAX_BYTES, 5 * MIB])
 @ensure_deferred
-async def test_who_reads_quickly_gets_nearly_all_in_a_lane(
+async def test_fast_client_is_served_mostly_by_a_thread(
     server: Server, sent: Sent, image: Image, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
     monkeypatch.setattr(sendfile_sender, "MAX_BYTES", piece)
@@ -131,7 +131,7 @@ async def test_who_reads_quickly_gets_nearly_all_in_a_lane(
 
 
 @ensure_deferred
-async def test_one_lane_follows_another(
+async def test_one_thread_follows_another(
     server: Server, sent: Sent, image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long ago it is that the reactor had to wait for the client."""
@@ -145,7 +145,7 @@ async def test_one_lane_follows_another(
 
 
 @ensure_deferred
-async def test_small_answers_need_no_lane(server: Server, sent: Sent, image: Image) -> None:
+async def test_small_responses_use_no_thread(server: Server, sent: Sent, image: Image) -> None:
     client = await server.client()
     for _ in range(12):
         assert (await client.ask(f"/image/0-{4 * MIB - 1}")).body == image.content[: 4 * MIB - 1]
@@ -153,7 +153,7 @@ async def test_small_answers_need_no_lane(server: Server, sent: Sent, image: Ima
 
 
 @ensure_deferred
-async def test_who_was_quick_once_is_not_known_to_be(
+async def test_single_fast_turn_does_not_start_a_thread(
     reactor: EPollReactor, application: ImageApplication, sent: Sent
 ) -> None:
     """It has taken what little is sent to who is not known yet; next comes more, by the reactor."""
@@ -168,7 +168,7 @@ async def test_who_was_quick_once_is_not_known_to_be(
 
 
 @ensure_deferred
-async def test_the_lane_of_who_stops_reading_is_free_soon(server: Server, sent: Sent, image: Image) -> None:
+async def test_thread_of_a_stalled_client_is_freed_soon(server: Server, sent: Sent, image: Image) -> None:
     """And the rest follows, when it reads again."""
     client = await in_lane(server, sent)
     await until(server.reactor, lambda: not sent.waiting)
@@ -177,7 +177,7 @@ async def test_the_lane_of_who_stops_reading_is_free_soon(server: Server, sent: 
 
 
 @ensure_deferred
-async def test_nobody_waits_for_a_lane(server: Server, sent: Sent) -> None:
+async def test_response_does_not_wait_for_a_thread(server: Server, sent: Sent) -> None:
     await in_lane(server, sent)
     other = await server.client()
     for _ in range(20):
@@ -186,7 +186,7 @@ async def test_nobody_waits_for_a_lane(server: Server, sent: Sent) -> None:
 
 
 @ensure_deferred
-async def test_what_is_asked_for_meanwhile_is_answered_next(server: Server, sent: Sent, image: Image) -> None:
+async def test_request_received_meanwhile_is_answered_next(server: Server, sent: Sent, image: Image) -> None:
     client = await in_lane(server, sent)
     await client.send(request("/image/8-24") + request("/live"))
     assert (await client.answer()).body == image.content
@@ -195,7 +195,7 @@ async def test_what_is_asked_for_meanwhile_is_answered_next(server: Server, sent
 
 
 @ensure_deferred
-async def test_who_has_all_lanes_taken_is_served_without(server: Server, sent: Sent, image: Image) -> None:
+async def test_response_is_sent_without_a_thread_if_none_is_free(server: Server, sent: Sent, image: Image) -> None:
     clients = [await server.client() for _ in range(6)]
     asking = [Deferred.fromCoroutine(client.ask("/image")) for client in clients]
     for answer in asking:
@@ -205,7 +205,7 @@ async def test_who_has_all_lanes_taken_is_served_without(server: Server, sent: S
 
 
 @ensure_deferred
-async def test_there_are_as_many_lanes_as_threads(
+async def test_pool_size_limits_concurrent_sends(
     plain: Server, image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
@@ -224,7 +224,7 @@ async def test_there_are_as_many_lanes_as_threads(
 
 
 @ensure_deferred
-async def test_who_goes_away_leaves_nothing_behind(server: Server, sent: Sent) -> None:
+async def test_disconnect_leaves_no_thread_behind(server: Server, sent: Sent) -> None:
     before = open_descriptors()
     client = await in_lane(server, sent)
     client.reset()
@@ -235,7 +235,7 @@ async def test_who_goes_away_leaves_nothing_behind(server: Server, sent: Sent) -
 
 
 @ensure_deferred
-async def test_what_is_cut_is_cut_soon_and_counted(server: Server, sent: Sent, image: Image) -> None:
+async def test_aborted_send_ends_soon_and_is_counted(server: Server, sent: Sent, image: Image) -> None:
     """The kernel's wait is over soon, as whoever stops the service expects."""
     client = await in_lane(server, sent)
     handle = (await server.connection_of(client)).transport.getHandle()
@@ -251,7 +251,7 @@ async def test_what_is_cut_is_cut_soon_and_counted(server: Server, sent: Sent, i
 
 
 @ensure_deferred
-async def test_who_does_not_come_back_to_reading_is_given_up(server: Server, sent: Sent) -> None:
+async def test_stalled_client_of_a_thread_is_aborted(server: Server, sent: Sent) -> None:
     client = await in_lane(server, sent)
     await server.pass_seconds(2 * server.factory.context.limits.stall_seconds)
     await client.until_cut()
@@ -259,7 +259,7 @@ async def test_who_does_not_come_back_to_reading_is_given_up(server: Server, sen
 
 
 @ensure_deferred
-async def test_a_file_that_shrinks_cuts_the_answer(server: Server, sent: Sent, image: Image) -> None:
+async def test_shrinking_file_aborts_the_response(server: Server, sent: Sent, image: Image) -> None:
     client = await in_lane(server, sent)
     os.truncate(image.file.path, SIZE - 1)
     await client.until_cut()
@@ -268,7 +268,7 @@ async def test_a_file_that_shrinks_cuts_the_answer(server: Server, sent: Sent, i
 
 
 @ensure_deferred
-async def test_without_threads_it_goes_on_in_the_reactor(
+async def test_reactor_sends_if_no_thread_starts(
     server: Server, sent: Sent, image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where a container has too few processes."""
@@ -286,7 +286,7 @@ async def test_without_threads_it_goes_on_in_the_reactor(
 
 
 @ensure_deferred
-async def test_without_descriptors_too(
+async def test_reactor_sends_if_no_descriptor_is_left(
     server: Server, sent: Sent, image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_descriptor(_: socket.socket) -> None:
@@ -299,7 +299,7 @@ async def test_without_descriptors_too(
 
 
 @ensure_deferred
-async def test_nicer_processes_have_lanes(
+async def test_threads_work_if_setpriority_is_refused(
     server: Server, sent: Sent, image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which may not be made less nice again."""
@@ -326,7 +326,7 @@ async def test_files_with_a_residency_of_their_own_are_not_sent_in_threads(
 
 
 @ensure_deferred
-async def test_who_reads_from_a_socket_in_a_lane_never_waits(server: Server, sent: Sent) -> None:
+async def test_reading_from_a_blocking_socket_never_waits(server: Server, sent: Sent) -> None:
     """Where epoll speaks of input that is none, as it may where the kernel is short of memory."""
     client = await in_lane(server, sent)
     handle = (await server.connection_of(client)).transport.getHandle()
@@ -336,7 +336,7 @@ async def test_who_reads_from_a_socket_in_a_lane_never_waits(server: Server, sen
 
 
 @ensure_deferred
-async def test_who_is_cut_while_the_disk_is_waited_for_hears_of_it_at_once(
+async def test_abort_while_waiting_for_the_disk_takes_effect_at_once(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread comes back when the disk does."""
@@ -364,7 +364,7 @@ async def test_who_is_cut_while_the_disk_is_waited_for_hears_of_it_at_once(
 
 
 @ensure_deferred
-async def test_what_is_not_present_is_waited_for_in_the_lane(
+async def test_thread_waits_for_the_disk(
     reactor: EPollReactor, application: ImageApplication, sent: Sent, image: Image
 ) -> None:
     """The disk has only answered what was asked for before the client was known to be quick."""
@@ -382,7 +382,7 @@ async def test_what_is_not_present_is_waited_for_in_the_lane(
 
 
 @ensure_deferred
-async def test_a_disk_that_fails_in_the_lane_cuts_the_answer(
+async def test_disk_error_in_a_thread_aborts_the_response(
     server: Server, application: ImageApplication, image: Image, tmp_path: Path
 ) -> None:
     """What can be had without a broken disk: a descriptor of which every read fails."""

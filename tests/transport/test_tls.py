@@ -97,7 +97,7 @@ async def shown(reactor: EPollReactor, application: ImageApplication, tmp_path: 
 
 
 @ensure_deferred
-async def test_new_connections_are_shown_the_new_certificate(shown: Shown) -> None:
+async def test_new_connections_use_the_new_certificate(shown: Shown) -> None:
     serials = [await shown.serial()]
     for _ in range(3):
         leaf = shown.issue()
@@ -109,7 +109,7 @@ async def test_new_connections_are_shown_the_new_certificate(shown: Shown) -> No
 
 
 @ensure_deferred
-async def test_old_connections_go_on(shown: Shown, image: Image) -> None:
+async def test_existing_connections_keep_their_certificate(shown: Shown, image: Image) -> None:
     idle, _ = await shown.connect()
     reading, _ = await shown.connect()
     await reading.send(request("/image"))
@@ -123,7 +123,7 @@ async def test_old_connections_go_on(shown: Shown, image: Image) -> None:
 
 
 @ensure_deferred
-async def test_a_session_of_the_old_certificate_is_not_resumed(shown: Shown) -> None:
+async def test_session_of_the_old_certificate_is_not_resumed(shown: Shown) -> None:
     """It would go on without the new one ever being shown; but the client must not fail by it either."""
     client, first = await shown.connect()
     await client.ask("/image/0-9")  # the tickets of TLS 1.3 come with the first data
@@ -142,7 +142,7 @@ async def test_a_session_of_the_old_certificate_is_not_resumed(shown: Shown) -> 
 
 
 @ensure_deferred
-async def test_a_key_that_does_not_match_yet_changes_nothing(shown: Shown) -> None:
+async def test_mismatched_key_keeps_the_certificate(shown: Shown) -> None:
     before = await shown.serial()
     old, new = shown.issue(), shown.issue()
     shown.write(key=new, chain=old)
@@ -154,7 +154,7 @@ async def test_a_key_that_does_not_match_yet_changes_nothing(shown: Shown) -> No
 
 
 @ensure_deferred
-async def test_a_key_of_another_kind_changes_nothing(shown: Shown) -> None:
+async def test_key_of_another_type_keeps_the_certificate(shown: Shown) -> None:
     before = await shown.serial()
     rsa = shown.authority.issue_cert("localhost", key_type=trustme.KeyType.RSA)
     shown.write(key=rsa, chain=shown.issue())
@@ -168,7 +168,7 @@ async def test_a_key_of_another_kind_changes_nothing(shown: Shown) -> None:
 @pytest.mark.parametrize("content", [b"", b"no key", EMPTY_KEY])
 @pytest.mark.parametrize("name", ["tls.key", "tls.crt"])
 @ensure_deferred
-async def test_a_file_that_holds_nothing_of_use_changes_nothing(
+async def test_invalid_file_keeps_the_certificate(
     shown: Shown, name: str, content: bytes
 ) -> None:
     before = await shown.serial()
@@ -178,7 +178,7 @@ async def test_a_file_that_holds_nothing_of_use_changes_nothing(
 
 
 @ensure_deferred
-async def test_a_key_with_a_passphrase_is_refused_and_nobody_asked(
+async def test_encrypted_key_is_refused_without_a_prompt(
     shown: Shown, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = await shown.serial()
@@ -193,7 +193,7 @@ async def test_a_key_with_a_passphrase_is_refused_and_nobody_asked(
     assert capfd.readouterr() == ("", "")
 
 
-def test_files_that_are_no_pair_are_refused_at_the_start(tmp_path: Path) -> None:
+def test_mismatched_files_are_refused_at_start(tmp_path: Path) -> None:
     authority = trustme.CA()
     write(tmp_path, authority.issue_cert("localhost"), authority.issue_cert("localhost"))
     with pytest.raises(

@@ -46,7 +46,7 @@ _RECORD_OVERHEAD = 22
 
 @pytest.mark.parametrize("sizes", [(1, 13, 16_384, 100_000), (16_405,), (PIECE_BYTES,)])
 @ensure_deferred
-async def test_each_byte_comes_once_and_in_order(tls: Server, image: Image, sizes: tuple[int, ...]) -> None:
+async def test_each_byte_arrives_once_and_in_order(tls: Server, image: Image, sizes: tuple[int, ...]) -> None:
     client = await tls.client(receive_buffer=SMALL_BUFFER)
     await client.send(request("/image/1000000-3000000", "Connection: close"))
     received = b""
@@ -64,7 +64,7 @@ async def test_each_byte_comes_once_and_in_order(tls: Server, image: Image, size
     "size", [0, 1, 16_000, PIECE_BYTES - 100, PIECE_BYTES, 4 * PIECE_BYTES, TURN_BYTES + 1]
 )
 @ensure_deferred
-async def test_answers_of_every_size_follow_each_other(tls: Server, image: Image, size: int) -> None:
+async def test_responses_of_every_size_follow_each_other(tls: Server, image: Image, size: int) -> None:
     client = await tls.client()
     await client.send(request(f"/image/90-{90 + size}") * 5)
     for _ in range(5):
@@ -72,7 +72,7 @@ async def test_answers_of_every_size_follow_each_other(tls: Server, image: Image
 
 
 @ensure_deferred
-async def test_what_is_counted_is_what_was_sent(tls: Server) -> None:
+async def test_counted_bytes_equal_the_sent_bytes(tls: Server) -> None:
     client = await tls.client()
     answer = await client.ask("/image/0-1000000")
     assert len(answer.body) == 1_000_000
@@ -84,7 +84,7 @@ async def test_what_is_counted_is_what_was_sent(tls: Server) -> None:
 
 
 @ensure_deferred
-async def test_an_answer_that_fits_is_sent_in_the_turn_of_its_request(tls: Server) -> None:
+async def test_response_that_fits_is_sent_in_the_turn_of_its_request(tls: Server) -> None:
     client = await tls.client()
     connection = await tls.connection_of(client)
     assert (await client.ask("/image/0-9")).status == 200
@@ -97,7 +97,7 @@ async def test_an_answer_that_fits_is_sent_in_the_turn_of_its_request(tls: Serve
 
 
 @ensure_deferred
-async def test_nothing_is_kept_for_a_client_that_does_not_read(tls: Server) -> None:
+async def test_nothing_is_buffered_for_a_client_that_does_not_read(tls: Server) -> None:
     client = await tls.client(receive_buffer=SMALL_BUFFER)
     connection = await tls.connection_of(client)
     await client.send(request("/image") * 8)
@@ -119,7 +119,7 @@ def kept_bytes(connection: Connection) -> int:
 
 @pytest.mark.parametrize("size", [20_000, 60_000, 1_000_000])
 @ensure_deferred
-async def test_a_piece_is_kept_where_the_kernel_takes_less(tls: Server, image: Image, size: int) -> None:
+async def test_rest_of_a_piece_is_buffered_if_the_kernel_accepts_less(tls: Server, image: Image, size: int) -> None:
     """And the answer is not over before that is sent."""
     client = await tls.client(receive_buffer=SMALL_BUFFER)
     connection = await tls.connection_of(client)
@@ -135,7 +135,7 @@ async def test_a_piece_is_kept_where_the_kernel_takes_less(tls: Server, image: I
 
 
 @ensure_deferred
-async def test_in_a_crowd_openssl_is_given_little_at_a_time(
+async def test_pieces_are_small_with_many_connections(
     tls: Server, image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It keeps, for each connection, the room that the largest piece took."""
@@ -158,7 +158,7 @@ async def test_in_a_crowd_openssl_is_given_little_at_a_time(
 
 
 @ensure_deferred
-async def test_the_client_may_be_told_to_wait_while_it_is_sent_nothing(tls: Server) -> None:
+async def test_input_may_be_paused_while_nothing_is_sent(tls: Server) -> None:
     """To pause reading is asked of the transport below TLS, not of whatever lies between."""
     client = await tls.client()
     connection = await tls.connection_of(client)
@@ -173,7 +173,7 @@ async def test_the_client_may_be_told_to_wait_while_it_is_sent_nothing(tls: Serv
 
 
 @ensure_deferred
-async def test_keys_are_updated_within_an_answer(tls: Server, image: Image) -> None:
+async def test_keys_are_updated_within_a_response(tls: Server, image: Image) -> None:
     """Each update asks for one of ours, which must neither overtake a record nor be overtaken."""
     command = [needs_client("openssl"), "s_client", "-connect", f"127.0.0.1:{tls.number}", "-tls1_3"]
     with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, bufsize=0) as process:  # noqa: ASYNC220 - read below, turn by turn
@@ -269,7 +269,7 @@ class Resumed:
 
 
 @given(st.lists(st.one_of(st.binary(max_size=40), st.none())), st.lists(st.integers(0, 30)))
-def test_nothing_overtakes_what_waits(writes: list[bytes | None], plan: list[int]) -> None:
+def test_records_are_never_reordered(writes: list[bytes | None], plan: list[int]) -> None:
     """None: the socket takes what the transport holds."""
     tcp = Transport(FullSocket(plan))
     transport = TlsTransport(tcp)  # type: ignore[arg-type] # what it uses of one
@@ -285,7 +285,7 @@ def test_nothing_overtakes_what_waits(writes: list[bytes | None], plan: list[int
     assert not transport.is_blocked
 
 
-def test_nothing_is_sent_where_nobody_is_connected() -> None:
+def test_nothing_is_written_to_a_closed_connection() -> None:
     tcp = Transport(FullSocket([10]), connected=False)
     TlsTransport(tcp).write(b"alert")  # type: ignore[arg-type] # what it uses of one
     assert not tcp.socket.taken
