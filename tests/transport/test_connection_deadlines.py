@@ -201,7 +201,9 @@ async def test_empty_lines_do_not_extend_the_idle_deadline(plain: Server) -> Non
 
 
 @ensure_deferred
-async def test_request_handler_has_no_deadline_of_the_connection(server: Server, application: ImageApplication) -> None:
+async def test_request_handler_has_no_deadline_of_the_connection(
+    server: Server, application: ImageApplication
+) -> None:
     client = await server.client()
     await client.send(request("/later/0-9"))
     await server.pass_seconds(1000)

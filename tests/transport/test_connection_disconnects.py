@@ -172,7 +172,9 @@ async def test_disconnect_while_waiting_for_the_disk(
 
 
 @ensure_deferred
-async def test_disconnect_while_waiting_for_a_disk_that_then_fails(serve_both: Serve, reactor: EPollReactor) -> None:
+async def test_disconnect_while_waiting_for_a_disk_that_then_fails(
+    serve_both: Serve, reactor: EPollReactor
+) -> None:
     disk = SlowDisk(reactor)
     server = await serve_both(page_cache=disk)
     client = await server.client()
@@ -186,7 +188,9 @@ async def test_disconnect_while_waiting_for_a_disk_that_then_fails(serve_both: S
 
 @ways
 @ensure_deferred
-async def test_disconnect_within_a_response(server: Server, image: Image, leave: Callable[[Client], None]) -> None:
+async def test_disconnect_within_a_response(
+    server: Server, image: Image, leave: Callable[[Client], None]
+) -> None:
     client = await server.client(receive_buffer=SMALL_BUFFER)
     await client.send(request("/image") * 3)
     await client.receive(100_000)

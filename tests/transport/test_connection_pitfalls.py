@@ -17,7 +17,8 @@ The disk blocks the reactor, or a paused client keeps a thread:
 Content is taken in, and even asked for by 100 (Continue), before anybody wants it:
     test_content_is_refused_before_it_is_read, test_endless_sender_can_read_the_response
 Every byte renews the deadline, so that a head may take for ever:
-    test_byte_by_byte_head_does_not_extend_the_deadline, test_byte_by_byte_handshake_does_not_extend_the_deadline,
+    test_byte_by_byte_head_does_not_extend_the_deadline,
+    test_byte_by_byte_handshake_does_not_extend_the_deadline,
     test_empty_lines_do_not_extend_the_idle_deadline, test_linger_ends_although_the_client_keeps_sending
 A HEAD has other fields than the GET, or content:
     test_head_has_the_fields_of_the_get_and_no_content, test_refusal_of_a_head_request_has_no_content

@@ -155,7 +155,9 @@ async def test_half_closed_client_in_the_queue_is_served(narrow: Server, image: 
 
 @ways
 @ensure_deferred
-async def test_slot_is_released_when_the_client_disconnects(narrow: Server, leave: Callable[[Client], None]) -> None:
+async def test_slot_is_released_when_the_client_disconnects(
+    narrow: Server, leave: Callable[[Client], None]
+) -> None:
     first, second = await holder(narrow), await waiter(narrow)
     leave(first)
     assert (await second.answer()).status == 200
@@ -163,7 +165,9 @@ async def test_slot_is_released_when_the_client_disconnects(narrow: Server, leav
 
 @ways
 @ensure_deferred
-async def test_queue_is_left_when_the_client_disconnects(narrow: Server, leave: Callable[[Client], None]) -> None:
+async def test_queue_is_left_when_the_client_disconnects(
+    narrow: Server, leave: Callable[[Client], None]
+) -> None:
     first = await holder(narrow)
     leaving = await waiter(narrow)
     third = await waiter(narrow)

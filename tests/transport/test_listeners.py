@@ -171,7 +171,9 @@ async def test_ports_and_idle_connections_close_after_the_delay(server: Server, 
 
 
 @ensure_deferred
-async def test_connections_are_aborted_after_the_timeout(server: Server, application: ImageApplication) -> None:
+async def test_connections_are_aborted_after_the_timeout(
+    server: Server, application: ImageApplication
+) -> None:
     slow, waiting = await reader(server), await server.client()
     await waiting.send(request("/later/0-9"))
     await until(server.reactor, lambda: application.waiting)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
-from fcntl import ioctl
 from typing import TYPE_CHECKING
 
 import pytest
 
+from image_service.transport import sendfile_sender
 from image_service.transport.sendfile_sender import TURN_BYTES
-from image_service.transport.tcp import UNSENT_BYTES, bind
+from image_service.transport.tcp import UNSENT_BYTES, bind, set_unsent_limit, unsent_bytes
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.transport.client import request
 from tests.transport.image import MIB
@@ -27,31 +26,29 @@ if TYPE_CHECKING:
     from tests.transport.image import Image, ImageApplication
     from tests.transport.serving import Server
 
-SIOCOUTQNSD = 0x894B  # linux/sockios.h
-
 
 @async_fixture
 async def server(reactor: EPollReactor, application: ImageApplication) -> AsyncIterator[Server]:
-    """On a listener as the service has it."""
+    """On a listener like the service's."""
     async with serving(reactor, application, listener=bind(0)) as running:
         yield running
 
 
 async def limit_of(server: Server, client: Client) -> int:
-    """Up to how much unsent data the kernel takes more."""
+    """Return the limit of unsent bytes."""
     handle: socket.socket = (await server.connection_of(client)).transport.getHandle()
     return handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
 
 
 async def unsent_to(server: Server, client: Client) -> int:
-    """What the kernel holds of an answer and has not sent yet."""
+    """Return the bytes that the kernel buffers and has not sent."""
     handle: socket.socket = (await server.connection_of(client)).transport.getHandle()
-    return int.from_bytes(ioctl(handle, SIOCOUTQNSD, bytes(4)), sys.byteorder)
+    return unsent_bytes(handle)
 
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What each sendfile sent."""
+    """The bytes that each sendfile has sent."""
     counts: list[int] = []
 
     def send(out: int, descriptor: int, offset: int, count: int) -> int:
@@ -75,23 +72,30 @@ async def test_kernel_buffers_little_for_a_client_that_does_not_read(server: Ser
 
 
 @ensure_deferred
-async def test_window_is_large_for_a_fast_client_until_it_stops(server: Server, sent: list[int]) -> None:
+async def test_window_is_large_for_a_fast_client_until_it_stops(
+    server: Server, sent: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows: list[int] = []
+
+    def set_limit(handle: socket.socket, limit: int) -> None:
+        windows.append(limit)
+        set_unsent_limit(handle, limit)
+
+    monkeypatch.setattr(sendfile_sender, "set_unsent_limit", set_limit)
     client = await server.client(receive_buffer=65536)
     await client.send(request("/image") * 4)
-    most = 0
-    for _ in range(8):  # wherever it stops, but for a moment after each fill
-        await client.receive(MIB)
-        await turns(server.reactor)
-        most = max(most, await unsent_to(server, client))
-    assert most > 2 * UNSENT_BYTES
-    assert await limit_of(server, client) == UNSENT_BYTES, "for what is sent when that is gone"
+    await client.receive(8 * MIB)
+    # Large while it is filled, small again before the client is waited for.
+    await until(server.reactor, lambda: windows and windows[-1] == UNSENT_BYTES)
+    assert windows == [TURN_BYTES, UNSENT_BYTES] * (len(windows) // 2)
+    assert await limit_of(server, client) == UNSENT_BYTES
     assert sum(sent) < 8 * MIB + 2 * TURN_BYTES
 
 
 @pytest.mark.parametrize("length", [9000, 40_000])
 @ensure_deferred
 async def test_bytes_that_the_socket_did_not_accept_follow(server: Server, image: Image, length: int) -> None:
-    """Of answers that are copied, and of those by sendfile, to a client that does not read at first."""
+    """Of copied responses and of those by sendfile, to a client that does not read at first."""
     starts = range(1000, MIB, length)
     client = await server.client(receive_buffer=SMALL_BUFFER)
     await client.send(b"".join(request(f"/image/{start}-{start + length}") for start in starts))

@@ -144,9 +144,7 @@ async def greedy_tls(reactor: EPollReactor, serve: Serve, greed: Greed) -> Async
 
 
 @ensure_deferred
-async def test_requests_in_separate_tls_records_share_one_turn(
-    greedy_tls: Server, greed: Greed
-) -> None:
+async def test_requests_in_separate_tls_records_share_one_turn(greedy_tls: Server, greed: Greed) -> None:
     """Twisted hands each record over by itself."""
     greed.client = client = await greedy_tls.client()
     count, size = 150, 1_000_000
@@ -157,7 +155,9 @@ async def test_requests_in_separate_tls_records_share_one_turn(
 
 
 @ensure_deferred
-async def test_small_requests_in_separate_tls_records_share_one_turn(greedy_tls: Server, greed: Greed, application: ImageApplication) -> None:
+async def test_small_requests_in_separate_tls_records_share_one_turn(
+    greedy_tls: Server, greed: Greed, application: ImageApplication
+) -> None:
     greed.client = client = await greedy_tls.client()
     for _ in range(700):
         client.socket.send(request("/image/0-9"))
@@ -223,9 +223,7 @@ async def test_responses_are_not_buffered_for_a_client_that_does_not_read(
 
 @pytest.mark.parametrize("size", [8 * MIB, 64 * MIB])
 @ensure_deferred
-async def test_memory_is_independent_of_range_size_and_reader(
-    server: Server, size: int
-) -> None:
+async def test_memory_is_independent_of_range_size_and_reader(server: Server, size: int) -> None:
     client = await server.client(receive_buffer=65536)
     await client.ask("/image/0-1000000")
     tracemalloc.start()

@@ -168,9 +168,7 @@ async def test_key_of_another_type_keeps_the_certificate(shown: Shown) -> None:
 @pytest.mark.parametrize("content", [b"", b"no key", EMPTY_KEY])
 @pytest.mark.parametrize("name", ["tls.key", "tls.crt"])
 @ensure_deferred
-async def test_invalid_file_keeps_the_certificate(
-    shown: Shown, name: str, content: bytes
-) -> None:
+async def test_invalid_file_keeps_the_certificate(shown: Shown, name: str, content: bytes) -> None:
     before = await shown.serial()
     (shown.directory / name).write_bytes(content)
     shown.pass_time()

@@ -119,7 +119,9 @@ def kept_bytes(connection: Connection) -> int:
 
 @pytest.mark.parametrize("size", [20_000, 60_000, 1_000_000])
 @ensure_deferred
-async def test_rest_of_a_piece_is_buffered_if_the_kernel_accepts_less(tls: Server, image: Image, size: int) -> None:
+async def test_rest_of_a_piece_is_buffered_if_the_kernel_accepts_less(
+    tls: Server, image: Image, size: int
+) -> None:
     """And the answer is not over before that is sent."""
     client = await tls.client(receive_buffer=SMALL_BUFFER)
     connection = await tls.connection_of(client)
