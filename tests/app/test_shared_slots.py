@@ -22,7 +22,7 @@ from image_service.app.workers.shared_slots import (
 from image_service.concurrency.coordination import SharedMemoryCoordination
 from image_service.transport.admission import SLOT_TIMEOUT_SECONDS, Slots
 from tests.pytwisted import ensure_deferred
-from tests.transport.turns import turns, until
+from tests.transport.reactor_turns import turns, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

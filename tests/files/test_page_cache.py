@@ -18,7 +18,7 @@ from image_service.files.cachestat import is_cached
 from image_service.files.page_cache import PROBE_BYTES, READ_BYTES, PageCache
 from tests.images.building import base_file
 from tests.pytwisted import ensure_deferred
-from tests.transport.turns import turns, until
+from tests.transport.reactor_turns import turns, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

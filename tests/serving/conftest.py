@@ -1,5 +1,5 @@
 from __future__ import annotations
 
-from tests.transport.conftest import application, image, serve, serve_both, server
+from tests.transport.conftest import handler, image, serve, serve_both, server
 
-__all__ = ["application", "image", "serve", "serve_both", "server"]
+__all__ = ["handler", "image", "serve", "serve_both", "server"]

@@ -14,8 +14,8 @@ from tests.serving.test_connection_ranges import Asked, content
 from tests.snapshots.doubles import REF
 from tests.snapshots.doubles import world as make_world
 from tests.transport.client import request
-from tests.transport.serving import SMALL_BUFFER, serving
-from tests.transport.turns import turns
+from tests.transport.reactor_turns import turns
+from tests.transport.server import SMALL_BUFFER, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from image_service.snapshots.mounts import Mount
     from tests.transport.client import Client
-    from tests.transport.serving import Server
+    from tests.transport.server import Server
 
 COUNT = 40
 STALL_SECONDS = 8
@@ -57,11 +57,11 @@ def sizes(count: int) -> list[int]:
     return [last + 1 - first for first, last in map(numbers, range(count))]
 
 
-async def pass_seconds(server: Server, asked: Asked, seconds: int) -> None:
+async def advance(server: Server, asked: Asked, seconds: int) -> None:
     """Let time pass for the server and for its images."""
     for _ in range(seconds):
         asked.world.clock.advance(1)
-        await server.pass_seconds(1)
+        await server.advance(1)
 
 
 async def read(client: Client, image: bytes, indices: range) -> None:
@@ -71,19 +71,19 @@ async def read(client: Client, image: bytes, indices: range) -> None:
 
 
 def check_balance(server: Server, asked: Asked, aborts: list[str]) -> None:
-    counted = server.counted
-    whole = len(counted.requests) - len(aborts)
+    recorded = server.recorded
+    whole = len(recorded.requests) - len(aborts)
     assert whole >= READ_BEFORE
-    assert counted.aborts == aborts
-    assert len(counted.answers) == len(counted.requests)
-    assert {each[:3] for each in counted.requests} == {("/byid/:token", "GET", 206)}
-    assert [each[4] for each in counted.requests][:whole] == sizes(whole)
+    assert recorded.aborts == aborts
+    assert len(recorded.answers) == len(recorded.requests)
+    assert {each[:3] for each in recorded.requests} == {("/byid/:token", "GET", 206)}
+    assert [each[4] for each in recorded.requests][:whole] == sizes(whole)
     summaries = [line for line in server.lines if "ranges" in line]
     assert sum(line["ranges"] for line in summaries) == whole
     assert sum(line["bytes"] for line in summaries) == sum(sizes(whole))
     cut = [(line["range"], line["bytes"]) for line in server.lines if "range" in line]
     assert [each for each, _ in cut] == ["bytes={}-{}".format(*numbers(whole))] * len(aborts)
-    assert [sent for _, sent in cut] == [each[4] for each in counted.requests[whole:]]
+    assert [sent for _, sent in cut] == [each[4] for each in recorded.requests[whole:]]
     assert mount_of(asked).responses == 0
 
 
@@ -104,16 +104,16 @@ async def test_each_range_is_counted_once_whatever_becomes_of_it(
         await turns(reactor)
         assert mount_of(asked).responses == 1
         for index in range(1, READ_BEFORE):
-            await pass_seconds(server, asked, STALL_SECONDS // 4)
+            await advance(server, asked, STALL_SECONDS // 4)
             await read(client, image, range(index, index + 1))
         assert len(asked.ranges) == 1, "the others are further ranges"
         if end == "complete":
             await read(client, image, range(READ_BEFORE, COUNT))
         if end == "no-progress":
-            await server.pass_until_gone(2 * STALL_SECONDS)
+            await server.advance_until_closed(2 * STALL_SECONDS)
         elif end == "shutdown":
             server.factory.abort()
         else:
             client.reset()
-        await server.all_gone()
+        await server.wait_until_closed()
         check_balance(server, asked, [] if end == "complete" else [end])

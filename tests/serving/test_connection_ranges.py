@@ -14,7 +14,7 @@ from tests.snapshots.doubles import ID, TTL_SECONDS, World
 from tests.snapshots.doubles import world as make_world
 from tests.snapshots.mounting import Client, bytes_of
 from tests.transport.client import request
-from tests.transport.serving import serving
+from tests.transport.server import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,8 +69,8 @@ async def test_a_mount_is_asked_about_once(reactor: EPollReactor, asked: Asked) 
             answer = await client.ask(TARGET, f"Range: bytes={first}-{first + 4095}", "User-Agent: bmc")
             assert (answer.status, answer.body) == (206, image[first : first + 4096])
         assert asked.ranges == ["bytes=0-4095"]
-        assert [each[:3] for each in server.counted.requests] == [("/byid/:token", "GET", 206)] * 50
-        assert len(server.counted.answers) == 50
+        assert [each[:3] for each in server.recorded.requests] == [("/byid/:token", "GET", 206)] * 50
+        assert len(server.recorded.answers) == 50
     (line,) = server.lines
     assert (line["ranges"], line["bytes"], line["user_agent"]) == (50, 50 * 4096, "bmc")
     assert line["infra_env"] == ID
@@ -142,4 +142,4 @@ async def test_nothing_is_leased_by_a_service_that_goes_away(reactor: EPollReact
             answer = await client.ask(TARGET, "Range: bytes=0-9")
             assert answer.fields.get("connection") == expected
             server.factory.announce_shutdown()
-        assert await client.until_end() == b""
+        assert await client.read_until_close() == b""

@@ -1,4 +1,4 @@
-"""A client that does just what a test tells it, and a parser of answers that forgives nothing."""
+"""A client driven by hand, and a strict parser of responses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from tests.transport.turns import A_FEW, turns, until
+from tests.transport.reactor_turns import SETTLED_TURNS, turns, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ _SEND_BYTES = 64 * 1024  # TLS takes all of a piece or nothing
 
 @attrs.frozen
 class Answer:
-    """An answer as received."""
+    """A response as received."""
 
     status: int
     fields: dict[str, str]
@@ -34,12 +34,12 @@ class Answer:
 
     @property
     def closes(self) -> bool:
-        """Whether the server says that it is the last one."""
+        """True if the server announces the close of the connection."""
         return self.fields.get("connection") == "close"
 
 
 def split_head(stream: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Take status and fields off the front of a stream, refusing whatever RFC 9112 does not allow."""
+    """Return status, fields and rest of a stream; fails on whatever RFC 9112 does not allow."""
     head, end, rest = stream.partition(b"\r\n\r\n")
     assert end, f"no complete head: {stream[:200]!r}"
     first, *lines = head.split(b"\r\n")
@@ -56,14 +56,11 @@ def split_head(stream: bytes) -> tuple[int, dict[str, str], bytes]:
 
 
 def split_answers(stream: bytes, methods: Sequence[str] = ()) -> list[Answer]:
-    """Take a whole stream apart into the answers that it consists of.
+    """Return the responses that a stream consists of; none may be incomplete.
 
     Args:
-        stream: all that came.
-        methods: of the requests, where not all are GET.
-
-    Returns:
-        the answers; nothing is left over and none is cut short.
+        stream: everything received.
+        methods: of the requests, if not all are GET.
     """
     answers: list[Answer] = []
     while stream:
@@ -78,7 +75,7 @@ def split_answers(stream: bytes, methods: Sequence[str] = ()) -> list[Answer]:
 
 @attrs.define(eq=False)
 class Client:
-    """One connection to the server, driven by hand: it reads only when it is told to.
+    """One connection to the server; it reads only when a method says so.
 
     Args:
         reactor: turns while the client waits.
@@ -95,8 +92,8 @@ class Client:
         port: int = self.socket.getsockname()[1]
         return port
 
-    async def shake_hands(self) -> None:
-        """Do the client's part of a TLS handshake."""
+    async def handshake(self) -> None:
+        """Complete the TLS handshake."""
         connection = self.socket
         assert isinstance(connection, ssl.SSLSocket)
 
@@ -110,7 +107,7 @@ class Client:
         await until(self.reactor, done)
 
     def send_some(self, data: bytes | memoryview) -> int:
-        """Send a piece and give its bytes; 0: nothing is taken now, and the same must be tried again."""
+        """Send a piece and return its bytes; 0 if the kernel accepts nothing now."""
         try:
             return self.socket.send(data[:_SEND_BYTES])
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -125,11 +122,11 @@ class Client:
             if not count:
                 await turns(self.reactor, 1)
 
-    async def send_all_it_takes(self, data: bytes) -> int:
-        """Send until the server has stopped reading and the kernel's buffers are full; give the bytes."""
+    async def send_until_blocked(self, data: bytes) -> int:
+        """Send until the server has stopped reading and the kernel's buffers are full; return the bytes."""
         rest = memoryview(data)
         refused = 0
-        while rest and refused < A_FEW:
+        while rest and refused < SETTLED_TURNS:
             count = self.send_some(rest)
             rest = rest[count:]
             refused = 0 if count else refused + 1
@@ -138,13 +135,13 @@ class Client:
         return len(data) - len(rest)
 
     async def send_in_pieces(self, pieces: Sequence[bytes]) -> None:
-        """Send pieces so that the server receives each by itself."""
+        """Send pieces that the server receives separately."""
         for piece in pieces:
             await self.send(piece)
             await turns(self.reactor, 2)
 
     def receive_some(self, limit: int = _RECEIVE_BYTES) -> bytes | None:
-        """Receive what is there; None: nothing yet; empty: the server has closed its side in order.
+        """Receive what is there; None: nothing yet; empty: the server has closed its side.
 
         Raises:
             ConnectionResetError: the connection was reset.
@@ -171,23 +168,23 @@ class Client:
         return bool(received[0])
 
     async def receive(self, count: int) -> bytes:
-        """Receive so many bytes exactly."""
+        """Receive exactly `count` bytes."""
         while len(self._received) < count:
             assert await self._receive_more(), f"the end after {len(self._received)} of {count} bytes"
         taken = bytes(self._received[:count])
         del self._received[:count]
         return taken
 
-    async def until_end(self) -> bytes:
-        """Receive until the server closes its side, which it must do in order."""
+    async def read_until_close(self) -> bytes:
+        """Receive until the server closes its side."""
         while await self._receive_more():
             pass
         taken = bytes(self._received)
         self._received.clear()
         return taken
 
-    async def until_cut(self) -> bytes:
-        """Receive until the connection is cut, which must not look like an end in order."""
+    async def read_until_abort(self) -> bytes:
+        """Receive until the connection is aborted; an orderly close fails."""
         try:
             while await self._receive_more():
                 pass
@@ -196,11 +193,11 @@ class Client:
         raise AssertionError("the connection ended in order")
 
     async def answers(self, methods: Sequence[str] = ()) -> list[Answer]:
-        """Receive until the server closes its side, and take apart what came."""
-        return split_answers(await self.until_end(), methods)
+        """Receive until the server closes its side, and return the responses."""
+        return split_answers(await self.read_until_close(), methods)
 
     async def answer(self, method: str = "GET") -> Answer:
-        """Receive one answer."""
+        """Receive one response."""
         while b"\r\n\r\n" not in self._received:
             assert await self._receive_more(), f"the end within a head: {bytes(self._received)!r}"
         status, fields, rest = split_head(bytes(self._received))
@@ -209,17 +206,17 @@ class Client:
         return Answer(status, fields, (await self.receive(body_at + length))[body_at:])
 
     async def ask(self, target: str, *fields: str, method: str = "GET") -> Answer:
-        """Send a request and receive its answer."""
+        """Send a request and receive its response."""
         await self.send(request(target, *fields, method=method))
         return await self.answer(method)
 
-    async def says_nothing(self) -> bool:
-        """Whether the connection stays as it is, open and silent, for a while."""
+    async def is_silent(self) -> bool:
+        """Return True if the connection stays open and silent for some turns."""
         await turns(self.reactor)
         return not self._received and self.receive_some() is None
 
     def finish_sending(self) -> None:
-        """Close the sending side, as ``nc`` does at the end of its input."""
+        """Close the sending side, like ``nc`` at the end of its input."""
         self.socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
@@ -227,12 +224,12 @@ class Client:
         self.socket.close()
 
     def reset(self) -> None:
-        """Vanish: a reset is all that the server gets to see."""
+        """Reset the connection."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.socket.close()
 
     def error(self) -> int:
-        """The error that the kernel has noted for the connection: 0 as long as no reset came."""
+        """Return the connection's pending error; 0 if no reset was received."""
         return self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
 

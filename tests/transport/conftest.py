@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol, cast
 import pytest
 
 from tests.pytwisted import async_fixture
-from tests.transport.image import Image, ImageApplication, make_image
-from tests.transport.serving import DEFAULTS, Server, serving
+from tests.transport.image_handler import Image, ImageHandler, make_image
+from tests.transport.server import DEFAULTS, Server, serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -28,8 +28,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
 
 
 @pytest.fixture
-def application(image: Image) -> Iterator[ImageApplication]:
-    made = ImageApplication(image)
+def handler(image: Image) -> Iterator[ImageHandler]:
+    made = ImageHandler(image)
     yield made
     assert made.ended == made.given
 
@@ -48,7 +48,7 @@ class Serve(Protocol):
 
 
 @async_fixture
-async def serve(reactor: EPollReactor, application: ImageApplication) -> AsyncIterator[Serve]:
+async def serve(reactor: EPollReactor, handler: ImageHandler) -> AsyncIterator[Serve]:
     async with AsyncExitStack() as running:
 
         async def start(
@@ -61,7 +61,7 @@ async def serve(reactor: EPollReactor, application: ImageApplication) -> AsyncIt
             return await running.enter_async_context(
                 serving(
                     reactor,
-                    application,
+                    handler,
                     secure=secure,
                     limits=limits,
                     downloads=downloads,

@@ -21,7 +21,7 @@ from image_service.transport.admission import (
     Slots,
     is_download,
 )
-from tests.transport.counting import Counting
+from tests.transport.recording_observer import RecordingObserver
 
 LIMIT, QUEUE_LENGTH = 2, 3
 
@@ -63,7 +63,7 @@ class Naive:
         while self.queue and len(self.taken) < LIMIT:
             self.grant(self.queue.pop(0)[0])
 
-    def pass_seconds(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.now += seconds
         over = [number for number, until in self.queue if until <= self.now]
         self.queue = [(number, until) for number, until in self.queue if until > self.now]
@@ -86,8 +86,8 @@ def listen(slot: Slot, number: int, told: list[tuple[int, bool]]) -> None:
 )
 def test_slots_are_granted_like_a_naive_queue(steps: list[tuple[str, float]]) -> None:
     clock = Clock()
-    naive, counted = Naive(), Counting()
-    slots = Slots(LocalSlotPool(LIMIT), QUEUE_LENGTH, SLOT_TIMEOUT_SECONDS, clock, counted)
+    naive, recorded = Naive(), RecordingObserver()
+    slots = Slots(LocalSlotPool(LIMIT), QUEUE_LENGTH, SLOT_TIMEOUT_SECONDS, clock, recorded)
     asked: list[Slot] = []
     told: list[tuple[int, bool]] = []
     for what, value in steps:
@@ -97,7 +97,7 @@ def test_slots_are_granted_like_a_naive_queue(steps: list[tuple[str, float]]) ->
             naive.ask(len(asked) - 1, value)
         elif what == "pass":
             clock.advance(value)
-            naive.pass_seconds(value)
+            naive.advance(value)
         elif value < len(asked):
             slots.release(asked[int(value)])
             naive.release(int(value))
@@ -108,7 +108,7 @@ def test_slots_are_granted_like_a_naive_queue(steps: list[tuple[str, float]]) ->
     assert [number for number, granted in told if granted] == [
         number for number, granted in naive.told if granted
     ]
-    assert counted.refusals == naive.refused
+    assert recorded.refusals == naive.refused
     for slot in asked:
         slots.release(slot)
     assert (slots.acquired, slots.waiting, clock.getDelayedCalls()) == (0, 0, [])

@@ -13,13 +13,13 @@ from image_service.settings.network import LimitSettings
 from image_service.transport.deadline import Deadline
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
-from tests.transport.serving import SMALL_BUFFER
-from tests.transport.turns import turns
+from tests.transport.reactor_turns import turns
+from tests.transport.server import SMALL_BUFFER
 
 if TYPE_CHECKING:
     from tests.transport.client import Client
-    from tests.transport.image import Image, ImageApplication
-    from tests.transport.serving import Server
+    from tests.transport.image_handler import Image, ImageHandler
+    from tests.transport.server import Server
 
 LIMITS = LimitSettings(handshake_seconds=15, head_seconds=5, idle_seconds=60, stall_seconds=120)
 KIB = 1024
@@ -105,10 +105,10 @@ async def test_handshake_has_a_deadline(tls: Server, data: bytes) -> None:
     client = tls.connect()
     await tls.connection_of(client)
     await client.send(data)
-    await tls.pass_seconds(LIMITS.handshake_seconds - 1)
-    assert await client.says_nothing()
-    await tls.pass_seconds(1)
-    assert await client.until_cut() == b""
+    await tls.advance(LIMITS.handshake_seconds - 1)
+    assert await client.is_silent()
+    await tls.advance(1)
+    assert await client.read_until_abort() == b""
 
 
 @ensure_deferred
@@ -118,8 +118,8 @@ async def test_byte_by_byte_handshake_does_not_extend_the_deadline(tls: Server) 
     hello = bytes.fromhex("16030100f8010000f40303") + bytes(100)
     for at in range(int(LIMITS.handshake_seconds)):
         assert client.send_some(hello[at : at + 1])
-        await tls.pass_seconds(1)
-    assert await client.until_cut() == b""
+        await tls.advance(1)
+    assert await client.read_until_abort() == b""
 
 
 # The request head.
@@ -128,10 +128,10 @@ async def test_byte_by_byte_handshake_does_not_extend_the_deadline(tls: Server) 
 @ensure_deferred
 async def test_silent_client_is_closed_5_s_after_the_accept(server: Server) -> None:
     client = await server.client()
-    await server.pass_seconds(LIMITS.head_seconds - 1)
-    assert await client.says_nothing()
-    await server.pass_seconds(1)
-    assert await client.until_end() == b""
+    await server.advance(LIMITS.head_seconds - 1)
+    assert await client.is_silent()
+    await server.advance(1)
+    assert await client.read_until_close() == b""
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -140,13 +140,13 @@ async def test_byte_by_byte_head_does_not_extend_the_deadline(server: Server, fi
     client = await server.client()
     if not first:
         await client.ask("/image/0-9")
-        await server.pass_seconds(LIMITS.idle_seconds - 1)  # nor is the time between requests the head's
+        await server.advance(LIMITS.idle_seconds - 1)  # nor is the time between requests the head's
     head = request("/image/0-9")
     for at in range(int(LIMITS.head_seconds)):
         assert client.send_some(head[at : at + 1]) == 1
         await turns(server.reactor)
-        assert await client.says_nothing()
-        await server.pass_seconds(1)
+        assert await client.is_silent()
+        await server.advance(1)
     (answer,) = await client.answers()
     assert (answer.status, answer.closes) == (408, True)
 
@@ -156,27 +156,27 @@ async def test_head_just_before_the_deadline_is_answered(server: Server) -> None
     client = await server.client()
     for _ in range(3):
         await client.send_in_pieces([b"GET /image/0-9 HTTP/1.1\r\n"])
-        await server.pass_seconds(LIMITS.head_seconds - 1)
+        await server.advance(LIMITS.head_seconds - 1)
         await client.send(b"Host: x\r\n\r\n")
         assert (await client.answer()).status == 200
 
 
 @ensure_deferred
 async def test_deadline_of_a_pipelined_head_starts_when_it_is_awaited(
-    server: Server, application: ImageApplication
+    server: Server, handler: ImageHandler
 ) -> None:
     client = await server.client()
     await client.send(request("/later/0-9") + b"GET /image/0-9 HT")
-    await server.pass_seconds(100)
-    application.answer_next()
+    await server.advance(100)
+    handler.answer_next()
     assert (await client.answer()).status == 200
-    await server.pass_seconds(LIMITS.head_seconds - 1)
-    assert await client.says_nothing()
-    await server.pass_seconds(1)
+    await server.advance(LIMITS.head_seconds - 1)
+    assert await client.is_silent()
+    await server.advance(1)
     assert [answer.status for answer in await client.answers()] == [408]
 
 
-# Between requests, and waiting for the application.
+# Between requests, and waiting for the handler.
 
 
 @ensure_deferred
@@ -184,10 +184,10 @@ async def test_idle_connection_is_closed(server: Server) -> None:
     client = await server.client()
     for _ in range(3):
         await client.ask("/image/0-9")
-        await server.pass_seconds(LIMITS.idle_seconds - 1)
-        assert await client.says_nothing()
-    await server.pass_seconds(1)
-    assert await client.until_end() == b""
+        await server.advance(LIMITS.idle_seconds - 1)
+        assert await client.is_silent()
+    await server.advance(1)
+    assert await client.read_until_close() == b""
 
 
 @ensure_deferred
@@ -196,18 +196,18 @@ async def test_empty_lines_do_not_extend_the_idle_deadline(plain: Server) -> Non
     await client.ask("/image/0-9")
     for _ in range(int(LIMITS.idle_seconds)):
         await client.send(b"\r\n")
-        await plain.pass_seconds(1)
-    assert await client.until_end() == b""
+        await plain.advance(1)
+    assert await client.read_until_close() == b""
 
 
 @ensure_deferred
 async def test_request_handler_has_no_deadline_of_the_connection(
-    server: Server, application: ImageApplication
+    server: Server, handler: ImageHandler
 ) -> None:
     client = await server.client()
     await client.send(request("/later/0-9"))
-    await server.pass_seconds(1000)
-    application.answer_next()
+    await server.advance(1000)
+    handler.answer_next()
     assert (await client.answer()).status == 200
 
 
@@ -219,10 +219,10 @@ async def test_reader_that_stops_is_aborted(server: Server, image: Image) -> Non
     client = await server.client(receive_buffer=SMALL_BUFFER)
     await client.send(request("/image"))
     await client.receive(100_000)
-    await server.pass_seconds(LIMITS.stall_seconds - 1)
+    await server.advance(LIMITS.stall_seconds - 1)
     assert server.lines == []
-    await server.pass_until_gone(LIMITS.stall_seconds)
-    assert len(await client.until_cut()) < len(image.content)
+    await server.advance_until_closed(LIMITS.stall_seconds)
+    assert len(await client.read_until_abort()) < len(image.content)
     (line,) = server.lines
     assert line["ended"] == "no progress for 120 s"
     assert line["bytes"] < len(image.content)
@@ -230,14 +230,14 @@ async def test_reader_that_stops_is_aborted(server: Server, image: Image) -> Non
 
 @ensure_deferred
 async def test_stalled_reader_is_aborted_while_its_input_is_paused(
-    plain: Server, application: ImageApplication
+    plain: Server, handler: ImageHandler
 ) -> None:
     """What is only seen while reading is not seen: more is pipelined than the connection reads ahead."""
     client = await plain.client(receive_buffer=SMALL_BUFFER)
     await client.send(request("/image"))
-    await client.send_all_it_takes(request("/image") * 1_000_000)
-    await plain.pass_until_gone(LIMITS.stall_seconds)
-    assert application.targets == ["/image"]
+    await client.send_until_blocked(request("/image") * 1_000_000)
+    await plain.advance_until_closed(LIMITS.stall_seconds)
+    assert handler.targets == ["/image"]
 
 
 @pytest.mark.parametrize("receive_buffer", [SMALL_BUFFER, None])
@@ -256,5 +256,5 @@ async def _read_slowly(server: Server, client: Client, *, seconds: int) -> bytes
     received = bytearray()
     for _ in range(seconds):
         received += client.receive_some(10 * KIB) or b""
-        await server.pass_seconds(1)
+        await server.advance(1)
     return bytes(received)

@@ -16,10 +16,10 @@ from twisted.internet.defer import Deferred
 from image_service.transport.deadline import LINGER_SECONDS
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
-from tests.transport.image import MIB
-from tests.transport.serving import SMALL_BUFFER
+from tests.transport.image_handler import MIB
+from tests.transport.reactor_turns import turns, until
+from tests.transport.server import SMALL_BUFFER
 from tests.transport.slow_disk import SlowDisk
-from tests.transport.turns import turns, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from tests.conftest import LoggedFailures
     from tests.transport.client import Client
     from tests.transport.conftest import Serve
-    from tests.transport.image import Image, ImageApplication
-    from tests.transport.serving import Server
+    from tests.transport.image_handler import Image, ImageHandler
+    from tests.transport.server import Server
 
 GONE = "the client is gone"
 
@@ -52,7 +52,7 @@ async def test_disconnect_before_the_accept(server: Server, leave: Callable[[Cli
     for _ in range(5):
         leave(server.connect())
     await turns(server.reactor)
-    await server.all_gone()
+    await server.wait_until_closed()
 
 
 @ways
@@ -61,7 +61,7 @@ async def test_disconnect_before_the_first_byte(server: Server, leave: Callable[
     client = server.connect()
     await server.connection_of(client)
     leave(client)
-    await server.all_gone()
+    await server.wait_until_closed()
     assert server.lines == []
 
 
@@ -73,14 +73,14 @@ async def test_disconnect_within_the_handshake(tls: Server, leave: Callable[[Cli
     await client.send(bytes.fromhex("16030100f8010000f40303"))
     await turns(tls.reactor)
     leave(client)
-    await tls.all_gone()
+    await tls.wait_until_closed()
 
 
 @ensure_deferred
 async def test_failed_handshake_closes_the_connection(tls: Server) -> None:
     client = tls.connect()
     await client.send(request("/image"))  # by who thinks that this is not TLS
-    await tls.all_gone()
+    await tls.wait_until_closed()
 
 
 @ways
@@ -90,7 +90,7 @@ async def test_disconnect_within_a_head(server: Server, leave: Callable[[Client]
     await client.send(b"GET /im")
     await turns(server.reactor)
     leave(client)
-    await server.all_gone()
+    await server.wait_until_closed()
     assert server.lines == []
 
 
@@ -100,7 +100,7 @@ async def test_disconnect_between_requests(server: Server, leave: Callable[[Clie
     client = await server.client()
     await client.ask("/image/0-9")
     leave(client)
-    await server.all_gone()
+    await server.wait_until_closed()
     assert [line["ended"] for line in server.lines] == ["complete"]
 
 
@@ -109,7 +109,7 @@ async def test_disconnect_between_requests(server: Server, leave: Callable[[Clie
 async def test_disconnect_while_the_request_is_handled(
     serve_both: Serve,
     reactor: EPollReactor,
-    application: ImageApplication,
+    handler: ImageHandler,
     logged_failures: LoggedFailures,
     fails: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
@@ -117,35 +117,35 @@ async def test_disconnect_while_the_request_is_handled(
     server = await serve_both(page_cache=disk)
     client = await server.client()
     await client.send(request("/later/0-9"))
-    await until(server.reactor, lambda: application.waiting)
+    await until(server.reactor, lambda: handler.waiting)
     client.reset()
-    await server.all_gone()
+    await server.wait_until_closed()
     assert [(line["status"], line["ended"]) for line in server.lines] == [(0, GONE)]
     if fails:
-        deferred, _ = application.waiting[0]
+        deferred, _ = handler.waiting[0]
         deferred.errback(ValueError("nobody is to see this as an answer"))
         assert len(logged_failures.flush(ValueError)) == 1
     else:
-        application.answer_next()
+        handler.answer_next()
     assert len(server.lines) == 1
     assert disk.asked == 0
 
 
 @ensure_deferred
 async def test_disconnect_while_the_request_is_handled_and_input_is_paused(
-    server: Server, application: ImageApplication
+    server: Server, handler: ImageHandler
 ) -> None:
     """So much is pipelined that the connection has stopped reading: it notices when it answers."""
     client = await server.client()
     await client.send(request("/later/0-99999"))
-    await until(server.reactor, lambda: application.waiting)
-    await client.send_all_it_takes(request("/later/0-99999") * 1_000_000)
+    await until(server.reactor, lambda: handler.waiting)
+    await client.send_until_blocked(request("/later/0-99999") * 1_000_000)
     client.reset()
     await turns(server.reactor)
-    while application.waiting:
-        application.answer_next()
+    while handler.waiting:
+        handler.answer_next()
         await turns(server.reactor)
-    await server.all_gone()
+    await server.wait_until_closed()
     assert server.lines[-1]["ended"] == GONE
 
 
@@ -162,10 +162,10 @@ async def test_disconnect_while_waiting_for_the_disk(
     await turns(reactor)
     leave(client)
     if leave is reset or server.factory.secure:
-        await server.all_gone()
+        await server.wait_until_closed()
     asked = disk.asked
     disk.answer()
-    await server.all_gone()
+    await server.wait_until_closed()
     assert [line["ended"] for line in server.lines] == [GONE]
     if leave is reset:
         assert disk.asked == asked
@@ -181,7 +181,7 @@ async def test_disconnect_while_waiting_for_a_disk_that_then_fails(
     await client.send(request("/image"))
     await until(reactor, lambda: disk.loads)
     client.reset()
-    await server.all_gone()
+    await server.wait_until_closed()
     disk.loads.pop().done.errback(OSError("late"))
     assert [line["ended"] for line in server.lines] == [GONE]
 
@@ -195,7 +195,7 @@ async def test_disconnect_within_a_response(
     await client.send(request("/image") * 3)
     await client.receive(100_000)
     leave(client)
-    await server.all_gone()
+    await server.wait_until_closed()
     (line,) = server.lines
     assert line["ended"] == GONE
     assert 0 < line["bytes"] < len(image.content)
@@ -208,7 +208,7 @@ async def test_disconnect_within_a_response_after_half_close(plain: Server) -> N
     client.finish_sending()
     await client.receive(100_000)
     client.reset()
-    await plain.all_gone()
+    await plain.wait_until_closed()
     assert [line["ended"] for line in plain.lines] == [GONE]
 
 
@@ -219,7 +219,7 @@ async def test_disconnect_while_closing(server: Server, leave: Callable[[Client]
     await client.send(request("/image/0-30000", "Connection: close"))
     await until(server.reactor, lambda: server.lines)
     leave(client)
-    await server.all_gone()
+    await server.wait_until_closed()
     assert [line["ended"] for line in server.lines] == ["complete"]
 
 
@@ -229,9 +229,9 @@ async def test_disconnect_after_the_close(server: Server, leave: Callable[[Clien
     client = await server.client()
     await client.send(request("/image/0-9", "Connection: close"))
     await client.answers()
-    await server.delivered(client)
-    await server.pass_seconds(LINGER_SECONDS)
-    await server.all_gone()
+    await server.wait_until_delivered(client)
+    await server.advance(LINGER_SECONDS)
+    await server.wait_until_closed()
     leave(client)
 
 
@@ -256,7 +256,7 @@ async def test_client_that_closes_tls_within_a_response_is_gone(tls: Server) -> 
             received += len(data)
             reading = bool(data)
     below.close()
-    await tls.all_gone()
+    await tls.wait_until_closed()
     (line,) = tls.lines
     assert line["ended"] == GONE
     assert line["bytes"] < received + 2 * MIB
@@ -268,7 +268,7 @@ async def test_client_that_closes_tls_behind_its_request_is_answered(tls: Server
     client = await tls.client()
     await client.send(request("/image/0-100000"))
     _say_goodbye(client)
-    received = await client.until_end()
+    received = await client.read_until_close()
     assert received.endswith(b"\r\n\r\n" + image.content[:100_000])
 
 
@@ -279,15 +279,15 @@ def _say_goodbye(client: Client) -> None:
 
 @ensure_deferred
 async def test_failing_request_handler_aborts_its_connection_only(
-    server: Server, application: ImageApplication, logged_failures: LoggedFailures
+    server: Server, handler: ImageHandler, logged_failures: LoggedFailures
 ) -> None:
     unlucky, other = await server.client(), await server.client()
     await unlucky.send(request("/later/0-9"))
     asking = Deferred.fromCoroutine(other.ask("/later/0-9"))
-    await until(server.reactor, lambda: len(application.waiting) == 2)
-    deferred, _ = application.waiting.pop(0)
+    await until(server.reactor, lambda: len(handler.waiting) == 2)
+    deferred, _ = handler.waiting.pop(0)
     deferred.errback(ValueError("it promised never to"))
-    assert await unlucky.until_cut() == b""
-    application.answer_next()
+    assert await unlucky.read_until_abort() == b""
+    handler.answer_next()
     assert (await asking).status == 200
     assert len(logged_failures.flush(ValueError)) == 1

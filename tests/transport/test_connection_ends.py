@@ -11,14 +11,14 @@ from image_service.settings.network import LimitSettings
 from image_service.transport.deadline import LINGER_SECONDS
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request, split_answers
-from tests.transport.image import MIB
-from tests.transport.serving import SMALL_BUFFER
-from tests.transport.turns import turns, until
+from tests.transport.image_handler import MIB
+from tests.transport.reactor_turns import turns, until
+from tests.transport.server import SMALL_BUFFER
 
 if TYPE_CHECKING:
     from tests.transport.client import Client
-    from tests.transport.image import Image, ImageApplication
-    from tests.transport.serving import Server
+    from tests.transport.image_handler import Image, ImageHandler
+    from tests.transport.server import Server
 
 LIMITS = LimitSettings()
 KIB = 1024
@@ -29,7 +29,7 @@ async def read_to_the_end(server: Server, client: Client, bytes_per_second: int)
     received = bytearray()
     while (data := client.receive_some(bytes_per_second)) != b"":
         received += data or b""
-        await server.pass_seconds(1)
+        await server.advance(1)
     return bytes(received)
 
 
@@ -51,9 +51,9 @@ async def test_slow_reader_receives_what_the_kernel_still_buffers(
     assert server.clock.seconds() > LIMITS.idle_seconds + LIMITS.stall_seconds
     assert [answer.body for answer in split_answers(received)] == [image.content[:700_000]]
     if server.factory.connections:
-        await server.delivered(client)
-        await server.pass_seconds(2 * LINGER_SECONDS)
-    await server.all_gone()
+        await server.wait_until_delivered(client)
+        await server.advance(2 * LINGER_SECONDS)
+    await server.wait_until_closed()
 
 
 @ensure_deferred
@@ -71,9 +71,9 @@ async def test_close_does_not_reset_unread_responses(server: Server, image: Imag
     client = await server.client()
     await client.send(request("/image/0-30000", "Connection: close"))
     await until(server.reactor, lambda: server.lines)
-    await server.delivered(client)
-    await server.pass_seconds(LINGER_SECONDS)
-    await server.all_gone()
+    await server.wait_until_delivered(client)
+    await server.advance(LINGER_SECONDS)
+    await server.wait_until_closed()
     assert client.error() == 0
     assert [answer.body for answer in await client.answers()] == [image.content[:30_000]]
 
@@ -87,11 +87,11 @@ async def test_client_that_never_reads_the_end_is_aborted(server: Server, fields
         client.receive_some(50_000)
         await turns(server.reactor, 1)
     if not fields:
-        await server.pass_seconds(LIMITS.idle_seconds)
-    await server.pass_seconds(LIMITS.stall_seconds - 1)
+        await server.advance(LIMITS.idle_seconds)
+    await server.advance(LIMITS.stall_seconds - 1)
     assert server.factory.connections
-    await server.pass_until_gone(LIMITS.stall_seconds)
-    await client.until_cut()
+    await server.advance_until_closed(LIMITS.stall_seconds)
+    await client.read_until_abort()
 
 
 @pytest.mark.parametrize("target", ["/image/0-9", "no target"])
@@ -100,11 +100,11 @@ async def test_linger_ends_although_the_client_stays_open(server: Server, target
     client = await server.client()
     await client.send(request(target, "Connection: close"))
     await client.answers()
-    await server.delivered(client)
-    await server.pass_seconds(LINGER_SECONDS - 1)
+    await server.wait_until_delivered(client)
+    await server.advance(LINGER_SECONDS - 1)
     assert server.factory.connections
-    await server.pass_seconds(1)
-    await server.all_gone()
+    await server.advance(1)
+    await server.wait_until_closed()
 
 
 @ensure_deferred
@@ -112,12 +112,12 @@ async def test_linger_ends_although_the_client_keeps_sending(server: Server) -> 
     client = await server.client()
     await client.send(request("no target"))
     await client.answers()
-    await server.delivered(client)
+    await server.wait_until_delivered(client)
     for _ in range(LINGER_SECONDS * 4):
         client.send_some(b"x")
         await turns(server.reactor)
         server.clock.advance(0.25)
-    await server.all_gone()
+    await server.wait_until_closed()
 
 
 @ensure_deferred
@@ -126,13 +126,13 @@ async def test_linger_ends_when_the_client_closes(server: Server) -> None:
     await client.send(request("/image/0-9", "Connection: close"))
     await client.answers()
     client.close()
-    await server.all_gone()
+    await server.wait_until_closed()
     assert server.clock.seconds() == 0
 
 
 @ensure_deferred
 async def test_linger_ends_when_the_client_closes_while_input_was_paused(
-    server: Server, application: ImageApplication
+    server: Server, handler: ImageHandler
 ) -> None:
     """Reading goes on for the end: neither is the close overlooked, nor does anything unread make a reset."""
     client = await server.client()
@@ -140,11 +140,11 @@ async def test_linger_ends_when_the_client_closes_while_input_was_paused(
     await turns(server.reactor)
     await client.send(bytes(500_000))
     await turns(server.reactor)
-    application.answer_next()
+    handler.answer_next()
     assert [answer.status for answer in await client.answers()] == [200]
     assert client.error() == 0
     client.close()
-    await server.all_gone()
+    await server.wait_until_closed()
     assert server.clock.seconds() == 0
 
 
@@ -164,7 +164,7 @@ async def test_drain_closes_idle_connections(server: Server) -> None:
     await turns(server.reactor)
     draining = Deferred.fromCoroutine(server.factory.drain(5))
     for client in (used, unused, within_a_head):
-        assert await client.until_end() == b""
+        assert await client.read_until_close() == b""
         client.close()
     await draining
     assert server.clock.getDelayedCalls() == []
@@ -175,19 +175,17 @@ async def test_drain_does_not_wait_for_handshakes(tls: Server) -> None:
     client = tls.connect()
     await tls.connection_of(client)
     await tls.factory.drain(5)
-    assert await client.until_cut() == b""
+    assert await client.read_until_abort() == b""
 
 
 @ensure_deferred
-async def test_drain_lets_responses_finish(
-    server: Server, application: ImageApplication, image: Image
-) -> None:
+async def test_drain_lets_responses_finish(server: Server, handler: ImageHandler, image: Image) -> None:
     reading, waiting = [await server.client(receive_buffer=65536) for _ in range(2)]
     await reading.send(request("/image") * 2)
     await waiting.send(request("/later/0-99") * 2)
-    await until(server.reactor, lambda: application.waiting)
+    await until(server.reactor, lambda: handler.waiting)
     draining = Deferred.fromCoroutine(server.factory.drain(5))
-    application.answer_next()
+    handler.answer_next()
     for client, content in ((reading, image.content), (waiting, image.content[:99])):
         answers = await client.answers()
         assert [answer.body for answer in answers] == [content]
@@ -196,20 +194,18 @@ async def test_drain_lets_responses_finish(
 
 
 @ensure_deferred
-async def test_drain_aborts_responses_after_its_timeout(
-    server: Server, application: ImageApplication
-) -> None:
+async def test_drain_aborts_responses_after_its_timeout(server: Server, handler: ImageHandler) -> None:
     reading, waiting = [await server.client(receive_buffer=SMALL_BUFFER) for _ in range(2)]
     await reading.send(request("/image"))
     await waiting.send(request("/later/0-99"))
     await reading.receive(10 * KIB)
-    await until(server.reactor, lambda: application.waiting)
+    await until(server.reactor, lambda: handler.waiting)
     draining = Deferred.fromCoroutine(server.factory.drain(5))
-    await server.pass_seconds(4)
+    await server.advance(4)
     assert not draining.called
-    await server.pass_seconds(1)
+    await server.advance(1)
     await draining
     for client in (reading, waiting):
-        assert len(await client.until_cut()) < MIB
+        assert len(await client.read_until_abort()) < MIB
     assert {line["ended"] for line in server.lines} == {"the service is shutting down"}
-    application.answer_next()  # too late for anybody
+    handler.answer_next()  # too late for anybody

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from image_service.http.head import Request
-    from tests.transport.image import Image, ImageApplication
-    from tests.transport.serving import Server
+    from tests.transport.image_handler import Image, ImageHandler
+    from tests.transport.server import Server
 
 GOOD = request("/image/0-9")
 HIDDEN = request("/hidden")
@@ -158,21 +158,19 @@ HEADS = [
 
 @pytest.mark.parametrize("head", HEADS)
 @ensure_deferred
-async def test_smuggled_request_is_never_answered(
-    plain: Server, application: ImageApplication, head: bytes
-) -> None:
+async def test_smuggled_request_is_never_answered(plain: Server, handler: ImageHandler, head: bytes) -> None:
     """Whether a reader takes what follows for content or for a request: ours does not look at it."""
     attack = head + b"0\r\n\r\n" + HIDDEN
     one_by_one = [attack[at : at + 1] for at in range(len(attack))]
     for before, pieces in [(b"", [attack]), (b"", one_by_one), (GOOD, [GOOD + attack])]:
-        application.targets.clear()
+        handler.targets.clear()
         client = await plain.client()
         await client.send_in_pieces(pieces)
         *good, refused = await client.answers()
         assert refused.closes
         assert refused.status in {400, 405, 413}
         assert [answer.status for answer in good] == ([200] if before else [])
-        assert application.targets == (["/image/0-9"] if before else [])
+        assert handler.targets == (["/image/0-9"] if before else [])
 
 
 @pytest.mark.parametrize(
@@ -181,12 +179,12 @@ async def test_smuggled_request_is_never_answered(
 )
 @ensure_deferred
 async def test_unusual_but_valid_request_is_answered(
-    plain: Server, application: ImageApplication, fields: str
+    plain: Server, handler: ImageHandler, fields: str
 ) -> None:
     client = await plain.client()
     await client.send(request("/image/0-9", fields) + request("/image/9-10", "Connection: close"))
     assert [answer.status for answer in await client.answers()] == [200, 200]
-    assert application.targets == ["/image/0-9", "/image/9-10"]
+    assert handler.targets == ["/image/0-9", "/image/9-10"]
 
 
 # Any bytes, in any pieces.
@@ -230,20 +228,20 @@ def cut(stream: bytes, cuts: Sequence[int]) -> list[bytes]:
 
 
 async def exchange(
-    server: Server, application: ImageApplication, pieces: Sequence[bytes]
+    server: Server, handler: ImageHandler, pieces: Sequence[bytes]
 ) -> tuple[list[Request], list[Answer]]:
-    """What the application is asked, and what a client gets that sends these pieces and closes its side."""
+    """What the handler is asked, and what a client gets that sends these pieces and closes its side."""
     asked: list[Request] = []
-    application.asked = asked.append
+    handler.asked = asked.append
     client = await server.client()
     await client.send_in_pieces(pieces)
     client.finish_sending()
-    received = await client.until_end()
+    received = await client.read_until_close()
     client.close()
     methods = [request.method for request in asked]
     try:
         return asked, split_answers(received, methods)
-    except AssertionError:  # the last may have refused a HEAD that never got as far as the application
+    except AssertionError:  # the last may have refused a HEAD that never got as far as the handler
         return asked, split_answers(received, [*methods, "HEAD"])
 
 
@@ -251,18 +249,18 @@ async def exchange(
 @_NO_FIXTURE_CHECK
 @ensure_deferred
 async def test_any_bytes_get_valid_responses_or_a_close(
-    plain: Server, application: ImageApplication, stream: bytes, cuts: list[int]
+    plain: Server, handler: ImageHandler, stream: bytes, cuts: list[int]
 ) -> None:
     """The same ones whatever the pieces; only the reason of a refusal may depend on what came first."""
-    asked, whole = await exchange(plain, application, [stream] if stream else [])
-    asked_in_pieces, in_pieces = await exchange(plain, application, cut(stream, cuts))
+    asked, whole = await exchange(plain, handler, [stream] if stream else [])
+    asked_in_pieces, in_pieces = await exchange(plain, handler, cut(stream, cuts))
     assert asked_in_pieces == asked
     assert len(asked) <= len(whole) <= len(asked) + 1
     assert len(in_pieces) == len(whole)
     for answers in (whole, in_pieces):
         assert {answer.status for answer in answers[: len(asked)]} <= {200, 404}
         assert all(answer.closes and 400 <= answer.status <= 505 for answer in answers[len(asked) :])
-    await plain.all_gone()
+    await plain.wait_until_closed()
 
 
 _REQUESTS = st.lists(
@@ -284,7 +282,7 @@ _REQUESTS = st.lists(
 @ensure_deferred
 async def test_any_pipeline_is_answered_as_if_each_came_alone(
     plain: Server,
-    application: ImageApplication,
+    handler: ImageHandler,
     image: Image,
     wanted: list[tuple[str, str, int, int, tuple[str, ...]]],
     cuts: list[int],
@@ -293,7 +291,7 @@ async def test_any_pipeline_is_answered_as_if_each_came_alone(
         request(f"/{how}/{start}-{start + length}", *fields, method=method)
         for method, how, start, length, fields in wanted
     ]
-    asked, answers = await exchange(plain, application, cut(b"".join(heads), cuts))
+    asked, answers = await exchange(plain, handler, cut(b"".join(heads), cuts))
     assert asked == [parse_head(head) for head in heads]
     assert [answer.body for answer in answers] == [
         image.content[start : start + length] if method == "GET" else b""

@@ -13,13 +13,13 @@ from image_service.transport.deadline import LINGER_SECONDS, OVERLOADED_HEAD_SEC
 from image_service.transport.factory import OVERLOAD_RESERVE
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
-from tests.transport.image import MIB, PROBES, ImageApplication
-from tests.transport.turns import turns, until
+from tests.transport.image_handler import MIB, PROBES, ImageHandler
+from tests.transport.reactor_turns import turns, until
 
 if TYPE_CHECKING:
     from tests.transport.client import Answer, Client
     from tests.transport.conftest import Serve
-    from tests.transport.serving import Server
+    from tests.transport.server import Server
 
 MAX_HEAD_BYTES = 32 * 1024
 MAX_FIELDS = 100
@@ -128,11 +128,11 @@ async def test_endless_target_is_refused_before_the_head_is_full(plain: Server) 
 )
 @ensure_deferred
 async def test_unsupported_request_is_refused(
-    plain: Server, application: ImageApplication, head: bytes, status: int
+    plain: Server, handler: ImageHandler, head: bytes, status: int
 ) -> None:
     client = await plain.client()
     assert (await refusal(client, head + request("/image/0-9")))[0] == status
-    assert application.targets == []
+    assert handler.targets == []
 
 
 @ensure_deferred
@@ -191,32 +191,32 @@ async def test_content_is_refused_before_it_is_read(
 async def test_endless_sender_can_read_the_response(plain: Server, head: bytes) -> None:
     """The client reads only once it can send no more, which must not be because of a reset."""
     client = await plain.client()
-    sent = await client.send_all_it_takes(head + bytes(CONTENT_BYTES))
+    sent = await client.send_until_blocked(head + bytes(CONTENT_BYTES))
     assert sent < CONTENT_BYTES / 2
     assert client.error() == 0
     (answer,) = await client.answers()
     assert answer.closes
     assert answer.status in {200, 400, 405, 413}
-    await plain.pass_seconds(LINGER_SECONDS)
-    await plain.all_gone()
+    await plain.advance(LINGER_SECONDS)
+    await plain.wait_until_closed()
 
 
 @ensure_deferred
 async def test_endless_sender_can_read_the_response_over_tls(tls: Server) -> None:
     client = await tls.client()
     head = request("/image", "Content-Length: 300000000", method="POST")
-    sent = await client.send_all_it_takes(head + bytes(CONTENT_BYTES))
+    sent = await client.send_until_blocked(head + bytes(CONTENT_BYTES))
     assert sent < CONTENT_BYTES / 2
     (answer,) = await client.answers()
     assert answer.status == 405
-    await tls.pass_seconds(LINGER_SECONDS)
-    await tls.all_gone()
+    await tls.advance(LINGER_SECONDS)
+    await tls.wait_until_closed()
 
 
 @ensure_deferred
 async def test_bytes_behind_a_refusal_are_dropped(plain: Server) -> None:
     client = await plain.client()
-    await client.send_all_it_takes(request("/a#b") + bytes(4 * MIB))
+    await client.send_until_blocked(request("/a#b") + bytes(4 * MIB))
     assert (await plain.connection_of(client))._reader.buffer == b""
 
 
@@ -231,12 +231,12 @@ async def test_overloaded_listener_answers_only_probes(serve_both: Serve) -> Non
         beyond = await server.client()
         answer = await beyond.ask(probe)
         assert (answer.status, answer.closes) == (200, True)
-        assert await beyond.until_end() == b""
+        assert await beyond.read_until_close() == b""
     for method in ("GET", "HEAD"):
         beyond = await server.client()
         answer = await beyond.ask("/image/0-9", method=method)
         assert (answer.status, answer.closes, answer.fields["retry-after"]) == (503, True, "5")
-        assert await beyond.until_end() == b""
+        assert await beyond.read_until_close() == b""
     for client in within:
         assert (await client.ask("/image/0-9")).status == 200
 
@@ -246,7 +246,7 @@ async def test_closed_connections_end_the_overload(serve: Serve) -> None:
     server = await serve(limits=LimitSettings(connections=1))
     first = await server.client()
     first.close()
-    await server.all_gone()
+    await server.wait_until_closed()
     second = await server.client()
     assert (await second.ask("/image/0-9")).status == 200
 
@@ -274,6 +274,6 @@ async def test_silent_clients_do_not_use_up_the_reserve(serve_both: Serve) -> No
     server = await serve_both(limits=LimitSettings(connections=1))
     first = await server.client()
     silent = await server.client()
-    await server.pass_seconds(OVERLOADED_HEAD_SECONDS)
-    assert await silent.until_end() == b""
-    assert await first.says_nothing()
+    await server.advance(OVERLOADED_HEAD_SECONDS)
+    assert await silent.read_until_close() == b""
+    assert await first.is_silent()

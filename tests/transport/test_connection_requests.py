@@ -10,16 +10,16 @@ from twisted.internet.defer import Deferred
 
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
-from tests.transport.image import MIB, ImageApplication
-from tests.transport.serving import serving
-from tests.transport.turns import turns
+from tests.transport.image_handler import MIB, ImageHandler
+from tests.transport.reactor_turns import turns
+from tests.transport.server import serving
 
 if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
 
     from tests.transport.conftest import Serve
-    from tests.transport.image import Image
-    from tests.transport.serving import Server
+    from tests.transport.image_handler import Image
+    from tests.transport.server import Server
 
 
 @ensure_deferred
@@ -37,7 +37,7 @@ async def test_each_response_has_the_date_of_its_second(server: Server) -> None:
     client = await server.client()
     for second in range(3):
         assert (await client.ask("/image/0-9")).fields["date"] == f"Thu, 01 Jan 1970 00:00:0{second} GMT"
-        await server.pass_seconds(1)
+        await server.advance(1)
 
 
 @ensure_deferred
@@ -48,7 +48,7 @@ async def test_head_has_the_fields_of_the_get_and_no_content(server: Server, ima
         answer = await client.ask("/image", method="HEAD")
         assert answer.fields.keys() == got.fields.keys()
         assert answer.fields["content-length"] == str(len(image.content))
-    assert await client.says_nothing()
+    assert await client.is_silent()
 
 
 @ensure_deferred
@@ -63,20 +63,20 @@ async def test_pipelined_requests_are_answered_in_order(server: Server, image: I
 
 @ensure_deferred
 async def test_later_requests_wait_for_a_slow_response(
-    server: Server, application: ImageApplication, image: Image
+    server: Server, handler: ImageHandler, image: Image
 ) -> None:
     client = await server.client()
     targets = ["/later/0-10", "/image/10-20", "/later/20-30", "/later/30-40"]
     await client.send(b"".join(request(target) for target in targets))
-    assert await client.says_nothing()
-    assert application.targets == targets[:1]  # one at a time
-    application.answer_next()
+    assert await client.is_silent()
+    assert handler.targets == targets[:1]  # one at a time
+    handler.answer_next()
     assert (await client.answer()).body == image.content[:10]
     assert (await client.answer()).body == image.content[10:20]
-    application.answer_next()
+    handler.answer_next()
     assert (await client.answer()).body == image.content[20:30]
     await turns(server.reactor)
-    application.answer_next()
+    handler.answer_next()
     assert (await client.answer()).body == image.content[30:40]
 
 
@@ -161,11 +161,11 @@ async def test_connection_close_is_honored(plain: Server, version: str, options:
 )
 @ensure_deferred
 async def test_absolute_form_is_accepted(
-    plain: Server, application: ImageApplication, target: str, taken_as: str
+    plain: Server, handler: ImageHandler, target: str, taken_as: str
 ) -> None:
     client = await plain.client()
     await client.ask(target)
-    assert application.targets == [taken_as]
+    assert handler.targets == [taken_as]
 
 
 @ensure_deferred
@@ -173,7 +173,7 @@ async def test_expect_without_content_is_ignored(server: Server) -> None:
     client = await server.client()
     answer = await client.ask("/image/0-9", "Expect: 100-continue")
     assert answer.status == 200
-    assert await client.says_nothing()
+    assert await client.is_silent()
 
 
 @ensure_deferred
@@ -192,18 +192,18 @@ async def test_half_closed_client_receives_every_response(plain: Server, image: 
     client.finish_sending()
     await turns(plain.reactor)
     assert [answer.body for answer in await client.answers()] == [image.content, image.content[3:5]]
-    await plain.all_gone()
+    await plain.wait_until_closed()
 
 
 @ensure_deferred
 async def test_half_closed_client_may_wait_for_the_request_handler(
-    plain: Server, application: ImageApplication, image: Image
+    plain: Server, handler: ImageHandler, image: Image
 ) -> None:
     client = await plain.client()
     await client.send(request("/later/0-77"))
     client.finish_sending()
-    assert await client.says_nothing()
-    application.answer_next()
+    assert await client.is_silent()
+    handler.answer_next()
     (answer,) = await client.answers()
     assert (answer.body, answer.closes) == (image.content[:77], True)
 
@@ -214,25 +214,23 @@ async def test_half_close_without_a_request_closes_the_connection(plain: Server,
     client = await plain.client()
     await client.send(start)
     client.finish_sending()
-    assert await client.until_end() == b""
+    assert await client.read_until_close() == b""
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @ensure_deferred
 async def test_listener_accepts_ipv4_and_ipv6(
-    reactor: EPollReactor, application: ImageApplication, image: Image, host: str
+    reactor: EPollReactor, handler: ImageHandler, image: Image, host: str
 ) -> None:
     listener = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
-    async with serving(reactor, application, listener=listener) as server:
+    async with serving(reactor, handler, listener=listener) as server:
         client = server.connect(host=host)
         answer = await client.ask("/image/0-999")
         assert answer.body == image.content[:999]
 
 
 @ensure_deferred
-async def test_pipelined_requests_are_buffered_up_to_a_limit(
-    server: Server, application: ImageApplication
-) -> None:
+async def test_pipelined_requests_are_buffered_up_to_a_limit(server: Server, handler: ImageHandler) -> None:
     """Reading stops while an answer is not there yet, and goes on once it is; nothing is lost over it."""
     client = await server.client()
     await client.send(request("/later/0-1"))
@@ -240,10 +238,10 @@ async def test_pipelined_requests_are_buffered_up_to_a_limit(
     count = 2500
     requests = request("/image/0-1", "X-Filler: " + "x" * 8000) * count
     requests += request("/image/0-0", "Connection: close")
-    sent = await client.send_all_it_takes(requests)
+    sent = await client.send_until_blocked(requests)
     assert sent < len(requests)
     assert len((await server.connection_of(client))._reader.buffer) < 256 * 1024
-    application.answer_next()
+    handler.answer_next()
     sending = Deferred.fromCoroutine(client.send(requests[sent:]))
     answers = await client.answers()
     await sending
@@ -270,7 +268,7 @@ async def test_ranges_of_a_connection_are_summarized_at_its_end(server: Server) 
         assert (await client.ask("/part/100-300")).status == 206
     assert server.lines == []
     client.close()
-    await server.all_gone()
+    await server.wait_until_closed()
     assert [(line["ranges"], line["bytes"], line["ended"]) for line in server.lines] == [
         (5, 1000, "complete")
     ]

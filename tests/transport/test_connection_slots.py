@@ -12,17 +12,17 @@ from image_service.settings.network import LimitSettings
 from image_service.transport.admission import ANSWER_SECONDS, SLOT_TIMEOUT_SECONDS
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.transport.client import request
-from tests.transport.image import MIB, PROBES
-from tests.transport.serving import SMALL_BUFFER
-from tests.transport.turns import turns, until
+from tests.transport.image_handler import MIB, PROBES
+from tests.transport.reactor_turns import turns, until
+from tests.transport.server import SMALL_BUFFER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from tests.transport.client import Client
     from tests.transport.conftest import Serve
-    from tests.transport.image import Image, ImageApplication
-    from tests.transport.serving import Server
+    from tests.transport.image_handler import Image, ImageHandler
+    from tests.transport.server import Server
 
 LIMITS = LimitSettings()
 LARGE = f"/image/0-{2 * MIB}"
@@ -77,8 +77,8 @@ async def test_small_responses_are_sent_while_every_slot_is_acquired(narrow: Ser
 @ensure_deferred
 async def test_download_waits_for_a_slot(narrow: Server, image: Image) -> None:
     first, second = await holder(narrow), await waiter(narrow)
-    await narrow.pass_seconds(SLOT_TIMEOUT_SECONDS - 1)
-    assert await second.says_nothing()
+    await narrow.advance(SLOT_TIMEOUT_SECONDS - 1)
+    assert await second.is_silent()
     for client in (first, second):
         assert (await client.answer()).body == image.content
 
@@ -87,43 +87,43 @@ async def test_download_waits_for_a_slot(narrow: Server, image: Image) -> None:
 async def test_download_is_refused_after_the_timeout_and_the_connection_persists(narrow: Server) -> None:
     await holder(narrow)
     client = await waiter(narrow, request(LARGE), request("/image/0-9"))
-    await narrow.pass_seconds(SLOT_TIMEOUT_SECONDS)
+    await narrow.advance(SLOT_TIMEOUT_SECONDS)
     refusal, small = await client.answer(), await client.answer()
     assert (refusal.status, refusal.closes, small.status) == (503, False, 200)
     assert int(refusal.fields["retry-after"]) > 0
     assert json.loads(refusal.body)["code"] == "unavailable"
     (refused, _) = narrow.lines
     assert (refused["handler"], refused["status"], refused["code"]) == ("/image", 503, "unavailable")
-    assert narrow.counted.refusals == ["queue-wait"]
+    assert narrow.recorded.refusals == ["queue-wait"]
 
 
 @ensure_deferred
 async def test_waits_for_the_image_and_for_the_slot_share_a_limit(
-    narrow: Server, application: ImageApplication
+    narrow: Server, handler: ImageHandler
 ) -> None:
     await holder(narrow)
     client = await narrow.client()
     await client.send(request(f"/later/0-{2 * MIB}"))
-    await until(narrow.reactor, lambda: application.waiting)
-    await narrow.pass_seconds(ANSWER_SECONDS - 1)
-    application.answer_next()
-    assert await client.says_nothing()
-    await narrow.pass_seconds(1)
+    await until(narrow.reactor, lambda: handler.waiting)
+    await narrow.advance(ANSWER_SECONDS - 1)
+    handler.answer_next()
+    assert await client.is_silent()
+    await narrow.advance(1)
     assert (await client.answer()).status == 503
 
 
 @pytest.mark.parametrize(("free", "status"), [(True, 200), (False, 503)])
 @ensure_deferred
 async def test_late_image_is_sent_if_a_slot_is_free(
-    narrow: Server, application: ImageApplication, free: object, status: int
+    narrow: Server, handler: ImageHandler, free: object, status: int
 ) -> None:
     if not free:
         await holder(narrow)
     client = await narrow.client()
     await client.send(request(f"/later/0-{2 * MIB}"))
-    await until(narrow.reactor, lambda: application.waiting)
-    await narrow.pass_seconds(ANSWER_SECONDS + 1)
-    application.answer_next()
+    await until(narrow.reactor, lambda: handler.waiting)
+    await narrow.advance(ANSWER_SECONDS + 1)
+    handler.answer_next()
     assert (await client.answer()).status == status
 
 
@@ -180,22 +180,22 @@ async def test_queue_is_left_when_the_client_disconnects(
 @ways
 @ensure_deferred
 async def test_no_slot_is_acquired_for_a_disconnected_client(
-    narrow: Server, application: ImageApplication, leave: Callable[[Client], None]
+    narrow: Server, handler: ImageHandler, leave: Callable[[Client], None]
 ) -> None:
     client = await narrow.client()
     await client.send(request("/later"))
-    await until(narrow.reactor, lambda: application.waiting)
+    await until(narrow.reactor, lambda: handler.waiting)
     leave(client)
     await turns(narrow.reactor)
-    application.answer_next()  # to nobody, which a close on plain TCP does not say yet
-    await narrow.all_gone()
+    handler.answer_next()  # to nobody, which a close on plain TCP does not say yet
+    await narrow.wait_until_closed()
     assert narrow.factory.context.slots.acquired == 0
 
 
 @ensure_deferred
 async def test_slot_is_released_when_the_client_stalls(narrow: Server) -> None:
     await holder(narrow)
-    await narrow.pass_until_gone(LIMITS.stall_seconds)
+    await narrow.advance_until_closed(LIMITS.stall_seconds)
     assert narrow.factory.context.slots.acquired == 0
 
 
@@ -204,7 +204,7 @@ async def test_slots_are_released_at_shutdown(narrow: Server) -> None:
     await holder(narrow)
     await waiter(narrow)
     going = Deferred.fromCoroutine(narrow.factory.drain(1))
-    await narrow.pass_seconds(1)
+    await narrow.advance(1)
     await going
     assert (narrow.factory.context.slots.acquired, narrow.factory.context.slots.waiting) == (0, 0)
 

@@ -9,7 +9,7 @@ from image_service.http.dates import format_http_date
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
-    from tests.transport.serving import Server
+    from tests.transport.server import Server
 
 
 @ensure_deferred

@@ -15,15 +15,15 @@ from image_service.transport.listeners import Listeners
 from image_service.transport.tcp import bind_together
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
-from tests.transport.image import SUBJECT
-from tests.transport.serving import SMALL_BUFFER
-from tests.transport.turns import turns, until
+from tests.transport.image_handler import SUBJECT
+from tests.transport.reactor_turns import turns, until
+from tests.transport.server import SMALL_BUFFER
 
 if TYPE_CHECKING:
     from tests.transport.client import Client
     from tests.transport.conftest import Serve
-    from tests.transport.image import Image, ImageApplication
-    from tests.transport.serving import Server
+    from tests.transport.image_handler import Image, ImageHandler
+    from tests.transport.server import Server
 
 DELAY, TIMEOUT = 5, 20
 
@@ -128,13 +128,13 @@ async def test_responses_during_the_delay_close_their_connections(server: Server
     await used.ask("/image/0-9")
     before, closing, after = listeners.shutting_down, close(listeners), listeners.shutting_down
     assert (before, after) == (False, True)
-    await server.pass_seconds(DELAY - 1)
+    await server.advance(DELAY - 1)
     for client in (used, unused, await server.client()):
         answer = await client.ask("/image/0-9")
         assert (answer.status, answer.closes) == (200, True)
-        assert await client.until_end() == b""
+        assert await client.read_until_close() == b""
         client.close()
-    await server.pass_seconds(1)
+    await server.advance(1)
     await closing
 
 
@@ -145,11 +145,11 @@ async def test_kept_alive_connections_are_answered_during_the_delay(server: Serv
     closing = close(listeners_of(server))
     first = await client.answer()
     assert (first.body, first.closes) == (image.content, False)
-    assert await client.says_nothing()
+    assert await client.is_silent()
     assert (await client.ask("/image/0-9")).closes
-    assert await client.until_end() == b""
+    assert await client.read_until_close() == b""
     client.close()
-    await server.pass_seconds(DELAY)
+    await server.advance(DELAY)
     await closing
 
 
@@ -157,10 +157,10 @@ async def test_kept_alive_connections_are_answered_during_the_delay(server: Serv
 async def test_ports_and_idle_connections_close_after_the_delay(server: Server, image: Image) -> None:
     idle, busy = await server.client(), await reader(server)
     closing = close(listeners_of(server))
-    await server.pass_seconds(DELAY - 1)
-    assert await idle.says_nothing()
-    await server.pass_seconds(1)
-    assert await idle.until_end() == b""
+    await server.advance(DELAY - 1)
+    assert await idle.is_silent()
+    await server.advance(1)
+    assert await idle.read_until_close() == b""
     idle.close()
     check_refuses(server)
     (answer,) = await busy.answers()
@@ -171,20 +171,18 @@ async def test_ports_and_idle_connections_close_after_the_delay(server: Server, 
 
 
 @ensure_deferred
-async def test_connections_are_aborted_after_the_timeout(
-    server: Server, application: ImageApplication
-) -> None:
+async def test_connections_are_aborted_after_the_timeout(server: Server, handler: ImageHandler) -> None:
     slow, waiting = await reader(server), await server.client()
     await waiting.send(request("/later/0-9"))
-    await until(server.reactor, lambda: application.waiting)
+    await until(server.reactor, lambda: handler.waiting)
     closing = close(listeners_of(server))
-    await server.pass_seconds(DELAY + TIMEOUT - 1)
+    await server.advance(DELAY + TIMEOUT - 1)
     assert len(server.factory.connections) == 2
-    await server.pass_seconds(1)
+    await server.advance(1)
     await closing
     for client in (slow, waiting):
-        await client.until_cut()
-    assert server.counted.aborts == ["shutdown"] * 2
+        await client.read_until_abort()
+    assert server.recorded.aborts == ["shutdown"] * 2
 
 
 @ensure_deferred
@@ -193,14 +191,14 @@ async def test_all_listeners_shut_down_together(serve: Serve) -> None:
     readers = [await reader(plain), await reader(tls)]
     closing = close(listeners_of(plain, tls))
     assert (plain.factory.context.shutdown.announced, tls.factory.context.shutdown.announced) == (True, True)
-    await plain.pass_seconds(DELAY)
+    await plain.advance(DELAY)
     for server in (plain, tls):
         check_refuses(server)
     for server in (plain, tls):  # each has a clock of its own here
-        await server.pass_seconds(TIMEOUT)
+        await server.advance(TIMEOUT)
     await closing
     for client in readers:
-        await client.until_cut()
+        await client.read_until_abort()
 
 
 @pytest.mark.parametrize("passed", [0, DELAY - 1, DELAY, DELAY + 1])
@@ -209,13 +207,13 @@ async def test_forced_shutdown_waits_for_nothing(server: Server, passed: int) ->
     client = await reader(server)
     listeners = listeners_of(server)
     closing = close(listeners)
-    await server.pass_seconds(passed)
+    await server.advance(passed)
     listeners.force()
     listeners.force()
-    await server.pass_seconds(0)
+    await server.advance(0)
     server.clock.advance(0)
     await closing
-    await client.until_cut()
+    await client.read_until_abort()
     assert server.clock.seconds() == passed
     assert server.clock.getDelayedCalls() == []
 
@@ -227,7 +225,7 @@ async def test_shutdown_forced_from_the_beginning(server: Server) -> None:
     listeners.force()
     assert await client.receive(1000)  # it has to begin before it can be cut short
     closing = close(listeners)
-    await server.pass_seconds(0)
+    await server.advance(0)
     server.clock.advance(0)
     await closing
-    await client.until_cut()
+    await client.read_until_abort()

@@ -13,10 +13,10 @@ from image_service.transport.factory import OVERLOAD_RESERVE
 from image_service.transport.observer import NULL_OBSERVER, AbortReason, RefusalReason
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
-from tests.transport.image import MIB, SUBJECT, ImageApplication
-from tests.transport.serving import SMALL_BUFFER
+from tests.transport.image_handler import MIB, SUBJECT, ImageHandler
+from tests.transport.reactor_turns import turns, until
+from tests.transport.server import SMALL_BUFFER
 from tests.transport.slow_disk import SlowDisk
-from tests.transport.turns import turns, until
 
 if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from tests.conftest import LoggedFailures
     from tests.transport.client import Client
     from tests.transport.conftest import Serve
-    from tests.transport.image import Image
-    from tests.transport.serving import Server
+    from tests.transport.image_handler import Image
+    from tests.transport.server import Server
 
 LIMITS = LimitSettings()
 HANDLER = SUBJECT.handler
@@ -45,16 +45,16 @@ def test_null_observer_accepts_every_call_and_returns_nothing() -> None:
 
 
 @ensure_deferred
-async def test_request_is_recorded_with_its_response(server: Server, application: ImageApplication) -> None:
+async def test_request_is_recorded_with_its_response(server: Server, handler: ImageHandler) -> None:
     client = await server.client()
     await client.send(request("/later/0-9"))
-    await until(server.reactor, lambda: application.waiting)
-    await server.pass_seconds(2)
-    assert (server.counted.answers, server.counted.requests) == ([], [])
-    application.answer_next()
+    await until(server.reactor, lambda: handler.waiting)
+    await server.advance(2)
+    assert (server.recorded.answers, server.recorded.requests) == ([], [])
+    handler.answer_next()
     await client.answer()
-    assert server.counted.answers == [(HANDLER, 2)]
-    assert server.counted.requests == [(HANDLER, "GET", 200, 2, 9)]
+    assert server.recorded.answers == [(HANDLER, 2)]
+    assert server.recorded.requests == [(HANDLER, "GET", 200, 2, 9)]
 
 
 @ensure_deferred
@@ -62,18 +62,18 @@ async def test_refused_head_is_recorded_as_a_request(server: Server) -> None:
     client = await server.client()
     await client.send(request("no target"))
     await client.answers()
-    ((handler, method, status, seconds, body_bytes),) = server.counted.requests
+    ((handler, method, status, seconds, body_bytes),) = server.recorded.requests
     assert (handler, method, status, seconds) == ("", "", 400, 0)
     assert body_bytes > 0
-    assert server.counted.answers == [("", 0)]
+    assert server.recorded.answers == [("", 0)]
 
 
 @ensure_deferred
 async def test_sent_bytes_are_counted_by_path(server: Server, image: Image) -> None:
     client = await server.client()
     await client.send(request("/image") + request(f"/image/{MIB}-{MIB + 9}", "Connection: close"))
-    received = len(await client.until_end())
-    sent = attrs.asdict(server.counted.sent)
+    received = len(await client.read_until_close())
+    sent = attrs.asdict(server.recorded.sent)
     if server.factory.secure:
         assert sent == {"sendfile": 0, "copy": 0, "tls": received}
     else:
@@ -88,39 +88,39 @@ async def test_sent_bytes_are_counted_by_path(server: Server, image: Image) -> N
 async def begun(server: Server) -> Client:
     client = await server.client(receive_buffer=SMALL_BUFFER)
     await client.send(request("/image"))
-    await until(server.reactor, lambda: server.counted.answers)
+    await until(server.reactor, lambda: server.recorded.answers)
     return client
 
 
 @ensure_deferred
 async def test_client_that_leaves_is_recorded_as_an_abort(server: Server) -> None:
     (await begun(server)).reset()
-    await server.all_gone()
-    assert server.counted.aborts == ["client-gone"]
-    assert len(server.counted.requests) == 1
+    await server.wait_until_closed()
+    assert server.recorded.aborts == ["client-gone"]
+    assert len(server.recorded.requests) == 1
 
 
 @ensure_deferred
 async def test_client_that_leaves_before_the_response_is_recorded_as_an_abort(
-    server: Server, application: ImageApplication
+    server: Server, handler: ImageHandler
 ) -> None:
     client = await server.client()
     await client.send(request("/later/0-9"))
-    await until(server.reactor, lambda: application.waiting)
-    await server.pass_seconds(1)
+    await until(server.reactor, lambda: handler.waiting)
+    await server.advance(1)
     client.reset()
-    await server.all_gone()
-    application.answer_next()
-    assert server.counted.aborts == ["client-gone"]
-    assert server.counted.requests == [("", "GET", 0, 1, 0)]
-    assert server.counted.answers == []
+    await server.wait_until_closed()
+    handler.answer_next()
+    assert server.recorded.aborts == ["client-gone"]
+    assert server.recorded.requests == [("", "GET", 0, 1, 0)]
+    assert server.recorded.answers == []
 
 
 @ensure_deferred
 async def test_client_that_stops_reading_is_recorded_as_no_progress(server: Server) -> None:
     await begun(server)
-    await server.pass_until_gone(LIMITS.stall_seconds)
-    assert server.counted.aborts == ["no-progress"]
+    await server.advance_until_closed(LIMITS.stall_seconds)
+    assert server.recorded.aborts == ["no-progress"]
 
 
 @ensure_deferred
@@ -129,22 +129,22 @@ async def test_first_abort_reason_is_the_recorded_one(plain: Server) -> None:
     connection = await plain.connection_of(client)
     connection.abort(AbortReason.NO_PROGRESS, "first")
     connection.abort(AbortReason.SHUTDOWN, "second")
-    await plain.all_gone()
-    assert plain.counted.aborts == ["no-progress"]
+    await plain.wait_until_closed()
+    assert plain.recorded.aborts == ["no-progress"]
     assert [line["ended"] for line in plain.lines] == ["first"]
 
 
 @ensure_deferred
 async def test_failing_request_handler_is_recorded_as_an_internal_error(
-    server: Server, application: ImageApplication, logged_failures: LoggedFailures
+    server: Server, handler: ImageHandler, logged_failures: LoggedFailures
 ) -> None:
     client = await server.client()
     await client.send(request("/later/0-9"))
-    await until(server.reactor, lambda: application.waiting)
-    deferred, _ = application.waiting.pop()
+    await until(server.reactor, lambda: handler.waiting)
+    deferred, _ = handler.waiting.pop()
     deferred.errback(ValueError("it promised never to"))
-    await client.until_cut()
-    assert server.counted.aborts == ["internal-error"]
+    await client.read_until_abort()
+    assert server.recorded.aborts == ["internal-error"]
     assert len(logged_failures.flush(ValueError)) == 1
 
 
@@ -156,8 +156,8 @@ async def test_failing_disk_is_recorded_as_an_abort(serve_both: Serve, reactor: 
     await client.send(request("/image"))
     await until(reactor, lambda: disk.loads)
     disk.loads.pop().done.errback(OSError(5, "Input/output error"))
-    await client.until_cut()
-    assert server.counted.aborts == ["disk-failed"]
+    await client.read_until_abort()
+    assert server.recorded.aborts == ["disk-failed"]
 
 
 @ensure_deferred
@@ -165,21 +165,19 @@ async def test_connections_beyond_the_reserve_are_recorded_as_refusals(serve: Se
     server = await serve(limits=LimitSettings(connections=1))
     for _ in range(1 + OVERLOAD_RESERVE + 2):
         server.connect()
-    await until(reactor := server.reactor, lambda: len(server.counted.refusals) == 2)
+    await until(reactor := server.reactor, lambda: len(server.recorded.refusals) == 2)
     await turns(reactor)
-    assert server.counted.refusals == ["connections"] * 2
+    assert server.recorded.refusals == ["connections"] * 2
 
 
 @ensure_deferred
-async def test_requests_in_progress_are_listed_by_handler(
-    server: Server, application: ImageApplication
-) -> None:
+async def test_requests_in_progress_are_listed_by_handler(server: Server, handler: ImageHandler) -> None:
     await begun(server)
     waiting, _idle = await server.client(), await server.client()
     await waiting.send(request("/later/0-9"))
-    await until(server.reactor, lambda: application.waiting)
+    await until(server.reactor, lambda: handler.waiting)
     assert sorted(server.factory.handlers()) == ["", HANDLER]
-    application.answer_next()
+    handler.answer_next()
     await waiting.answer()
     assert list(server.factory.handlers()) == [HANDLER]
 
@@ -188,6 +186,6 @@ async def test_requests_in_progress_are_listed_by_handler(
 async def test_shutdown_is_recorded_as_an_abort(server: Server) -> None:
     await begun(server)
     going = Deferred.fromCoroutine(server.factory.drain(1))
-    await server.pass_seconds(1)
+    await server.advance(1)
     await going
-    assert server.counted.aborts == ["shutdown"]
+    assert server.recorded.aborts == ["shutdown"]

@@ -16,10 +16,10 @@ from image_service.files.cachestat import is_cached
 from image_service.images.extents import ExtentMap, FileExtent
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
-from tests.transport.image import FILE_BYTES, MIB, Image, ImageApplication, make_image
-from tests.transport.serving import SMALL_BUFFER
+from tests.transport.image_handler import FILE_BYTES, MIB, Image, ImageHandler, make_image
+from tests.transport.reactor_turns import turns, until
+from tests.transport.server import SMALL_BUFFER
 from tests.transport.slow_disk import SlowDisk
-from tests.transport.turns import turns, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
 
     from tests.transport.conftest import Serve
-    from tests.transport.serving import Server
+    from tests.transport.server import Server
 
 
 @pytest.fixture
@@ -69,10 +69,10 @@ async def test_shrinking_file_aborts_the_response(server: Server, image: Image) 
     await client.send(request("/image"))
     await client.receive(10_000)
     os.truncate(image.file.path, FILE_BYTES - 1)
-    assert len(await client.until_cut()) < len(image.content)
+    assert len(await client.read_until_abort()) < len(image.content)
     (line,) = server.lines
     assert line["ended"] == "the file is shorter than it was"
-    assert server.counted.aborts == ["short-read"]
+    assert server.recorded.aborts == ["short-read"]
     assert line["bytes"] < len(image.content)
 
 
@@ -85,7 +85,7 @@ async def test_shrunk_file_never_gives_a_response_that_looks_complete(
     client = await server.client()
     os.truncate(image.file.path, size)
     await client.send(request(target) * 2)
-    _, _, body = (await client.until_cut()).partition(b"\r\n\r\n")
+    _, _, body = (await client.read_until_abort()).partition(b"\r\n\r\n")
     assert len(body) < 1000
     assert [line["ended"] for line in server.lines] == ["the file is shorter than it was"]
 
@@ -96,14 +96,14 @@ async def test_shrunk_file_never_gives_a_response_that_looks_complete(
 @pytest.mark.parametrize("size", [1000, 1_000_000])
 @ensure_deferred
 async def test_disk_error_aborts_the_response(
-    server: Server, application: ImageApplication, tmp_path: Path, size: int
+    server: Server, handler: ImageHandler, tmp_path: Path, size: int
 ) -> None:
     """What can be had without a broken disk: a descriptor of which every read fails."""
     directory = BaseFile(os.open(tmp_path, os.O_RDONLY), size, str(tmp_path))
-    application.image = Image(ExtentMap((FileExtent(directory, 0, size),)), b"", directory)
+    handler.image = Image(ExtentMap((FileExtent(directory, 0, size),)), b"", directory)
     client = await server.client()
     await client.send(request("/image") * 2)
-    _, _, body = (await client.until_cut()).partition(b"\r\n\r\n")
+    _, _, body = (await client.read_until_abort()).partition(b"\r\n\r\n")
     assert body == b""
     (line,) = server.lines
     assert line["ended"].startswith("the disk failed: ")
@@ -118,7 +118,7 @@ async def test_late_disk_error_aborts_the_response(serve_both: Serve, reactor: E
     await client.send(request("/image"))
     await until(reactor, lambda: disk.loads)
     disk.loads.pop().done.errback(OSError(errno.EIO, os.strerror(errno.EIO)))
-    await client.until_cut()
+    await client.read_until_abort()
     (line,) = server.lines
     assert line["ended"] == "the disk failed: [Errno 5] Input/output error"
 
@@ -140,7 +140,7 @@ async def test_network_errors_are_distinguished_from_disk_errors(
     monkeypatch.setattr(os, "sendfile", fail)
     await client.send(request("/image"))
     await until(plain.reactor, lambda: plain.lines)
-    assert plain.counted.aborts == ["client-gone" if gone else "disk-failed"]
+    assert plain.recorded.aborts == ["client-gone" if gone else "disk-failed"]
 
 
 # Disks that are slow.
@@ -199,7 +199,7 @@ async def test_resident_bytes_are_sent_without_waiting(
 
 @ensure_deferred
 async def test_bytes_of_unknown_residency_are_read_in_threads(
-    serve_both: Serve, application: ImageApplication, cold: Image, monkeypatch: pytest.MonkeyPatch
+    serve_both: Serve, handler: ImageHandler, cold: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on FUSE and NFS: everything is cold, again and again, and what was brought is sent all the same."""
     here, preadv = threading.get_ident(), os.preadv
@@ -211,7 +211,7 @@ async def test_bytes_of_unknown_residency_are_read_in_threads(
         return preadv(descriptor, buffers, offset)
 
     monkeypatch.setattr(os, "preadv", refuse)
-    application.image = cold
+    handler.image = cold
     server = await serve_both()
     client = await server.client()
     assert (await client.ask("/image")).body == cold.content
@@ -221,7 +221,7 @@ async def test_bytes_of_unknown_residency_are_read_in_threads(
 
 @ensure_deferred
 async def test_reactor_never_waits_for_a_cold_file(
-    serve_both: Serve, application: ImageApplication, cold: Image, monkeypatch: pytest.MonkeyPatch
+    serve_both: Serve, handler: ImageHandler, cold: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel is asked not to wait, or it is asked in another thread."""
     reads: list[tuple[bool, int]] = []
@@ -238,7 +238,7 @@ async def test_reactor_never_waits_for_a_cold_file(
     sendfile = os.sendfile
     monkeypatch.setattr(os, "preadv", spy)
     monkeypatch.setattr(os, "sendfile", send)
-    application.image = cold
+    handler.image = cold
     server = await serve_both()
     client = await server.client()
     assert (await client.ask("/image")).body == cold.content

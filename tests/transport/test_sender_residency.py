@@ -13,16 +13,16 @@ from image_service.images.extents import ExtentMap, FileExtent
 from tests.files.partly_absent import PartlyAbsent
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
-from tests.transport.image import MIB, Image, make_image
-from tests.transport.turns import until
+from tests.transport.image_handler import MIB, Image, make_image
+from tests.transport.reactor_turns import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from image_service.files.base_file import BaseFile
-    from tests.transport.image import ImageApplication
-    from tests.transport.serving import Server
+    from tests.transport.image_handler import ImageHandler
+    from tests.transport.server import Server
 
 BLOCK_BYTES = 300_000
 
@@ -57,13 +57,13 @@ class Remote(PartlyAbsent):
 
 
 @pytest.fixture
-def remote(tmp_path: Path, application: ImageApplication) -> Iterator[Remote]:
+def remote(tmp_path: Path, handler: ImageHandler) -> Iterator[Remote]:
     """Of which everything is served."""
     local = make_image(tmp_path)
     os.close(local.file.descriptor)
     remote = Remote(tmp_path / "remote", local.content)
     extents = ExtentMap((FileExtent(remote.file, 0, remote.file.size),))
-    application.image = Image(extents, local.content, remote.file)
+    handler.image = Image(extents, local.content, remote.file)
     yield remote
     os.close(remote.file.descriptor)
 
@@ -71,7 +71,7 @@ def remote(tmp_path: Path, application: ImageApplication) -> Iterator[Remote]:
 @pytest.mark.parametrize("target", ["/image", "/image/0-1000", "/image/299999-300001", "/image/5-400000"])
 @ensure_deferred
 async def test_absent_bytes_are_prefetched(
-    server: Server, application: ImageApplication, remote: Remote, target: str
+    server: Server, handler: ImageHandler, remote: Remote, target: str
 ) -> None:
     client = await server.client()
     await client.send(request(target, "Connection: close"))
@@ -85,12 +85,12 @@ async def test_absent_bytes_are_prefetched(
     (received,) = await answers
     start, dash, stop = target.removeprefix("/image").strip("/").partition("-")
     wanted = slice(int(start), int(stop)) if dash else slice(None)
-    assert received.body == application.image.content[wanted]
+    assert received.body == handler.image.content[wanted]
 
 
 @ensure_deferred
 async def test_present_bytes_are_sent_without_waiting(
-    server: Server, application: ImageApplication, remote: Remote
+    server: Server, handler: ImageHandler, remote: Remote
 ) -> None:
     first, other = await server.client(), await server.client()
     await first.send(request("/image/0-300000"))
@@ -101,10 +101,10 @@ async def test_present_bytes_are_sent_without_waiting(
     await until(server.reactor, lambda: remote.asked)
     for start in range(0, 270_000, 30_000):
         answer = await other.ask(f"/image/{start}-{start + 30_000}")
-        assert answer.body == application.image.content[start : start + 30_000]
+        assert answer.body == handler.image.content[start : start + 30_000]
     assert [offset for offset, _, _ in remote.asked] == [300_000], "and what was there has been sent"
     remote.answer()
-    assert (await first.answer()).body == application.image.content[:600_000]
+    assert (await first.answer()).body == handler.image.content[:600_000]
 
 
 @ensure_deferred
@@ -113,7 +113,7 @@ async def test_prefetch_is_canceled_when_the_client_disconnects(server: Server, 
     await client.send(request("/image"))
     await until(server.reactor, lambda: remote.asked)
     client.reset()
-    await server.all_gone()
+    await server.wait_until_closed()
     assert remote.dropped == 1
 
 
@@ -123,5 +123,5 @@ async def test_failed_prefetch_aborts_the_response(server: Server, remote: Remot
     await client.send(request("/image"))
     await until(server.reactor, lambda: remote.asked)
     remote.asked.pop()[2].errback(OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH)))
-    await client.until_cut()
+    await client.read_until_abort()
     assert [line["ended"] for line in server.lines] == ["the disk failed: [Errno 113] No route to host"]

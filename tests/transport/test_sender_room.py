@@ -13,9 +13,9 @@ from image_service.transport.sendfile_sender import TURN_BYTES
 from image_service.transport.tcp import UNSENT_BYTES, bind, set_unsent_limit, unsent_bytes
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.transport.client import request
-from tests.transport.image import MIB
-from tests.transport.serving import SMALL_BUFFER, serving
-from tests.transport.turns import turns, until
+from tests.transport.image_handler import MIB
+from tests.transport.reactor_turns import turns, until
+from tests.transport.server import SMALL_BUFFER, serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
 
     from tests.transport.client import Client
-    from tests.transport.image import Image, ImageApplication
-    from tests.transport.serving import Server
+    from tests.transport.image_handler import Image, ImageHandler
+    from tests.transport.server import Server
 
 
 @async_fixture
-async def server(reactor: EPollReactor, application: ImageApplication) -> AsyncIterator[Server]:
+async def server(reactor: EPollReactor, handler: ImageHandler) -> AsyncIterator[Server]:
     """On a listener like the service's."""
-    async with serving(reactor, application, listener=bind(0)) as running:
+    async with serving(reactor, handler, listener=bind(0)) as running:
         yield running
 
 

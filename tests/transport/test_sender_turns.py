@@ -21,9 +21,9 @@ from image_service.transport.sendfile_sender import TURN_BYTES, SendfileSender
 from image_service.transport.sendfile_threads import SendfileThreads
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.transport.client import request
-from tests.transport.image import MIB
-from tests.transport.serving import SMALL_BUFFER
-from tests.transport.turns import turns
+from tests.transport.image_handler import MIB
+from tests.transport.reactor_turns import turns
+from tests.transport.server import SMALL_BUFFER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from image_service.files.base_file import BaseFile
     from tests.transport.client import Client
     from tests.transport.conftest import Serve
-    from tests.transport.image import Image, ImageApplication
-    from tests.transport.serving import Server
+    from tests.transport.image_handler import Image, ImageHandler
+    from tests.transport.server import Server
 
 
 class Greed:
-    """Reads what a client was sent whenever the sender or the application is busy.
+    """Reads what a client was sent whenever the sender or the handler is busy.
 
     The kernel's buffer is therefore never full, and the connection never has that reason to stop.
     """
@@ -80,9 +80,9 @@ class GreedyPageCache(PageCache):
 
 
 @pytest.fixture
-def greed(application: ImageApplication) -> Greed:
+def greed(handler: ImageHandler) -> Greed:
     greed = Greed()
-    application.asked = lambda _: greed.read()
+    handler.asked = lambda _: greed.read()
     return greed
 
 
@@ -114,26 +114,26 @@ async def test_connection_yields_to_the_reactor_after_a_few_mib(
     assert answered_after[0] <= 5 * TURN_BYTES
 
 
-async def most_in_a_turn(greed: Greed, application: ImageApplication, count: int) -> int:
+async def most_in_a_turn(greed: Greed, handler: ImageHandler, count: int) -> int:
     """Read until so many requests have been taken up; tell how many of them one turn took at most."""
     assert greed.client is not None
     most = answered = 0
-    while len(application.targets) < count:
+    while len(handler.targets) < count:
         greed.read()
         await turns(greed.client.reactor, 1)
-        most = max(most, len(application.targets) - answered)
-        answered = len(application.targets)
+        most = max(most, len(handler.targets) - answered)
+        answered = len(handler.targets)
     return most
 
 
 @pytest.mark.parametrize("target", ["/image/0-9", "/fired/0-9", "/nowhere"])
 @ensure_deferred
 async def test_small_responses_end_a_turn_too(
-    greedy: Server, greed: Greed, application: ImageApplication, target: str
+    greedy: Server, greed: Greed, handler: ImageHandler, target: str
 ) -> None:
     greed.client = await greedy.client()
     asking = Deferred.fromCoroutine(greed.client.send(request(target) * 5000))
-    most = await most_in_a_turn(greed, application, 5000)
+    most = await most_in_a_turn(greed, handler, 5000)
     await asking
     assert most <= 512
 
@@ -156,12 +156,12 @@ async def test_requests_in_separate_tls_records_share_one_turn(greedy_tls: Serve
 
 @ensure_deferred
 async def test_small_requests_in_separate_tls_records_share_one_turn(
-    greedy_tls: Server, greed: Greed, application: ImageApplication
+    greedy_tls: Server, greed: Greed, handler: ImageHandler
 ) -> None:
     greed.client = client = await greedy_tls.client()
     for _ in range(700):
         client.socket.send(request("/image/0-9"))
-    assert await most_in_a_turn(greed, application, 700) <= 128
+    assert await most_in_a_turn(greed, handler, 700) <= 128
 
 
 @attrs.define(eq=False)
@@ -211,14 +211,14 @@ async def test_large_response_is_pushed(server: Server) -> None:
 
 @ensure_deferred
 async def test_responses_are_not_buffered_for_a_client_that_does_not_read(
-    server: Server, application: ImageApplication
+    server: Server, handler: ImageHandler
 ) -> None:
     """Each asked for by itself, and each smaller than what a transport takes before it asks to pause."""
     client = await server.client(receive_buffer=SMALL_BUFFER)
     for _ in range(1000):
         await client.send(request("/image/0-60000"))
         await turns(server.reactor, 3)
-    assert len(application.targets) < 500
+    assert len(handler.targets) < 500
 
 
 @pytest.mark.parametrize("size", [8 * MIB, 64 * MIB])

@@ -24,10 +24,10 @@ from image_service.transport.tcp import accepted_bytes, bind
 from tests.files.partly_absent import PartlyAbsent
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.transport.client import request
-from tests.transport.image import MIB, Image
-from tests.transport.serving import SMALL_BUFFER, open_descriptors, serving
+from tests.transport.image_handler import MIB, Image
+from tests.transport.reactor_turns import turns, until
+from tests.transport.server import SMALL_BUFFER, open_descriptors, serving
 from tests.transport.slow_disk import SlowDisk
-from tests.transport.turns import turns, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from tests.transport.client import Client
     from tests.transport.conftest import Serve
-    from tests.transport.image import ImageApplication
-    from tests.transport.serving import Server
+    from tests.transport.image_handler import ImageHandler
+    from tests.transport.server import Server
 
 SIZE = 48 * MIB
 
@@ -140,7 +140,7 @@ async def test_fast_client_is_served_mostly_by_a_thread(
     assert all(after[0] for _, after in following), (
         "the reactor sends nothing between one thread and the next"
     )
-    assert sum(sent.here) + sum(sent.elsewhere) == server.counted.sent.sendfile == SIZE
+    assert sum(sent.here) + sum(sent.elsewhere) == server.recorded.sent.sendfile == SIZE
     assert server.lines[0]["bytes"] == SIZE
     assert not os.get_blocking((await server.connection_of(client)).transport.getHandle().fileno())
 
@@ -169,10 +169,10 @@ async def test_small_responses_use_no_thread(server: Server, sent: Sent, image: 
 
 @ensure_deferred
 async def test_single_fast_turn_does_not_start_a_thread(
-    reactor: EPollReactor, application: ImageApplication, sent: Sent, windows: list[int]
+    reactor: EPollReactor, handler: ImageHandler, sent: Sent, windows: list[int]
 ) -> None:
     """The client has taken the small window of an unknown client; the reactor fills a large one."""
-    async with serving(reactor, application, listener=bind(0)) as server:
+    async with serving(reactor, handler, listener=bind(0)) as server:
         client = await server.client(receive_buffer=65536)
         await client.send(request("/image"))
         while len(sent.here) < 2 and not sent.waiting:
@@ -249,7 +249,7 @@ async def test_disconnect_leaves_no_thread_behind(server: Server, sent: Sent) ->
     await until(server.reactor, lambda: server.lines)
     await until(server.reactor, lambda: open_descriptors() == before)
     assert server.lines[0]["ended"] == "the client is gone"
-    assert server.counted.aborts == ["client-gone"]
+    assert server.recorded.aborts == ["client-gone"]
 
 
 @ensure_deferred
@@ -260,27 +260,27 @@ async def test_aborted_send_ends_soon_and_is_counted(server: Server, sent: Sent,
     await until(server.reactor, lambda: accepted_bytes(handle) > sum(sent.here))
     server.factory.abort()
     await until(server.reactor, lambda: server.lines and not sent.waiting)
-    _, _, body = (await client.until_cut()).partition(b"\r\n\r\n")
+    _, _, body = (await client.read_until_abort()).partition(b"\r\n\r\n")
     assert image.content.startswith(body)
     (line,) = server.lines
     assert line["ended"] == "the service is shutting down"
     assert sum(sent.here) < line["bytes"] <= sum(sent.here) + sum(sent.elsewhere)
-    assert line["bytes"] == server.counted.sent.sendfile
+    assert line["bytes"] == server.recorded.sent.sendfile
 
 
 @ensure_deferred
 async def test_stalled_client_of_a_thread_is_aborted(server: Server, sent: Sent) -> None:
     client = await stalled_in_thread(server, sent)
-    await server.pass_seconds(2 * server.factory.context.limits.stall_seconds)
-    await client.until_cut()
-    assert server.counted.aborts == ["no-progress"]
+    await server.advance(2 * server.factory.context.limits.stall_seconds)
+    await client.read_until_abort()
+    assert server.recorded.aborts == ["no-progress"]
 
 
 @ensure_deferred
 async def test_shrinking_file_aborts_the_response(server: Server, sent: Sent, image: Image) -> None:
     client = await stalled_in_thread(server, sent)
     os.truncate(image.file.path, SIZE - 1)
-    await client.until_cut()
+    await client.read_until_abort()
     (line,) = server.lines
     assert line["ended"] == "the file is shorter than it was"
 
@@ -333,10 +333,10 @@ async def test_threads_work_if_setpriority_is_refused(
 
 @ensure_deferred
 async def test_files_with_a_residency_of_their_own_are_not_sent_in_threads(
-    server: Server, application: ImageApplication, sent: Sent, image: Image, tmp_path: Path
+    server: Server, handler: ImageHandler, sent: Sent, image: Image, tmp_path: Path
 ) -> None:
     absent = PartlyAbsent(tmp_path / "absent", image.content).file
-    application.image = attrs.evolve(image, extents=ExtentMap((FileExtent(absent, 0, SIZE),)))
+    handler.image = attrs.evolve(image, extents=ExtentMap((FileExtent(absent, 0, SIZE),)))
     client = await server.client()
     assert (await client.ask("/image")).body == image.content
     assert sent.elsewhere == []
@@ -375,19 +375,19 @@ async def test_abort_while_waiting_for_the_disk_takes_effect_at_once(
         received += client.receive_some() or b""
         await turns(server.reactor, 1)
     server.factory.abort()
-    received += await client.until_end()
+    received += await client.read_until_close()
     disk.set()
-    await server.all_gone()
+    await server.wait_until_closed()
     assert len(received) < SIZE
 
 
 @ensure_deferred
 async def test_thread_waits_for_the_disk(
-    reactor: EPollReactor, application: ImageApplication, sent: Sent, image: Image
+    reactor: EPollReactor, handler: ImageHandler, sent: Sent, image: Image
 ) -> None:
     """The disk has only answered what was asked for before the client was known to be quick."""
     disk = SlowDisk(reactor)
-    async with serving(reactor, application, page_cache=disk, listener=bind(0)) as server:
+    async with serving(reactor, handler, page_cache=disk, listener=bind(0)) as server:
         client = await server.client(receive_buffer=SMALL_BUFFER)
         asking = Deferred.fromCoroutine(client.ask("/image"))
         while not asking.called:
@@ -401,17 +401,17 @@ async def test_thread_waits_for_the_disk(
 
 @ensure_deferred
 async def test_disk_error_in_a_thread_aborts_the_response(
-    server: Server, application: ImageApplication, image: Image, tmp_path: Path
+    server: Server, handler: ImageHandler, image: Image, tmp_path: Path
 ) -> None:
     """What can be had without a broken disk: a descriptor of which every read fails."""
     directory = BaseFile(os.open(tmp_path, os.O_RDONLY), SIZE, str(tmp_path))
     half = SIZE // 4
     extents = ExtentMap((FileExtent(image.file, 0, half), FileExtent(directory, 0, SIZE - half)))
-    application.image = Image(extents, image.content, directory)
+    handler.image = Image(extents, image.content, directory)
     client = await server.client()
     await client.send(request("/image"))
-    _, _, body = (await client.until_cut()).partition(b"\r\n\r\n")
+    _, _, body = (await client.read_until_abort()).partition(b"\r\n\r\n")
     assert body == image.content[:half]
-    assert server.counted.sent.sendfile == half
-    assert server.counted.aborts == ["disk-failed"]
+    assert server.recorded.sent.sendfile == half
+    assert server.recorded.aborts == ["disk-failed"]
     os.close(directory.descriptor)

@@ -17,8 +17,8 @@ from image_service.files.reloaded import CHECK_SECONDS
 from image_service.transport.tls import ServerCertificate
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.transport.client import request
-from tests.transport.serving import SMALL_BUFFER, serving
-from tests.transport.turns import until
+from tests.transport.reactor_turns import until
+from tests.transport.server import SMALL_BUFFER, serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
 
     from tests.transport.client import Client
-    from tests.transport.image import Image, ImageApplication
-    from tests.transport.serving import Server
+    from tests.transport.image_handler import Image, ImageHandler
+    from tests.transport.server import Server
 
 PEM = serialization.Encoding.PEM
 EMPTY_KEY = b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"
@@ -87,12 +87,12 @@ def serial_of(leaf: trustme.LeafCert) -> int:
 
 
 @async_fixture
-async def shown(reactor: EPollReactor, application: ImageApplication, tmp_path: Path) -> AsyncIterator[Shown]:
+async def shown(reactor: EPollReactor, handler: ImageHandler, tmp_path: Path) -> AsyncIterator[Shown]:
     authority, clock = trustme.CA(), Clock()
     first = authority.issue_cert("localhost")
     write(tmp_path, first, first)
     certificate = ServerCertificate(tmp_path / "tls.key", tmp_path / "tls.crt", clock)
-    async with serving(reactor, application, secure=True, certificate=certificate) as server:
+    async with serving(reactor, handler, secure=True, certificate=certificate) as server:
         yield Shown(server, tmp_path, clock, authority)
 
 
@@ -113,7 +113,7 @@ async def test_existing_connections_keep_their_certificate(shown: Shown, image: 
     idle, _ = await shown.connect()
     reading, _ = await shown.connect()
     await reading.send(request("/image"))
-    await until(shown.server.reactor, lambda: shown.server.counted.answers)
+    await until(shown.server.reactor, lambda: shown.server.recorded.answers)
     leaf = shown.issue()
     shown.write(leaf, leaf)
     shown.pass_time()

@@ -27,16 +27,16 @@ from image_service.transport.tls_sender import (
 from tests.acceptance.clients import needs_client
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request, split_answers
-from tests.transport.image import MIB
-from tests.transport.serving import SMALL_BUFFER
-from tests.transport.turns import turns, until
+from tests.transport.image_handler import MIB
+from tests.transport.reactor_turns import turns, until
+from tests.transport.server import SMALL_BUFFER
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IPushProducer
 
     from image_service.transport.connection import Connection
-    from tests.transport.image import Image
-    from tests.transport.serving import Server
+    from tests.transport.image_handler import Image
+    from tests.transport.server import Server
 
 _RECORD_OVERHEAD = 22
 
@@ -77,7 +77,7 @@ async def test_counted_bytes_equal_the_sent_bytes(tls: Server) -> None:
     answer = await client.ask("/image/0-1000000")
     assert len(answer.body) == 1_000_000
     assert tls.lines[0]["bytes"] == 1_000_000
-    assert 1_000_000 < tls.counted.sent.tls < 1_001_000
+    assert 1_000_000 < tls.recorded.sent.tls < 1_001_000
 
 
 # The socket's buffer.
@@ -107,7 +107,7 @@ async def test_nothing_is_buffered_for_a_client_that_does_not_read(tls: Server) 
     assert kept_bytes(connection) == 0
     with pytest.raises(SSL.WantReadError):
         connection.transport.getHandle().bio_read(1)
-    assert tls.counted.sent.tls < UNSENT_BYTES + MIB
+    assert tls.recorded.sent.tls < UNSENT_BYTES + MIB
 
 
 def kept_bytes(connection: Connection) -> int:
@@ -166,7 +166,7 @@ async def test_input_may_be_paused_while_nothing_is_sent(tls: Server) -> None:
     connection = await tls.connection_of(client)
     connection.transport.pauseProducing()
     await client.send(request("/live"))
-    assert await client.says_nothing()
+    assert await client.is_silent()
     connection.transport.resumeProducing()
     assert (await client.answer()).status == 200
 

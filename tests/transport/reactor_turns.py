@@ -1,8 +1,7 @@
 """Turns of the reactor, the unit in which these tests wait.
 
-Server and client live in one process and talk through the kernel's loopback, which delivers at once: what
-one side does has reached the other a few turns later. Nothing here decides by the time that passes; the
-limit only turns a test that would wait for ever into one that fails.
+Server and client are in one process and communicate through the kernel's loopback: what one side does has
+reached the other a few turns later. No test depends on time; the limit only makes an endless wait fail.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-A_FEW = 12
-"""Turns after which everything that was going to happen by itself has happened."""
+SETTLED_TURNS = 12
+"""Turns after which everything that needs no further event has happened."""
 _LIMIT_SECONDS = 30
 
 
-async def turns(reactor: IReactorTime, count: int = A_FEW) -> None:
+async def turns(reactor: IReactorTime, count: int = SETTLED_TURNS) -> None:
     """Let the reactor turn."""
     for _ in range(count):
         await deferLater(reactor, 0)
@@ -34,16 +33,16 @@ async def until(reactor: IReactorTime, condition: Callable[[], T]) -> T:
 
     Args:
         reactor: the one that runs.
-        condition: tried once a turn; anything true ends the wait.
+        condition: evaluated once per turn.
 
     Returns:
-        what the condition gave.
+        the first true result of the condition.
 
     Raises:
-        AssertionError: it will never hold, as far as can be told.
+        AssertionError: the condition has not become true in time.
     """
-    give_up = reactor.seconds() + _LIMIT_SECONDS
+    deadline = reactor.seconds() + _LIMIT_SECONDS
     while not (result := condition()):
-        assert reactor.seconds() < give_up, "what the test waits for does not happen"
+        assert reactor.seconds() < deadline, "what the test waits for does not happen"
         await deferLater(reactor, 0)
     return result

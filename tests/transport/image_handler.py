@@ -1,4 +1,4 @@
-"""A small image of every sort of extent, and an application that serves it without any other part."""
+"""A small image of every kind of extent, and a request handler that serves it without any other part."""
 
 from __future__ import annotations
 
@@ -67,18 +67,18 @@ def make_image(directory: Path) -> Image:
 
 
 @attrs.define(eq=False)
-class ImageApplication:
-    """Serves parts of an image.
+class ImageHandler:
+    """A request handler that serves parts of an image.
 
     ``/image`` is the whole, ``/image/START-STOP`` a part, ``/part/START-STOP`` the same as a 206;
-    ``/fired/START-STOP`` comes as a Deferred that
-    has fired already, ``/later/START-STOP`` as one that the test fires.
+    ``/fired/START-STOP`` is returned as a Deferred that has fired, ``/later/START-STOP`` as one that the test
+    fires.
 
     Args:
         image: what is served.
         asked: called with every request.
-        given: how many answers about the image were handed out.
-        ended: how many of them were told that they are over.
+        given: how many responses with the image were returned.
+        ended: how many of them have ended.
     """
 
     image: Image
@@ -95,7 +95,7 @@ class ImageApplication:
         *,
         overloaded: bool,
     ) -> PreparedResponse | Deferred[PreparedResponse]:
-        """PreparedResponse a request."""
+        """Respond to a request."""
         self.targets.append(request.target)
         self.asked(request)
         if request.target in PROBES:
@@ -126,7 +126,7 @@ class ImageApplication:
         return self.waiting[-1][0]
 
     def answer_next(self) -> None:
-        """Give the first answer that is waited for."""
+        """Fire the first Deferred that has not fired."""
         deferred, made = self.waiting.pop(0)
         self.given += 1
         deferred.callback(made)
@@ -136,7 +136,7 @@ class ImageApplication:
 
 
 def answer(request: Request, body: tuple[Extent, ...], status: int = 200) -> PreparedResponse:
-    """PreparedResponse a GET or HEAD."""
+    """Return the response to a GET or HEAD."""
     length = sum(extent.length for extent in body)
     fields = render_fields(("Content-Length", str(length)), ("Accept-Ranges", "bytes"))
     return PreparedResponse(

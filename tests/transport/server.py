@@ -1,4 +1,4 @@
-"""The connection on a real listener, plain or TLS, with its time in the test's hand."""
+"""Connections on a real listener, plain or TLS, with a clock that the test advances."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from image_service.transport.factory import ConnectionFactory
 from image_service.transport.sendfile_threads import SendfileThreads
 from image_service.transport.tls import ServerCertificate, TlsFactory
 from tests.transport.client import Client
-from tests.transport.counting import Counting
-from tests.transport.turns import turns, until
+from tests.transport.reactor_turns import turns, until
+from tests.transport.recording_observer import RecordingObserver
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -46,7 +46,7 @@ SMALL_BUFFER = 4096
 
 @cache
 def _certificate() -> tuple[ssl.SSLContext, ServerCertificate]:
-    """What the clients trust, and what the servers show."""
+    """Return the clients' context and the servers' certificate."""
     authority = trustme.CA()
     context = ssl.create_default_context()
     authority.configure_trust(context)
@@ -56,14 +56,14 @@ def _certificate() -> tuple[ssl.SSLContext, ServerCertificate]:
 
 @attrs.define(eq=False)
 class Server:
-    """A listener with all that its connections share.
+    """A listener with what its connections share.
 
     Args:
-        reactor: the one that runs: sockets and threads are real.
-        factory: makes the connections; its clock moves only when the test says so.
+        reactor: the one that runs: its sockets and threads are real.
+        factory: makes the connections.
         port: where it listens.
         lines: the access log's events.
-        counted: what was told to be counted.
+        recorded: what the observer has recorded.
     """
 
     reactor: EPollReactor
@@ -71,11 +71,11 @@ class Server:
     port: IListeningPort
     clock: Clock
     lines: list[dict[str, Any]]
-    counted: Counting
+    recorded: RecordingObserver
     _clients: list[Client] = attrs.field(factory=list, init=False)
 
     number: int = attrs.field(init=False)
-    """Of the TCP port; known also when that does not listen any more."""
+    """The TCP port's number, also after it was closed."""
 
     @number.default
     def _get_number(self) -> int:
@@ -83,7 +83,7 @@ class Server:
         return number
 
     def connect(self, *, receive_buffer: int | None = None, host: str = "127.0.0.1") -> Client:
-        """Connect, without any TLS yet.
+        """Connect, without TLS.
 
         Args:
             receive_buffer: bytes that the kernel may hold for the client, before its own doubling.
@@ -101,7 +101,7 @@ class Server:
         return client
 
     async def client(self, *, receive_buffer: int | None = None) -> Client:
-        """Connect, with TLS if the server has it, and wait until the server has a connection too."""
+        """Connect, with TLS if the server has it, and wait until the server has accepted."""
         client = self.connect(receive_buffer=receive_buffer)
         await self.connection_of(client)
         if self.factory.secure:
@@ -111,7 +111,7 @@ class Server:
     async def secure(
         self, client: Client, context: ssl.SSLContext, session: ssl.SSLSession | None = None
     ) -> None:
-        """Put TLS over a connection.
+        """Establish TLS on a connection.
 
         Args:
             client: connected.
@@ -125,7 +125,7 @@ class Server:
             server_hostname="localhost",
             session=session,
         )
-        await client.shake_hands()
+        await client.handshake()
         await turns(self.reactor)
 
     async def connection_of(self, client: Client) -> Connection:
@@ -137,42 +137,42 @@ class Server:
         (connection,) = await until(self.reactor, find)
         return connection
 
-    async def pass_seconds(self, seconds: float) -> None:
-        """Let time pass for the server, a second or less at a time, and let it do what it then does."""
+    async def advance(self, seconds: float) -> None:
+        """Advance the server's clock, by at most a second at a time, with reactor turns in between."""
         while seconds > 0:
             self.clock.advance(min(1, seconds))
             seconds -= 1
             await turns(self.reactor, 2)
         await turns(self.reactor)
 
-    async def pass_until_gone(self, seconds: float) -> None:
-        """Let time pass until no connection is left.
+    async def advance_until_closed(self, seconds: float) -> None:
+        """Advance the clock until no connection is left.
 
-        The client's system acknowledges what it has some real milliseconds late, during which the clock may
-        pass minutes; so much of it may be needed on top.
+        The client's TCP acknowledges some real milliseconds late, during which the clock may advance by
+        minutes.
         """
         limit = self.clock.seconds() + 10 * seconds
         while self.factory.connections and self.clock.seconds() < limit:
-            await self.pass_seconds(1)
-        await self.all_gone()
+            await self.advance(1)
+        await self.wait_until_closed()
 
-    async def delivered(self, client: Client) -> None:
-        """Wait until the client's system has acknowledged everything, which it may do some ms late."""
+    async def wait_until_delivered(self, client: Client) -> None:
+        """Wait until the client's TCP has acknowledged everything."""
         await turns(self.reactor)
         handle = (await self.connection_of(client))._tcp().getHandle()
         await until(self.reactor, lambda: ioctl(handle, TIOCOUTQ, bytes(4)) == bytes(4))
 
-    async def all_gone(self) -> None:
+    async def wait_until_closed(self) -> None:
         """Wait until the server has no connection left."""
         await until(self.reactor, lambda: not self.factory.connections)
 
     async def end(self) -> None:
-        """Stop listening, let every client vanish, and see that nothing of them is left."""
+        """Stop listening, reset every client, and check that nothing of them is left."""
         await maybeDeferred(self.port.stopListening)
         for client in self._clients:
             if client.socket.fileno() >= 0:
                 client.reset()
-        await self.all_gone()
+        await self.wait_until_closed()
         assert self.clock.getDelayedCalls() == []
         assert (self.factory.context.slots.acquired, self.factory.context.slots.waiting) == (0, 0)
         threads = self.factory.context.sendfile_threads
@@ -180,14 +180,14 @@ class Server:
 
 
 def open_descriptors() -> int:
-    """How many descriptors the process has."""
+    """Return the number of open descriptors."""
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - no paths are needed to count
 
 
 @asynccontextmanager
 async def serving(  # noqa: PLR0913 - each has its default
     reactor: EPollReactor,
-    application: RequestHandler,
+    handler: RequestHandler,
     *,
     secure: bool = False,
     limits: LimitSettings = DEFAULTS,
@@ -197,23 +197,23 @@ async def serving(  # noqa: PLR0913 - each has its default
     listener: socket.socket | None = None,
     certificate: ServerCertificate | None = None,
 ) -> AsyncIterator[Server]:
-    """Serve for a while, and see that it leaves no descriptor, timer or connection behind."""
+    """Run a server, and check that it leaves no descriptor, timer or connection behind."""
     pool, sendfile_pool = ThreadPool(0, 2, "disk"), ThreadPool(0, 2, "sendfile")
     pool.start()
     sendfile_pool.start()
     clock = Clock()
     lines: list[dict[str, Any]] = []
     log = AccessLog(clock, each_range, lambda event: lines.append(event["log_fields"]))  # type: ignore[arg-type] # a function is an observer
-    counted = Counting()
+    recorded = RecordingObserver()
     context = ConnectionContext(
         clock=clock,
-        handler=application,
+        handler=handler,
         page_cache=page_cache or PageCache(reactor, pool),
         sendfile_threads=SendfileThreads(reactor, sendfile_pool),
         access_log=log,
         limits=limits,
-        slots=Slots(LocalSlotPool(downloads), 400, SLOT_TIMEOUT_SECONDS, clock, counted),
-        observer=counted,
+        slots=Slots(LocalSlotPool(downloads), 400, SLOT_TIMEOUT_SECONDS, clock, recorded),
+        observer=recorded,
     )
     factory = ConnectionFactory(context, secure=secure)
     listener = listener or socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -223,7 +223,7 @@ async def serving(  # noqa: PLR0913 - each has its default
     port = reactor.adoptStreamPort(listener.fileno(), listener.family, top)
     listener.close()
     before = open_descriptors() - 1  # the port's own
-    server = Server(reactor, factory, port, clock, lines, counted)
+    server = Server(reactor, factory, port, clock, lines, recorded)
     try:
         yield server
         await server.end()

@@ -1,4 +1,4 @@
-"""An observer that keeps everything that it records."""
+"""An observer that keeps what it records."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 @attrs.define(eq=False)
-class Counting:
+class RecordingObserver:
     """Keeps what it records, in order.
 
     Args:
-        answers: handlers of the answers that began, and after how many seconds.
-        requests: handler, method, status, seconds and bytes of each request that is over.
-        aborts: reasons.
-        sent: bytes by their way.
-        refusals: reasons.
+        answers: handler of each response that started, and after how many seconds.
+        requests: handler, method, status, seconds and bytes of each finished request.
+        aborts: their reasons.
+        sent: bytes by path.
+        refusals: their reasons.
     """
 
     answers: list[tuple[str, float]] = attrs.field(factory=list)
