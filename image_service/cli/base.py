@@ -6,14 +6,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import attrs
-
 from image_service.coreos.live_iso import detect_architecture, read_live_iso
 from image_service.coreos.minimal_iso import check_minimal_iso
-from image_service.errors import BaseImageError, Unprocessable
+from image_service.errors import BaseImageError
 from image_service.files.base_file import BaseFile
 from image_service.images.base import BaseImage
-from image_service.images.canvas import spliced_minimal_canvas
+from image_service.images.canvas import drop_unusable_minimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,12 +43,6 @@ def open_base(path: str) -> Iterator[BaseImage]:
 
 def with_checked_minimal(base: BaseImage) -> BaseImage:
     """Return the image without the recipe of its minimal ISO, and with the reason, if that is not usable."""
-    layout = base.layout
-    if layout.minimal is None:
-        return base
-    try:
-        spliced_minimal_canvas(base, rootfs_url="")
-        check_minimal_iso(layout.minimal, base.file.read_at, lambda: None)
-    except (BaseImageError, Unprocessable) as error:
-        return attrs.evolve(base, layout=attrs.evolve(layout, minimal=None, no_minimal=error.detail))
-    return base
+    return drop_unusable_minimal(
+        base, lambda minimal: check_minimal_iso(minimal, base.file.read_at, lambda: None)
+    )

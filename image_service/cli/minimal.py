@@ -56,7 +56,7 @@ def minimal_image(
 @contextmanager
 def _derived(base: BaseImage, scratch: Path) -> Iterator[BaseImage]:
     # Imported here because most commands do not need them.
-    from image_service.catalog.derived.derived_files import DerivedFiles  # noqa: PLC0415
+    from image_service.catalog.derived.derived_files import DerivedFileStore  # noqa: PLC0415
     from image_service.catalog.storage.data_dir import DataDir  # noqa: PLC0415
     from image_service.concurrency.interruption import Interruption  # noqa: PLC0415
 
@@ -66,7 +66,7 @@ def _derived(base: BaseImage, scratch: Path) -> Iterator[BaseImage]:
     with TemporaryDirectory(dir=scratch, prefix=".image-service-") as name:
         interruption = Interruption()
         with interrupt_on_signals(interruption.interrupt):
-            template = DerivedFiles(DataDir(Path(name)), interruption).get_minimal_iso(base)
+            template = DerivedFileStore(DataDir(Path(name)), interruption).get_minimal_iso(base)
         try:
             yield template
         finally:

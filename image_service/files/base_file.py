@@ -82,12 +82,7 @@ class BaseFile:
 
     @classmethod
     def open(cls, path: Path) -> BaseFile:
-        """Open a local file; the caller closes it.
-
-        Raises:
-            BaseImageError: it is not a regular file.
-            OSError: it cannot be opened.
-        """
+        """Open a local file, which the caller closes; raise BaseImageError if it is not a regular file."""
         # O_NONBLOCK: opening a FIFO does not wait for a writer; regular files ignore the flag.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         status = os.fstat(descriptor)
@@ -105,11 +100,7 @@ class BaseFile:
         return attrs.evolve(self, descriptor=os.dup(self.descriptor))
 
     def identity(self) -> dict[str, object]:
-        """Return what differs for another file, and after a write to this one.
-
-        Raises:
-            OSError: the file's status cannot be read.
-        """
+        """Return what differs for another file, and after a write to this one."""
         if self.residency is not None:  # the local file's times change with each fetch
             return {"path": self.path, "size": self.size, "validator": self.residency.validator(self)}
         status = os.fstat(self.descriptor)
@@ -121,13 +112,7 @@ class BaseFile:
         }
 
     def hold(self, offset: int = 0, length: int | None = None) -> AbstractContextManager[None]:
-        """Keep bytes (by default all) resident within the context, for reading by the descriptor itself.
-
-        Blocks while absent bytes are fetched.
-
-        Raises:
-            OSError: on entry, if the bytes cannot be fetched.
-        """
+        """Keep bytes (by default all) resident within the context, for readers of the descriptor. Blocks."""
         if self.residency is None:
             return nullcontext()
         rest = max(0, self.size - offset)
@@ -135,11 +120,7 @@ class BaseFile:
         return self.residency.hold(self, offset, count) if count else nullcontext()
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Read bytes; fewer than `length` only at the end of the file. Blocks.
-
-        Raises:
-            OSError: the disk failed, or absent bytes cannot be fetched.
-        """
+        """Read bytes; fewer than `length` only at the end of the file. Blocks until they are resident."""
         if self.residency is None:
             return os.pread(self.descriptor, length, offset)
         with self.hold(offset, length):
@@ -157,7 +138,6 @@ class BaseFile:
 
         Raises:
             ShortReadError: the file is shorter than it was.
-            OSError: the disk failed, or absent bytes cannot be fetched.
         """
         digest = hashlib.sha256()
         stop = self.size if length is None else offset + length

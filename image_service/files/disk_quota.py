@@ -47,9 +47,18 @@ class DiskQuota:
 
         def check(done: int, total: int | None) -> None:
             nonlocal checked_at
-            if done - checked_at >= _STEP_BYTES:
-                checked_at = done
-                self._reserve_bytes(name, max(0, (total or done) - done))
+            if done - checked_at < _STEP_BYTES:
+                return
+            checked_at, needed = done, max(0, (total or done) - done)
+            with self._lock:
+                self._reserved.pop(name, None)
+                others = sum(self._reserved.values())
+                if not self._has_space(needed + others):
+                    raise Unavailable(
+                        f"not enough disk space: {needed} bytes needed, {others} reserved for other files, "
+                        f"{max(0, self.free_bytes())} free"
+                    )
+                self._reserved[name] = needed
 
         try:
             yield check
@@ -68,17 +77,8 @@ class DiskQuota:
         free = status.f_bavail * status.f_frsize - SPARE_BYTES
         return free if self._max_bytes is None else min(free, self._max_bytes - self.used_bytes())
 
-    def _reserve_bytes(self, name: str, needed: int) -> None:
-        with self._lock:
-            self._reserved.pop(name, None)
-            others = sum(self._reserved.values())
-            total = needed + others
-            if self.free_bytes() < total and not (self._reclaim() and self.free_bytes() >= total):
-                raise Unavailable(
-                    f"not enough disk space: {needed} bytes needed, {others} reserved for other files, "
-                    f"{max(0, self.free_bytes())} free"
-                )
-            self._reserved[name] = needed
+    def _has_space(self, count: int) -> bool:
+        return self.free_bytes() >= count or (self._reclaim() and self.free_bytes() >= count)
 
 
 def _size_of(entry: os.DirEntry[str]) -> int:

@@ -19,7 +19,7 @@ from image_service.coreos.family import LIVEISO, ROOTFS_URL
 from image_service.coreos.kargs import KernelArgument, Operation, edit_arguments
 from image_service.coreos.kargs_areas import KargsAreas, rewrite_kargs_json
 from image_service.coreos.minimal_iso import CopiedFile
-from image_service.errors import BaseImageError
+from image_service.errors import BaseImageError, Unprocessable
 from image_service.formats.reading import Span  # noqa: TC001 - attrs resolves annotations at run time
 from image_service.images.extents import (
     Extent,
@@ -32,6 +32,8 @@ from image_service.images.extents import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from image_service.coreos.minimal_iso import MinimalIso
     from image_service.images.base import BaseImage
 
@@ -105,6 +107,23 @@ def spliced_minimal_canvas(base: BaseImage, rootfs_url: str) -> Canvas:
         has_arguments=False,
         name=base.name,
     )
+
+
+def drop_unusable_minimal(base: BaseImage, check_recipe: Callable[[MinimalIso], None]) -> BaseImage:
+    """Remove the recipe of the minimal ISO if it makes another one, or one that cannot be customized.
+
+    Args:
+        base: with or without a recipe.
+        check_recipe: raises BaseImageError if the recipe makes another ISO than its builder did.
+    """
+    if base.layout.minimal is None:
+        return base
+    try:
+        spliced_minimal_canvas(base, rootfs_url="")
+        check_recipe(base.layout.minimal)
+    except (BaseImageError, Unprocessable) as error:
+        return attrs.evolve(base, layout=attrs.evolve(base.layout, minimal=None, no_minimal=error.detail))
+    return base
 
 
 def derived_minimal_canvas(base: BaseImage, template: BaseImage, rootfs_url: str) -> Canvas:

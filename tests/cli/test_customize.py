@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.catalog.derived.derived_files import DerivedFiles
+from image_service.catalog.derived.derived_files import DerivedFileStore
 from image_service.catalog.lifecycle.opening import open_base_image
 from image_service.catalog.storage.data_dir import DataDir
 from image_service.concurrency.interruption import Interruption
@@ -184,7 +184,7 @@ def test_large_ramdisk_requires_a_derived_minimal_iso(run: Run, base: Path, out:
 def derived(base: Path, customization: Customization, openshift: str = "4.17") -> bytes:
     """The bytes that the service would send of a derived minimal ISO."""
     with tempfile.TemporaryDirectory() as directory, opened(base, openshift) as image:
-        files = DerivedFiles(DataDir(Path(directory)), Interruption())
+        files = DerivedFileStore(DataDir(Path(directory)), Interruption())
         template = files.get_minimal_iso(image)
         image_sent = sent(derived_minimal_canvas(image, template, URL), customization)
         os.close(template.file.descriptor)

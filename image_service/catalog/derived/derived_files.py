@@ -38,7 +38,7 @@ def derived_names(version: str, architecture: str) -> tuple[str, str]:
 
 
 @attrs.frozen
-class DerivedFiles:
+class DerivedFileStore:
     """Finds or makes derived files, one at a time.
 
     Args:

@@ -18,7 +18,7 @@ from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 
 from image_service.catalog.derived.derivation import WITHOUT_MINIMAL_ISO
-from image_service.catalog.derived.derived_files import DerivedFiles
+from image_service.catalog.derived.derived_files import DerivedFileStore
 from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import ImageServiceError, Unavailable
 from image_service.files.open_files import OpenFiles
@@ -53,7 +53,7 @@ class DerivedImages:
         self._interruption = Interruption()
         self._pool = ThreadPool(0, 1, "derived images")
         self._pool.start()
-        files = DerivedFiles(data_dir, self._interruption)
+        files = DerivedFileStore(data_dir, self._interruption)
         worker = _Worker(reactor, clock, self._pool, self._interruption)
         self._minimal_isos = DerivedFileCache("the minimal ISO", files.get_minimal_iso, worker)
         self._nmstate_images = DerivedFileCache("the initrd with nmstatectl", files.get_nmstate_image, worker)
@@ -134,7 +134,7 @@ class _Worker:
 
 
 @attrs.define(eq=False)
-class _Entry(Generic[T]):
+class _CachedFile(Generic[T]):
     """A derived file, or the attempt to derive it.
 
     Args:
@@ -167,15 +167,15 @@ class DerivedFileCache(Generic[T]):
         self._kind = kind
         self._derive: Callable[[BaseImage], T] = derive
         self._worker = worker
-        self._entries: WeakKeyDictionary[BaseFile, dict[_Key, _Entry[T]]] = WeakKeyDictionary()
+        self._entries: WeakKeyDictionary[BaseFile, dict[_Key, _CachedFile[T]]] = WeakKeyDictionary()
         self._files = OpenFiles()
         self._attempts: set[Deferred[None]] = set()
 
-    def start_deriving(self, base: BaseImage) -> _Entry[T]:
+    def start_deriving(self, base: BaseImage) -> _CachedFile[T]:
         """Start an attempt unless the file is there, one is in progress, or one failed just now."""
         key = (base.sha256, base.version, base.architecture)
         entries = self._entries.setdefault(base.file, {})
-        entry = entries.setdefault(key, _Entry(f"{self._kind} of {base.name}"))
+        entry = entries.setdefault(key, _CachedFile(f"{self._kind} of {base.name}"))
         is_idle = not (entry.file or entry.attempt or self._worker.interruption.is_set)
         if is_idle and self._worker.clock.seconds() >= entry.retry_at:
             attempt = entry.attempt = Deferred.fromCoroutine(self._attempt(entry, base))
@@ -209,7 +209,7 @@ class DerivedFileCache(Generic[T]):
         self._files.close()
         self._entries.clear()
 
-    async def _attempt(self, entry: _Entry[T], base: BaseImage) -> None:
+    async def _attempt(self, entry: _CachedFile[T], base: BaseImage) -> None:
         """Derive one file. Is not canceled; raises nothing."""
         self._log.info("{name} is being derived", name=entry.name)
         try:
@@ -228,16 +228,16 @@ class DerivedFileCache(Generic[T]):
             entry.file = derived
             self._log.info("{name} is ready", name=entry.name)
 
-    def _end_attempt(self, entry: _Entry[T], attempt: Deferred[None]) -> None:
+    def _end_attempt(self, entry: _CachedFile[T], attempt: Deferred[None]) -> None:
         entry.attempt = None
         self._attempts.discard(attempt)
 
-    def _fail(self, entry: _Entry[T], reason: str) -> None:
+    def _fail(self, entry: _CachedFile[T], reason: str) -> None:
         entry.reason = reason
         entry.retry_at = self._worker.clock.seconds() + RETRY_SECONDS
         self._log.warn("{name} could not be derived: {reason}", name=entry.name, reason=reason)
 
-    def _unavailable(self, entry: _Entry[T]) -> Unavailable:
+    def _unavailable(self, entry: _CachedFile[T]) -> Unavailable:
         if self._worker.interruption.is_set:
             return Unavailable("the service stops", retry_after_seconds=BUSY_RETRY_AFTER_SECONDS)
         if entry.attempt:

@@ -93,14 +93,7 @@ class ImageFetcher:
                 raise
 
     def recheck(self, entry: OsImage, base: BaseImage, interruption: Interruption) -> None:
-        """Compare the SHA-256 of an open image again; takes minutes, mostly idle.
-
-        Raises:
-            BaseImageError: the content changed. If it was downloaded it is set aside, and can be fetched
-                again.
-            OSError: it cannot be read.
-            Interrupted: the service stops.
-        """
+        """Compare the SHA-256 of an open image again, in minutes, mostly idle; raises like `open`."""
         try:
             recheck_sha256(base.file, base.sha256, interruption)
         except BaseImageError as error:

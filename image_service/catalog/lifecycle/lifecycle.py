@@ -186,7 +186,10 @@ class BaseImageLifecycle:
         else:
             self._failures = 0
             self._set_state(BaseImageState.READY)
-            self._schedule_recheck()
+            if not (self._is_rechecked or self._interruption.is_set):  # verified by a sample only
+                self._is_rechecked = True
+                clock = self._shared.clock
+                self._recheck_call = clock.callLater(RECHECK_AFTER_SECONDS, self._start_recheck)
         self.was_attempted = True
         self._shared.options.on_change()
 
@@ -214,12 +217,6 @@ class BaseImageLifecycle:
     def _record_progress(self, done: int, total: int | None) -> None:
         """Called in a thread."""
         self._progress = (done, total)
-
-    def _schedule_recheck(self) -> None:
-        """Have every byte read once of an image that was verified by a sample only."""
-        if not (self._is_rechecked or self._interruption.is_set):
-            self._is_rechecked = True
-            self._recheck_call = self._shared.clock.callLater(RECHECK_AFTER_SECONDS, self._start_recheck)
 
     def _start_recheck(self) -> None:
         self._recheck_call = None

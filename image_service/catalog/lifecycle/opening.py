@@ -5,17 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import attrs
-
 from image_service.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES
 from image_service.catalog.storage.digest import Sidecar, get_sha256
 from image_service.coreos.family import FIRST_WITH_NMSTATE, INITRD_FILES, KERNEL_FILES, ROOTFS_FILE
 from image_service.coreos.live_iso import read_live_iso
 from image_service.coreos.minimal_iso import check_minimal_iso
-from image_service.errors import BaseImageError, Unprocessable
+from image_service.errors import BaseImageError
 from image_service.files.base_file import BaseFile
 from image_service.images.base import BaseImage
-from image_service.images.canvas import spliced_minimal_canvas
+from image_service.images.canvas import drop_unusable_minimal
 from image_service.images.reference import Kind
 from image_service.settings.os_images import precedence
 
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from image_service.catalog.lifecycle.signature import KeyRing
     from image_service.concurrency.interruption import Interruption
     from image_service.coreos.live_iso import LiveIso
+    from image_service.coreos.minimal_iso import MinimalIso
     from image_service.settings.os_images import OsImage
 
 
@@ -85,7 +84,13 @@ def examine_file(
         disconnected=disconnected,
         needs_nmstate=precedence(entry.openshift_versions[0]) >= precedence(FIRST_WITH_NMSTATE),
     )
-    return base if disconnected else _with_usable_minimal(base, known, interruption)
+
+    def check_recipe(minimal: MinimalIso) -> None:
+        if known.get_digest("minimal_sha256") != minimal.sha256:
+            check_minimal_iso(minimal, file.read_at, interruption.raise_if_interrupted)
+            known.save_digest("minimal_sha256", minimal.sha256)
+
+    return base if disconnected else drop_unusable_minimal(base, check_recipe)
 
 
 def _check_full_iso(layout: LiveIso) -> None:
@@ -114,18 +119,3 @@ def _check_signature(
     if known.get_digest("signature_sha256") != proof:
         keys.verify(file, content, interruption)
         known.save_digest("signature_sha256", proof)
-
-
-def _with_usable_minimal(base: BaseImage, known: Sidecar, interruption: Interruption) -> BaseImage:
-    """Remove the recipe of the minimal ISO if it does not work, or its result cannot be customized."""
-    minimal = base.layout.minimal
-    if minimal is None:
-        return base
-    try:
-        spliced_minimal_canvas(base, rootfs_url="")
-        if known.get_digest("minimal_sha256") != minimal.sha256:
-            check_minimal_iso(minimal, base.file.read_at, interruption.raise_if_interrupted)
-            known.save_digest("minimal_sha256", minimal.sha256)
-    except (BaseImageError, Unprocessable) as error:
-        return attrs.evolve(base, layout=attrs.evolve(base.layout, minimal=None, no_minimal=error.detail))
-    return base

@@ -69,9 +69,6 @@ class DataDir:
         """Create the directories if absent, and remove temporary files of processes that were killed.
 
         Removes nothing while another process is present, whose temporary files look the same.
-
-        Raises:
-            OSError: a directory cannot be created or written.
         """
         for directory in {self.path, self.scratch}:
             directory.mkdir(parents=True, exist_ok=True)
@@ -87,23 +84,11 @@ class DataDir:
             os.close(self._presences.pop())
 
     def lock(self, image: str, interruption: Interruption) -> AbstractContextManager[None]:
-        """Exclude other threads and processes from an image for the duration of the block.
-
-        Raises:
-            Interrupted: the service stops.
-        """
+        """Exclude other threads and processes from an image; raises Interrupted if the service stops."""
         return self._locks.lock(image, interruption)
 
     def partial_path(self, image: str, name: str | None = None) -> Path:
-        """Return the path to download a file to; a partial file that is there may be resumed.
-
-        Args:
-            image: what the file belongs to.
-            name: of the file; None: the image itself.
-
-        Raises:
-            OSError: the manifest cannot be written.
-        """
+        """Return the path to download a file of an image to (by default the image); it may exist in part."""
         partial = _partial_path(self.path / (name or image))
         self.claim_files(image, partial.name, state_path(partial).name)
         return partial
@@ -114,18 +99,7 @@ class DataDir:
             self._entry(entries, image).files.update(dict.fromkeys(names))
 
     def publish(self, image: str, name: str | None = None) -> Path:
-        """Rename a downloaded partial file, unless an operator put a file there meanwhile.
-
-        Args:
-            image: what the file belongs to.
-            name: of the file; None: the image itself.
-
-        Returns:
-            the path of the file.
-
-        Raises:
-            OSError: the file cannot be renamed, or the manifest cannot be written.
-        """
+        """Rename a downloaded partial file, unless an operator put a file there; return its path."""
         path = self.path / (name or image)
         partial = _partial_path(path)
         if path.exists():
@@ -138,11 +112,7 @@ class DataDir:
         return path
 
     def set_aside(self, image: str, reason: str) -> bool:
-        """Rename an image that was downloaded here to ``….refused``, and store the reason.
-
-        Returns:
-            False if the image was not downloaded here: it stays.
-        """
+        """Rename an image to ``….refused``, and store why; return False if it was not downloaded here."""
         path, refused = self.path / image, _refused_path(self.path / image)
         with self._manifest() as entries:
             entry = entries.get(image)
@@ -171,11 +141,7 @@ class DataDir:
         return entry.refused if entry else None
 
     def refresh_references(self, images: Iterable[str]) -> None:
-        """Record that a configuration refers to these images now; called periodically.
-
-        Args:
-            images: those that were not made here are ignored.
-        """
+        """Record that a configuration refers to these images now; ignore those that were not made here."""
         with self._manifest() as entries:
             for image in set(images) & entries.keys():
                 entries[image].referred = self._now()
@@ -185,9 +151,6 @@ class DataDir:
 
         Args:
             retained: images that this process's configuration refers to.
-
-        Returns:
-            the images that were removed.
         """
         self.refresh_references(retained := set(retained))
         self._remove_refused(lambda image: (self.path / image).exists())  # replaced by a good one
@@ -200,11 +163,7 @@ class DataDir:
         return removed
 
     def remove_image(self, image: str) -> bool:
-        """Remove what was made here of an image, even if a configuration refers to it.
-
-        Returns:
-            False if the image is still there: it was not made here, or is in use.
-        """
+        """Remove what was made here of an image; return False if it is still there: foreign, or in use."""
         self._remove(image, math.inf)
         return not (self.path / image).exists()
 

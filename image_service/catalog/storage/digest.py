@@ -59,11 +59,7 @@ class Sidecar:
         return value if _SHA256.fullmatch(value) else None
 
     def save_digest(self, name: str, digest: str) -> None:
-        """Store a digest.
-
-        Raises:
-            Unavailable: the file changed since this sidecar was loaded.
-        """
+        """Store a digest; raise Unavailable if the file changed since this sidecar was loaded."""
         if self._file.identity() != self._identity:
             raise Unavailable("changed while it was read")
         ctime_ns = os.fstat(self._file.descriptor).st_ctime_ns
@@ -92,13 +88,7 @@ def get_sha256(file: BaseFile, sidecar: Sidecar, interruption: Interruption) -> 
 
 
 def recheck_sha256(file: BaseFile, sha256: str, interruption: Interruption) -> None:
-    """Read a file in the background, mostly idle, and compare its SHA-256.
-
-    Raises:
-        BaseImageError: the content changed.
-        OSError: it cannot be read.
-        Interrupted: the service stops.
-    """
+    """Read a file in the background, mostly idle; raise BaseImageError if its SHA-256 is another."""
     started = time.monotonic()
 
     def idle(_: int) -> None:

@@ -32,19 +32,14 @@ VERSION = 1
 
 @attrs.frozen
 class FileIdentity:
-    """What identifies a file, even after it was restored from a backup.
-
-    Args:
-        size: bytes.
-        mtime_ns: last modification, since the epoch.
-    """
+    """What identifies a file, even after it was restored from a backup."""
 
     size: int
     mtime_ns: int
 
     @classmethod
     def of(cls, status: os.stat_result) -> FileIdentity:
-        """Return that of a file."""
+        """Return the identity of a file."""
         return cls(status.st_size, status.st_mtime_ns)
 
 
@@ -75,11 +70,7 @@ def read_manifest(path: Path) -> dict[str, ManifestEntry]:
 
 
 def write_manifest(path: Path, entries: Mapping[str, ManifestEntry]) -> None:
-    """Replace the manifest.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Replace the manifest."""
     images = {image: attrs.asdict(entry) for image, entry in entries.items()}
     with atomic_write(path) as file:
         file.write(json.dumps({"version": VERSION, "images": images}, indent=1).encode())
