@@ -113,7 +113,7 @@ class LoadClient:
                 await self._read_image()
         finally:
             if self._connection is not None and self._connection.is_busy:
-                # A slow download that has started counts, although nobody waits for its end.
+                # A slow download that has started counts, although the run ends before it does.
                 if self._connection.first_byte_at is None:
                     self._state.record_unanswered()
                 else:

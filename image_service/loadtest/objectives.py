@@ -40,7 +40,7 @@ _UNITS: Mapping[Dimension, Mapping[str, float]] = {
     Dimension.BYTES_PER_SECOND: {f"{prefix}B/s": factor for prefix, factor in _PREFIXES.items()},
     Dimension.PER_SECOND: {"/s": 1.0},
 }
-_RATES = {
+RATES = {
     "errors": Dimension.SHARE,
     "refusals": Dimension.SHARE,
     "throughput": Dimension.BYTES_PER_SECOND,
@@ -100,8 +100,8 @@ def parse_objective(text: str) -> Objective:
     if match is None:
         raise ValueError("must be as p99<200ms, first-byte.max<=3s, errors<0.1% or throughput>1GB/s")
     of, statistic, comparison, number, unit = match.groups()
-    timing = None if statistic in _RATES and not of else _timing(of, statistic)
-    dimension = _RATES[statistic] if timing is None else Dimension.SECONDS
+    timing = None if statistic in RATES and not of else _timing(of, statistic)
+    dimension = RATES[statistic] if timing is None else Dimension.SECONDS
     return Objective(
         text.strip(), statistic, timing, comparison, float(number) * _factor(unit, dimension), dimension
     )
@@ -113,7 +113,7 @@ def _timing(of: str | None, statistic: str) -> Timing:
         raise ValueError(f"{name} is not timed; {', '.join(Timing)} are")
     found = _PERCENTILE.fullmatch(statistic)
     if not (statistic in _STATISTICS or (found and float(found[1]) > 0)):
-        raise ValueError(f"{statistic} is none of p50, p99, p99.9, …, max, mean, {', '.join(_RATES)}")
+        raise ValueError(f"{statistic} is none of p50, p99, p99.9, …, max, mean, {', '.join(RATES)}")
     return Timing(name)
 
 
@@ -154,3 +154,8 @@ def format_value(value: float, dimension: Dimension) -> str:
 
 def _digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits either way
+
+
+def format_duration(seconds: float) -> str:
+    """Format a duration in a readable unit."""
+    return format_value(seconds, Dimension.SECONDS)

@@ -163,14 +163,14 @@ def test_scenario_names_are_unique(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "status", "told"),
+    ("option", "status", "message"),
     [("--scenario", 1, "no scenario matches nothing"), ("--server", 2, "unknown server: nothing")],
 )
-def test_unknown_name_is_reported(option: str, status: int, told: str) -> None:
+def test_unknown_name_is_reported(option: str, status: int, message: str) -> None:
     command = [sys.executable, "-m", "bench", "--list", option, "nothing"]
     result = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     assert result.returncode == status
-    assert told in result.stderr
+    assert message in result.stderr
 
 
 @pytest.mark.parametrize("effort", ["--rounds=0", "--seconds=-1", "--megabytes=x"])

@@ -22,7 +22,7 @@ UNABLE = "import sys; print('no room'); sys.exit(3)"
 
 
 def never() -> None:
-    raise ConnectionRefusedError("nobody answers")
+    raise ConnectionRefusedError("connection refused")
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_server_that_never_answers_is_reported_and_stopped(
     monkeypatch.setattr(servers, "_START_SECONDS", 0)
     with ExitStack() as stack, pytest.raises(SystemExit) as caught:
         servers.start(stack, [sys.executable, "-c", FOR_EVER], log, never)
-    assert "is not up after 0 s: nobody answers; one.log ends:" in str(caught.value)
+    assert "is not up after 0 s: connection refused; one.log ends:" in str(caught.value)
 
 
 def test_server_is_awaited_and_stopped_with_the_stack(log: Path) -> None:
@@ -62,7 +62,7 @@ def test_server_is_awaited_and_stopped_with_the_stack(log: Path) -> None:
 def test_occupied_port_of_nginx_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needs_client("nginx")
     with socket.socket() as other, ExitStack() as stack:
-        other.bind(("127.0.0.1", 0))  # and shares it with nobody
+        other.bind(("127.0.0.1", 0))  # without SO_REUSEADDR
         taken = other.getsockname()[1]
         ports = iter([taken, free_port(), free_port()])
         monkeypatch.setattr(servers, "free_port", lambda: next(ports))

@@ -24,8 +24,8 @@ def histogram_of(durations: list[float]) -> DurationHistogram:
 @given(st.lists(SECONDS, min_size=1), st.floats(0.001, 100))
 def test_percentiles_are_those_of_the_sorted_durations(durations: list[float], percent: float) -> None:
     at_rank = sorted(durations)[math.ceil(len(durations) * percent / 100) - 1]
-    told = histogram_of(durations).percentile(percent)
-    assert at_rank * (1 - 1e-12) <= told <= at_rank * (1 + 1 / 128) + 2 * MICROSECOND
+    reported = histogram_of(durations).percentile(percent)
+    assert at_rank * (1 - 1e-12) <= reported <= at_rank * (1 + 1 / 128) + 2 * MICROSECOND
 
 
 @given(st.lists(SECONDS, min_size=1))

@@ -91,7 +91,7 @@ def test_rates_are_of_bytes_or_of_requests(
 
 
 @pytest.mark.parametrize(
-    ("value", "dimension", "told"),
+    ("value", "dimension", "text"),
     [
         (0.0221, Dimension.SECONDS, "22.1 ms"),
         (0, Dimension.SECONDS, "0 us"),
@@ -103,8 +103,8 @@ def test_rates_are_of_bytes_or_of_requests(
         (1234.5, Dimension.PER_SECOND, "1,234/s"),
     ],
 )
-def test_value_is_formatted_in_a_readable_unit(value: float, dimension: Dimension, told: str) -> None:
-    assert format_value(value, dimension) == told
+def test_value_is_formatted_in_a_readable_unit(value: float, dimension: Dimension, text: str) -> None:
+    assert format_value(value, dimension) == text
 
 
 @given(st.floats(1e-6, 1e5))

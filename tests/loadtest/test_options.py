@@ -104,15 +104,15 @@ def test_each_fault_is_reported(arguments: tuple[str, ...], fault: str) -> None:
 
 def test_all_faults_are_reported_together(capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["loadtest", "ftp://h/top-secret", "--slo=x", "--slo=y", "--clients=many"])
-    told = capsys.readouterr().err.splitlines()
+    reported = capsys.readouterr().err.splitlines()
     assert status == 2
-    assert [line.split(": ")[:2] for line in told] == [
+    assert [line.split(": ")[:2] for line in reported] == [
         ["image-service", "URL 1"],
         ["image-service", "--slo 'x'"],
         ["image-service", "--slo 'y'"],
         ["image-service", "--clients"],
     ]
-    assert "top-secret" not in str(told)
+    assert "top-secret" not in str(reported)
 
 
 def test_unresolvable_server_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,6 +142,6 @@ def test_duration_is_parsed(value: float, unit: str) -> None:
 def test_profile_choices_are_shown_as_typed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         read("http://h/x", "--profile=other")
-    told = capsys.readouterr().err  # quoted or not, as the version of Python has it
-    assert "download" in told
-    assert "Profile." not in told
+    reported = capsys.readouterr().err  # quoted or not, as the version of Python has it
+    assert "download" in reported
+    assert "Profile." not in reported

@@ -62,6 +62,7 @@ def test_missed_objective_is_reported_with_the_measured_value(made: Report, reas
     assert made.to_json()["passed"] is False
     text = render_text(made)
     assert text.endswith("FAILED\n")
+    assert '<p class="bad">Failed</p>' in render_page(made)
     assert reason.replace(" is missed:", ": missed,") in text
     assert reason in render_page(made).replace("&lt;", "<")
 
@@ -71,6 +72,7 @@ def test_success_is_reported() -> None:
     text = render_text(made)
     assert "p99<1s: met, 30 ms\n" in text
     assert text.endswith("passed\n")
+    assert '<p class="good">Passed</p>' in render_page(made)
     assert re.search(r"^request +3 +20\.?\d* ms +30 ms +30 ms", text, re.MULTILINE)
 
 
@@ -95,16 +97,16 @@ def test_remarks_explain_the_numbers(changes: dict[str, Any], remark: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("check", "told"),
+    ("check", "shown"),
     [
         (DigestCheck("full.iso", "not-offered", "ab" * 32), "full.iso: SHA-256 not-offered"),
         (DigestCheck("full.iso", "status-404"), "full.iso: status-404"),
     ],
 )
-def test_digest_is_shown_only_for_images_that_were_read(check: DigestCheck, told: str) -> None:
+def test_digest_is_shown_only_for_images_that_were_read(check: DigestCheck, shown: str) -> None:
     made = report(checks=(check,))
-    assert f"read whole: {told}\n" in render_text(made)
-    assert f"Read whole: {told}<" in render_page(made)
+    assert f"read whole: {shown}\n" in render_text(made)
+    assert f"Read whole: {shown}<" in render_page(made)
 
 
 def test_reports_hold_no_credentials() -> None:

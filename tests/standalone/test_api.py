@@ -315,5 +315,5 @@ async def test_disconnect_during_a_request_leaves_nothing_behind(
 
     await deferToThread(leave, f"{head}Content-Length: 1000\r\n\r\n{document}")
     await deferToThread(leave, f"{head}Content-Length: {len(document)}\r\n\r\n{document}")
-    names: list[Any] = [told["name"] for told in (await api("GET", INFRA_ENVS)).document]
+    names: list[Any] = [document["name"] for document in (await api("GET", INFRA_ENVS)).document]
     assert names in ([], ["left"]), "a whole request may have been served, half of one never"

@@ -77,13 +77,13 @@ def test_all_fields_are_set() -> None:
     )
     assert infra_env.ramdisk == RAMDISK
     assert infra_env.image_type is Kind.MINIMAL_ISO
-    told = infra_env.to_json("http://images.test/a.iso")
-    assert json.loads(str(told["kernel_arguments"])) == [
+    document = infra_env.to_json("http://images.test/a.iso")
+    assert json.loads(str(document["kernel_arguments"])) == [
         append("a=1"),
         {"operation": "delete", "value": "quiet"},
         {"operation": "replace", "value": "a=1=2"},
     ]
-    assert told == told | {
+    assert document == document | {
         "name": "a",
         "openshift_version": "4.20",
         "cpu_architecture": "aarch64",
@@ -99,13 +99,13 @@ def test_all_fields_are_set() -> None:
 
 
 def test_unset_fields_have_defaults() -> None:
-    told = StandaloneInfraEnv.register(read(), NOW).to_json("")
-    assert told["cpu_architecture"] == "x86_64"
-    assert told["type"] == "full-iso"
-    assert told["ignition_config_override"] is None
-    assert told["network_keyfiles"] == {}
-    assert told["ramdisk_set"] is False
-    assert "kernel_arguments" not in told
+    document = StandaloneInfraEnv.register(read(), NOW).to_json("")
+    assert document["cpu_architecture"] == "x86_64"
+    assert document["type"] == "full-iso"
+    assert document["ignition_config_override"] is None
+    assert document["network_keyfiles"] == {}
+    assert document["ramdisk_set"] is False
+    assert "kernel_arguments" not in document
 
 
 def test_ids_are_unique() -> None:
@@ -128,10 +128,10 @@ def test_pull_secret_is_ignored_whatever_its_type(secret: object) -> None:
 
 
 def test_ramdisk_is_not_in_the_json() -> None:
-    told = StandaloneInfraEnv.register(
+    document = StandaloneInfraEnv.register(
         read(ramdisk=in_base64(RAMDISK.ljust(MAX_RAMDISK_BYTES, b"\0"))), NOW
     ).to_json("")
-    assert len(json.dumps(told)) < 1000
+    assert len(json.dumps(document)) < 1000
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_all_faults_are_reported_together() -> None:
     with pytest.raises(InvalidParameter) as caught:
         parse_fields(json.dumps(body).encode(), registering=True)
     detail = caught.value.detail
-    for told in (
+    for fault in (
         "'nmae' is not a field",
         "'ssh_authorized_key' is not a field",
         "name is required",
@@ -164,7 +164,7 @@ def test_all_faults_are_reported_together() -> None:
         "cpu_architecture must be one of x86_64, aarch64, ppc64le, s390x, arm64",
         "image_type must be full-iso or minimal-iso",
     ):
-        assert told in detail
+        assert fault in detail
     assert "s3cret" not in detail
 
 

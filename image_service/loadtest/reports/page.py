@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.loadtest.objectives import Dimension, Timing, format_value
+from image_service.loadtest.objectives import Dimension, Timing, format_duration, format_value
 from image_service.loadtest.reports.plot import ChartLine, chart, linear_axis, log_axis
 from image_service.loadtest.reports.report import PERCENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from image_service.loadtest.counters import Interval
     from image_service.loadtest.reports.plot import ChartAxis
@@ -23,6 +24,13 @@ MAX_POINTS = 300
 """Of a line; a longer run is drawn in longer intervals."""
 _NINES = 5  # the distribution is shown to 99.999 %
 _SHORTEST_SECONDS = 1e-5
+_MET = {True: "met", False: "missed"}
+_RATE_CHARTS = (
+    ("Content read", Dimension.BYTES_PER_SECOND, {"content": "byte_count"}),
+    ("Requests answered", Dimension.PER_SECOND, {"requests": "requests"}),
+    ("Errors and refusals", Dimension.PER_SECOND, {"errors": "errors", "refusals": "refusals"}),
+)
+"""Title, dimension, and the member of an interval for each line."""
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2126; --quiet: #5b6570; --paper: #fff; --rule: #dde2e7;
   --good: #0b7a3b; --bad: #b3261e; --line0: #0062a3; --line1: #c26a00; --line2: #a3357f; --line3: #3d7a2a; }
@@ -50,118 +58,71 @@ svg .line2 { stroke: var(--line2); } svg .line3 { stroke: var(--line3); }
 
 def render_page(report: Report) -> str:
     """Render a report as an HTML document."""
-    body = "".join((*_verdict(report), *_charts(report), *_numbers(report), *_verification(report)))
+    title = f"Load test of {escape(', '.join(report.plan.servers))}"
+    body = "".join((*_verdict(report), *_charts(report), *_numbers(report)))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Load test of {escape(_servers(report))}</title><style>{_STYLE}</style></head>"
-        f"<body>{body}</body></html>\n"
+        f"<title>{title}</title><style>{_STYLE}</style></head><body><h1>{title}</h1>{body}</body></html>\n"
     )
-
-
-def _servers(report: Report) -> str:
-    return ", ".join(report.plan.servers)
 
 
 def _verdict(report: Report) -> Iterator[str]:
     plan, missed = report.plan, report.missed()
-    yield f"<h1>Load test of {escape(_servers(report))}</h1>"
     yield _paragraph(
         f"{plan.profile} · {plan.clients} clients · images: {len(plan.targets)} · {report.seconds:.1f} s"
         f" from {report.started_at} · client used {report.cpu_share:.0%} of a processor",
         "quiet",
     )
-    yield _paragraph("RequestFailed" if missed else "Passed", "bad" if missed else "good")
-    for reason in missed:
-        yield _paragraph(reason, "bad")
-    for remark in report.remarks():
-        yield _paragraph(remark, "quiet")
+    yield _paragraph("Failed" if missed else "Passed", "bad" if missed else "good")
+    yield from (_paragraph(reason, "bad") for reason in missed)
+    yield from (_paragraph(remark, "quiet") for remark in report.remarks())
     if report.objectives:
-        yield "<h2>Objectives</h2>"
-        yield _table(
-            ("objective", "measured", ""),
-            (
-                (
-                    each.text,
-                    report.format_measured(each),
-                    "met" if each.is_met_by(report.measured(each)) else "missed",
-                )
-                for each in report.objectives
-            ),
-        )
+        rows = [
+            (each.text, report.format_measured(each), _MET[each.is_met_by(report.measured(each))])
+            for each in report.objectives
+        ]
+        yield "<h2>Objectives</h2>" + _table(("objective", "measured", ""), rows)
 
 
 def _charts(report: Report) -> Iterator[str]:
     rows = thin(report.intervals)
     if rows:
         time = linear_axis(rows[-1].at_seconds, lambda seconds: f"{seconds:g} s", tight=True)
-        yield "<h2>Course</h2>"
-        yield _latency_chart(report.plotted, time, rows)
-        yield _rate_chart(
-            "ContentCheck read",
-            time,
-            rows,
-            Dimension.BYTES_PER_SECOND,
-            {"content": lambda row: row.byte_count},
-        )
-        yield _rate_chart(
-            "Requests answered", time, rows, Dimension.PER_SECOND, {"requests": lambda row: row.requests}
-        )
-        yield _rate_chart(
-            "Errors and refusals",
-            time,
-            rows,
-            Dimension.PER_SECOND,
-            {"errors": lambda row: row.errors, "refusals": lambda row: row.refusals},
-        )
-    yield "<h2>Distribution</h2>"
-    yield _distribution_chart(report)
-
-
-def _latency_chart(timing: Timing, time: ChartAxis, rows: Sequence[Interval]) -> str:
-    lines = [
-        ChartLine("p50", [(row.at_seconds, row.p50_seconds) for row in rows]),
-        ChartLine("p99", [(row.at_seconds, row.p99_seconds) for row in rows]),
-        ChartLine("max", [(row.at_seconds, row.max_seconds) for row in rows]),
-    ]
-    return chart(f"Time of a {timing}", time, _durations(lines), lines)
-
-
-def _rate_chart(
-    title: str,
-    time: ChartAxis,
-    rows: Sequence[Interval],
-    dimension: Dimension,
-    counts: dict[str, Callable[[Interval], int]],
-) -> str:
-    lines = [
-        ChartLine(name, [(row.at_seconds, count(row) / row.seconds) for row in rows])
-        for name, count in counts.items()
-    ]
-    largest = max(value for line in lines for _, value in line.points)
-    return chart(title, time, linear_axis(largest, lambda value: format_value(value, dimension)), lines)
-
-
-def _distribution_chart(report: Report) -> str:
-    """Draw shares as nines, so that the last thousandth is as wide as the first nine tenths."""
-    shown = (Timing.REQUEST, Timing.FIRST_BYTE, Timing.CONNECT, Timing.FIRST_REQUEST)
+        percentiles = [
+            ChartLine("p50", [(row.at_seconds, row.p50_seconds) for row in rows]),
+            ChartLine("p99", [(row.at_seconds, row.p99_seconds) for row in rows]),
+            ChartLine("max", [(row.at_seconds, row.max_seconds) for row in rows]),
+        ]
+        yield "<h2>Over time</h2>"
+        yield chart(f"Time of a {report.plotted}", time, _duration_axis(percentiles), percentiles)
+        for title, dimension, counts in _RATE_CHARTS:
+            lines = [
+                ChartLine(name, [(row.at_seconds, getattr(row, member) / row.seconds) for row in rows])
+                for name, member in counts.items()
+            ]
+            largest = max(value for line in lines for _, value in line.points)
+            axis = linear_axis(largest, partial(format_value, dimension=dimension))
+            yield chart(title, time, axis, lines)
+    # Shares are drawn as nines, so that the last thousandth is as wide as the first nine tenths.
     lines = [
         ChartLine(timing, [(_nines(share), seconds) for seconds, share in report.timings[timing].shares()])
-        for timing in shown
+        for timing in (Timing.REQUEST, Timing.FIRST_BYTE, Timing.CONNECT, Timing.FIRST_REQUEST)
         if report.timings[timing].count
     ]
     nines = linear_axis(_NINES, lambda value: f"{100 - 100 / 10**value:g} %")
-    return chart("Durations by share of requests", nines, _durations(lines), lines)
+    yield "<h2>Distribution</h2>"
+    yield chart("Durations by share of requests", nines, _duration_axis(lines), lines)
 
 
 def _nines(share: float) -> float:
     return _NINES if share >= 1 else min(-math.log10(1 - share), _NINES)
 
 
-def _durations(lines: Sequence[ChartLine]) -> ChartAxis:
+def _duration_axis(lines: Sequence[ChartLine]) -> ChartAxis:
     values = [max(value, _SHORTEST_SECONDS) for line in lines for _, value in line.points if value]
     smallest, largest = min(values, default=_SHORTEST_SECONDS), max(values, default=1.0)
-    return log_axis(smallest, largest, lambda value: format_value(value, Dimension.SECONDS))
+    return log_axis(smallest, largest, format_duration)
 
 
 def thin(intervals: Sequence[Interval]) -> list[Interval]:
@@ -170,68 +131,48 @@ def thin(intervals: Sequence[Interval]) -> list[Interval]:
     Counts are sums; p50 is the mean, p99 and max are the worst.
     """
     size = math.ceil(len(intervals) / MAX_POINTS) or 1
-    return [_join(intervals[first : first + size]) for first in range(0, len(intervals), size)]
-
-
-def _join(rows: Sequence[Interval]) -> Interval:
-    return attrs.evolve(
-        rows[-1],
-        seconds=sum(row.seconds for row in rows),
-        requests=sum(row.requests for row in rows),
-        byte_count=sum(row.byte_count for row in rows),
-        errors=sum(row.errors for row in rows),
-        refusals=sum(row.refusals for row in rows),
-        p50_seconds=sum(row.p50_seconds for row in rows) / len(rows),
-        p99_seconds=max(row.p99_seconds for row in rows),
-        max_seconds=max(row.max_seconds for row in rows),
-    )
+    groups = [intervals[first : first + size] for first in range(0, len(intervals), size)]
+    return [
+        attrs.evolve(
+            rows[-1],
+            seconds=sum(row.seconds for row in rows),
+            requests=sum(row.requests for row in rows),
+            byte_count=sum(row.byte_count for row in rows),
+            errors=sum(row.errors for row in rows),
+            refusals=sum(row.refusals for row in rows),
+            p50_seconds=sum(row.p50_seconds for row in rows) / len(rows),
+            p99_seconds=max(row.p99_seconds for row in rows),
+            max_seconds=max(row.max_seconds for row in rows),
+        )
+        for rows in groups
+    ]
 
 
 def _numbers(report: Report) -> Iterator[str]:
     yield "<h2>Numbers</h2>"
-    heads = ("time of", "count", "mean", *(f"p{percent:g}" for percent in PERCENTS), "max")
-    yield _table(
-        heads,
+    timings = [
         (
-            (
-                timing,
-                f"{histogram.count:,}",
-                *(
-                    format_value(value, Dimension.SECONDS)
-                    for value in (
-                        histogram.mean,
-                        *map(histogram.percentile, PERCENTS),
-                        histogram.largest,
-                    )
-                ),
-            )
-            for timing, histogram in report.timings.items()
-            if histogram.count
-        ),
-    )
-    rates = report.rates()
+            timing,
+            f"{each.count:,}",
+            *map(format_duration, (each.mean, *map(each.percentile, PERCENTS), each.largest)),
+        )
+        for timing, each in report.timings.items()
+        if each.count
+    ]
+    yield _table(("time of", "count", "mean", *(f"p{percent:g}" for percent in PERCENTS), "max"), timings)
     counts = [
-        ("requests answered", f"{report.requests:,}", format_value(rates["requests"], Dimension.PER_SECOND)),
-        (
-            "bytes of content",
-            f"{report.byte_count:,}",
-            format_value(rates["throughput"], Dimension.BYTES_PER_SECOND),
-        ),
-        ("refusals", f"{report.refusals:,}", format_value(rates["refusals"], Dimension.SHARE)),
-        ("errors", f"{sum(report.errors.values()):,}", format_value(rates["errors"], Dimension.SHARE)),
+        ("requests answered", f"{report.requests:,}", report.format_rate("requests")),
+        ("bytes of content", f"{report.byte_count:,}", report.format_rate("throughput")),
+        ("refusals", f"{report.refusals:,}", report.format_rate("refusals")),
+        ("errors", f"{sum(report.errors.values()):,}", report.format_rate("errors")),
         *((f"error {kind}", f"{count:,}", "") for kind, count in sorted(report.errors.items())),
         ("reconnects", f"{report.reconnects:,}", ""),
     ]
     yield _table(("", "", ""), counts)
-
-
-def _verification(report: Report) -> Iterator[str]:
     yield "<h2>Verification</h2>"
     yield _paragraph(f"{report.blocks_compared:,} blocks of 4 KiB were compared with earlier reads.")
-    for check in report.checks:
-        yield _paragraph(f"Read whole: {check.image}: {check.text}")
-    for example in report.examples:
-        yield _paragraph(example, "bad")
+    yield from (_paragraph(f"Read whole: {check.image}: {check.text}") for check in report.checks)
+    yield from (_paragraph(example, "bad") for example in report.examples)
 
 
 def _paragraph(text: str, style: str = "") -> str:

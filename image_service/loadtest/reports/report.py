@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.loadtest.objectives import Timing, format_value
+from image_service.loadtest.objectives import RATES, Timing, format_value
 from image_service.loadtest.profiles import Profile
 from image_service.loadtest.tls import ADVICE
 
@@ -169,6 +169,10 @@ class Report:
                 "rows": [attrs.asdict(interval) for interval in self.intervals],
             },
         }
+
+    def format_rate(self, name: str) -> str:
+        """Return a share or rate of `rates` for people."""
+        return format_value(self.rates()[name], RATES[name])
 
     def rates(self) -> dict[str, float]:
         """Return shares and rates by their names in objectives."""
