@@ -1,7 +1,7 @@
-"""Coordination of the processes that share a store: a lock and a version for each key.
+"""Coordination of the processes that share a repository: a lock and a version counter for each key.
 
-A process that has changed something in the store bumps the version of its key. A process that caches
-something reads the version before it reads the store, and relies on its copy while the version is the same.
+A process that has written something to the repository bumps the version of its key. A process that caches
+something reads the version before it reads the repository, and uses its copy while the version is the same.
 
 Keys are digests of at least 8 bytes, alike in all processes.
 """
@@ -32,7 +32,7 @@ MAX_POLL_SECONDS = 0.16
 LOCK_TIMEOUT_SECONDS = 60.0
 """After this a lock counts as acquired: a process that hangs must not stop the others for good."""
 COUNT = 64 * 1024
-"""Versions in shared memory. Two keys that share one cost each other a read of the store, nothing else."""
+"""Versions in shared memory. Keys that share one cause each other reads of the repository, nothing else."""
 _VERSION_BYTES = 8
 SIZE_BYTES = COUNT * _VERSION_BYTES
 
@@ -64,7 +64,7 @@ class Coordination(Protocol):
 
 
 class LocalCoordination:
-    """Coordination of a process that shares its store with no other: nothing is locked or written."""
+    """Coordination of a process that shares its repository with no other: nothing is locked or counted."""
 
     def lock(self, _: bytes) -> AbstractAsyncContextManager[None]:
         """Return a lock that is free."""
@@ -83,7 +83,7 @@ class LocalCoordination:
         return _is_unchanged
 
     async def publish(self, _: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
-        """Return True: there is nobody to publish for."""
+        """Return True: there is no other process."""
         return True
 
     def until_visible(self, _: Deferred[Any]) -> None:
@@ -157,7 +157,7 @@ class SharedMemoryCoordination:
                 held.push(attempt.pop_all())
         except OSError as error:
             _log.error(
-                "cannot lock {path}; workers may ask assisted-service the same at once: {reason}",
+                "cannot lock {path}; workers may send equal requests to assisted-service: {reason}",
                 path=str(self._locks.path),
                 reason=error.strerror,
             )

@@ -77,9 +77,9 @@ class SqliteDatabase:
         with self._store_failures():
             opened = self._current()
             try:
-                return _begin(opened.engine, work)
+                return _run(opened.engine, work)
             except _Unusable as damage:
-                return _begin(self._reopen(opened, str(damage)).engine, work)
+                return _run(self._reopen(opened, str(damage)).engine, work)
 
     def insert(self, table: Table) -> sqlite_dialect.Insert:
         """Return SQLite's insert."""
@@ -132,7 +132,7 @@ class SqliteDatabase:
         engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS})
         event.listen(engine, "connect", _configure)
         try:
-            _begin(engine, self._prepare)
+            _run(engine, self._prepare)
         except BaseException:
             engine.dispose()
             raise
@@ -160,7 +160,7 @@ class SqliteDatabase:
                 Path(f"{self._path}{suffix}").rename(target)
 
 
-def _begin(engine: Engine, work: Callable[[Connection], T]) -> T:
+def _run(engine: Engine, work: Callable[[Connection], T]) -> T:
     """Run work in a transaction; raise _Unusable if the file is to blame."""
     try:
         with engine.begin() as connection:

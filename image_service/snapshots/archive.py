@@ -1,4 +1,4 @@
-"""The archive: answers of assisted-service, sealed for whoever may read them, in a repository.
+"""The archive: answers of assisted-service in a repository, sealed with the credentials of the request.
 
 A repository that fails costs no request: what it did not take is kept in memory for a while, and asked for
 again after that.
@@ -67,7 +67,7 @@ class Archive:
         return self._cipher.key_of(key.infra_env_id, key.kind.value, credentials)
 
     def key_of_infra_env(self, infra_env_id: str, credentials: Credentials | None) -> bytes:
-        """Return what stands for an infra-env, and for who asks it, in the repository."""
+        """Return what stands for an infra-env, and for the credentials, in the repository."""
         return self._cipher.key_of(infra_env_id, "infra-env", credentials)
 
     def reader_key_of(self, reader: Reader) -> bytes:
@@ -138,7 +138,7 @@ class Archive:
         after: int,
         at: float,
     ) -> Snapshot:
-        """Store a new generation, unless another process was faster to store the same answer.
+        """Store a new generation, unless another process has just stored an equal answer.
 
         Args:
             key: what was asked.
@@ -181,11 +181,11 @@ class Archive:
         return snapshot.fingerprint == await self._fingerprint(customization)
 
     async def record_validation(self, snapshot: Snapshot, at: float) -> None:
-        """Record that assisted-service said the same again, so that a restart need not ask."""
+        """Record an equal answer of assisted-service, so that a restart need not ask."""
         await self._write(self._repository.record_validation(snapshot.stored_key, snapshot.generation, at))
 
     async def end(self, snapshot: Snapshot, at: float) -> None:
-        """Remove all generations of a key: whoever asked may not see them any more."""
+        """Remove all generations of a key: these credentials may not see them any more."""
         self.forget(snapshot)
         await self._write(self._repository.end(snapshot.stored_key, at))
 
@@ -195,7 +195,7 @@ class Archive:
             self._recent.pop(recent)
 
     async def remove_unused(self, unused_since: float) -> None:
-        """Remove what nobody has used since then, seconds since the epoch."""
+        """Remove what has not been used since then, seconds since the epoch."""
         removed = await self._write(self._repository.remove_unused(unused_since))
         if removed:
             self._log.info("removed {count} unused snapshots", count=removed)

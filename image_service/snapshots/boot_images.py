@@ -88,7 +88,7 @@ class BootImages:
         builder: makes them.
         resolver: completes references.
         snapshots: what is laid over base images.
-        mounts: who reads what.
+        mounts: what each client is reading.
         clock: seconds since the epoch.
         cache_bytes: what all composed images may hold in memory.
         count: records an event, by name, for metrics.
@@ -136,8 +136,8 @@ class BootImages:
         """Find or make the image.
 
         Returns:
-            fires with the image; with UpstreamTimeout after ``TIMEOUT_SECONDS``: work on it goes on, and
-            asking again finds it.
+            fires with the image; with UpstreamTimeout after `TIMEOUT_SECONDS`: the image is still being made,
+            and a retry finds it.
         """
         found = Deferred.fromCoroutine(self._get(request))
         return shielded(found).addTimeout(TIMEOUT_SECONDS, self._clock, _raise_timeout)
@@ -161,7 +161,7 @@ class BootImages:
         """Record that a reader reads on, and look up what, if nothing has to be waited for.
 
         Args:
-            reader: who, without a validator.
+            reader: the client, whose request has no validator.
             mount: from ``record_mount``, for the same reader.
             now: the clock's seconds.
 
@@ -183,12 +183,12 @@ class BootImages:
         return CachedLookup(mount, ref(composed), now, until, is_unchanged)
 
     def supersede(self, base: BaseImage) -> None:
-        """Record that the catalog has replaced a base image: it stays for those who are reading it."""
+        """Record that the catalog has replaced a base image: it stays for clients that are reading it."""
         self._cache.forget(base)
         self._superseded.append((self._clock.seconds(), base))
 
     def release_superseded(self) -> None:
-        """Drop superseded base images that nobody has read for a mount's window."""
+        """Drop superseded base images that no client has read for a mount's window."""
         started_before = self._clock.seconds() - self.mounts.window_seconds
         read = [version.base for version in self.mounts.versions()]
         for since, base in list(self._superseded):

@@ -53,7 +53,7 @@ class SnapshotCache:
 
     def is_current(self, entry: CacheEntry) -> bool:
         """Return True if no other process has changed what is stored."""
-        return entry.version == self._coordination.version(entry.snapshot.stored_key)
+        return entry.key_version == self._coordination.version(entry.snapshot.stored_key)
 
     async def get(self, key: SnapshotKey, credentials: Credentials | None) -> CacheEntry | None:
         """Return the entry of a key as all processes know it; None: unknown to this one, or ended."""
@@ -80,7 +80,7 @@ class SnapshotCache:
             return None
         if stored is not None and stored.generation == snapshot.generation:
             entry.confirm(min(stored.validated_at, self._clock.seconds()))
-        entry.version = version
+        entry.key_version = version
         return entry
 
     async def load(
@@ -102,7 +102,7 @@ class SnapshotCache:
     def supersede(self, entry: CacheEntry, snapshot: Snapshot, validated_at: float) -> None:
         """Put a new generation, which is in the archive, in the place of an entry's newest."""
         entry.supersede(snapshot, validated_at)
-        entry.version = self._coordination.bump(snapshot.stored_key)
+        entry.key_version = self._coordination.bump(snapshot.stored_key)
         self._add(entry)
 
     def announce(self, entry: CacheEntry) -> None:
@@ -110,7 +110,7 @@ class SnapshotCache:
         is_current = self.is_current(entry)
         version = self._coordination.bump(entry.snapshot.stored_key)
         if is_current:  # else this process has to read it, too
-            entry.version = version
+            entry.key_version = version
 
     async def end(self, entry: CacheEntry) -> None:
         """Drop all generations of a key, in all processes."""
@@ -136,7 +136,7 @@ class SnapshotCache:
         return found
 
     async def reattach(self, entry: CacheEntry, snapshot: Snapshot, credentials: Credentials | None) -> None:
-        """Have a snapshot whose entry was evicted share the validity of the entry that followed it."""
+        """Have a snapshot whose entry was evicted share the validity of the entry that replaced it."""
         is_stored = await self.find_generation(entry, snapshot.generation, credentials)
         if is_stored is not None:
             snapshot.entry = entry
@@ -150,7 +150,7 @@ class SnapshotCache:
         older = entry.snapshot
         found = await self._archive.load_newest(older.key, older.stored_key, credentials)
         is_stored = older.generation < 0 or await self._archive.is_stored(older)
-        entry.version = version
+        entry.key_version = version
         cached = self._entries.peek(older.key) or entry
         if cached.is_ended:
             return None

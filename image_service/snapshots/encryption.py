@@ -112,7 +112,7 @@ def _pack(*fields: bytes) -> bytes:
 
 
 def load_or_create_secret(data_dir: Path) -> bytes:
-    """Return the secret; the first process that asks creates it. Waits for the disk.
+    """Return the secret; the first process creates it. Waits for the disk.
 
     A file of another size is no secret: it is replaced, and what was sealed with it is lost.
 

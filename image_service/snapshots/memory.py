@@ -78,7 +78,7 @@ class MemoryRepository:
         return self._mounts.get(reader)
 
     async def remove_unused(self, unused_since: float) -> int:
-        """Remove what nobody has used."""
+        """Remove what has not been used."""
         before = len(self._rows)
         for key in {key for key, _ in self._rows}:
             for generation in sorted(self._generations(key)):

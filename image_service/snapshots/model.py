@@ -25,12 +25,12 @@ COMPOSED_OVERHEAD_BYTES = 4 * 1024
 
 @attrs.frozen(cache_hash=True)
 class SnapshotKey:
-    """What assisted-service is asked, by whom: kinds of image that ask the same share the answer.
+    """A question to assisted-service, and its credentials: kinds of image with one question share it.
 
     Args:
         infra_env_id: lower-case UUID.
         kind: an ISO, or the initrd for PXE.
-        credentials_digest: no client gets what other credentials were answered.
+        credentials_digest: no client gets the answer to other credentials.
     """
 
     infra_env_id: str
@@ -39,7 +39,7 @@ class SnapshotKey:
 
     @classmethod
     def of(cls, infra_env_id: str, kind: Kind, credentials: Credentials | None) -> SnapshotKey:
-        """Return the key of what these credentials ask."""
+        """Return the key for these credentials."""
         return cls(infra_env_id, kind, digest_of(credentials))
 
 
@@ -65,7 +65,7 @@ class Snapshot:
 
     @property
     def is_ended(self) -> bool:
-        """True if assisted-service has refused it since to those who asked for it."""
+        """True if assisted-service has refused it to these credentials since."""
         return self.entry is not None and self.entry.is_ended
 
 
@@ -76,7 +76,7 @@ class CacheEntry:
     Args:
         snapshot: the newest.
         validated_at: when assisted-service last said the same.
-        version: of the key (see `Coordination`) when this was read.
+        key_version: the version of `stored_key` in `Coordination` when this was read.
         revalidating_since: None: assisted-service is not being asked.
         retry_at: not to be asked again before.
         failing_since: of the first failure since the last answer.
@@ -88,7 +88,7 @@ class CacheEntry:
 
     snapshot: Snapshot
     validated_at: float
-    version: int = 0
+    key_version: int = 0
     revalidating_since: float | None = None
     retry_at: float = 0.0
     failing_since: float | None = None
@@ -161,7 +161,7 @@ class ImageRequest:
     """What a request asks for.
 
     Args:
-        reader: who reads what.
+        reader: the client, and what it reads.
         mode: which version of it.
         etags: that it names.
         date: that it names, as it stands in the header field.

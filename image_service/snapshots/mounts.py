@@ -1,8 +1,8 @@
 """Mounts: which version of an image each client is reading, so that it gets no other one meanwhile.
 
-A mount is stored before its reader gets any byte, because nobody knows how this process ends; that it goes on
-is stored now and then. Where other processes may serve the same reader, responses wait for the first write,
-and the version of the reader's key (see `Coordination`) has the others look it up.
+A mount is stored before its reader gets any byte, because this process may be killed at any time; further
+reads are stored now and then. If other processes may serve the same reader, responses wait for the first
+write, and the version of the reader's key (see `Coordination`) makes them load it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _log = Logger()
 
 MAX_MOUNTS = 16384
 SAVE_SECONDS = 10.0
-"""How often mounts are stored whose window is long."""
+"""How often a mount with a long window is stored."""
 MIN_SAVE_SECONDS = 0.1
 
 

@@ -4,8 +4,8 @@ A key stands for what was asked and by whom, a reader key for a client with its 
 digests, and a payload is sealed (`encryption.SnapshotCipher`): a repository holds no secret. All instants are
 wall-clock seconds since 1970, because a monotonic clock starts again with the process.
 
-The generations of a key only increase, also past an end: nobody takes one for another that had its number.
-They begin at 1 again after all of them have been unused for so long that they were removed.
+The generations of a key only increase, also past an end, so that a number never stands for two snapshots.
+They start at 1 again after all of them have been unused for so long that they were removed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class StoredSnapshot:
         generation: counts from 1.
         taken_at: when assisted-service answered.
         validated_at: when it last said the same; not before ``taken_at``.
-        is_ended: whoever asked may not see it any more. Its payload is gone, its number is used up.
+        is_ended: its credentials may not see it any more. Its payload is gone, its number is used up.
     """
 
     generation: int
@@ -106,7 +106,7 @@ class SnapshotRepository(Protocol):
         """Return a reader's mount; its snapshot may be gone."""
 
     async def remove_unused(self, unused_since: float) -> int:
-        """Remove what nobody has used.
+        """Remove what has not been used.
 
         Args:
             unused_since: snapshots neither taken, validated nor read by a mount since, unless an older

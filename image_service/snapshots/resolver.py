@@ -99,7 +99,7 @@ class Resolver:
         """Return the complete reference.
 
         Raises:
-            ImageServiceError: nobody names a version, or the infra-env cannot be had.
+            ImageServiceError: no version is named, or the infra-env cannot be fetched.
         """
         found = self.get_cached(ref, credentials)
         if found is not None or not ref.needs_customization:

@@ -12,8 +12,8 @@ So an answer is stored and served until another one differs in more than that:
 
 A snapshot is stored before anyone is served from it, so a restart continues with it.
 
-Processes that share the repository ask one at a time, and read it before they ask: one answer serves all of
-them. `cache.SnapshotCache` lets them see each other's changes at once.
+Processes that share the repository ask one at a time, and read it first: one answer serves all of them.
+`cache.SnapshotCache` lets them see each other's changes at once.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ class SqlRepository:
         return await self._transact(work)
 
     async def remove_unused(self, unused_since: float) -> int:
-        """Remove what nobody has used."""
+        """Remove what has not been used."""
         return await self._transact(partial(_remove_unused, unused_since))
 
     async def close(self) -> None:
