@@ -7,7 +7,7 @@ either. An architecture has no ``-``: no two images share a file name.
 from __future__ import annotations
 
 import re
-from ipaddress import ip_address
+from ipaddress import IPv6Address
 from urllib.parse import urlsplit
 
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -30,7 +30,7 @@ def is_web_url(value: str) -> bool:
         if authority is None or split.scheme not in {"http", "https"}:
             return False
         if authority["v6"]:
-            ip_address(authority["v6"])
+            IPv6Address(authority["v6"])
     except ValueError:
         return False
     return authority["port"] is None or 0 < int(authority["port"]) <= MAX_PORT
