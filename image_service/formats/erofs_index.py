@@ -221,7 +221,8 @@ class ErofsIndex:
     def _start_entry(self, kind: int, offset: int, block: int) -> _Entry:
         if kind == _SECOND or offset >> self._block_bits:
             raise FormatError(
-                f"the erofs has an extent of type {kind} in mid-block ({offset}), which is not supported"
+                f"the erofs has an extent of type {kind} at offset {offset} of a cluster,"
+                " which is not supported"
             )
         return _Entry(kind, offset, block)
 

@@ -186,8 +186,8 @@ def test_whole_file_in_the_packed_node_is_one_extent() -> None:
     ("entries", "message"),
     [
         (struct.pack("<HHI", 0x8001, 0, 9), "shares extents"),
-        (struct.pack("<HHI", 3, 0, 9), "type 3 in mid-block"),
-        (struct.pack("<HHI", 1, 4096, 9), "type 1 in mid-block"),
+        (struct.pack("<HHI", 3, 0, 9), "type 3 at offset 0"),
+        (struct.pack("<HHI", 1, 4096, 9), "type 1 at offset 4096"),
         (struct.pack("<HHI", 1, 1, 9), "no extent has offset 0"),
         (struct.pack("<HHI", 2, 0, 0), "no extent has offset 0"),
     ],
