@@ -6,7 +6,7 @@ arrives uncoded, so the size limit holds before anything is decoded.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, cast
 
 import attrs
 from hyperlink import EncodedURL
@@ -106,8 +106,4 @@ def _check_response(response: IResponse) -> IResponse | Deferred[IResponse]:
     codings = b",".join(response.headers.getRawHeaders(b"Content-Encoding", []))
     if codings.strip().lower() in {b"", b"identity"}:
         return response
-    return abort_response(response).addCallback(_refuse_coding)
-
-
-def _refuse_coding(_: None) -> NoReturn:
-    raise upstream_error("the response has a content coding, which was not requested")
+    return abort_response(response, upstream_error("the response has a content coding, not requested"))

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
     from twisted.web.iweb import IResponse
 
+    from image_service.errors import UpstreamError
+
 
 class _BodyReader(Protocol):
     """Collects a body; on any failure aborts the connection, which cannot be used again."""
@@ -77,17 +79,11 @@ class _BodyReader(Protocol):
 def read_body(
     response: IResponse, resource: str, limit_bytes: int, silence_seconds: float, clock: IReactorTime
 ) -> Deferred[bytes]:
-    """Read the body of a response: all of it, else ``UpstreamError`` or ``UpstreamTimeout``.
+    """Read the whole body of a response; ``resource`` names it in errors.
 
-    May be canceled at any time. If it is canceled or fails, the connection is aborted, and does not return to
-    its pool.
-
-    Args:
-        response: its body has not been read.
-        resource: what it contains, for errors.
-        limit_bytes: of the body.
-        silence_seconds: the longest time without a byte.
-        clock: measures it.
+    Fails with ``UpstreamError`` if the body is incomplete or too large, with ``UpstreamTimeout`` if no byte
+    arrives for ``silence_seconds``. May be canceled at any time. If it fails or is canceled, the connection
+    is aborted and does not return to its pool.
     """
     reader = _BodyReader(resource, limit_bytes, silence_seconds, clock)
     response.deliverBody(reader)
@@ -95,20 +91,21 @@ def read_body(
 
 
 class _ConnectionAborter(Protocol):
-    def __init__(self) -> None:
-        self.finished: Deferred[None] = Deferred()
+    def __init__(self, error: UpstreamError) -> None:
+        self.finished: Deferred[IResponse] = Deferred()
+        self._error = error
 
     def connectionMade(self) -> None:
         _abort(self.transport)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         del reason  # whatever it is
-        self.finished.callback(None)
+        self.finished.errback(self._error)
 
 
-def abort_response(response: IResponse) -> Deferred[None]:
-    """Abort a response's connection without reading the body; fires when the connection is gone."""
-    aborter = _ConnectionAborter()
+def abort_response(response: IResponse, error: UpstreamError) -> Deferred[IResponse]:
+    """Abort the connection of a response without reading the body; fails with ``error`` when it is lost."""
+    aborter = _ConnectionAborter(error)
     response.deliverBody(aborter)
     return aborter.finished
 

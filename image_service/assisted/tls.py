@@ -35,13 +35,11 @@ _HASH_LINK = "[0-9a-f]" * 8 + ".[0-9]*"  # what c_rehash makes and OpenSSL looks
 
 
 def https_policy(ca_file: Path | None = None, *, insecure: bool = False) -> IPolicyForHTTPS:
-    """Return the policy by which an ``Agent`` verifies the certificate of a server.
-
-    Unless insecure, the certificate must contain the host name or address of the URL.
+    """Return the policy by which an ``Agent`` verifies a server's certificate and the host that it is for.
 
     Args:
-        ca_file: PEM certificates to trust beside the system's; not read if insecure.
-        insecure: True to verify nothing.
+        ca_file: PEM certificates to trust beside the system's.
+        insecure: True to verify nothing, and not to read ``ca_file``.
 
     Raises:
         ConfigurationError: ``ca_file`` cannot be read, or contains no certificate.

@@ -29,7 +29,7 @@ NO_CONTENT = b"HTTP/1.1 204 No Content\r\n\r\n"
 
 
 @asynccontextmanager
-async def asking(
+async def client_of(
     reactor: EPollReactor, server: Upstream, path: str = "", **timeouts: float
 ) -> AsyncIterator[AssistedService]:
     assisted = AssistedService(reactor, f"http://127.0.0.1:{server.port}{path}", **timeouts)  # type: ignore[arg-type]
@@ -39,9 +39,9 @@ async def asking(
         await assisted.close()
 
 
-async def refused(asked: Coroutine[Any, Any, object]) -> ImageServiceError:
+async def error_of(fetching: Coroutine[Any, Any, object]) -> ImageServiceError:
     with pytest.raises(ImageServiceError) as caught:
-        await asked
+        await fetching
     error = caught.value
     assert error.__context__ is None or error.__suppress_context__, "an exception's text may quote the answer"
     return error

@@ -28,9 +28,9 @@ from tests.assisted.calling import (
     NO_CONTENT,
     RAMDISK,
     SECRET,
-    asking,
+    client_of,
     config_of,
-    refused,
+    error_of,
     response,
     target,
 )
@@ -109,17 +109,17 @@ async def test_ramdisk_is_returned_unchanged(
 
 @ensure_deferred
 async def test_204_is_an_error_except_for_a_ramdisk(reactor: EPollReactor) -> None:
-    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+    async with upstream(reactor) as server, client_of(reactor, server) as assisted:
         server.answer = NO_CONTENT
-        for asked in (assisted.fetch_ignition(ID, None, None), assisted.fetch_infra_env(ID, None)):
-            error = await refused(asked)
+        for fetching in (assisted.fetch_ignition(ID, None, None), assisted.fetch_infra_env(ID, None)):
+            error = await error_of(fetching)
             assert isinstance(error, UpstreamError)
             assert "answered 204" in error.detail
 
 
 @ensure_deferred
 async def test_connection_is_reused_after_204(reactor: EPollReactor) -> None:
-    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+    async with upstream(reactor) as server, client_of(reactor, server) as assisted:
         server.answer = NO_CONTENT
         assert await assisted.fetch_ramdisk(ID, None) is None
         (connection,) = server.connections
@@ -130,7 +130,7 @@ async def test_connection_is_reused_after_204(reactor: EPollReactor) -> None:
 
 @ensure_deferred
 async def test_paths_and_parameters_are_those_of_the_contract(reactor: EPollReactor) -> None:
-    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+    async with upstream(reactor) as server, client_of(reactor, server) as assisted:
         await assisted.fetch_ignition(ID, Kind.MINIMAL_ISO, None)
         await assisted.fetch_ignition(ID, None, None)
         server.answer = response("200 OK", b"{}")
@@ -152,7 +152,7 @@ async def test_paths_and_parameters_are_those_of_the_contract(reactor: EPollReac
 @pytest.mark.parametrize("path", ["", "/", "/assisted", "/assisted/"])
 @ensure_deferred
 async def test_path_of_the_base_url_precedes_the_api(reactor: EPollReactor, path: str) -> None:
-    async with upstream(reactor) as server, asking(reactor, server, path) as assisted:
+    async with upstream(reactor) as server, client_of(reactor, server, path) as assisted:
         await assisted.fetch_ignition(ID, None, None)
     (request,) = server.requests
     assert target(request)[0].startswith(path.rstrip("/") + "/api/")
@@ -172,9 +172,9 @@ async def test_names_and_addresses_are_connected_to(reactor: EPollReactor, host:
 
 @ensure_deferred
 async def test_bare_ipv6_address_is_a_host(reactor: EPollReactor) -> None:
-    # The port is the scheme's own, where nobody is to be found; what counts is who is looked for.
+    # Nothing listens on the scheme's default port; the refusal shows that the address was parsed.
     assisted = AssistedService(reactor, f"http://{address('::1').netloc}")
-    error = await refused(assisted.fetch_ignition(ID, None, None))
+    error = await error_of(assisted.fetch_ignition(ID, None, None))
     assert "refuses the connection" in error.detail
     await assisted.close()
 
@@ -207,7 +207,7 @@ def test_invalid_base_url_is_refused(reactor: EPollReactor, base_url: str) -> No
 )
 @ensure_deferred
 async def test_date_is_last_modified_or_none(reactor: EPollReactor, field: str, modified: str | None) -> None:
-    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+    async with upstream(reactor) as server, client_of(reactor, server) as assisted:
         server.answer = OK.replace(b"\r\n", f"\r\n{field}".encode("latin-1"), 1)
         ignition = await assisted.fetch_ignition(ID, None, None)
     assert (ignition.modified and ignition.modified.isoformat()) == modified
@@ -228,11 +228,11 @@ async def test_credentials_are_passed_on_in_their_own_place(
     await assisted.fetch_infra_env(infra_env_id, right)
     assert await assisted.fetch_ramdisk(infra_env_id, right) is None
     for wrong in (None, Credentials(scheme, "wrong")):
-        for asked in (
+        for fetching in (
             assisted.fetch_infra_env(infra_env_id, wrong),
             assisted.fetch_ramdisk(infra_env_id, wrong),
         ):
-            error = await refused(asked)
+            error = await error_of(fetching)
             assert isinstance(error, Unauthorized)
             assert error.fields == (("WWW-Authenticate", "Bearer"),)
 
@@ -240,7 +240,7 @@ async def test_credentials_are_passed_on_in_their_own_place(
 @pytest.mark.parametrize("scheme", CredentialScheme)
 @ensure_deferred
 async def test_credential_is_sent_in_one_place_only(reactor: EPollReactor, scheme: CredentialScheme) -> None:
-    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+    async with upstream(reactor) as server, client_of(reactor, server) as assisted:
         await assisted.fetch_ignition(ID, None, Credentials(scheme, SECRET))
         await assisted.fetch_ignition(ID, None, None)
     with_it, without = server.requests
@@ -257,8 +257,8 @@ async def test_credential_is_sent_in_one_place_only(reactor: EPollReactor, schem
 async def test_token_cannot_inject_a_field(
     reactor: EPollReactor, scheme: CredentialScheme, secret: str
 ) -> None:
-    async with upstream(reactor) as server, asking(reactor, server) as assisted:
-        error = await refused(assisted.fetch_ignition(ID, None, Credentials(scheme, secret)))
+    async with upstream(reactor) as server, client_of(reactor, server) as assisted:
+        error = await error_of(assisted.fetch_ignition(ID, None, Credentials(scheme, secret)))
     assert isinstance(error, Unauthorized)
     assert secret not in error.detail
     assert server.requests == []
@@ -269,14 +269,14 @@ async def test_errors_contain_neither_query_nor_upstream_body(reactor: EPollReac
     credentials = Credentials(CredentialScheme.API_KEY, SECRET)
     body = b'{"reason":"the body knows things"}'
     bodies = (*(f"{status} No" for status in (302, 400, 401, 403, 404, 409, 418, 500, 503)), "200 OK")
-    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+    async with upstream(reactor) as server, client_of(reactor, server) as assisted:
         for head in bodies:
             server.answer = response(head, body)
-            for asked in (
+            for fetching in (
                 assisted.fetch_ignition(ID, None, credentials),
                 assisted.fetch_ramdisk(ID, credentials),
             ):
-                error = await refused(asked)
+                error = await error_of(fetching)
                 assert SECRET not in error.detail
                 assert "knows" not in error.detail
                 assert ID in error.detail or isinstance(error, IgnitionInvalid)
@@ -306,12 +306,12 @@ async def test_upstream_status_is_mapped(
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     fields = (("Retry-After", "7"), ("WWW-Authenticate", 'Basic realm="a"'))
     standalone.faults |= dict.fromkeys(Call, Fault(status=status, fields=fields))
-    for asked in (
+    for fetching in (
         assisted.fetch_ignition(infra_env_id, None, None),
         assisted.fetch_infra_env(infra_env_id, None),
         assisted.fetch_ramdisk(infra_env_id, None),
     ):
-        error = await refused(asked)
+        error = await error_of(fetching)
         assert status_of(error) == becomes
         assert error.retry_after_seconds == (7 if becomes in {502, 503} else None)
         assert error.fields == ((("WWW-Authenticate", 'Basic realm="a"'),) if becomes == 401 else ())
@@ -319,15 +319,15 @@ async def test_upstream_status_is_mapped(
 
 @ensure_deferred
 async def test_unknown_infra_env_is_404(assisted: AssistedService) -> None:
-    assert status_of(await refused(assisted.fetch_ignition(ID, None, None))) == 404
-    assert status_of(await refused(assisted.fetch_ramdisk(ID, None))) == 404
+    assert status_of(await error_of(assisted.fetch_ignition(ID, None, None))) == 404
+    assert status_of(await error_of(assisted.fetch_ramdisk(ID, None))) == 404
 
 
 @ensure_deferred
 async def test_connection_is_reused_after_a_refusal(reactor: EPollReactor) -> None:
-    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+    async with upstream(reactor) as server, client_of(reactor, server) as assisted:
         server.answer = response("404 Not Found", b"{}")
-        await refused(assisted.fetch_ignition(ID, None, None))
+        await error_of(assisted.fetch_ignition(ID, None, None))
         (connection,) = server.connections
         server.answer = OK
         await assisted.fetch_ignition(ID, None, None)
@@ -340,11 +340,11 @@ async def test_redirect_is_not_followed(reactor: EPollReactor, status: int) -> N
     async with (
         upstream(reactor) as elsewhere,
         upstream(reactor) as server,
-        asking(reactor, server) as assisted,
+        client_of(reactor, server) as assisted,
     ):
         location = f"Location: http://127.0.0.1:{elsewhere.port}/"
         server.answer = response(f"{status} Elsewhere\r\n{location}")
-        error = await refused(
+        error = await error_of(
             assisted.fetch_ignition(ID, None, Credentials(CredentialScheme.IMAGE_TOKEN, SECRET))
         )
         assert elsewhere.requests == []
@@ -354,7 +354,7 @@ async def test_redirect_is_not_followed(reactor: EPollReactor, status: int) -> N
 
 @ensure_deferred
 async def test_cookies_are_neither_stored_nor_sent(reactor: EPollReactor) -> None:
-    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+    async with upstream(reactor) as server, client_of(reactor, server) as assisted:
         server.answer = OK.replace(
             b"\r\n", b"\r\nSet-Cookie: session=1\r\nSet-Cookie: \xff=\xff; Path=/\r\n", 1
         )
@@ -374,7 +374,7 @@ async def test_config_that_is_not_json_is_502(
 ) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     standalone.faults[Call.IGNITION] = Fault(body=body)
-    error = await refused(assisted.fetch_ignition(infra_env_id, None, None))
+    error = await error_of(assisted.fetch_ignition(infra_env_id, None, None))
     assert isinstance(error, UpstreamError)
     assert error.retry_after_seconds
 
@@ -385,7 +385,7 @@ async def test_json_that_is_not_an_ignition_config_is_422(
 ) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     standalone.faults[Call.IGNITION] = Fault(body=b'{"ignition":{"version":"2.2.0"}}')
-    assert isinstance(await refused(assisted.fetch_ignition(infra_env_id, None, None)), IgnitionInvalid)
+    assert isinstance(await error_of(assisted.fetch_ignition(infra_env_id, None, None)), IgnitionInvalid)
 
 
 @pytest.mark.parametrize("body", [b"garbage", b"{}", b"\x1f", bytes(512), b"\0" + RAMDISK, b"<html>"])
@@ -395,7 +395,7 @@ async def test_ramdisk_of_unknown_format_is_502(
 ) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     standalone.faults[Call.RAMDISK] = Fault(status=200, body=body)
-    error = await refused(assisted.fetch_ramdisk(infra_env_id, None))
+    error = await error_of(assisted.fetch_ramdisk(infra_env_id, None))
     assert isinstance(error, UpstreamError)
     assert f"infra-env {infra_env_id}, {len(body)} bytes, is not an archive" in error.detail
     assert error.retry_after_seconds
@@ -407,7 +407,7 @@ async def test_config_is_limited_in_size(standalone: FaultyStandalone, assisted:
     standalone.faults[Call.IGNITION] = Fault(body=config_of(IGNITION_LIMIT_BYTES))
     assert len((await assisted.fetch_ignition(infra_env_id, None, None)).config) == IGNITION_LIMIT_BYTES
     standalone.faults[Call.IGNITION] = Fault(body=config_of(IGNITION_LIMIT_BYTES + 1))
-    error = await refused(assisted.fetch_ignition(infra_env_id, None, None))
+    error = await error_of(assisted.fetch_ignition(infra_env_id, None, None))
     assert isinstance(error, UpstreamError)
     assert f"larger than {IGNITION_LIMIT_BYTES} bytes" in error.detail
 
@@ -416,7 +416,7 @@ async def test_config_is_limited_in_size(standalone: FaultyStandalone, assisted:
 async def test_infra_env_is_limited_in_size(standalone: FaultyStandalone, assisted: AssistedService) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     standalone.faults[Call.INFRA_ENV] = Fault(body=b"{}" + b" " * INFRA_ENV_LIMIT_BYTES)
-    error = await refused(assisted.fetch_infra_env(infra_env_id, None))
+    error = await error_of(assisted.fetch_infra_env(infra_env_id, None))
     assert f"larger than {INFRA_ENV_LIMIT_BYTES} bytes" in error.detail
 
 
@@ -427,7 +427,7 @@ async def test_ramdisk_is_limited_in_size(standalone: FaultyStandalone, assisted
     standalone.faults[Call.RAMDISK] = Fault(status=200, body=largest)
     assert await assisted.fetch_ramdisk(infra_env_id, None) == largest
     standalone.faults[Call.RAMDISK] = Fault(status=200, body=largest + b"\0")
-    error = await refused(assisted.fetch_ramdisk(infra_env_id, None))
+    error = await error_of(assisted.fetch_ramdisk(infra_env_id, None))
     assert isinstance(error, UpstreamError)
     assert f"larger than {RAMDISK_LIMIT_BYTES} bytes" in error.detail
 
@@ -435,9 +435,9 @@ async def test_ramdisk_is_limited_in_size(standalone: FaultyStandalone, assisted
 @ensure_deferred
 async def test_endless_body_is_502(reactor: EPollReactor) -> None:
     chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
-    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+    async with upstream(reactor) as server, client_of(reactor, server) as assisted:
         server.answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk * 9
-        error = await refused(assisted.fetch_ignition(ID, None, None))
+        error = await error_of(assisted.fetch_ignition(ID, None, None))
     assert "larger than" in error.detail
 
 
@@ -448,14 +448,14 @@ async def test_content_coding_is_refused_before_decoding(
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     bomb = gzip.compress(b" " * (64 * 1024 * 1024), 9)
     standalone.faults[Call.IGNITION] = Fault(body=bomb, fields=(("Content-Encoding", "gzip"),))
-    error = await refused(assisted.fetch_ignition(infra_env_id, None, None))
+    error = await error_of(assisted.fetch_ignition(infra_env_id, None, None))
     assert isinstance(error, UpstreamError)
     assert "content coding" in error.detail
 
 
 @ensure_deferred
 async def test_request_accepts_identity_coding_only(reactor: EPollReactor) -> None:
-    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+    async with upstream(reactor) as server, client_of(reactor, server) as assisted:
         server.answer = OK.replace(b"\r\n", b"\r\nContent-Encoding: identity\r\n", 1)
         await assisted.fetch_ignition(ID, None, None)
     (request,) = server.requests
@@ -468,7 +468,7 @@ async def test_request_accepts_identity_coding_only(reactor: EPollReactor) -> No
     [
         OK.replace(b": 32", b": 33"),  # a byte is missing
         OK.replace(b": 32", b": 31"),  # a byte too many: what is left is not JSON
-        OK.replace(b"Content-Length: 32", b"X: y"),  # only the close would tell its end
+        OK.replace(b"Content-Length: 32", b"X: y"),  # only the close would mark its end
         OK.replace(b"Content-Length: 32", b"Content-Length: 32\r\nContent-Length: 33"),
         OK.replace(b"Content-Length: 32", b"Content-Length: x"),
         OK.replace(b"Content-Length: 32", b"Transfer-Encoding: chunked"),
@@ -483,9 +483,9 @@ async def test_request_accepts_identity_coding_only(reactor: EPollReactor) -> No
 )
 @ensure_deferred
 async def test_incomplete_http_response_is_502(reactor: EPollReactor, answer: bytes) -> None:
-    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+    async with upstream(reactor) as server, client_of(reactor, server) as assisted:
         server.answer, server.close = answer, True
-        error = await refused(assisted.fetch_ignition(ID, None, None))
+        error = await error_of(assisted.fetch_ignition(ID, None, None))
     assert isinstance(error, UpstreamError)
     assert error.retry_after_seconds
 
@@ -498,11 +498,11 @@ async def test_broken_connection_is_502(
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     standalone.faults[Call.IGNITION] = Fault(broken=broken)
     standalone.faults[Call.RAMDISK] = Fault(status=200, body=RAMDISK, broken=broken)
-    for asked in (
+    for fetching in (
         assisted.fetch_ignition(infra_env_id, None, None),
         assisted.fetch_ramdisk(infra_env_id, None),
     ):
-        error = await refused(asked)
+        error = await error_of(fetching)
         assert isinstance(error, UpstreamError)
         assert error.retry_after_seconds
     standalone.faults.clear()
@@ -514,8 +514,8 @@ async def test_broken_connection_is_502(
 async def test_refused_connection_is_502(reactor: EPollReactor) -> None:
     async with upstream(reactor) as server:
         pass
-    async with asking(reactor, server) as assisted:
-        error = await refused(assisted.fetch_ignition(ID, None, None))
+    async with client_of(reactor, server) as assisted:
+        error = await error_of(assisted.fetch_ignition(ID, None, None))
     assert isinstance(error, UpstreamError)
     assert "refuses the connection" in error.detail
     assert error.retry_after_seconds
@@ -523,7 +523,7 @@ async def test_refused_connection_is_502(reactor: EPollReactor) -> None:
 
 @ensure_deferred
 async def test_idle_connection_closed_by_the_server_is_replaced(reactor: EPollReactor) -> None:
-    async with upstream(reactor) as server, asking(reactor, server) as assisted:
+    async with upstream(reactor) as server, client_of(reactor, server) as assisted:
         await assisted.fetch_ignition(ID, None, None)
         (idle,) = server.connections
         idle.abort()

@@ -15,7 +15,7 @@ from twisted.internet.task import deferLater
 from image_service.assisted import responses
 from image_service.assisted.client import THREAD_BYTES, AssistedService
 from image_service.errors import UpstreamTimeout
-from tests.assisted.calling import ID, LONG_SECONDS, RAMDISK, TIMEOUT_SECONDS, asking, config_of, refused
+from tests.assisted.calling import ID, LONG_SECONDS, RAMDISK, TIMEOUT_SECONDS, client_of, config_of, error_of
 from tests.assisted.clocked import ClockedReactor
 from tests.assisted.upstream import OK, issue, upstream
 from tests.pytwisted import ensure_deferred
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 async def timed_out(
     reactor: EPollReactor,
     clocked: ClockedReactor,
-    asked: Coroutine[Any, Any, object],
+    fetching: Coroutine[Any, Any, object],
     is_pending: Callable[[], object],
 ) -> UpstreamTimeout:
     """Return the error after the timeout, which begins to pass once the call is pending at the server."""
-    call = Deferred.fromCoroutine(refused(asked))
+    call = Deferred.fromCoroutine(error_of(fetching))
     while not is_pending():
         await deferLater(reactor, 0.005)
     clocked.clock.advance(TIMEOUT_SECONDS)
@@ -65,12 +65,12 @@ async def test_hanging_upstream_is_504_and_its_connection_closed(
         ca_file=standalone.ca_file,
         **timeouts,  # type: ignore[arg-type]
     )
-    for asked, call in (
+    for fetching, call in (
         (assisted.fetch_ignition(infra_env_id, None, None), Call.IGNITION),
         (assisted.fetch_ramdisk(infra_env_id, None), Call.RAMDISK),
     ):
         counted = partial(standalone.calls.__getitem__, (infra_env_id, call))
-        assert (await timed_out(reactor, clocked, asked, counted)).retry_after_seconds
+        assert (await timed_out(reactor, clocked, fetching, counted)).retry_after_seconds
     await no_connections(reactor, standalone)
     await assisted.close()
 
@@ -82,7 +82,7 @@ async def test_connection_is_closed_although_the_peer_does_not_read(
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     async with upstream(reactor, certificate=issue(authority, tmp_path, "127.0.0.1")) as server:
-        server.answer, server.deaf = OK[:-1], True
+        server.answer, server.stops_reading = OK[:-1], True
         clocked: Any = ClockedReactor(reactor)
         assisted = AssistedService(
             clocked,
@@ -118,11 +118,11 @@ async def test_incomplete_head_is_silence(reactor: EPollReactor) -> None:
     clocked: Any = ClockedReactor(reactor)
     async with (
         upstream(reactor) as server,
-        asking(clocked, server, silence_timeout_seconds=TIMEOUT_SECONDS) as assisted,
+        client_of(clocked, server, silence_timeout_seconds=TIMEOUT_SECONDS) as assisted,
     ):
         server.answer = b"HTTP/1.1 200 OK\r\nX-A: b\r\n"
-        asked = assisted.fetch_ignition(ID, None, None)
-        error = await timed_out(reactor, clocked, asked, lambda: server.requests)
+        fetching = assisted.fetch_ignition(ID, None, None)
+        error = await timed_out(reactor, clocked, fetching, lambda: server.requests)
     assert "no answer within 10 s" in error.detail
 
 
@@ -142,13 +142,13 @@ async def test_canceled_request_closes_only_its_own_connection(
 ) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     standalone.faults[Call.IGNITION] = Fault(broken=broken)
-    asked = Deferred.fromCoroutine(assisted.fetch_ignition(infra_env_id, None, None))
+    fetching = Deferred.fromCoroutine(assisted.fetch_ignition(infra_env_id, None, None))
     while not standalone.calls[infra_env_id, Call.IGNITION]:
         await deferLater(reactor, 0.005)
     other = Deferred.fromCoroutine(assisted.fetch_infra_env(infra_env_id, None))
-    asked.cancel()
+    fetching.cancel()
     with pytest.raises(CancelledError):
-        await asked
+        await fetching
     assert (await other).openshift_version == "4.20"
     await assisted.close()
     await no_connections(reactor, standalone)
@@ -156,11 +156,11 @@ async def test_canceled_request_closes_only_its_own_connection(
 
 @ensure_deferred
 async def test_request_canceled_before_connecting_fails(reactor: EPollReactor) -> None:
-    async with upstream(reactor) as server, asking(reactor, server) as assisted:
-        asked = Deferred.fromCoroutine(assisted.fetch_ignition(ID, None, None))
-        asked.cancel()
+    async with upstream(reactor) as server, client_of(reactor, server) as assisted:
+        fetching = Deferred.fromCoroutine(assisted.fetch_ignition(ID, None, None))
+        fetching.cancel()
         with pytest.raises(CancelledError):
-            await asked
+            await fetching
 
 
 @ensure_deferred
@@ -169,12 +169,12 @@ async def test_close_cancels_requests_in_flight(
 ) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     standalone.faults[Call.IGNITION] = Fault(broken=Break.HANG)
-    asked = Deferred.fromCoroutine(assisted.fetch_ignition(infra_env_id, None, None))
+    fetching = Deferred.fromCoroutine(assisted.fetch_ignition(infra_env_id, None, None))
     while not standalone.calls[infra_env_id, Call.IGNITION]:
         await deferLater(reactor, 0.005)
     await assisted.close()
     with pytest.raises(CancelledError):
-        await asked
+        await fetching
     await no_connections(reactor, standalone)
 
 
@@ -184,8 +184,8 @@ async def test_concurrent_requests_get_their_own_responses(
 ) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     standalone.faults[Call.IGNITION] = Fault(sign_token=True)
-    asked = [Deferred.fromCoroutine(assisted.fetch_ignition(infra_env_id, None, None)) for _ in range(20)]
-    configs = {ignition.config for ignition in await gatherResults(asked)}
+    fetching = [Deferred.fromCoroutine(assisted.fetch_ignition(infra_env_id, None, None)) for _ in range(20)]
+    configs = {ignition.config for ignition in await gatherResults(fetching)}
     assert len(configs) == 20
     assert standalone.calls[infra_env_id, Call.IGNITION] == 20
 

@@ -11,7 +11,7 @@ from image_service.http.problem import status_of
 
 
 @pytest.mark.parametrize(
-    ("told", "becomes"),
+    ("received", "expected"),
     [
         (400, 400),
         (401, 401),
@@ -35,33 +35,33 @@ from image_service.http.problem import status_of
         (999, 502),
     ],
 )
-def test_upstream_statuses_are_mapped(told: int, becomes: int) -> None:
-    error = error_of_status(told, Headers(), "it")
-    assert status_of(error) == becomes
-    assert error.detail.startswith(f"assisted-service answered {told} for it")
-    assert (error.retry_after_seconds is not None) == (becomes in {502, 503})
+def test_upstream_statuses_are_mapped(received: int, expected: int) -> None:
+    error = error_of_status(received, Headers(), "it")
+    assert status_of(error) == expected
+    assert error.detail.startswith(f"assisted-service answered {received} for it")
+    assert (error.retry_after_seconds is not None) == (expected in {502, 503})
 
 
 @pytest.mark.parametrize(
-    ("told", "becomes"),
+    ("received", "expected"),
     [("7", 7), ("0", 1), ("86400", 3600), ("Sun, 06 Nov 1994 08:49:37 GMT", None), ("-1", None), ("٣", None)],
 )
-def test_retry_after_is_passed_on_within_bounds(told: str, becomes: int | None) -> None:
+def test_retry_after_is_passed_on_within_bounds(received: str, expected: int | None) -> None:
     for status in (429, 503):
-        error = error_of_status(status, Headers({"Retry-After": [told]}), "it")
-        assert error.retry_after_seconds == (becomes or RETRY_AFTER_SECONDS)
+        error = error_of_status(status, Headers({"Retry-After": [received]}), "it")
+        assert error.retry_after_seconds == (expected or RETRY_AFTER_SECONDS)
 
 
 def test_challenge_of_upstream_is_passed_on() -> None:
-    told = ['Basic realm="a"', "Bearer"]
-    error = error_of_status(401, Headers({"WWW-Authenticate": told}), "it")
-    assert error.fields == tuple(("WWW-Authenticate", value) for value in told)
+    received = ['Basic realm="a"', "Bearer"]
+    error = error_of_status(401, Headers({"WWW-Authenticate": received}), "it")
+    assert error.fields == tuple(("WWW-Authenticate", value) for value in received)
 
 
-@pytest.mark.parametrize("told", [[], [b"\xff"], [b""], [b"x" * 5000], [b"a\x1bb"]])
-def test_unusable_challenge_is_replaced_by_bearer(told: list[bytes]) -> None:
+@pytest.mark.parametrize("received", [[], [b"\xff"], [b""], [b"x" * 5000], [b"a\x1bb"]])
+def test_unusable_challenge_is_replaced_by_bearer(received: list[bytes]) -> None:
     headers = Headers()
-    headers.setRawHeaders(b"WWW-Authenticate", told)
+    headers.setRawHeaders(b"WWW-Authenticate", received)
     assert error_of_status(401, headers, "it").fields == (("WWW-Authenticate", "Bearer"),)
 
 

@@ -104,7 +104,7 @@ async def test_changed_ca_file_applies_to_new_connections(
     monkeypatch.setattr("image_service.files.reloaded.CHECK_SECONDS", 0)
     others = trustme.CA()
     async with upstream(reactor, certificate=issue(others, tmp_path, "127.0.0.1")) as server:
-        server.close = True  # each question has a connection of its own
+        server.close = True  # each request has a connection of its own
         async with client(reactor, f"https://127.0.0.1:{server.port}", ca_file) as assisted:
             with pytest.raises(UpstreamError, match="certificate verify failed"):
                 await assisted.fetch_ignition(ID, None, None)

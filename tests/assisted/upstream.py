@@ -41,7 +41,7 @@ class _Scripted(Protocol):
             self._tcp.write(self._upstream.answer)
             if self._upstream.close:
                 self._tcp.loseConnection()
-            if self._upstream.deaf:
+            if self._upstream.stops_reading:
                 cast("IPushProducer", self.transport).pauseProducing()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
@@ -63,7 +63,7 @@ class Upstream(Factory):
     answer: bytes = OK
     greeting: bytes = b""
     close: bool = False
-    deaf: bool = False
+    stops_reading: bool = False
     requests: list[bytes] = attrs.field(factory=list)
     connections: list[_Scripted] = attrs.field(factory=list)
     port: int = 0
