@@ -470,8 +470,8 @@ def test_error_at_start_of_every_worker_ends_the_service(tmp_path: Path) -> None
 
 
 def test_fork_failure_for_every_worker_ends_the_service(tmp_path: Path) -> None:
-    none = "process.WorkerProcess.__init__ = lambda *_: os.close(-1)"  # an OSError, as of fork(2)
-    command = _serve_after("import os; from image_service.app.workers import process", none)
+    none = "worker_process.WorkerProcess.__init__ = lambda *_: os.close(-1)"  # an OSError, as of fork(2)
+    command = _serve_after("import os; from image_service.app.workers import worker_process", none)
     variables = {
         "LISTEN_PORT": "0",
         "WORKERS": "2",
