@@ -1,14 +1,13 @@
 """The fast path: further ranges of a mount, and repeated HEADs, on one connection.
 
-Both pass through the connection, `transport.dispatch` (ranges only), this module and the lookup in
-`snapshots`: no request is parsed, and all fields but the numbers of ranges are rendered already.
+Both pass through `transport.connection`, `transport.dispatch`, this module and `snapshots.lookups`: no head
+is parsed, and all fields but the numbers of ranges are rendered already.
 """
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
-from weakref import ref
 
 import attrs
 
@@ -17,11 +16,14 @@ from image_service.http.respond import PartFields  # noqa: TC001 - attrs resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from weakref import ref
 
+    from image_service.images.boot_image import BootImage
     from image_service.images.reference import Reader
     from image_service.serving.digests import Digests
-    from image_service.snapshots.boot_images import BootImages, CachedLookup
-    from image_service.snapshots.model import ComposedVersion, ImageRequest
+    from image_service.snapshots.boot_images import BootImages
+    from image_service.snapshots.lookups import CachedLookup, NewestLookup
+    from image_service.snapshots.model import ImageRequest
     from image_service.snapshots.mounts import Mount
     from image_service.transport.exchange import Message
 
@@ -74,23 +76,41 @@ class RangeStream:
         return RangeStream(self._images, self._reader, self._mount, self._size, fields)
 
 
-def head_check(
-    images: BootImages, digests: Digests, request: ImageRequest, composed: ComposedVersion
-) -> Callable[[], bool]:
-    """Return a function that is True as long as an equal HEAD request has an equal response.
+@attrs.define(eq=False)
+class RepeatedHead:
+    """The response to a HEAD, as long as an equal request has an equal response.
 
-    It looks up the image as for any request, so that a refusal or a newer snapshot shows at once. It does not
-    keep the image in memory.
+    It does not keep the image in memory.
+
+    Args:
+        images: looks up the newest version.
+        digests: of which the image's may become known.
+        request: what is asked for.
+        image: what the response describes.
+        digest: the image's as the response has it.
     """
-    etag = composed.representation.image.etag
-    digest = digests.get_cached(etag)
-    expected = ref(composed)
 
-    def is_current() -> bool:
-        current = images.get_cached(request)
-        if current is None or current is not expected() or digests.get_cached(etag) is not digest:
+    _images: BootImages
+    _digests: Digests
+    _request: ImageRequest
+    _image: ref[BootImage]
+    _digest: bytes | None
+    _lookup: NewestLookup | None = attrs.field(default=None, init=False)
+
+    def is_current(self, now: float) -> bool:
+        """Return True if the response is right now (see `exchange.PreparedResponse`)."""
+        lookup = self._lookup
+        if lookup is not None and lookup.image(now) is not None:
+            if lookup.snapshot is not None:
+                self._images.record_hit()
+            return True
+        lookup = self._images.look_up_newest(self._request, now)
+        image = None if lookup is None else lookup.image(now)
+        if (
+            image is None
+            or image is not self._image()
+            or self._digests.get_cached(image.etag) != self._digest
+        ):
             return False
-        images.retain(request, current)
+        self._lookup = lookup
         return True
-
-    return is_current

@@ -6,6 +6,7 @@ import re
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, TypeAlias
+from weakref import ref
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -29,7 +30,7 @@ from image_service.http.routes import ImageRoute, MirrorRoute, Probe, parse_rout
 from image_service.images.extents import Literal
 from image_service.images.reference import Reader
 from image_service.serving.digests import checksum_line, repr_digest
-from image_service.serving.range_stream import RangeStream, head_check
+from image_service.serving.range_stream import RangeStream, RepeatedHead
 from image_service.snapshots.model import ImageRequest, ReadMode
 from image_service.transport.access_log import NO_SUBJECT, Subject
 from image_service.transport.exchange import PreparedResponse
@@ -209,8 +210,9 @@ class ImageRequestHandler:
             return PreparedResponse(response, subject)
         if request.method == "HEAD":
             self._images.retain(image_request, composed)
-            is_current = head_check(self._images, self._digests, image_request, composed)
-            return PreparedResponse(response, subject, is_current=is_current)
+            image = ref(representation.image)
+            repeated = RepeatedHead(self._images, self._digests, image_request, image, digest)
+            return PreparedResponse(response, subject, is_current=repeated.is_current)
         mount = self._images.record_mount(image_request, composed)
         ranges = None
         if image_request.mode is ReadMode.RESUME:

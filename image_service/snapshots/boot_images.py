@@ -14,7 +14,6 @@ from math import inf
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 from weakref import ref
 
-import attrs
 from twisted.internet.defer import Deferred
 
 from image_service.concurrency.lru import LruCache
@@ -22,6 +21,7 @@ from image_service.concurrency.single_flight import shielded
 from image_service.errors import UpstreamTimeout
 from image_service.images.reference import Reader, Ref, digest_of
 from image_service.snapshots.image_cache import BootImageCache
+from image_service.snapshots.lookups import CachedLookup, NewestLookup
 from image_service.snapshots.model import ComposedVersion, ImageRequest, ReadMode, Version, VersionLost
 from image_service.snapshots.mounts import Mount, Mounts, is_of
 from image_service.snapshots.resolver import VersionFinder
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.images.base import BaseImage
-    from image_service.images.boot_image import BootImage
     from image_service.images.reference import Credentials
     from image_service.snapshots.image_builder import ImageBuilder
     from image_service.snapshots.repository import StoredMount
@@ -48,37 +47,6 @@ MAX_LOOKUP_SECONDS = 1.0
 
 _Tag: TypeAlias = "tuple[Ref, bytes | None, str]"
 """A reference, the digest of the credentials, and an entity tag."""
-
-
-@attrs.frozen(eq=False)
-class CachedLookup:
-    """What a reader reads, while nothing has to be waited for.
-
-    It does not keep the image in memory: the least recently used one is still evicted.
-
-    Args:
-        mount: of the reader.
-        composed: what it reads.
-        since: when this was looked up, the clock's seconds.
-        until: when to look it up again at the latest.
-        is_unchanged: False if another process has changed the mount or its snapshot.
-    """
-
-    mount: Mount
-    _composed: ref[ComposedVersion]
-    _since: float
-    _until: float
-    _is_unchanged: Callable[[], bool]
-
-    def image(self, now: float) -> BootImage | None:
-        """Return the image; None if something has changed, or if it is time to look again."""
-        mount, composed = self.mount, self._composed()
-        if not self._since <= now < self._until or composed is None or mount.is_over:
-            return None
-        snapshot = mount.version.snapshot
-        if snapshot is not None and snapshot.is_ended:
-            return None
-        return composed.representation.image if self._is_unchanged() else None
 
 
 class BootImages:
@@ -181,6 +149,27 @@ class BootImages:
         longest = min(self.mounts.window_seconds, MAX_LOOKUP_SECONDS)
         until = min(valid_until, saved_until, now + longest)
         return CachedLookup(mount, ref(composed), now, until, is_unchanged)
+
+    def look_up_newest(self, request: ImageRequest, now: float) -> NewestLookup | None:
+        """Look up the newest version, for a client that learns its entity tag.
+
+        Returns:
+            what ``get_cached`` returns too, and how long that is valid; None: the caller must await `get`.
+        """
+        composed = self.get_cached(request)
+        if composed is None:
+            return None
+        self.retain(request, composed)
+        snapshot, until = composed.version.snapshot, now + MAX_LOOKUP_SECONDS
+        if snapshot is None:
+            return NewestLookup(ref(composed), None, now, until, lambda: True)
+        is_unchanged = self._snapshots.watch(snapshot)  # first: it sees what changes from here on
+        until = min(until, self._snapshots.newest_until(snapshot))
+        return NewestLookup(ref(composed), snapshot, now, until, is_unchanged)
+
+    def record_hit(self) -> None:
+        """Record that a request was served by a cached lookup of the newest version."""
+        self._snapshots.record_hit()
 
     def supersede(self, base: BaseImage) -> None:
         """Record that the catalog has replaced a base image: it stays for clients that are reading it."""

@@ -109,7 +109,7 @@ class Snapshots:
         entry = self._cache.get_cached(key)
         if entry is None or not self._is_good(entry):
             return None
-        self._count("hit")
+        self.record_hit()
         return entry.snapshot
 
     async def get(self, key: SnapshotKey, credentials: Credentials | None) -> Snapshot:
@@ -154,6 +154,18 @@ class Snapshots:
         if entry is None or snapshot.entry is not entry or not self._cache.is_current(entry):
             return -inf
         return entry.validated_at + self._settings.ttl_seconds
+
+    def newest_until(self, snapshot: Snapshot) -> float:
+        """Return until when ``get`` returns this at once, unless it ends or its key is bumped."""
+        return min(self.valid_until(snapshot), snapshot.taken_at + self._settings.max_age_seconds)
+
+    def watch(self, snapshot: Snapshot) -> Callable[[], bool]:
+        """Return a cheap function: True while no other process changes the snapshot."""
+        return self._coordination.watch(snapshot.stored_key)
+
+    def record_hit(self) -> None:
+        """Record that a request was served without asking assisted-service."""
+        self._count("hit")
 
     async def load(self, snapshot: Snapshot, credentials: Credentials | None) -> Customization | None:
         """Return the answer that a snapshot pins; None: it is lost, and ``get`` will ask again."""

@@ -222,7 +222,7 @@ class Connection(Protocol):
     def _handle_request(self, request: Request) -> None:
         exchange = self.exchange = Exchange(request.method, request, self._context.clock.seconds())
         self._timeouts.clear()
-        prepared = self._dispatcher.get_repeated(request)
+        prepared = self._dispatcher.get_repeated(request, exchange.started)
         if prepared is None:
             self._enter(State.HANDLING)
             prepared = self._dispatcher.dispatch(exchange, request)

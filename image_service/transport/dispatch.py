@@ -67,13 +67,13 @@ class Dispatcher:
         self._abort = abort
         self.further: FurtherRanges | None = None
         """Of the latest parsed request."""
-        self._repeatable: tuple[Request, PreparedResponse, Callable[[], bool]] | None = None  # same
+        self._repeatable: tuple[Request, PreparedResponse, Callable[[float], bool]] | None = None  # same
 
-    def get_repeated(self, request: Request) -> PreparedResponse | None:
+    def get_repeated(self, request: Request, now: float) -> PreparedResponse | None:
         """Return the latest response if it answers this request too."""
         if self._repeatable is not None:
             latest, prepared, is_current = self._repeatable
-            if latest is request and is_current():
+            if latest is request and is_current(now):
                 return prepared
         return None
 

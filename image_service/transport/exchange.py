@@ -56,15 +56,15 @@ class PreparedResponse:
         subject: for the log.
         on_end: called once when the response has ended, whether all of it was sent, some, or nothing.
         ranges: responds to further ranges; None: the request handler has to.
-        is_current: returns True if an equal request still has an equal response, which may then be sent again
-            (its `on_end` does nothing); None: only the request handler knows.
+        is_current: returns True if an equal request at a time (the clock's seconds) has an equal response,
+            which may then be sent again: its `on_end` does nothing. None: only the request handler knows.
     """
 
     response: Response
     subject: Subject = NO_SUBJECT
     on_end: Callable[[], None] = lambda: None
     ranges: RangeResponder | None = None
-    is_current: Callable[[], bool] | None = None
+    is_current: Callable[[float], bool] | None = None
 
     def with_fields(self, more: bytes) -> PreparedResponse:
         """Return the same with more field lines, in further ranges too."""

@@ -1,0 +1,79 @@
+"""Results of looking up a version, which further ranges and repeated HEADs use without another lookup."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from weakref import ref
+
+    from image_service.images.boot_image import BootImage
+    from image_service.snapshots.model import ComposedVersion, Snapshot
+    from image_service.snapshots.mounts import Mount
+
+
+@attrs.frozen(eq=False)
+class CachedLookup:
+    """What a reader reads, while nothing has to be waited for.
+
+    It does not keep the image in memory: the least recently used one is still evicted.
+
+    Args:
+        mount: of the reader.
+        composed: what it reads.
+        since: when this was looked up, the clock's seconds.
+        until: when to look it up again at the latest.
+        is_unchanged: False if another process has changed the mount or its snapshot.
+    """
+
+    mount: Mount
+    _composed: ref[ComposedVersion]
+    _since: float
+    _until: float
+    _is_unchanged: Callable[[], bool]
+
+    def image(self, now: float) -> BootImage | None:
+        """Return the image; None if something has changed, or if it is time to look again."""
+        mount, composed = self.mount, self._composed()
+        if not self._since <= now < self._until or composed is None or mount.is_over:
+            return None
+        snapshot = mount.version.snapshot
+        if snapshot is not None and snapshot.is_ended:
+            return None
+        return composed.representation.image if self._is_unchanged() else None
+
+
+@attrs.frozen(eq=False)
+class NewestLookup:
+    """The newest version of what a request names, while nothing has to be waited for.
+
+    It does not keep the image in memory either.
+
+    Args:
+        composed: the version.
+        snapshot: the version's; None: it has none.
+        since: when this was looked up, the clock's seconds.
+        until: when to look it up again at the latest.
+        is_unchanged: False if another process has changed the snapshot.
+    """
+
+    _composed: ref[ComposedVersion]
+    snapshot: Snapshot | None
+    _since: float
+    _until: float
+    _is_unchanged: Callable[[], bool]
+
+    def image(self, now: float) -> BootImage | None:
+        """Return the image; None if something has changed, or if it is time to look again."""
+        composed, snapshot = self._composed(), self.snapshot
+        if composed is None or not self._since <= now < self._until:
+            return None
+        if snapshot is not None:
+            entry = snapshot.entry
+            is_newest = entry is not None and entry.snapshot is snapshot and entry.refusal is None
+            if not is_newest or snapshot.is_ended or not self._is_unchanged():
+                return None
+        return composed.representation.image
