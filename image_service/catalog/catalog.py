@@ -136,7 +136,13 @@ class Catalog:
         """
         lifecycle = self._index.get((version, architecture, kind.base_kind))
         if lifecycle is None:
-            raise UnknownBaseImage(self._unknown(version, architecture, kind.base_kind))
+            known = "; ".join(
+                f"{lifecycle.kind.value} {lifecycle.entry.version} for {lifecycle.entry.cpu_architecture} "
+                f"({', '.join(lifecycle.entry.openshift_versions)})"
+                for lifecycle in self._lifecycles
+            )
+            asked = f"{kind.base_kind.value} {version!r:.100} for {architecture!r:.100}"
+            raise UnknownBaseImage(f"there is no {asked}; there is {known or 'none at all'}")
         if lifecycle.base is None:
             raise lifecycle.unavailable_error()
         return lifecycle.base
@@ -204,15 +210,6 @@ class Catalog:
                     (name, architecture, kind), builds.get((build, architecture, kind), lifecycle)
                 )
         self._index = index
-
-    def _unknown(self, version: str, architecture: str, kind: Kind) -> str:
-        known = "; ".join(
-            f"{lifecycle.kind.value} {lifecycle.entry.version} for {lifecycle.entry.cpu_architecture} "
-            f"({', '.join(lifecycle.entry.openshift_versions)})"
-            for lifecycle in self._lifecycles
-        )
-        asked = f"{kind.value} {version!r:.100} for {architecture!r:.100}"
-        return f"there is no {asked}; there is {known or 'none at all'}"
 
 
 def _source(entry: OsImage) -> OsImage:

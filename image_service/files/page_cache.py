@@ -92,7 +92,9 @@ class PageCache:
         """Return True for tmpfs and ramfs, which do not support the probes and hold everything."""
         found = self._in_memory.get(file)
         if found is None:
-            found = self._in_memory[file] = _file_system_type(file.descriptor) in _IN_MEMORY
+            status = (ctypes.c_ulong * 32)()  # fstatfs(2) fills f_type first
+            ctypes.CDLL(None).fstatfs(file.descriptor, status)
+            found = self._in_memory[file] = status[0] in _IN_MEMORY
         return found
 
     def read_into(self, buffer: memoryview, file: BaseFile, offset: int) -> int | None:
@@ -144,10 +146,3 @@ def _read_through(file: BaseFile, offset: int, length: int) -> None:
     scratch = bytearray(min(length, _PIECE_BYTES))
     for position in range(offset, offset + length, len(scratch)):
         os.preadv(descriptor, [scratch], position)
-
-
-def _file_system_type(descriptor: int) -> int:
-    """Return f_type, the first field that fstatfs(2) fills; 0 on an error."""
-    found = (ctypes.c_ulong * 32)()
-    ctypes.CDLL(None).fstatfs(descriptor, found)
-    return found[0]

@@ -62,7 +62,7 @@ def remaster(source: BaseFile, target: Path, remastering: Remastering, interrupt
         Unavailable: xorriso is not installed, failed or took too long; contains its messages.
         Interrupted: the service stops.
     """
-    command = [*_start(source, target), *_changes(remastering), "-commit_eject", "none"]
+    command = list(_command(source, target, remastering))
     with source.hold(), open(os.memfd_create("xorriso"), "w+b") as errors:  # noqa: PTH123 - it has no path
         status = run_sandboxed(
             command,
@@ -73,20 +73,19 @@ def remaster(source: BaseFile, target: Path, remastering: Remastering, interrupt
             limits=ResourceLimits(remastering.max_bytes, MAX_CPU_SECONDS, MAX_MEMORY_BYTES, MAX_SECONDS),
         )
         if status != 0:
-            errors.seek(0)
-            raise Unavailable(f"xorriso exited with status {status}: {_reason(errors.read())}")
+            errors.seek(0)  # the last line says only that xorriso gives up
+            lines = re.findall(r"(?:SORRY|MISHAP|FAILURE|FATAL) : ([ -~]+)", errors.read().decode("latin-1"))
+            reason = "; ".join(lines)[:_MAX_REASON_LENGTH] or "no message"
+            raise Unavailable(f"xorriso exited with status {status}: {reason}")
 
 
-def _start(source: BaseFile, target: Path) -> Iterator[str]:
+def _command(source: BaseFile, target: Path, remastering: Remastering) -> Iterator[str]:
     yield from ("xorriso", "-no_rc", "-report_about", "SORRY", "-abort_on", "SORRY")
     # By descriptor: these are the bytes that were hashed, even if the path was replaced.
     yield from ("-indev", f"stdio:/proc/self/fd/{source.descriptor}", "-outdev", f"stdio:{target.absolute()}")
     # Level 1: coreos-installer looks up such names. No second superblock for later sessions.
     yield from ("-compliance", "iso_9660_level=1:no_emul_toc", "-padding", "0")
     yield from ("-boot_image", "any", "replay")
-
-
-def _changes(remastering: Remastering) -> Iterator[str]:
     yield from ("-boot_image", "any", f"gpt_disk_guid={remastering.guid}")
     yield from ("-volume_date", "uuid", f"{remastering.date:%Y%m%d%H%M%S}00")
     yield from ("-volume_date", "all_file_dates", f"={int(remastering.date.timestamp())}")
@@ -98,9 +97,4 @@ def _changes(remastering: Remastering) -> Iterator[str]:
         yield from ("-find", path, "-exec", "sort_weight", str(-position), "--")
     for directory in sorted({str(PurePosixPath(path).parent) for path in remastering.added}):
         yield from ("-chmod", "0555", directory, "--")  # a new one has the mode of the disk's
-
-
-def _reason(errors: bytes) -> str:
-    """Return the error messages of xorriso's output, whose last line says only that it gives up."""
-    lines = re.findall(r"(?:SORRY|MISHAP|FAILURE|FATAL) : ([ -~]+)", errors.decode("latin-1"))
-    return "; ".join(lines)[:_MAX_REASON_LENGTH] or "no message"
+    yield from ("-commit_eject", "none")
