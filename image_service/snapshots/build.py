@@ -92,7 +92,7 @@ def connect_boot_images(  # noqa: PLR0913 - same
     """Return boot images over an open archive (see `build_boot_images`)."""
     return BootImages(
         builder,
-        Resolver(assisted, archive, clock, coordination, settings),
+        Resolver(assisted.fetch_infra_env, archive, clock, coordination, settings),
         Snapshots(
             partial(fetch_customization, assisted), archive, clock, coordination, settings, count=count
         ),

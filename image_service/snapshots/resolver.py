@@ -5,7 +5,7 @@ Processes that share the archive share the answers: each is valid for the TTL in
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
@@ -17,6 +17,8 @@ from image_service.images.reference import DEFAULT_ARCHITECTURE, ISOS, ImageRef,
 from image_service.snapshots.model import SnapshotKey, Version, VersionLost
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.assisted.responses import InfraEnv
@@ -39,13 +41,8 @@ _FAILING = (UpstreamError, UpstreamTimeout, Unavailable)
 
 _Question: TypeAlias = "tuple[ImageRef, bytes | None]"
 """A reference, and the digest of the credentials."""
-
-
-class InfraEnvSource(Protocol):
-    """Fetches infra-envs from assisted-service."""
-
-    async def fetch_infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
-        """Fetch an infra-env."""
+FetchInfraEnv: TypeAlias = "Callable[[str, Credentials | None], Awaitable[InfraEnv]]"
+"""Asks assisted-service what an infra-env says about itself."""
 
 
 @attrs.define
@@ -61,7 +58,7 @@ class Resolver:
     """Completes references.
 
     Args:
-        infra_envs: asks assisted-service.
+        fetch: asks assisted-service.
         archive: answers that other processes were given.
         clock: seconds since the epoch.
         coordination: with those processes.
@@ -70,13 +67,13 @@ class Resolver:
 
     def __init__(
         self,
-        infra_envs: InfraEnvSource,
+        fetch: FetchInfraEnv,
         archive: Archive,
         clock: IReactorTime,
         coordination: Coordination,
         settings: SnapshotSettings,
     ) -> None:
-        self._infra_envs = infra_envs
+        self._fetch = fetch
         self._archive = archive
         self._clock = clock
         self._coordination = coordination
@@ -152,7 +149,7 @@ class Resolver:
                 if stored is not None and now < stored[1] + self._settings.ttl_seconds:
                     infra_env, said_at = stored
                     return infra_env, min(said_at, now)
-            infra_env = await self._infra_envs.fetch_infra_env(infra_env_id, credentials)
+            infra_env = await self._fetch(infra_env_id, credentials)
             said_at = self._clock.seconds()
 
             async def store() -> bool:

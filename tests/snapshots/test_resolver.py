@@ -81,7 +81,7 @@ class Setting:
 
     def __attrs_post_init__(self) -> None:
         self.resolver = Resolver(
-            self.infra_envs,
+            self.infra_envs.fetch_infra_env,
             Archive(MemoryRepository(), SnapshotCipher(SECRET), run_now),
             self.clock,
             LocalCoordination(),

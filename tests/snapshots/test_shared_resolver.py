@@ -70,7 +70,11 @@ class Setting:
         archive = Archive(cast("SnapshotRepository", self.store), SnapshotCipher(SECRET), run_now)
         coordination = SharedMemoryCoordination(self.memory, self.directory / "locks", self.clock)
         return Resolver(
-            self.upstream, archive, self.clock, coordination, attrs.evolve(SETTINGS, grace_seconds=0)
+            self.upstream.fetch_infra_env,
+            archive,
+            self.clock,
+            coordination,
+            attrs.evolve(SETTINGS, grace_seconds=0),
         )
 
     def resolve(self, number: int, credentials: Credentials | None = None) -> Ref:
