@@ -157,12 +157,10 @@ def import_circles() -> list[list[str]]:
     return circles
 
 
-@pytest.mark.xfail(reason="being taken apart")
 def test_no_import_circles_under_type_checking_either() -> None:
     assert import_circles() == []
 
 
-@pytest.mark.xfail(reason="being renamed")
 def test_class_names_are_unique() -> None:
     homes: dict[str, list[str]] = defaultdict(list)
     for path in MODULES:
@@ -172,7 +170,6 @@ def test_class_names_are_unique() -> None:
     assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
 
 
-@pytest.mark.xfail(reason="being divided")
 def test_packages_have_at_most_16_direct_modules() -> None:
     counts: dict[str, int] = defaultdict(int)
     for path in MODULES:
