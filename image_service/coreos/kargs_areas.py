@@ -27,7 +27,8 @@ from image_service.errors import FileNotInImage, FormatError, KernelArgumentsToo
 from image_service.formats.reading import Span, check_inside, read_exactly
 
 if TYPE_CHECKING:
-    from image_service.coreos.json_file import JsonObject
+    from collections.abc import Iterable
+
     from image_service.formats.iso9660 import Iso9660
     from image_service.formats.reading import ReadAt
 
@@ -76,6 +77,10 @@ class KargsArea:
         return (text + self.end).ljust(size, self.pad)
 
 
+def _sort(areas: Iterable[KargsArea]) -> tuple[KargsArea, ...]:
+    return tuple(sorted(areas, key=lambda area: area.offset))
+
+
 @attrs.frozen
 class KargsAreas:
     """All areas of an image that contain the kernel arguments.
@@ -83,12 +88,12 @@ class KargsAreas:
     Args:
         default: the arguments that the image came with.
         size: bytes of each area.
-        areas: by ascending offset, at least one, none overlapping.
+        areas: at least one, none overlapping; sorted by offset.
     """
 
     default: str
     size: int
-    areas: tuple[KargsArea, ...]
+    areas: tuple[KargsArea, ...] = attrs.field(converter=_sort)
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -125,9 +130,14 @@ def find_kargs_areas(iso: Iso9660, read_at: ReadAt, size: int) -> KargsAreas | N
             f"{info.where}: the default arguments take {len(default.encode())} bytes, the areas have"
             f" {area_size}"
         )
-    return _sort_areas(
-        default, area_size, [_read_area(iso, entry, area_size) for entry in info.objects("files", _MAX_FILES)]
-    )
+    areas = []
+    for entry in info.objects("files", _MAX_FILES):
+        boot_config = iso.find_file(entry.text("path"))
+        offset = entry.count("offset")
+        check_inside(boot_config.path, offset, area_size, boot_config.length)
+        pad, end = entry.character("pad", _PAD), entry.character("end", _END)
+        areas.append(KargsArea(boot_config.offset + offset, pad, end, boot_config.path))
+    return KargsAreas(default, area_size, areas)
 
 
 def rewrite_kargs_json(original: bytes, default: str) -> bytes:
@@ -157,14 +167,6 @@ def rewrite_kargs_json(original: bytes, default: str) -> bytes:
     return rendered.ljust(len(original))
 
 
-def _read_area(iso: Iso9660, info: JsonObject, size: int) -> KargsArea:
-    file = iso.find_file(info.text("path"))
-    offset = info.count("offset")
-    check_inside(file.path, offset, size, file.length)
-    pad, end = info.character("pad", _PAD), info.character("end", _END)
-    return KargsArea(file.offset + offset, pad, end, file.path)
-
-
 def _read_header(read_at: ReadAt, image_size: int) -> KargsAreas | None:
     header = read_exactly(read_at, _HEADER_OFFSET, _HEADER.size)
     if not header.startswith(_HEADER_MAGIC):
@@ -178,13 +180,9 @@ def _read_header(read_at: ReadAt, image_size: int) -> KargsAreas | None:
     for offset in (default_offset, *(area.offset for area in areas)):
         check_inside("the image", offset, size, image_size)
     default = KargsArea(default_offset, _PAD, _END).parse(read_exactly(read_at, default_offset, size))
-    return _sort_areas(default, size, areas)
+    return KargsAreas(default, size, areas)
 
 
 def _check_size(name: str, size: int) -> None:
     if not 0 < size <= _MAX_AREA:
         raise FormatError(f"{name}: areas of kernel arguments must have 1 to {_MAX_AREA} bytes, not {size}")
-
-
-def _sort_areas(default: str, size: int, areas: list[KargsArea]) -> KargsAreas:
-    return KargsAreas(default, size, tuple(sorted(areas, key=lambda area: area.offset)))

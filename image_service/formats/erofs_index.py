@@ -184,8 +184,14 @@ class ErofsIndex:
         number = (cluster - part.cluster) // part.entries
         first = part.cluster + number * part.entries
         pack = self._read_at(part.position + number * part.length, part.length)
-        entries = self._parse_pack(pack, part.entries) if self._is_compact else [self._parse_entry(pack)]
-        return first, entries[: clusters - first]
+        if self._is_compact:
+            return first, self._parse_pack(pack, part.entries)[: clusters - first]
+        kind, value, block = _WHOLE_ENTRY.unpack(pack)
+        if kind & _LONGER:
+            raise FormatError("the erofs shares extents (dedupe), which is not supported")
+        if kind & _TYPES == _CONTINUES:
+            return first, [self._continue_entry(block & 0xFFFF)]
+        return first, [self._start_entry(kind & _TYPES, value, block)]
 
     def _parse_pack(self, pack: bytes, number: int) -> list[_Entry]:
         value_bits = max(_VALUE_BITS, self._block_bits)
@@ -204,14 +210,6 @@ class ErofsIndex:
                 block, uncounted = block + uncounted, 1
                 entries.append(self._start_entry(kind, value, block))
         return entries
-
-    def _parse_entry(self, pack: bytes) -> _Entry:
-        kind, value, block = _WHOLE_ENTRY.unpack(pack)
-        if kind & _LONGER:
-            raise FormatError("the erofs shares extents (dedupe), which is not supported")
-        if kind & _TYPES == _CONTINUES:
-            return self._continue_entry(block & 0xFFFF)
-        return self._start_entry(kind & _TYPES, value, block)
 
     def _continue_entry(self, value: int) -> _Entry:
         if not self._has_counts:

@@ -119,7 +119,15 @@ def read_archives(initrd: bytes, limit: int = MAX_DECOMPRESSED) -> list[Member]:
     position = 0
     while found := _NOT_ZERO.search(initrd, position):
         position = found.start()
-        decompressor = _choose_decompressor(initrd, position)
+        decompressor: _StreamDecompressor | None = None
+        if initrd.startswith(_GZIP_MAGIC, position):
+            decompressor = zlib.decompressobj(wbits=31)
+        elif initrd.startswith(_XZ_MAGIC, position):
+            decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_DECODER_MEMORY)
+        elif initrd.startswith(_ZSTD_MAGIC, position):
+            raise FormatError(
+                f"the archive at offset {position} of the initrd is zstd, which is not supported"
+            )
         if decompressor is None:
             archived, position = read_archive(initrd, position)
         else:
@@ -142,17 +150,6 @@ class _StreamDecompressor(Protocol):
     def unused_data(self) -> bytes: ...
 
     def decompress(self, data: bytes, /) -> bytes: ...
-
-
-def _choose_decompressor(initrd: bytes, position: int) -> _StreamDecompressor | None:
-    """Return the decompressor for the archive at ``position``; None if it is plain cpio."""
-    if initrd.startswith(_GZIP_MAGIC, position):
-        return zlib.decompressobj(wbits=31)
-    if initrd.startswith(_XZ_MAGIC, position):
-        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_DECODER_MEMORY)
-    if initrd.startswith(_ZSTD_MAGIC, position):
-        raise FormatError(f"the archive at offset {position} of the initrd is zstd, which is not supported")
-    return None
 
 
 def _decompress(

@@ -217,20 +217,16 @@ class _MetadataReader:
 
     def read(self, length: int) -> bytes:
         while len(self._rest) < length:
-            self._rest += self._read_block()
+            if self._is_last:
+                raise FormatError(f"the squashfs is damaged: its metadata ends at offset {self._next}")
+            word = int.from_bytes(self._volume.read_at(self._next, 2), "little")
+            stored = word & ~_METADATA_PLAIN
+            is_plain = bool(word & _METADATA_PLAIN)
+            block = self._volume.read_content(self._next + 2, stored, _METADATA, is_plain=is_plain)
+            self._next += 2 + stored
+            self._is_last = len(block) < _METADATA  # bounds the number of tiny blocks
+            self._rest += block
         content, self._rest = self._rest[:length], self._rest[length:]
-        return content
-
-    def _read_block(self) -> bytes:
-        if self._is_last:
-            raise FormatError(f"the squashfs is damaged: its metadata ends at offset {self._next}")
-        word = int.from_bytes(self._volume.read_at(self._next, 2), "little")
-        length = word & ~_METADATA_PLAIN
-        content = self._volume.read_content(
-            self._next + 2, length, _METADATA, is_plain=bool(word & _METADATA_PLAIN)
-        )
-        self._next += 2 + length
-        self._is_last = len(content) < _METADATA  # bounds the number of tiny blocks
         return content
 
 

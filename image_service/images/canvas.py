@@ -158,7 +158,7 @@ def _translate_kargs(kargs: KargsAreas, minimal: MinimalIso) -> KargsAreas:
     if liveiso is None:
         raise BaseImageError(f"the default kernel arguments have no {LIVEISO} to be removed")
     default = edit_arguments(kargs.default, [KernelArgument(Operation.DELETE, liveiso)])
-    return attrs.evolve(kargs, default=default, areas=tuple(sorted(areas, key=lambda area: area.offset)))
+    return attrs.evolve(kargs, default=default, areas=areas)
 
 
 def _add_rootfs_url(arguments: str, rootfs_url: str) -> str:
