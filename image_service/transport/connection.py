@@ -17,12 +17,13 @@ from image_service.http.connection_state import State, check_transition
 from image_service.http.head import MAX_HEAD_BYTES, Request
 from image_service.http.problem import problem
 from image_service.http.request_reader import END, BadRequest, RequestReader
-from image_service.transport.access_log import COMPLETE, ConnectionLog
+from image_service.transport.access_log import COMPLETE
 from image_service.transport.deadline import Timeouts
 from image_service.transport.dispatch import Dispatcher
 from image_service.transport.exchange import Exchange, PreparedResponse
 from image_service.transport.observer import AbortReason
 from image_service.transport.sendfile_sender import SendfileSender
+from image_service.transport.tcp import queued_bytes
 from image_service.transport.tls_sender import TlsSender
 
 if TYPE_CHECKING:
@@ -94,12 +95,9 @@ class Connection(Protocol):
             context.clock, context.limits, self._tcp().getHandle(), self._deadline_passed
         )
         host: str = transport.getPeer().host
-        address = host.removeprefix("::ffff:") if "." in host else host  # of a dual-stack listener
-        self._log = ConnectionLog(context.access_log, address)
         self._dispatcher = Dispatcher(
             context,
-            self._log,
-            address,
+            host.removeprefix("::ffff:") if "." in host else host,  # of a dual-stack listener
             overloaded=self._overloaded,
             send=self._send_later,
             abort=self.abort,
@@ -153,7 +151,7 @@ class Connection(Protocol):
             abort, detail = self._failure or (AbortReason.CLIENT_GONE, "the client is gone")
             self._context.observer.record_abort(abort)
             self._end_exchange(self.exchange, detail)
-        self._log.close()
+        self._dispatcher.close()
         self._lost(self)
 
     def _enter(self, state: State) -> None:
@@ -289,10 +287,11 @@ class Connection(Protocol):
 
     def _deadline_passed(self) -> None:
         limits = self._context.limits
-        if self._state is State.CLOSING and self._timeouts.is_delivered:
+        is_closing = self._state is State.CLOSING
+        if is_closing and not queued_bytes(self._tcp().getHandle()):
             self._tcp().loseConnection()  # an abort could destroy what the client's system holds for it
-        elif self._state in (State.SENDING, State.CLOSING):
-            if self._timeouts.is_stalled(closing=self._state is State.CLOSING):
+        elif is_closing or self._state is State.SENDING:
+            if self._timeouts.is_stalled(closing=is_closing):
                 self.abort(AbortReason.NO_PROGRESS, f"no progress for {limits.stall_seconds:g} s")
         elif self._state is State.HEAD and self._reader.buffer:
             self._sender.begin_turn()
@@ -321,7 +320,7 @@ class Connection(Protocol):
         On plain TCP the client's close is awaited: closing with input unread would send a reset, which can
         destroy the response. TLS does the same by its closing alerts.
         """
-        self._timeouts.await_close()
+        self._timeouts.await_progress(closing=True)
         if self._secure or self._reader.is_client_closed:
             self.transport.loseConnection()
         else:

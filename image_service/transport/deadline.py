@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.transport.tcp import acknowledged_bytes, queued_bytes
+from image_service.transport.tcp import acknowledged_bytes
 
 if TYPE_CHECKING:
     import socket
@@ -78,42 +78,10 @@ class Deadline:
             self._expired()
 
 
-class Progress:
-    """A client's progress: whether its TCP acknowledges bytes. Kernel buffers hide that from a writer.
-
-    Args:
-        clock: the reactor's.
-        handle: of the connection.
-    """
-
-    __slots__ = ("_acknowledged", "_changed_at", "_clock", "_handle")
-
-    def __init__(self, clock: IReactorTime, handle: socket.socket) -> None:
-        self._clock = clock
-        self._handle = handle
-        self._acknowledged = 0
-        self._changed_at = 0.0
-
-    def restart(self) -> None:
-        """Measure from now on."""
-        self._acknowledged = acknowledged_bytes(self._handle)
-        self._changed_at = self._clock.seconds()
-
-    def stalled_seconds(self) -> float:
-        """Return how long nothing has been acknowledged; 0 if something was since the last call."""
-        now, acknowledged = self._clock.seconds(), acknowledged_bytes(self._handle)
-        if acknowledged != self._acknowledged:
-            self._acknowledged, self._changed_at = acknowledged, now
-        return now - self._changed_at
-
-    @property
-    def is_complete(self) -> bool:
-        """True if the client's TCP has acknowledged everything."""
-        return not queued_bytes(self._handle)
-
-
 class Timeouts:
     """What a connection waits for, each with its deadline.
+
+    Progress is what the client's TCP acknowledges: a writer does not see it, because kernels buffer.
 
     Args:
         clock: the reactor's.
@@ -122,13 +90,25 @@ class Timeouts:
         expired: called when a deadline has passed.
     """
 
-    __slots__ = ("_deadline", "_limits", "_progress", "cancel", "clear")
+    __slots__ = (
+        "_acknowledged",
+        "_changed_at",
+        "_clock",
+        "_deadline",
+        "_handle",
+        "_limits",
+        "cancel",
+        "clear",
+    )
 
     def __init__(
         self, clock: IReactorTime, limits: LimitSettings, handle: socket.socket, expired: Callable[[], None]
     ) -> None:
+        self._clock = clock
         self._limits = limits
-        self._progress = Progress(clock, handle)
+        self._handle = handle
+        self._acknowledged = 0
+        self._changed_at = 0.0
         self._deadline = Deadline(clock, expired)
         self.clear = self._deadline.clear
         """Wait without a deadline."""
@@ -152,24 +132,21 @@ class Timeouts:
         """Wait for the next request."""
         self._deadline.set(self._limits.idle_seconds)
 
-    def await_progress(self) -> None:
-        """Wait for the client to acknowledge bytes of a response."""
-        self._progress.restart()
-        self._deadline.set(self._limits.stall_seconds / _STALL_CHECKS)
-
-    def await_close(self) -> None:
-        """Wait for the client to close the connection."""
-        self._progress.restart()
-        self._deadline.set(LINGER_SECONDS)
+    def await_progress(self, *, closing: bool = False) -> None:
+        """Wait for the client to acknowledge bytes of a response, or to close the connection."""
+        self._acknowledged = acknowledged_bytes(self._handle)
+        self._changed_at = self._clock.seconds()
+        self._check_later(closing=closing)
 
     def is_stalled(self, *, closing: bool) -> bool:
         """Return True if the client makes no progress; else wait on."""
-        if self._progress.stalled_seconds() >= self._limits.stall_seconds:
+        now, acknowledged = self._clock.seconds(), acknowledged_bytes(self._handle)
+        if acknowledged != self._acknowledged:
+            self._acknowledged, self._changed_at = acknowledged, now
+        if now - self._changed_at >= self._limits.stall_seconds:
             return True
-        self._deadline.set(LINGER_SECONDS if closing else self._limits.stall_seconds / _STALL_CHECKS)
+        self._check_later(closing=closing)
         return False
 
-    @property
-    def is_delivered(self) -> bool:
-        """True if the client's TCP has acknowledged everything."""
-        return self._progress.is_complete
+    def _check_later(self, *, closing: bool) -> None:
+        self._deadline.set(LINGER_SECONDS if closing else self._limits.stall_seconds / _STALL_CHECKS)

@@ -16,6 +16,7 @@ from twisted.logger import Logger
 
 from image_service.http.problem import problem
 from image_service.http.response import Response
+from image_service.transport.access_log import ConnectionLog
 from image_service.transport.admission import SMALL_BYTES, is_download
 from image_service.transport.exchange import Exchange, PreparedResponse
 from image_service.transport.observer import AbortReason
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
     from image_service.http.head import Request
-    from image_service.transport.access_log import ConnectionLog
     from image_service.transport.context import ConnectionContext
     from image_service.transport.exchange import Message, RangeResponder
 
@@ -40,7 +40,6 @@ class Dispatcher:
 
     Args:
         context: what all connections share.
-        log: the connection's.
         address: of the client.
         overloaded: True if only probes are answered.
         send: called with a response that was not known at once, unless `abort` is.
@@ -49,10 +48,9 @@ class Dispatcher:
 
     __slots__ = ("_abort", "_address", "_context", "_log", "_overloaded", "_repeatable", "_send", "further")
 
-    def __init__(  # noqa: PLR0913 - what the request handler needs, and what it reports to
+    def __init__(
         self,
         context: ConnectionContext,
-        log: ConnectionLog,
         address: str,
         *,
         overloaded: bool,
@@ -60,7 +58,7 @@ class Dispatcher:
         abort: Callable[[AbortReason, str], None],
     ) -> None:
         self._context = context
-        self._log = log
+        self._log = ConnectionLog(context.access_log, address)
         self._address = address
         self._overloaded = overloaded
         self._send = send
@@ -89,7 +87,12 @@ class Dispatcher:
         later = prepared if isinstance(prepared, Deferred) else succeed(prepared)
         later.addCallback(self._await_slot, exchange)
         later.addCallback(lambda response: self._send(exchange, response))
-        later.addErrback(self._handler_failed)
+
+        def failed(failure: Failure) -> None:
+            _log.failure("unexpected error while answering a request", failure=failure)
+            self._abort(AbortReason.INTERNAL_ERROR, "internal error")
+
+        later.addErrback(failed)
         return None
 
     def _await_slot(
@@ -102,10 +105,6 @@ class Dispatcher:
         return exchange.slot.granted.addCallback(
             lambda granted: prepared if granted else attrs.evolve(prepared, response=problem(slots.refusal()))
         )
-
-    def _handler_failed(self, failure: Failure) -> None:
-        _log.failure("unexpected error while answering a request", failure=failure)
-        self._abort(AbortReason.INTERNAL_ERROR, "internal error")
 
     def start_response(self, exchange: Exchange, prepared: PreparedResponse, *, can_continue: bool) -> bytes:
         """Record the start of a response, and return its head.
@@ -121,17 +120,17 @@ class Dispatcher:
         exchange.keep_alive = can_continue and request is not None and request.keep_alive
         has_own_line = context.access_log.has_own_line(response.status)
         head = exchange.render_head(response, context.date.line(now), needs_id=has_own_line)
-        if exchange.keep_alive:
-            self._keep(exchange, prepared, has_own_line=has_own_line)
+        if request is not None and exchange.keep_alive:
+            if prepared.ranges is not None and not has_own_line:
+                self.further = FurtherRanges(context, self._log, exchange, prepared.ranges)
+            elif prepared.is_current is not None and self._repeatable is None:
+                self._repeatable = request, prepared, prepared.is_current
         context.observer.record_first_byte(prepared.subject.handler, now - exchange.started)
         return head
 
-    def _keep(self, exchange: Exchange, prepared: PreparedResponse, *, has_own_line: bool) -> None:
-        """Keep what a response brings for the next requests of the connection."""
-        if prepared.ranges is not None and not has_own_line:
-            self.further = FurtherRanges(self._context, self._log, exchange, prepared.ranges)
-        elif prepared.is_current is not None and exchange.request is not None and self._repeatable is None:
-            self._repeatable = exchange.request, prepared, prepared.is_current
+    def close(self) -> None:
+        """Complete the access log: the connection is gone."""
+        self._log.close()
 
     def end_exchange(self, exchange: Exchange, body_bytes: int, outcome: str) -> None:
         """Record the end of an exchange, and release what it holds.

@@ -214,17 +214,18 @@ class Sender(ABC):
 
     def _wait_for(self, work: Deferred[None]) -> None:
         """Go on when a thread has done its work."""
+
+        def done(_: None) -> None:
+            self._waiting = None
+            self.resumeProducing()
+
+        def failed(failure: Failure) -> None:
+            self._waiting = None
+            if self._sending:
+                self._fail(AbortReason.DISK_FAILED, f"the disk failed: {failure.getErrorMessage()}")
+
         self._waiting = work
-        work.addCallbacks(self._work_done, self._work_failed)
-
-    def _work_done(self, _: None) -> None:
-        self._waiting = None
-        self.resumeProducing()
-
-    def _work_failed(self, failure: Failure) -> None:
-        self._waiting = None
-        if self._sending:
-            self._fail(AbortReason.DISK_FAILED, f"the disk failed: {failure.getErrorMessage()}")
+        work.addCallbacks(done, failed)
 
     def _fail(self, reason: AbortReason, detail: str) -> None:
         self.stop()

@@ -53,28 +53,22 @@ def bind(port: int, *, shared: bool = False) -> socket.socket:
     Raises:
         OSError: the port cannot be bound.
     """
-    listener = _bind_dual_stack(port, shared=shared) or socket.create_server(
-        ("0.0.0.0", port),  # noqa: S104 - as it says
-        backlog=BACKLOG,
-        reuse_port=shared,
-    )
+    listener = None
+    if socket.has_dualstack_ipv6():
+        try:
+            listener = socket.create_server(
+                ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG, reuse_port=shared
+            )
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise
+    if listener is None:
+        every_address = ("0.0.0.0", port)  # noqa: S104 - as it says
+        listener = socket.create_server(every_address, backlog=BACKLOG, reuse_port=shared)
     # Accepted sockets inherit it. Without it the kernel takes up to 4 MiB for each client that does not read.
     set_unsent_limit(listener, UNSENT_BYTES)
     listener.setblocking(False)  # noqa: FBT003 - its signature
     return listener
-
-
-def _bind_dual_stack(port: int, *, shared: bool) -> socket.socket | None:
-    if not socket.has_dualstack_ipv6():
-        return None
-    try:
-        return socket.create_server(
-            ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG, reuse_port=shared
-        )
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise
-        return None
 
 
 def set_unsent_limit(handle: socket.socket, count: int) -> None:

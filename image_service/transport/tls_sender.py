@@ -175,19 +175,16 @@ class TlsSender(Sender):
         count = 0
         try:
             while self._queue and count < limit:
-                count += self._copy_next(count, limit)
+                extent, _ = self._queue.peek(limit - count)
+                buffer = _CLEARTEXT[count : count + extent.length]
+                if isinstance(extent, FileExtent):
+                    copied = self._read_into(buffer, extent)
+                else:
+                    buffer[:] = data_of(extent)
+                    copied = extent.length
+                self._queue.advance(copied)
+                count += copied
         except NotResidentError:
             if not count:
                 raise
-        return count
-
-    def _copy_next(self, start: int, limit: int) -> int:
-        extent, _ = self._queue.peek(limit - start)
-        buffer = _CLEARTEXT[start : start + extent.length]
-        if isinstance(extent, FileExtent):
-            count = self._read_into(buffer, extent)
-        else:
-            buffer[:] = data_of(extent)
-            count = extent.length
-        self._queue.advance(count)
         return count
