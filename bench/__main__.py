@@ -12,7 +12,7 @@ To compare while you tune, run one scenario, which takes less than 90 s:
     python -m bench --scenario 'HTTPS, whole*' --server image-service      # without nginx: CPU time alone
 
 To compare with another commit, give its checkout: the same interpreter starts its service, with data of its
-own. Without nginx all comparisons take about 20 minutes:
+own. Without nginx all scenarios take about 20 minutes:
 
     git worktree add ../before 4fc9d8a
     python -m bench --peer before=../before --server image-service --server before
@@ -114,7 +114,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help="process of a peer that runs already, whose CPU time is measured",
     )
     add("--rounds", type=_positive, help="of each comparison (5; with the checkout of a peer 9)")
-    add("--seconds", type=_positive, help="of a round and server (4; with the checkout of a peer 3)")
+    add("--seconds", type=_positive, help="of a round and server (4; with the checkout of a peer 2)")
     add("--megabytes", type=_positive, default=970, help="size of the base image, in MiB (%(default)s)")
     add("--quick", action="store_true", help="show that everything runs; the figures mean nothing")
     add("--directory", type=Path, metavar="DIR", help="keep images and data there")
@@ -133,7 +133,7 @@ def effort(options: argparse.Namespace) -> Effort:
     has_checkout = any(peer.checkout for peer in options.peer)
     return Effort(
         rounds=options.rounds or (9 if has_checkout else 5),
-        seconds=options.seconds or (3 if has_checkout else 4),
+        seconds=options.seconds or (2 if has_checkout else 4),
         megabytes=options.megabytes,
     )
 

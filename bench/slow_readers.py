@@ -47,7 +47,7 @@ def study_slow_readers(scheme: str, index: int, stage: Stage) -> Iterator[Figure
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, OPEN_FILES), hard))
     with ExitStack() as stack:
-        for server in stage.start_servers(stack):
+        for server in stage.start_servers(stack, "slow-readers"):
             if scheme in server.urls:
                 yield from _study(server, scheme, count, stage.effort.reader_seconds, stage.directory)
 

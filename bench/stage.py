@@ -112,9 +112,9 @@ class Stage:
         """The servers to compare, started once for all comparisons."""
         return self.start_servers(self._stack)
 
-    def start_servers(self, stack: ExitStack) -> tuple[Server, ...]:
+    def start_servers(self, stack: ExitStack, purpose: str = "compared") -> tuple[Server, ...]:
         """Start nginx and what `start_services` starts; return them and the peers that run already."""
-        started = self.start_services(stack)
+        started = self.start_services(stack, purpose=purpose)
         if self._selection.includes(NGINX):
             started.append(start_nginx(stack, self.directory, self.image, self.certificate))
         return (*started, *(peer for peer in self._selection.peers if self._selection.includes(peer.name)))
