@@ -86,9 +86,8 @@ def read_squashfs(read_at: ReadAt) -> SquashfsNode:
     if compression not in _COMPRESSIONS:
         name = _REFUSED.get(compression, f"method {compression}")
         raise FormatError(f"the squashfs is compressed by {name}; gzip, xz and zstd are supported")
-    return _SquashfsVolume(read_at, block_size, fragments, _COMPRESSIONS[compression], *tables).read_node(
-        root
-    )
+    volume = _SquashfsVolume(read_at, block_size, fragments, _COMPRESSIONS[compression], *tables)
+    return volume.read_node(root)
 
 
 @attrs.frozen(eq=False)
@@ -119,12 +118,9 @@ class SquashfsNode:
         length = max(self.size - _DOTS, 0)
         if length > MAX_DIRECTORY:
             raise FormatError(f"a directory of the squashfs has {length} bytes, more than {MAX_DIRECTORY}")
-        listing = self._volume.open_metadata(self._volume.directories + self._start, self._offset).read(
-            length
-        )
-        return {
-            name: partial(self._volume.read_node, reference) for name, reference in _parse_listing(listing)
-        }
+        volume = self._volume
+        listing = volume.open_metadata(volume.directories + self._start, self._offset).read(length)
+        return {name: partial(volume.read_node, reference) for name, reference in _parse_listing(listing)}
 
     def _read_pieces(self) -> Iterator[bytes]:
         whole, rest = divmod(self.size, self._volume.block_size)
@@ -173,7 +169,7 @@ class _SquashfsVolume:
 
     def read_block(self, position: int, word: int, length: int) -> bytes:
         """Return a file's block of exactly ``length`` bytes."""
-        content = self._read_data(position, word, length) if word else bytes(length)
+        content = self.read_content(position, word, _BLOCK_PLAIN, length) if word else bytes(length)
         if len(content) != length:
             raise FormatError(
                 f"the squashfs at offset {position} is damaged: a block has {len(content)} bytes of {length}"
@@ -186,24 +182,20 @@ class _SquashfsVolume:
             raise FormatError(f"the squashfs is damaged: fragment {number} of {self.fragments}")
         block, entry = divmod(number, _METADATA // _FRAGMENT.size)
         table = int.from_bytes(self.read_at(self.fragment_table + 8 * block, 8), "little")
-        position, word = _FRAGMENT.unpack(
-            self.open_metadata(table, entry * _FRAGMENT.size).read(_FRAGMENT.size)
-        )
-        content = self._read_data(position, word, self.block_size)[offset : offset + length]
+        entries = self.open_metadata(table, entry * _FRAGMENT.size)
+        position, word = _FRAGMENT.unpack(entries.read(_FRAGMENT.size))
+        content = self.read_content(position, word, _BLOCK_PLAIN, self.block_size)[offset : offset + length]
         if len(content) != length:
             raise FormatError(f"the squashfs is damaged: fragment {number} ends too soon")
         return content
 
-    def _read_data(self, position: int, word: int, limit: int) -> bytes:
-        return self.read_content(position, word & ~_BLOCK_PLAIN, limit, is_plain=bool(word & _BLOCK_PLAIN))
-
-    def read_content(self, position: int, length: int, limit: int, *, is_plain: bool) -> bytes:
-        """Return the content of ``length`` stored bytes: at most ``limit`` bytes."""
-        where = f"the squashfs at offset {position}"
+    def read_content(self, position: int, word: int, plain: int, limit: int) -> bytes:
+        """Return the content, at most ``limit`` bytes, of a stored block; ``plain`` is the word's flag."""
+        where, length = f"the squashfs at offset {position}", word & ~plain
         if length > limit:
             raise FormatError(f"{where} is damaged: {length} bytes, more than {limit}")
         stored = self.read_at(position, length)
-        return stored if is_plain else decompress(self.method, stored, limit, where)
+        return stored if word & plain else decompress(self.method, stored, limit, where)
 
 
 @attrs.define
@@ -220,10 +212,8 @@ class _MetadataReader:
             if self._is_last:
                 raise FormatError(f"the squashfs is damaged: its metadata ends at offset {self._next}")
             word = int.from_bytes(self._volume.read_at(self._next, 2), "little")
-            stored = word & ~_METADATA_PLAIN
-            is_plain = bool(word & _METADATA_PLAIN)
-            block = self._volume.read_content(self._next + 2, stored, _METADATA, is_plain=is_plain)
-            self._next += 2 + stored
+            block = self._volume.read_content(self._next + 2, word, _METADATA_PLAIN, _METADATA)
+            self._next += 2 + (word & ~_METADATA_PLAIN)
             self._is_last = len(block) < _METADATA  # bounds the number of tiny blocks
             self._rest += block
         content, self._rest = self._rest[:length], self._rest[length:]
