@@ -23,7 +23,7 @@ from image_service.concurrency.coordination import (
     SharedMemoryCoordination,
 )
 from image_service.concurrency.file_locks import FileLocks
-from tests.snapshots.pinning import Outcome, outcome
+from tests.snapshots.outcomes import Outcome, outcome
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -23,6 +23,7 @@ from image_service.snapshots.image_builder import ImageBuilder
 from image_service.snapshots.memory import MemoryRepository
 from tests.formats.iso_builder import CREATED, build_live_iso, live_files
 from tests.images.building import base_image
+from tests.snapshots.outcomes import run_now
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -205,11 +206,6 @@ class ManualThreads:
             except Exception as error:  # noqa: BLE001 - as a thread pool does
                 done.errback(error)
         self.waiting.clear()
-
-
-async def run_now(work: Callable[[], T]) -> T:
-    """A thread that needs no waiting for."""
-    return work()
 
 
 @attrs.define(eq=False)

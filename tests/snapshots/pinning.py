@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
-from twisted.python.failure import Failure
 
 from image_service.concurrency.coordination import LocalCoordination
 from image_service.errors import (
@@ -32,10 +31,11 @@ from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.memory import MemoryRepository
 from image_service.snapshots.model import SnapshotKey
 from image_service.snapshots.snapshots import Snapshots
+from tests.snapshots.outcomes import outcome, run_now
 from tests.standalone.tokens import TokenSigner
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable
     from datetime import datetime
 
     from image_service.concurrency.coordination import Coordination
@@ -91,42 +91,6 @@ def customization(text: str = "", modified: datetime | None = None, **parts: Any
     config = json.dumps({"ignition": {"version": "3.2.0"}, "text": text, "token": token})
     arguments = parts.pop("kernel_arguments", ())
     return Customization(config.encode(), arguments, modified, **parts)
-
-
-class Outcome(Generic[T]):
-    """The result of a coroutine, once it has one."""
-
-    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
-        self._results: list[T | Failure] = []
-        Deferred.fromCoroutine(work).addBoth(self._results.append)
-
-    @property
-    def has_fired(self) -> bool:
-        return bool(self._results)
-
-    @property
-    def value(self) -> T:
-        """The result; raises the error instead."""
-        (result,) = self._results
-        if isinstance(result, Failure):
-            result.raiseException()
-        return result
-
-    @property
-    def error(self) -> BaseException:
-        (result,) = self._results
-        assert isinstance(result, Failure), result
-        return cast("BaseException", result.value)
-
-
-def outcome(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that does not wait."""
-    return Outcome(work).value
-
-
-async def run_now(work: Callable[[], T], /) -> T:
-    """Run work at once instead of in a thread."""
-    return work()
 
 
 @attrs.define(eq=False)

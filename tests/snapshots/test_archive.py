@@ -27,6 +27,7 @@ from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.memory import MemoryRepository
 from image_service.snapshots.model import Snapshot, SnapshotKey
 from image_service.snapshots.repository import StoredMount
+from tests.snapshots.outcomes import Outcome, outcome
 from tests.snapshots.pinning import (
     CREDENTIALS,
     ID,
@@ -34,11 +35,9 @@ from tests.snapshots.pinning import (
     NOW,
     SECRET,
     FaultyRepository,
-    Outcome,
     Pinning,
     credentials_of,
     customization,
-    outcome,
 )
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from image_service.snapshots.memory import MemoryRepository
 from image_service.snapshots.model import Snapshot, SnapshotKey, Version
 from image_service.snapshots.mounts import SAVE_SECONDS, Mount, Mounts, save_seconds
 from image_service.snapshots.repository import StoredMount
-from tests.snapshots.pinning import SECRET, outcome, run_now
+from tests.snapshots.outcomes import outcome, run_now
+from tests.snapshots.pinning import SECRET
 
 if TYPE_CHECKING:
     from image_service.images.base import BaseImage

@@ -14,7 +14,7 @@ from image_service.snapshots.build import open_repository
 from image_service.snapshots.memory import MemoryRepository
 from image_service.snapshots.repository import KEPT_GENERATIONS, StoredMount, StoredSnapshot
 from tests.pytwisted import async_fixture, ensure_deferred
-from tests.snapshots.stores import Threads
+from tests.snapshots.repositories import Threads
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

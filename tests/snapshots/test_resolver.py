@@ -33,7 +33,8 @@ from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.memory import MemoryRepository
 from image_service.snapshots.resolver import RETRY_SECONDS, TIMEOUT_SECONDS, Resolver
 from tests.snapshots.doubles import infra_env_of
-from tests.snapshots.pinning import SECRET, SETTINGS, Outcome, outcome, run_now
+from tests.snapshots.outcomes import Outcome, outcome, run_now
+from tests.snapshots.pinning import SECRET, SETTINGS
 
 if TYPE_CHECKING:
     from image_service.assisted.responses import InfraEnv

@@ -32,7 +32,7 @@ from tests.snapshots.doubles import (
 from tests.snapshots.doubles import world as make_world
 from tests.snapshots.mounting import Client, PendingRequest, bytes_of, etag_of, say
 from tests.snapshots.pinning import FaultyRepository
-from tests.snapshots.stores import store_in
+from tests.snapshots.repositories import repository_in
 
 if TYPE_CHECKING:
     from image_service.concurrency.coordination import Coordination
@@ -56,7 +56,7 @@ def sharing(world: World, coordination: Coordination) -> list[BootImages]:
 
 @pytest.fixture
 def store(world: World, tmp_path: Path) -> FaultyRepository:
-    store = FaultyRepository(store_in(tmp_path))
+    store = FaultyRepository(repository_in(tmp_path))
     world.store = cast("MemoryRepository", store)
     return store
 

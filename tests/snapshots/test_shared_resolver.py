@@ -16,8 +16,9 @@ from image_service.images.reference import Credentials, CredentialScheme, ImageR
 from image_service.snapshots.archive import Archive
 from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.resolver import Resolver
-from tests.snapshots.pinning import ID, SECRET, SETTINGS, FaultyRepository, Outcome, outcome, run_now
-from tests.snapshots.stores import store_in
+from tests.snapshots.outcomes import Outcome, outcome, run_now
+from tests.snapshots.pinning import ID, SECRET, SETTINGS, FaultyRepository
+from tests.snapshots.repositories import repository_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +64,7 @@ class Setting:
     processes: list[Resolver] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.store = FaultyRepository(store_in(self.directory))
+        self.store = FaultyRepository(repository_in(self.directory))
         self.processes = [self.process(), self.process()]
 
     def process(self) -> Resolver:

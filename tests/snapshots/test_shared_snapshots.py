@@ -20,8 +20,9 @@ from image_service.errors import Conflict, Forbidden, NotFound, Unauthorized, Up
 from image_service.snapshots.memory import MemoryRepository
 from image_service.snapshots.model import RETRY_SECONDS
 from image_service.snapshots.snapshots import REVALIDATION_TIMEOUT_SECONDS
-from tests.snapshots.pinning import KEY, SETTINGS, FaultyRepository, Outcome, Pinning, outcome
-from tests.snapshots.stores import store_in
+from tests.snapshots.outcomes import Outcome, outcome
+from tests.snapshots.pinning import KEY, SETTINGS, FaultyRepository, Pinning
+from tests.snapshots.repositories import repository_in
 
 if TYPE_CHECKING:
     from image_service.snapshots.model import Snapshot
@@ -46,7 +47,7 @@ def sharing(directory: Path, store: SnapshotRepository) -> list[Pinning]:
 
 @pytest.fixture
 def processes(tmp_path: Path) -> list[Pinning]:
-    return sharing(tmp_path, store_in(tmp_path))
+    return sharing(tmp_path, repository_in(tmp_path))
 
 
 def configs(processes: list[Pinning]) -> set[bytes]:
@@ -262,7 +263,7 @@ def test_failing_repository_costs_rounds_only(processes: list[Pinning], broken: 
 
 
 def test_single_process_reads_the_repository_once(tmp_path: Path) -> None:
-    alone = Pinning(store=FaultyRepository(store_in(tmp_path)))
+    alone = Pinning(store=FaultyRepository(repository_in(tmp_path)))
     alone.newest()
     assert alone.store.called == {"find_newest": 1, "add": 1}
     alone.clock.advance(TTL)

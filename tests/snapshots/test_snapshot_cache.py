@@ -20,17 +20,8 @@ from image_service.snapshots import cache
 from image_service.snapshots import snapshots as snapshots_module
 from image_service.snapshots.model import MAX_OLDER, RETRY_SECONDS, SnapshotKey
 from image_service.snapshots.snapshots import REVALIDATION_TIMEOUT_SECONDS
-from tests.snapshots.pinning import (
-    KEY,
-    MAX_AGE,
-    OTHERS,
-    TTL,
-    Outcome,
-    Pinning,
-    credentials_of,
-    outcome,
-    warnings_of_failure,
-)
+from tests.snapshots.outcomes import Outcome, outcome
+from tests.snapshots.pinning import KEY, MAX_AGE, OTHERS, TTL, Pinning, credentials_of, warnings_of_failure
 
 if TYPE_CHECKING:
     from tests.conftest import LoggedFailures

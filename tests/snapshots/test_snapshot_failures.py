@@ -16,6 +16,7 @@ from image_service.errors import (
 )
 from image_service.snapshots.model import RETRY_SECONDS
 from image_service.snapshots.snapshots import REVALIDATION_TIMEOUT_SECONDS
+from tests.snapshots.outcomes import Outcome, outcome
 from tests.snapshots.pinning import (
     FAILING,
     GRACE,
@@ -24,9 +25,7 @@ from tests.snapshots.pinning import (
     MOMENT,
     REFUSING,
     TTL,
-    Outcome,
     Pinning,
-    outcome,
     warnings_of_failure,
 )
 

@@ -20,6 +20,7 @@ from image_service.errors import (
     UpstreamError,
 )
 from image_service.snapshots.snapshots import REVALIDATION_TIMEOUT_SECONDS
+from tests.snapshots.outcomes import Outcome, outcome
 from tests.snapshots.pinning import (
     ENDING,
     FAILING,
@@ -28,10 +29,8 @@ from tests.snapshots.pinning import (
     OTHERS,
     REFUSING,
     TTL,
-    Outcome,
     Pinning,
     credentials_of,
-    outcome,
 )
 
 

@@ -10,15 +10,8 @@ from image_service.errors import (
     UpstreamTimeout,
 )
 from image_service.snapshots.memory import MemoryRepository
-from tests.snapshots.pinning import (
-    KEY,
-    MAX_AGE,
-    MOMENT,
-    TTL,
-    Outcome,
-    Pinning,
-    outcome,
-)
+from tests.snapshots.outcomes import Outcome, outcome
+from tests.snapshots.pinning import KEY, MAX_AGE, MOMENT, TTL, Pinning
 
 
 @pytest.fixture

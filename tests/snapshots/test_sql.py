@@ -29,8 +29,9 @@ from image_service.snapshots.codec import encode_customization
 from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.repository import StoredMount, StoredSnapshot
 from image_service.snapshots.sql import DATABASE_FILE, SCHEMA_VERSION
-from tests.snapshots.store_writer import key_of, payload_of
-from tests.snapshots.stores import outcome, store_in
+from tests.snapshots.outcomes import outcome
+from tests.snapshots.repositories import repository_in
+from tests.snapshots.repository_writer import key_of, payload_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,7 +54,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqlRepository]:
-    store = store_in(tmp_path)
+    store = repository_in(tmp_path)
     yield store
     outcome(store.close())
 
@@ -73,7 +74,7 @@ def is_sound(path: Path) -> bool:
 
 def test_content_outlives_the_repository(tmp_path: Path, path: Path) -> None:
     mount = StoredMount(b"r", KEY, 1, "5f" * 32, T)
-    first, second = store_in(tmp_path), store_in(tmp_path)
+    first, second = repository_in(tmp_path), repository_in(tmp_path)
     add(first)
     outcome(first.save_mounts([mount]))
     outcome(first.close())
@@ -142,7 +143,7 @@ def test_files_hold_nothing_in_clear(store: SqlRepository, tmp_path: Path) -> No
 def writing(directory: Path, name: str, first: int, end: int) -> Iterator[subprocess.Popen[str]]:
     """A process that is about to add; told to go on, it does."""
     arguments = (str(directory), name, str(first), str(end))
-    command = [sys.executable, "-m", "tests.snapshots.store_writer", *arguments]
+    command = [sys.executable, "-m", "tests.snapshots.repository_writer", *arguments]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
         try:
@@ -303,7 +304,7 @@ def test_file_of_a_later_release_is_refused_and_kept(store: SqlRepository, path:
 def test_processes_share_the_successor_of_a_damaged_file(
     store: SqlRepository, path: Path, tmp_path: Path
 ) -> None:
-    other = store_in(tmp_path)
+    other = repository_in(tmp_path)
     add(store, sealed=bytes(MIB))
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -402,7 +403,7 @@ def test_disk_full_from_the_start_is_a_store_failure(store: SqlRepository) -> No
 
 
 def test_directory_may_appear_later(tmp_path: Path) -> None:
-    store = store_in(tmp_path / "later")
+    store = repository_in(tmp_path / "later")
     with pytest.raises(StoreFailed, match=os.strerror(errno.ENOENT)):
         load(store)
     (tmp_path / "later").mkdir()
@@ -433,7 +434,7 @@ def without_privileges(directory: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize("there_already", [False, True])
 def test_unwritable_directory_is_a_store_failure(forbidden: Path, there_already: object) -> None:
-    store = store_in(forbidden)
+    store = repository_in(forbidden)
     if there_already:
         add(store)
         outcome(store.close())

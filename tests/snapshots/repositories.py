@@ -1,20 +1,20 @@
-"""Stores of snapshots for tests: with threads, and without."""
+"""Repositories of snapshots for tests: with threads, and without."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from twisted.internet.defer import Deferred, succeed
 from twisted.internet.threads import deferToThreadPool
-from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from image_service.snapshots.build import open_repository
+from tests.snapshots.outcomes import run_now
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
     from pathlib import Path
 
+    from twisted.internet.defer import Deferred
     from twisted.internet.epollreactor import EPollReactor
 
     from image_service.snapshots.sql import SqlRepository
@@ -37,19 +37,6 @@ class Threads:
         self._pool.stop()
 
 
-def run_now(work: Callable[[], T], /) -> Deferred[T]:
-    return succeed(work())
-
-
-def store_in(directory: Path) -> SqlRepository:
-    """A store that waits for the disk wherever it is called."""
+def repository_in(directory: Path) -> SqlRepository:
+    """Return a repository that waits for the disk in the calling thread."""
     return open_repository(directory, run_now)
-
-
-def outcome(asked: Coroutine[Any, Any, T]) -> T:
-    """What a call of such a store gives, or raises."""
-    results: list[T | Failure] = []
-    Deferred.fromCoroutine(asked).addBoth(results.append)
-    if isinstance(results[0], Failure):
-        results[0].raiseException()
-    return results[0]

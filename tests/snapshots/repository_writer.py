@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.snapshots.stores import outcome, store_in
+from tests.snapshots.outcomes import outcome
+from tests.snapshots.repositories import repository_in
 
 PAYLOAD_BYTES = 100_000
 
@@ -24,7 +25,7 @@ def payload_of(name: str) -> bytes:
 
 def main() -> None:
     directory, name, first, end = sys.argv[1:]
-    store = store_in(Path(directory))
+    store = repository_in(Path(directory))
     print("ready", flush=True)  # noqa: T201 - it is who started this that reads
     sys.stdin.readline()
     for number in range(int(first), int(end)):
