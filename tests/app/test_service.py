@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -10,11 +11,15 @@ from urllib.parse import urlsplit
 import attrs
 import trustme
 from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
 from twisted.logger import globalLogPublisher
 
 from image_service.app.service import ImageService
 from image_service.settings.settings import Settings
+from image_service.standalone.sample import unpack_sample
 from image_service.transport.tcp import bind
+from tests.catalog import origin
+from tests.coreos.streams import stream
 from tests.pytwisted import ensure_deferred
 from tests.standalone.running import ApiClient
 
@@ -28,13 +33,14 @@ if TYPE_CHECKING:
 
 
 @attrs.define
-class SampleUrl:
-    """Waits for the log line that names the URL of the sample image."""
+class LoggedUrl:
+    """Waits for the log line that begins with some words, for its URL."""
 
+    beginning: str
     found: Deferred[str] = attrs.field(factory=Deferred)
 
     def __call__(self, event: LogEvent) -> None:
-        if "curl" in (event["log_format"] or ""):
+        if (event["log_format"] or "").startswith(self.beginning):
             self.found.callback(event["url"])
 
 
@@ -45,17 +51,17 @@ def settings_of(data_dir: Path, **environ: str) -> Settings:
 
 @asynccontextmanager
 async def running(
-    reactor: EPollReactor, settings: Settings, sockets: Sequence[socket.socket]
+    reactor: EPollReactor, settings: Settings, sockets: Sequence[socket.socket], beginning: str = "try it"
 ) -> AsyncIterator[str]:
-    """Start the service; yields the URL of the sample once it can be fetched."""
-    sample = SampleUrl()
-    globalLogPublisher.addObserver(sample)  # type: ignore[arg-type]  # a function is an observer too
+    """Start the service; yields the URL of a log line, by default that of the sample, which is ready then."""
+    logged = LoggedUrl(beginning)
+    globalLogPublisher.addObserver(logged)  # type: ignore[arg-type]  # a function is an observer too
     service = ImageService(reactor, settings, standalone=True, sockets=sockets)
     service.startService()
     try:
-        yield await sample.found.addTimeout(60, reactor)
+        yield await logged.found.addTimeout(60, reactor)
     finally:
-        globalLogPublisher.removeObserver(sample)  # type: ignore[arg-type]  # same
+        globalLogPublisher.removeObserver(logged)  # type: ignore[arg-type]  # same
         await service.stopService()
 
 
@@ -97,3 +103,31 @@ async def test_service_with_a_certificate_serves_https_and_plain_http(
         assert url.startswith("https://localhost:")
         assert (await get("GET", "/health")).status == 200
         assert (await get("GET", urlsplit(url).path)).status == 404  # ISOs are served by the other one
+
+
+@ensure_deferred
+async def test_service_downloads_and_publishes_the_release_of_a_stream(
+    reactor: EPollReactor, tmp_path: Path
+) -> None:
+    iso = unpack_sample(tmp_path).read_bytes()
+    with origin.running() as server:
+        document = stream("44.1.2.3", origin=server.url(""))
+        disk = document["architectures"]["x86_64"]["artifacts"]["metal"]["formats"]["iso"]["disk"]
+        disk["sha256"] = sha256(iso).hexdigest()
+        server.serve(urlsplit(disk["location"]).path, origin.Resource(iso))
+        url = server.serve("/stable.json", origin.Resource(json.dumps(document).encode()))
+        source = {"stream": "stable", "url": url, "architectures": ["x86_64"]}
+        settings = settings_of(tmp_path / "data", COREOS_STREAMS=json.dumps([source]))
+        async with running(reactor, settings, [bind(0)], "serving at") as base_url:
+            get = ApiClient(reactor, base_url)
+            published = await get("GET", "/streams/stable.json")
+            for _ in range(600):
+                if published.status == 200:
+                    break
+                await deferLater(reactor, 0.05)
+                published = await get("GET", "/streams/stable.json")
+            metal = published.document["architectures"]["x86_64"]["artifacts"]["metal"]
+            location = metal["formats"]["iso"]["disk"]["location"]
+            assert location.startswith(f"{base_url}/streams/stable/44.1.2.3/x86_64/")
+            assert (await get("GET", urlsplit(location).path)).body == iso
+            assert (await get("GET", "/health")).status == 200
