@@ -7,6 +7,7 @@ import math
 import os
 import sys
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, TextIO
 
 from twisted.logger import (
@@ -94,7 +95,7 @@ def describe(event: LogEvent) -> dict[str, object]:
     """Return the members of an event's JSON line, in their order."""
     level = event.get("log_level")
     line: dict[str, object] = {
-        "time": datetime.fromtimestamp(event.get("log_time", 0.0), UTC).isoformat(timespec="milliseconds"),
+        "time": _format_time(event.get("log_time", 0.0)),
         "level": level.name if level is not None else "info",
         "logger": event.get("log_namespace", ""),
         "message": event.get("log_text") or formatEvent(event),
@@ -107,6 +108,17 @@ def describe(event: LogEvent) -> dict[str, object]:
     if failure is not None:
         line["traceback"] = failure.getBriefTraceback()
     return line
+
+
+def _format_time(seconds: float) -> str:
+    """Return a time in RFC 3339, UTC, with milliseconds."""
+    whole, fraction = divmod(seconds, 1)
+    return f"{_format_second(whole)}.{int(fraction * 1000):03}+00:00"
+
+
+@lru_cache(maxsize=2)
+def _format_second(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").removesuffix("+00:00")
 
 
 def _is_json(value: object) -> bool:

@@ -226,7 +226,10 @@ class World:
         self.images = self.make_images()
 
     def make_images(
-        self, in_thread: InThread | None = None, coordination: Coordination | None = None
+        self,
+        in_thread: InThread | None = None,
+        coordination: Coordination | None = None,
+        count: Callable[[str], None] = lambda _: None,
     ) -> BootImages:
         """Boot images of this world that nobody has asked for yet."""
         self.archive = Archive(self.store, SnapshotCipher(bytes(32)), run_now)
@@ -242,6 +245,7 @@ class World:
             ImageBuilder(self.catalog, self.derived, in_thread or self.threads.run, BASE_URL),
             self.archive,
             self.clock,
+            count=count,
             coordination=coordination or LocalCoordination(),
         )
 
