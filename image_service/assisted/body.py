@@ -52,9 +52,8 @@ class _BodyReader(Protocol):
             return
         self._stop_watchdog()
         if self._is_too_large:
-            self.finished.errback(
-                upstream_error(f"{self._resource} is larger than {self._limit_bytes} bytes")
-            )
+            detail = f"{self._resource} is larger than {self._limit_bytes} bytes"
+            self.finished.errback(upstream_error(detail))
         elif isinstance(reason.value, ResponseDone):
             self.finished.callback(b"".join(self._chunks))
         else:

@@ -106,7 +106,18 @@ def error_of_exception(exception: Exception, resource: str) -> ImageServiceError
     causes = list(_root_causes(exception))
     if any(isinstance(cause, network.TimeoutError) for cause in causes):
         return upstream_timeout(f"no connection in time for {resource}; {_CHECK_HOST} and the network")
-    return upstream_error(f"no answer for {resource}: {_explain(causes)}")
+    explanation = next(
+        (text for kind, text in _CAUSES if any(isinstance(cause, kind) for cause in causes)),
+        f"the answer is not HTTP; {_CHECK_URL}",
+    )
+    for cause in causes:
+        if isinstance(cause, SSL.Error):
+            # OpenSSL's own texts, which contain neither the peer's name nor what it sent.
+            stack = cause.args[0] if cause.args and isinstance(cause.args[0], list) else []
+            reasons = ", ".join(reason for _, _, reason in stack) or "the connection ended"
+            explanation = f"TLS failed: {reasons}; {_CHECK_TLS}"
+            break
+    return upstream_error(f"no answer for {resource}: {explanation}")
 
 
 def _root_causes(exception: BaseException) -> Iterator[BaseException]:
@@ -116,16 +127,3 @@ def _root_causes(exception: BaseException) -> Iterator[BaseException]:
             yield from _root_causes(reason.value)
     else:
         yield exception
-
-
-def _explain(causes: list[BaseException]) -> str:
-    for cause in causes:
-        if isinstance(cause, SSL.Error):
-            # OpenSSL's own texts, which contain neither the peer's name nor what it sent.
-            stack = cause.args[0] if cause.args and isinstance(cause.args[0], list) else []
-            reasons = ", ".join(reason for _, _, reason in stack) or "the connection ended"
-            return f"TLS failed: {reasons}; {_CHECK_TLS}"
-    for kind, text in _CAUSES:
-        if any(isinstance(cause, kind) for cause in causes):
-            return text
-    return f"the answer is not HTTP; {_CHECK_URL}"

@@ -59,12 +59,7 @@ class InfraEnv:
 
 
 def parse_ignition(response: CompleteResponse) -> IgnitionConfig:
-    """Return the Ignition config.
-
-    Raises:
-        UpstreamError: it is not JSON.
-        IgnitionInvalid: it is not a version 3 config.
-    """
+    """Return the config; raises UpstreamError unless it is JSON, IgnitionInvalid unless it has version 3."""
     try:
         check_ignition(response.body)
     except IgnitionNotJson:
@@ -76,11 +71,7 @@ def parse_ignition(response: CompleteResponse) -> IgnitionConfig:
 
 
 def parse_infra_env(response: CompleteResponse) -> InfraEnv:
-    """Return the infra-env in a JSON object of assisted-service's API.
-
-    Raises:
-        UpstreamError: the content violates the API.
-    """
+    """Return the infra-env in a JSON object of the API; raises UpstreamError if it is invalid."""
     infra_env = _load_json(response.body, response.resource)
     if not isinstance(infra_env, dict):
         raise upstream_error(f"{response.resource} is not a JSON object")
@@ -101,11 +92,7 @@ def parse_infra_env(response: CompleteResponse) -> InfraEnv:
 
 
 def parse_ramdisk(response: CompleteResponse) -> bytes | None:
-    """Return the ramdisk, a compressed archive for the kernel; None: there is none.
-
-    Raises:
-        UpstreamError: the kernel would not unpack it.
-    """
+    """Return the ramdisk, or None; raises UpstreamError if the kernel would not unpack it."""
     ramdisk = response.body
     if ramdisk and not is_initrd(ramdisk):
         detail = f"{response.resource}, {len(ramdisk)} bytes, is not an archive of gzip, xz, zstd or cpio"
