@@ -34,13 +34,7 @@ _PAD, _END = b"#", b"\n"
 
 @attrs.frozen
 class BootConfig:
-    """One boot loader's configuration.
-
-    Args:
-        path: on the ISO.
-        content: all of it.
-        areas: its areas of kernel arguments by ascending offset, which counts from the start of the file.
-    """
+    """One boot loader's configuration; the offsets of its sorted areas count from the start of the file."""
 
     path: str
     content: bytes = attrs.field(repr=False)
@@ -54,13 +48,7 @@ class BootConfig:
 
 @attrs.frozen
 class BootConfigs:
-    """All boot configurations of an ISO.
-
-    Args:
-        default: the kernel arguments in every area.
-        size: bytes of each area.
-        configs: at least one has an area.
-    """
+    """All boot configurations of an ISO; ``default`` is the content and ``size`` the length of each area."""
 
     default: str
     size: int
@@ -69,17 +57,11 @@ class BootConfigs:
 
 @attrs.frozen
 class _Grammar:
-    """Patterns of the lines of a boot configuration.
+    """Patterns of the lines of a boot configuration."""
 
-    Args:
-        initrd: from the start of a line to the end of the last initrd's name.
-        arguments: a line that boots, with its arguments as group 1.
-        separator: between the names of two initrds.
-    """
-
-    initrd: re.Pattern[bytes]
-    arguments: re.Pattern[bytes]
-    separator: bytes
+    initrd: re.Pattern[bytes]  # from the start of a line to the end of the last initrd's name
+    arguments: re.Pattern[bytes]  # a line that boots, with its arguments as group 1
+    separator: bytes  # between the names of two initrds
 
 
 _GRUB = _Grammar(

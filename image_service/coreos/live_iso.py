@@ -37,8 +37,6 @@ class BootFiles:
     """The files that are booted without the ISO; None: it has no such file.
 
     Args:
-        kernel: Linux.
-        initrd: its initial file system.
         rootfs: what the initrd fetches or finds on the medium.
         ins_file: s390x: what is loaded where.
         initrd_addrsize: s390x: the initrd's load address and size.

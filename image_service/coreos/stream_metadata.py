@@ -82,10 +82,7 @@ class Release:
         architecture: RPM architecture name.
         version: of the OS build.
         published: date of the first metadata with this release, UTC, whole seconds.
-        iso: the live ISO for bare metal.
-        kernel: a file of the ISO by itself; None: it is not published.
-        initramfs: likewise.
-        rootfs: likewise.
+        iso: the live ISO for bare metal; the others are files of it, None if they are not published.
     """
 
     architecture: str

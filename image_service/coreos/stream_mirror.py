@@ -42,12 +42,7 @@ data:
 
 @attrs.frozen
 class PublishedFile:
-    """A file that the mirror serves.
-
-    Args:
-        name: last segment of its URL.
-        sha256: lower-case hex.
-    """
+    """A file that the mirror serves: the last segment of its URL, and its SHA-256 in lower-case hex."""
 
     name: str
     sha256: str

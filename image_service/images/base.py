@@ -13,7 +13,6 @@ class BaseImage:
     """A pristine CoreOS live ISO, opened and parsed once.
 
     Args:
-        file: the open file.
         layout: where its embed areas and boot files are.
         sha256: digest of the whole file, lower-case hex: its identity in every ETag.
         version: the OS build (``OS_IMAGES`` ``version``).

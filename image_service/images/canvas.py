@@ -43,8 +43,7 @@ class Canvas:
     """An ISO that a customization can be laid over.
 
     Args:
-        extents: the bytes.
-        identity: distinguishes them from those of every other canvas.
+        identity: distinguishes the bytes from those of every other canvas.
         created: when the base was made, UTC.
         ignition: where the Ignition config goes.
         ramdisk: where a ramdisk goes; None: after the config.
