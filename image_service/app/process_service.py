@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import resource
 from typing import TYPE_CHECKING
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from image_service.app.ports import bind_ports, raise_descriptor_limit
 from image_service.app.shutdown import ShutdownHandler, stop_with_failure
 from image_service.concurrency.lifecycle import Lifecycle
+from image_service.transport.tcp import bind_together
 
 if TYPE_CHECKING:
     import socket
@@ -43,10 +44,28 @@ class ProcessService(Service):
         self._started: Deferred[None] = succeed(None)
 
     def bind(self, processes: int) -> list[list[socket.socket]]:
-        """Handle signals from now on, and bind the ports (see ``bind_ports``)."""
+        """Acquire what needs privileges, before anything else starts, and handle signals from now on.
+
+        Args:
+            processes: how many share the ports.
+
+        Returns:
+            for each port, ``LISTEN_PORT`` first, a socket for each process.
+
+        Raises:
+            SystemExit: a port cannot be bound, such as one in use.
+        """
         self._reactor.callWhenRunning(self.shutdown.handle_signals)
-        raise_descriptor_limit()
-        return bind_ports(self._settings.listen, processes)
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # every connection is a descriptor
+        listen, bound = self._settings.listen, []
+        for port in [port for port in (listen.port, listen.http_port) if port is not None]:
+            try:
+                bound.append(bind_together(port, processes))
+            except OSError as error:
+                _log.critical("port {port}: {reason}", port=port, reason=error.strerror)
+                raise SystemExit(1) from None
+        return bound
 
     def startService(self) -> None:
         """Start; a failure stops the process."""

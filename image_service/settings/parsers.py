@@ -12,6 +12,7 @@ import math
 import os
 import re
 import ssl
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -125,36 +126,24 @@ def whole_number(lowest: int, highest: int | None = None) -> Callable[[str], int
 port = whole_number(0, MAX_PORT)
 
 
-def seconds(value: str) -> float:
-    """Parse a positive, finite number of seconds."""
-    number = _number(value)
-    if not 0 < number <= MAX_SECONDS:
-        raise ValueError(f"must be a number of seconds, more than 0 and at most {MAX_SECONDS}")
-    return number
+def _number_of_seconds(bounds: str, lowest: float) -> Callable[[str], float]:
+    def parse(value: str) -> float:
+        with suppress(ValueError):
+            if lowest <= float(value) <= MAX_SECONDS:
+                return float(value)
+        raise ValueError(f"must be a number of seconds, {bounds} {MAX_SECONDS}")
+
+    return parse
 
 
-def delay(value: str) -> float:
-    """Parse a finite number of seconds, 0 included."""
-    number = _number(value)
-    if not 0 <= number <= MAX_SECONDS:
-        raise ValueError(f"must be a number of seconds, from 0 to {MAX_SECONDS}")
-    return number
-
-
-def _number(value: str) -> float:
-    """NaN, which is within no bounds, if the text is no number."""
-    try:
-        return float(value)
-    except ValueError:
-        return math.nan
+seconds = _number_of_seconds("more than 0 and at most", math.ulp(0))  # the smallest number above 0
+delay = _number_of_seconds("from 0 to", 0)
 
 
 def address(value: str) -> Address:
     """Parse ``host[:port]``; an IPv6 literal stands in brackets, or bare where no port follows."""
-    try:
+    with suppress(ValueError):
         return Address(str(ipaddress.IPv6Address(value)), None)
-    except ValueError:
-        pass
     match = AUTHORITY.fullmatch(value)
     if not match:
         raise ValueError(
