@@ -31,7 +31,9 @@ class DurationHistogram:
 
     def record(self, seconds: float) -> None:
         """Count a duration; a negative one, of a clock that was set back, as 0."""
-        self._buckets[_bucket(math.ceil(max(seconds, 0) * _UNITS))] += 1
+        value = math.ceil(max(seconds, 0) * _UNITS)
+        shift = max(value.bit_length() - _BITS - 1, 0)
+        self._buckets[(shift << _BITS) + (value >> shift)] += 1
         self._sum += seconds
         self._largest = max(self._largest, seconds)
 
@@ -70,12 +72,6 @@ class DurationHistogram:
         for bucket in sorted(self._buckets):
             reached += self._buckets[bucket]
             yield min(_last(bucket) / _UNITS, self._largest), reached / count
-
-
-def _bucket(value: int) -> int:
-    """Return the number of a value's bucket; larger values have larger numbers."""
-    shift = max(value.bit_length() - _BITS - 1, 0)
-    return (shift << _BITS) + (value >> shift)
 
 
 def _last(bucket: int) -> int:

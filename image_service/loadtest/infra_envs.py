@@ -50,7 +50,13 @@ def registered(
         "cpu_architecture": architecture,
         "ignition_config_override": '{"ignition": {"version": "3.2.0"}}',
     }
-    with closing(_connect(api, context)) as connection:
+    parts = urlsplit(api)
+    connection: http.client.HTTPConnection
+    if parts.scheme == "https":
+        connection = http.client.HTTPSConnection(parts.netloc, timeout=_TIMEOUT_SECONDS, context=context)
+    else:
+        connection = http.client.HTTPConnection(parts.netloc, timeout=_TIMEOUT_SECONDS)
+    with closing(connection):
         client = _InfraEnvApi(connection, {"Authorization": f"Bearer {token}"} if token else {})
         identifiers: list[str] = []
         try:
@@ -62,13 +68,6 @@ def registered(
             connection.close()  # the server may have closed it during the test; a request reconnects
             for identifier in identifiers:
                 client.deregister(identifier)
-
-
-def _connect(api: str, context: ssl.SSLContext) -> http.client.HTTPConnection:
-    parts = urlsplit(api)
-    if parts.scheme == "https":
-        return http.client.HTTPSConnection(parts.netloc, timeout=_TIMEOUT_SECONDS, context=context)
-    return http.client.HTTPConnection(parts.netloc, timeout=_TIMEOUT_SECONDS)
 
 
 class _InfraEnvApi:

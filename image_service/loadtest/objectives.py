@@ -99,43 +99,25 @@ def parse_objective(text: str) -> Objective:
     match = _OBJECTIVE.fullmatch(text.strip())
     if match is None:
         raise ValueError("must be as p99<200ms, first-byte.max<=3s, errors<0.1% or throughput>1GB/s")
-    of, statistic, comparison, number, unit = match.groups()
-    timing = None if statistic in RATES and not of else _timing(of, statistic)
-    dimension = RATES[statistic] if timing is None else Dimension.SECONDS
-    return Objective(
-        text.strip(), statistic, timing, comparison, float(number) * _factor(unit, dimension), dimension
-    )
-
-
-def _timing(of: str | None, statistic: str) -> Timing:
-    name = (of or f"{Timing.REQUEST}.").removesuffix(".")
-    if name not in set(Timing):
-        raise ValueError(f"{name} is not timed; {', '.join(Timing)} are")
-    found = _PERCENTILE.fullmatch(statistic)
-    if not (statistic in _STATISTICS or (found and float(found[1]) > 0)):
-        raise ValueError(f"{statistic} is none of p50, p99, p99.9, …, max, mean, {', '.join(RATES)}")
-    return Timing(name)
-
-
-def _factor(unit: str, dimension: Dimension) -> float:
+    name, statistic, comparison, number, unit = match.groups()
+    timing, dimension = None, RATES.get(statistic, Dimension.SECONDS)
+    if name or statistic not in RATES:
+        name, dimension = (name or f"{Timing.REQUEST}.").removesuffix("."), Dimension.SECONDS
+        if name not in set(Timing):
+            raise ValueError(f"{name} is not timed; {', '.join(Timing)} are")
+        percentile = _PERCENTILE.fullmatch(statistic)
+        if not (statistic in _STATISTICS or (percentile and float(percentile[1]) > 0)):
+            raise ValueError(f"{statistic} is none of p50, p99, p99.9, …, max, mean, {', '.join(RATES)}")
+        timing = Timing(name)
     units = _UNITS[dimension]
     if unit not in units:
         known = ", ".join(name or "none" for name in units)
         raise ValueError(f"has the unit {unit or 'none'}; here it is one of {known}")
-    return units[unit]
+    return Objective(text.strip(), statistic, timing, comparison, float(number) * units[unit], dimension)
 
 
-def parse_bytes_per_second(text: str) -> float | None:
-    """Parse bytes per second, such as ``10KiB/s``; None if the text is something else."""
-    return _rate(text, Dimension.BYTES_PER_SECOND)
-
-
-def parse_per_second(text: str) -> float | None:
-    """Parse events per second, such as ``20/s``; None if the text is something else."""
-    return _rate(text, Dimension.PER_SECOND)
-
-
-def _rate(text: str, dimension: Dimension) -> float | None:
+def parse_rate(text: str, dimension: Dimension) -> float | None:
+    """Parse a rate such as ``10KiB/s`` or ``20/s``; None if the text is not one of this dimension."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(\S+)", text)
     if not found or found[2] not in _UNITS[dimension]:
         return None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
-from image_service.loadtest.objectives import parse_bytes_per_second, parse_objective, parse_per_second
+from image_service.loadtest.objectives import Dimension, parse_objective, parse_rate
 from image_service.loadtest.plan import (
     PLACEHOLDER,
     Plan,
@@ -220,7 +220,8 @@ def _rate(
     """Parse requests per second, or bytes per second."""
     if text is None:
         return None, None
-    requests, byte_count = parse_per_second(text), parse_bytes_per_second(text)
+    requests = parse_rate(text, Dimension.PER_SECOND)
+    byte_count = parse_rate(text, Dimension.BYTES_PER_SECOND)
     if requests is None and byte_count is None:
         collector.faults.append("--rate: must be requests per second as 20/s, or bytes per second as 10KiB/s")
     if byte_count is not None and profile.is_mount:
@@ -232,17 +233,15 @@ def _rate(
 
 def _fields(text: str) -> tuple[tuple[str, str], ...]:
     """Parse a field, or those of a file after @."""
-    lines = _read_lines(text[1:]) if text.startswith("@") else (text,)
-    return tuple(map(_field, lines))
-
-
-def _field(line: str) -> tuple[str, str]:
-    found = _HEADER.fullmatch(line)
-    if not found:
-        raise ValueError("must be as 'Name: value' in visible ASCII, or @FILE with a line for each")
-    if found[1].lower() in _OWN_FIELDS:
-        raise ValueError(f"{found[1]} is set by the load test itself")
-    return found[1], found[2] or ""
+    fields = []
+    for line in _read_lines(text[1:]) if text.startswith("@") else (text,):
+        found = _HEADER.fullmatch(line)
+        if not found:
+            raise ValueError("must be as 'Name: value' in visible ASCII, or @FILE with a line for each")
+        if found[1].lower() in _OWN_FIELDS:
+            raise ValueError(f"{found[1]} is set by the load test itself")
+        fields.append((found[1], found[2] or ""))
+    return tuple(fields)
 
 
 def _ca_file(name: str) -> Path:

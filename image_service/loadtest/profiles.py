@@ -38,43 +38,31 @@ class Profile(StrEnum):
 def ranges(profile: Profile, size: int, random: Random) -> Iterator[tuple[int, int]]:
     """Yield start and stop of the ranges of one mount; an empty image has none.
 
+    A mount is what a BMC reads while a machine boots and installs: mostly sequential, with jumps back to the
+    directories and the boot area. A boot is its first seconds: directories at random, then from the start.
+
     Args:
         profile: one that ``is_mount``.
         size: of the image.
         random: equal seeds make equal ranges.
     """
     if size == 0:
-        return iter(())
-    return _mount(size, random) if profile is Profile.MOUNT else _boot(size, random)
-
-
-def _mount(size: int, random: Random) -> Iterator[tuple[int, int]]:
-    """The ranges of a BMC while a machine boots and installs: mostly sequential, with jumps back."""
-    position = _aligned(random.randrange(size))
-    for number in range(MOUNT_RANGES):
-        if number < _DIRECTORY_FIRST or random.randrange(_JUMP_ONE_IN) == 0:
-            area = random.choice((DIRECTORY_BYTES, BOOT_BYTES))
-            yield _read(_aligned(random.randrange(min(area, size))), size, random)
+        return
+    is_mount = profile is Profile.MOUNT
+    position = _aligned(random.randrange(size)) if is_mount else 0
+    for number in range(MOUNT_RANGES if is_mount else BOOT_RANGES):
+        if number < _DIRECTORY_FIRST or (is_mount and random.randrange(_JUMP_ONE_IN) == 0):
+            area = random.choice((DIRECTORY_BYTES, BOOT_BYTES)) if is_mount else DIRECTORY_BYTES
+            start = _aligned(random.randrange(min(area, size)))
+            yield start, _stop(start, size, random)
             continue
-        start, position = _read(position, size, random)
+        start, position = position, _stop(position, size, random)
         yield start, position
         position %= size
 
 
-def _boot(size: int, random: Random) -> Iterator[tuple[int, int]]:
-    """The ranges of the first seconds: directories at random, then everything from the start."""
-    for _ in range(_DIRECTORY_FIRST):
-        yield _read(_aligned(random.randrange(min(DIRECTORY_BYTES, size))), size, random)
-    position = 0
-    for _ in range(BOOT_RANGES - _DIRECTORY_FIRST):
-        start, position = _read(position, size, random)
-        yield start, position
-        position %= size
-
-
-def _read(start: int, size: int, random: Random) -> tuple[int, int]:
-    blocks = random.randint(SHORTEST_BLOCKS, LONGEST_BLOCKS)
-    return start, min(start + blocks * BLOCK, size)
+def _stop(start: int, size: int, random: Random) -> int:
+    return min(start + random.randint(SHORTEST_BLOCKS, LONGEST_BLOCKS) * BLOCK, size)
 
 
 def _aligned(offset: int) -> int:

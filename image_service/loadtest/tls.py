@@ -65,17 +65,14 @@ def tls_error_kind(error: BaseException | None, connection: SSL.Connection) -> s
     if not isinstance(error, SSL.Error):
         return None
     reasons = [reason for *_, reason in error.args[0]] if error.args else []
-    return _verification_error_kind(connection) if _VERIFY_FAILED in reasons else "tls"
-
-
-def _verification_error_kind(connection: SSL.Connection) -> str:
-    """Verify once more: the error itself does not hold the cause."""
+    if _VERIFY_FAILED not in reasons:
+        return "tls"
     store, chain = connection.get_context().get_cert_store(), connection.get_peer_cert_chain()
     if store and chain:
-        try:
+        try:  # once more: the error itself does not hold the cause
             X509StoreContext(store, chain[0], chain).verify_certificate()
-        except X509StoreContextError as error:
-            return _KINDS.get(error.errors[0], "tls")
+        except X509StoreContextError as cause:
+            return _KINDS.get(cause.errors[0], "tls")
     return "tls"
 
 

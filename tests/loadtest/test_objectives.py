@@ -10,9 +10,8 @@ from image_service.loadtest.objectives import (
     Dimension,
     Timing,
     format_value,
-    parse_bytes_per_second,
     parse_objective,
-    parse_per_second,
+    parse_rate,
 )
 
 
@@ -86,8 +85,8 @@ def test_objective_compares_as_the_operator_says(comparison: str, bound: int, me
 def test_rates_are_of_bytes_or_of_requests(
     text: str, byte_count: float | None, requests: float | None
 ) -> None:
-    assert parse_bytes_per_second(text) == byte_count
-    assert parse_per_second(text) == requests
+    assert parse_rate(text, Dimension.BYTES_PER_SECOND) == byte_count
+    assert parse_rate(text, Dimension.PER_SECOND) == requests
 
 
 @pytest.mark.parametrize(
