@@ -37,8 +37,8 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 }
 """The states that may follow each state.
 
-SENDING follows HEAD and IDLE directly if no application is asked: for refusals, and for further ranges,
-during which the connection stays in IDLE if the kernel accepts all of the response within the call.
+SENDING follows HEAD and IDLE directly if the request handler is not called: for refusals, and for further
+ranges, during which the connection stays in IDLE if the kernel accepts all of the response within the call.
 """
 
 

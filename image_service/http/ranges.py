@@ -26,7 +26,7 @@ ByteRange: TypeAlias = tuple[int, int]
 
 
 def format_int_range(first: int, last: int) -> str:
-    """Return the Range field value that asks for one int-range."""
+    """Return the Range field value of one int-range."""
     return f"bytes={first}-{last}"
 
 

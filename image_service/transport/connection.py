@@ -143,7 +143,7 @@ class Connection(Protocol):
         """Our own half-close."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:  # noqa: ARG002 - Twisted's signature
-        """The connection is gone, whoever ended it."""
+        """The connection is gone, ended by either side."""
         self._enter(State.CLOSED)
         self._timeouts.cancel()
         self._sender.stop()
@@ -256,7 +256,7 @@ class Connection(Protocol):
         return not (self._overloaded or self._reader.is_exhausted or self._shutdown.draining)
 
     def response_sent(self) -> None:
-        """The sender has sent the response, some time after it was asked to."""
+        """The kernel has accepted all of the response, after `send` had returned."""
         if self.exchange is not None:
             self._finish(self.exchange)
             self._read_requests()

@@ -174,8 +174,8 @@ class Sender(ABC):
     def _resident_bytes(self, extent: FileExtent) -> int:
         """Return how many bytes can be sent without waiting, or raise `NotResidentError`.
 
-        What was prefetched for this response is sent without asking again: some file systems cannot tell, and
-        bytes that are evicted again and again would be waited for without end.
+        What was prefetched for this response is sent without a residency check: some file systems cannot
+        report it, and bytes that are evicted again and again would be waited for without end.
         """
         if self._prefetched:
             count, self._prefetched = min(self._prefetched, extent.length), 0

@@ -123,7 +123,7 @@ class SendfileSender(Sender):
         """Send a response of one extent without the queue.
 
         Returns:
-            False if not all of it was sent; whoever sends the rest finds out why.
+            False if not all of it was sent; sending the rest reports the reason.
         """
         try:
             if extent.length <= COPY_BYTES:

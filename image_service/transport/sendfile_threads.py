@@ -65,7 +65,7 @@ class SendfileThreads:
             extent: of a local file.
 
         Returns:
-            fires with the bytes that the kernel has accepted; whoever sends the rest finds out why it was not
+            fires with the bytes that the kernel has accepted; sending the rest reports why it was not
             all. To be cancelled when the connection ends: it then fires, and the thread ends as soon as the
             disk responds. None if no thread is free.
         """

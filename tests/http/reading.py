@@ -40,7 +40,7 @@ def problem_of(response: Response) -> dict[str, object]:
 
 
 def parts_of(response: Response) -> list[tuple[dict[str, str], bytes]]:
-    """The parts of multipart/byteranges, each with its fields; told apart by their lengths alone."""
+    """The parts of multipart/byteranges, each with its fields; separated by their lengths alone."""
     match = re.fullmatch(
         r"multipart/byteranges; boundary=([0-9a-f]{32})", fields_of(response)["content-type"]
     )

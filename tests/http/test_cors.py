@@ -76,7 +76,7 @@ def test_other_pages_get_only_vary(headers: dict[str, str]) -> None:
     ],
 )
 def test_star_matches_any_characters(pattern: str, origin: str) -> None:
-    """The very origin comes back: browsers compare it byte by byte."""
+    """The origin is returned unchanged: browsers compare it byte by byte."""
     assert allowed_origin(Cors(("https://other.example", *parsers.origins(pattern))), origin) == origin
 
 

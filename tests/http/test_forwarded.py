@@ -54,7 +54,7 @@ def test_client_is_the_nearest_address_that_is_no_trusted_proxy(forwarded: str |
     ],
 )
 def test_address_is_returned_in_canonical_form(hop: str, expected: str) -> None:
-    """A client that came to be two would lose its mount."""
+    """A client with two addresses would lose its mount."""
     assert told(hop) == expected
     assert told(f"{hop}, 10.0.0.2:443") == expected
 
@@ -82,7 +82,7 @@ addresses = st.one_of(st.ip_addresses(), st.ip_addresses(network="10.0.0.0/8"))
 
 @given(st.text(), st.lists(addresses.map(str), max_size=8))
 def test_client_cannot_forge_its_address(written: str, hops: list[str]) -> None:
-    """The nearest proxy appends whom it was asked by."""
+    """The nearest proxy appends the address of its client."""
     honest = [*hops, CLIENT, PROXY]
     assert told(", ".join(honest)) == CLIENT
     assert told(f"{written}, {', '.join(honest)}") == CLIENT

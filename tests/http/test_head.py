@@ -392,7 +392,7 @@ def test_any_bytes_parse_or_are_refused_without_find_head(data: bytes) -> None:
 
 @given(almost, st.integers(0, 200))
 def test_end_of_the_head_does_not_depend_on_fragmentation(data: bytes, cut: int) -> None:
-    """What is found once everything is there was not found, or refused otherwise, before."""
+    """The head that is found in all the data is neither found nor refused in a part of it."""
     head = HOST + b"X: y\r\n\r\n"
     assert find_head(head + data) == len(head)
     assert find_head(head[: min(cut, len(head) - 1)]) is None

@@ -42,7 +42,7 @@ def test_error_has_no_field_of_a_success(error: type[ImageServiceError]) -> None
 
 
 def test_codes_and_their_statuses_are_stable() -> None:
-    """A public contract: a new code is added here, none is ever changed."""
+    """A public contract: new codes are added, none is ever changed."""
     found = {(error.code, status_of(error("x"))) for error in ERRORS}
     assert found == {
         ("base-image-refused", 503),

@@ -28,7 +28,7 @@ separators = st.sampled_from([",", ", ", " ,", "\t, ", ",,"])
 
 @st.composite
 def fields(draw: st.DrawFn) -> str:
-    """A Range field that is often right, and often almost."""
+    """A Range field that is often valid, and often nearly."""
     unit = draw(st.sampled_from(["bytes="] * 9 + ["Bytes=", "BYTES=", "byte=", "bytes", "items=", "bytes ="]))
     asked = draw(st.lists(specs, min_size=1, max_size=MAX_RANGES + 1))
     if draw(st.integers(0, 3)) == 0:
@@ -42,7 +42,7 @@ Asked: TypeAlias = list[set[int]]
 
 
 def asked_for(field: str, size: int) -> Asked | None:
-    """The bytes of each range that was asked for; None: the field is to be ignored."""
+    """Return the bytes of each requested range; None if the field is to be ignored."""
     unit, equals, value = field.partition("=")
     specs = [spec for spec in (item.strip(" \t") for item in value.split(",")) if spec]
     if unit.lower() != "bytes" or not equals or not specs or len(specs) > MAX_RANGES:
@@ -65,7 +65,7 @@ def bytes_of(spec: str, size: int) -> set[int] | None:
 
 
 def joined(asked: Asked) -> Asked:
-    """Join whatever touches or overlaps, to the place of the first that was asked for."""
+    """Join adjacent and overlapping ranges at the position of the first one requested."""
     for one, other in combinations(range(len(asked)), 2):
         if {offset + step for offset in asked[one] for step in (-1, 0, 1)} & asked[other]:
             return joined(

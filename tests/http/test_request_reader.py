@@ -50,7 +50,7 @@ Event = Request | tuple[str, str]
 
 
 def read_all(reader: RequestReader) -> list[Event]:
-    """Take the events that there are, with repeated ranges as requests."""
+    """Return the events so far, with repeated ranges as requests."""
     events: list[Event] = []
     while True:
         event = reader.next_event()
@@ -74,7 +74,7 @@ def read_pieces(pieces: Iterable[bytes]) -> list[Event]:
 
 
 def expected_events(stream: bytes) -> list[Event]:
-    """What a reader finds that knows nothing of repeated heads, and has everything at once."""
+    """Return the events by `find_head` and `parse_head` alone, over the whole stream."""
     events: list[Event] = []
     while True:
         while stream.startswith(b"\r\n"):

@@ -215,7 +215,7 @@ def test_multipart_is_deterministic() -> None:
 
 
 def test_boundary_does_not_occur_in_the_image() -> None:
-    """It depends on the ETag and the ranges, so nothing that was composed before can hold it."""
+    """It depends on the ETag and the ranges, so no image composed before can contain it."""
     boundaries = {fields_of(ask(range=f"bytes=0-1,{n}-{n}"))["content-type"] for n in range(5, 15)}
     assert len(boundaries) == 10
 
@@ -384,7 +384,7 @@ def test_each_part_of_a_multipart_has_the_type_of_the_whole() -> None:
     "more", [{}, {"range": "bytes=0-1"}, {"range": "bytes=0-1,5-6"}, {"if-none-match": ETAG}]
 )
 def test_iso_varies_by_user_agent(more: dict[str, str]) -> None:
-    """304 too (RFC 9110 15.4.5); and of no file whose type does not."""
+    """304 too (RFC 9110 15.4.5); not for files whose type does not depend on it."""
     for headers in (more, {**more, **UEFI}):
         assert fields_of(IMAGE.respond("GET", headers))["vary"] == "User-Agent"
         assert "vary" not in fields_of(netboot_file().respond("GET", headers))

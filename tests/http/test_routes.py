@@ -147,7 +147,7 @@ NETBOOT = [
 
 @pytest.mark.parametrize(("target", "handler", "reference"), NETBOOT)
 def test_network_boot_routes(target: str, handler: str, reference: ImageRef | ArtifactRef) -> None:
-    """A version in the query that there is not is a wrong parameter; in the path, nothing is there."""
+    """An unknown version in the query is an invalid parameter; in the path it is not found."""
     for path in (target, f"/base{target}"):
         route = parse(path, base_path="/base")
         assert isinstance(route, ImageRoute)

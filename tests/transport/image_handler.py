@@ -34,7 +34,7 @@ SUBJECT = Subject("/image")
 
 @attrs.frozen(eq=False)
 class Image:
-    """What is served, and the same bytes made the naive way.
+    """What is served, and the same bytes composed naively.
 
     Args:
         extents: of a file, laid over by literals and zeros.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Load:
-    """A read that the disk has been asked for."""
+    """A read that was requested from the disk."""
 
     offset: int
     length: int
@@ -26,7 +26,7 @@ class Load:
 
 
 class SlowDisk(PageCache):
-    """The real page cache but for what it holds: nothing, up to where the disk has answered.
+    """A page cache that holds what the disk has delivered, and nothing else.
 
     Args:
         reactor: the one that runs.
@@ -39,25 +39,25 @@ class SlowDisk(PageCache):
         self._warm_bytes = 0
 
     def resident_bytes(self, file: BaseFile, offset: int, length: int) -> int:
-        """As far as the disk has answered."""
+        """As far as the disk has delivered."""
         del file
         self.asked += 1
         return max(0, min(length, self._warm_bytes - offset))
 
     def read_into(self, buffer: memoryview, file: BaseFile, offset: int) -> int | None:
-        """Read as far as the disk has answered."""
+        """Read as far as the disk has delivered."""
         self.asked += 1
         length = min(len(buffer), self._warm_bytes - offset)
         return super().read_into(buffer[:length], file, offset) if length > 0 else None
 
     async def prefetch(self, file: BaseFile, offset: int, length: int) -> None:
-        """Ask the disk."""
+        """Request a read."""
         del file
         self.loads.append(Load(offset, length, Deferred()))
         await self.loads[-1].done
 
     def answer(self) -> int:
-        """Let the disk answer what it was asked first, and tell how far it has answered."""
+        """Deliver the first read requested; return the offset up to which the disk has delivered."""
         load = self.loads.pop(0)
         self._warm_bytes = load.offset + load.length
         load.done.callback(None)

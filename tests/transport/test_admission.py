@@ -1,4 +1,4 @@
-"""Slots against a naive list of who has one and who waits."""
+"""Slots compared with a naive queue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIMIT, QUEUE_LENGTH = 2, 3
 
 @attrs.define
 class Naive:
-    """Who has a slot, who waits until when, and what each was told, by the number of who asked."""
+    """A naive queue: who holds a slot, who waits until when, and each outcome, by request number."""
 
     now: float = 0
     taken: list[int] = attrs.field(factory=list)
@@ -115,7 +115,7 @@ def test_slots_are_granted_like_a_naive_queue(steps: list[tuple[str, float]]) ->
 
 
 def test_short_downloads_do_not_recurse() -> None:
-    """Else a long queue would be as many calls deep."""
+    """Otherwise a long queue would nest as many calls."""
     slots = Slots(LocalSlotPool(1), 5000, SLOT_TIMEOUT_SECONDS, Clock())
     first = slots.acquire(0)
     order: list[int] = []

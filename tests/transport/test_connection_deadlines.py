@@ -1,4 +1,4 @@
-"""What a connection waits for, and for how long: real sockets, and a clock in the test's hand."""
+"""The deadlines of a connection: real sockets, and a clock that the test advances."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ async def test_reader_that_stops_is_aborted(server: Server, image: Image) -> Non
 async def test_stalled_reader_is_aborted_while_its_input_is_paused(
     plain: Server, handler: ImageHandler
 ) -> None:
-    """What is only seen while reading is not seen: more is pipelined than the connection reads ahead."""
+    """More is pipelined than the connection buffers, so a disconnect is not noticed by reading."""
     client = await plain.client(receive_buffer=SMALL_BUFFER)
     await client.send(request("/image"))
     await client.send_until_blocked(request("/image") * 1_000_000)

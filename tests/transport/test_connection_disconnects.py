@@ -1,4 +1,4 @@
-"""Clients that go away, in every state that a connection can be in.
+"""Clients that disconnect in every state of a connection.
 
 Whatever they were waiting for, nothing is left: no connection, timer or descriptor (``serving`` counts them
 when the test ends), no producer, no failure in the log, and each request has had its one line there.
@@ -135,7 +135,7 @@ async def test_disconnect_while_the_request_is_handled(
 async def test_disconnect_while_the_request_is_handled_and_input_is_paused(
     server: Server, handler: ImageHandler
 ) -> None:
-    """So much is pipelined that the connection has stopped reading: it notices when it answers."""
+    """So much is pipelined that input is paused: the disconnect is noticed when the response is sent."""
     client = await server.client()
     await client.send(request("/later/0-99999"))
     await until(server.reactor, lambda: handler.waiting)
@@ -237,7 +237,7 @@ async def test_disconnect_after_the_close(server: Server, leave: Callable[[Clien
 
 @ensure_deferred
 async def test_client_that_closes_tls_within_a_response_is_gone(tls: Server) -> None:
-    """It says so by TLS and still reads. What is written after that is thrown away, at any speed."""
+    """The client sends its closing alert and still reads; TLS discards whatever is written after it."""
     client = await tls.client(receive_buffer=SMALL_BUFFER)
     await client.send(request("/image") * 50)
     await client.receive(100_000)
@@ -264,7 +264,7 @@ async def test_client_that_closes_tls_within_a_response_is_gone(tls: Server) -> 
 
 @ensure_deferred
 async def test_client_that_closes_tls_behind_its_request_is_answered(tls: Server, image: Image) -> None:
-    """As ``openssl s_client`` does at the end of its input."""
+    """Like ``openssl s_client`` at the end of its input."""
     client = await tls.client()
     await client.send(request("/image/0-100000"))
     _say_goodbye(client)

@@ -1,4 +1,4 @@
-"""How connections end: no sooner than the client has everything, and no later than they must."""
+"""How connections close: not before the client has everything, and not later than necessary."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def read_to_the_end(server: Server, client: Client, bytes_per_second: int)
 async def test_slow_reader_receives_what_the_kernel_still_buffers(
     server: Server, image: Image, fields: tuple[str, ...]
 ) -> None:
-    """Minutes after the last byte was handed over, and after the idle time that began with it."""
+    """Minutes after the kernel accepted the last byte, and after the idle deadline."""
     client = await server.client(receive_buffer=SMALL_BUFFER)
     await client.send(request("/image/0-700000", *fields))
     received = b""
@@ -67,7 +67,7 @@ async def test_half_closed_slow_reader_receives_what_the_kernel_buffers(plain: S
 
 @ensure_deferred
 async def test_close_does_not_reset_unread_responses(server: Server, image: Image) -> None:
-    """All of it is in the client's own buffers: its system may throw that away once a reset comes."""
+    """The client's system buffers all of it, and may discard it on a reset."""
     client = await server.client()
     await client.send(request("/image/0-30000", "Connection: close"))
     await until(server.reactor, lambda: server.lines)
@@ -134,7 +134,7 @@ async def test_linger_ends_when_the_client_closes(server: Server) -> None:
 async def test_linger_ends_when_the_client_closes_while_input_was_paused(
     server: Server, handler: ImageHandler
 ) -> None:
-    """Reading goes on for the end: neither is the close overlooked, nor does anything unread make a reset."""
+    """Input is resumed for the close, which is noticed, and no unread byte causes a reset."""
     client = await server.client()
     await client.send(request("/later/0-9", "Connection: close"))
     await turns(server.reactor)

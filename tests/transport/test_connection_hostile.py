@@ -1,4 +1,4 @@
-"""Bytes that no honest client sends: whatever they are, they get a sound answer or an end, and nothing more.
+"""Bytes that no honest client sends: they get valid responses or a close, and nothing else.
 
 Request smuggling needs two readers that disagree about where a request ends. Ours takes requests without
 content only, and ends the connection at the first thing that anybody could read otherwise.
@@ -159,7 +159,7 @@ HEADS = [
 @pytest.mark.parametrize("head", HEADS)
 @ensure_deferred
 async def test_smuggled_request_is_never_answered(plain: Server, handler: ImageHandler, head: bytes) -> None:
-    """Whether a reader takes what follows for content or for a request: ours does not look at it."""
+    """What follows may be content or a request to another parser; this one does not read it."""
     attack = head + b"0\r\n\r\n" + HIDDEN
     one_by_one = [attack[at : at + 1] for at in range(len(attack))]
     for before, pieces in [(b"", [attack]), (b"", one_by_one), (GOOD, [GOOD + attack])]:
@@ -230,7 +230,7 @@ def cut(stream: bytes, cuts: Sequence[int]) -> list[bytes]:
 async def exchange(
     server: Server, handler: ImageHandler, pieces: Sequence[bytes]
 ) -> tuple[list[Request], list[Answer]]:
-    """What the handler is asked, and what a client gets that sends these pieces and closes its side."""
+    """Return the requests handled and the responses to a client that sends these pieces and half-closes."""
     asked: list[Request] = []
     handler.asked = asked.append
     client = await server.client()
@@ -251,7 +251,7 @@ async def exchange(
 async def test_any_bytes_get_valid_responses_or_a_close(
     plain: Server, handler: ImageHandler, stream: bytes, cuts: list[int]
 ) -> None:
-    """The same ones whatever the pieces; only the reason of a refusal may depend on what came first."""
+    """The same ones whatever the pieces; only the reason of a refusal may depend on the fragmentation."""
     asked, whole = await exchange(plain, handler, [stream] if stream else [])
     asked_in_pieces, in_pieces = await exchange(plain, handler, cut(stream, cuts))
     assert asked_in_pieces == asked

@@ -1,4 +1,4 @@
-"""What is refused, and that the refusal can be read by a client that has not stopped sending."""
+"""Refusals, which a client that is still sending can read."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def code_of(answer: Answer) -> tuple[int, str]:
 
 
 def head_of(length: int) -> bytes:
-    """A sound head of so many bytes."""
+    """Return a valid head of `size` bytes."""
     bare = len(request("/image/0-9", "X-Filler: "))
     return request("/image/0-9", "X-Filler: " + "x" * (length - bare))
 
 
 async def refusal(client: Client, *pieces: bytes) -> tuple[int, str]:
-    """What the server answers before it ends; that it ends, and that no reset comes with it."""
+    """Return the responses before the server closes; it must close, without a reset."""
     await client.send_in_pieces(pieces)
     (answer,) = await client.answers()
     assert answer.closes
@@ -169,7 +169,7 @@ async def test_refusal_of_a_head_request_has_no_content(server: Server) -> None:
 async def test_content_is_refused_before_it_is_read(
     server: Server, method: str, fields: tuple[str, ...]
 ) -> None:
-    """No 100 (Continue) either: an answer of its own comes first."""
+    """No 100 (Continue) is sent either: the refusal comes first."""
     client = await server.client()
     await client.send(request("/image/0-9", *fields, method=method))
     (answer,) = await client.answers([method])
@@ -189,7 +189,7 @@ async def test_content_is_refused_before_it_is_read(
 )
 @ensure_deferred
 async def test_endless_sender_can_read_the_response(plain: Server, head: bytes) -> None:
-    """The client reads only once it can send no more, which must not be because of a reset."""
+    """The client reads only when it can send no more, which must not be caused by a reset."""
     client = await plain.client()
     sent = await client.send_until_blocked(head + bytes(CONTENT_BYTES))
     assert sent < CONTENT_BYTES / 2

@@ -1,4 +1,4 @@
-"""Requests in, answers out: in order, however they arrive, over real sockets."""
+"""Requests and responses over real sockets: in order, however the bytes arrive."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ async def test_upgrade_is_ignored(server: Server) -> None:
 
 @ensure_deferred
 async def test_half_closed_client_receives_every_response(plain: Server, image: Image) -> None:
-    """As by ``printf … | nc``: also what only starts after the end of the input was seen."""
+    """Like ``printf … | nc``: also responses that start after the half-close was received."""
     client = await plain.client(receive_buffer=65536)
     await client.send(request("/image") + request("/image/3-5") + b"GET /cut")
     client.finish_sending()
@@ -231,7 +231,7 @@ async def test_listener_accepts_ipv4_and_ipv6(
 
 @ensure_deferred
 async def test_pipelined_requests_are_buffered_up_to_a_limit(server: Server, handler: ImageHandler) -> None:
-    """Reading stops while an answer is not there yet, and goes on once it is; nothing is lost over it."""
+    """Input is paused while a response is awaited, and resumed after it; nothing is lost."""
     client = await server.client()
     await client.send(request("/later/0-1"))
     await turns(server.reactor)

@@ -1,4 +1,4 @@
-"""Downloads and their slots: who waits for one, what is answered meanwhile, and that each comes back."""
+"""The slots of downloads: waiting for one, responses meanwhile, and the release of each."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def narrow(serve_both: Serve) -> AsyncIterator[Server]:
 
 
 async def holder(server: Server) -> Client:
-    """A client that has a slot, and reads nothing that would end it."""
+    """Return a client that holds a slot and does not read."""
     client = await server.client(receive_buffer=SMALL_BUFFER)
     await client.send(request("/image"))
     await until(server.reactor, lambda: server.factory.context.slots.acquired)
@@ -43,7 +43,7 @@ async def holder(server: Server) -> Client:
 
 
 async def waiter(server: Server, *sent: bytes) -> Client:
-    """A client that waits for a slot, by default for a download that no buffer holds."""
+    """Return a client that waits for a slot, by default for a download larger than any buffer."""
     before = server.factory.context.slots.waiting
     client = await server.client()
     await client.send(b"".join(sent) or request("/image"))
@@ -129,7 +129,7 @@ async def test_late_image_is_sent_if_a_slot_is_free(
 
 @ensure_deferred
 async def test_slots_are_granted_in_the_order_of_the_requests(narrow: Server) -> None:
-    """Also to who pipelines: for the second download it waits behind the others."""
+    """The second download of a pipelining client waits behind the others."""
     greedy = await narrow.client(receive_buffer=SMALL_BUFFER)
     await greedy.send(request("/image", "X-Request-ID: a1") + request("/image", "X-Request-ID: a2"))
     await until(narrow.reactor, lambda: narrow.factory.context.slots.acquired)
@@ -211,7 +211,7 @@ async def test_slots_are_released_at_shutdown(narrow: Server) -> None:
 
 @ensure_deferred
 async def test_slot_is_released_when_the_kernel_accepts_everything(narrow: Server) -> None:
-    """Then the download is over in the very call that began it, and the next of the pipeline begins."""
+    """The download ends within the call that started it, and the next pipelined one starts."""
     client = await narrow.client()
     await client.send(request(LARGE) * 3)
     for _ in range(3):

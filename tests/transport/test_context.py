@@ -1,4 +1,4 @@
-"""What all connections of a listener share."""
+"""The context that connections share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Going away, with the time of it in the test's hand."""
+"""Listeners and their shutdown, with a clock that the test advances."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def close(listeners: Listeners) -> Deferred[None]:
 
 
 async def reader(server: Server) -> Client:
-    """A client in the middle of a download."""
+    """Return a client in the middle of a download."""
     client = await server.client(receive_buffer=SMALL_BUFFER)
     await client.send(request("/image"))
     await until(server.reactor, lambda: server.factory.context.slots.acquired)
@@ -140,7 +140,7 @@ async def test_responses_during_the_delay_close_their_connections(server: Server
 
 @ensure_deferred
 async def test_kept_alive_connections_are_answered_during_the_delay(server: Server, image: Image) -> None:
-    """The answer under way has said that more may follow: closing behind it could meet the next request."""
+    """The response in progress has allowed another request: closing after it could meet that request."""
     client = await reader(server)
     closing = close(listeners_of(server))
     first = await client.answer()

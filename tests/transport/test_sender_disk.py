@@ -1,4 +1,4 @@
-"""Disks that are slow, fail, or hold less than they did."""
+"""Disks that are slow or fail, and files that shrink."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def image(tmp_path: Path) -> Iterator[Image]:
-    """An image whose file the test may damage."""
+    """An image whose file the test may modify."""
     made = make_image(tmp_path)
     yield made
     os.close(made.file.descriptor)
 
 
 def cold_file(path: Path, content: bytes) -> BaseFile:
-    """A file that is on the disk and nowhere else, if the file system knows such a thing."""
+    """A file that is not in the page cache, if the file system supports that."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -98,7 +98,7 @@ async def test_shrunk_file_never_gives_a_response_that_looks_complete(
 async def test_disk_error_aborts_the_response(
     server: Server, handler: ImageHandler, tmp_path: Path, size: int
 ) -> None:
-    """What can be had without a broken disk: a descriptor of which every read fails."""
+    """A descriptor of which every read fails, in place of a broken disk."""
     directory = BaseFile(os.open(tmp_path, os.O_RDONLY), size, str(tmp_path))
     handler.image = Image(ExtentMap((FileExtent(directory, 0, size),)), b"", directory)
     client = await server.client()
@@ -129,7 +129,7 @@ async def test_late_disk_error_aborts_the_response(serve_both: Serve, reactor: E
 async def test_network_errors_are_distinguished_from_disk_errors(
     plain: Server, monkeypatch: pytest.MonkeyPatch, code: int, *, gone: bool
 ) -> None:
-    """They may be the same; the connection has ended before the kernel tells of the first kind."""
+    """The error numbers may be equal; after a network error the connection has ended."""
     client = await plain.client()
 
     def fail(*_: int) -> int:
@@ -176,7 +176,7 @@ def _part(target: str) -> tuple[int | None, int | None]:
 async def test_resident_bytes_are_sent_without_waiting(
     serve_both: Serve, reactor: EPollReactor, image: Image
 ) -> None:
-    """The disk has answered once, and does not answer again until others have read what it gave."""
+    """The disk has delivered once, and delivers again after others have read that."""
     disk = SlowDisk(reactor)
     server = await serve_both(page_cache=disk)
     waiting, other = await server.client(), await server.client()
@@ -201,7 +201,7 @@ async def test_resident_bytes_are_sent_without_waiting(
 async def test_bytes_of_unknown_residency_are_read_in_threads(
     serve_both: Serve, handler: ImageHandler, cold: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on FUSE and NFS: everything is cold, again and again, and what was brought is sent all the same."""
+    """Like FUSE and NFS: nothing is ever reported as resident, and prefetched bytes are sent all the same."""
     here, preadv = threading.get_ident(), os.preadv
 
     def refuse(descriptor: int, buffers: list[bytearray], offset: int, flags: int = 0) -> int:
@@ -223,7 +223,7 @@ async def test_bytes_of_unknown_residency_are_read_in_threads(
 async def test_reactor_never_waits_for_a_cold_file(
     serve_both: Serve, handler: ImageHandler, cold: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel is asked not to wait, or it is asked in another thread."""
+    """Reads either must not wait (RWF_NOWAIT), or run in another thread."""
     reads: list[tuple[bool, int]] = []
     here, preadv = threading.get_ident(), os.preadv
 

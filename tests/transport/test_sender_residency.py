@@ -52,13 +52,13 @@ class Remote(PartlyAbsent):
         await super().prefetch(file, offset, length)
 
     def answer(self) -> None:
-        """Let what was asked for first come."""
+        """Deliver the first request."""
         self.asked.pop(0)[2].callback(None)
 
 
 @pytest.fixture
 def remote(tmp_path: Path, handler: ImageHandler) -> Iterator[Remote]:
-    """Of which everything is served."""
+    """A file that is served whole."""
     local = make_image(tmp_path)
     os.close(local.file.descriptor)
     remote = Remote(tmp_path / "remote", local.content)

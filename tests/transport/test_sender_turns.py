@@ -1,4 +1,4 @@
-"""What one connection may do before the reactor turns, and what may pile up for one that does not read."""
+"""What one connection may do before the reactor turns, and what is buffered if the client does not read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Greed:
-    """Reads what a client was sent whenever the sender or the handler is busy.
+    """Reads what a client was sent whenever the sender or the request handler is called.
 
     The kernel's buffer is therefore never full, and the connection never has that reason to stop.
     """
@@ -53,7 +53,7 @@ class Greed:
             self.by_turn[-1] += len(data)
 
     async def read_all(self, count: int) -> None:
-        """Read so many bytes, and note how many came in each turn."""
+        """Read `count` bytes, and record how many arrived in each turn."""
         assert self.client is not None
         while sum(self.by_turn) < count:
             self.read()
@@ -115,7 +115,7 @@ async def test_connection_yields_to_the_reactor_after_a_few_mib(
 
 
 async def most_in_a_turn(greed: Greed, handler: ImageHandler, count: int) -> int:
-    """Read until so many requests have been taken up; tell how many of them one turn took at most."""
+    """Read until `count` requests were handled; return the largest number of one turn."""
     assert greed.client is not None
     most = answered = 0
     while len(handler.targets) < count:
@@ -145,7 +145,7 @@ async def greedy_tls(reactor: EPollReactor, serve: Serve, greed: Greed) -> Async
 
 @ensure_deferred
 async def test_requests_in_separate_tls_records_share_one_turn(greedy_tls: Server, greed: Greed) -> None:
-    """Twisted hands each record over by itself."""
+    """Twisted delivers each record separately."""
     greed.client = client = await greedy_tls.client()
     count, size = 150, 1_000_000
     for _ in range(count):
@@ -175,13 +175,13 @@ class _RoomySocket:
     taken: list[tuple[int, bool]] = attrs.field(factory=list)
 
     def send(self, data: bytes, flags: int) -> int:
-        """As a socket does."""
+        """See `socket.send`."""
         self.taken.append((len(data), bool(flags & socket.MSG_MORE)))
         return len(data)
 
 
 def test_long_zeros_are_sent_in_one_turn(reactor: EPollReactor) -> None:
-    """They are sent in pieces, of which none is taken for all that the socket had room for."""
+    """They are sent in pieces; a complete piece does not mean that the socket is full."""
     roomy = _RoomySocket()
     transport = Mock(spec=tcp.Server, getHandle=lambda: roomy)
     sender = SendfileSender(
@@ -213,7 +213,7 @@ async def test_large_response_is_pushed(server: Server) -> None:
 async def test_responses_are_not_buffered_for_a_client_that_does_not_read(
     server: Server, handler: ImageHandler
 ) -> None:
-    """Each asked for by itself, and each smaller than what a transport takes before it asks to pause."""
+    """Each requested separately, and smaller than what a transport buffers before it pauses its producer."""
     client = await server.client(receive_buffer=SMALL_BUFFER)
     for _ in range(1000):
         await client.send(request("/image/0-60000"))
@@ -242,7 +242,7 @@ async def test_memory_is_independent_of_range_size_and_reader(server: Server, si
 
 @ensure_deferred
 async def test_many_slow_readers_are_all_served(server: Server, image: Image) -> None:
-    """All at once, each from elsewhere in the image, and a quick one among them."""
+    """All at once, each from another part of the image, and a fast one among them."""
     slow = [await server.client(receive_buffer=SMALL_BUFFER) for _ in range(250)]
     starts = [index * 30_000 for index in range(len(slow))]
     for client, start in zip(slow, starts, strict=True):

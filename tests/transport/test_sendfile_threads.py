@@ -289,7 +289,7 @@ async def test_shrinking_file_aborts_the_response(server: Server, sent: Sent, im
 async def test_reactor_sends_if_no_thread_starts(
     server: Server, sent: Sent, image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where a container has too few processes."""
+    """Like in a container with too few processes."""
 
     def no_thread(*_args: object, **_options: object) -> None:
         raise RuntimeError("can't start new thread")
@@ -320,7 +320,7 @@ async def test_reactor_sends_if_no_descriptor_is_left(
 async def test_threads_work_if_setpriority_is_refused(
     server: Server, sent: Sent, image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which may not be made less nice again."""
+    """A process may not lower its niceness."""
 
     def refuse(*_: int) -> None:
         raise PermissionError
@@ -345,7 +345,7 @@ async def test_files_with_a_residency_of_their_own_are_not_sent_in_threads(
 
 @ensure_deferred
 async def test_reading_from_a_blocking_socket_never_waits(server: Server, sent: Sent) -> None:
-    """Where epoll speaks of input that is none, as it may where the kernel is short of memory."""
+    """Epoll may report input where there is none if the kernel is short of memory."""
     client = await stalled_in_thread(server, sent)
     handle = (await server.connection_of(client)).transport.getHandle()
     assert os.get_blocking(handle.fileno())
@@ -357,7 +357,7 @@ async def test_reading_from_a_blocking_socket_never_waits(server: Server, sent: 
 async def test_abort_while_waiting_for_the_disk_takes_effect_at_once(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread comes back when the disk does."""
+    """The thread returns when the disk responds."""
     here, sendfile, disk = threading.get_ident(), os.sendfile, threading.Event()
     waiting = threading.Event()
 
@@ -385,7 +385,7 @@ async def test_abort_while_waiting_for_the_disk_takes_effect_at_once(
 async def test_thread_waits_for_the_disk(
     reactor: EPollReactor, handler: ImageHandler, sent: Sent, image: Image
 ) -> None:
-    """The disk has only answered what was asked for before the client was known to be quick."""
+    """The disk has delivered only what was requested before the client was known to be fast."""
     disk = SlowDisk(reactor)
     async with serving(reactor, handler, page_cache=disk, listener=bind(0)) as server:
         client = await server.client(receive_buffer=SMALL_BUFFER)
@@ -403,7 +403,7 @@ async def test_thread_waits_for_the_disk(
 async def test_disk_error_in_a_thread_aborts_the_response(
     server: Server, handler: ImageHandler, image: Image, tmp_path: Path
 ) -> None:
-    """What can be had without a broken disk: a descriptor of which every read fails."""
+    """A descriptor of which every read fails, in place of a broken disk."""
     directory = BaseFile(os.open(tmp_path, os.O_RDONLY), SIZE, str(tmp_path))
     half = SIZE // 4
     extents = ExtentMap((FileExtent(image.file, 0, half), FileExtent(directory, 0, SIZE - half)))

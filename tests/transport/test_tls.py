@@ -1,4 +1,4 @@
-"""The certificate that new connections are shown, while its files change."""
+"""The certificate of new connections while its files change."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Shown:
         self.clock.advance(CHECK_SECONDS)
 
     async def connect(self, session: ssl.SSLSession | None = None) -> tuple[Client, int]:
-        """A client with TLS, and the serial number of the certificate that it was shown."""
+        """Return a client with TLS, and the serial number of the server's certificate."""
         context = ssl.create_default_context()
         self.authority.configure_trust(context)
         client = self.server.connect(receive_buffer=SMALL_BUFFER)
@@ -124,7 +124,7 @@ async def test_existing_connections_keep_their_certificate(shown: Shown, image: 
 
 @ensure_deferred
 async def test_session_of_the_old_certificate_is_not_resumed(shown: Shown) -> None:
-    """It would go on without the new one ever being shown; but the client must not fail by it either."""
+    """Resumption would skip the new certificate; refusing it must not fail the client either."""
     client, first = await shown.connect()
     await client.ask("/image/0-9")  # the tickets of TLS 1.3 come with the first data
     assert isinstance(client.socket, ssl.SSLSocket)

@@ -1,4 +1,4 @@
-"""TLS: every byte in order, whatever the socket takes and TLS itself has to say; next to nothing is kept."""
+"""TLS: every byte in order, however much the socket accepts; hardly anything is buffered."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_nothing_is_buffered_for_a_client_that_does_not_read(tls: Server) 
 
 
 def kept_bytes(connection: Connection) -> int:
-    """What lies in the transport's own buffer."""
+    """Return the bytes in the transport's own buffer."""
     tcp = connection._tcp()._tcp
     count: int = len(tcp.dataBuffer) - tcp.offset + tcp._tempDataLen
     return count
@@ -122,7 +122,7 @@ def kept_bytes(connection: Connection) -> int:
 async def test_rest_of_a_piece_is_buffered_if_the_kernel_accepts_less(
     tls: Server, image: Image, size: int
 ) -> None:
-    """And the answer is not over before that is sent."""
+    """The response ends only after that is sent."""
     client = await tls.client(receive_buffer=SMALL_BUFFER)
     connection = await tls.connection_of(client)
     connection._tcp().getHandle().setsockopt(SOL_SOCKET, SO_SNDBUF, SMALL_BUFFER)
@@ -140,7 +140,7 @@ async def test_rest_of_a_piece_is_buffered_if_the_kernel_accepts_less(
 async def test_pieces_are_small_with_many_connections(
     tls: Server, image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It keeps, for each connection, the room that the largest piece took."""
+    """OpenSSL keeps a buffer of the largest piece for each connection."""
     monkeypatch.setattr(tls_sender, "MANY_CONNECTIONS", 1)
     pieces: list[int] = []
     gather = TlsSender._gather
@@ -161,7 +161,7 @@ async def test_pieces_are_small_with_many_connections(
 
 @ensure_deferred
 async def test_input_may_be_paused_while_nothing_is_sent(tls: Server) -> None:
-    """To pause reading is asked of the transport below TLS, not of whatever lies between."""
+    """Pausing input acts on the transport below TLS, not on `TlsTransport`."""
     client = await tls.client()
     connection = await tls.connection_of(client)
     connection.transport.pauseProducing()
@@ -176,7 +176,7 @@ async def test_input_may_be_paused_while_nothing_is_sent(tls: Server) -> None:
 
 @ensure_deferred
 async def test_keys_are_updated_within_a_response(tls: Server, image: Image) -> None:
-    """Each update asks for one of ours, which must neither overtake a record nor be overtaken."""
+    """Each update requires one of the server, which must stay in order with the records."""
     command = [needs_client("openssl"), "s_client", "-connect", f"127.0.0.1:{tls.number}", "-tls1_3"]
     with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, bufsize=0) as process:  # noqa: ASYNC220 - read below, turn by turn
         assert process.stdin
@@ -209,7 +209,7 @@ async def test_keys_are_updated_within_a_response(tls: Server, image: Image) -> 
 
 @attrs.define
 class FullSocket:
-    """Takes as much as it is told to."""
+    """Accepts as much as planned."""
 
     plan: list[int]
     taken: bytearray = attrs.field(factory=bytearray)

@@ -1,4 +1,4 @@
-"""How much the kernel is given for one connection on plain TCP."""
+"""How many bytes the kernel buffers for one connection on plain TCP."""
 
 from __future__ import annotations
 
