@@ -1,4 +1,4 @@
-"""Something else in the place of xorriso, to see what becomes of whoever runs it."""
+"""A shell script in place of xorriso."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def fake_xorriso(directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Let a shell script be what is found under that name.
+    """Put a shell script named xorriso first in PATH.
 
     Args:
         directory: for the script.
-        monkeypatch: ends it with the test.
-        script: is called with xorriso's arguments.
+        monkeypatch: restores PATH.
+        script: called with xorriso's arguments.
     """
     path = directory / "bin" / "xorriso"
     path.parent.mkdir()

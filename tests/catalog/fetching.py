@@ -54,7 +54,7 @@ def entry(url: str) -> OsImage:
 
 
 def fetch(directory: Path, urls: Sequence[str]) -> None:
-    """Fetch images at the same time and open them; tell the digest of what would be served, or why not."""
+    """Fetch and open images concurrently; print the digest of what would be served, or the error."""
     partial_file.SYNC_BYTES = SYNC_BYTES
     disk_quota.SPARE_BYTES = 0  # so that the disk really gets full
     data_dir = DataDir(directory)
@@ -62,9 +62,9 @@ def fetch(directory: Path, urls: Sequence[str]) -> None:
     client = OriginClient.from_settings(DownloadSettings())
     fetcher = ImageFetcher(data_dir, Downloader(client).download)
     with ThreadPoolExecutor(len(urls)) as pool:
-        told = list(pool.map(lambda url: _fetch_one(fetcher, entry(url)), urls))
+        outputs = list(pool.map(lambda url: _fetch_one(fetcher, entry(url)), urls))
     data_dir.close()
-    sys.stdout.write("".join(f"{line}\n" for line in told))
+    sys.stdout.write("".join(f"{line}\n" for line in outputs))
     sys.stdout.flush()
 
 
@@ -86,7 +86,7 @@ def _fetch_one(fetcher: ImageFetcher, image: OsImage) -> str:
 def every_step(directory: Path, url: str) -> None:
     """Be killed before the first step that touches the directory, then before the second, and so on.
 
-    After each death another process has to come to the end, which tells what it has.
+    After each kill another process has to succeed, and prints the digest.
     """
     step, killed = 0, True
     while killed:
@@ -116,7 +116,7 @@ def _do(work: Callable[[], None]) -> None:
 
 
 def _kill_at(directory: Path, step: int) -> None:
-    """Have this process killed at the n-th step."""
+    """Kill this process at its n-th step."""
     steps = _count_steps(directory)
 
     def hook(event: str, _: tuple[object, ...]) -> None:
@@ -157,15 +157,15 @@ def kill_often(
         the output of those that were not killed.
     """
     chance = random.Random(6)  # noqa: S311 - not for secrets
-    told, steps = run(directory, urls)
+    outputs, steps = run(directory, urls)
     for number in range(times):
         if all((directory / entry(url).file_name).exists() for url in urls):
             for path in directory.iterdir():
                 path.unlink()
         between(number)
-        told |= run(directory, urls, chance.randint(1, steps))[0]
+        outputs |= run(directory, urls, chance.randint(1, steps))[0]
         check(directory, urls)
-    return told
+    return outputs
 
 
 def run(directory: Path, urls: Sequence[str], kill_at_step: int = 0) -> tuple[set[str], int]:
@@ -210,13 +210,13 @@ def full_disk(directory: Path, urls: Sequence[str]) -> None:
         theirs.write_bytes(bytes(free * (number % 4) // 3))
 
     fill(0)
-    told = kill_often(directory / "data", urls, 16, fill)
+    outputs = kill_often(directory / "data", urls, 16, fill)
     for number in range(4):
         fill(number)
-        told |= run(directory / "data", urls)[0]
+        outputs |= run(directory / "data", urls)[0]
         check(directory / "data", urls)
     theirs.unlink()
-    lines = [*told, *run(directory / "data", urls)[0]]
+    lines = [*outputs, *run(directory / "data", urls)[0]]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 

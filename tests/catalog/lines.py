@@ -23,7 +23,7 @@ _OUTCOMES = {BaseImageState.READY, BaseImageState.FAILED, BaseImageState.REFUSED
 @implementer(ILogObserver)
 @attrs.define(eq=False)
 class Lines:
-    """Everything that was logged, and the changes of each image that nobody waited for yet."""
+    """Everything that was logged, and each image's changes of state that were not waited for yet."""
 
     reactor: IReactorTime
     events: list[LogEvent] = attrs.field(factory=list)
@@ -41,7 +41,7 @@ class Lines:
         """Wait until an image comes to a state; another outcome ends the test instead of the wait."""
         while (reached := await self._changes[image].get()) is not state:
             assert reached not in _OUTCOMES, self.text
-        await deferLater(self.reactor, 0.0)  # the change is told from the middle of what it belongs to
+        await deferLater(self.reactor, 0.0)  # the change is logged before its operation ends
 
     @property
     def text(self) -> str:

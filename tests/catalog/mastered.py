@@ -55,7 +55,7 @@ def dates(image: bytes) -> set[bytes]:
 
 
 def check_boot_info_table(image: bytes, path: str) -> None:
-    """See that isolinux would find itself."""
+    """Check the boot info table of isolinux."""
     file = files(image)[path]
     loader = file.read(image)
     volume, own, length, checksum = struct.unpack("<4I", loader[8:24])
@@ -65,7 +65,7 @@ def check_boot_info_table(image: bytes, path: str) -> None:
 
 
 def check_hybrid_mbr(image: bytes, loader: str, esp: str) -> None:
-    """See that BIOS would find isolinux on a USB stick, and UEFI the EFI system partition."""
+    """Check that BIOS finds isolinux on a USB stick, and UEFI the EFI system partition."""
     found = files(image)
     assert image[510:512] == b"\x55\xaa"
     assert struct.unpack("<Q", image[432:440]) == (found[loader].sector * 4,)
@@ -76,7 +76,7 @@ def check_hybrid_mbr(image: bytes, loader: str, esp: str) -> None:
 
 
 def check_gpt(image: bytes) -> None:
-    """See that both GUID partition tables are there and sound (UEFI section 5.3)."""
+    """Check both GUID partition tables (UEFI section 5.3)."""
     last = len(image) // _BLOCK - 1
     entries = {_check_gpt_header(image, *places) for places in ((1, last), (last, 1))}
     assert len(entries) == 1

@@ -250,8 +250,8 @@ async def test_each_change_of_state_is_one_log_line(catalogs: Catalogs, lines: L
     await catalog.stop()
 
     states = ("downloading", "verifying", "ready", "stopped")
-    told = [line for line in lines.text.splitlines() if f"{image.file_name} is" in line]
-    assert told == [f"base image {image.file_name} is {state}" for state in states]
+    logged = [line for line in lines.text.splitlines() if f"{image.file_name} is" in line]
+    assert logged == [f"base image {image.file_name} is {state}" for state in states]
     assert "top-secret" not in lines.text
 
 
@@ -315,7 +315,7 @@ async def test_superseded_image_stays_open_while_it_is_referenced(
     gc.collect()
     assert os.pread(descriptor, len(ISO), 0) == ISO
     reader.clear()
-    while is_open(descriptor):  # until the thread that opened it has let go of it, too
+    while is_open(descriptor):  # until its thread drops its reference
         await deferLater(catalogs.reactor, 0.001)
         gc.collect()
 
@@ -371,14 +371,14 @@ async def test_alias_goes_before_openshift_version(catalogs: Catalogs, lines: Li
 
 @attrs.define
 class Deriving:
-    """Makes what a base needs when it is told to."""
+    """Derives when the test says so."""
 
-    begun: list[BaseImage] = attrs.field(factory=list)
+    started: list[BaseImage] = attrs.field(factory=list)
     waiting: list[Deferred[None]] = attrs.field(factory=list)
 
     def __call__(self, base: BaseImage) -> Deferred[None]:
         """As ``DerivedImages.derive``."""
-        self.begun.append(base)
+        self.started.append(base)
         self.waiting.append(Deferred())
         return self.waiting[-1]
 
@@ -389,7 +389,7 @@ async def test_full_iso_is_served_during_derivation(catalogs: Catalogs, lines: L
     catalog = catalogs.start(image, derive=derive)
     await lines.until(image.file_name, BaseImageState.DERIVING)
 
-    assert catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO) is derive.begun[0]
+    assert catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO) is derive.started[0]
     assert (catalog.is_ready, catalog.has_ready_image("9.6.1-0", "x86_64")) == (False, False)
     derive.waiting[0].callback(None)
     await lines.until(image.file_name, BaseImageState.READY)
@@ -414,7 +414,7 @@ async def test_failed_derivation_is_retried_while_the_full_iso_is_served(
     catalogs.clock.advance(90)
     derive.waiting[1].callback(None)
     await lines.until(image.file_name, BaseImageState.READY)
-    assert derive.begun[0] is derive.begun[1]  # it was not read again
+    assert derive.started[0] is derive.started[1]  # it was not read again
     assert catalog.statuses()[0].reason == ""
 
 

@@ -33,7 +33,7 @@ NMSTATE = b"nmstatectl" * 1000
 REMOVED = {"IMAGES/PXEBOOT/ROOTFS.IMG"}
 ADDED = {"IMAGES/ASSISTED.IMG", "IMAGES/NMSTATE.IMG"}
 REPLACED = {"COREOS/KARGS.JSO", "EFI/REDHAT/GRUB.CFG", "BOOT/GRUB/GRUB.CFG", "ISOLINUX/ISOLINUX.CFG"}
-REWRITTEN = {"ISOLINUX/ISOLINUX.BIN", "ISOLINUX/BOOT.CAT", "BOOT.CAT"}  # tell where they lie
+REWRITTEN = {"ISOLINUX/ISOLINUX.BIN", "ISOLINUX/BOOT.CAT", "BOOT.CAT"}  # contain their own address
 OLDER = ["embed-areas-2020-09.iso", "embed-areas-2021-01.iso", "embed-areas-2021-09.iso"]
 NEWER = ["embed-areas-2022-02.iso", "embed-areas-2023-07.x86_64.iso"]
 
@@ -102,19 +102,19 @@ def full(architecture: str, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def derivation(full: Path, architecture: str, make: Callable[[Path, str], Derivation]) -> Derivation:
-    """Derives from it."""
+    """Derives from the full ISO."""
     return make(full, architecture)
 
 
 @pytest.fixture
 def x86_64(tmp_path: Path, make: Callable[[Path], Derivation]) -> Derivation:
-    """Derives from the one that has everything."""
+    """Derives from an ISO for BIOS and UEFI."""
     path = tmp_path / "x86_64.iso"
     full_isos.x86_64(path)
     return make(path)
 
 
-# What is in it.
+# Content.
 
 
 def test_minimal_iso_has_all_files_but_the_rootfs(derivation: Derivation, full: Path) -> None:
@@ -322,10 +322,10 @@ def test_disk_usage_is_that_of_the_minimal_iso(
     full_isos.x86_64(tmp_path / "large.iso", rootfs=os.urandom(80 * 2**20))
     derivation = make(tmp_path / "large.iso")
     xorriso = needs_client("xorriso")
-    measure = f'"{xorriso}" "$@"; status=$?; du -sk {derivation.directory} >{tmp_path}/told; exit $status'
+    measure = f'"{xorriso}" "$@"; status=$?; du -sk {derivation.directory} >{tmp_path}/usage; exit $status'
     fake_xorriso(tmp_path, monkeypatch, measure)
     image = derivation.derive()
-    peak_bytes = int((tmp_path / "told").read_text().split()[0]) * 1024
+    peak_bytes = int((tmp_path / "usage").read_text().split()[0]) * 1024
     assert peak_bytes < len(image) + 4 * 2**20 < len(full_isos.ROOTFS) + 8 * 2**20
     assert derivation.left() == [derivation.target.name]
 
@@ -449,7 +449,7 @@ def test_different_rock_ridge_name_is_refused(tmp_path: Path, make: Callable[[Pa
 
 
 def elsewhere(path: Path) -> Path:
-    """A copy of a base image, beside an archive that is somebody else's."""
+    """A copy of a base image, beside an unrelated archive."""
     copy = path.parent / "elsewhere" / "copy.iso"
     archive = copy.parent / "derivation" / "nmstate.img"
     archive.parent.mkdir(parents=True)
@@ -469,7 +469,7 @@ def write_half(directory: Path) -> str:
 
 
 def boot_records(path: Path) -> list[str]:
-    """What xorriso tells of El Torito and the partition tables, but for addresses, sizes and GUIDs."""
+    """Return xorriso's report of El Torito and partition tables, without addresses, sizes and GUIDs."""
     options = ("-report_el_torito", "plain", "-report_system_area", "plain")
     lines = run_client("xorriso", "-indev", path, *options).decode().splitlines()
     varying = re.compile(r"GUID|ISO image size|lba range|start and size|gap filler|Gap|APM partition type")

@@ -401,7 +401,7 @@ async def test_derived_file_is_closed_with_its_last_reference(derivations: Deriv
     reader = [derived_images.get_minimal_iso(bases[0])]
     descriptors = [reader[0].file.descriptor, derived_images.get_nmstate_image(bases[0]).file.descriptor]
     bases.clear()
-    while is_open(descriptors[1]):  # until the thread that made it has let go of it, too
+    while is_open(descriptors[1]):  # until its thread drops its reference
         await deferLater(derivations.reactor, 0.001)
         gc.collect()
     assert is_open(descriptors[0])

@@ -82,11 +82,11 @@ def opened(fetcher: ImageFetcher, entry: OsImage) -> Iterator[BaseImage]:
 
 
 def test_image_is_fetched_verified_and_opened(directory: Directory) -> None:
-    entry, fetcher, told = directory.entry(sha256=SHA256), directory.fetcher(), []
+    entry, fetcher, progress = directory.entry(sha256=SHA256), directory.fetcher(), []
     assert not fetcher.is_complete(entry)
-    fetcher.fetch_if_absent(entry, Interruption(), lambda done, total: told.append((done, total)))
+    fetcher.fetch_if_absent(entry, Interruption(), lambda done, total: progress.append((done, total)))
     assert fetcher.is_complete(entry)
-    assert (told[0], told[-1]) == ((0, len(ISO)), (len(ISO), len(ISO)))
+    assert (progress[0], progress[-1]) == ((0, len(ISO)), (len(ISO), len(ISO)))
     with opened(fetcher, entry) as base:
         assert base.sha256 == SHA256
     assert directory.names() == {entry.file_name, f"{entry.file_name}.json"}

@@ -48,17 +48,17 @@ def start(*arguments: str | Path, before: tuple[str, ...] = ()) -> list[str]:
 @pytest.mark.timeout(400)
 def test_kill_at_each_step_loses_nothing(origin: Origin, tmp_path: Path) -> None:
     url = serve(origin, iso(0, 0.1))
-    told = start("every-step", tmp_path / "data", url)
-    assert set(told) == {fetching.digest_of(url)}
-    assert len(told) > 50  # one for each step, and the last one, which was not killed, for itself
+    outputs = start("every-step", tmp_path / "data", url)
+    assert set(outputs) == {fetching.digest_of(url)}
+    assert len(outputs) > 50  # one for each step, and the last one, which was not killed, for itself
 
 
 @pytest.mark.timeout(400)
 def test_repeated_kills_are_resumed(origin: Origin, tmp_path: Path) -> None:
     urls = [serve(origin, iso(number, 2), drip=4096) for number in (1, 2)]
-    told = fetching.kill_often(tmp_path / "data", urls, 50)
-    told |= fetching.run(tmp_path / "data", urls)[0]
-    assert told == {fetching.digest_of(url) for url in urls}
+    outputs = fetching.kill_often(tmp_path / "data", urls, 50)
+    outputs |= fetching.run(tmp_path / "data", urls)[0]
+    assert outputs == {fetching.digest_of(url) for url in urls}
     resumed = [request for request in origin.requests if request.headers["Range"]]
     assert len(resumed) > 5
     assert len(origin.requests) <= 2 * 52
@@ -67,10 +67,10 @@ def test_repeated_kills_are_resumed(origin: Origin, tmp_path: Path) -> None:
 @pytest.mark.timeout(400)
 def test_kills_on_a_full_disk_lose_nothing(origin: Origin, tmp_path: Path) -> None:
     urls = [serve(origin, iso(number, 2), drip=8192) for number in (1, 2)]
-    told = start("full-disk", tmp_path, *urls, before=private_mounts())
+    outputs = start("full-disk", tmp_path, *urls, before=private_mounts())
     digests = {fetching.digest_of(url) for url in urls}
-    assert set(told[-2:]) == digests
-    reasons = {line for line in told if line not in digests}
+    assert set(outputs[-2:]) == digests
+    reasons = {line for line in outputs if line not in digests}
     assert reasons
     assert all("not enough disk space" in line or line == "No space left on device" for line in reasons)
 
@@ -78,8 +78,8 @@ def test_kills_on_a_full_disk_lose_nothing(origin: Origin, tmp_path: Path) -> No
 def test_two_processes_on_one_directory_download_each_image_once(origin: Origin, tmp_path: Path) -> None:
     urls = [serve(origin, iso(number, 1), drip=4096) for number in (1, 2)]
     with ThreadPoolExecutor(2) as pool:
-        told = list(pool.map(lambda order: fetching.run(tmp_path, urls[::order])[0], (1, -1)))
-    assert told == [{fetching.digest_of(url) for url in urls}] * 2
+        outputs = list(pool.map(lambda order: fetching.run(tmp_path, urls[::order])[0], (1, -1)))
+    assert outputs == [{fetching.digest_of(url) for url in urls}] * 2
     assert len(origin.requests) == 2
 
 
@@ -88,5 +88,5 @@ def private_mounts() -> tuple[str, ...]:
     unshare = needs_client("unshare")
     command = (unshare, "--mount", *(() if os.geteuid() == 0 else ("--map-root-user",)))
     if subprocess.run([*command, "true"], check=False, stderr=-1).returncode:
-        missing("unshare: this machine lets nobody make a mount namespace")
+        missing("unshare: mount namespaces are not permitted on this machine")
     return command

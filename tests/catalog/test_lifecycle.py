@@ -152,7 +152,7 @@ async def test_file_that_is_no_pristine_live_iso_is_refused(
     assert [status.state for status in catalog.statuses()] == [BaseImageState.REFUSED, BaseImageState.READY]
     assert [status.retry_at for status in catalog.statuses()] == [None, None]  # stays refused
     assert (tmp_path / "bad.iso").exists()
-    assert open_files() == before + 2  # the good one, and the lock of who is there
+    assert open_files() == before + 2  # the good one, and the lock of this process's presence
 
 
 @ensure_deferred

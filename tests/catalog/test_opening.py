@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 ISO = live_iso_with_minimal()
 URL = "https://images.test/rootfs.img"
-HASHED = 1  # looks up while the whole file is hashed: it is smaller than a MiB
+HASHED = 1  # check while the whole file is hashed: it is smaller than a MiB
 
 
 class CountingInterruption(Interruption):
-    """Counts how often whoever works looks up from it, and may change the world each time."""
+    """Counts its checks; a test may change something at each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class CountingInterruption(Interruption):
 
 @attrs.define(eq=False)
 class Opener:
-    """One file, and what is remembered of it."""
+    """Opens one file, with its sidecar."""
 
     directory: Path
     iso: Path = attrs.field(init=False)
@@ -64,7 +64,7 @@ class Opener:
         versions: tuple[str, ...] = ("4.17",),
         image_type: str = "full-iso",
     ) -> Iterator[BaseImage]:
-        """The base image, written anew first if there is content."""
+        """Yield the base image, after writing the file if there is content."""
         if content is not None:
             self.iso.write_bytes(content)
         entry = OsImage("9.6.1-0", "x86_64", image_type, versions, self.iso.as_uri())
@@ -72,9 +72,9 @@ class Opener:
         try:
             yield base
         finally:
-            os.close(base.file.descriptor)
+            base.file.close()
 
-    def remembered(self) -> dict[str, object]:
+    def sidecar_content(self) -> dict[str, object]:
         found: dict[str, object] = json.loads(self.sidecar.read_bytes())
         return found
 
@@ -90,12 +90,12 @@ def minimal_of(base: BaseImage) -> MinimalIso:
 
 
 def damaged(content: bytes, at: bytes) -> bytes:
-    """With another byte where ``at`` begins."""
+    """Return the content with a flipped bit at the start of ``at``."""
     offset = content.index(at)
     return content[:offset] + bytes([content[offset] ^ 1]) + content[offset + 1 :]
 
 
-# The minimal ISO that is in a full one.
+# The recipe of the minimal ISO.
 
 
 def test_valid_minimal_recipe_is_kept(opener: Opener) -> None:
@@ -104,14 +104,14 @@ def test_valid_minimal_recipe_is_kept(opener: Opener) -> None:
         assert base.layout.no_minimal == ""
         assert base.sha256 == sha256(ISO).hexdigest()
         assert read(spliced_minimal_canvas(base, URL).extents.extents)
-        assert opener.remembered()["minimal_sha256"] == minimal_of(base).sha256
+        assert opener.sidecar_content()["minimal_sha256"] == minimal_of(base).sha256
 
 
 def test_verified_recipe_is_not_verified_again(opener: Opener) -> None:
     with opener.opened(ISO) as base:
         expected = base.layout
     never = Interruption()
-    never.interrupt()  # whoever hashes looks whether he is to stop
+    never.interrupt()  # hashing would check it
     with opener.opened(interruption=never) as base:
         assert base.layout == expected
 
@@ -140,13 +140,13 @@ def test_file_written_to_in_place_is_verified_again_despite_its_date(opener: Ope
 @pytest.mark.parametrize("known", ["0" * 64, "x", None, 5])
 def test_digest_of_another_recipe_is_ignored(opener: Opener, known: object) -> None:
     with opener.opened(ISO):
-        remembered = opener.remembered()
-    opener.sidecar.write_text(json.dumps({**remembered, "minimal_sha256": known}))
+        sidecar_content = opener.sidecar_content()
+    opener.sidecar.write_text(json.dumps({**sidecar_content, "minimal_sha256": known}))
     counting = CountingInterruption()
     with opener.opened(interruption=counting) as base:
         assert minimal_of(base).size
     assert counting.checks > 0
-    assert opener.remembered() == remembered
+    assert opener.sidecar_content() == sidecar_content
 
 
 RECIPE = ISO.index(b"MINISO\0\0")
@@ -184,7 +184,7 @@ def test_unusable_recipe_is_dropped_with_the_reason(opener: Opener, content: byt
                 read_layout(content), minimal=None, no_minimal=""
             )
             assert base.sha256 == sha256(content).hexdigest()
-        assert "minimal_sha256" not in opener.remembered()
+        assert "minimal_sha256" not in opener.sidecar_content()
 
 
 def test_verification_of_the_recipe_does_not_read_the_rootfs(opener: Opener) -> None:
@@ -194,8 +194,8 @@ def test_verification_of_the_recipe_does_not_read_the_rootfs(opener: Opener) -> 
 
 def test_verification_of_the_recipe_is_interrupted(opener: Opener) -> None:
     with opener.opened(ISO):
-        remembered = opener.remembered()
-    opener.sidecar.write_text(json.dumps({**remembered, "minimal_sha256": None}))
+        sidecar_content = opener.sidecar_content()
+    opener.sidecar.write_text(json.dumps({**sidecar_content, "minimal_sha256": None}))
     before = open_files()
     stopped = Interruption()
     stopped.interrupt()
@@ -216,7 +216,7 @@ def test_file_that_changes_during_verification_is_unavailable(opener: Opener) ->
     before = open_files()
     with pytest.raises(Unavailable, match="changed"), opener.opened(ISO, Meddler()):
         pass
-    assert "minimal_sha256" not in opener.remembered()
+    assert "minimal_sha256" not in opener.sidecar_content()
     assert open_files() == before
 
 

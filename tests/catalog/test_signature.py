@@ -50,7 +50,7 @@ class Signer:
 
 @pytest.fixture(scope="module")
 def signers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Signer, Signer]]:
-    """Somebody, and somebody else."""
+    """Two signers."""
     needs_client("gpg")
     home: Path = tmp_path_factory.mktemp("gpg")
     home.chmod(0o700)

@@ -12,7 +12,7 @@ KEYS = [
 ]
 
 
-def told(*statuses: ImageStatus) -> list[dict[str, object]]:
+def rendered(*statuses: ImageStatus) -> list[dict[str, object]]:
     document = json.loads(render_statuses(statuses))
     assert document.keys() == {"images"}
     images: list[dict[str, object]] = document["images"]
@@ -21,7 +21,7 @@ def told(*statuses: ImageStatus) -> list[dict[str, object]]:
 
 def test_ready_image_is_rendered_with_all_members() -> None:
     ready = ImageStatus(ENTRY, BaseImageState.READY, "", 7, 7, 7, "ab" * 32)
-    assert told(ready) == [
+    assert rendered(ready) == [
         {
             "version": "9.6.1-0",
             "openshift_version": "4.19",
@@ -37,11 +37,11 @@ def test_ready_image_is_rendered_with_all_members() -> None:
             "url": "https://origin.test/base.iso",
         }
     ]
-    assert list(told(ready)[0]) == KEYS
+    assert list(rendered(ready)[0]) == KEYS
 
 
 def test_failed_image_has_reason_and_retry_time() -> None:
-    (failed,) = told(
+    (failed,) = rendered(
         ImageStatus(ENTRY, BaseImageState.FAILED, "cable cut", 3, None, retry_at=1_700_000_000.9)
     )
     assert (failed["state"], failed["reason"]) == ("failed", "cable cut")
@@ -51,16 +51,16 @@ def test_failed_image_has_reason_and_retry_time() -> None:
 
 def test_each_openshift_version_has_an_object() -> None:
     entry = OsImage("1", "x86_64", "full-iso", ("4.19", "4.18"), "file:///a%20b.iso")
-    images = told(ImageStatus(entry, BaseImageState.WAITING), ImageStatus(ENTRY, BaseImageState.WAITING))
+    images = rendered(ImageStatus(entry, BaseImageState.WAITING), ImageStatus(ENTRY, BaseImageState.WAITING))
     assert [image["openshift_version"] for image in images] == ["4.19", "4.18", "4.19"]
     assert images[0]["url"] == "file:///a%20b.iso"
 
 
 def test_urls_are_rendered_without_credentials() -> None:
     url = "https://user:top@secret@origin.test:8443/a/base.iso?X-Sig=top-secret#top-secret"
-    (image,) = told(ImageStatus(OsImage("1", "x86_64", "full-iso", ("4",), url), BaseImageState.WAITING))
+    (image,) = rendered(ImageStatus(OsImage("1", "x86_64", "full-iso", ("4",), url), BaseImageState.WAITING))
     assert image["url"] == "https://origin.test:8443/a/base.iso"
 
 
 def test_no_images_render_as_an_empty_list() -> None:
-    assert told() == []
+    assert rendered() == []

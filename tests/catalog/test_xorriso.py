@@ -61,7 +61,7 @@ def test_memory_is_limited(source: BaseFile, target: Path, monkeypatch: pytest.M
 def test_cpu_time_is_limited(
     source: BaseFile, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of one that goes on for ever: the kernel looks now and then, and a small ISO may be done between."""
+    """Tested with an endless loop: a small ISO may be done before the kernel checks the limit."""
     monkeypatch.setattr(xorriso, "MAX_CPU_SECONDS", 0)
     fake_xorriso(tmp_path, monkeypatch, "while :; do :; done")
     with pytest.raises(Unavailable, match="xorriso exited with status -9"):
@@ -93,10 +93,12 @@ def test_environment_of_this_process_is_not_passed_on(
 ) -> None:
     for name in ("SOURCE_DATE_EPOCH", "TZ", "HOME", "ASSISTED_SERVICE_HOST"):
         monkeypatch.setenv(name, "1")
-    fake_xorriso(tmp_path, monkeypatch, f"env >{tmp_path}/told")
+    fake_xorriso(tmp_path, monkeypatch, f"env >{tmp_path}/environment")
     remaster(source, target, NOTHING_MUCH, Interruption())
-    told = dict(line.split("=", 1) for line in (tmp_path / "told").read_text().splitlines())
-    assert {name: told[name] for name in told.keys() - {"PATH", "PWD", "OLDPWD", "SHLVL", "_"}} == {
+    environment = dict(line.split("=", 1) for line in (tmp_path / "environment").read_text().splitlines())
+    assert {
+        name: environment[name] for name in environment.keys() - {"PATH", "PWD", "OLDPWD", "SHLVL", "_"}
+    } == {
         "LC_ALL": "C",
         "TZ": "UTC",
     }

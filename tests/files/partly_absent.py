@@ -17,7 +17,7 @@ BLOCK_BYTES = 64 * 1024
 
 
 class PartlyAbsent:
-    """The residency of a sparse file. Blocks become holes again as soon as nobody holds them.
+    """The residency of a sparse file. Held blocks become holes again when they are released.
 
     Args:
         path: of the sparse file, which is made here.

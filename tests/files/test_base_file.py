@@ -28,7 +28,7 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BaseFile]:
         opened = BaseFile.open(path)
     else:
         opened = PartlyAbsent(path, CONTENT).file
-        assert path.read_bytes() == bytes(SIZE), "whoever reads the file itself reads holes"
+        assert path.read_bytes() == bytes(SIZE), "reading the file itself returns zeros"
     yield opened
     opened.close()
 

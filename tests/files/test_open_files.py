@@ -46,7 +46,7 @@ def test_close_closes_each_file_once(tmp_path: Path) -> None:
     files.close()
     assert not any(is_open(file.descriptor) for file in held)
 
-    os.dup2(os.open(tmp_path, os.O_RDONLY), held[0].descriptor)  # somebody else's now
+    os.dup2(os.open(tmp_path, os.O_RDONLY), held[0].descriptor)  # reused by another file
     files.close()
     other = held[0].descriptor
     held.clear()

@@ -87,7 +87,7 @@ def _skip_without_nowait(descriptor: int) -> None:
     except OSError as error:
         if error.errno != errno.EOPNOTSUPP:
             raise
-        pytest.skip("this file system cannot tell what the page cache holds (EOPNOTSUPP)")
+        pytest.skip("this file system does not support RWF_NOWAIT")
 
 
 @pytest.mark.usefixtures("cachestat")
@@ -99,7 +99,7 @@ def test_absent_part_is_not_resident(page_cache: PageCache, file: BaseFile, offs
 def test_read_of_an_absent_part_does_not_wait(
     page_cache: PageCache, file: BaseFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel begins to read what it is asked for, and may be done before it has answered."""
+    """Otherwise the kernel starts to read, and may be done before it returns."""
     monkeypatch.setattr(os, "preadv", busy)
     assert read(page_cache, file, 0, PAGE) is None
 
