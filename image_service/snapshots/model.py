@@ -10,7 +10,7 @@ import attrs
 from image_service.errors import ImageServiceError, NotFound
 from image_service.http.respond import Representation  # noqa: TC001 - attrs resolves annotations
 from image_service.images.base import BaseImage  # noqa: TC001 - same
-from image_service.images.reference import Credentials, ImageRef, Kind, Reader, Ref, digest_of
+from image_service.images.reference import Credentials, Kind, Reader, Ref, digest_of
 
 if TYPE_CHECKING:
     from image_service.snapshots.repository import StoredSnapshot
@@ -173,18 +173,11 @@ class ImageRequest:
     date: str | None = None
 
 
-def _identity_of_ref(ref: Ref) -> tuple[object, ...]:
-    """What an image is made of: not the name by which its base was found."""
-    return (ref.infra_env_id, ref.kind) if isinstance(ref, ImageRef) else (ref.artifact,)
-
-
-def _identity_of_base(base: BaseImage) -> tuple[str, ...]:
-    return base.sha256, base.version, base.architecture
-
-
 @attrs.frozen(cache_hash=True)
 class Version:
     """One snapshot over one base image.
+
+    Equal versions have equal bytes: it does not matter by which name the base image was found.
 
     Args:
         ref: which image; complete.
@@ -192,9 +185,16 @@ class Version:
         snapshot: laid over it; None for a boot artifact.
     """
 
-    ref: Ref = attrs.field(eq=_identity_of_ref)
-    base: BaseImage = attrs.field(eq=_identity_of_base)
-    snapshot: Snapshot | None
+    ref: Ref = attrs.field(eq=False)
+    base: BaseImage = attrs.field(eq=False)
+    snapshot: Snapshot | None = attrs.field(eq=False)
+    _identity: tuple[object, ...] = attrs.field(init=False, repr=False)
+
+    @_identity.default
+    def _make_identity(self) -> tuple[object, ...]:
+        ref, base = self.ref, self.base
+        image = (ref.infra_env_id, ref.kind) if ref.needs_customization else (ref.artifact,)
+        return (*image, base.sha256, base.version, base.architecture, self.snapshot)
 
 
 @attrs.frozen(eq=False)
