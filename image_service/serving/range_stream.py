@@ -63,7 +63,8 @@ class RangeStream:
             if image is None:
                 return None
         self._mount.read_at = now
-        return self._fields.render(*byte_range), image.extents.slice(*byte_range)
+        start, stop = byte_range
+        return self._fields.render(start, stop), image.extents.slice(start, stop)
 
     def hold_mount(self) -> Callable[[], None]:
         """Keep the mount in progress until the returned function is called."""

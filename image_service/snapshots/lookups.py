@@ -41,7 +41,7 @@ class CachedLookup:
         if not self._since <= now < self._until or composed is None or mount.is_over:
             return None
         snapshot = mount.version.snapshot
-        if snapshot is not None and snapshot.is_ended:
+        if snapshot is not None and (entry := snapshot.entry) is not None and entry.is_ended:
             return None
         return composed.representation.image if self._is_unchanged() else None
 

@@ -46,7 +46,7 @@ def event(**fields: object) -> LogEvent:
     return {"log_level": LogLevel.info, "log_namespace": "x", "log_format": "", "log_time": 0.0, **fields}
 
 
-def test_each_line_of_a_worker_says_which_in_one_piece() -> None:
+def test_worker_tag_is_in_each_line() -> None:
     out = Written()
     WorkerTag(JsonLines(out), 3)(event(log_format="hello"))
     (line,) = out.lines()
@@ -56,7 +56,7 @@ def test_each_line_of_a_worker_says_which_in_one_piece() -> None:
     assert "[worker 3: x] hello" in readable.getvalue()
 
 
-def test_an_event_is_a_line_of_json() -> None:
+def test_event_is_one_line_of_json() -> None:
     out = Written()
     before = datetime.now(UTC)
     Logger(namespace="catalog", observer=JsonLines(out)).warn(
@@ -79,12 +79,12 @@ def test_an_event_is_a_line_of_json() -> None:
     }
 
 
-def test_members_come_in_an_order_that_people_can_read() -> None:
+def test_members_are_ordered_common_ones_first() -> None:
     assert list(describe(event(b=1, a=2))) == ["time", "level", "logger", "message", "b", "a"]
     assert describe(event(log_time=1.5))["time"] == "1970-01-01T00:00:01.500+00:00"
 
 
-def test_a_line_is_written_in_one_piece() -> None:
+def test_line_is_written_in_one_piece() -> None:
     """Threads log too; what they write must not come between a line and its end."""
     out = Written()
     for _ in range(3):
@@ -97,7 +97,7 @@ def burn() -> None:
     raise OSError("the disk is on fire")
 
 
-def test_a_line_is_there_as_soon_as_it_is_written(tmp_path: Path) -> None:
+def test_line_is_flushed_at_once(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("w") as out:  # buffered, as a pipe is
         JsonLines(out)(event())
@@ -134,13 +134,13 @@ class Colour(enum.Enum):
         (2**70, 2**70),
     ],
 )
-def test_any_value_is_told(value: object, expected: object) -> None:
+def test_any_value_has_a_json_form(value: object, expected: object) -> None:
     out = Written()
     JsonLines(out)(event(value=value))
     assert [line["value"] for line in out.lines()] == [expected]
 
 
-def test_a_value_that_cannot_be_told_loses_no_line() -> None:
+def test_value_without_a_text_form_loses_no_line() -> None:
     out = Written()
     JsonLines(out)(event(log_format="{value} {other}", value=Broken(), other=1))
     (line,) = out.lines()
@@ -149,7 +149,7 @@ def test_a_value_that_cannot_be_told_loses_no_line() -> None:
 
 
 @pytest.mark.parametrize("name", ["time", "level", "logger", "message"])
-def test_an_event_s_own_field_does_not_replace_what_every_line_has(name: str) -> None:
+def test_event_field_does_not_replace_a_common_member(name: str) -> None:
     assert describe(event(**{name: "mine"})) == describe(event())
 
 
@@ -165,7 +165,7 @@ def test_any_event_is_one_line_of_json(fields: dict[str, object], text: str) -> 
     out.getvalue().encode("ascii")
 
 
-def test_a_failure_has_its_traceback() -> None:
+def test_failure_has_its_traceback() -> None:
     out = Written()
     log = Logger(namespace="x", observer=JsonLines(out))
     try:
@@ -180,12 +180,12 @@ def test_a_failure_has_its_traceback() -> None:
 
 
 @pytest.mark.parametrize("make", [dict, lambda: {"log_format": None}, lambda: {"message": ("x",)}])
-def test_an_event_without_anything_is_a_line_too(make: Callable[[], LogEvent]) -> None:
+def test_empty_event_is_one_line(make: Callable[[], LogEvent]) -> None:
     line = describe(make())
     assert (line["level"], line["logger"], line["message"]) == ("info", "", "")
 
 
-def test_what_twisted_s_old_log_says_is_told() -> None:
+def test_legacy_log_messages_are_written() -> None:
     out = Written()
     lines = JsonLines(out)
     globalLogPublisher.addObserver(lines)
@@ -237,11 +237,11 @@ def told(environ: dict[str, str]) -> list[str]:
         ({"LOGLEVEL": "loud"}, "info"),
     ],
 )
-def test_levels(environ: dict[str, str], lowest: str) -> None:
+def test_events_below_the_level_are_dropped(environ: dict[str, str], lowest: str) -> None:
     assert told(environ) == LEVELS[LEVELS.index(lowest) :]
 
 
-def test_by_itself_it_takes_the_process_s_environment_and_output(
+def test_observer_defaults_to_the_environment_and_stdout(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As ``twistd --logger`` calls it."""
@@ -252,7 +252,7 @@ def test_by_itself_it_takes_the_process_s_environment_and_output(
     assert json.loads(capsys.readouterr().out)["message"] == "told"
 
 
-def test_what_twisted_tells_of_its_factories_is_left_out_unless_something_is_wrong() -> None:
+def test_info_events_of_twisted_factories_are_dropped() -> None:
     out = Written()
     legacy = Logger(namespace="log_legacy", observer=observer(out, {}))
     factory = Logger(namespace="twisted.web.client._HTTP11ClientFactory", observer=observer(out, {}))
@@ -267,7 +267,7 @@ def test_what_twisted_tells_of_its_factories_is_left_out_unless_something_is_wro
 # A terminal.
 
 
-def test_a_terminal_gets_lines_for_people() -> None:
+def test_terminal_gets_readable_lines() -> None:
     master, slave = os.openpty()
     with os.fdopen(master, "rb", buffering=0) as screen, os.fdopen(slave, "w", encoding="utf-8") as terminal:
         log = Logger(namespace="catalog", observer=observer(terminal, {}))

@@ -90,7 +90,7 @@ def check_balance(server: Server, asked: Asked, aborts: list[str]) -> None:
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize("end", ["complete", "client-gone", "no-progress", "shutdown"])
 @ensure_deferred
-async def test_each_range_is_counted_once_whatever_becomes_of_it(
+async def test_each_range_is_recorded_once_however_it_ends(
     reactor: EPollReactor, asked: Asked, end: str, *, secure: bool
 ) -> None:
     image = content(asked)

@@ -61,7 +61,7 @@ def content(asked: Asked, architecture: str = "x86_64") -> bytes:
 
 
 @ensure_deferred
-async def test_a_mount_is_asked_about_once(reactor: EPollReactor, asked: Asked) -> None:
+async def test_handler_sees_only_the_first_range_of_a_mount(reactor: EPollReactor, asked: Asked) -> None:
     image = content(asked)
     async with serving(reactor, asked) as server:
         client = await server.client()
@@ -78,7 +78,7 @@ async def test_a_mount_is_asked_about_once(reactor: EPollReactor, asked: Asked) 
 
 @pytest.mark.parametrize("seed", range(20))
 @ensure_deferred
-async def test_whatever_comes_on_a_connection_is_answered_as_if_it_came_alone(
+async def test_any_sequence_of_requests_is_answered_as_each_alone(
     reactor: EPollReactor, asked: Asked, seed: int
 ) -> None:
     images = {TARGET: content(asked), OTHER: content(asked, "aarch64")}
@@ -102,7 +102,7 @@ async def test_whatever_comes_on_a_connection_is_answered_as_if_it_came_alone(
 
 
 @ensure_deferred
-async def test_what_a_lease_does_not_cover_is_asked_about(reactor: EPollReactor, asked: Asked) -> None:
+async def test_handler_sees_ranges_that_the_stream_leaves_to_it(reactor: EPollReactor, asked: Asked) -> None:
     async with serving(reactor, asked) as server:
         client = await server.client()
         for index, (numbers, status) in enumerate([("0-9", 206), ("10-19", 206), (f"{10**12}-", 416)]):
@@ -124,7 +124,7 @@ async def test_what_a_lease_does_not_cover_is_asked_about(reactor: EPollReactor,
 
 
 @ensure_deferred
-async def test_each_line_of_the_log_has_its_own_range(reactor: EPollReactor, asked: Asked) -> None:
+async def test_each_log_line_has_its_own_range(reactor: EPollReactor, asked: Asked) -> None:
     async with serving(reactor, asked, each_range=True) as server:
         client = await server.client()
         for first in range(3):
@@ -135,7 +135,9 @@ async def test_each_line_of_the_log_has_its_own_range(reactor: EPollReactor, ask
 
 
 @ensure_deferred
-async def test_nothing_is_leased_by_a_service_that_goes_away(reactor: EPollReactor, asked: Asked) -> None:
+async def test_further_range_during_shutdown_closes_the_connection(
+    reactor: EPollReactor, asked: Asked
+) -> None:
     async with serving(reactor, asked) as server:
         client = await server.client()
         for expected in (None, "close"):

@@ -40,7 +40,7 @@ def service() -> Iterator[Service]:
 
 @pytest.mark.parametrize("path", ["/live", "/health", "/base/live", "/base/health", "/health?verbose"])
 @pytest.mark.parametrize("overloaded", [False, True])
-def test_probes_are_answered_at_once_and_always(service: Service, path: str, *, overloaded: bool) -> None:
+def test_probes_are_answered_even_when_overloaded(service: Service, path: str, *, overloaded: bool) -> None:
     answer = service.ask(path, overloaded=overloaded)
     assert isinstance(answer, PreparedResponse)
     assert answer.response.status == 200
@@ -69,7 +69,7 @@ def test_health_is_503_until_images_can_be_served(service: Service, method: str)
 
 
 @pytest.mark.parametrize("path", ["/images", "/base/images", "/images?x=y"])
-def test_base_images_are_told_of_whether_or_not_one_is_ready(service: Service, path: str) -> None:
+def test_base_image_states_are_shown_before_one_is_ready(service: Service, path: str) -> None:
     service.ready = False
     answer = service.get(path)
     assert answer.response.status == 200
@@ -87,7 +87,7 @@ def test_base_images_are_told_of_whether_or_not_one_is_ready(service: Service, p
 # Images.
 
 
-def test_an_image_and_its_parts(service: Service) -> None:
+def test_image_head_and_ranges(service: Service) -> None:
     whole = service.get()
     assert whole.response.status == 200
     assert whole.subject == SUBJECT
@@ -101,7 +101,7 @@ def test_an_image_and_its_parts(service: Service) -> None:
     assert service.get(range="bytes=-0").response.status == 416
 
 
-def test_a_second_range_is_answered_at_once_and_costs_nothing(service: Service) -> None:
+def test_second_range_is_answered_at_once_without_upstream_calls(service: Service) -> None:
     service.get(range="bytes=0-1")
     service.world.assisted.held = []
     for offset in range(1000):
@@ -111,7 +111,7 @@ def test_a_second_range_is_answered_at_once_and_costs_nothing(service: Service) 
     assert service.upstream_calls == 2
 
 
-def test_another_url_of_the_same_image_costs_no_call(service: Service) -> None:
+def test_other_url_of_the_same_image_needs_no_upstream_call(service: Service) -> None:
     etags = {
         fields_of(service.get(target).response)["etag"]
         for target in (TARGET, f"/base{TARGET}", f"/images/{ID}?version=4.20&type=full", f"{TARGET}?x=y")
@@ -120,7 +120,7 @@ def test_another_url_of_the_same_image_costs_no_call(service: Service) -> None:
     assert service.upstream_calls == 2
 
 
-def test_many_askers_share_one_flight_and_may_leave(service: Service) -> None:
+def test_concurrent_requests_share_one_upstream_call(service: Service) -> None:
     service.world.assisted.held = []
     asked = [service.ask() for _ in range(200)]
     answers = [answers_of(deferred) for deferred in asked]
@@ -129,7 +129,7 @@ def test_many_askers_share_one_flight_and_may_leave(service: Service) -> None:
     assert service.upstream_calls == 2
 
 
-def test_a_known_image_is_asked_for_again_after_its_time(service: Service) -> None:
+def test_cached_image_is_revalidated_after_the_ttl(service: Service) -> None:
     first = service.get()
     service.world.clock.advance(TTL_SECONDS - 1)
     service.get()
@@ -142,7 +142,7 @@ def test_a_known_image_is_asked_for_again_after_its_time(service: Service) -> No
     assert service.upstream_calls == 4
 
 
-def test_after_its_time_who_may_not_see_it_any_more_does_not(service: Service) -> None:
+def test_revoked_client_is_refused_after_the_ttl(service: Service) -> None:
     service.get()
     service.world.clock.advance(TTL_SECONDS)
     service.world.assisted.failures["infra-env"] = Forbidden("no longer")
@@ -160,7 +160,7 @@ CREDENTIALS = [
 ]
 
 
-def test_nobody_gets_what_was_made_for_others(service: Service) -> None:
+def test_image_is_served_only_to_its_credentials(service: Service) -> None:
     for query, authorization, expected in CREDENTIALS * 2:
         fields = {} if authorization is None else {"authorization": authorization}
         assert service.get(TARGET + query, **fields).response.status == 200
@@ -168,7 +168,7 @@ def test_nobody_gets_what_was_made_for_others(service: Service) -> None:
     assert service.upstream_calls == 2 * len(CREDENTIALS)
 
 
-def test_a_known_image_is_not_given_to_who_was_refused(service: Service) -> None:
+def test_cached_image_is_not_served_to_a_refused_client(service: Service) -> None:
     assert service.get(authorization="good").response.status == 200
     error = Unauthorized("no", fields=(("WWW-Authenticate", "Bearer"),))
     service.world.assisted.failures["ignition"] = error
@@ -194,7 +194,9 @@ def test_a_known_image_is_not_given_to_who_was_refused(service: Service) -> None
         ("/bytoken/x/4.20/x86_64/full.iso", 404, "not-found"),
     ],
 )
-def test_a_refusal_is_a_problem(service: Service, method: str, target: str, status: int, code: str) -> None:
+def test_refusal_is_problem_details(
+    service: Service, method: str, target: str, status: int, code: str
+) -> None:
     answer = service.get(target, method)
     assert (answer.response.status, answer.response.code) == (status, code)
     if method == "GET":
@@ -212,7 +214,7 @@ def test_a_refusal_is_a_problem(service: Service, method: str, target: str, stat
         (UpstreamTimeout("late", retry_after_seconds=5), 504),
     ],
 )
-def test_a_failure_is_told_and_not_kept(service: Service, error: Exception, status: int) -> None:
+def test_upstream_failure_is_reported_and_not_cached(service: Service, error: Exception, status: int) -> None:
     service.world.assisted.failures["ignition"] = error
     for _ in range(2):
         answer = service.get()
@@ -223,16 +225,14 @@ def test_a_failure_is_told_and_not_kept(service: Service, error: Exception, stat
     assert service.get().response.status == 200
 
 
-def test_a_customization_that_does_not_fit_is_422_with_both_numbers(service: Service) -> None:
+def test_customization_that_does_not_fit_is_422_with_both_sizes(service: Service) -> None:
     service.world.assisted.reported = infra_env_of(("x" * 5000,))
     answer = service.get()
     assert answer.response.status == 422
     assert problem_of(answer.response)["code"] == "kernel-arguments-too-large"
 
 
-def test_what_nobody_foresaw_is_an_answer_and_a_line_in_the_log(
-    service: Service, logged_failures: LoggedFailures
-) -> None:
+def test_unexpected_error_is_500_and_logged(service: Service, logged_failures: LoggedFailures) -> None:
     service.world.assisted.failures["infra-env"] = KeyError("s3cr3t of the inside")
     answer = service.get()
     assert answer.response.status == 500
@@ -243,7 +243,7 @@ def test_what_nobody_foresaw_is_an_answer_and_a_line_in_the_log(
     assert service.get().response.status == 200
 
 
-def test_when_all_are_taken_images_are_refused_and_said_so(service: Service) -> None:
+def test_image_is_503_with_retry_after_when_overloaded(service: Service) -> None:
     """Even a known one: what is scarce is connections, and this one is about to be closed."""
     assert service.get().response.status == 200
     for target in (TARGET, f"/images/{ID}?version=4.20&type=full"):
@@ -260,7 +260,7 @@ def test_when_all_are_taken_images_are_refused_and_said_so(service: Service) -> 
 # What is left to the infra-env is named by what it was made as.
 
 
-def test_the_subject_has_the_kind_that_was_served(service: Service) -> None:
+def test_subject_has_the_kind_that_was_served(service: Service) -> None:
     service.world.assisted.reported = infra_env_of((), "4.20")
     answer = service.get(f"/clusters/{ID}/downloads/image")
     assert answer.subject == Subject("/clusters/:clusterID/downloads/image", ID, "full-iso")
@@ -280,7 +280,7 @@ def known_limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("known_limit", [3], indirect=True)
 @pytest.mark.usefixtures("known_limit")
-def test_targets_without_end_are_not_kept_without_end(service: Service) -> None:
+def test_number_of_cached_routes_is_bounded(service: Service) -> None:
     targets = [f"{TARGET}?{number}" for number in range(4)]
     for target in targets[:3]:
         service.get(target)
@@ -293,7 +293,7 @@ def test_targets_without_end_are_not_kept_without_end(service: Service) -> None:
 
 @pytest.mark.parametrize("known_limit", [2], indirect=True)
 @pytest.mark.usefixtures("known_limit")
-def test_what_was_asked_for_anew_is_the_last_to_be_forgotten(service: Service) -> None:
+def test_least_recently_used_route_is_evicted(service: Service) -> None:
     service.get(f"{TARGET}?0")
     service.get(f"{TARGET}?1")
     service.world.clock.advance(TTL_SECONDS)
@@ -302,7 +302,7 @@ def test_what_was_asked_for_anew_is_the_last_to_be_forgotten(service: Service) -
     assert isinstance(service.ask(f"{TARGET}?0"), PreparedResponse)
 
 
-def test_no_answer_shows_a_secret(service: Service, logged_failures: LoggedFailures) -> None:
+def test_no_response_shows_a_secret(service: Service, logged_failures: LoggedFailures) -> None:
     """Neither of what a client sent, nor of what was made for it."""
     service.world.assisted.config = b'{"ignition": {"version": "3.2.0"}, "pull": "s3cr3t"}'
     service.world.assisted.failures["infra-env"] = NotFound("no")
@@ -325,7 +325,7 @@ def test_no_answer_shows_a_secret(service: Service, logged_failures: LoggedFailu
     assert logged_failures.failures == []
 
 
-def test_the_line_of_an_unforeseen_error_names_the_infra_env_and_no_credential(
+def test_log_line_of_an_unexpected_error_has_the_infra_env_and_no_credential(
     service: Service, logged_failures: LoggedFailures
 ) -> None:
     service.world.assisted.failures["ignition"] = RuntimeError("odd")
@@ -334,11 +334,11 @@ def test_the_line_of_an_unforeseen_error_names_the_infra_env_and_no_credential(
     assert "s3cr3t" not in json.dumps(describe({"log_failure": failure}))
 
 
-def test_an_answer_is_about_nothing_unless_told(service: Service) -> None:
+def test_response_without_a_route_has_no_subject(service: Service) -> None:
     assert service.get("/").subject == NO_SUBJECT == Subject("", "", "")
 
 
-def test_a_weak_tag_names_nothing_that_was_superseded(service: Service) -> None:
+def test_weak_etag_names_no_superseded_version(service: Service) -> None:
     etag = fields_of(service.get().response)["etag"]
     service.world.assisted.config = b'{"ignition": {"version": "3.3.0"}}'
     service.world.clock.advance(TTL_SECONDS)

@@ -47,7 +47,7 @@ def values_of(response: Response, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_what_is_told_of_base_images_may_be_read(service: Service, method: str) -> None:
+def test_base_image_states_have_cors_fields(service: Service, method: str) -> None:
     answer = service.get("/images", method, origin=CONSOLE)
     assert values_of(answer.response, "access-control-allow-origin") == [CONSOLE]
     other = service.get("/images", method, origin="https://evil.example")
@@ -59,7 +59,7 @@ def test_what_is_told_of_base_images_may_be_read(service: Service, method: str) 
 
 @pytest.mark.parametrize("target", [TARGET, "*", "/", "/nothing", "/live"])
 @pytest.mark.parametrize("overloaded", [False, True])
-def test_a_preflight_is_allowed_at_once_wherever_it_goes(
+def test_preflight_of_an_allowed_origin_is_204_for_any_target(
     service: Service, target: str, *, overloaded: bool
 ) -> None:
     """In a crowd too: the page is to hear the 503 of what it asks for, and when to come back."""
@@ -75,7 +75,7 @@ def test_a_preflight_is_allowed_at_once_wherever_it_goes(
     assert service.upstream_calls == 0
 
 
-def test_a_preflight_of_another_origin_is_answered_without_leave(service: Service) -> None:
+def test_preflight_of_another_origin_grants_nothing(service: Service) -> None:
     answer = service.get(TARGET, "OPTIONS", **{**PREFLIGHT, "origin": "https://evil.example"})
     assert (answer.response.status, answer.response.fields) == (204, b"Vary: Origin\r\n")
 
@@ -83,7 +83,7 @@ def test_a_preflight_of_another_origin_is_answered_without_leave(service: Servic
 @pytest.mark.parametrize("target", [TARGET, "*", "/nothing"])
 @pytest.mark.parametrize("overloaded", [False, True])
 @pytest.mark.parametrize("fields", [{}, PREFLIGHT])
-def test_without_pages_to_serve_it_tells_the_methods(
+def test_options_without_cors_lists_the_methods(
     world: World, target: str, fields: dict[str, str], *, overloaded: bool
 ) -> None:
     answer = Service(world).get(target, "OPTIONS", overloaded=overloaded, **fields)
@@ -91,7 +91,7 @@ def test_without_pages_to_serve_it_tells_the_methods(
     assert answer.response.fields == b"Allow: GET, HEAD, OPTIONS\r\n"
 
 
-def test_what_is_no_preflight_is_told_the_methods_too(service: Service) -> None:
+def test_options_that_is_no_preflight_lists_the_methods(service: Service) -> None:
     answer = service.get(TARGET, "OPTIONS", origin=CONSOLE)
     assert answer.response.status == 204
     assert values_of(answer.response, "allow") == ["GET, HEAD, OPTIONS"]
@@ -99,7 +99,7 @@ def test_what_is_no_preflight_is_told_the_methods_too(service: Service) -> None:
     assert values_of(answer.response, "access-control-allow-methods") == []
 
 
-def test_it_is_not_taken_for_the_image_that_was_asked_for_before(service: Service) -> None:
+def test_options_is_not_confused_with_a_cached_image(service: Service) -> None:
     assert service.get().response.status == 200
     assert service.get(method="OPTIONS").response.status == 204
     assert service.get(method="OPTIONS", **PREFLIGHT).response.status == 204
@@ -128,7 +128,7 @@ ANSWERS: list[tuple[str, str, dict[str, str], int]] = [
 
 
 @pytest.mark.parametrize(("target", "method", "fields", "status"), ANSWERS)
-def test_a_page_may_read_every_answer(
+def test_every_response_to_an_allowed_origin_has_cors_fields(
     service: Service, target: str, method: str, fields: dict[str, str], status: int
 ) -> None:
     """The first answer is waited for, the next is there at once; and it is the one for everybody else."""
@@ -152,7 +152,7 @@ def test_a_page_may_read_every_answer(
 
 
 @pytest.mark.parametrize(("target", "method", "fields", "status"), ANSWERS)
-def test_another_page_may_not_and_caches_are_told_that_it_depends(
+def test_response_to_another_origin_has_vary_only(
     service: Service, target: str, method: str, fields: dict[str, str], status: int
 ) -> None:
     for origin in ({}, {"origin": "https://evil.example"}):
@@ -162,7 +162,7 @@ def test_another_page_may_not_and_caches_are_told_that_it_depends(
         assert values_of(response, "vary")[-1] == "Origin"
 
 
-def test_a_page_may_read_what_is_refused(service: Service) -> None:
+def test_refusals_have_cors_fields(service: Service) -> None:
     service.ready = False
     refused = [service.get("/health", origin=CONSOLE), service.get(overloaded=True, origin=CONSOLE)]
     service.world.assisted.failures["ignition"] = Forbidden("no")
@@ -172,7 +172,7 @@ def test_a_page_may_read_what_is_refused(service: Service) -> None:
         assert values_of(answer.response, "access-control-allow-origin") == [CONSOLE]
 
 
-def test_what_is_waited_for_has_its_subject_and_its_end_still(service: Service) -> None:
+def test_delayed_response_keeps_subject_and_end_with_cors(service: Service) -> None:
     service.world.assisted.held = []
     waiting = answers_of(service.ask(origin=CONSOLE))
     service.world.assisted.release()
@@ -181,7 +181,7 @@ def test_what_is_waited_for_has_its_subject_and_its_end_still(service: Service) 
     assert answer.on_end is not PreparedResponse(answer.response).on_end
 
 
-def test_without_pages_to_serve_no_answer_is_about_them(world: World) -> None:
+def test_responses_without_cors_have_no_cors_fields(world: World) -> None:
     service = Service(world)
     for target, method, fields, _ in ANSWERS:
         response = service.get(target, method, origin=CONSOLE, **fields).response

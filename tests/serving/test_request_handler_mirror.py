@@ -79,7 +79,7 @@ def fields(answer: PreparedResponse) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("prefix", ["", "/base"])
-def test_a_document_is_served(service: Service, mirror: Mirror, prefix: str) -> None:
+def test_stream_document_is_served(service: Service, mirror: Mirror, prefix: str) -> None:
     answer = service.get(f"{prefix}/streams/stable.json")
     assert (answer.response.status, answer.response.body) == (200, (Literal(DOCUMENT),))
     assert fields(answer)["Content-Type"] == "application/json"
@@ -89,7 +89,7 @@ def test_a_document_is_served(service: Service, mirror: Mirror, prefix: str) -> 
     assert mirror.refs == [StreamDocumentRef("stable")]
 
 
-def test_it_knows_methods_preconditions_and_ranges(service: Service) -> None:
+def test_stream_document_has_methods_preconditions_and_ranges(service: Service) -> None:
     target = "/streams/stable.json"
     assert service.get(target, "HEAD").response.body == ()
     assert service.get(target, if_none_match='"1"').response.status == 304
@@ -100,7 +100,9 @@ def test_it_knows_methods_preconditions_and_ranges(service: Service) -> None:
 @pytest.mark.parametrize(
     ("failure", "status"), [(NotFound("no"), 404), (Unavailable("later", retry_after_seconds=7), 503)]
 )
-def test_a_refusal_is_told(service: Service, mirror: Mirror, failure: ImageServiceError, status: int) -> None:
+def test_unknown_stream_is_problem_details(
+    service: Service, mirror: Mirror, failure: ImageServiceError, status: int
+) -> None:
     mirror.failure = failure
     answer = service.get("/streams/stable/44.1/x86_64/live.iso")
     assert answer.response.status == status
@@ -108,10 +110,10 @@ def test_a_refusal_is_told(service: Service, mirror: Mirror, failure: ImageServi
     assert answer.subject.handler == "/streams/:stream/:release/:arch/:file"
 
 
-def test_a_crowd_is_refused_before_it_is_asked_for(service: Service, mirror: Mirror) -> None:
+def test_stream_document_is_refused_when_overloaded(service: Service, mirror: Mirror) -> None:
     answer = service.get("/streams/stable.json", overloaded=True)
     assert (answer.response.status, mirror.refs) == (503, [])
 
 
-def test_without_streams_there_are_none(world: World) -> None:
+def test_stream_routes_are_404_without_streams(world: World) -> None:
     assert Service(world).get("/streams/stable.json").response.status == 404

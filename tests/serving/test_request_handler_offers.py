@@ -81,7 +81,7 @@ ARTIFACTS = [
 
 
 @pytest.mark.parametrize(("target", "handler", "name", "content"), ARTIFACTS)
-def test_a_file_of_a_base_is_everyone_s_and_asks_nobody(
+def test_boot_artifact_is_public_and_needs_no_upstream_call(
     service: Service, target: str, handler: str, name: str, content: bytes
 ) -> None:
     answer = service.get(target, authorization="whatever")
@@ -100,7 +100,7 @@ def test_a_file_of_a_base_is_everyone_s_and_asks_nobody(
     assert service.upstream_calls == 0
 
 
-def test_the_date_of_a_file_that_nobody_customizes_proves_that_it_is_the_same(service: Service) -> None:
+def test_date_of_a_boot_artifact_is_a_validator(service: Service) -> None:
     """Who has read nothing here yet may go on by it; an ISO may have one date for many bytes."""
     date = format_http_date(CREATED)
     part = service.get("/boot-artifacts/4.20/x86_64/vmlinuz", range="bytes=2-4", if_range=date)
@@ -109,7 +109,7 @@ def test_the_date_of_a_file_that_nobody_customizes_proves_that_it_is_the_same(se
     assert iso.response.status == 200
 
 
-def test_an_initrd_and_its_address(service: Service) -> None:
+def test_pxe_initrd_and_its_addrsize(service: Service) -> None:
     query = "?version=4.20&arch=s390x"
     initrd = service.get(INITRD + query)
     assert initrd.subject == Subject("/images/:imageID/pxe-initrd", ID, "pxe-initrd")
@@ -151,7 +151,7 @@ def test_an_initrd_and_its_address(service: Service) -> None:
         (f"{BY_QUERY}minimal-iso&arch=s390x", 404, "not-found"),
     ],
 )
-def test_what_is_not_there_is_told_as_the_contract_says(
+def test_missing_images_have_the_statuses_of_the_contract(
     service: Service, method: str, target: str, status: int, code: str
 ) -> None:
     answer = service.get(target, method)
@@ -159,18 +159,18 @@ def test_what_is_not_there_is_told_as_the_contract_says(
     assert service.upstream_calls == 0
 
 
-def test_an_s390x_is_told_why_it_has_no_minimal_iso(service: Service) -> None:
+def test_minimal_iso_of_s390x_is_refused_with_the_reason(service: Service) -> None:
     told = problem_of(service.get(f"{BY_QUERY}minimal-iso&arch=s390x").response)
     assert "one initrd" in str(told["detail"])
     assert "full-iso" in str(told["detail"])
 
 
-def test_an_unknown_version_is_told_with_those_that_there_are(service: Service) -> None:
+def test_unknown_version_is_refused_with_the_known_ones(service: Service) -> None:
     for target in (f"{INITRD}?version=9.99", f"/byid/{ID}/9.99/x86_64/full.iso"):
         assert "9.99" in str(problem_of(service.get(target).response)["detail"])
 
 
-def test_while_a_minimal_iso_is_being_made_it_is_worth_coming_back(service: Service) -> None:
+def test_minimal_iso_being_derived_is_503_with_retry_after(service: Service) -> None:
     answer = service.get(f"{BY_QUERY}minimal-iso")
     assert answer.response.status == 503
     assert fields_of(answer.response)["retry-after"] == "5"
@@ -195,7 +195,7 @@ def test_while_a_minimal_iso_is_being_made_it_is_worth_coming_back(service: Serv
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_it_says_that_isos_are_elsewhere(service: Service, beside: Service, target: str, method: str) -> None:
+def test_plain_listener_refuses_isos(service: Service, beside: Service, target: str, method: str) -> None:
     service.get(target, method)
     calls = service.upstream_calls
     answer = beside.ask(target, method)
@@ -220,13 +220,13 @@ def test_it_says_that_isos_are_elsewhere(service: Service, beside: Service, targ
         "/base/live",
     ],
 )
-def test_it_offers_all_else(service: Service, beside: Service, target: str) -> None:
+def test_plain_listener_serves_everything_else(service: Service, beside: Service, target: str) -> None:
     answers = [asked.get(target).response for asked in (service, beside)]
     assert [answer.status for answer in answers] == [200, 200]
     assert body_of(answers[0]) == body_of(answers[1])
 
 
-def test_it_tells_its_methods(beside: Service) -> None:
+def test_plain_listener_lists_its_methods(beside: Service) -> None:
     assert beside.get(TARGET, "OPTIONS").response.status == 204
 
 
@@ -243,9 +243,7 @@ def test_it_tells_its_methods(beside: Service) -> None:
         ("/boot-artifacts/4.20/x86_64/vmlinuz", OTHER_TYPE),
     ],
 )
-def test_firmware_that_boots_from_http_is_told_what_an_iso_is(
-    service: Service, target: str, expected: str
-) -> None:
+def test_uefi_http_boot_gets_the_iso_media_type(service: Service, target: str, expected: str) -> None:
     """Whether others asked before or not: the type is the asker's, the image everybody's."""
     for agent, wanted in ((UEFI, expected), ("curl/8", OTHER_TYPE), (UEFI, expected)):
         for method in ("HEAD", "GET"):

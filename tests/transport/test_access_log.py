@@ -89,7 +89,7 @@ def kept() -> Kept:
     return Kept()
 
 
-def test_a_request_has_a_line_with_its_facts(kept: Kept) -> None:
+def test_request_has_one_line_with_its_fields(kept: Kept) -> None:
     kept.add(attrs.evolve(HEAD, request_id="r-1", seconds=0.123456789))
     (event,) = kept.events
     assert event["log_level"] is LogLevel.info
@@ -137,7 +137,7 @@ def test_ranges_are_summed_into_one_line(kept: Kept) -> None:
     assert kept.clock.getDelayedCalls() == []
 
 
-def test_there_is_a_line_every_ten_seconds_while_ranges_come(kept: Kept) -> None:
+def test_summary_is_logged_every_ten_seconds(kept: Kept) -> None:
     assert SUMMARY_SECONDS == 10
     for _ in range(35):
         kept.add(RANGE)
@@ -148,7 +148,7 @@ def test_there_is_a_line_every_ten_seconds_while_ranges_come(kept: Kept) -> None
     assert kept.told("ranges") == [10, 10, 10, 5]
 
 
-def test_an_idle_connection_is_silent(kept: Kept) -> None:
+def test_idle_connection_logs_nothing(kept: Kept) -> None:
     kept.add(RANGE)
     kept.clock.advance(9.9)
     assert kept.events == []
@@ -160,7 +160,7 @@ def test_an_idle_connection_is_silent(kept: Kept) -> None:
     assert kept.told("ranges") == [1]
 
 
-def test_closing_writes_what_was_counted_and_stops_the_timer(kept: Kept) -> None:
+def test_close_logs_the_summary_and_stops_the_timer(kept: Kept) -> None:
     kept.connection.close()
     assert kept.events == []
     kept.add(RANGE, RANGE)
@@ -179,7 +179,7 @@ def test_closing_writes_what_was_counted_and_stops_the_timer(kept: Kept) -> None
         attrs.evolve(RANGE, user_agent="curl/8"),
     ],
 )
-def test_another_image_or_agent_has_a_line_of_its_own(kept: Kept, other: Over) -> None:
+def test_other_subject_or_user_agent_starts_a_new_summary(kept: Kept, other: Over) -> None:
     kept.add(RANGE, RANGE)
     kept.clock.advance(4)
     kept.add(other)
@@ -204,7 +204,7 @@ def test_another_image_or_agent_has_a_line_of_its_own(kept: Kept, other: Over) -
         attrs.evolve(RANGE, status=0, ended="the client is gone"),
     ],
 )
-def test_everything_but_a_whole_range_is_told_at_once(kept: Kept, over: Over) -> None:
+def test_everything_but_a_complete_range_is_logged_at_once(kept: Kept, over: Over) -> None:
     kept.add(RANGE, over, RANGE)
     assert kept.told("status") == [over.status]
     assert kept.told("ended") == [over.ended]
@@ -213,7 +213,7 @@ def test_everything_but_a_whole_range_is_told_at_once(kept: Kept, over: Over) ->
     assert kept.events[-1]["ranges"] == 2
 
 
-def test_each_range_has_its_line_where_that_is_asked_for() -> None:
+def test_each_range_is_logged_with_log_ranges_each() -> None:
     kept = Kept(each_range=True)
     kept.add(*[RANGE] * 5)
     assert kept.told("range") == ["bytes=0-4095"] * 5
@@ -225,13 +225,13 @@ def test_each_range_has_its_line_where_that_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(("each_range", "expected"), [(False, False), (True, True)])
-def test_what_has_a_line_of_its_own(*, each_range: bool, expected: bool) -> None:
+def test_only_complete_ranges_have_no_own_line(*, each_range: bool, expected: bool) -> None:
     log = Kept(each_range=each_range).log
     assert log.has_own_line(206) is expected
     assert all(log.has_own_line(status) for status in (200, 304, 404, 412, 416, 500))
 
 
-def test_a_person_reads_it_too(kept: Kept) -> None:
+def test_lines_have_a_readable_text(kept: Kept) -> None:
     kept.add(HEAD, attrs.evolve(RANGE, ended="the client is gone"), RANGE)
     kept.connection.close()
     whose = f"{IMAGE.infra_env} full-iso to 192.0.2.1"
@@ -242,7 +242,7 @@ def test_a_person_reads_it_too(kept: Kept) -> None:
     ]
 
 
-def test_by_itself_it_sums_up_under_the_name_of_access() -> None:
+def test_access_log_defaults_to_summaries_and_the_global_log() -> None:
     log = AccessLog(Clock())
     assert not log.each_range
     assert log.observer is globalLogPublisher
@@ -274,18 +274,18 @@ def test_connections_do_not_share_summaries(kept: Kept) -> None:
         ("", ""),
     ],
 )
-def test_only_what_looks_like_a_range_is_logged_as_one(kept: Kept, value: str, expected: str) -> None:
+def test_range_with_other_characters_is_not_logged(kept: Kept, value: str, expected: str) -> None:
     kept.add(attrs.evolve(RANGE, status=416, range=value))
     assert kept.told("range") == [expected]
 
 
-def test_a_user_agent_has_an_end(kept: Kept) -> None:
+def test_user_agent_is_truncated(kept: Kept) -> None:
     kept.add(attrs.evolve(HEAD, user_agent="x" * 30_000), attrs.evolve(RANGE, user_agent="y" * 30_000))
     kept.connection.close()
     assert kept.told("user_agent") == ["x" * 200, "y" * 200]
 
 
-def test_what_was_no_request_is_told_too(kept: Kept) -> None:
+def test_invalid_request_is_logged(kept: Kept) -> None:
     kept.add(Over("", "", "", "", NO_SUBJECT, 400, "request-invalid", 120, 0.0, COMPLETE))
     (event,) = kept.events
     assert (event["status"], event["code"], event["method"], event["handler"]) == (
@@ -320,24 +320,24 @@ def test_any_text_makes_one_line_of_json(user_agent: str, field: str, status: in
         "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
     ],
 )
-def test_an_identifier_that_is_fit_is_kept(value: str) -> None:
+def test_valid_request_id_is_kept(value: str) -> None:
     assert valid_request_id(value) == value
 
 
 @pytest.mark.parametrize(
     "value", [None, "", "x" * 129, "a b", "a\r\nX: y", "a\n", '"a"', "a;b", "ä", "{a}", "a,b", "<a>", "٣"]
 )
-def test_an_identifier_that_is_not_fit_is_dropped(value: str | None) -> None:
+def test_invalid_request_id_is_dropped(value: str | None) -> None:
     assert valid_request_id(value) == ""
 
 
-def test_a_new_identifier_is_fit_and_new() -> None:
+def test_new_request_id_is_valid_and_unique() -> None:
     made = {new_request_id() for _ in range(100)}
     assert len(made) == 100
     assert all(valid_request_id(identifier) == identifier for identifier in made)
 
 
-def test_a_line_without_an_identifier_gets_one_and_a_summary_has_its_first_request_s(kept: Kept) -> None:
+def test_line_without_a_request_id_gets_one_and_a_summary_has_its_first(kept: Kept) -> None:
     kept.add(HEAD, attrs.evolve(RANGE, request_id="first"), attrs.evolve(RANGE, request_id="second"))
     kept.connection.close()
     made, first = kept.told("id")
