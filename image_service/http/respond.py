@@ -98,20 +98,19 @@ class Representation:
                 etag = render_fields(("ETag", self.image.etag))
                 return problem(error, head_only=head_only, extra=etag)
         fields, content_type = self._fields + more, self._content_type(headers)
-        requested = headers.get("range")
-        # 14.2: Range is defined for GET only.
-        ranges = None
-        if (
-            requested is not None
-            and not head_only
-            and range_applies(headers, self.image.etag, self.image.modified)
-        ):
+        ranges, requested = None, None if head_only else headers.get("range")  # 14.2: for GET only
+        if requested is not None and range_applies(headers, self.image.etag, self.image.modified):
             ranges = parse_range(requested, self.image.size)
         if ranges is None:
             return self._whole(fields, content_type, head_only=head_only)
         if len(ranges) == 1:
             return self.part(self._part_fields(fields, content_type), *ranges[0])
-        return self._parts(fields, content_type, ranges) if ranges else self._unsatisfiable()
+        if ranges:
+            return self._parts(fields, content_type, ranges)
+        size = self.image.size
+        unsatisfiable = RangeNotSatisfiable(f"no requested range starts within the image's {size} bytes")
+        extra = render_fields(("Content-Range", f"bytes */{size}"), ("ETag", self.image.etag))
+        return problem(unsatisfiable, extra=extra)
 
     def part_fields(self, headers: Mapping[str, str], more: bytes = b"") -> PartFields:
         """Return the fields of responses to requests that differ in Range only.
@@ -163,9 +162,3 @@ class Representation:
         multipart = f"multipart/byteranges; boundary={boundary}"
         fields += render_fields(("Content-Type", multipart), ("Content-Length", str(length)))
         return Response(206, fields, tuple(body), length)
-
-    def _unsatisfiable(self) -> Response:
-        size = self.image.size
-        error = RangeNotSatisfiable(f"no requested range starts within the image's {size} bytes")
-        fields = render_fields(("Content-Range", f"bytes */{size}"), ("ETag", self.image.etag))
-        return problem(error, extra=fields)

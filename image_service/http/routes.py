@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
-_SEGMENT = r"([^/]+)"
 
 _DIGEST_SUFFIX = ".sha256"
 
@@ -43,8 +42,6 @@ _KIND_BY_FILE = {
     "minimal.iso": Kind.MINIMAL_ISO,
     "disconnected.iso": Kind.DISCONNECTED_ISO,
 }
-
-
 _ARTIFACT_BY_NAME = {
     "kernel": BootArtifact.KERNEL,
     "rootfs": BootArtifact.ROOTFS,
@@ -222,47 +219,36 @@ def _stream_ref(segments: tuple[str, ...]) -> StreamRef:
     )
 
 
+def _path(template: str) -> re.Pattern[str]:
+    return re.compile(template.replace("*", "([^/]+)"))
+
+
 _ROUTES: tuple[tuple[str, re.Pattern[str], Callable[..., ImageRoute]], ...] = (
-    ("/images/:imageID", re.compile(rf"/images/{_SEGMENT}"), _Target.by_query),
-    ("/byid/:token", re.compile(rf"/byid/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"), _Target.by_id),
-    (
-        "/byapikey/:token",
-        re.compile(rf"/byapikey/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"),
-        _Target.by_api_key,
-    ),
-    (
-        "/bytoken/:token",
-        re.compile(rf"/bytoken/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"),
-        _Target.by_token,
-    ),
-    ("/images/:imageID/pxe-initrd", re.compile(rf"/images/{_SEGMENT}/pxe-initrd"), _Target.pxe_initrd),
+    ("/images/:imageID", _path("/images/*"), _Target.by_query),
+    ("/byid/:token", _path("/byid/*/*/*/*"), _Target.by_id),
+    ("/byapikey/:token", _path("/byapikey/*/*/*/*"), _Target.by_api_key),
+    ("/bytoken/:token", _path("/bytoken/*/*/*/*"), _Target.by_token),
+    ("/images/:imageID/pxe-initrd", _path("/images/*/pxe-initrd"), _Target.pxe_initrd),
     (
         "/images/:imageID/s390x-initrd-addrsize",
-        re.compile(rf"/images/{_SEGMENT}/s390x-initrd-addrsize"),
+        _path("/images/*/s390x-initrd-addrsize"),
         _Target.initrd_addrsize,
     ),
     *(
-        (f"/boot-artifacts/{name}", re.compile(rf"/boot-artifacts/({name})"), _Target.artifact_by_query)
+        (f"/boot-artifacts/{name}", _path(f"/boot-artifacts/({name})"), _Target.artifact_by_query)
         for name in _ARTIFACT_BY_NAME
     ),
-    (
-        "/boot-artifacts/:version/:arch/:file",
-        re.compile(rf"/boot-artifacts/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"),
-        _Target.artifact,
-    ),
+    ("/boot-artifacts/:version/:arch/:file", _path("/boot-artifacts/*/*/*"), _Target.artifact),
     (
         "/clusters/:clusterID/downloads/image",
-        re.compile(rf"(?:/api/assisted-install/v[12])?/clusters/{_SEGMENT}/downloads/image"),
+        _path("(?:/api/assisted-install/v[12])?/clusters/*/downloads/image"),
         _Target.by_cluster,
     ),
 )
 _MIRROR_ROUTES = (
-    ("/streams/:document", re.compile(rf"/streams/{_SEGMENT}")),
-    ("/streams/:stream/:document", re.compile(rf"/streams/{_SEGMENT}/{_SEGMENT}")),
-    (
-        "/streams/:stream/:release/:arch/:file",
-        re.compile(rf"/streams/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}/{_SEGMENT}"),
-    ),
+    ("/streams/:document", _path("/streams/*")),
+    ("/streams/:stream/:document", _path("/streams/*/*")),
+    ("/streams/:stream/:release/:arch/:file", _path("/streams/*/*/*/*")),
 )
 HANDLERS = (*(handler for handler, _, _ in _ROUTES), *(handler for handler, _ in _MIRROR_ROUTES))
 """The names of all routes: assisted-image-service's for its own, ours for the last five."""
