@@ -13,10 +13,11 @@ import sys
 import tempfile
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
-from sqlalchemy import MetaData
+from sqlalchemy import ClauseElement, Executable, MetaData
+from sqlalchemy.dialects import postgresql
 from twisted.logger import capturedLogs, formatEvent
 
 from image_service.coreos.kargs import KernelArgument, Operation
@@ -25,19 +26,21 @@ from image_service.database.sqlite import SqliteDatabase
 from image_service.errors import StoreFailed
 from image_service.images.customization import Customization
 from image_service.images.reference import Credentials, CredentialScheme
+from image_service.snapshots import sql
 from image_service.snapshots.codec import encode_customization
 from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.repository import StoredMount, StoredSnapshot
 from image_service.snapshots.sql import DATABASE_FILE, SCHEMA_VERSION
-from tests.snapshots.outcomes import outcome
+from tests.snapshots.outcomes import outcome, run_now
 from tests.snapshots.repositories import repository_in
 from tests.snapshots.repository_writer import key_of, payload_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Dialect
 
+    from image_service.database.database import Database
     from image_service.snapshots.sql import SqlRepository
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -445,3 +448,22 @@ def test_unwritable_directory_is_a_store_failure(forbidden: Path, there_already:
         with pytest.raises(StoreFailed):
             add(store)
     assert sorted(forbidden.iterdir()) == before
+
+
+# Other databases.
+
+
+def test_statements_compile_for_postgresql() -> None:
+    class PostgresqlDialect:
+        insert = staticmethod(postgresql.insert)
+
+    repository = sql.SqlRepository(cast("Database", PostgresqlDialect), run_now)
+    statements = [
+        each
+        for each in (*vars(sql).values(), *vars(repository).values())
+        if isinstance(each, ClauseElement) and isinstance(each, Executable)
+    ]
+    assert len(statements) >= 9
+    dialect = cast("Dialect", postgresql.dialect())  # type: ignore[no-untyped-call]  # its class is untyped
+    for statement in statements:
+        assert str(statement.compile(dialect=dialect))
