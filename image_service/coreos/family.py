@@ -49,5 +49,8 @@ LIVEISO = "coreos.liveiso="
 ROOTFS_URL = "coreos.live.rootfs_url="
 """Start of the kernel argument that makes a boot fetch the rootfs."""
 
+WITHOUT_MINIMAL_ISO = frozenset({"s390x"})
+"""Architectures whose boot loader loads a single initrd, so that a minimal ISO could not add any."""
+
 FIRST_WITH_NMSTATE = "4.18.0-ec.0"
 """The OpenShift version from which on nmstatectl is no longer in the initrd."""

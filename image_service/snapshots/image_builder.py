@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
+from image_service.coreos.family import WITHOUT_MINIMAL_ISO
 from image_service.errors import NotFound, RamdiskTooLarge
 from image_service.images.canvas import derived_minimal_canvas, full_canvas, spliced_minimal_canvas
 from image_service.images.compose import compose
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 THREAD_BYTES = 128 * 1024
 """A config larger than this is composed in a thread: one of a MB takes half a second to compress."""
-_NEVER_MINIMAL = frozenset({"s390x"})
 
 
 class BaseImageSource(Protocol):
@@ -74,7 +74,7 @@ class ImageBuilder:
             return self.catalog.find_base_image(ref.version, ref.architecture, Kind.FULL_ISO)
         if ref.version is None or ref.architecture is None or ref.kind is None:
             raise NotFound("the request names no version, architecture or kind of image")
-        if ref.kind is Kind.MINIMAL_ISO and ref.architecture in _NEVER_MINIMAL:
+        if ref.kind is Kind.MINIMAL_ISO and ref.architecture in WITHOUT_MINIMAL_ISO:
             raise NotFound(
                 f"there is no {ref.kind.value} for {ref.architecture}, which loads one initrd that nothing"
                 f" can be added to; ask for {Kind.FULL_ISO.value}"

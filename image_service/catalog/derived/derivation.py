@@ -28,6 +28,7 @@ from image_service.coreos.family import (
     NMSTATE_FILE,
     RAMDISK_FILE,
     ROOTFS_FILE,
+    WITHOUT_MINIMAL_ISO,
 )
 from image_service.errors import BaseImageError, FileNotInImage
 from image_service.files.atomic import atomic_target, scratch_directory
@@ -47,15 +48,11 @@ if TYPE_CHECKING:
 DERIVATION_VERSION = 1
 """Incremented by every change that makes other bytes from the same base image."""
 
-WITHOUT_MINIMAL_ISO = frozenset({"s390x"})
-"""Architectures whose boot loader loads a single initrd, so that none can be added."""
-
 RAMDISK_BYTES = 1024 * 1024
 _SLACK_BYTES = 4 * 1024 * 1024  # directories, boot records, and the end of a hybrid image's last MiB
 _MAX_BOOT_CONFIG = 64 * 1024  # bytes; real ones have some thousand
-_FIRST_DATE = datetime(
-    1980, 1, 1, tzinfo=UTC
-)  # xorriso takes the start of 1970 for no date, and uses the clock
+# xorriso takes the start of 1970 for no date, and uses the clock
+_FIRST_DATE = datetime(1980, 1, 1, tzinfo=UTC)
 # In images older than 2022: offsets of areas in the full ISO, which are wrong in the minimal one.
 _LEGACY_HEADERS = ((b"coreKarg", 32672, 72), (b"coreiso+", 32744, 24))
 

@@ -17,9 +17,9 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 
-from image_service.catalog.derived.derivation import WITHOUT_MINIMAL_ISO
 from image_service.catalog.derived.derived_files import DerivedFileStore
 from image_service.concurrency.interruption import Interrupted, Interruption
+from image_service.coreos.family import WITHOUT_MINIMAL_ISO
 from image_service.errors import ImageServiceError, Unavailable
 from image_service.files.open_files import OpenFiles
 from image_service.images.base import BaseImage, NmstateImage
