@@ -14,7 +14,7 @@ from image_service.coreos.minimal_iso import MinimalIso, read_minimal_iso
 from image_service.errors import FileNotInImage, FormatError
 from image_service.formats.iso9660 import read_iso9660
 from image_service.formats.kernel import HEAD_BYTES, detect_kernel_architecture
-from image_service.formats.reading import Span, check_disjoint, check_inside, read_exactly
+from image_service.formats.reading import Span, SpanReader, check_disjoint, check_inside, read_exactly
 
 if TYPE_CHECKING:
     from image_service.formats.iso9660 import Iso9660
@@ -105,7 +105,8 @@ def read_live_iso(read_at: ReadAt, size: int) -> LiveIso:
     check_disjoint(filter(None, areas))
     minimal, no_minimal = _find_minimal(iso, read_at, size, kargs)
     changes = []
-    if not _is_zero(read_at, ignition):
+    read_area, length = SpanReader(read_at, ignition), ignition.length
+    if any(read_area(at, min(_CHUNK, length - at)).strip(b"\0") for at in range(0, length, _CHUNK)):
         changes.append(f"the Ignition area at offset {ignition.offset} is not empty")
     if kargs and kargs.read(read_at) != kargs.default.strip():
         changes.append(f"the kernel arguments at offset {kargs.areas[0].offset} are not the default ones")
@@ -180,9 +181,3 @@ def _find_minimal(
         return read_minimal_iso(read_at, file, size), ""
     except FormatError as error:
         return None, error.detail
-
-
-def _is_zero(read_at: ReadAt, area: Span) -> bool:
-    stop = area.offset + area.length
-    chunks = ((at, min(_CHUNK, stop - at)) for at in range(area.offset, stop, _CHUNK))
-    return not any(read_exactly(read_at, at, length).strip(b"\0") for at, length in chunks)

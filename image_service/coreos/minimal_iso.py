@@ -13,7 +13,7 @@ the minimal one (boot records, directories, fill) literally. So a minimal ISO is
         number           length in bytes
       32 bytes           SHA-256 of the minimal ISO
       bytes              one xz stream: all bytes before, between and after the files
-      anything           the rest of the room that the builder reserved
+      anything           the rest of the bytes that the builder reserved
 
 The kernel arguments of both ISOs name the full one (`family.LIVEISO`); that argument is removed from a served
 minimal ISO, and from its coreos/kargs.json.
