@@ -38,23 +38,17 @@ def is_download(response: Response) -> bool:
 
 @attrs.frozen(eq=False)
 class Slot:
-    """A download's slot, or its position in the queue for one.
-
-    Args:
-        granted: fires with True when the slot is acquired, with False when it is refused.
-    """
+    """A download's slot, or its position in the queue for one."""
 
     granted: Deferred[bool] = attrs.field(factory=Deferred, init=False)
+    """Fires with True when the slot is acquired, with False when it is refused; perhaps at once."""
 
 
 class SlotPool(Protocol):
-    """The slots of one process, or of all that serve together.
-
-    Attributes:
-        limit: how many there are.
-    """
+    """The slots of one process, or of all that serve together."""
 
     limit: int
+    """How many there are."""
 
     def acquire_slot(self) -> bool:
         """Acquire a slot; False if none is free."""
@@ -154,13 +148,10 @@ class Slots:
         return len(self._queue)
 
     def acquire(self, began: float) -> Slot:
-        """Acquire a slot, or queue for one.
+        """Return a slot, or a position in the queue for one; to be released in any case.
 
         Args:
             began: the clock's seconds when the request came; the time it has waited already counts.
-
-        Returns:
-            to be released in any case; its `granted` may have fired already.
         """
         slot = Slot()
         seconds = min(self._timeout_seconds, began + ANSWER_SECONDS - self._clock.seconds())

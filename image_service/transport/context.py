@@ -71,14 +71,10 @@ class ConnectionContext:
     """What all connections of a listener share.
 
     Args:
-        clock: the reactor's.
-        handler: of requests.
         page_cache: reports which bytes of files are in memory, and reads the others in threads.
         sendfile_threads: for fast clients.
-        access_log: where requests are logged.
         limits: deadlines and the number of connections.
         slots: for downloads; shared with the other listeners.
-        observer: records metrics.
     """
 
     clock: IReactorTime

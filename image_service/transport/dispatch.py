@@ -109,10 +109,7 @@ class Dispatcher:
     def start_response(self, exchange: Exchange, prepared: PreparedResponse, *, can_continue: bool) -> bytes:
         """Record the start of a response, and return its head.
 
-        Args:
-            exchange: in progress.
-            prepared: its response.
-            can_continue: False if the connection closes, whatever the request says.
+        `can_continue` is False if the connection closes, whatever the request says.
         """
         context, request, response = self._context, exchange.request, prepared.response
         now = context.clock.seconds()
@@ -137,7 +134,7 @@ class Dispatcher:
 
         Args:
             exchange: in progress.
-            body_bytes: bytes of content that the kernel has accepted.
+            body_bytes: of content, accepted by the kernel.
             outcome: `COMPLETE`, or the reason of the abort.
         """
         exchange.is_over = True

@@ -76,11 +76,7 @@ class ConnectionFactory(Factory):
         self.context.shutdown.announced = True
 
     async def drain(self, seconds: float) -> None:
-        """Close idle connections, and the others as their responses end; abort what is left.
-
-        Args:
-            seconds: how long responses may take.
-        """
+        """Close idle connections, and the others as their responses end; abort the rest after `seconds`."""
         self.announce_shutdown()
         self.context.shutdown.draining = True
         for connection in tuple(self.connections):
@@ -113,12 +109,7 @@ class Transport:
     counter: ConnectionCounter
 
     def make_factory(self, handler: RequestHandler, *, secure: bool = False) -> ConnectionFactory:
-        """Make the factory of a listener's connections.
-
-        Args:
-            handler: of their requests.
-            secure: True if the listener speaks TLS.
-        """
+        """Return the factory of a listener's connections; `secure` if they use TLS."""
         context = self.make_context(handler=handler)
         return ConnectionFactory(context, secure=secure, counter=self.counter)
 

@@ -125,15 +125,7 @@ class Sender(ABC):
 
     @abstractmethod
     def send(self, head: bytes, body: Sequence[Extent]) -> bool:
-        """Send a response.
-
-        Args:
-            head: status line and fields.
-            body: what follows.
-
-        Returns:
-            True if all of it was sent; else a callback follows.
-        """
+        """Send a response; True if all of it was sent, else a callback follows."""
 
     @abstractmethod
     def _send_queue(self) -> bool:

@@ -19,14 +19,11 @@ _BYTES_ACKED_OFFSET = 120  # in struct tcp_info, Linux 4.1 and later
 
 
 def bind_together(port: int, processes: int) -> list[socket.socket]:
-    """Bind a port for several processes, over which the kernel spreads connections evenly.
+    """Return a listening socket for each process; the kernel spreads connections over them evenly.
 
     Args:
         port: 0: any that is free.
         processes: how many.
-
-    Returns:
-        a listening socket for each.
 
     Raises:
         OSError: the port cannot be bound.
@@ -41,14 +38,11 @@ def bind_together(port: int, processes: int) -> list[socket.socket]:
 
 
 def bind(port: int, *, shared: bool = False) -> socket.socket:
-    """Bind a port on IPv6 and IPv4, or on IPv4 alone if there is no IPv6.
+    """Return a socket that listens on IPv6 and IPv4, or on IPv4 alone if there is no IPv6.
 
     Args:
         port: 0: any that is free.
         shared: with other sockets that are (``SO_REUSEPORT``).
-
-    Returns:
-        a listening socket.
 
     Raises:
         OSError: the port cannot be bound.
