@@ -1,4 +1,4 @@
-"""The log: one JSON object a line, or a readable line where a terminal reads it."""
+"""The log: one JSON object per line, or readable lines on a terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from twisted.logger import LogEvent
 
-# What Twisted puts into every event, or what is no fact of its own.
+# Fields that Twisted puts into events, and that repeat others.
 _INTERNAL = frozenset({"isError", "format", "failure", "why", "message", "system", "time", "logLevel"})
 _NOISE = frozenset({"Starting factory {factory!r}", "Stopping factory {factory!r}"})
 _COMMON_TYPES = frozenset({str, int, bool, type(None)})
@@ -34,13 +34,10 @@ _COMMON_TYPES = frozenset({str, int, bool, type(None)})
 
 @implementer(ILogObserver)
 class JsonLines:
-    """Writes events as JSON lines.
+    """Writes events as JSON lines to a stream.
 
-    A line has ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``message``, the event's own fields, and
-    ``traceback`` where there was a failure.
-
-    Args:
-        out: where to.
+    A line has `time` (RFC 3339, UTC), `level`, `logger`, `message`, the event's own fields, and `traceback` if
+    there was a failure.
     """
 
     def __init__(self, out: TextIO) -> None:
@@ -55,11 +52,7 @@ class JsonLines:
 
 @implementer(ILogObserver)
 class ReadableLines:
-    """Writes events for a person.
-
-    Args:
-        out: where to.
-    """
+    """Writes events to a stream as Twisted's readable lines."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -74,12 +67,7 @@ class ReadableLines:
 
 @implementer(ILogObserver)
 class WorkerTag:
-    """Has every line tell which worker it is of.
-
-    Args:
-        lines: writes them.
-        number: the worker's.
-    """
+    """Adds the worker's number to every event, and passes it on."""
 
     def __init__(self, lines: ILogObserver, number: int) -> None:
         self._lines = lines
@@ -152,14 +140,11 @@ class LevelFilter:
 
 
 def observer(out: TextIO | None = None, environ: Mapping[str, str] | None = None) -> ILogObserver:
-    """Make the observer that the environment asks for; ``twistd --logger`` calls it without arguments.
+    """Return the log's observer; `twistd --logger` calls this without arguments.
 
     Args:
-        out: where to; None: standard output.
-        environ: holds ``LOGLEVEL`` or ``LOG_LEVEL``; None: the process's.
-
-    Returns:
-        an observer of what is at least of that level.
+        out: None: standard output.
+        environ: has the lowest level in `LOGLEVEL` or `LOG_LEVEL`; None: the process's environment.
     """
     out = out or sys.stdout
     environ = os.environ if environ is None else environ

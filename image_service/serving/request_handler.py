@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, TypeAlias
@@ -30,6 +29,7 @@ from image_service.http.routes import ImageRoute, MirrorRoute, Probe, parse_rout
 from image_service.images.extents import Literal
 from image_service.images.reference import Reader
 from image_service.serving.digests import checksum_line, repr_digest
+from image_service.serving.image_request import parse_image_request
 from image_service.serving.range_stream import RangeStream, RepeatedHead
 from image_service.snapshots.model import ImageRequest, ReadMode
 from image_service.transport.access_log import NO_SUBJECT, Subject
@@ -52,8 +52,6 @@ _log = Logger()
 
 MAX_CACHED_ROUTES = 4096
 _WITH_CONTENT = frozenset({200, 206})
-_ETAG = re.compile(r'(?:W/)?"[^"]*"')  # a weak one equals none of ours (RFC 9110 section 8.8.3.2)
-_VALIDATORS = frozenset({"if-match", "if-range", "if-none-match", "if-modified-since", "if-unmodified-since"})
 Page: TypeAlias = tuple[bytes, str]
 """Content and its media type."""
 _Handled: TypeAlias = "PreparedResponse | Deferred[PreparedResponse]"
@@ -138,7 +136,7 @@ class ImageRequestHandler:
         key = sha256(f"{request.target}\n{headers.get('authorization', '')}\n{client}".encode()).digest()
         cached = self._cached_routes.get(key)
         if cached is not None and not overloaded and request.method != "OPTIONS":
-            image_request = _image_request(request, cached.reader)
+            image_request = parse_image_request(request, cached.reader)
             composed = self._images.get_cached(image_request)
             if composed is not None:
                 return self._prepare(request, image_request, composed, cached.subject)
@@ -180,7 +178,7 @@ class ImageRequestHandler:
             reader = Reader(client, route.credentials, route.ref)
             if route.is_digest:
                 return await self._handle_digest(request, ImageRequest(reader), subject)
-            image_request = _image_request(request, reader)
+            image_request = parse_image_request(request, reader)
             composed = await self._images.get(image_request)
             subject = attrs.evolve(subject, kind=_kind(composed.version.ref))
             self._cached_routes[key] = _CachedRoute(reader, subject)
@@ -275,25 +273,6 @@ class ImageRequestHandler:
             detail = "base images are not ready yet, or this service is shutting down"
             raise Unavailable(detail, retry_after_seconds=1)
         return b"ok\n", "text/plain"
-
-
-def _image_request(request: Request, reader: Reader) -> ImageRequest:
-    """Return what a request asks for, by RFC 9110 sections 13 and 14."""
-    headers = request.headers
-    if request.method != "GET" or "range" not in headers:
-        return ImageRequest(reader)
-    if _VALIDATORS.isdisjoint(headers):
-        return ImageRequest(reader, ReadMode.RESUME)
-    named = f"{headers.get('if-match', '')}, {headers.get('if-range', '')}"
-    return ImageRequest(reader, ReadMode.NAMED, tuple(_ETAG.findall(named)), _date(headers))
-
-
-def _date(headers: Mapping[str, str]) -> str | None:
-    """Return the date by which a range request names its version, if it does so by a date."""
-    validator = headers.get("if-range")
-    if validator is None and "if-match" not in headers:  # RFC 9110 section 13.1.4: else it is ignored
-        validator = headers.get("if-unmodified-since")
-    return None if validator is None or '"' in validator else validator
 
 
 def _unexpected() -> ImageServiceError:

@@ -1,0 +1,36 @@
+"""Which version of an image a request asks for, by its validators (RFC 9110 sections 13 and 14)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from image_service.snapshots.model import ImageRequest, ReadMode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from image_service.http.head import Request
+    from image_service.images.reference import Reader
+
+_ETAG = re.compile(r'(?:W/)?"[^"]*"')  # a weak one equals none of ours (RFC 9110 section 8.8.3.2)
+_VALIDATORS = frozenset({"if-match", "if-range", "if-none-match", "if-modified-since", "if-unmodified-since"})
+
+
+def parse_image_request(request: Request, reader: Reader) -> ImageRequest:
+    """Return the version that a request asks for."""
+    headers = request.headers
+    if request.method != "GET" or "range" not in headers:
+        return ImageRequest(reader)
+    if _VALIDATORS.isdisjoint(headers):
+        return ImageRequest(reader, ReadMode.RESUME)
+    named = f"{headers.get('if-match', '')}, {headers.get('if-range', '')}"
+    return ImageRequest(reader, ReadMode.NAMED, tuple(_ETAG.findall(named)), _date(headers))
+
+
+def _date(headers: Mapping[str, str]) -> str | None:
+    """Return the date by which a range request names its version, if it does so by a date."""
+    validator = headers.get("if-range")
+    if validator is None and "if-match" not in headers:  # RFC 9110 section 13.1.4: else it is ignored
+        validator = headers.get("if-unmodified-since")
+    return None if validator is None or '"' in validator else validator
