@@ -36,8 +36,8 @@ _COMMON_TYPES = frozenset({str, int, bool, type(None)})
 class JsonLines:
     """Writes events as JSON lines to a stream.
 
-    A line has `time` (RFC 3339, UTC), `level`, `logger`, `message`, the event's own fields, and `traceback` if
-    there was a failure.
+    A line has `time` (RFC 3339, UTC), `level`, `logger`, `message`, the event's own fields, and `traceback`
+    if there was a failure.
     """
 
     def __init__(self, out: TextIO) -> None:
