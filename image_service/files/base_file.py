@@ -60,10 +60,6 @@ class Residency(Protocol):
         """
 
 
-def _ignore(_: int) -> None:
-    pass
-
-
 @attrs.frozen(eq=False)
 class BaseFile:
     """An open, read-only file. Whoever opened it closes the descriptor; extents borrow it.
@@ -127,7 +123,11 @@ class BaseFile:
             return os.pread(self.descriptor, length, offset)
 
     def sha256(
-        self, offset: int = 0, length: int | None = None, *, on_block: Callable[[int], object] = _ignore
+        self,
+        offset: int = 0,
+        length: int | None = None,
+        *,
+        on_block: Callable[[int], object] = lambda _: None,
     ) -> str:
         """Return the SHA-256 of bytes (by default all) in lower-case hex. Blocks.
 

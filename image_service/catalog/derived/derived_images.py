@@ -199,9 +199,16 @@ class DerivedFileCache(Generic[T]):
     def get_file(self, base: BaseImage) -> T:
         """Return the file if it is there; else raise Unavailable, and start an attempt."""
         entry = self.start_deriving(base)
-        if entry.file is None:
-            raise self._unavailable(entry)
-        return entry.file
+        if entry.file is not None:
+            return entry.file
+        if self._worker.interruption.is_set:
+            raise Unavailable("the service stops", retry_after_seconds=BUSY_RETRY_AFTER_SECONDS)
+        if entry.attempt:
+            detail = f"{entry.name} is being derived"
+            raise Unavailable(detail, retry_after_seconds=BUSY_RETRY_AFTER_SECONDS)
+        seconds = max(1, math.ceil(entry.retry_at - self._worker.clock.seconds()))
+        detail = f"{entry.name} could not be derived: {entry.reason}"
+        raise Unavailable(detail, retry_after_seconds=seconds)
 
     async def stop(self) -> None:
         """Wait for the interrupted attempts, and close every file."""
@@ -236,11 +243,3 @@ class DerivedFileCache(Generic[T]):
         entry.reason = reason
         entry.retry_at = self._worker.clock.seconds() + RETRY_SECONDS
         self._log.warn("{name} could not be derived: {reason}", name=entry.name, reason=reason)
-
-    def _unavailable(self, entry: _CachedFile[T]) -> Unavailable:
-        if self._worker.interruption.is_set:
-            return Unavailable("the service stops", retry_after_seconds=BUSY_RETRY_AFTER_SECONDS)
-        if entry.attempt:
-            return Unavailable(f"{entry.name} is being derived", retry_after_seconds=BUSY_RETRY_AFTER_SECONDS)
-        seconds = max(1, math.ceil(entry.retry_at - self._worker.clock.seconds()))
-        return Unavailable(f"{entry.name} could not be derived: {entry.reason}", retry_after_seconds=seconds)

@@ -97,19 +97,14 @@ class ImageFetcher:
         try:
             recheck_sha256(base.file, base.sha256, interruption)
         except BaseImageError as error:
-            with self.data_dir.lock(entry.file_name, interruption):
-                if self._is_current(entry, base):
+            with self.data_dir.lock(entry.file_name, interruption), suppress(FileNotFoundError):
+                status = self._path_of(entry).stat()
+                if os.path.samestat(status, os.fstat(base.file.descriptor)):  # not replaced meanwhile
                     self._set_aside(entry, error.detail)
             raise
 
     def _path_of(self, entry: OsImage) -> Path:
         return entry.local_path or self.data_dir.path / entry.file_name
-
-    def _is_current(self, entry: OsImage, base: BaseImage) -> bool:
-        """Return False if another process has replaced the file since it was opened."""
-        with suppress(FileNotFoundError):
-            return os.path.samestat(self._path_of(entry).stat(), os.fstat(base.file.descriptor))
-        return False
 
     def _set_aside(self, entry: OsImage, reason: str) -> None:
         """Make a downloaded image absent, with its signature."""

@@ -29,6 +29,7 @@ _ARMOR = re.compile(
     rb"-----BEGIN PGP PUBLIC KEY BLOCK-----\r?\n(?:[ -~]+\r?\n)*\r?\n"
     rb"([A-Za-z0-9+/=\s]+?)(?:\r?\n=[A-Za-z0-9+/]{4})?\s*-----END"
 )
+_REASON = re.compile(rb"\n\[GNUPG:\] (BADSIG|ERRSIG|NO_PUBKEY|EXPKEYSIG|EXPSIG|REVKEYSIG|NODATA) (\w+)")
 
 
 @attrs.frozen
@@ -82,9 +83,10 @@ class KeyRing:
             )
             lines = b"\n" + os.pread(output, _MAX_STATUS_BYTES, 0)
         # One good signature is enough: others may be by keys that are not in the ring.
-        good = b"\n[GNUPG:] GOODSIG " in lines and b"\n[GNUPG:] BADSIG " not in lines
-        if not good:
-            reason = f"gpgv exited with status {status}{_reason(lines)}"
+        if b"\n[GNUPG:] GOODSIG " not in lines or b"\n[GNUPG:] BADSIG " in lines:
+            # Keywords and key identifiers (doc/DETAILS of GnuPG), and nothing else of the output.
+            reasons = [f"{keyword.decode()} {key.decode()}" for keyword, key in _REASON.findall(lines)]
+            reason = ", ".join([f"gpgv exited with status {status}", *reasons])
             raise BaseImageError(f"its OpenPGP signature is not good: {reason}")
 
 
@@ -94,11 +96,3 @@ def _in_memory(content: bytes = b"") -> Iterator[int]:
     with open(os.memfd_create("gpgv"), "w+b", buffering=0) as file:  # noqa: PTH123 - it has no path
         file.write(content)
         yield file.fileno()
-
-
-def _reason(output: bytes) -> str:
-    """Return keywords and key identifiers of gpgv's output (doc/DETAILS of GnuPG), and nothing else of it."""
-    lines = re.findall(
-        rb"\n\[GNUPG:\] (BADSIG|ERRSIG|NO_PUBKEY|EXPKEYSIG|EXPSIG|REVKEYSIG|NODATA) (\w+)", output
-    )
-    return "".join(f", {keyword.decode()} {key.decode()}" for keyword, key in lines)
