@@ -5,12 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from twisted.internet.task import Clock
 
 from image_service.settings.network import LimitSettings
-from image_service.transport.deadline import Deadline
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
 from tests.transport.reactor_turns import turns
@@ -27,73 +23,6 @@ KIB = 1024
 
 def test_default_limits_are_the_documented_ones() -> None:
     assert LimitSettings() == LIMITS
-
-
-# The timer itself.
-
-
-@given(
-    st.lists(
-        st.one_of(
-            st.tuples(st.just("set"), st.integers(1, 20)),
-            st.tuples(st.just("advance"), st.integers(1, 20)),
-            st.tuples(st.just("clear"), st.just(0)),
-        )
-    )
-)
-def test_deadline_passes_when_a_naive_timer_would(steps: list[tuple[str, int]]) -> None:
-    clock = Clock()
-    passed: list[float] = []
-    deadline = Deadline(clock, lambda: passed.append(clock.seconds()))
-    expected: list[float] = []
-    due: float | None = None
-    for what, seconds in steps:
-        if what == "set":
-            deadline.set(seconds)
-            due = clock.seconds() + seconds
-        elif what == "clear":
-            deadline.clear()
-            due = None
-        else:
-            for _ in range(seconds):
-                clock.advance(1)
-            if due is not None and due <= clock.seconds():
-                expected.append(due)
-                due = None
-    assert passed == expected
-    deadline.cancel()
-    assert clock.getDelayedCalls() == []
-    clock.advance(100)
-    assert passed == expected
-
-
-def test_moving_a_deadline_does_not_touch_the_reactor() -> None:
-    clock = Clock()
-    deadline = Deadline(clock, lambda: None)
-    deadline.set(5)
-    (timer,) = clock.getDelayedCalls()
-    for _ in range(1000):
-        clock.advance(0.001)
-        deadline.clear()
-        deadline.set(60)
-        deadline.set(5)
-    assert clock.getDelayedCalls() == [timer]
-    assert timer.getTime() == 5
-
-
-def test_deadline_may_be_set_by_its_callback() -> None:
-    clock = Clock()
-    passed: list[float] = []
-
-    def again() -> None:
-        passed.append(clock.seconds())
-        deadline.set(2)
-
-    deadline = Deadline(clock, again)
-    deadline.set(1)
-    clock.pump([1] * 7)
-    assert passed == [1, 3, 5, 7]
-    deadline.cancel()
 
 
 # The TLS handshake.

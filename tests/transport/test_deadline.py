@@ -109,6 +109,20 @@ def test_deadline_may_be_set_from_its_own_callback() -> None:
     assert passed == [10, 20, 30]
 
 
+def test_moving_a_deadline_does_not_touch_the_reactor() -> None:
+    clock = Clock()
+    deadline = Deadline(clock, lambda: None)
+    deadline.set(5)
+    (timer,) = clock.getDelayedCalls()
+    for _ in range(1000):
+        clock.advance(0.001)
+        deadline.clear()
+        deadline.set(60)
+        deadline.set(5)
+    assert clock.getDelayedCalls() == [timer]
+    assert timer.getTime() == 5
+
+
 steps = st.lists(
     st.tuples(st.just("set"), st.integers(1, 20))
     | st.tuples(st.just("wait"), st.integers(1, 20))
