@@ -17,6 +17,7 @@ from image_service.observability.families import (
     SentBytesCounter,
     StateGauge,
 )
+from image_service.snapshots.model import REVALIDATION_RESULTS
 from image_service.transport.observer import AbortReason, RefusalReason
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 NO_RESPONSE = 0
 CODES = tuple(str(int(status)) for status in (NO_RESPONSE, *HTTPStatus))
-REVALIDATION_RESULTS = ("unchanged", "changed", "ended", "failed")
 
 DURATION_BOUNDS_SECONDS = (0.1, 1, 10, 50, 100, 300, 600)
 SIZE_BOUNDS_BYTES = (100, 1e6, 5e8, 1e9, 1e10)
@@ -122,7 +122,7 @@ class Declarations:
             "snapshot_revalidations_total",
             "Revalidations of snapshots with assisted-service, by result. `ended`: it refused the infra-env"
             " or the credentials.",
-            result=REVALIDATION_RESULTS,
+            result=tuple(result.value for result in REVALIDATION_RESULTS),
         )
         self.grace = Counters(
             "snapshot_grace_requests_total",

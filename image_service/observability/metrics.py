@@ -17,9 +17,10 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Info,
 
 from image_service.http.routes import Probe
 from image_service.images.validators import COMPOSER_VERSION
-from image_service.observability.declarations import REVALIDATION_RESULTS, Declarations
+from image_service.observability.declarations import Declarations
 from image_service.observability.families import PREFIX, Family, Gauge, Histograms, StateGauge
 from image_service.observability.process import ProcessMetrics
+from image_service.snapshots.model import REVALIDATION_RESULTS, SnapshotEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -41,13 +42,15 @@ class Metrics:
     def __init__(self) -> None:
         self._all = Declarations()
         self._requests: dict[tuple[str, str, int], tuple[HistogramSeries, HistogramSeries]] = {}
-        revalidations = self._all.revalidations
-        self._snapshot_events: dict[str, Callable[[], None]] = {
-            "hit": self._all.hits.increment,
-            "miss": self._all.misses.increment,
-            "grace": self._all.grace.increment,
-            "eviction": self._all.evictions.increment,
-            **{result: partial(revalidations.increment, result) for result in REVALIDATION_RESULTS},
+        self._snapshot_events: dict[SnapshotEvent, Callable[[], None]] = {
+            SnapshotEvent.HIT: self._all.hits.increment,
+            SnapshotEvent.MISS: self._all.misses.increment,
+            SnapshotEvent.GRACE: self._all.grace.increment,
+            SnapshotEvent.EVICTION: self._all.evictions.increment,
+            **{
+                result: partial(self._all.revalidations.increment, result.value)
+                for result in REVALIDATION_RESULTS
+            },
         }
         self._registry = _registry(self._all)
 
@@ -107,15 +110,8 @@ class Metrics:
         self._all.upstream.increment(kind, outcome)
         self._all.upstream_seconds.series(kind).observe(seconds)
 
-    def record_snapshot_event(self, event: str) -> None:
-        """Record what happened to a snapshot.
-
-        Args:
-            event: `hit`, `miss`, `grace`, `eviction`, or one of `REVALIDATION_RESULTS`.
-
-        Raises:
-            KeyError: there is no such event.
-        """
+    def record_snapshot_event(self, event: SnapshotEvent) -> None:
+        """Record what happened to a snapshot."""
         self._snapshot_events[event]()
 
     def record_worker_restart(self) -> None:

@@ -22,7 +22,14 @@ from image_service.errors import UpstreamTimeout
 from image_service.images.reference import Reader, Ref, digest_of
 from image_service.snapshots.image_cache import BootImageCache
 from image_service.snapshots.lookups import CachedLookup, NewestLookup
-from image_service.snapshots.model import ComposedVersion, ImageRequest, ReadMode, Version, VersionLost
+from image_service.snapshots.model import (
+    ComposedVersion,
+    ImageRequest,
+    ReadMode,
+    SnapshotEvent,
+    Version,
+    VersionLost,
+)
 from image_service.snapshots.mounts import Mount, Mounts, is_of
 from image_service.snapshots.resolver import VersionFinder
 
@@ -59,7 +66,7 @@ class BootImages:
         mounts: what each client is reading.
         clock: seconds since the epoch.
         cache_bytes: what all composed images may hold in memory.
-        count: records an event, by name, for metrics.
+        count: records an event for the metrics.
     """
 
     def __init__(  # noqa: PLR0913 - each a part that tests replace
@@ -71,7 +78,7 @@ class BootImages:
         clock: IReactorTime,
         *,
         cache_bytes: int,
-        count: Callable[[str], None] = lambda _: None,
+        count: Callable[[SnapshotEvent], None] = lambda _: None,
     ) -> None:
         self._finder = VersionFinder(builder, resolver, snapshots)
         self._snapshots = snapshots

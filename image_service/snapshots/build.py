@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from image_service.concurrency.threads import InThread
     from image_service.settings.upstream import SnapshotSettings
     from image_service.snapshots.image_builder import ImageBuilder
+    from image_service.snapshots.model import SnapshotEvent
 
 _log = Logger()
 
@@ -52,7 +53,7 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
     *,
     make_builder: Callable[[InThread], ImageBuilder],
     is_leader: bool,
-    count: Callable[[str], None],
+    count: Callable[[SnapshotEvent], None],
 ) -> BootImages:
     """Open the repository and make what finds and composes boot images.
 
@@ -64,7 +65,7 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
         coordination: with the processes that share the repository.
         make_builder: makes the image builder, which runs long compositions in the given thread pool.
         is_leader: True in the one process that removes unused snapshots.
-        count: records an event, by name, for metrics.
+        count: records an event for the metrics.
     """
     clock, in_thread = lifecycle.reactor, lifecycle.in_thread_pool(COMPOSER_THREADS, "compose")
     archive = await _open_archive(lifecycle, data_dir, in_thread)
@@ -87,7 +88,7 @@ def connect_boot_images(  # noqa: PLR0913 - same
     clock: IReactorTime,
     *,
     coordination: Coordination,
-    count: Callable[[str], None] = lambda _: None,
+    count: Callable[[SnapshotEvent], None] = lambda _: None,
 ) -> BootImages:
     """Return boot images over an open archive (see `build_boot_images`)."""
     return BootImages(

@@ -11,7 +11,7 @@ from image_service.concurrency.single_flight import SingleFlight
 from image_service.errors import Unprocessable
 from image_service.http.respond import Representation
 from image_service.images.reference import Kind
-from image_service.snapshots.model import ComposedVersion, VersionLost
+from image_service.snapshots.model import ComposedVersion, SnapshotEvent, VersionLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ class BootImageCache:
         builder: makes boot images.
         snapshots: what is laid over base images.
         limit_bytes: that all composed images may hold in memory; the least recently used is evicted.
-        count: records an event, by name, for metrics.
+        count: records an event for the metrics.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class BootImageCache:
         builder: ImageBuilder,
         snapshots: Snapshots,
         limit_bytes: int,
-        count: Callable[[str], None] = lambda _: None,
+        count: Callable[[SnapshotEvent], None] = lambda _: None,
     ) -> None:
         self._builder = builder
         self._snapshots = snapshots
         self._composed: LruCache[Version, ComposedVersion] = LruCache(
-            limit_bytes, lambda composed: composed.held_bytes, lambda *_: count("eviction")
+            limit_bytes, lambda composed: composed.held_bytes, lambda *_: count(SnapshotEvent.EVICTION)
         )
         self._refused: LruCache[Version, Unprocessable] = LruCache(MAX_REFUSED)
         self._composing: SingleFlight[Version, ComposedVersion] = SingleFlight(MAX_COMPOSING)

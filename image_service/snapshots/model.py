@@ -148,6 +148,27 @@ class CacheEntry:
         self.retry_at = 0.0
 
 
+class SnapshotEvent(enum.Enum):
+    """What the metrics count about snapshots."""
+
+    HIT = "hit"
+    MISS = "miss"
+    GRACE = "grace"
+    EVICTION = "eviction"
+    UNCHANGED = "unchanged"
+    CHANGED = "changed"
+    ENDED = "ended"
+    FAILED = "failed"
+
+
+REVALIDATION_RESULTS = (
+    SnapshotEvent.UNCHANGED,
+    SnapshotEvent.CHANGED,
+    SnapshotEvent.ENDED,
+    SnapshotEvent.FAILED,
+)
+
+
 class ReadMode(enum.Enum):
     """Which version a request is for."""
 

@@ -35,7 +35,7 @@ from image_service.errors import (
     UpstreamTimeout,
 )
 from image_service.snapshots.cache import SnapshotCache
-from image_service.snapshots.model import VersionLost
+from image_service.snapshots.model import SnapshotEvent, VersionLost
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -73,7 +73,7 @@ class Snapshots:
         clock: seconds since the epoch.
         coordination: with the processes that share the archive.
         settings: how long to rely on what.
-        count: records an event, by name, for metrics.
+        count: records an event for the metrics.
     """
 
     def __init__(  # noqa: PLR0913 - each a part that tests replace
@@ -84,7 +84,7 @@ class Snapshots:
         coordination: Coordination,
         settings: SnapshotSettings,
         *,
-        count: Callable[[str], None] = lambda _: None,
+        count: Callable[[SnapshotEvent], None] = lambda _: None,
     ) -> None:
         self._fetch = fetch
         self._archive = archive
@@ -165,7 +165,7 @@ class Snapshots:
 
     def record_hit(self) -> None:
         """Record that a request was served without asking assisted-service."""
-        self._count("hit")
+        self._count(SnapshotEvent.HIT)
 
     async def load(self, snapshot: Snapshot, credentials: Credentials | None) -> Customization | None:
         """Return the answer that a snapshot pins; None: it is lost, and ``get`` will ask again."""
@@ -220,7 +220,7 @@ class Snapshots:
             return
         if self._clock.seconds() >= entry.failing_since + self._settings.grace_seconds:
             raise entry.error.copy()
-        self._count("grace")
+        self._count(SnapshotEvent.GRACE)
 
     def _join(self, entry: CacheEntry, credentials: Credentials | None) -> Deferred[None]:
         return self._revalidations.join(entry.snapshot.key, lambda: self._revalidate(entry, credentials))
@@ -240,7 +240,7 @@ class Snapshots:
         try:
             await self._accept(entry, await self._ask(key, credentials), credentials)
         except _ENDING:
-            self._count("ended")
+            self._count(SnapshotEvent.ENDED)
             await self._cache.end(entry)
             raise
         except _FAILING as error:
@@ -261,12 +261,12 @@ class Snapshots:
         is_same = await self._archive.is_same(snapshot, customization, credentials)
         entry.record_answer()
         if is_same and not self._is_old(snapshot):
-            self._count("unchanged")
+            self._count(SnapshotEvent.UNCHANGED)
             entry.validated_at = self._clock.seconds()
             await self._archive.record_validation(snapshot, entry.validated_at)
             self._cache.announce(entry)
             return
-        self._count("changed")
+        self._count(SnapshotEvent.CHANGED)
         now = self._clock.seconds()
         renewed = await self._store(snapshot.key, customization, credentials, snapshot.generation)
         self._cache.supersede(entry, renewed, now)
@@ -278,7 +278,7 @@ class Snapshots:
                 infra_env=entry.snapshot.key.infra_env_id,
                 detail=error.detail,
             )
-        self._count("failed")
+        self._count(SnapshotEvent.FAILED)
         entry.record_failure(error, self._clock.seconds())
 
     # The first answer.
@@ -301,7 +301,7 @@ class Snapshots:
                 entry = await self._cache.load(key, stored_key, credentials)
                 if entry is not None:
                     return entry
-            self._count("miss")
+            self._count(SnapshotEvent.MISS)
             customization = await self._ask(key, credentials)
             now = self._clock.seconds()
             return self._cache.add(await self._store(key, customization, credentials, 0), now)

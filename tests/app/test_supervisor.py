@@ -12,6 +12,7 @@ from image_service.observability.merging import export
 from image_service.observability.metrics import Metrics
 from image_service.settings.network import ProcessSettings
 from image_service.settings.settings import Settings
+from image_service.snapshots.model import SnapshotEvent
 from tests.pytwisted import async_fixture
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def test_substitute_that_exits_is_substituted_too(supervised: Supervised) -> Non
 def exported(snapshot_hits: int) -> object:
     metrics = Metrics()
     for _ in range(snapshot_hits):
-        metrics.record_snapshot_event("hit")
+        metrics.record_snapshot_event(SnapshotEvent.HIT)
     return export(metrics.collect())
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from image_service.concurrency.coordination import SIZE_BYTES, SharedMemoryCoordination
 from image_service.errors import Forbidden
+from image_service.snapshots.model import SnapshotEvent
 from tests.pytwisted import ensure_deferred
 from tests.serving.asking import TARGET
 from tests.serving.test_connection_ranges import Asked
@@ -200,13 +201,13 @@ async def test_head_during_shutdown_closes_the_connection(reactor: EPollReactor,
 
 @ensure_deferred
 async def test_each_repeated_head_is_a_snapshot_hit(reactor: EPollReactor, asked: Asked) -> None:
-    events: list[str] = []
+    events: list[SnapshotEvent] = []
     asked.world.images = asked.world.make_images(count=events.append)
     asked = Asked(asked.world)
     async with serving(reactor, asked) as server:
         client = await server.client()
         await head(client)
-        before = events.count("hit")
+        before = events.count(SnapshotEvent.HIT)
         for _ in range(5):
             await head(client)
-        assert events.count("hit") == before + 5
+        assert events.count(SnapshotEvent.HIT) == before + 5

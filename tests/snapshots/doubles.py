@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from image_service.images.boot_image import BootImage
     from image_service.images.reference import Credentials
     from image_service.snapshots.boot_images import BootImages
+    from image_service.snapshots.model import SnapshotEvent
 
     InThread = Callable[[Callable[[], BootImage]], Awaitable[BootImage]]
 
@@ -229,7 +230,7 @@ class World:
         self,
         in_thread: InThread | None = None,
         coordination: Coordination | None = None,
-        count: Callable[[str], None] = lambda _: None,
+        count: Callable[[SnapshotEvent], None] = lambda _: None,
     ) -> BootImages:
         """Boot images of this world that nobody has asked for yet."""
         self.archive = Archive(self.store, SnapshotCipher(bytes(32)), run_now)

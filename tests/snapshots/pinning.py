@@ -196,7 +196,7 @@ class Pinning:
             self.clock,
             self.coordination,
             self.settings,
-            count=lambda word: self.counted.update([word]),
+            count=lambda event: self.counted.update([event.value]),
         )
 
     def restarted(self) -> Pinning:
