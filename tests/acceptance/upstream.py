@@ -143,6 +143,7 @@ class _Server(http.server.ThreadingHTTPServer):
     def finish_request(self, request: object, client_address: object) -> None:
         """Do the TLS handshake in the connection's own thread."""
         assert isinstance(request, socket.socket)
+        request.getpeername()  # raises if the client has reset the connection; wrap_socket would leak it then
         with self._context.wrap_socket(request, server_side=True) as secure:
             super().finish_request(secure, client_address)
 
