@@ -118,41 +118,40 @@ class Mirror:
 
     def document(self, name: str) -> BootImage:
         """Return stream metadata; `name` is a stream, or a stream, ``-`` and a release."""
-        streams = self._stream_names
-        if name in streams:
-            return self._text(render_stream, name, self._current(name), f"{name}.json", JSON)
-        for stream in streams:
-            releases = [each for each in self._desired(stream) if f"{stream}-{each.release.version}" == name]
-            if releases:
-                complete = [self._require(release) for release in releases]
-                return self._text(render_stream, stream, complete, f"{name}.json", JSON)
-        raise self._no_such_stream()
+        if name not in self._desired:
+            for stream, releases in self._desired.items():
+                listed = [each for each in releases if f"{stream}-{each.release.version}" == name]
+                if listed:
+                    complete = [self._require(release) for release in listed]
+                    return self._text(render_stream, stream, complete, f"{name}.json", JSON)
+        return self._text(render_stream, name, self._current(name), f"{name}.json", JSON)
 
     def config_map(self, stream: str) -> BootImage:
         """Return stream metadata as the ConfigMap that OpenShift keeps."""
-        if stream not in self._stream_names:
-            raise self._no_such_stream()
         return self._text(render_config_map, stream, self._current(stream), "configmap.yaml", YAML)
 
     def file(self, stream: str, version: str, architecture: str, name: str) -> BootImage:
         """Return a file of a release, or its signature."""
-        for desired in self._desired(stream):
+        for desired in self._desired.get(stream, ()):
             if (desired.release.version, desired.release.architecture) == (version, architecture):
                 return _find_file(self._require(desired), name)
         raise NotFound("there is no such release")
 
     @property
-    def _stream_names(self) -> Sequence[str]:
-        return tuple(dict.fromkeys(desired.stream for desired in self._streams.desired))
-
-    def _desired(self, stream: str) -> list[StreamRelease]:
-        return [desired for desired in self._streams.desired if desired.stream == stream]
+    def _desired(self) -> Mapping[str, Sequence[StreamRelease]]:
+        """The releases by stream."""
+        by_stream: dict[str, list[StreamRelease]] = {}
+        for desired in self._streams.desired:
+            by_stream.setdefault(desired.stream, []).append(desired)
+        return by_stream
 
     def _current(self, stream: str) -> list[MirroredRelease]:
         """Return the release of each architecture that the stream's document lists."""
+        if stream not in self._desired:
+            raise NotFound(f"there is no such stream; there are {', '.join(self._desired) or 'none'}")
         current: dict[str, MirroredRelease | None] = {}
         aliases = self._streams.aliases
-        for desired in self._desired(stream):
+        for desired in self._desired[stream]:
             architecture = desired.release.architecture
             if architecture not in current:
                 mirrored = self._published(desired)
@@ -218,9 +217,6 @@ class Mirror:
     ) -> BootImage:
         text = render(stream, self._base_url, [mirrored.published for mirrored in releases])
         return _literal(text, "document", file_name, content_type)
-
-    def _no_such_stream(self) -> NotFound:
-        return NotFound(f"there is no such stream; there are {', '.join(self._stream_names) or 'none'}")
 
 
 def _find_file(mirrored: MirroredRelease, name: str) -> BootImage:

@@ -154,7 +154,10 @@ class ReleasePreparer:
             signature = path.read_bytes()
         except OSError:
             try:
-                signature = self._fetch_signature(artifact.signature)
+                with self.client.fetch(artifact.signature, {}, self.interruption) as response:
+                    signature = response.read_all(MAX_SIGNATURE_BYTES)
+                if _SIGNATURE.match(signature) is None:
+                    raise Unavailable("the response is no OpenPGP signature")  # noqa: TRY301 - like one that failed
             except Unavailable as error:
                 Logger().info("{name} has no signature yet: {reason}", name=file.name, reason=error.detail)
                 return attrs.evolve(file, is_signature_pending=True)
@@ -162,10 +165,3 @@ class ReleasePreparer:
             with atomic_write(path) as target:
                 target.write(signature)
         return attrs.evolve(file, signature=signature)
-
-    def _fetch_signature(self, url: str) -> bytes:
-        with self.client.fetch(url, {}, self.interruption) as response:
-            signature = response.read_all(MAX_SIGNATURE_BYTES)
-        if _SIGNATURE.match(signature) is None:
-            raise Unavailable("the response is no OpenPGP signature")
-        return signature

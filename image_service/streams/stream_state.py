@@ -14,11 +14,17 @@ from __future__ import annotations
 import hashlib
 import json
 from contextlib import suppress
+from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from image_service.coreos.stream_metadata import metal_members, parse_stream, select_releases
+from image_service.coreos.stream_metadata import (
+    MAX_DOCUMENT_BYTES,
+    metal_members,
+    parse_stream,
+    select_releases,
+)
 from image_service.errors import StreamMetadataInvalid
 from image_service.files.atomic import atomic_write
 
@@ -26,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from image_service.catalog.download.origin_client import OriginClient
+    from image_service.concurrency.interruption import Interruption
     from image_service.coreos.stream_metadata import Document, Release
     from image_service.settings.stream_sources import StreamSource
 
@@ -58,13 +66,7 @@ class StreamState:
         return {name: value for name, value in fields.items() if value is not None}
 
     def with_document(self, source: StreamSource, document: Document, validators: Validators) -> StreamState:
-        """Return the state after a document was fetched.
-
-        Args:
-            source: where it comes from.
-            document: valid for all architectures of `source`.
-            validators: its ETag and Last-Modified.
-        """
+        """Return the state after fetching a document, valid for all architectures of `source`."""
         etag, last_modified = validators
         documents = self.documents
         if not documents or metal_members(documents[0]) != metal_members(document):
@@ -87,14 +89,43 @@ def load_state(path: Path, source: StreamSource) -> StreamState:
     """
     try:
         members = json.loads(path.read_bytes())
-        documents = tuple(_valid_documents(members.pop("documents"), source))
+        documents = []
+        for document in members.pop("documents"):
+            with suppress(StreamMetadataInvalid):
+                parsed = parse_stream(json.dumps(document).encode())
+                select_releases(parsed, source.architectures)
+                documents.append(parsed)
         texts = (members["source"], *members["aliases"].values())
         validators = (members["etag"], members["last_modified"])
         if not all(isinstance(text, str) for text in (*texts, *filter(None, validators))):
             return StreamState()
-        return StreamState(documents=documents, **members)
+        return StreamState(documents=tuple(documents), **members)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return StreamState()
+
+
+def refresh_state(
+    source: StreamSource, state: StreamState, client: OriginClient, interruption: Interruption
+) -> StreamState:
+    """Fetch the document of a stream, if it has changed, and return the state after that.
+
+    Raises:
+        Unavailable: it cannot be fetched.
+        StreamMetadataInvalid: it is no stream metadata, or has no ISO for any of the architectures.
+        Interrupted: the service stops.
+    """
+    preconditions = state.preconditions(source)
+    with client.fetch(source.url, preconditions, interruption) as response:
+        if response.status == HTTPStatus.NOT_MODIFIED and preconditions:
+            return state
+        text = response.read_all(MAX_DOCUMENT_BYTES)
+        validators = (response.headers.get("ETag"), response.headers.get("Last-Modified"))
+    document = parse_stream(text)
+    if not select_releases(document, source.architectures):
+        raise StreamMetadataInvalid(
+            f"$.architectures: has no metal ISO for {', '.join(source.architectures)}"
+        )
+    return state.with_document(source, document, validators)
 
 
 def reload_state(path: Path, source: StreamSource, state: StreamState) -> StreamState:
@@ -114,15 +145,13 @@ def move_alias(
 ) -> str | None:
     """Return the version that a stream's name stands for: the newest release that is ready.
 
-    It never moves to an older release, not even if the current one is not ready after a restart.
+    It never moves to an older release, not even if the current one is not ready after a restart. None: no
+    release is ready, and the current one is not desired any more.
 
     Args:
         current: the version until now.
         releases: the desired ones, the newest first.
         is_ready: True if a release can be served.
-
-    Returns:
-        None: no release is ready, and the current one is not desired any more.
     """
     for release in releases:
         if release.version == current or is_ready(release):
@@ -139,14 +168,6 @@ def _kept_releases(documents: tuple[Document, ...], source: StreamSource) -> Ite
             if release.version not in versions and len(versions) < source.keep:
                 versions.add(release.version)
                 yield index, release
-
-
-def _valid_documents(documents: list[object], source: StreamSource) -> Iterator[Document]:
-    for document in documents:
-        with suppress(StreamMetadataInvalid):
-            parsed = parse_stream(json.dumps(document).encode())
-            select_releases(parsed, source.architectures)
-            yield parsed
 
 
 def _digest(url: str) -> str:

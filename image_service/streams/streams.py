@@ -17,11 +17,11 @@ from image_service.concurrency.backoff import Backoff
 from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import StreamMetadataInvalid, Unavailable
 from image_service.settings.os_images import FULL_ISO, OsImage
-from image_service.streams.stream_refresh import refresh_stream
 from image_service.streams.stream_state import (
     StreamState,
     load_state,
     move_alias,
+    refresh_state,
     reload_state,
     save_state,
 )
@@ -45,12 +45,7 @@ JITTER = 0.1
 
 @attrs.frozen
 class StreamRelease:
-    """A release of a stream, for one architecture.
-
-    Args:
-        stream: name.
-        release: from its metadata.
-    """
+    """A release of the stream of that name, for one architecture."""
 
     stream: str
     release: Release
@@ -84,11 +79,10 @@ class _Stream:
     def set_state(self, state: StreamState) -> None:
         self.state = state
         releases = state.releases(self.source)
-        by_architecture = {
+        self.releases = {
             architecture: tuple(release for release in releases if release.architecture == architecture)
             for architecture in self.source.architectures
         }
-        self.releases = {name: found for name, found in by_architecture.items() if found}
 
 
 class Streams:
@@ -133,11 +127,7 @@ class Streams:
         self._running: set[Deferred[None]] = set()
 
     async def start(self, changed: Callable[[], None]) -> None:
-        """Load the stored states, and start to refresh them.
-
-        Args:
-            changed: called when other releases are desired than before.
-        """
+        """Load the stored states, and refresh them; call `changed` when other releases are desired."""
         self._changed = changed
         for stream in self._streams:
             stream.set_state(await self._in_thread(partial(load_state, stream.path, stream.source)))
@@ -180,11 +170,7 @@ class Streams:
         }
 
     def move_aliases(self, is_ready: Callable[[Release], bool]) -> None:
-        """Let the streams' names stand for the newest releases that are ready.
-
-        Args:
-            is_ready: True if a release can be served.
-        """
+        """Let the streams' names stand for the newest releases for which `is_ready` returns True."""
         for stream in self._streams:
             before = stream.state.aliases
             moved = {
@@ -220,7 +206,7 @@ class Streams:
         """Refresh once, and schedule the next time. Raises nothing."""
         before, name = stream.state, stream.source.stream
         if self._fetches:
-            work = partial(refresh_stream, stream.source, before, self._client, self._interruption)
+            work = partial(refresh_state, stream.source, before, self._client, self._interruption)
         else:
             work = partial(reload_state, stream.path, stream.source, before)
         try:
@@ -250,8 +236,7 @@ class Streams:
         # The aliases may have moved during the refresh.
         stream.set_state(attrs.evolve(state, aliases=stream.state.aliases))
         if stream.releases != releases:
-            for architecture in stream.source.architectures:
-                found = stream.releases.get(architecture)
+            for architecture, found in stream.releases.items():
                 self._log.emit(
                     LogLevel.info if found else LogLevel.warn,
                     "stream {stream} offers {release} for {architecture}",

@@ -13,7 +13,7 @@ from twisted.python.threadpool import ThreadPool
 from image_service.catalog.download.origin_client import OriginClient
 from image_service.settings.base_images import DownloadSettings
 from image_service.settings.stream_sources import StreamSource
-from image_service.streams import stream_refresh
+from image_service.streams import stream_state
 from image_service.streams.streams import RETRY_SECONDS, Streams
 from tests.catalog.origin import Origin, Reply
 from tests.coreos.streams import SHA256, stream, text
@@ -280,7 +280,7 @@ async def test_retry_delay_doubles_up_to_the_refresh_interval(setup: Setup) -> N
 
 @ensure_deferred
 async def test_document_above_the_size_limit_is_refused(setup: Setup, lines: Lines, monkeypatch: Any) -> None:
-    monkeypatch.setattr(stream_refresh, "MAX_DOCUMENT_BYTES", 1000)
+    monkeypatch.setattr(stream_state, "MAX_DOCUMENT_BYTES", 1000)
     setup.serve(Reply(b" " * 1001))
     streams = await setup.started()
     assert streams.desired == ()
