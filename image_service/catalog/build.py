@@ -9,7 +9,7 @@ import attrs
 
 from image_service.catalog.catalog import Catalog
 from image_service.catalog.derived.derived_images import DerivedImages
-from image_service.catalog.download.downloader import Downloader
+from image_service.catalog.download.downloader import download_file
 from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.catalog.lifecycle.signature import KeyRing
 from image_service.catalog.options import CatalogOptions
@@ -76,7 +76,7 @@ def build_base_images(  # noqa: PLR0913 - three groups of settings
         reactor,
         reactor,
         configured,
-        ImageFetcher(data_dir, Downloader(http).download, keys),
+        ImageFetcher(data_dir, partial(download_file, http), keys),
         options,
     )
     catalog.start()

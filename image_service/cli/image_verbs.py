@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.catalog.derived.derived_files import derived_names
-from image_service.catalog.download.downloader import Downloader
+from image_service.catalog.download.downloader import download_file
 from image_service.catalog.download.origin_client import OriginClient, trusted_authorities
 from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.catalog.lifecycle.opening import open_base_image
@@ -90,8 +91,8 @@ def run_fetch(options: argparse.Namespace) -> int:
     data_dir = DataDir(
         settings.storage.data_dir, settings.storage.retention_seconds, settings.storage.max_bytes
     )
-    downloader = Downloader(OriginClient.from_settings(settings.download, settings.source_urls))
-    fetcher = ImageFetcher(data_dir, downloader.download, _keys(settings))
+    client = OriginClient.from_settings(settings.download, settings.source_urls)
+    fetcher = ImageFetcher(data_dir, partial(download_file, client), _keys(settings))
 
     def fetch(entry: OsImage) -> str:
         with ExitStack() as stack:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from image_service.catalog.catalog import Catalog
-from image_service.catalog.download.downloader import Downloader
+from image_service.catalog.download.downloader import download_file
 from image_service.catalog.download.origin_client import OriginClient
 from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.catalog.lifecycle.status import BaseImageState
@@ -51,7 +52,7 @@ class Catalogs:
     def start(self, *entries: OsImage, **options: Any) -> Catalog:
         client = OriginClient.from_settings(DownloadSettings())
         backoff = Backoff(RETRY_SECONDS, 4 * RETRY_SECONDS, jitter=lambda _, most: most)
-        fetcher = ImageFetcher(DataDir(self.data_dir), Downloader(client).download)
+        fetcher = ImageFetcher(DataDir(self.data_dir), partial(download_file, client))
         catalog = Catalog(
             self.reactor, self.clock, entries, fetcher, CatalogOptions(backoff=backoff, **options)
         )

@@ -19,11 +19,12 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from image_service.catalog.download import partial_file
-from image_service.catalog.download.downloader import Downloader
+from image_service.catalog.download.downloader import download_file
 from image_service.catalog.download.origin_client import OriginClient
 from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.catalog.storage.data_dir import DataDir
@@ -60,7 +61,7 @@ def fetch(directory: Path, urls: Sequence[str]) -> None:
     data_dir = DataDir(directory)
     data_dir.open()
     client = OriginClient.from_settings(DownloadSettings())
-    fetcher = ImageFetcher(data_dir, Downloader(client).download)
+    fetcher = ImageFetcher(data_dir, partial(download_file, client))
     with ThreadPoolExecutor(len(urls)) as pool:
         outputs = list(pool.map(lambda url: _fetch_one(fetcher, entry(url)), urls))
     data_dir.close()

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from image_service.catalog.download import partial_file
-from image_service.catalog.download.downloader import Downloader
+from image_service.catalog.download.downloader import download_file
 from image_service.catalog.download.origin_client import OriginClient
 from image_service.catalog.download.partial_file import state_path
 from image_service.concurrency.interruption import Interrupted, Interruption
@@ -36,15 +36,15 @@ def partial(tmp_path: Path) -> Path:
     return tmp_path / ".rhcos-x.iso.part"
 
 
-def downloader(**environ: str) -> Downloader:
+def make_client(**environ: str) -> OriginClient:
     settings = Settings.from_environment({"DATA_DIR": "/tmp", **environ}, standalone=True)
-    return Downloader(OriginClient.from_settings(settings.download))
+    return OriginClient.from_settings(settings.download)
 
 
 def fetch(
     url: str, partial: Path, progress: Callable[[int, int | None], None] = lambda *_: None, **environ: str
 ) -> bytes:
-    downloader(**environ).download(url, partial, Interruption(), progress)
+    download_file(make_client(**environ), url, partial, Interruption(), progress)
     return partial.read_bytes()
 
 
@@ -376,8 +376,12 @@ def test_interrupted_download_is_resumed(origin: Origin, partial: Path) -> None:
     interruption = Interruption()
     url = origin.serve("/a.iso", Resource(BODY))
     with pytest.raises(Interrupted):
-        downloader().download(
-            url, partial, interruption, lambda done, _: interruption.interrupt() if done else None
+        download_file(
+            make_client(),
+            url,
+            partial,
+            interruption,
+            lambda done, _: interruption.interrupt() if done else None,
         )
     assert fetch(url, partial) == BODY
     assert "Range" in conditions(origin.requests[1])

@@ -5,12 +5,13 @@ import os
 import subprocess
 import threading
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
 import pytest
 
-from image_service.catalog.download.downloader import Downloader
+from image_service.catalog.download.downloader import download_file
 from image_service.catalog.download.origin_client import OriginClient
 from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.catalog.lifecycle.signature import KeyRing
@@ -47,7 +48,7 @@ class Directory:
 
     def fetcher(self, keys: KeyRing | None = None) -> ImageFetcher:
         """Return that of another process."""
-        fetch = Downloader(OriginClient.from_settings(DownloadSettings())).download
+        fetch = partial(download_file, OriginClient.from_settings(DownloadSettings()))
         return ImageFetcher(DataDir(self.path), fetch, keys)
 
     def entry(self, content: bytes = ISO, sha256: str | None = None) -> OsImage:

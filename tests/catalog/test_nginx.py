@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
-from image_service.catalog.download.downloader import Downloader
+from image_service.catalog.download.downloader import download_file
 from image_service.catalog.download.origin_client import OriginClient
 from image_service.concurrency.interruption import Interruption
 from image_service.errors import Unavailable
@@ -115,9 +115,8 @@ def _wait_for(port: int) -> None:
 
 
 def fetch(url: str, partial: Path, progress: Callable[[int, int | None], None] = lambda *_: None) -> bytes:
-    Downloader(OriginClient.from_settings(DownloadSettings())).download(
-        url, partial, Interruption(), progress
-    )
+    client = OriginClient.from_settings(DownloadSettings())
+    download_file(client, url, partial, Interruption(), progress)
     return partial.read_bytes()
 
 

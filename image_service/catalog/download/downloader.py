@@ -38,50 +38,45 @@ _UNSATISFIED = re.compile(r"bytes \*/([0-9]{1,18})")
 _STRONG_DATE = timedelta(seconds=1)  # RFC 9110 section 8.8.2.2
 
 
-@attrs.frozen
-class Downloader:
-    """Downloads files."""
+def download_file(
+    client: OriginClient,
+    url: str,
+    partial: Path,
+    interruption: Interruption,
+    report_progress: ReportProgress = lambda *_: None,
+) -> None:
+    """Complete a file of which a part may exist.
 
-    client: OriginClient
+    Args:
+        client: sends the requests.
+        url: ``http`` or ``https``.
+        partial: the file. If this raises, the next call resumes it.
+        interruption: aborts the download from another thread.
+        report_progress: called at the beginning and with each block.
 
-    def download(
-        self,
-        url: str,
-        partial: Path,
-        interruption: Interruption,
-        report_progress: ReportProgress = lambda *_: None,
-    ) -> None:
-        """Complete a file of which a part may exist.
-
-        Args:
-            url: ``http`` or ``https``.
-            partial: the file. If this raises, the next call resumes it.
-            interruption: aborts the download from another thread.
-            report_progress: called at the beginning and with each block.
-
-        Raises:
-            Unavailable: not fetched, or not completely; see ``OriginClient.fetch``.
-            OSError: the file cannot be written.
-            Interrupted: the service stops.
-        """
-        interruption.raise_if_interrupted()
-        with PartialFile(partial, url) as file:
-            for _ in range(2):  # the second time from the beginning
-                if file.complete:
-                    report_progress(file.length, file.length)
-                    return
-                with self.client.fetch(url, _range_headers(file), interruption) as response:
-                    if response.status == HTTPStatus.OK:
-                        file.restart(_origin_file(response.headers, response.length))
-                        _append_body(response, file, report_progress)
-                    elif _continues(response, file):
-                        _append_body(response, file, report_progress)
-                    elif _is_at_end(response, file):
-                        file.mark_complete()
-                    else:
-                        file.restart(OriginFile())
-        if not file.complete:
-            raise Unavailable("cannot fetch: the responses do not fit the requests")
+    Raises:
+        Unavailable: not fetched, or not completely; see ``OriginClient.fetch``.
+        OSError: the file cannot be written.
+        Interrupted: the service stops.
+    """
+    interruption.raise_if_interrupted()
+    with PartialFile(partial, url) as file:
+        for _ in range(2):  # the second time from the beginning
+            if file.complete:
+                report_progress(file.length, file.length)
+                return
+            with client.fetch(url, _range_headers(file), interruption) as response:
+                if response.status == HTTPStatus.OK:
+                    file.restart(_origin_file(response.headers, response.length))
+                    _append_body(response, file, report_progress)
+                elif _continues(response, file):
+                    _append_body(response, file, report_progress)
+                elif _is_at_end(response, file):
+                    file.mark_complete()
+                else:
+                    file.restart(OriginFile())
+    if not file.complete:
+        raise Unavailable("cannot fetch: the responses do not fit the requests")
 
 
 def _range_headers(file: PartialFile) -> Mapping[str, str]:

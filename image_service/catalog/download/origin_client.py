@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ssl
 from contextlib import contextmanager
-from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -97,12 +96,7 @@ class OriginClient:
 
 
 class OriginResponse:
-    """A response of an origin, whose body can be read once.
-
-    Args:
-        response: closed by the caller.
-        guard: watches the fetch.
-    """
+    """A response of an origin, whose body can be read once; the caller closes it."""
 
     def __init__(self, response: http.client.HTTPResponse, guard: FetchGuard) -> None:
         self._response = response
@@ -163,20 +157,19 @@ def trusted_authorities(ca_file: Path | None = None, *, insecure: bool = False) 
     Raises:
         ConfigurationError: ``ca_file`` cannot be read.
     """
-    files = [] if ca_file is None else [ca_file]
-    return Reloaded(files, partial(_make_context, ca_file, insecure=insecure))
 
+    def make_context() -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        context.set_alpn_protocols(["http/1.1"])
+        if ca_file is not None:
+            try:
+                context.load_verify_locations(ca_file)
+            except OSError as error:  # SSLError is one
+                reason = getattr(error, "reason", None) or error.strerror
+                raise ConfigurationError(f"the CA file {ca_file} cannot be read: {reason}") from None
+        if insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
 
-def _make_context(ca_file: Path | None, *, insecure: bool) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.set_alpn_protocols(["http/1.1"])
-    if ca_file is not None:
-        try:
-            context.load_verify_locations(ca_file)
-        except OSError as error:  # SSLError is one
-            reason = getattr(error, "reason", None) or error.strerror
-            raise ConfigurationError(f"the CA file {ca_file} cannot be read: {reason}") from None
-    if insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+    return Reloaded([] if ca_file is None else [ca_file], make_context)

@@ -7,7 +7,7 @@ Beside ``.rhcos-….part`` lies ``.rhcos-….part.json``::
                    validators that the origin sent; null: no strong one
     total          bytes of the whole; null: the origin did not say
     length         bytes that are synced to the disk; what follows them is discarded
-    complete       whether that is all
+    complete       true: these are all bytes
 """
 
 from __future__ import annotations
@@ -47,14 +47,6 @@ class OriginFile:
     total: int | None = None
 
 
-@attrs.frozen
-class _ResumeState:
-    source: str
-    origin_file: OriginFile
-    length: int
-    complete: bool
-
-
 class PartialFile:
     """The bytes of one file so far; open for as long as the block lasts, and synced when it ends.
 
@@ -67,13 +59,9 @@ class PartialFile:
         self._path = path
         self._state_path = state_path(path)
         self._source = hashlib.sha256(url.encode()).hexdigest()
-        state = _load_state(self._state_path)
         size = path.stat().st_size if path.exists() else -1
-        if state is None or state.source != self._source or size < state.length:
-            state = _ResumeState(self._source, OriginFile(), 0, complete=False)
-        self.origin_file = state.origin_file
-        self.length = state.length
-        self.complete = state.complete
+        state = _load_state(self._state_path, self._source, size) or (OriginFile(), 0, False)
+        self.origin_file, self.length, self.complete = state
 
     def __enter__(self) -> Self:
         mode = "r+b" if self.length else "wb"
@@ -141,22 +129,21 @@ def state_path(partial: Path) -> Path:
     return partial.with_name(f"{partial.name}.json")
 
 
-def _load_state(path: Path) -> _ResumeState | None:
-    """Return None if there is no state, or no valid one."""
+def _load_state(path: Path, source: str, size: int) -> tuple[OriginFile, int, bool] | None:
+    """Return the state of a file of `size` bytes from this source; None if there is no valid one."""
     try:
         members = json.loads(path.read_bytes())
-        names = [field.name for field in attrs.fields(OriginFile)]
-        origin_file = OriginFile(**{name: members.pop(name) for name in names})
-        state = _ResumeState(origin_file=origin_file, **members)
+        stored_source, length, complete = (members.pop(name) for name in ("source", "length", "complete"))
+        origin_file = OriginFile(**members)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
     total = origin_file.total
-    texts = (origin_file.etag, origin_file.last_modified)
     conditions = (
-        isinstance(state.source, str),
-        all(text is None or isinstance(text, str) for text in texts),
+        stored_source == source,
+        all(isinstance(text, str | None) for text in (origin_file.etag, origin_file.last_modified)),
         total is None or type(total) is int,
-        type(state.length) is int and state.length >= 0,
-        type(state.complete) is bool,
+        type(length) is int and 0 <= length <= size,
+        type(complete) is bool,
     )
-    return state if all(conditions) and (total is None or state.length <= total) else None
+    valid = all(conditions) and (total is None or length <= total)
+    return (origin_file, length, complete) if valid else None

@@ -15,7 +15,7 @@ from image_service.catalog.download.fetch_guard import CONNECT_SECONDS, InvalidR
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from email.message import Message
 
     from image_service.catalog.download.fetch_guard import FetchGuard
@@ -33,15 +33,7 @@ _EXPECTED_STATUSES = {
 def open_url(
     url: str, headers: Mapping[str, str], guard: FetchGuard, context: ssl.SSLContext, redirects: Redirects
 ) -> http.client.HTTPResponse:
-    """Send a GET request and follow redirects.
-
-    Args:
-        url: ``http`` or ``https``.
-        headers: for every origin on the way.
-        guard: watches the connections.
-        context: for TLS.
-        redirects: adds the credentials.
-    """
+    """Send a GET request and follow redirects; every origin on the way gets `headers`."""
     opener = urllib.request.OpenerDirector()
     opener.addheaders = [("User-Agent", "image-service"), *headers.items()]
     for handler in (
@@ -115,15 +107,11 @@ class _Proxies(urllib.request.ProxyHandler):
     ) -> http.client.HTTPResponse | None:
         with suppress(ValueError):  # the host is a name
             address = ipaddress.ip_address(urlsplit(f"//{req.host}").hostname or "")
-            if any(address in network for network in _networks(urllib.request.getproxies().get("no", ""))):
-                return None
+            for item in urllib.request.getproxies().get("no", "").split(","):
+                with suppress(ValueError):  # a name
+                    if address in ipaddress.ip_network(item.strip(), strict=False):
+                        return None
         return cast("http.client.HTTPResponse | None", super().proxy_open(req, proxy, type))
-
-
-def _networks(exempt: str) -> Iterator[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-    for item in exempt.split(","):
-        with suppress(ValueError):  # a name
-            yield ipaddress.ip_network(item.strip(), strict=False)
 
 
 class _Statuses(urllib.request.HTTPErrorProcessor):

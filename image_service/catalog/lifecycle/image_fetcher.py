@@ -36,7 +36,7 @@ class ImageFetcher:
 
     Args:
         data_dir: where downloaded images are stored.
-        download: completes a partial file, like `Downloader.download`.
+        download: completes a partial file, like `download_file`.
         keys: an image must be signed by one of them; None: signatures are not verified.
     """
 
