@@ -6,7 +6,6 @@ is parsed, and all fields but the numbers of ranges are rendered already.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -62,14 +61,12 @@ class RangeStream:
             image = None if lookup is None else lookup.image(now)
             if image is None:
                 return None
-        self._mount.read_at = now
         start, stop = byte_range
         return self._fields.render(start, stop), image.extents.slice(start, stop)
 
     def hold_mount(self) -> Callable[[], None]:
         """Keep the mount in progress until the returned function is called."""
-        self._mount.responses += 1
-        return partial(self._images.mounts.end_response, self._mount)
+        return self._images.mounts.hold(self._mount)
 
     def with_fields(self, more: bytes) -> RangeStream:
         """Return a stream whose responses have more fields."""

@@ -36,14 +36,17 @@ class CachedLookup:
     _is_unchanged: Callable[[], bool]
 
     def image(self, now: float) -> BootImage | None:
-        """Return the image; None if something has changed, or if it is time to look again."""
+        """Return the image, and record the read; None if something has changed, or a new lookup is due."""
         mount, composed = self.mount, self._composed()
         if not self._since <= now < self._until or composed is None or mount.is_over:
             return None
         snapshot = mount.version.snapshot
         if snapshot is not None and (entry := snapshot.entry) is not None and entry.is_ended:
             return None
-        return composed.representation.image if self._is_unchanged() else None
+        if not self._is_unchanged():
+            return None
+        mount.read_at = now
+        return composed.representation.image
 
 
 @attrs.frozen(eq=False)

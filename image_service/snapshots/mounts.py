@@ -119,6 +119,11 @@ class Mounts:
             self._start_saving(mount, self._save([mount]))
         return mount
 
+    def hold(self, mount: Mount) -> Callable[[], None]:
+        """Keep a mount in progress until the returned function is called."""
+        mount.responses += 1
+        return partial(self.end_response, mount)
+
     def end_response(self, mount: Mount) -> None:
         """Record that a response of a mount is over."""
         mount.responses -= 1
