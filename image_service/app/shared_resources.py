@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.concurrency.coordination import LocalCoordination
+from image_service.concurrency.coordination import Coordination
 from image_service.observability.metrics import Metrics
 from image_service.transport.admission import ConnectionCounter, LocalSlotPool, SlotPool
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from image_service.app.standalone_mode import StandIn
-    from image_service.concurrency.coordination import Coordination
     from image_service.serving.request_handler import Page
 
 
@@ -37,7 +36,7 @@ class SharedResources:
     is_leader: bool = True
     slot_pool: Callable[[int], SlotPool] = LocalSlotPool
     connections: ConnectionCounter = attrs.field(factory=ConnectionCounter)
-    coordination: Coordination = attrs.field(factory=LocalCoordination)
+    coordination: Coordination = attrs.field(factory=Coordination)
     stand_in: StandIn | None = None
     metrics_page: Callable[[Metrics], Page | Deferred[Page]] = Metrics.render
     serving: Callable[[], None] = lambda: None

@@ -6,11 +6,13 @@ something reads the version before it reads the repository, and uses its copy wh
 Keys are digests of at least 8 bytes, alike in all processes.
 """
 
+# ruff: noqa: ARG002 - `Coordination` does not need the arguments that its subclass uses
+
 from __future__ import annotations
 
 import secrets
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
@@ -37,8 +39,8 @@ _VERSION_BYTES = 8
 SIZE_BYTES = COUNT * _VERSION_BYTES
 
 
-class Coordination(Protocol):
-    """What the processes of one service coordinate by."""
+class Coordination:
+    """Coordination of a process that shares its repository with no other: nothing is locked or counted."""
 
     def lock(self, key: bytes) -> AbstractAsyncContextManager[None]:
         """Return the lock of a key, which one process holds at a time.
@@ -46,55 +48,30 @@ class Coordination(Protocol):
         While it is held, ``version`` shows what earlier holders have bumped. A process shares work of its
         own by `SingleFlight`.
         """
+        return nullcontext()
 
     def version(self, key: bytes) -> int:
         """Return the version of a key, without a system call; 0: no process has bumped it."""
+        return 0
 
     def bump(self, key: bytes) -> int:
-        """Give a key another version, and return it. By the next look it may be another process's."""
+        """Give a key another version, and return it; another process may replace it at any time."""
+        return 0
 
     def watch(self, *keys: bytes) -> Callable[[], bool]:
         """Return a cheap function: True while no process has bumped any of these keys since this call."""
+        return lambda: True
 
     async def publish(self, work: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
         """Run work that only serves other processes, and return its result; True if there is none."""
+        return True
 
     def until_visible(self, write: Deferred[Any]) -> Deferred[Any] | None:
         """Return what to wait for until every process can see a write; None: nothing."""
+        return None
 
 
-class LocalCoordination:
-    """Coordination of a process that shares its repository with no other: nothing is locked or counted."""
-
-    def lock(self, _: bytes) -> AbstractAsyncContextManager[None]:
-        """Return a lock that is free."""
-        return nullcontext()
-
-    def version(self, _: bytes) -> int:
-        """Return 0: no other process changes anything."""
-        return 0
-
-    def bump(self, _: bytes) -> int:
-        """Return 0."""
-        return 0
-
-    def watch(self, *_: bytes) -> Callable[[], bool]:
-        """Return a function that returns True."""
-        return _is_unchanged
-
-    async def publish(self, _: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
-        """Return True: there is no other process."""
-        return True
-
-    def until_visible(self, _: Deferred[Any]) -> None:
-        """Return None: no other process looks."""
-
-
-def _is_unchanged() -> bool:
-    return True
-
-
-class SharedMemoryCoordination:
+class SharedMemoryCoordination(Coordination):
     """Coordination of the processes of one host: versions in shared memory, locks on bytes of a file.
 
     Args:
@@ -121,21 +98,21 @@ class SharedMemoryCoordination:
 
     def version(self, key: bytes) -> int:
         """Return the version of a key."""
-        return self._versions[_slot(key)]
+        return self._versions[_cell(key)]
 
     def bump(self, key: bytes) -> int:
         """Give a key a random version, so that two processes never write the same."""
-        version = self._versions[_slot(key)] = 1 + secrets.randbelow((1 << 64) - 1)
+        version = self._versions[_cell(key)] = 1 + secrets.randbelow((1 << 64) - 1)
         return version
 
     def watch(self, *keys: bytes) -> Callable[[], bool]:
         """Return a function that compares the versions of these keys with what they are now."""
         versions = self._versions
-        seen = tuple((slot, versions[slot]) for slot in map(_slot, keys))
+        seen = tuple((cell, versions[cell]) for cell in map(_cell, keys))
 
         def is_unchanged() -> bool:
-            for slot, version in seen:  # noqa: SIM110 - a generator would take several times as long
-                if versions[slot] != version:
+            for cell, version in seen:  # noqa: SIM110 - a generator would take several times as long
+                if versions[cell] != version:
                     return False
             return True
 
@@ -164,5 +141,5 @@ class SharedMemoryCoordination:
         return True
 
 
-def _slot(key: bytes) -> int:
+def _cell(key: bytes) -> int:
     return int.from_bytes(key[:_VERSION_BYTES]) % COUNT

@@ -1,7 +1,7 @@
-"""Named locks shared by the processes that use a directory: each is one byte of one file.
+"""Locks shared by the processes that use a directory: of the directory itself, and named ones in a file.
 
-They are open file description locks (fcntl(2)): they are released when the process ends; threads of one
-process exclude each other too; and there is no file per lock to be cleaned up.
+They are released when the process ends, and threads of one process exclude each other too. A named lock is
+one byte of the file (an open file description lock, fcntl(2)): there is no file per lock to be cleaned up.
 """
 
 from __future__ import annotations
@@ -23,6 +23,21 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 0.1  # another thread cannot interrupt F_OFD_SETLKW
 _FLOCK = "hhqqi4x"  # struct flock: l_type, l_whence, l_start, l_len, l_pid
 _PRESENCE = 0  # the byte that every process locks while it runs; names have the others
+
+
+@contextmanager
+def directory_lock(directory: Path) -> Iterator[int]:
+    """Wait for the lock of a directory (flock(2)), and yield its descriptor; no file is left behind.
+
+    Raises:
+        OSError: there is no such directory, or it cannot be read.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 class FileLocks:

@@ -47,11 +47,8 @@ class SingleFlight(Generic[_Key, _Value]):
         if self._limit is not None and len(self._flights) >= self._limit:
             raise Unavailable(f"{self._limit} images are being prepared", retry_after_seconds=1)
         self._flights[key] = [waiter]
-        Deferred.fromCoroutine(start()).addBoth(self._land, key)
+        Deferred.fromCoroutine(start()).addBoth(lambda result: _share(result, self._flights.pop(key)))
         return waiter
-
-    def _land(self, result: Any, key: _Key) -> None:  # noqa: ANN401 - a value or a Failure
-        _share(result, self._flights.pop(key))
 
 
 def shielded(work: Deferred[_Value]) -> Deferred[_Value]:

@@ -20,7 +20,7 @@ from sqlalchemy.dialects import sqlite as sqlite_dialect
 from sqlalchemy.exc import DBAPIError, OperationalError
 from twisted.logger import Logger
 
-from image_service.concurrency.directory_lock import directory_lock
+from image_service.concurrency.file_locks import directory_lock
 from image_service.errors import StoreFailed
 
 if TYPE_CHECKING:

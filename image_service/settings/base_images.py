@@ -24,7 +24,7 @@ class StorageSettings:
     data_dir: Path = setting("DATA_DIR", parse=parsers.writable_directory, default="/data")
     """The only directory that is written: downloaded base images, digests, the databases. A base image that
     is there already, as `rhcos-{type}-{version}-{cpu_architecture}.iso`, is not downloaded."""
-    max_bytes: int | None = setting("DATA_DIR_MAX_BYTES", parse=parsers.whole_number(1, None))
+    max_bytes: int | None = setting("DATA_DIR_MAX_BYTES", parse=parsers.whole_number(1))
     """Maximum size of all files in `DATA_DIR`, in bytes. When not set: the free space of the file system,
     less some MiB."""
     retention_seconds: float = setting("RETENTION", parse=parsers.seconds, default="86400")

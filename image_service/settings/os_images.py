@@ -19,10 +19,7 @@ FULL_ISO = "full-iso"
 TYPES = (FULL_ISO, "disconnected-iso")
 
 SHA256 = re.compile(r"[0-9A-Fa-f]{64}")
-_URL_FAULT = (
-    "must be a file:///path, http:// or https:// URL, escaped, with no fragment and no user name "
-    "(credentials go into OS_IMAGES_REQUEST_HEADERS)"
-)
+_URL_FAULT = f"must be a file:///path, {parsers.WEB_URL}"
 
 
 @attrs.frozen
@@ -68,11 +65,24 @@ def parse_os_images(value: str) -> tuple[OsImage, ...]:
     Raises:
         ValueError: one argument per fault, each naming entry and member, none repeating a URL.
     """
-    document, faults = parsers.json_entries(value, _faults)
-    images = [] if faults else _merge(document)
-    faults += [] if faults else _conflicts(images, document)
-    if faults:
-        raise ValueError(*faults)
+    same_image: dict[tuple[str, str, str], list[Mapping[str, str]]] = {}
+    for entry in parsers.json_entries(value, _faults):
+        key = (entry["version"], entry["cpu_architecture"], entry.get("type", FULL_ISO))
+        same_image.setdefault(key, []).append(entry)
+    images, faults = [], []
+    for key, same in same_image.items():
+        urls = list(dict.fromkeys(entry["url"] for entry in same))
+        digests = {entry["sha256"].lower() for entry in same if "sha256" in entry}
+        openshift_versions = {entry["openshift_version"] for entry in same}
+        in_order = tuple(sorted(openshift_versions, key=precedence, reverse=True))
+        image = OsImage(*key, in_order, urls[0], next(iter(digests), None))
+        images.append(image)
+        faults += [
+            f"entries of {image.file_name} have {number} different {what}s; one image must have one {what}"
+            for what, number in (("url", len(urls)), ("sha256", len(digests)))
+            if number > 1
+        ]
+    parsers.raise_faults(faults)
     return tuple(images)
 
 
@@ -108,39 +118,6 @@ _MEMBERS: dict[str, tuple[Callable[[str], object], str]] = {
     "url": (is_url, _URL_FAULT),
     "version": (VERSION.fullmatch, VERSION_FAULT),
 }
-
-
-def _merge(entries: Iterable[Mapping[str, str]]) -> list[OsImage]:
-    """One image for all entries with the same file name and URL."""
-    merged: dict[tuple[str, str, str, str], list[Mapping[str, str]]] = {}
-    for entry in entries:
-        key = (entry["version"], entry["cpu_architecture"], entry.get("type", FULL_ISO), entry["url"])
-        merged.setdefault(key, []).append(entry)
-    images = []
-    for (version, architecture, kind, url), same in merged.items():
-        openshift_versions = {entry["openshift_version"] for entry in same}
-        in_order = tuple(sorted(openshift_versions, key=precedence, reverse=True))
-        digest = next(iter(_digests(same)), None)
-        images.append(OsImage(version, architecture, kind, in_order, url, digest))
-    return images
-
-
-def _digests(entries: Iterable[Mapping[str, str]]) -> set[str]:
-    return {entry["sha256"].lower() for entry in entries if "sha256" in entry}
-
-
-def _conflicts(images: Iterable[OsImage], entries: Iterable[Mapping[str, str]]) -> list[str]:
-    """The images that have more than one URL, or more than one digest."""
-    digests: dict[str, set[str]] = {}
-    for entry in entries:
-        digests.setdefault(_merge([entry])[0].file_name, set()).update(_digests([entry]))
-    names = [image.file_name for image in images]
-    return [
-        f"entries of {name} have {number} different {what}s; one image must have one {what}"
-        for name in dict.fromkeys(names)
-        for what, number in (("url", names.count(name)), ("sha256", len(digests[name])))
-        if number > 1
-    ]
 
 
 def precedence(version: str) -> tuple[object, ...]:

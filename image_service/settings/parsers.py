@@ -46,9 +46,13 @@ _LOG_LEVELS = {
     "critical": "critical",
 }
 
+WEB_URL = (
+    "http:// or https:// URL, escaped, with no fragment and no user name "
+    "(credentials go into OS_IMAGES_REQUEST_HEADERS)"
+)
 # Only what needs no escape: a request's path is compared as it was sent.
 _BASE_PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)*/?")
-# The serialised origin of RFC 6454 section 6.2 in lower case; one "*" may stand anywhere in it, and at its
+# The serialized origin of RFC 6454 section 6.2 in lower case; one "*" may stand anywhere in it, and at its
 # beginning for the scheme too: https://*.example.com, http://localhost:*, *.example.com
 _ORIGIN = re.compile(r"(?:[a-z*][a-z0-9+.*-]*://|(?=\*))(?:\[[0-9a-f:.]+\]|[a-z0-9._*-]+)(?::[0-9*]{1,6})?")
 # token = 1*tchar (RFC 9110 section 5.6.2)
@@ -86,6 +90,12 @@ class ListenAddress:
         return ipaddress.ip_address(self.host).is_loopback
 
 
+def raise_faults(faults: Iterable[str]) -> None:
+    """Raise a ValueError of all faults, if there are any."""
+    if found := tuple(faults):
+        raise ValueError(*found)
+
+
 def one_of(choices: Mapping[str, T]) -> Callable[[str], T]:
     """Return a parser of names, in any case, to their values."""
 
@@ -113,12 +123,10 @@ def whole_number(lowest: int, highest: int | None = None) -> Callable[[str], int
     bounds = f"{lowest} or more" if highest is None else f"from {lowest} to {highest}"
 
     def parse(value: str) -> int:
-        message = f"must be a whole number, {bounds}"
-        if not re.fullmatch(r"[0-9]{1,18}", value):
-            raise ValueError(message)
-        if not lowest <= int(value) <= (highest or int(value)):
-            raise ValueError(message)
-        return int(value)
+        number = int(value) if re.fullmatch(r"[0-9]{1,18}", value) else -1
+        if not lowest <= number <= (highest or number):
+            raise ValueError(f"must be a whole number, {bounds}")
+        return number
 
     return parse
 
@@ -183,23 +191,20 @@ def networks(value: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network,
             found.append(ipaddress.ip_network(entry.strip()))
         except ValueError:
             faults.append(f"{entry.strip()!r} must be an address or a CIDR block, such as 10.0.0.0/8")
-    if faults:
-        raise ValueError(*faults)
+    raise_faults(faults)
     return tuple(found)
 
 
 def origins(value: str) -> tuple[str, ...]:
     """Parse origins separated by commas, in any case; each may have one ``*`` (as in rs/cors)."""
-    entries = [entry.strip().lower() for entry in value.split(",")]
-    faults = [
+    entries = tuple(entry.strip().lower() for entry in value.split(",") if entry.strip())
+    raise_faults(
         f"{entry!r} must be * or an origin such as https://console.example.com, without a path; one * in it"
         " stands for any characters"
         for entry in entries
-        if entry and (entry.count("*") > 1 or not _ORIGIN.fullmatch(entry))
-    ]
-    if faults:
-        raise ValueError(*faults)
-    return tuple(entry for entry in entries if entry)
+        if entry.count("*") > 1 or not _ORIGIN.fullmatch(entry)
+    )
+    return entries
 
 
 def readable_file(value: str) -> Path:
@@ -239,16 +244,18 @@ def bearer_token(value: str) -> str:
     return value
 
 
-def json_entries(value: str, faults_of: Callable[[object], Iterable[str]]) -> tuple[list[Any], list[str]]:
-    """Return the entries of a JSON list, and the faults of all of them, each with its index."""
+def json_entries(value: str, faults_of: Callable[[object], Iterable[str]]) -> list[Any]:
+    """Return the entries of a JSON list; raises the faults of all of them, each with its index."""
     try:
         document: object = json.loads(value)
     except ValueError as error:
         raise ValueError(f"must be JSON: {error}") from None
     if not isinstance(document, list) or not document:
         raise ValueError("must be a JSON list with at least one entry")
-    faults = [f"entry {index}: {fault}" for index, entry in enumerate(document) for fault in faults_of(entry)]
-    return document, faults
+    raise_faults(
+        f"entry {index}: {fault}" for index, entry in enumerate(document) for fault in faults_of(entry)
+    )
+    return document
 
 
 def string_map(value: str) -> Mapping[str, str]:
@@ -271,6 +278,5 @@ def field_map(value: str) -> Mapping[str, str]:
         for name, item in fields.items()
         if not _FIELD_VALUE.fullmatch(item)
     ]
-    if faults:
-        raise ValueError(*faults)
+    raise_faults(faults)
     return fields

@@ -26,7 +26,6 @@ from image_service.settings.variables import read_group, variables_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from image_service.settings.variables import Variable
 
@@ -77,7 +76,12 @@ class Settings:
         if bool(environ.get("HTTPS_KEY_FILE")) != bool(environ.get("HTTPS_CERT_FILE")):
             yield "HTTPS_KEY_FILE and HTTPS_CERT_FILE: one is set; both must be, or none"
         if self.tls.key_file and self.tls.certificate_file:
-            yield from _pair_faults(self.tls.key_file, self.tls.certificate_file)
+            key, certificate = str(self.tls.key_file), str(self.tls.certificate_file)
+            try:  # as a listener does; an encrypted key fails instead of prompting
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+            except OSError as error:
+                reason = getattr(error, "reason", None) or error.strerror
+                yield f"HTTPS_KEY_FILE={key!r} and HTTPS_CERT_FILE={certificate!r}: not a pair: {reason}"
         if self.listen.http_port and self.listen.http_port == self.listen.port:
             yield f"HTTP_LISTEN_PORT={self.listen.http_port}: LISTEN_PORT is the same; they must differ"
         if standalone and not self.standalone.listen.is_loopback and not environ.get("STANDALONE_TOKEN"):
@@ -118,12 +122,3 @@ def variables() -> list[Variable]:
     """Return every variable that is read, once."""
     found = (variable for _, group in groups() for variable in variables_of(group))
     return list({variable.names: variable for variable in found}.values())
-
-
-def _pair_faults(key: Path, certificate: Path) -> Iterator[str]:
-    """Load key and certificate as a listener does; an encrypted key fails instead of prompting."""
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
-    except OSError as error:
-        reason = getattr(error, "reason", None) or error.strerror
-        yield f"HTTPS_KEY_FILE={str(key)!r} and HTTPS_CERT_FILE={str(certificate)!r}: not a pair: {reason}"

@@ -14,7 +14,8 @@ from image_service.coreos.names import ARCHITECTURE, ARCHITECTURE_FAULT, VERSION
 from image_service.settings import parsers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    import re
+    from collections.abc import Iterable
 
 KEEP = 2
 MAX_KEEP = 100
@@ -43,14 +44,12 @@ def parse_coreos_streams(value: str) -> tuple[StreamSource, ...]:
     Raises:
         ValueError: one argument per fault, each naming entry and member, none repeating a URL.
     """
-    document, faults = parsers.json_entries(value, _faults)
-    names = [entry["stream"] for entry in document] if not faults else []
-    faults += [f"{names.count(name)} entries have the stream {name}" for name in _repeated(names)]
-    if faults:
-        raise ValueError(*faults)
+    entries = parsers.json_entries(value, _faults)
+    names = [entry["stream"] for entry in entries]
+    parsers.raise_faults(f"{names.count(name)} entries have the stream {name}" for name in _repeated(names))
     return tuple(
         StreamSource(entry["stream"], entry["url"], tuple(entry["architectures"]), entry.get("keep", KEEP))
-        for entry in document
+        for entry in entries
     )
 
 
@@ -59,17 +58,14 @@ def _faults(entry: object) -> Iterable[str]:
     if not isinstance(entry, dict):
         yield "must be an object"
         return
-    if not _matches(VERSION.fullmatch, entry.get("stream")):
+    if not _matches(VERSION, entry.get("stream")):
         yield f"stream {VERSION_FAULT}"
     url, architectures = entry.get("url"), entry.get("architectures")
     if not isinstance(url, str) or not is_web_url(url):
-        yield (
-            "url must be an http:// or https:// URL, escaped, with no fragment and no user name (credentials"
-            " go into OS_IMAGES_REQUEST_HEADERS)"
-        )
+        yield f"url must be an {parsers.WEB_URL}"
     if not isinstance(architectures, list) or not architectures:
         yield "architectures must be a list of at least one"
-    elif not all(_matches(ARCHITECTURE.fullmatch, architecture) for architecture in architectures):
+    elif not all(_matches(ARCHITECTURE, architecture) for architecture in architectures):
         yield f"architectures: each {ARCHITECTURE_FAULT}"
     elif _repeated(architectures):
         yield "architectures: each must be there once"
@@ -78,8 +74,8 @@ def _faults(entry: object) -> Iterable[str]:
         yield f"keep must be a whole number from 1 to {MAX_KEEP}, or absent"
 
 
-def _matches(pattern: Callable[[str], object], value: object) -> bool:
-    return isinstance(value, str) and pattern(value) is not None
+def _matches(pattern: re.Pattern[str], value: object) -> bool:
+    return isinstance(value, str) and pattern.fullmatch(value) is not None
 
 
 def _repeated(names: list[str]) -> list[str]:

@@ -32,7 +32,7 @@ class UpstreamSettings:
     for each new connection."""
     timeout_seconds: float = setting("UPSTREAM_TIMEOUT", parse=parsers.seconds, default="30")
     """Timeout of a whole call to assisted-service, in seconds."""
-    concurrency: int = setting("UPSTREAM_CONCURRENCY", parse=parsers.whole_number(1, None), default="32")
+    concurrency: int = setting("UPSTREAM_CONCURRENCY", parse=parsers.whole_number(1), default="32")
     """Calls to assisted-service at a time, divided equally among `WORKERS`, at least one each."""
     insecure: bool = setting("INSECURE_SKIP_VERIFY", parse=parsers.flag, default="false")
     """`true`: fetch base images and call assisted-service without verifying certificates. For trials only."""
@@ -55,9 +55,7 @@ class SnapshotSettings:
     max_age_seconds: float = setting("SNAPSHOT_MAX_AGE", parse=parsers.seconds, default="3600")
     """Seconds after which an answer of assisted-service is not served to new clients, even if nothing has
     changed: tokens in it expire."""
-    cache_bytes: int = setting(
-        "SNAPSHOT_CACHE_BYTES", parse=parsers.whole_number(0, None), default="268435456"
-    )
+    cache_bytes: int = setting("SNAPSHOT_CACHE_BYTES", parse=parsers.whole_number(0), default="268435456")
     """Memory for composed images (their overlays, not their base images), divided equally among `WORKERS`. An
     evicted image is composed again, to the same bytes."""
     mount_window_seconds: float = setting("MOUNT_WINDOW", parse=parsers.seconds, default="60")

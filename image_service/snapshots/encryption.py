@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from twisted.logger import Logger
 
-from image_service.concurrency.directory_lock import directory_lock
+from image_service.concurrency.file_locks import directory_lock
 from image_service.errors import SnapshotUnreadable, StoreFailed
 from image_service.images.reference import CredentialScheme
 

@@ -19,7 +19,7 @@ from image_service.concurrency.coordination import (
     MAX_POLL_SECONDS,
     POLL_SECONDS,
     SIZE_BYTES,
-    LocalCoordination,
+    Coordination,
     SharedMemoryCoordination,
 )
 from image_service.concurrency.file_locks import FileLocks
@@ -28,7 +28,6 @@ from tests.snapshots.outcomes import Outcome, outcome
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from image_service.concurrency.coordination import Coordination
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 
@@ -244,7 +243,7 @@ def test_a_write_is_waited_for_where_there_are_others(processes: list[SharedMemo
 
 
 def test_local_coordination_never_waits_and_sees_no_change() -> None:
-    local = LocalCoordination()
+    local = Coordination()
     one, other = Holder(local), Holder(local)
     assert (one.has_lock, other.has_lock) == (True, True)
     one.done.callback(None)
@@ -253,5 +252,4 @@ def test_local_coordination_never_waits_and_sees_no_change() -> None:
     assert local.version(KEY) == local.bump(KEY) == local.version(KEY)
     assert is_unchanged()
     assert outcome(local.publish(_false)) is True
-    coordination: Coordination = local
-    assert coordination.until_visible(Deferred()) is None
+    assert local.until_visible(Deferred()) is None

@@ -11,7 +11,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
 from image_service.assisted.responses import IgnitionConfig, InfraEnv
-from image_service.concurrency.coordination import LocalCoordination
+from image_service.concurrency.coordination import Coordination
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import Unavailable, UnknownBaseImage
 from image_service.images.reference import ImageRef, Kind
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
     from datetime import datetime
 
-    from image_service.concurrency.coordination import Coordination
     from image_service.images.base import BaseImage, NmstateImage
     from image_service.images.boot_image import BootImage
     from image_service.images.reference import Credentials
@@ -247,7 +246,7 @@ class World:
             self.archive,
             self.clock,
             count=count,
-            coordination=coordination or LocalCoordination(),
+            coordination=coordination or Coordination(),
         )
 
 

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
-from image_service.concurrency.coordination import LocalCoordination
+from image_service.concurrency.coordination import Coordination
 from image_service.errors import (
     Conflict,
     Forbidden,
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from datetime import datetime
 
-    from image_service.concurrency.coordination import Coordination
     from image_service.snapshots.model import Snapshot
     from image_service.snapshots.repository import SnapshotRepository
     from tests.conftest import LoggedFailures
@@ -183,7 +182,7 @@ class Pinning:
     clock: Clock = attrs.field(factory=_make_clock)
     secret: bytes = SECRET
     settings: SnapshotSettings = SETTINGS
-    coordination: Coordination = attrs.field(factory=LocalCoordination)
+    coordination: Coordination = attrs.field(factory=Coordination)
     counted: Counter[str] = attrs.field(factory=Counter)
     archive: Archive = attrs.field(init=False)
     snapshots: Snapshots = attrs.field(init=False)

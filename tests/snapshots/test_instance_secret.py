@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from twisted.logger import capturedLogs, formatEvent
 
-from image_service.concurrency.directory_lock import directory_lock
+from image_service.concurrency.file_locks import directory_lock
 from image_service.errors import StoreFailed
 from image_service.snapshots.encryption import SECRET_FILE, load_or_create_secret
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from image_service.concurrency.coordination import LocalCoordination
+from image_service.concurrency.coordination import Coordination
 from image_service.images.reference import Credentials, CredentialScheme, ImageRef, Kind, Reader
 from image_service.snapshots.archive import Archive
 from image_service.snapshots.encryption import SnapshotCipher
@@ -62,7 +62,7 @@ class Mounting:
 
     def __attrs_post_init__(self) -> None:
         self.archive = Archive(self.repository, SnapshotCipher(SECRET), run_now)
-        self.mounts = Mounts(self.archive, self.clock, WINDOW, LocalCoordination())
+        self.mounts = Mounts(self.archive, self.clock, WINDOW, Coordination())
 
     def read(self, reader: Reader = READER, version: Version = ONE) -> Mount:
         """A response that is over at once."""

@@ -7,7 +7,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from image_service.concurrency.coordination import LocalCoordination
+from image_service.concurrency.coordination import Coordination
 from image_service.concurrency.negative_cache import ABSENT_SECONDS
 from image_service.errors import (
     Conflict,
@@ -85,7 +85,7 @@ class Setting:
             self.infra_envs.fetch_infra_env,
             Archive(MemoryRepository(), SnapshotCipher(SECRET), run_now),
             self.clock,
-            LocalCoordination(),
+            Coordination(),
             SETTINGS,
         )
 
