@@ -6,13 +6,11 @@ the bytes that it does not read stay with the server.
 
 from __future__ import annotations
 
-import math
 import resource
 import time
 from collections import Counter
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from bench import processes
 from bench.first_requests import connect, send_get
@@ -34,9 +32,10 @@ READ_BYTES = 10 * 1024
 _MEMORY_TARGETS_MIB = {"http": 128, "https": 512}
 _JUDGED_READERS = 10_000
 _BATCH = 1_000
-"""Readers of one process; the next starts when these have connected."""
-_BATCH_SECONDS = {"http": 3, "https": 10}
-_NEW_CLIENT_INTERVAL_SECONDS = 0.1
+"""Readers of one process; the next process starts when these have connected."""
+_BATCH_SECONDS = 60
+"""Limit of that; without the server's process id, the pause after each."""
+_POLL_SECONDS = 0.1
 _KIB = 1024
 _MIB = _KIB * _KIB
 
@@ -58,12 +57,14 @@ def _study(server: Server, scheme: str, count: int, seconds: int, directory: Pat
     idle, idle_sockets = server.memory_bytes(), processes.socket_bytes()
     latencies = DurationHistogram()
     with ExitStack() as stack:
-        readers = _start_readers(stack, url, count, seconds, directory)
-        end = time.monotonic() + seconds - 1
+        readers = _start_readers(stack, server, scheme, count, directory)
+        end = time.monotonic() + seconds
         while time.monotonic() < end:
             latencies.record(_new_client_seconds(url))
-            time.sleep(_NEW_CLIENT_INTERVAL_SECONDS)
+            time.sleep(_POLL_SECONDS)
         memory, sockets = server.memory_bytes(), processes.socket_bytes()
+        for batch in readers:
+            batch.interrupt()
         reports = [batch.read_report() for batch in readers]
     judged = server.name == SERVICE
     strict = judged and count >= _JUDGED_READERS
@@ -71,7 +72,7 @@ def _study(server: Server, scheme: str, count: int, seconds: int, directory: Pat
     for report in reports:
         errors.update(report["counts"]["errors"])
         errors["refused"] += report["counts"]["refusals"]
-    stuck = errors["timeout"] + errors["unanswered"]
+    stuck = errors["timeout"]
     broken = errors.total() - stuck
     rates = [
         report["counts"]["bytes"] / report["plan"]["clients"] / report["seconds"] / _KIB for report in reports
@@ -90,22 +91,24 @@ def _study(server: Server, scheme: str, count: int, seconds: int, directory: Pat
 
 
 def _start_readers(
-    stack: ExitStack, url: str, count: int, seconds: int, directory: Path
+    stack: ExitStack, server: Server, scheme: str, count: int, directory: Path
 ) -> list[LoadTestProcess]:
-    """Start readers that end together, `seconds` after the last have connected."""
+    """Start readers in batches, and return when all have connected, or do not within a time."""
     readers = []
-    interval = _BATCH_SECONDS[urlsplit(url).scheme]
-    batches = math.ceil(count / _BATCH)
-    for number in range(batches):
-        options = (
-            f"--clients={min(_BATCH, count - number * _BATCH)}",
-            f"--duration={(batches - number) * interval + seconds}s",
-            f"--rate={READ_BYTES}B/s",
-            "--profile=download",
-            "--timeout=60s",
+    options = (f"--rate={READ_BYTES}B/s", "--profile=download", "--duration=1h", "--timeout=60s")
+    connected = processes.open_descriptors(server.pid) if server.pid is not None else 0
+    for first in range(0, count, _BATCH):
+        clients = min(_BATCH, count - first)
+        report = directory / f"readers-{first}"
+        readers.append(
+            stack.enter_context(load_test(server.urls[scheme], report, f"--clients={clients}", *options))
         )
-        readers.append(stack.enter_context(load_test(url, directory / f"readers-{number}", *options)))
-        time.sleep(interval)
+        connected += clients
+        deadline = time.monotonic() + _BATCH_SECONDS
+        while time.monotonic() < deadline and (
+            server.pid is None or processes.open_descriptors(server.pid) < connected
+        ):
+            time.sleep(_POLL_SECONDS)
     return readers
 
 

@@ -6,7 +6,7 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from twisted.internet import error
+from twisted.internet import defer, error
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint, connectProtocol, wrapClientTLS
 
 from image_service.loadtest.connection import ClientConnection, RequestFailed
@@ -106,7 +106,7 @@ class Dialer:
         connection.ready.addTimeout(self._timeout_seconds, self._reactor)
         try:
             return await connection.ready
-        except TimeoutError:
+        except defer.TimeoutError:
             raise RequestFailed("connect-timeout") from None
 
     def _endpoint(self, origin: ServerOrigin, address: str, policy: IPolicyForHTTPS) -> IStreamClientEndpoint:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from bench import report, soak
-from bench.__main__ import parse
+from bench.__main__ import Peer, effort, parse
 from bench.results import Document, Finding, Target, meets, spread
 from bench.scenarios import scenarios
 from bench.servers import NGINX, SERVICE
@@ -62,7 +63,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_comparison_has_service_and_nginx(directory: Path, pattern: str) -> None:
     needs_client("wrk")
     needs_client("nginx")
-    written = directory / "race.json"
+    written = directory / "comparison.json"
     output = run("bench", "--quick", "--directory", directory, "--scenario", pattern, "--json", written)
     document = cast("Document", json.loads(written.read_text()))
     assert document["comparisons"]
@@ -193,3 +194,23 @@ def test_invalid_result_file_is_reported(
         report.main()
     assert caught.value.code == 2
     assert "not a file that --json wrote" in capsys.readouterr().err
+
+
+def test_peer_is_a_checkout_or_a_running_server(capsys: pytest.CaptureFixture[str]) -> None:
+    options = parse(
+        [f"--peer={CHECKOUT}", f"--peer=old={CHECKOUT}", "--peer=other=http://h/x", "--server=old"]
+    )
+    assert options.peer == [
+        Peer("peer", None, CHECKOUT),
+        Peer("old", None, CHECKOUT),
+        Peer("other", "http://h/x", None),
+    ]
+    assert effort(options).rounds == 9
+    with pytest.raises(SystemExit):
+        parse(["--peer=/nowhere"])
+    assert "neither a URL nor a checkout" in capsys.readouterr().err
+
+
+def test_bench_imports_nothing_of_tests() -> None:
+    for path in (CHECKOUT / "bench").glob("*.py"):
+        assert not re.search(r"^\s*(from|import) tests\b", path.read_text(), re.MULTILINE), path

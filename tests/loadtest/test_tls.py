@@ -15,14 +15,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from OpenSSL import SSL
-from twisted.internet.defer import maybeDeferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.ssl import ContextFactory
+from twisted.internet.task import deferLater
 
 from image_service.loadtest.connection import RequestFailed
 from image_service.loadtest.dialer import Dialer
 from image_service.loadtest.plan import ServerOrigin
 from image_service.loadtest.tls import https_policy
+from tests.assisted.clocked import ClockedReactor
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
@@ -120,6 +122,15 @@ async def connect(reactor: Any, origin: ServerOrigin, ca_file: Path | None, *, i
     return ""
 
 
+class Silent(Protocol):
+    """Counts connections, and never responds."""
+
+    connections = 0
+
+    def connectionMade(self) -> None:
+        Silent.connections += 1
+
+
 AUTHORITY = trustme.CA()
 CERTIFICATES = {
     "": AUTHORITY.issue_cert(HOST),
@@ -184,3 +195,15 @@ async def test_insecure_client_never_blames_the_certificate(reactor: EPollReacto
     shown = asking_for_certificates(trustme.CA().issue_cert(HOST))
     async with listening(reactor, shown) as origin:
         assert await connect(reactor, origin, None, insecure=True) == "tls"
+
+
+@ensure_deferred
+async def test_hanging_handshake_is_a_connect_timeout(reactor: EPollReactor) -> None:
+    clocked: Any = ClockedReactor(reactor)
+    before = Silent.connections
+    async with listening(reactor, Silent) as origin:
+        connecting = Deferred.fromCoroutine(connect(clocked, origin, None))
+        while Silent.connections == before:
+            await deferLater(reactor, 0.005)
+        clocked.clock.advance(60)
+        assert await connecting == "connect-timeout"
