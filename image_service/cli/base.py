@@ -1,20 +1,33 @@
-"""Base images outside DATA_DIR: opened without a digest, and nothing is stored beside them."""
+"""Base images outside DATA_DIR and their minimal ISOs: nothing is stored beside them."""
 
 from __future__ import annotations
 
 from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+import attrs
+
+from image_service.cli.command import interrupt_on_signals
+from image_service.cli.progress import ProgressBar
 from image_service.coreos.live_iso import detect_architecture, read_live_iso
 from image_service.coreos.minimal_iso import check_minimal_iso
-from image_service.errors import BaseImageError
+from image_service.errors import BaseImageError, RamdiskTooLarge
 from image_service.files.base_file import BaseFile
 from image_service.images.base import BaseImage
-from image_service.images.canvas import drop_unusable_minimal
+from image_service.images.canvas import (
+    derived_minimal_canvas,
+    drop_unusable_minimal,
+    spliced_minimal_canvas,
+)
+from image_service.images.compose import compose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from image_service.images.boot_image import BootImage
+    from image_service.images.customization import Customization
 
 UNKNOWN = "unknown"
 """The architecture of a base image that does not reveal it."""
@@ -46,3 +59,52 @@ def with_checked_minimal(base: BaseImage) -> BaseImage:
     return drop_unusable_minimal(
         base, lambda minimal: check_minimal_iso(minimal, base.file.read_at, lambda: None)
     )
+
+
+@contextmanager
+def minimal_image(
+    base: BaseImage, customization: Customization, rootfs_url: str, scratch: Path
+) -> Iterator[BootImage]:
+    """Compose a minimal ISO as the service would.
+
+    Args:
+        base: pristine; where it needs nmstatectl, a minimal ISO is derived.
+        customization: laid over it.
+        rootfs_url: where the machine fetches the rootfs.
+        scratch: a directory for a derived ISO, which is removed when the block ends.
+
+    Raises:
+        ImageServiceError: none can be made.
+        OSError: a file cannot be read or written.
+    """
+    checked = with_checked_minimal(base)
+    if checked.layout.minimal and not base.needs_nmstate:
+        try:
+            spliced = compose(spliced_minimal_canvas(checked, rootfs_url), customization, "")
+        except RamdiskTooLarge:
+            pass  # a derived one has more room
+        else:
+            yield spliced
+            return
+    with _derived(base, scratch) as template:
+        yield compose(derived_minimal_canvas(base, template, rootfs_url), customization, "")
+
+
+@contextmanager
+def _derived(base: BaseImage, scratch: Path) -> Iterator[BaseImage]:
+    # Imported here because most commands do not need them.
+    from image_service.catalog.derived.derived_files import DerivedFileStore  # noqa: PLC0415
+    from image_service.catalog.storage.data_dir import DataDir  # noqa: PLC0415
+    from image_service.concurrency.interruption import Interruption  # noqa: PLC0415
+
+    # The GUIDs of the derived partitions depend on the digest.
+    with ProgressBar(base.file.size) as progress:
+        base = attrs.evolve(base, sha256=base.file.sha256(on_block=progress.advance))
+    with TemporaryDirectory(dir=scratch, prefix=".image-service-") as name:
+        interruption = Interruption()
+        with interrupt_on_signals(interruption.interrupt):
+            template = DerivedFileStore(DataDir(Path(name)), interruption).get_minimal_iso(base)
+        try:
+            yield template
+        finally:
+            template.file.close()

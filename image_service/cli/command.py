@@ -1,4 +1,4 @@
-"""What the commands share: their common arguments, signals, exit statuses and text for terminals."""
+"""Common arguments, signals and exit statuses of the commands, and text for terminals."""
 
 from __future__ import annotations
 
@@ -25,15 +25,7 @@ def add_file_command(
     writes: bool = False,
     **texts: object,
 ) -> argparse.ArgumentParser:
-    """Declare a command that reads a base image.
-
-    Args:
-        add_parser: makes its parser.
-        name: of the command.
-        run: runs it, and returns its exit status.
-        writes: True if it writes a result.
-        texts: further arguments of the parser.
-    """
+    """Declare a command that reads a base image; `texts` are arguments of the parser."""
     parser = add_parser(name, **texts)
     parser.add_argument("base", metavar="BASE.iso", help="a CoreOS live ISO; it is only read")
     if writes:
@@ -57,9 +49,6 @@ def interrupt_on_signals(interrupt: Callable[[], None]) -> Iterator[None]:
     """Let signals interrupt a block that runs a child process; they are raised again when it has ended.
 
     An exception raised by a handler while the child is started would leave it running.
-
-    Args:
-        interrupt: makes the block end.
     """
     received: list[int] = []
 

@@ -6,14 +6,14 @@ import argparse
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.cli.base import open_base
+from image_service.cli.base import minimal_image, open_base
 from image_service.cli.command import add_file_command, exit_on_signals
-from image_service.cli.minimal import minimal_image
-from image_service.cli.output import choose_output
+from image_service.cli.output import choose_output, write_output
 from image_service.coreos.ignition import check_ignition
 from image_service.coreos.kargs import KernelArgument, Operation, check_argument
 from image_service.errors import (
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from image_service.cli.command import AddParser
-    from image_service.images.base import BaseImage
     from image_service.images.boot_image import BootImage
 
 _EXAMPLES = """\
@@ -59,19 +58,15 @@ def add(add_parser: AddParser) -> None:
     parser.add_argument(
         "--ignition", metavar="FILE", help="the Ignition config of the live system, version 3"
     )
-    _add_kernel_arguments(parser)
     parser.add_argument(
         "--ramdisk", metavar="FILE", help="an archive that is unpacked over the initrd, after the config"
     )
-    _add_minimal(parser)
     parser.add_argument(
         "--reset",
         action="store_true",
         help="remove an existing customization of the base, which is otherwise refused",
     )
 
-
-def _add_kernel_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "kernel arguments",
         "of the live system; repeatable; deletions apply first, then additions, then replacements",
@@ -90,8 +85,6 @@ def _add_kernel_arguments(parser: argparse.ArgumentParser) -> None:
             default=[],
         )
 
-
-def _add_minimal(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "minimal ISO", "without the rootfs, which the machine fetches when it boots"
     )
@@ -131,12 +124,7 @@ def run(options: argparse.Namespace) -> int:
     """Write a customized image."""
     _check_usage(options)
     exit_on_signals()
-    customization = Customization(
-        ignition=_read_ignition(options.ignition) if options.ignition else b"",
-        kernel_arguments=tuple(options.kernel_arguments),
-        modified=None,
-        ramdisk=_read_ramdisk(options.ramdisk) if options.ramdisk else None,
-    )
+    customization = _read_customization(options)
     with open_base(options.base) as base:
         output = choose_output(options.output, base.file, force=options.force)
         if base.layout.customized and not options.reset:
@@ -144,18 +132,16 @@ def run(options: argparse.Namespace) -> int:
                 f"{options.base} is already customized: {base.layout.customized};"
                 " use the pristine image, or --reset"
             )
-        with _compose(base, customization, options, output.directory) as image:
-            output.write(image.extents)
+        composed: AbstractContextManager[BootImage]
+        if options.minimal:
+            template = attrs.evolve(base, needs_nmstate=options.nmstate)
+            scratch = output.parent if output else Path(gettempdir())
+            composed = minimal_image(template, customization, options.rootfs_url, scratch)
+        else:
+            composed = nullcontext(compose(full_canvas(base), customization, ""))
+        with composed as image:
+            write_output(output, image.extents)
     return 0
-
-
-def _compose(
-    base: BaseImage, customization: Customization, options: argparse.Namespace, scratch: Path
-) -> AbstractContextManager[BootImage]:
-    if not options.minimal:
-        return nullcontext(compose(full_canvas(base), customization, ""))
-    base = attrs.evolve(base, needs_nmstate=options.nmstate)
-    return minimal_image(base, customization, options.rootfs_url, scratch)
 
 
 def _check_usage(options: argparse.Namespace) -> None:
@@ -171,17 +157,18 @@ def _check_usage(options: argparse.Namespace) -> None:
         options.refuse("nothing to customize; use --ignition, --karg-…, --ramdisk, --minimal or --reset")
 
 
-def _read_ignition(path: str) -> bytes:
-    config = Path(path).read_bytes()
-    try:
-        check_ignition(config)
-    except IgnitionInvalid as error:
-        raise IgnitionInvalid(f"{path}: {error.detail}") from None
-    return config
-
-
-def _read_ramdisk(path: str) -> bytes:
-    ramdisk = Path(path).read_bytes()
-    if not is_initrd(ramdisk):
-        raise Unprocessable(f"{path} is not a ramdisk; it must be a gzip, xz, zstd or newc archive")
-    return ramdisk
+def _read_customization(options: argparse.Namespace) -> Customization:
+    ignition, ramdisk = b"", None
+    if options.ignition:
+        ignition = Path(options.ignition).read_bytes()
+        try:
+            check_ignition(ignition)
+        except IgnitionInvalid as error:
+            raise IgnitionInvalid(f"{options.ignition}: {error.detail}") from None
+    if options.ramdisk:
+        ramdisk = Path(options.ramdisk).read_bytes()
+        if not is_initrd(ramdisk):
+            raise Unprocessable(
+                f"{options.ramdisk} is not a ramdisk; it must be a gzip, xz, zstd or newc archive"
+            )
+    return Customization(ignition, tuple(options.kernel_arguments), modified=None, ramdisk=ramdisk)

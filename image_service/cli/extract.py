@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from image_service.cli.base import open_base
 from image_service.cli.command import add_file_command, exit_on_signals
-from image_service.cli.output import choose_output
+from image_service.cli.output import choose_output, write_output
 from image_service.images.netboot import compose_artifact
 from image_service.images.reference import BootArtifact
 
@@ -36,5 +36,5 @@ def run(options: argparse.Namespace) -> int:
     exit_on_signals()
     with open_base(options.base) as base:
         output = choose_output(options.output, base.file, force=options.force)
-        output.write(compose_artifact(base, FILES[options.file]).extents)
+        write_output(output, compose_artifact(base, FILES[options.file]).extents)
     return 0

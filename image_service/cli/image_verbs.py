@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -95,8 +94,8 @@ def run_fetch(options: argparse.Namespace) -> int:
     fetcher = ImageFetcher(data_dir, partial(download_file, client), _keys(settings))
 
     def fetch(entry: OsImage) -> str:
-        with ExitStack() as stack:
-            fetcher.fetch_if_absent(entry, Interruption(), _DownloadProgress(stack))
+        with ProgressBar() as progress:
+            fetcher.fetch_if_absent(entry, Interruption(), progress.report)
         return _close(fetcher.open(entry, Interruption()))
 
     data_dir.open()
@@ -155,22 +154,6 @@ def _run_each(work: Callable[[OsImage], str], entries: Sequence[OsImage], versio
         else:
             print(f"{entry.file_name}: {result}")  # noqa: T201
     return EXIT_FAILURE if failed else 0
-
-
-class _DownloadProgress:
-    """Shows a progress bar once the size is known."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
-        self._bar: ProgressBar | None = None
-        self._done = 0
-
-    def __call__(self, done: int, total: int | None) -> None:
-        if self._bar is None and total:
-            self._bar = self._stack.enter_context(ProgressBar(total))
-        if self._bar is not None:
-            self._bar.advance(done - self._done)
-            self._done = done
 
 
 def _rows(document: bytes) -> list[dict[str, str]]:

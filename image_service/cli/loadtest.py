@@ -33,21 +33,6 @@ def add(add_parser: AddParser) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _add_targets(parser)
-    _add_load(parser)
-    parser.add_argument(
-        "--slo",
-        action="append",
-        default=[],
-        metavar="OBJECTIVE",
-        help="what has to hold, such as p99<200ms, first-byte.max<=3s, errors<0.1%%, throughput>1GB/s;"
-        " repeatable",
-    )
-    parser.add_argument("--report", metavar="DIR", help="write report.json and report.html there")
-    parser.set_defaults(run=run)
-
-
-def _add_targets(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("urls", nargs="*", metavar="URL", help="of an image; {infra_env} in it is filled in")
     parser.add_argument("--urls", dest="urls_file", metavar="FILE", help="more URLs, one a line; - is stdin")
     parser.add_argument(
@@ -70,9 +55,6 @@ def _add_targets(parser: argparse.ArgumentParser) -> None:
         "--cacert", metavar="FILE", help="PEM file of authorities to trust beside the system's"
     )
     trust.add_argument("--insecure", action="store_true", help="trust any certificate")
-
-
-def _add_load(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile",
         choices=PROFILES,
@@ -98,6 +80,16 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="images to read whole in the end, against .sha256 (default: 1)",
     )
+    parser.add_argument(
+        "--slo",
+        action="append",
+        default=[],
+        metavar="OBJECTIVE",
+        help="what has to hold, such as p99<200ms, first-byte.max<=3s, errors<0.1%%, throughput>1GB/s;"
+        " repeatable",
+    )
+    parser.add_argument("--report", metavar="DIR", help="write report.json and report.html there")
+    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

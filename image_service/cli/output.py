@@ -8,10 +8,7 @@ import stat
 import sys
 from contextlib import suppress
 from pathlib import Path
-from tempfile import gettempdir
 from typing import TYPE_CHECKING
-
-import attrs
 
 from image_service.cli.progress import ProgressBar
 from image_service.errors import BaseImageError
@@ -19,8 +16,6 @@ from image_service.files.atomic import atomic_target
 from image_service.images.extents import FileExtent, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from image_service.files.base_file import BaseFile
     from image_service.images.extents import Extent, ExtentMap
 
@@ -28,41 +23,8 @@ _STANDARD_OUTPUT = "-"
 CHUNK_BYTES = 4 * 1024 * 1024
 
 
-@attrs.frozen
-class Output:
-    """The target of a result.
-
-    Args:
-        path: a file to create or replace; None: standard output.
-    """
-
-    path: Path | None
-
-    @property
-    def directory(self) -> Path:
-        """For temporary files as large as the result."""
-        return self.path.parent if self.path else Path(gettempdir())
-
-    def write(self, extents: ExtentMap) -> None:
-        """Write all bytes, and show the progress on a terminal.
-
-        Raises:
-            BaseImageError: an extent's file cannot be read, or became shorter.
-            OSError: the target cannot be written; no file is left.
-        """
-        try:
-            if self.path is None:
-                _write(extents, sys.stdout.fileno())
-                return
-            with atomic_target(self.path) as temporary, temporary.open("xb", buffering=0) as file:
-                _write(extents, file.fileno())
-        except OSError as error:
-            error.filename = str(self.path or "standard output")  # not the temporary file's
-            raise
-
-
-def choose_output(name: str, base: BaseFile, *, force: bool) -> Output:
-    """Return where to write; refuse to overwrite the base image, or a file without `force`.
+def choose_output(name: str, base: BaseFile, *, force: bool) -> Path | None:
+    """Return the file to write, None for standard output; refuse to overwrite the base, or without `force`.
 
     Args:
         name: of a file; - is standard output.
@@ -75,7 +37,7 @@ def choose_output(name: str, base: BaseFile, *, force: bool) -> Output:
     if name == _STANDARD_OUTPUT:
         if sys.stdout.isatty():
             raise OSError(errno.EINVAL, "standard output is a terminal, which takes no binary data")
-        return Output(None)
+        return None
     path = Path(name).resolve()  # the target of a symlink is replaced, not the symlink
     with suppress(FileNotFoundError):
         status = path.stat()
@@ -85,29 +47,42 @@ def choose_output(name: str, base: BaseFile, *, force: bool) -> Output:
             raise FileExistsError(errno.EEXIST, "is the base image itself", name)
         if not force:
             raise FileExistsError(errno.EEXIST, "exists; --force overwrites it", name)
-    return Output(path)
+    return path
+
+
+def write_output(path: Path | None, extents: ExtentMap) -> None:
+    """Write all bytes to a file or standard output, and show the progress on a terminal.
+
+    Raises:
+        BaseImageError: an extent's file cannot be read, or became shorter.
+        OSError: the target cannot be written; no file is left.
+    """
+    try:
+        if path is None:
+            _write(extents, sys.stdout.fileno())
+            return
+        with atomic_target(path) as temporary, temporary.open("xb", buffering=0) as file:
+            _write(extents, file.fileno())
+    except OSError as error:
+        error.filename = str(path or "standard output")  # not the temporary file's
+        raise
 
 
 def _write(extents: ExtentMap, target: int) -> None:
-    with ProgressBar(extents.size) as progress:
-        for extent in extents.extents:
-            for written in _write_extent(extent, target):
-                progress.advance(written)
-
-
-def _write_extent(extent: Extent, target: int) -> Iterator[int]:
-    """Write an extent in chunks, and yield the length of each.
+    """Write the extents in chunks.
 
     Chunks of a file end at multiples of the chunk size in the file: file systems that share blocks
     between files can share whole blocks only.
     """
-    offset = extent.offset if isinstance(extent, FileExtent) else 0
-    position, stop = offset, offset + extent.length
-    while position < stop:
-        end = min(position - position % CHUNK_BYTES + CHUNK_BYTES, stop)
-        written = _write_chunk(extent.slice(position - offset, end - offset), target)
-        position += written
-        yield written
+    with ProgressBar(extents.size) as progress:
+        for extent in extents.extents:
+            offset = extent.offset if isinstance(extent, FileExtent) else 0
+            position, stop = offset, offset + extent.length
+            while position < stop:
+                end = min(position - position % CHUNK_BYTES + CHUNK_BYTES, stop)
+                written = _write_chunk(extent.slice(position - offset, end - offset), target)
+                position += written
+                progress.advance(written)
 
 
 def _write_chunk(chunk: Extent, target: int) -> int:

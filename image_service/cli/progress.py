@@ -20,13 +20,16 @@ class ProgressBar:
     """Shows bytes, their share of the total and their rate, if the stream is a terminal.
 
     Args:
-        total: bytes, at least one.
+        total: bytes; None: not known yet, and nothing is shown.
         stream: None: standard error.
         clock: seconds.
     """
 
     def __init__(
-        self, total: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        total: int | None = None,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total = total
         self._stream = stream or sys.stderr
@@ -43,22 +46,26 @@ class ProgressBar:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Show the final state, and end the line."""
-        if self._is_terminal:
-            self._show(self._clock())
+        if self._is_terminal and self._total:
+            self._show(self._total, self._clock())
             self._stream.write("\n")
 
     def advance(self, count: int) -> None:
-        """Add ``count`` bytes."""
-        self._done += count
-        now = self._clock()
-        if self._is_terminal and now >= self._shown_at + _SECONDS:
-            self._show(now)
+        """Add `count` bytes."""
+        self.report(self._done + count, self._total)
 
-    def _show(self, now: float) -> None:
+    def report(self, done: int, total: int | None) -> None:
+        """Set the bytes so far, and those of the whole."""
+        self._done, self._total = done, total
+        now = self._clock()
+        if self._is_terminal and total and now >= self._shown_at + _SECONDS:
+            self._show(total, now)
+
+    def _show(self, total: int, now: float) -> None:
         self._shown_at = now
-        share = self._done / self._total
+        share = self._done / total
         rate = self._done / max(now - self._started_at, _SECONDS)
         bar = "#" * int(share * _WIDTH)
-        done = f"{self._done / _MIB:.1f} of {self._total / _MIB:.1f} MiB"
+        done = f"{self._done / _MIB:.1f} of {total / _MIB:.1f} MiB"
         self._stream.write(f"\r[{bar:.<{_WIDTH}}] {share:4.0%}  {done}  {rate / _MIB:6.1f} MiB/s")
         self._stream.flush()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.cli import output
-from image_service.cli.output import Output, choose_output
+from image_service.cli.output import choose_output, write_output
 from image_service.errors import BaseImageError
 from image_service.files.base_file import BaseFile
 from image_service.images.extents import ExtentMap, FileExtent, Literal
@@ -58,7 +58,7 @@ def test_output_has_the_bytes_of_the_extents(tmp_path_factory: pytest.TempPathFa
         with base_file(CONTENT) as file:
             extents, expected = data.draw(maps_over(file, CONTENT))
             assert expected == read(extents.extents)
-            Output(path).write(extents)
+            write_output(path, extents)
         assert path.read_bytes() == expected
 
     check()
@@ -70,7 +70,7 @@ def test_partial_writes_are_continued(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "write", lambda target, data: write(target, data[:300]))
     monkeypatch.setattr(os, "copy_file_range", refuse)
     with base_file(CONTENT) as file:
-        Output(tmp_path / "out").write(ExtentMap((Literal(CONTENT), FileExtent(file, 0, 1024))))
+        write_output(tmp_path / "out", ExtentMap((Literal(CONTENT), FileExtent(file, 0, 1024))))
     assert (tmp_path / "out").read_bytes() == CONTENT * 2
 
 
@@ -85,7 +85,7 @@ def test_copies_end_at_multiples_of_the_chunk_size(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "copy_file_range", copy)
     monkeypatch.setattr(output, "CHUNK_BYTES", 256)
     with base_file(CONTENT) as file:
-        Output(tmp_path / "out").write(ExtentMap((FileExtent(file, 200, 700),)))
+        write_output(tmp_path / "out", ExtentMap((FileExtent(file, 200, 700),)))
     assert asked == [(200, 56), (256, 256), (512, 256), (768, 132)]
 
 
@@ -93,7 +93,7 @@ def test_truncated_base_leaves_no_output(tmp_path: Path) -> None:
     with base_file(CONTENT) as file:
         extents = ExtentMap((Literal(b"x"), FileExtent(BaseFile(file.descriptor, 2000, "base.iso"), 0, 2000)))
         with pytest.raises(BaseImageError, match=r"base\.iso at offset 1024: the file became shorter"):
-            Output(tmp_path / "out").write(extents)
+            write_output(tmp_path / "out", extents)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -106,7 +106,7 @@ def test_unreadable_base_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with base_file(CONTENT) as file:
         extents = ExtentMap((FileExtent(file, 5, 10),))
         with pytest.raises(BaseImageError, match=r"base\.iso at offset 5: Input/output error"):
-            Output(tmp_path / "out").write(extents)
+            write_output(tmp_path / "out", extents)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -115,7 +115,7 @@ def test_full_target_is_named_and_removed(tmp_path: Path) -> None:
     with base_file(CONTENT) as file, files_of_at_most(1000):
         extents = ExtentMap((FileExtent(file, 0, 1024),))
         with pytest.raises(OSError, match="File too large") as caught:
-            Output(path).write(extents)
+            write_output(path, extents)
     assert caught.value.filename == str(path)
     assert list(tmp_path.iterdir()) == []
 
@@ -195,6 +195,6 @@ def test_absent_bytes_of_a_base_are_written(
     monkeypatch.setattr(os, "copy_file_range", copy)
     content = os.urandom(300_000)
     file = PartlyAbsent(tmp_path / "base.iso", content).file
-    Output(tmp_path / "out").write(ExtentMap((FileExtent(file, 100, 200_000),)))
+    write_output(tmp_path / "out", ExtentMap((FileExtent(file, 100, 200_000),)))
     assert (tmp_path / "out").read_bytes() == content[100:200_100]
     file.close()

@@ -49,6 +49,19 @@ def test_nothing_is_shown_without_a_terminal() -> None:
     assert stream.getvalue() == ""
 
 
+def test_nothing_is_shown_until_the_total_is_known() -> None:
+    clock = seconds(1, 2, 3, 4)
+    terminal = Terminal()
+    with ProgressBar(None, terminal, lambda: next(clock)) as progress:
+        progress.report(MIB, None)
+        assert terminal.getvalue() == ""
+        progress.report(2 * MIB, 4 * MIB)
+    assert shown(terminal) == [
+        "[###############...............]  50%  2.0 of 4.0 MiB     1.0 MiB/s",
+        "[###############...............]  50%  2.0 of 4.0 MiB     0.7 MiB/s",
+    ]
+
+
 def test_interrupted_progress_shows_the_share_so_far() -> None:
     terminal = Terminal()
     with suppress(InterruptedError), ProgressBar(4 * MIB, terminal, lambda: 0.0) as progress:
