@@ -1,8 +1,9 @@
-"""What the service and the supervisor of workers have in common: one start, one shutdown."""
+"""The common base of the service and of the supervisor of workers: ports, start and shutdown."""
 
 from __future__ import annotations
 
 import resource
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from twisted.application.service import Service
@@ -42,30 +43,36 @@ class ProcessService(Service):
         self._standalone = standalone
         self._lifecycle = Lifecycle(reactor)
         self._started: Deferred[None] = succeed(None)
+        self._ports: list[list[socket.socket]] = []
+        """For each port, ``LISTEN_PORT`` first: the listening socket of each process."""
 
-    def bind(self, processes: int) -> list[list[socket.socket]]:
+    def privilegedStartService(self) -> None:
         """Acquire what needs privileges, before anything else starts, and handle signals from now on.
-
-        Args:
-            processes: how many share the ports.
-
-        Returns:
-            for each port, ``LISTEN_PORT`` first, a socket for each process.
 
         Raises:
             SystemExit: a port cannot be bound, such as one in use.
         """
+        Service.privilegedStartService(self)
         self._reactor.callWhenRunning(self.shutdown.handle_signals)
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # every connection is a descriptor
-        listen, bound = self._settings.listen, []
+        listen, workers = self._settings.listen, self._settings.process.workers
         for port in [port for port in (listen.port, listen.http_port) if port is not None]:
             try:
-                bound.append(bind_together(port, processes))
+                self._ports.append(bind_together(port, workers))
             except OSError as error:
                 _log.critical("port {port}: {reason}", port=port, reason=error.strerror)
                 raise SystemExit(1) from None
-        return bound
+
+    @property
+    def base_url(self) -> str:
+        """The URL by which clients reach the service."""
+        return self._settings.base_url(self._ports[0][0].getsockname()[1])
+
+    def close_sockets(self) -> None:
+        """Close the listening sockets of this process; duplicates of them stay open."""
+        for listener in chain.from_iterable(self._ports):
+            listener.close()
 
     def startService(self) -> None:
         """Start; a failure stops the process."""

@@ -6,10 +6,8 @@ import signal
 from functools import partial
 from typing import TYPE_CHECKING
 
-from twisted.application.service import Service
 from twisted.logger import Logger
 
-from image_service.app.gauges import watch_parts
 from image_service.app.process_service import ProcessService
 from image_service.app.shared_resources import SharedResources
 from image_service.app.standalone_mode import announce_sample, configured_images, start_stand_in
@@ -34,8 +32,10 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 
     from image_service.app.standalone_mode import StandIn
+    from image_service.catalog.catalog import Catalog
     from image_service.settings.settings import Settings
     from image_service.snapshots.boot_images import BootImages
+    from image_service.transport.admission import Slots
 
 _log = Logger()
 
@@ -60,18 +60,9 @@ class ImageService(ProcessService):
         self._listeners = Listeners(reactor)
         super().__init__(reactor, settings, self._listeners.force, standalone=standalone)
         self._shared = shared or SharedResources()
-        self._sockets = list(sockets)
+        self._ports = [[each] for each in sockets]
         self._factories: list[tuple[ConnectionFactory, IProtocolFactory]] = []
         self.metrics = Metrics()
-
-    def privilegedStartService(self) -> None:
-        """Bind the ports.
-
-        Raises:
-            SystemExit: one cannot be bound.
-        """
-        Service.privilegedStartService(self)
-        self._sockets = [listener for (listener,) in self.bind(1)]
 
     def adopt(self, sockets: Iterable[socket.socket]) -> list[IListeningPort]:
         """Accept the connections of listening sockets, one of each port, in order; the sockets are closed."""
@@ -85,8 +76,7 @@ class ImageService(ProcessService):
 
     async def _start(self) -> None:
         """Start the parts in the order in which they need each other; they stop in reverse order."""
-        settings, shared = self._settings, self._shared
-        base_url = settings.base_url(self._sockets[0].getsockname()[1])
+        settings, shared, base_url = self._settings, self._shared, self.base_url
         http = OriginClient.from_settings(settings.download, settings.source_urls)
         base_images = build_base_images(
             self._lifecycle,
@@ -110,7 +100,7 @@ class ImageService(ProcessService):
         stand_in = shared.stand_in
         if self._standalone and stand_in is None:
             stand_in = await start_stand_in(self._lifecycle, settings, base_images.configured, base_url)
-        images = await self._build_boot_images(base_images, self._connect_upstream(stand_in), base_url)
+        images = await self._build_boot_images(base_images, stand_in, base_url)
         base_images.options.on_superseded = images.supersede
         main, plain = build_request_handlers(
             self._lifecycle,
@@ -129,20 +119,23 @@ class ImageService(ProcessService):
             connections=shared.connections,
             observer=self.metrics,
         )
-        watch_parts(self.metrics, catalog, images, transport.slots, self._listeners)
+        self._add_gauges(catalog, images, transport.slots)
         factory = transport.make_factory(main, secure=settings.tls.is_enabled)
         self._factories = [(factory, with_tls(factory, settings.tls, self._reactor))]
-        if len(self._sockets) > 1:
+        if len(self._ports) > 1:
             plain_factory = transport.make_factory(plain)
             self._factories.append((plain_factory, plain_factory))
-        self.adopt(self._sockets)
+        self.adopt(listener for (listener,) in self._ports)
         self._lifecycle.push_async_callback(self._close_listeners)
         _log.info("serving at {url}", url=base_url)
         shared.serving()
         if stand_in is not None and stand_in.sample is not None and shared.is_leader:
             announce_sample(catalog, f"{base_url}/{stand_in.sample}")
 
-    def _connect_upstream(self, stand_in: StandIn | None) -> AssistedService:
+    async def _build_boot_images(
+        self, base_images: BaseImages, stand_in: StandIn | None, base_url: str
+    ) -> BootImages:
+        """Connect assisted-service, and build the boot images on top of it."""
         settings = self._settings.upstream
         assisted = AssistedService(
             self._reactor,
@@ -154,11 +147,6 @@ class ImageService(ProcessService):
             record=self.metrics.record_upstream_call,
         )
         self._lifecycle.push_async_callback(assisted.close)
-        return assisted
-
-    async def _build_boot_images(
-        self, base_images: BaseImages, assisted: AssistedService, base_url: str
-    ) -> BootImages:
         return await build_boot_images(
             self._lifecycle,
             self._settings.snapshots,
@@ -172,6 +160,18 @@ class ImageService(ProcessService):
             count=self.metrics.record_snapshot_event,
         )
 
+    def _add_gauges(self, catalog: Catalog, images: BootImages, slots: Slots) -> None:
+        """Read the gauges from the parts whenever the metrics are rendered."""
+        metrics, listeners = self.metrics, self._listeners
+        metrics.count_states("base_images", lambda: [status.state.value for status in catalog.statuses()])
+        metrics.read_gauge("snapshot_held_bytes", lambda: images.held_bytes)
+        metrics.read_gauge("snapshot_grace_active", lambda: images.in_grace)
+        metrics.read_gauge("slots_limit", lambda: slots.limit)
+        metrics.read_gauge("slots_taken", lambda: slots.acquired)
+        metrics.read_gauge("slots_queue_length", lambda: slots.waiting)
+        metrics.read_gauge("connections", lambda: listeners.connections)
+        metrics.count_states("http_requests_inflight", listeners.handlers)
+
     async def _close_listeners(self) -> None:
         _log.info("shutting down")
         process = self._settings.process
@@ -182,5 +182,4 @@ class ImageService(ProcessService):
 
     async def _stop(self) -> None:
         await self._lifecycle.aclose()
-        for listener in self._sockets:
-            listener.close()
+        self.close_sockets()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
-    from image_service.app.workers.assignment import Assignment
+    from image_service.app.workers.worker_process import Assignment
     from image_service.app.workers.worker_slot import Handlers
 
 WORKERS = 3

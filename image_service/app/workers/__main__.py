@@ -15,18 +15,17 @@ from twisted.logger import globalLogBeginner
 
 from image_service.app.service import ImageService
 from image_service.app.shared_resources import SharedResources
-from image_service.app.workers.assignment import (
+from image_service.app.workers.channel import Channel
+from image_service.app.workers.shared_state import SharedConnectionCounter, SharedMemory, SharedSlotPool
+from image_service.app.workers.worker_process import (
     CONTROL_IN,
     CONTROL_OUT,
     FIRST_LISTENER,
     MEMORY,
+    SHUTDOWN_SIGNALS,
     SLOTS,
     Assignment,
 )
-from image_service.app.workers.channel import Channel
-from image_service.app.workers.shared_memory import SharedMemory
-from image_service.app.workers.shared_slots import SharedConnectionCounter, SharedSlotPool
-from image_service.app.workers.worker_process import SHUTDOWN_SIGNALS
 from image_service.concurrency.coordination import LOCKS_FILE, SharedMemoryCoordination
 from image_service.errors import Unavailable
 from image_service.observability.log import WorkerTag, observer

@@ -7,24 +7,25 @@ import signal
 from functools import partial
 from typing import TYPE_CHECKING
 
-from twisted.application.service import Service
 from twisted.internet.defer import gatherResults
 from twisted.logger import Logger
 
 from image_service.app.process_service import ProcessService
 from image_service.app.shutdown import stop_with_failure
 from image_service.app.standalone_mode import configured_images, start_stand_in
-from image_service.app.workers import shared_memory
-from image_service.app.workers.assignment import Assignment
-from image_service.app.workers.shared_slots import create_slots, return_resources
-from image_service.app.workers.worker_process import WorkerProcess
+from image_service.app.workers.shared_state import (
+    SharedMemory,
+    create_memory,
+    create_slots,
+    return_resources,
+)
+from image_service.app.workers.worker_process import Assignment, WorkerProcess
 from image_service.app.workers.worker_slot import WorkerSlot
 from image_service.concurrency.single_flight import SingleFlight
 from image_service.observability.merging import add_up, export, render
 from image_service.observability.metrics import Metrics
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
 
     from twisted.internet.epollreactor import EPollReactor
@@ -54,7 +55,6 @@ class Supervisor(ProcessService):
     ) -> None:
         super().__init__(reactor, settings, self._force, standalone=standalone)
         self._spawn = spawn
-        self._ports: list[list[socket.socket]] = []
         self._worker_slots: list[WorkerSlot] = []
         self._substitutes: dict[int, WorkerSlot] = {}
         """By the number of a slot whose worker does not serve: the slot whose worker accepts its clients."""
@@ -62,24 +62,14 @@ class Supervisor(ProcessService):
         self._exited_counts: Exported = []
         self._pages: SingleFlight[str, Page] = SingleFlight()
 
-    def privilegedStartService(self) -> None:
-        """Bind the ports.
-
-        Raises:
-            SystemExit: one cannot be bound.
-        """
-        Service.privilegedStartService(self)
-        self._ports = self.bind(self._settings.process.workers)
-
     async def _start(self) -> None:
         settings, stand_in = self._settings, None
         workers = settings.process.workers
         if self._standalone:
-            base_url = settings.base_url(self._ports[0][0].getsockname()[1])
             images = configured_images(settings, standalone=True)
-            stand_in = await start_stand_in(self._lifecycle, settings, images, base_url)
-        memory = shared_memory.create()
-        self._memory = shared_memory.SharedMemory(memory)
+            stand_in = await start_stand_in(self._lifecycle, settings, images, self.base_url)
+        memory = create_memory()
+        self._memory = SharedMemory(memory)
         self._download_slots = create_slots(settings.limits.downloads)
         for descriptor in (memory, self._download_slots):
             self._lifecycle.callback(os.close, descriptor)
@@ -113,11 +103,17 @@ class Supervisor(ProcessService):
     def page_requested(self, slot: WorkerSlot) -> None:
         """Send the page of metrics to a worker, or null."""
 
+        async def render_page() -> Page:
+            await gatherResults([slot.collect_metrics() for slot in self._worker_slots])
+            own = export(self._metrics.collect())
+            latest = [slot.counts.latest for slot in self._worker_slots]
+            return render(add_up([own, self._exited_counts, *latest]))
+
         def failed(failure: Failure) -> None:
             _log.failure("the page of metrics could not be rendered", failure=failure)
             slot.send("page", None)
 
-        page = self._pages.join("page", self._render_page)
+        page = self._pages.join("page", render_page)
         page.addCallbacks(lambda page: slot.send("page", (page[0].decode(), page[1])), failed)
 
     def start_failed(self) -> None:
@@ -138,18 +134,10 @@ class Supervisor(ProcessService):
                     self._substitutes[slot.number] = other
                     other.send("adopt", slot.number)
 
-    async def _render_page(self) -> Page:
-        await gatherResults([slot.collect_metrics() for slot in self._worker_slots])
-        own = export(self._metrics.collect())
-        return render(
-            add_up([own, self._exited_counts, *(slot.counts.latest for slot in self._worker_slots)])
-        )
-
     # Shutdown.
 
     async def _stop(self) -> None:
-        for listener in (listener for port in self._ports for listener in port):
-            listener.close()  # the workers have duplicates; with ours open, the kernel would go on accepting
+        self.close_sockets()  # the workers have duplicates; with ours open, the kernel would go on accepting
         await gatherResults([slot.stop(self.shutdown.signal_number) for slot in self._worker_slots])
         await self._lifecycle.aclose()
 

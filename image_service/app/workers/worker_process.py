@@ -1,27 +1,66 @@
-"""A worker's process, as the supervisor sees it, and the channel to it."""
+"""A worker's process: what the supervisor starts it with, and the channel to it."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import attrs
 from twisted.internet.error import ProcessExitedAlready
 from twisted.internet.protocol import ProcessProtocol
 
-from image_service.app.workers.assignment import CONTROL_IN, Assignment
+from image_service.app.standalone_mode import StandIn
 from image_service.app.workers.channel import Channel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from twisted.internet.interfaces import IProcessTransport, IReactorProcess
     from twisted.python.failure import Failure
 
 SHUTDOWN_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """A worker ignores them: the supervisor stops it."""
+CONTROL_IN, CONTROL_OUT, MEMORY, SLOTS = range(3, 7)
+"""Descriptors that every worker has."""
+FIRST_LISTENER = 7
+
+
+@attrs.frozen
+class Assignment:
+    """What a worker gets beside its environment: the one argument of its command line, and its descriptors.
+
+    Args:
+        worker: its number, from 0 on.
+        workers: how many there are.
+        ports: how many ports each listens on; its last descriptors are a socket of each port for worker 0,
+            then those for worker 1, and so on.
+        stand_in: to call in assisted-service's place; None: assisted-service.
+    """
+
+    worker: int
+    workers: int
+    ports: int
+    stand_in: StandIn | None
+
+    def render(self) -> str:
+        """Return the argument of the command line."""
+        return json.dumps(attrs.asdict(self), default=str)
+
+    @classmethod
+    def parse(cls, argument: str) -> Assignment:
+        """Return the assignment that was rendered."""
+        members = json.loads(argument)
+        stand_in = members.pop("stand_in")
+        return cls(**members, stand_in=stand_in and StandIn(**stand_in))
+
+    def descriptors(self, memory: int, slots: int, listeners: Sequence[int]) -> dict[int, int | str]:
+        """Map the worker's descriptors to the supervisor's, as ``spawnProcess`` takes them."""
+        given = (memory, slots, *listeners)
+        return {0: 0, 1: 1, 2: 2, CONTROL_IN: "w", CONTROL_OUT: "r", **dict(enumerate(given, MEMORY))}
 
 
 class WorkerProcess(ProcessProtocol):

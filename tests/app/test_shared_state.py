@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from image_service.app.workers import shared_memory
-from image_service.app.workers.shared_slots import (
+from image_service.app.workers.shared_state import (
+    MAX_WORKERS,
     SharedConnectionCounter,
+    SharedMemory,
     SharedSlotPool,
+    create_memory,
     create_slots,
     return_resources,
 )
@@ -37,7 +39,7 @@ LIMIT = 3
 class Workers:
     """What two workers share."""
 
-    shared: shared_memory.SharedMemory
+    shared: SharedMemory
     slots: tuple[int, int]
     """A descriptor of the same slots for each."""
 
@@ -50,9 +52,9 @@ class Workers:
 
 @pytest.fixture
 def workers() -> Iterator[Workers]:
-    descriptor, slots = shared_memory.create(), create_slots(LIMIT)
+    descriptor, slots = create_memory(), create_slots(LIMIT)
     both = slots, os.dup(slots)
-    yield Workers(shared_memory.SharedMemory(descriptor), both)
+    yield Workers(SharedMemory(descriptor), both)
     for each in (descriptor, *both):
         os.close(each)
 
@@ -111,8 +113,8 @@ def _readers(reactor: EPollReactor) -> list[IReadDescriptor]:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 1, -1]))))
 def test_each_process_counts_the_connections_of_all(steps: list[tuple[int, int]]) -> None:
-    descriptor = shared_memory.create()
-    shared = shared_memory.SharedMemory(descriptor)
+    descriptor = create_memory()
+    shared = SharedMemory(descriptor)
     os.close(descriptor)
     rows = [shared.row(number) for number in range(4)]
     counts = [SharedConnectionCounter(row, rows) for row in rows]
@@ -125,10 +127,10 @@ def test_each_process_counts_the_connections_of_all(steps: list[tuple[int, int]]
 
 
 def test_rows_of_workers_and_versions_of_keys_do_not_overlap() -> None:
-    descriptor = shared_memory.create()
-    one, other = shared_memory.SharedMemory(descriptor), shared_memory.SharedMemory(descriptor)
+    descriptor = create_memory()
+    one, other = SharedMemory(descriptor), SharedMemory(descriptor)
     os.close(descriptor)
-    for worker in range(shared_memory.MAX_WORKERS):
+    for worker in range(MAX_WORKERS):
         row = one.row(worker)
         for cell in range(len(row)):
             row[cell] = worker + 1
@@ -137,6 +139,6 @@ def test_rows_of_workers_and_versions_of_keys_do_not_overlap() -> None:
         SharedMemoryCoordination(each.versions, Path("/nonexistent"), Clock()) for each in (one, other)
     )
     assert looking.version(key) != bumping.bump(key) == looking.version(key)
-    assert [set(other.row(worker)) for worker in range(shared_memory.MAX_WORKERS)] == [
-        {worker + 1} for worker in range(shared_memory.MAX_WORKERS)
+    assert [set(other.row(worker)) for worker in range(MAX_WORKERS)] == [
+        {worker + 1} for worker in range(MAX_WORKERS)
     ]

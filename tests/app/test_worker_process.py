@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from image_service.app.standalone_mode import StandIn
-from image_service.app.workers.assignment import (
+from image_service.app.workers.worker_process import (
     CONTROL_IN,
     CONTROL_OUT,
     FIRST_LISTENER,
