@@ -50,8 +50,8 @@ TIMEOUT_SECONDS = 2.5
 MAX_RETAINED = 4096
 """Versions that can be found by their entity tags."""
 MAX_LOOKUP_SECONDS = 1.0
-"""How long a lookup is used. Meanwhile a range does not count its reader among the latest ones, and a HEAD does
-not notice that a version or an infra-env now names another base image."""
+"""How long a lookup is used. Meanwhile a range does not count its reader among the latest ones, and a HEAD
+does not notice that a version or an infra-env now names another base image."""
 
 _Tag: TypeAlias = "tuple[Ref, bytes | None, str]"
 """A reference, the digest of the credentials, and an entity tag."""
