@@ -45,13 +45,7 @@ THREAD_BYTES = 128 * 1024
 
 
 class Archive:
-    """Stores snapshots, mounts and infra-envs.
-
-    Args:
-        repository: where.
-        cipher: seals payloads.
-        in_thread: runs what takes a while.
-    """
+    """Stores snapshots, mounts and infra-envs. Instants are seconds since the epoch."""
 
     _log = Logger()
 
@@ -59,7 +53,9 @@ class Archive:
         self._repository = repository
         self._cipher = cipher
         self._in_thread = in_thread
-        self._recent: LruCache[tuple[bytes, int], Customization] = LruCache(RECENT_BYTES, _held_bytes)
+        self._recent: LruCache[tuple[bytes, int], Customization] = LruCache(
+            RECENT_BYTES, lambda customization: _size(customization) + OVERHEAD_BYTES
+        )
         self._failing: set[str] = set()
 
     def key_of(self, key: SnapshotKey, credentials: Credentials | None) -> bytes:
@@ -89,7 +85,7 @@ class Archive:
     async def load_newest(
         self, key: SnapshotKey, stored_key: bytes, credentials: Credentials | None
     ) -> tuple[Snapshot, float] | None:
-        """Return the newest snapshot and when it was last validated, seconds since the epoch."""
+        """Return the newest snapshot and when it was last validated."""
         stored = await self.find_newest(stored_key)
         if stored is None or stored.is_ended:
             return None
@@ -111,23 +107,12 @@ class Archive:
     async def load(self, snapshot: Snapshot, credentials: Credentials | None) -> Customization | None:
         """Return the answer that a snapshot pins; None: it is not stored any more."""
         key, generation = snapshot.stored_key, snapshot.generation
-        recent = self._recent.get((key, generation))
-        if recent is not None:
-            return recent
-        sealed = await self._read(self._repository.load(key, generation))
-        if sealed is None:
-            return None
-
-        def unseal() -> Customization:
-            return decode_customization(self._cipher.unseal(key, generation, credentials, sealed))
-
-        try:
-            customization = await self._run(len(sealed), unseal)
-        except SnapshotUnreadable as error:
-            self._log.warn("cannot read a stored snapshot: {detail}", detail=error.detail)
-            return None
-        self._recent[key, generation] = customization
-        return customization
+        found = self._recent.get((key, generation))
+        if found is None:
+            found = await self._load("snapshot", key, generation, credentials, decode_customization)
+            if found is not None:
+                self._recent[key, generation] = found
+        return found
 
     async def add(
         self,
@@ -145,7 +130,7 @@ class Archive:
             credentials: by whom.
             customization: the answer.
             after: the newest generation that is known.
-            at: when it was answered, seconds since the epoch.
+            at: when it was answered.
 
         Returns:
             the snapshot to be served from now on: of this answer, or the other process's.
@@ -195,7 +180,7 @@ class Archive:
             self._recent.pop(recent)
 
     async def remove_unused(self, unused_since: float) -> None:
-        """Remove what has not been used since then, seconds since the epoch."""
+        """Remove what has not been used since then."""
         removed = await self._write(self._repository.remove_unused(unused_since))
         if removed:
             self._log.info("removed {count} unused snapshots", count=removed)
@@ -221,15 +206,8 @@ class Archive:
         stored = await self.find_newest(key)
         if stored is None:
             return None
-        sealed = await self._read(self._repository.load(key, stored.generation))
-        if sealed is None:
-            return None
-        try:
-            payload = self._cipher.unseal(key, stored.generation, credentials, sealed)
-            return decode_infra_env(payload), stored.validated_at
-        except SnapshotUnreadable as error:
-            self._log.warn("cannot read a stored infra-env: {detail}", detail=error.detail)
-            return None
+        infra_env = await self._load("infra-env", key, stored.generation, credentials, decode_infra_env)
+        return None if infra_env is None else (infra_env, stored.validated_at)
 
     async def save_infra_env(
         self, infra_env_id: str, credentials: Credentials | None, infra_env: InfraEnv, at: float
@@ -244,6 +222,26 @@ class Archive:
         generation = 1 + (newest.generation if newest else 0)
         sealed = self._cipher.seal(key, generation, credentials, payload)
         await self._write(self._repository.add(key, generation, sealed, at))
+
+    async def _load(
+        self,
+        name: str,
+        key: bytes,
+        generation: int,
+        credentials: Credentials | None,
+        decode: Callable[[bytes], T],
+    ) -> T | None:
+        """Return a stored payload; None: it is not stored any more, or unreadable."""
+        sealed = await self._read(self._repository.load(key, generation))
+        if sealed is None:
+            return None
+        try:
+            return await self._run(
+                len(sealed), lambda: decode(self._cipher.unseal(key, generation, credentials, sealed))
+            )
+        except SnapshotUnreadable as error:
+            self._log.warn("cannot read a stored {name}: {detail}", name=name, detail=error.detail)
+            return None
 
     async def _put(
         self, snapshot: Snapshot, customization: Customization, credentials: Credentials | None
@@ -292,7 +290,3 @@ class Archive:
 def _size(customization: Customization) -> int:
     arguments = sum(len(argument.value) for argument in customization.kernel_arguments)
     return len(customization.ignition) + len(customization.ramdisk or b"") + arguments
-
-
-def _held_bytes(customization: Customization) -> int:
-    return _size(customization) + OVERHEAD_BYTES

@@ -18,16 +18,13 @@ from __future__ import annotations
 import json
 import struct
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from image_service.assisted.responses import InfraEnv
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import SnapshotUnreadable
 from image_service.images.customization import Customization
 from image_service.images.reference import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _FORMAT = 1
 _PREFIX = struct.Struct(">BI")
@@ -72,15 +69,12 @@ def _decode(payload: bytes) -> Customization:
         raise ValueError(len(payload))
     return Customization(
         ignition=payload[ignition_at:ramdisk_at],
-        kernel_arguments=tuple(_kernel_arguments(head["kernel_arguments"])),
+        kernel_arguments=tuple(
+            KernelArgument(Operation(operation), value) for operation, value in head["kernel_arguments"]
+        ),
         modified=None if head["modified"] is None else datetime.fromisoformat(head["modified"]),
         ramdisk=None if head["ramdisk_bytes"] is None else payload[ramdisk_at:],
     )
-
-
-def _kernel_arguments(pairs: list[list[str]]) -> Iterator[KernelArgument]:
-    for operation, value in pairs:
-        yield KernelArgument(Operation(operation), value)
 
 
 def encode_infra_env(infra_env: InfraEnv) -> bytes:

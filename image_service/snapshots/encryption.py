@@ -13,7 +13,6 @@ may read it: with the secret as well, what was asked for with credentials stays 
 from __future__ import annotations
 
 import hmac
-import os
 import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -27,6 +26,7 @@ from twisted.logger import Logger
 
 from image_service.concurrency.file_locks import directory_lock
 from image_service.errors import SnapshotUnreadable, StoreFailed
+from image_service.files.atomic import publish_file
 from image_service.images.reference import CredentialScheme
 
 if TYPE_CHECKING:
@@ -124,8 +124,8 @@ def load_or_create_secret(data_dir: Path) -> bytes:
     """
     path = data_dir / SECRET_FILE
     try:
-        with directory_lock(data_dir) as directory:
-            return _load_secret(path) or _create_secret(path, directory)
+        with directory_lock(data_dir):
+            return _load_secret(path) or _create_secret(path)
     except OSError as error:
         raise StoreFailed(f"{path} can be neither read nor written: {error.strerror}") from error
 
@@ -144,19 +144,12 @@ def _load_secret(path: Path) -> bytes | None:
     return None
 
 
-def _create_secret(path: Path, directory: int) -> bytes:
+def _create_secret(path: Path) -> bytes:
     """Write it under another name first: a crash leaves no part of a secret in its place."""
     secret = secrets.token_bytes(SECRET_BYTES)
     temporary = path.with_name(f".{path.name}.part")
     temporary.unlink(missing_ok=True)  # a crash's
-    with open(temporary, "xb", opener=_open_private) as file:
-        file.write(secret)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    os.fsync(directory)
+    temporary.touch(0o600)
+    temporary.write_bytes(secret)
+    publish_file(temporary, path)
     return secret
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)

@@ -92,13 +92,6 @@ def _later(column: Column[float]) -> ColumnElement[float]:
     return case((column < _AT, _AT), else_=column)
 
 
-def _insert_unless_superseded() -> Insert:
-    columns = _SNAPSHOTS.c
-    taken = exists().where(columns.key == _OF, columns.generation >= _NUMBER)
-    values = select(_OF, _NUMBER, _AT, _AT, _AT, false()).where(~taken)
-    return insert(_SNAPSHOTS).from_select(list(columns), values)
-
-
 def _upsert_mount(database: Database) -> Insert:
     """Insert a mount, or update the reader's unless that reads another image since, or the same one later."""
     upsert = database.insert(_MOUNTS)
@@ -119,7 +112,10 @@ _FIND_NEWEST = (
     .limit(1)
 )
 _LOAD = select(_PAYLOADS.c.sealed).where(_is(_PAYLOADS))
-_ADD = _insert_unless_superseded()
+_IS_SUPERSEDED = exists().where(_SNAPSHOTS.c.key == _OF, _SNAPSHOTS.c.generation >= _NUMBER)
+_ADD = insert(_SNAPSHOTS).from_select(
+    list(_SNAPSHOTS.c), select(_OF, _NUMBER, _AT, _AT, _AT, false()).where(~_IS_SUPERSEDED)
+)
 _ADD_PAYLOAD = insert(_PAYLOADS)
 _REMOVE_SURPLUS = delete(_SNAPSHOTS).where(_SNAPSHOTS.c.key == _OF, _SNAPSHOTS.c.generation <= _NUMBER)
 _VALIDATE = (
@@ -148,21 +144,14 @@ class SqlRepository:
 
     async def find_newest(self, key: bytes) -> StoredSnapshot | None:
         """Return the newest generation of a key."""
-
-        def work(connection: Connection) -> StoredSnapshot | None:
-            found = connection.execute(_FIND_NEWEST, {"of": key}).first()
-            return None if found is None else StoredSnapshot(*found)
-
-        return await self._transact(work)
+        found = await self._transact(lambda connection: connection.execute(_FIND_NEWEST, {"of": key}).first())
+        return None if found is None else StoredSnapshot(*found)
 
     async def load(self, key: bytes, generation: int) -> bytes | None:
         """Return a payload."""
-
-        def work(connection: Connection) -> bytes | None:
-            sealed: bytes | None = connection.scalar(_LOAD, {"of": key, "number": generation})
-            return sealed
-
-        return await self._transact(work)
+        row = {"of": key, "number": generation}
+        sealed: bytes | None = await self._transact(lambda connection: connection.scalar(_LOAD, row))
+        return sealed
 
     async def add(self, key: bytes, generation: int, sealed: bytes, taken_at: float) -> bool:
         """Store a new generation."""
@@ -201,12 +190,9 @@ class SqlRepository:
 
     async def find_mount(self, reader: bytes) -> StoredMount | None:
         """Return a reader's mount."""
-
-        def work(connection: Connection) -> StoredMount | None:
-            found = connection.execute(_FIND_MOUNT, {"of": reader}).first()
-            return None if found is None else StoredMount(*found)
-
-        return await self._transact(work)
+        row = {"of": reader}
+        found = await self._transact(lambda connection: connection.execute(_FIND_MOUNT, row).first())
+        return None if found is None else StoredMount(*found)
 
     async def remove_unused(self, unused_since: float) -> int:
         """Remove what has not been used."""
@@ -221,11 +207,10 @@ class SqlRepository:
 
 
 def _end(key: bytes, at: float, connection: Connection) -> None:
-    columns = _SNAPSHOTS.c
-    newest = select(func.max(columns.generation)).where(columns.key == key).scalar_subquery()
-    of_key = columns.key == key
+    of_key = _SNAPSHOTS.c.key == key
+    newest = select(func.max(_SNAPSHOTS.c.generation)).where(of_key).scalar_subquery()
     connection.execute(update(_SNAPSHOTS).where(of_key).values(ended=True, used_at=at))
-    connection.execute(delete(_SNAPSHOTS).where(of_key, columns.generation < newest))
+    connection.execute(delete(_SNAPSHOTS).where(of_key, _SNAPSHOTS.c.generation < newest))
     for table in (_PAYLOADS, _MOUNTS):
         connection.execute(delete(table).where(table.c.key == key))
 

@@ -20,9 +20,9 @@ from image_service.snapshots.archive import Archive
 from image_service.snapshots.build import connect_boot_images
 from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.image_builder import ImageBuilder
-from image_service.snapshots.memory import MemoryRepository
 from tests.formats.iso_builder import CREATED, build_live_iso, live_files
 from tests.images.building import base_image
+from tests.snapshots.memory import MemoryRepository
 from tests.snapshots.outcomes import run_now
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from image_service.images.reference import Credentials, Ref
     from image_service.snapshots.boot_images import BootImages
-    from image_service.snapshots.memory import MemoryRepository
+    from tests.snapshots.memory import MemoryRepository
 
 _SIGNER = TokenSigner()
 MOMENT = 0.01

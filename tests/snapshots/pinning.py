@@ -28,9 +28,9 @@ from image_service.images.reference import Credentials, CredentialScheme, Kind, 
 from image_service.settings.upstream import SnapshotSettings
 from image_service.snapshots.archive import Archive
 from image_service.snapshots.encryption import SnapshotCipher
-from image_service.snapshots.memory import MemoryRepository
 from image_service.snapshots.model import SnapshotKey
 from image_service.snapshots.snapshots import Snapshots
+from tests.snapshots.memory import MemoryRepository
 from tests.snapshots.outcomes import outcome, run_now
 from tests.standalone.tokens import TokenSigner
 

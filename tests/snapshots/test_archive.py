@@ -24,9 +24,9 @@ from image_service.images.reference import (
 from image_service.snapshots import archive as archive_module
 from image_service.snapshots.archive import THREAD_BYTES, Archive
 from image_service.snapshots.encryption import SnapshotCipher
-from image_service.snapshots.memory import MemoryRepository
 from image_service.snapshots.model import Snapshot, SnapshotKey
 from image_service.snapshots.repository import StoredMount
+from tests.snapshots.memory import MemoryRepository
 from tests.snapshots.outcomes import Outcome, outcome
 from tests.snapshots.pinning import (
     CREDENTIALS,

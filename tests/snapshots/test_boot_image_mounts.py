@@ -9,7 +9,6 @@ from image_service.errors import (
     Unauthorized,
 )
 from image_service.snapshots.image_builder import THREAD_BYTES
-from image_service.snapshots.memory import MemoryRepository
 from image_service.snapshots.model import ImageRequest, ReadMode
 from image_service.snapshots.snapshots import REVALIDATION_TIMEOUT_SECONDS
 from tests.snapshots.doubles import (
@@ -19,6 +18,7 @@ from tests.snapshots.doubles import (
     evict_everything,
     infra_env_of,
 )
+from tests.snapshots.memory import MemoryRepository
 from tests.snapshots.mounting import (
     MOMENT,
     OPEN_REF,

@@ -16,7 +16,6 @@ from image_service.errors import (
     NotFound,
     UpstreamError,
 )
-from image_service.snapshots.memory import MemoryRepository
 from image_service.snapshots.model import ImageRequest, ReadMode
 from tests.formats.iso_builder import build_live_iso, live_files
 from tests.images.building import base_image
@@ -33,6 +32,7 @@ from tests.snapshots.doubles import (
     infra_env_of,
 )
 from tests.snapshots.doubles import world as make_world
+from tests.snapshots.memory import MemoryRepository
 from tests.snapshots.mounting import (
     ENDED,
     ENDING,

@@ -14,10 +14,10 @@ from image_service.concurrency.coordination import Coordination
 from image_service.images.reference import Credentials, CredentialScheme, ImageRef, Kind, Reader
 from image_service.snapshots.archive import Archive
 from image_service.snapshots.encryption import SnapshotCipher
-from image_service.snapshots.memory import MemoryRepository
 from image_service.snapshots.model import Snapshot, SnapshotKey, Version
 from image_service.snapshots.mounts import SAVE_SECONDS, Mount, Mounts, save_seconds
 from image_service.snapshots.repository import StoredMount
+from tests.snapshots.memory import MemoryRepository
 from tests.snapshots.outcomes import outcome, run_now
 from tests.snapshots.pinning import SECRET
 

@@ -11,9 +11,9 @@ import pytest
 from twisted.internet.defer import Deferred, gatherResults
 
 from image_service.snapshots.build import open_repository
-from image_service.snapshots.memory import MemoryRepository
 from image_service.snapshots.repository import KEPT_GENERATIONS, StoredMount, StoredSnapshot
 from tests.pytwisted import async_fixture, ensure_deferred
+from tests.snapshots.memory import MemoryRepository
 from tests.snapshots.repositories import Threads
 
 if TYPE_CHECKING:

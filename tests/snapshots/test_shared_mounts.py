@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from image_service.concurrency.coordination import Coordination
     from image_service.images.reference import Reader
     from image_service.snapshots.boot_images import BootImages
-    from image_service.snapshots.memory import MemoryRepository
     from image_service.snapshots.model import ComposedVersion
+    from tests.snapshots.memory import MemoryRepository
 
 MOMENT = 0.01
 READER = Client(cast("World", None)).reader

@@ -17,9 +17,9 @@ from twisted.internet.defer import Deferred
 from image_service.concurrency.coordination import MAX_POLL_SECONDS, SIZE_BYTES, SharedMemoryCoordination
 from image_service.concurrency.negative_cache import ABSENT_SECONDS
 from image_service.errors import Conflict, Forbidden, NotFound, Unauthorized, UpstreamError
-from image_service.snapshots.memory import MemoryRepository
 from image_service.snapshots.model import RETRY_SECONDS
 from image_service.snapshots.snapshots import REVALIDATION_TIMEOUT_SECONDS
+from tests.snapshots.memory import MemoryRepository
 from tests.snapshots.outcomes import Outcome, outcome
 from tests.snapshots.pinning import KEY, SETTINGS, FaultyRepository, Pinning
 from tests.snapshots.repositories import repository_in

@@ -9,7 +9,7 @@ from image_service.errors import (
     Forbidden,
     UpstreamTimeout,
 )
-from image_service.snapshots.memory import MemoryRepository
+from tests.snapshots.memory import MemoryRepository
 from tests.snapshots.outcomes import Outcome, outcome
 from tests.snapshots.pinning import KEY, MAX_AGE, MOMENT, TTL, Pinning
 
