@@ -65,13 +65,9 @@ def with_checked_minimal(base: BaseImage) -> BaseImage:
 def minimal_image(
     base: BaseImage, customization: Customization, rootfs_url: str, scratch: Path
 ) -> Iterator[BootImage]:
-    """Compose a minimal ISO as the service would.
+    """Compose a minimal ISO of a pristine base as the service would.
 
-    Args:
-        base: pristine; where it needs nmstatectl, a minimal ISO is derived.
-        customization: laid over it.
-        rootfs_url: where the machine fetches the rootfs.
-        scratch: a directory for a derived ISO, which is removed when the block ends.
+    A derived one is stored in the directory `scratch` until the block ends.
 
     Raises:
         ImageServiceError: none can be made.

@@ -24,12 +24,9 @@ CHUNK_BYTES = 4 * 1024 * 1024
 
 
 def choose_output(name: str, base: BaseFile, *, force: bool) -> Path | None:
-    """Return the file to write, None for standard output; refuse to overwrite the base, or without `force`.
+    """Return the file to write; None for -, standard output.
 
-    Args:
-        name: of a file; - is standard output.
-        base: the base image.
-        force: True to replace an existing file.
+    The base image is never overwritten, another existing file only if `force` is True.
 
     Raises:
         OSError: the output is refused.

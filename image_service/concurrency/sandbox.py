@@ -43,11 +43,6 @@ class ResourceLimits:
     memory_bytes: int
     wall_seconds: float
 
-    def command(self, command: Sequence[str]) -> list[str]:
-        """Return a command that sets the limits and then executes `command`."""
-        limits = (self.file_bytes // 512, self.cpu_seconds, self.memory_bytes // 1024)
-        return ["/bin/sh", "-c", _LIMITED, "sh", *map(str, limits), *command]
-
 
 def run_sandboxed(  # noqa: PLR0913 - what a child process has
     command: Sequence[str],
@@ -81,8 +76,13 @@ def run_sandboxed(  # noqa: PLR0913 - what a child process has
     interruption.raise_if_interrupted()
     if not shutil.which(program):
         raise Unavailable(f"{program} is not installed; install the package {program}")
+    seconds = float("inf")
+    if limits:
+        seconds = limits.wall_seconds
+        units = (limits.file_bytes // 512, limits.cpu_seconds, limits.memory_bytes // 1024)
+        command = ["/bin/sh", "-c", _LIMITED, "sh", *map(str, units), *command]
     with subprocess.Popen(  # noqa: S603 - the shell's script is a constant, and the arguments are ours
-        limits.command(command) if limits else command,
+        command,
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,
@@ -91,7 +91,7 @@ def run_sandboxed(  # noqa: PLR0913 - what a child process has
         start_new_session=True,
     ) as process:
         try:
-            deadline = time.monotonic() + limits.wall_seconds if limits else float("inf")
+            deadline = time.monotonic() + seconds
             while time.monotonic() < deadline:
                 try:
                     return process.wait(_POLL_SECONDS)
@@ -99,5 +99,4 @@ def run_sandboxed(  # noqa: PLR0913 - what a child process has
                     interruption.raise_if_interrupted()
         finally:
             process.kill()  # no effect on one that has exited
-    seconds = limits.wall_seconds if limits else 0
     raise Unavailable(f"{program} took more than {seconds:g} s")

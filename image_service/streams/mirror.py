@@ -1,4 +1,4 @@
-"""The mirror: what the service has of the streams, published as streams are.
+"""The mirror: the releases that are stored here, published as streams are.
 
 A release is published when its ISO is ready and the digests of its parts are known. The document of a stream
 lists the newest such release of each architecture, and never goes back to an older one; that of a release is
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.logger import Logger
@@ -30,24 +30,12 @@ if TYPE_CHECKING:
     from image_service.images.base import BaseImage
     from image_service.images.reference import StreamRef
     from image_service.streams.release_preparer import MirroredRelease
-    from image_service.streams.streams import StreamRelease
+    from image_service.streams.streams import StreamRelease, Streams
 
 RETRY_AFTER_SECONDS = 10
 JSON = "application/json"
 YAML = "application/yaml"
 SIGNATURE = "application/pgp-signature"
-
-
-class StreamReleases(Protocol):
-    """The releases of streams, as ``Streams`` has them."""
-
-    @property
-    def desired(self) -> Sequence[StreamRelease]:
-        """By stream and architecture, the newest first."""
-
-    @property
-    def aliases(self) -> Mapping[tuple[str, str], str]:
-        """The release that a stream's name stands for, by stream and architecture."""
 
 
 class Mirror:
@@ -56,8 +44,8 @@ class Mirror:
     Args:
         streams: the releases.
         find_base_image: returns a base image that is ready, as ``Catalog.find_base_image``.
-        in_thread: runs what reads whole images.
-        prepare: prepares a release, in a thread, as ``ReleasePreparer.prepare``.
+        in_thread: runs `prepare`, which reads whole images.
+        prepare: prepares a release, as ``ReleasePreparer.prepare``.
         base_url: that locations begin with, without a slash at its end.
     """
 
@@ -65,7 +53,7 @@ class Mirror:
 
     def __init__(
         self,
-        streams: StreamReleases,
+        streams: Streams,
         find_base_image: Callable[[str, str, Kind], BaseImage],
         in_thread: InThread,
         prepare: Callable[[StreamRelease, BaseImage], MirroredRelease],
@@ -231,7 +219,6 @@ def _find_file(mirrored: MirroredRelease, name: str) -> BootImage:
                 is_iso=file is mirrored.iso,
                 is_public=True,
             )
-    for file in mirrored.files:
         if file.name + SIGNATURE_SUFFIX == name:
             if file.signature is None:
                 raise NotFound(f"there is no signature of {file.name} here")

@@ -14,11 +14,10 @@ import attrs
 from twisted.logger import Logger
 
 from image_service.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES
-from image_service.catalog.storage.digest import Sidecar
+from image_service.catalog.storage.digest import Sidecar, get_sha256
 from image_service.coreos.stream_mirror import PublishedFile, PublishedRelease
 from image_service.errors import Unavailable
 from image_service.files.atomic import atomic_write
-from image_service.files.base_file import ShortReadError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from image_service.catalog.download.origin_client import OriginClient
     from image_service.concurrency.interruption import Interruption
     from image_service.coreos.stream_metadata import StreamArtifact
-    from image_service.formats.reading import Span
     from image_service.images.base import BaseImage
     from image_service.streams.streams import StreamRelease
 
@@ -123,25 +121,13 @@ class ReleasePreparer:
         for name, (file, artifact) in parts.items():
             if file is None or not file.length:
                 continue
-            digest = self._digest(sidecar, f"{name}_sha256", base, file)
+            digest = get_sha256(base.file, sidecar, self.interruption, f"{name}_sha256", file)
             suffix = "" if name == "kernel" else ".img"
             default = f"coreos-{release.version}-live-{name}.{release.architecture}{suffix}"
             part = MirroredFile(artifact.name if artifact else default, digest, file.offset, file.length)
             pxe[name] = self._with_signature(image, part, artifact)
         iso = MirroredFile(release.iso.name, base.sha256, 0, base.file.size)
         return MirroredRelease(desired, base, self._with_signature(image, iso, release.iso), pxe)
-
-    def _digest(self, sidecar: Sidecar, key: str, base: BaseImage, file: Span) -> str:
-        digest = sidecar.get_digest(key)
-        if digest is None:
-            try:
-                digest = base.file.sha256(
-                    file.offset, file.length, on_block=lambda _: self.interruption.raise_if_interrupted()
-                )
-            except ShortReadError:
-                raise Unavailable("changed while it was read") from None
-            sidecar.save_digest(key, digest)
-        return digest
 
     def _with_signature(
         self, image: str, file: MirroredFile, artifact: StreamArtifact | None

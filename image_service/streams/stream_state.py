@@ -2,10 +2,11 @@
 
 It is stored as ``rhcos-stream-NAME.json``, so that a restart needs no network::
 
-    source         SHA-256 of the URL, whose query may hold a credential
+    source         SHA-256 of the URL, whose query may hold a credential; empty: nothing was fetched
     etag, last_modified
                    validators of the newest document; null: it had none
-    documents      stream metadata as it was published, the newest first
+    documents      stream metadata as it was published, the newest first; each lists a kept release that
+                   those before it do not
     aliases        by architecture, the release that the stream's name stands for
 """
 
@@ -42,15 +43,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class StreamState:
-    """The state of one stream.
-
-    Args:
-        source: SHA-256 of the URL that the validators belong to; empty: there are none.
-        etag: of the newest document.
-        last_modified: likewise.
-        documents: the newest first; each lists a kept release that those before it do not.
-        aliases: release by architecture.
-    """
+    """The state of one stream, as it is stored."""
 
     source: str = ""
     etag: str | None = None

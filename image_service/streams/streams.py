@@ -89,10 +89,7 @@ class Streams:
     """The streams of ``COREOS_STREAMS``.
 
     Args:
-        clock: times the refreshes.
         in_thread: runs blocking work; in one thread, so that states are written in order.
-        client: fetches the metadata.
-        sources: the streams.
         data_dir: where their states are stored.
         refresh_seconds: between two refreshes of one stream.
         fetches: False: another process fetches, and its stored states are read.

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import pytest
@@ -60,7 +60,8 @@ class Setup:
     mirror: Mirror = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.mirror = Mirror(self, self._find, self._in_thread, self._prepare, BASE_URL)
+        streams: Any = self
+        self.mirror = Mirror(streams, self._find, self._in_thread, self._prepare, BASE_URL)
 
     def set_desired(self, *desired: StreamRelease) -> None:
         self.desired = [*desired]

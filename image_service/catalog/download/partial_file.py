@@ -34,13 +34,7 @@ _BUFFER_BYTES = 1024 * 1024
 
 @attrs.frozen
 class OriginFile:
-    """What the origin said about the file (RFC 9110 section 8).
-
-    Args:
-        etag: strong entity tag.
-        last_modified: date, if it is a strong validator.
-        total: bytes; None: unknown.
-    """
+    """The strong validators and the size that the origin sent (RFC 9110 section 8)."""
 
     etag: str | None = None
     last_modified: str | None = None

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from image_service.concurrency.interruption import Interruption
     from image_service.files.base_file import BaseFile
+    from image_service.formats.reading import Span
 
 _SAMPLES = 16
 _SAMPLE_BYTES = 64 * 1024
@@ -69,21 +70,28 @@ class Sidecar:
             target.write(json.dumps(self._stored).encode())
 
 
-def get_sha256(file: BaseFile, sidecar: Sidecar, interruption: Interruption) -> str:
-    """Return the SHA-256 of a file in lower-case hex, from its sidecar or by reading all of it.
+def get_sha256(
+    file: BaseFile,
+    sidecar: Sidecar,
+    interruption: Interruption,
+    name: str = "sha256",
+    part: Span | None = None,
+) -> str:
+    """Return the SHA-256 of a file, or of a part of it, from its sidecar or by reading all of that.
 
     Raises:
         Unavailable: the file changed while it was read.
         OSError: it cannot be read.
         Interrupted: the service stops.
     """
-    digest = sidecar.get_digest("sha256")
+    digest = sidecar.get_digest(name)
     if digest is None:
+        offset, length = (part.offset, part.length) if part else (0, None)
         try:
-            digest = file.sha256(on_block=lambda _: interruption.raise_if_interrupted())
+            digest = file.sha256(offset, length, on_block=lambda _: interruption.raise_if_interrupted())
         except ShortReadError:
             raise Unavailable("changed while it was read") from None
-        sidecar.save_digest("sha256", digest)
+        sidecar.save_digest(name, digest)
     return digest
 
 
