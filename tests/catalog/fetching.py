@@ -2,8 +2,9 @@
 
 A step is a system call that touches the directory, as audit events report it.
 
-usage: [KILL_AT_STEP=N] python -m tests.catalog.fetching fetch DIRECTORY URL…
+usage: python -m tests.catalog.fetching fetch DIRECTORY URL…
        python -m tests.catalog.fetching every-step DIRECTORY URL
+       python -m tests.catalog.fetching random-steps DIRECTORY URL…
        python -m tests.catalog.fetching full-disk DIRECTORY URL…
 
 An image's URL ends with the SHA-256 of its content, with which any result is compared.
@@ -12,14 +13,16 @@ An image's URL ends with the SHA-256 of its content, with which any result is co
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
+import traceback
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +38,7 @@ from image_service.settings.base_images import DownloadSettings
 from image_service.settings.os_images import OsImage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 STEPS = {"open", "os.rename", "os.remove", "os.truncate", "os.mkdir", "os.scandir", "fcntl.fcntl"}
 SYNC_BYTES = 32 * 1024  # small, so that progress is stored within the short life of a process
@@ -54,19 +57,23 @@ def entry(url: str) -> OsImage:
 # One process.
 
 
-def fetch(directory: Path, urls: Sequence[str]) -> None:
-    """Fetch and open images concurrently; print the digest of what would be served, or the error."""
+@cache
+def _origin_client() -> OriginClient:
+    """Loading the certificate authorities takes longer than all the rest."""
+    return OriginClient.from_settings(DownloadSettings())
+
+
+def fetch(directory: Path, urls: Sequence[str]) -> list[str]:
+    """Fetch and open images concurrently; return the digest of what would be served, or the error."""
     partial_file.SYNC_BYTES = SYNC_BYTES
     disk_quota.SPARE_BYTES = 0  # so that the disk really gets full
     data_dir = DataDir(directory)
     data_dir.open()
-    client = OriginClient.from_settings(DownloadSettings())
-    fetcher = ImageFetcher(data_dir, partial(download_file, client))
+    fetcher = ImageFetcher(data_dir, partial(download_file, _origin_client()))
     with ThreadPoolExecutor(len(urls)) as pool:
         outputs = list(pool.map(lambda url: _fetch_one(fetcher, entry(url)), urls))
     data_dir.close()
-    sys.stdout.write("".join(f"{line}\n" for line in outputs))
-    sys.stdout.flush()
+    return outputs
 
 
 def _fetch_one(fetcher: ImageFetcher, image: OsImage) -> str:
@@ -81,39 +88,42 @@ def _fetch_one(fetcher: ImageFetcher, image: OsImage) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# Killed at every step.
+def run(directory: Path, urls: Sequence[str], kill_at_step: int = 0) -> tuple[set[str], int]:
+    """Fork a process that fetches, which succeeds or is killed; return its output and number of steps."""
+    _origin_client()
+    reading, writing = os.pipe()
+    child = os.fork()  # modules and certificate authorities are loaded already
+    if child == 0:
+        try:
+            if kill_at_step:
+                _kill_at(directory, kill_at_step)
+            steps = _count_steps(directory)
+            lines = fetch(directory, urls)
+            os.write(writing, json.dumps([lines, steps()]).encode())
+            os._exit(0)
+        except BaseException:  # noqa: BLE001 - the last thing of this process
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        output = pipe.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    check(directory, urls)
+    if status == -signal.SIGKILL:
+        return set(), 0
+    if status != 0:
+        raise RuntimeError(f"a process that was not killed ended with status {status}")
+    lines, made = json.loads(output)
+    return set(lines), made
 
 
-def every_step(directory: Path, url: str) -> None:
-    """Be killed before the first step that touches the directory, then before the second, and so on.
-
-    After each kill another process has to succeed, and prints the digest.
-    """
-    step, killed = 0, True
-    while killed:
-        step += 1
-        shutil.rmtree(directory, ignore_errors=True)
-        dying = os.fork()
-        if dying == 0:
-            _kill_at(directory, step)
-            _do(lambda: fetch(directory, [url]))
-        killed = os.waitstatus_to_exitcode(os.waitpid(dying, 0)[1]) == -signal.SIGKILL
-        check(directory, [url])
-        after = os.fork()
-        if after == 0:
-            _do(lambda: fetch(directory, [url]))
-        if os.waitstatus_to_exitcode(os.waitpid(after, 0)[1]) != 0:
-            sys.exit(f"after a death at step {step} the next one failed")
-        check(directory, [url])
-
-
-def _do(work: Callable[[], None]) -> None:
-    """Do something as the last thing of a forked process."""
-    try:
-        work()
-        os._exit(0)
-    finally:
-        os._exit(1)
+def check(directory: Path, urls: Sequence[str]) -> None:
+    """Check that a file with an image's name is that image."""
+    for url in urls:
+        path = directory / entry(url).file_name
+        if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() != digest_of(url):
+            raise RuntimeError(f"{path.name} is not what it should be")
 
 
 def _kill_at(directory: Path, step: int) -> None:
@@ -140,7 +150,21 @@ def _count_steps(directory: Path) -> Callable[[], int]:
     return lambda: len(made)
 
 
-# Killed at random steps.
+# Killed at every step, or at random steps.
+
+
+def every_step(directory: Path, url: str) -> list[str]:
+    """Be killed before the first step that touches the directory, then before the second, and so on.
+
+    After each kill another process has to succeed; returns the outputs.
+    """
+    outputs: list[str] = []
+    killed = True
+    while killed:
+        shutil.rmtree(directory, ignore_errors=True)
+        killed = not run(directory, [url], len(outputs) + 1)[0]
+        outputs += run(directory, [url])[0]
+    return outputs
 
 
 def kill_often(
@@ -165,42 +189,15 @@ def kill_often(
                 path.unlink()
         between(number)
         outputs |= run(directory, urls, chance.randint(1, steps))[0]
-        check(directory, urls)
     return outputs
 
 
-def run(directory: Path, urls: Sequence[str], kill_at_step: int = 0) -> tuple[set[str], int]:
-    """Run a process that fetches, which succeeds or is killed; return its output and number of steps."""
-    command = [sys.executable, "-m", "tests.catalog.fetching", "fetch", str(directory), *urls]
-    environment = {**os.environ, "KILL_AT_STEP": str(kill_at_step)}
-    done = subprocess.run(command, capture_output=True, env=environment, check=False)
-    if done.returncode == -signal.SIGKILL:
-        return set(), 0
-    if done.returncode != 0:
-        raise RuntimeError(done.stderr.decode())
-    *lines, steps = done.stdout.decode().splitlines()
-    return set(lines), int(steps)
+def random_steps(directory: Path, urls: Sequence[str]) -> set[str]:
+    """Be killed fifty times, then succeed."""
+    return kill_often(directory, urls, 50) | run(directory, urls)[0]
 
 
-def run_fetch(directory: Path, urls: Sequence[str]) -> None:
-    """Fetch, and print the number of steps; killed at step ``KILL_AT_STEP`` unless that is 0."""
-    kill_at = int(os.environ.get("KILL_AT_STEP", "0"))
-    if kill_at:
-        _kill_at(directory, kill_at)
-    steps = _count_steps(directory)
-    fetch(directory, urls)
-    sys.stdout.write(f"{steps()}\n")
-
-
-def check(directory: Path, urls: Sequence[str]) -> None:
-    """Check that a file with an image's name is that image."""
-    for url in urls:
-        path = directory / entry(url).file_name
-        if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() != digest_of(url):
-            raise RuntimeError(f"{path.name} is not what it should be")
-
-
-def full_disk(directory: Path, urls: Sequence[str]) -> None:
+def full_disk(directory: Path, urls: Sequence[str]) -> list[str]:
     """Be killed on a small disk that is filled by another user now and then; at the end there is space."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5m", "images", directory], check=True)
     (directory / "data").mkdir()
@@ -215,17 +212,17 @@ def full_disk(directory: Path, urls: Sequence[str]) -> None:
     for number in range(4):
         fill(number)
         outputs |= run(directory / "data", urls)[0]
-        check(directory / "data", urls)
     theirs.unlink()
-    lines = [*outputs, *run(directory / "data", urls)[0]]
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    return [*outputs, *run(directory / "data", urls)[0]]
 
 
 if __name__ == "__main__":
     what, where, *all_urls = sys.argv[1:]
-    work = {
-        "fetch": run_fetch,
+    work: dict[str, Callable[[Path, list[str]], Iterable[str]]] = {
+        "fetch": fetch,
         "every-step": lambda path, urls: every_step(path, *urls),
+        "random-steps": random_steps,
         "full-disk": full_disk,
     }
-    work[what](Path(where), all_urls)
+    for line in work[what](Path(where), all_urls):
+        print(line)  # noqa: T201 - its output

@@ -55,10 +55,9 @@ def test_kill_at_each_step_loses_nothing(origin: Origin, tmp_path: Path) -> None
 
 @pytest.mark.timeout(400)
 def test_repeated_kills_are_resumed(origin: Origin, tmp_path: Path) -> None:
-    urls = [serve(origin, iso(number, 2), drip=4096) for number in (1, 2)]
-    outputs = fetching.kill_often(tmp_path / "data", urls, 50)
-    outputs |= fetching.run(tmp_path / "data", urls)[0]
-    assert outputs == {fetching.digest_of(url) for url in urls}
+    urls = [serve(origin, iso(number, 1), drip=8192) for number in (1, 2)]
+    outputs = start("random-steps", tmp_path / "data", *urls)
+    assert set(outputs) == {fetching.digest_of(url) for url in urls}
     resumed = [request for request in origin.requests if request.headers["Range"]]
     assert len(resumed) > 5
     assert len(origin.requests) <= 2 * 52
@@ -78,8 +77,8 @@ def test_kills_on_a_full_disk_lose_nothing(origin: Origin, tmp_path: Path) -> No
 def test_two_processes_on_one_directory_download_each_image_once(origin: Origin, tmp_path: Path) -> None:
     urls = [serve(origin, iso(number, 1), drip=4096) for number in (1, 2)]
     with ThreadPoolExecutor(2) as pool:
-        outputs = list(pool.map(lambda order: fetching.run(tmp_path, urls[::order])[0], (1, -1)))
-    assert outputs == [{fetching.digest_of(url) for url in urls}] * 2
+        outputs = list(pool.map(lambda order: start("fetch", tmp_path, *urls[::order]), (1, -1)))
+    assert [set(lines) for lines in outputs] == [{fetching.digest_of(url) for url in urls}] * 2
     assert len(origin.requests) == 2
 
 
