@@ -31,7 +31,6 @@ class ProcessService(Service):
 
     Args:
         force: is called at the second signal, when the shutdown has begun.
-        standalone: True to run the embedded stand-in for assisted-service.
     """
 
     def __init__(

@@ -6,33 +6,37 @@ import signal
 from functools import partial
 from typing import TYPE_CHECKING
 
+import attrs
 from twisted.logger import Logger
 
 from image_service.app.process_service import ProcessService
-from image_service.app.shared_resources import SharedResources
 from image_service.app.standalone_mode import announce_sample, configured_images, start_stand_in
 from image_service.assisted.client import AssistedService
 from image_service.catalog.build import BaseImages, build_base_images
 from image_service.catalog.download.origin_client import OriginClient
 from image_service.catalog.lifecycle.status import render_statuses
+from image_service.concurrency.coordination import Coordination
 from image_service.observability.metrics import Metrics
 from image_service.serving.build import build_request_handlers
 from image_service.snapshots.build import build_boot_images
 from image_service.snapshots.image_builder import ImageBuilder
 from image_service.streams.build import start_streams
+from image_service.transport.admission import ConnectionCounter, LocalSlotPool, SlotPool
 from image_service.transport.factory import ConnectionFactory, build_transport
 from image_service.transport.listeners import Listeners
 from image_service.transport.tls import with_tls
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+    from twisted.internet.defer import Deferred
     from twisted.internet.epollreactor import EPollReactor
     from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 
     from image_service.app.standalone_mode import StandIn
     from image_service.catalog.catalog import Catalog
+    from image_service.serving.request_handler import Page
     from image_service.settings.settings import Settings
     from image_service.snapshots.boot_images import BootImages
     from image_service.transport.admission import Slots
@@ -40,12 +44,34 @@ if TYPE_CHECKING:
 _log = Logger()
 
 
+@attrs.frozen(kw_only=True)
+class SharedResources:
+    """What the processes of the service share; by default that of a process that serves alone.
+
+    Args:
+        is_leader: True in the one process that does what must be done once.
+        slot_pool: makes the pool of download slots, by their number.
+        connections: counts those of all processes.
+        coordination: with the other processes.
+        stand_in: that runs in another process; None: in standalone mode it is started here.
+        metrics_page: renders the metrics of all processes, given those of this one.
+        serving: is called when this process accepts connections.
+    """
+
+    is_leader: bool = True
+    slot_pool: Callable[[int], SlotPool] = LocalSlotPool
+    connections: ConnectionCounter = attrs.field(factory=ConnectionCounter)
+    coordination: Coordination = attrs.field(factory=Coordination)
+    stand_in: StandIn | None = None
+    metrics_page: Callable[[Metrics], Page | Deferred[Page]] = Metrics.render
+    serving: Callable[[], None] = lambda: None
+
+
 class ImageService(ProcessService):
     """The whole service, in one process.
 
     Args:
         sockets: listening, that of ``LISTEN_PORT`` first; none: the ports are bound at the start.
-        shared: what several processes share.
     """
 
     def __init__(

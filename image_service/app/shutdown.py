@@ -35,16 +35,17 @@ class ShutdownHandler:
 
     def handle_signals(self) -> None:
         """Handle SIGTERM and SIGINT from now on."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._signal_received)
 
-    def _signal_received(self, number: int, _frame: object) -> None:
-        if self._has_begun:
-            signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
-            signal.alarm(FORCED_EXIT_SECONDS)
-            # Python removes the handler when it exits; the alarm would then kill it, with another status.
-            atexit.register(signal.alarm, 0)
-        self._reactor.callFromThread(self.shut_down, number)
+        def signal_received(number: int, _frame: object) -> None:
+            if self._has_begun:
+                signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
+                signal.alarm(FORCED_EXIT_SECONDS)
+                # Python removes the handler when it exits; the alarm would then kill it, with another status.
+                atexit.register(signal.alarm, 0)
+            self._reactor.callFromThread(self.shut_down, number)
+
+        for handled in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(handled, signal_received)
 
     def shut_down(self, signal_number: int | None) -> None:
         """Stop the reactor; the second call forces what stops with it."""

@@ -193,9 +193,19 @@ class AssistedService:
 
     async def _exchange(self, call: ApiCall, credentials: Credentials | None) -> CompleteResponse:
         resource, silence_seconds = call.resource, self._silence_seconds
+        parameters, headers = list(call.parameters), Headers({"User-Agent": ["image-service"]})
+        if credentials is not None:
+            add_credentials(credentials, parameters, headers)
+        request: Deferred[_Response] = self._http.get(
+            self._infra_envs.child(*(quote(segment, safe="") for segment in call.path)),
+            params=parameters,
+            headers=headers,
+            allow_redirects=False,
+            unbuffered=True,
+            reactor=self._reactor,  # type: ignore[arg-type]  # treq's own sum of interfaces
+        )
         silent = _raise_timeout(f"no answer within {silence_seconds:g} s for {resource}")
         try:
-            request = self._request(call, credentials)
             response = await request.addTimeout(silence_seconds, self._reactor, silent)
             # The body of an error is read too: only then does its connection return to the pool.
             body = await read_body(response, resource, call.limit_bytes, silence_seconds, self._reactor)
@@ -204,19 +214,6 @@ class AssistedService:
         if response.code != _OK and not (call.may_be_absent and response.code == _NO_CONTENT):
             raise error_of_status(response.code, response.headers, resource)
         return CompleteResponse(resource, response.headers, body)
-
-    def _request(self, call: ApiCall, credentials: Credentials | None) -> Deferred[_Response]:
-        parameters, headers = list(call.parameters), Headers({"User-Agent": ["image-service"]})
-        if credentials is not None:
-            add_credentials(credentials, parameters, headers)
-        return self._http.get(
-            self._infra_envs.child(*(quote(segment, safe="") for segment in call.path)),
-            params=parameters,
-            headers=headers,
-            allow_redirects=False,
-            unbuffered=True,
-            reactor=self._reactor,  # type: ignore[arg-type]  # treq's own sum of interfaces
-        )
 
 
 def _make_cancelable(work: Deferred[T]) -> Deferred[T]:

@@ -24,11 +24,7 @@ _log = Logger()
 
 
 class Lifecycle(AsyncExitStack):
-    """Stops what was pushed, the last one first, by ``aclose``.
-
-    Args:
-        reactor: that the parts run on.
-    """
+    """Stops what was pushed, the last one first, by ``aclose``; the parts run on `reactor`."""
 
     def __init__(self, reactor: EPollReactor) -> None:
         super().__init__()

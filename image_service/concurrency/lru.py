@@ -71,19 +71,6 @@ class LruCache(Generic[_Key, _Value]):
             self._summed -= self._size_of(value)
         return value
 
-    def clear(self) -> None:
-        """Remove all entries."""
-        self._entries.clear()
-        self._summed = 0
-
-    def __contains__(self, key: object) -> bool:
-        """Return True if the key is present; that is no use of it."""
-        return key in self._entries
-
-    def __len__(self) -> int:
-        """Return the number of entries."""
-        return len(self._entries)
-
     def __iter__(self) -> Iterator[_Key]:
         """Iterate over the keys, the least recently used first."""
         return iter(self._entries)

@@ -52,16 +52,13 @@ class Reloaded(Generic[T]):
     def get(self) -> T:
         """Return what the files make, or made when they could last be used."""
         now = self._seconds()
-        if now - self._checked_at >= CHECK_SECONDS:
-            self._checked_at = now
-            self._reload_if_changed()
-        return self._made
-
-    def _reload_if_changed(self) -> None:
+        if now - self._checked_at < CHECK_SECONDS:
+            return self._made
+        self._checked_at = now
         state = self._read_state()  # before the files are read: a change meanwhile is seen at the next check
         if state == self._state:
             self._fault = ""
-            return
+            return self._made
         names = ", ".join(map(str, self._files))
         try:
             self._made = self._make()
@@ -72,15 +69,16 @@ class Reloaded(Generic[T]):
         else:
             self._state, self._fault = state, ""
             self._log.info("reloaded {files}", files=names)
+        return self._made
 
     def _read_state(self) -> _State:
-        return tuple(map(_state_of, self._files))
+        """Return what changes with the content of each file; None: there is no file."""
 
+        def state_of(file: Path) -> tuple[int, ...] | None:
+            try:
+                found = os.stat(file)  # noqa: PTH116 - as quick as it can be
+            except OSError:
+                return None
+            return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
-def _state_of(file: Path) -> tuple[int, ...] | None:
-    """What changes with a file's content; None: there is no file."""
-    try:
-        found = os.stat(file)  # noqa: PTH116 - as quick as it can be
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+        return tuple(map(state_of, self._files))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,12 +71,3 @@ def test_entry_above_the_limit_stays_until_the_next_one() -> None:
     assert (list(cache), cache.size) == (["b"], 11)
     cache["c"] = bytes(10)
     assert (list(cache), cache.size) == (["c"], 10)
-
-
-@pytest.mark.parametrize("size_of", [None, len])
-def test_cleared_cache_is_empty(size_of: None) -> None:
-    cache: LruCache[str, bytes] = LruCache(3, size_of)
-    cache["a"] = b"1"
-    assert (len(cache), "a" in cache, list(cache.values())) == (1, True, [b"1"])
-    cache.clear()
-    assert (len(cache), "a" in cache, cache.size) == (0, False, 0)

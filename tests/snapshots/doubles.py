@@ -252,8 +252,11 @@ class World:
 
 def evict_everything(world: World) -> None:
     """As when much else is read: composed images, and the answers that they are made of."""
-    world.images._cache._composed.clear()
-    world.archive._recent.clear()
+    composed, recent = world.images._cache._composed, world.archive._recent
+    for version in tuple(composed):
+        composed.pop(version)
+    for customization in tuple(recent):
+        recent.pop(customization)
 
 
 @contextmanager

@@ -13,8 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.stdio import StandardIO
 from twisted.logger import globalLogBeginner
 
-from image_service.app.service import ImageService
-from image_service.app.shared_resources import SharedResources
+from image_service.app.service import ImageService, SharedResources
 from image_service.app.workers.channel import Channel
 from image_service.app.workers.shared_state import SharedConnectionCounter, SharedMemory, SharedSlotPool
 from image_service.app.workers.worker_process import (

@@ -59,7 +59,7 @@ class WorkerSlot:
         number: of the worker, from 0 on.
         spawn: starts a process; is given handlers of what it sends, and what to call with the reason of its
             exit. Raises OSError if no process can be started.
-        observer: is told what happens here.
+        observer: is notified of what happens here.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class WorkerSlot:
         self._restart = None
         self._started_at = self._clock.seconds()
         handlers: Handlers = {
-            "serving": self._serves,
+            "serving": self._serving_received,
             "metrics": self.counts.update,
             "page": lambda _: self._observer.page_requested(self),
             "pong": lambda _: self._watchdog.pong_received(),
@@ -135,7 +135,7 @@ class WorkerSlot:
         if self._process is not None:
             self._process.kill()
 
-    def _serves(self, _: None) -> None:
+    def _serving_received(self, _: None) -> None:
         self.is_serving = self._has_served = True
         self._watchdog.start()  # not before: starting many takes long, and others have its clients meanwhile
         self._observer.worker_serves(self)
