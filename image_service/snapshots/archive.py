@@ -93,13 +93,6 @@ class Archive:
         is_readable = await self.load(snapshot, credentials) is not None
         return (snapshot, stored.validated_at) if is_readable else None
 
-    async def find_generation(
-        self, key: SnapshotKey, stored_key: bytes, credentials: Credentials | None, generation: int
-    ) -> Snapshot | None:
-        """Return a snapshot that is not the newest any more."""
-        snapshot = Snapshot(key, stored_key, generation, 0.0)
-        return None if await self.load(snapshot, credentials) is None else snapshot
-
     async def is_stored(self, snapshot: Snapshot) -> bool:
         """Return True unless the snapshot has ended, or too many newer ones have been stored."""
         return await self._read(self._repository.load(snapshot.stored_key, snapshot.generation)) is not None

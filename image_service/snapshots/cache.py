@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from image_service.concurrency.lru import LruCache
 from image_service.concurrency.single_flight import SingleFlight
-from image_service.snapshots.model import CacheEntry
+from image_service.snapshots.model import CacheEntry, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,20 +21,14 @@ if TYPE_CHECKING:
     from image_service.concurrency.coordination import Coordination
     from image_service.images.reference import Credentials
     from image_service.snapshots.archive import Archive
-    from image_service.snapshots.model import Snapshot, SnapshotKey
+    from image_service.snapshots.model import SnapshotKey
 
 MAX_ENTRIES = 16384
 """Beyond this the repository is read again."""
 
 
 class SnapshotCache:
-    """Cache entries by snapshot key.
-
-    Args:
-        archive: snapshots beyond this process.
-        clock: seconds since the epoch.
-        coordination: with the processes that share the repository.
-    """
+    """Cache entries by snapshot key."""
 
     def __init__(self, archive: Archive, clock: IReactorTime, coordination: Coordination) -> None:
         self._archive = archive
@@ -63,11 +57,7 @@ class SnapshotCache:
         return await self._refreshing.join(key, partial(self.refresh, entry, credentials))
 
     async def refresh(self, entry: CacheEntry, credentials: Credentials | None) -> CacheEntry | None:
-        """Take over what other processes have stored.
-
-        Returns:
-            the key's entry then; None: it has ended.
-        """
+        """Take over what other processes have stored, and return the key's entry; None: it has ended."""
         if self.is_current(entry):
             return entry
         snapshot = entry.snapshot
@@ -127,12 +117,13 @@ class SnapshotCache:
         """Return a generation of an entry's key; None: it is not stored any more."""
         if known := entry.find_generation(number):
             return known
-        newest = entry.snapshot
-        found = await self._archive.find_generation(newest.key, newest.stored_key, credentials, number)
+        found = Snapshot(entry.snapshot.key, entry.snapshot.stored_key, number, 0.0)
+        is_stored = await self._archive.load(found, credentials) is not None
         if known := entry.find_generation(number):  # another reader of it was faster
             return known
-        if found is not None:
-            entry.add_older(found)
+        if not is_stored:
+            return None
+        entry.add_older(found)
         return found
 
     async def reattach(self, entry: CacheEntry, snapshot: Snapshot, credentials: Credentials | None) -> None:

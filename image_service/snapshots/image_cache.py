@@ -32,10 +32,7 @@ class BootImageCache:
     """Composes versions, and keeps them.
 
     Args:
-        builder: makes boot images.
-        snapshots: what is laid over base images.
         limit_bytes: that all composed images may hold in memory; the least recently used is evicted.
-        count: records an event for the metrics.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.errors import ImageServiceError, NotFound
+from image_service.errors import ImageServiceError, NotFound, Unavailable, UpstreamError, UpstreamTimeout
 from image_service.http.respond import Representation  # noqa: TC001 - attrs resolves annotations
 from image_service.images.base import BaseImage  # noqa: TC001 - same
 from image_service.images.reference import Credentials, Kind, Reader, Ref, digest_of
@@ -15,8 +15,10 @@ from image_service.images.reference import Credentials, Kind, Reader, Ref, diges
 if TYPE_CHECKING:
     from image_service.snapshots.repository import StoredSnapshot
 
+FAILURES = (UpstreamError, UpstreamTimeout, Unavailable)
+"""After these an older answer of assisted-service is used, for a while."""
 RETRY_SECONDS = 5.0
-"""Between two attempts to revalidate after a failure."""
+"""Between two attempts to ask it again after a failure."""
 MAX_OLDER = 8
 """Older generations of one key that are kept in memory."""
 COMPOSED_OVERHEAD_BYTES = 4 * 1024
@@ -102,8 +104,7 @@ class CacheEntry:
 
     def find_generation(self, number: int) -> Snapshot | None:
         """Return a generation if it is known here."""
-        known = (self.snapshot, *self.older)
-        return next((snapshot for snapshot in known if snapshot.generation == number), None)
+        return next((known for known in (self.snapshot, *self.older) if known.generation == number), None)
 
     def add_older(self, snapshot: Snapshot) -> None:
         """Let mounts read an older generation, for as long as they may read the newest."""

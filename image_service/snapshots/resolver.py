@@ -12,9 +12,9 @@ import attrs
 from image_service.concurrency.lru import LruCache
 from image_service.concurrency.negative_cache import NegativeCache
 from image_service.concurrency.single_flight import SingleFlight
-from image_service.errors import ImageServiceError, NotFound, Unavailable, UpstreamError, UpstreamTimeout
+from image_service.errors import ImageServiceError, NotFound
 from image_service.images.reference import DEFAULT_ARCHITECTURE, ISOS, ImageRef, Kind, Ref, digest_of
-from image_service.snapshots.model import SnapshotKey, Version, VersionLost
+from image_service.snapshots.model import FAILURES, RETRY_SECONDS, SnapshotKey, Version, VersionLost
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -35,9 +35,6 @@ MAX_ASKING = 4096
 """References that are asked for at once; beyond that is more than can be answered in time."""
 TIMEOUT_SECONDS = 1.0
 """How long a request waits for an answer if there is an older one."""
-RETRY_SECONDS = 5.0
-"""Between two attempts after a failure, if there is an older answer."""
-_FAILING = (UpstreamError, UpstreamTimeout, Unavailable)
 
 _Question: TypeAlias = "tuple[ImageRef, bytes | None]"
 """A reference, and the digest of the credentials."""
@@ -55,15 +52,7 @@ class _Resolved:
 
 
 class Resolver:
-    """Completes references.
-
-    Args:
-        fetch: asks assisted-service.
-        archive: answers that other processes were given.
-        clock: seconds since the epoch.
-        coordination: with those processes.
-        settings: how long an answer is valid, and an older one used while asking fails.
-    """
+    """Completes references."""
 
     def __init__(
         self,
@@ -121,7 +110,7 @@ class Resolver:
         ref, _ = question
         try:
             infra_env, said_at = await self._get_infra_env(ref.infra_env_id, credentials)
-        except _FAILING:
+        except FAILURES:
             older = self._find_older(question)
             if older is None:
                 raise
@@ -175,13 +164,7 @@ def is_complete(ref: ImageRef) -> bool:
 
 
 class VersionFinder:
-    """Finds versions.
-
-    Args:
-        builder: finds base images.
-        resolver: completes references.
-        snapshots: what is laid over base images.
-    """
+    """Finds versions: the base images and snapshots of references."""
 
     def __init__(self, builder: ImageBuilder, resolver: Resolver, snapshots: Snapshots) -> None:
         self._builder = builder

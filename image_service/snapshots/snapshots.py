@@ -30,17 +30,14 @@ from image_service.errors import (
     ImageServiceError,
     NotFound,
     Unauthorized,
-    Unavailable,
-    UpstreamError,
     UpstreamTimeout,
 )
 from image_service.snapshots.cache import SnapshotCache
-from image_service.snapshots.model import SnapshotEvent, VersionLost
+from image_service.snapshots.model import FAILURES, SnapshotEvent, VersionLost
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from twisted.internet.defer import Deferred
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.concurrency.coordination import Coordination
@@ -58,23 +55,13 @@ REVALIDATION_TIMEOUT_SECONDS = 1.0
 """How long requests wait for a revalidation, from its start, before they are served the snapshot."""
 
 _ENDING = (Unauthorized, Forbidden, NotFound)
-_FAILING = (UpstreamError, UpstreamTimeout, Unavailable)
 
 Fetch: TypeAlias = "Callable[[str, Kind, Credentials | None], Awaitable[Customization]]"
 """Asks assisted-service for all that makes an infra-env's image of one kind."""
 
 
 class Snapshots:
-    """Gets snapshots, and validates them. Credentials are always those of the key.
-
-    Args:
-        fetch: asks assisted-service.
-        archive: snapshots beyond this process.
-        clock: seconds since the epoch.
-        coordination: with the processes that share the archive.
-        settings: how long to rely on what.
-        count: records an event for the metrics.
-    """
+    """Gets snapshots, and validates them. Credentials are always those of the key."""
 
     def __init__(  # noqa: PLR0913 - each a part that tests replace
         self,
@@ -107,7 +94,7 @@ class Snapshots:
     def get_cached(self, key: SnapshotKey) -> Snapshot | None:
         """Return the newest snapshot if it may be given to any mount without waiting; else `get` it."""
         entry = self._cache.get_cached(key)
-        if entry is None or not self._is_good(entry):
+        if entry is None or entry.refusal is not None or self._is_due(entry):
             return None
         self.record_hit()
         return entry.snapshot
@@ -119,7 +106,7 @@ class Snapshots:
             ImageServiceError: there is none, and none could be had.
         """
         entry = await self._entry(key, credentials)
-        if not self._is_good(entry):
+        if entry.refusal is not None or self._is_due(entry):
             await self._validate(entry, credentials, may_serve_old=not self._is_old(entry.snapshot))
             entry = await self._entry(key, credentials)
         if entry.refusal is not None:
@@ -190,11 +177,8 @@ class Snapshots:
 
     # Validation.
 
-    def _is_good(self, entry: CacheEntry) -> bool:
-        """Return True if the entry needs no validation to be given to a new mount."""
-        return entry.refusal is None and not self._is_due(entry)
-
     def _is_due(self, entry: CacheEntry) -> bool:
+        """Return True if the entry is to be validated before a new mount gets its snapshot."""
         return not self._is_fresh(entry) or self._is_old(entry.snapshot)
 
     def _is_fresh(self, entry: CacheEntry) -> bool:
@@ -212,18 +196,17 @@ class Snapshots:
         if now >= entry.retry_at:
             since = now if entry.revalidating_since is None else entry.revalidating_since
             timeout = since + REVALIDATION_TIMEOUT_SECONDS - now
-            if not may_serve_old:
-                await self._join(entry, credentials)
-            elif timeout > 0:
-                await self._join(entry, credentials).addTimeout(timeout, self._clock, lambda *_: None)
+            if timeout > 0 or not may_serve_old:
+                key = entry.snapshot.key
+                answer = self._revalidations.join(key, lambda: self._revalidate(entry, credentials))
+                if may_serve_old:
+                    answer.addTimeout(timeout, self._clock, lambda *_: None)
+                await answer
         if entry.failing_since is None or entry.error is None or entry.is_ended:
             return
         if self._clock.seconds() >= entry.failing_since + self._settings.grace_seconds:
             raise entry.error.copy()
         self._count(SnapshotEvent.GRACE)
-
-    def _join(self, entry: CacheEntry, credentials: Credentials | None) -> Deferred[None]:
-        return self._revalidations.join(entry.snapshot.key, lambda: self._revalidate(entry, credentials))
 
     async def _revalidate(self, entry: CacheEntry, credentials: Credentials | None) -> None:
         entry.revalidating_since = self._clock.seconds()
@@ -243,7 +226,7 @@ class Snapshots:
             self._count(SnapshotEvent.ENDED)
             await self._cache.end(entry)
             raise
-        except _FAILING as error:
+        except FAILURES as error:
             self._record_failure(entry, error)
         except ImageServiceError as error:
             entry.record_refusal(error, self._clock.seconds())

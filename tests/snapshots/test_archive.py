@@ -78,8 +78,8 @@ def same(pinning: Pinning, snapshot: Snapshot, answer: Customization) -> bool:
 
 
 def find_generation(pinning: Pinning, number: int) -> Snapshot | None:
-    archive = pinning.archive
-    return outcome(archive.find_generation(KEY, archive.key_of(KEY, None), None, number))
+    snapshot = Snapshot(KEY, pinning.archive.key_of(KEY, None), number, 0.0)
+    return snapshot if loaded(pinning, snapshot) is not None else None
 
 
 def stored_mount(pinning: Pinning, reader: Reader, snapshot: Snapshot) -> StoredMount:

@@ -30,7 +30,8 @@ from image_service.images.reference import (
 from image_service.snapshots import resolver as resolver_module
 from image_service.snapshots.archive import Archive
 from image_service.snapshots.encryption import SnapshotCipher
-from image_service.snapshots.resolver import RETRY_SECONDS, TIMEOUT_SECONDS, Resolver
+from image_service.snapshots.model import RETRY_SECONDS
+from image_service.snapshots.resolver import TIMEOUT_SECONDS, Resolver
 from tests.snapshots.doubles import infra_env_of
 from tests.snapshots.memory import MemoryRepository
 from tests.snapshots.outcomes import Outcome, outcome, run_now
