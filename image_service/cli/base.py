@@ -16,11 +16,7 @@ from image_service.coreos.minimal_iso import check_minimal_iso
 from image_service.errors import BaseImageError, RamdiskTooLarge
 from image_service.files.base_file import BaseFile
 from image_service.images.base import BaseImage
-from image_service.images.canvas import (
-    derived_minimal_canvas,
-    drop_unusable_minimal,
-    spliced_minimal_canvas,
-)
+from image_service.images.canvas import derived_minimal_canvas, drop_unusable_minimal, spliced_minimal_canvas
 from image_service.images.compose import compose
 
 if TYPE_CHECKING:

@@ -16,12 +16,7 @@ from image_service.cli.command import add_file_command, exit_on_signals
 from image_service.cli.output import choose_output, write_output
 from image_service.coreos.ignition import check_ignition
 from image_service.coreos.kargs import KernelArgument, Operation, check_argument
-from image_service.errors import (
-    BaseImageError,
-    IgnitionInvalid,
-    KernelArgumentInvalid,
-    Unprocessable,
-)
+from image_service.errors import BaseImageError, IgnitionInvalid, KernelArgumentInvalid, Unprocessable
 from image_service.formats.initrd import is_initrd
 from image_service.images.canvas import full_canvas
 from image_service.images.compose import compose

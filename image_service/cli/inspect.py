@@ -186,7 +186,13 @@ def _lines(description: Description) -> Iterator[tuple[str, str]]:
     yield from _area_lines("Ignition area", description.ignition_area)
     if description.ramdisk_area:
         yield from _area_lines("ramdisk area", description.ramdisk_area)
-    yield from _argument_lines(description.kernel_arguments)
+    arguments = description.kernel_arguments
+    yield "kernel arguments", arguments.current if arguments else "the ISO takes none"
+    if arguments:
+        if arguments.current != arguments.default:
+            yield "by default", arguments.default
+        yield "room for them", _bytes(arguments.capacity)
+        yield from (("", _location(area)) for area in arguments.areas)
     for name, file in attrs.asdict(description.boot_files, recurse=False).items():
         if file:
             yield name.replace("_", " "), _location(file)
@@ -195,10 +201,8 @@ def _lines(description: Description) -> Iterator[tuple[str, str]]:
         yield "minimal ISO", f"{_bytes(minimal.size)}, SHA-256 {minimal.sha256}"
     else:
         yield "minimal ISO", f"none: {description.no_minimal_iso}"
-    yield (
-        "features",
-        ", ".join(name for name, value in (description.features or {}).items() if value) or "none",
-    )
+    features = [name for name, value in (description.features or {}).items() if value]
+    yield "features", ", ".join(features) or "none"
 
 
 def _area_lines(name: str, area: InitrdArea) -> Iterator[tuple[str, str]]:
@@ -207,18 +211,6 @@ def _area_lines(name: str, area: InitrdArea) -> Iterator[tuple[str, str]]:
         yield "", f"{member.name}: {_bytes(member.size)}"
     if area.unreadable:
         yield "", area.unreadable
-
-
-def _argument_lines(arguments: DescribedArguments | None) -> Iterator[tuple[str, str]]:
-    if arguments is None:
-        yield "kernel arguments", "the ISO takes none"
-        return
-    yield "kernel arguments", arguments.current
-    if arguments.current != arguments.default:
-        yield "by default", arguments.default
-    yield "room for them", _bytes(arguments.capacity)
-    for area in arguments.areas:
-        yield "", _location(area)
 
 
 def _location(file: Span) -> str:

@@ -20,7 +20,6 @@ class Backoff:
     Args:
         min_seconds: upper bound after the first failure.
         max_seconds: upper bound after many.
-        jitter: returns a number between its two arguments.
     """
 
     min_seconds: float = 1.0

@@ -54,16 +54,10 @@ def run_sandboxed(  # noqa: PLR0913 - what a child process has
     environment: Mapping[str, str] | None = None,
     limits: ResourceLimits | None = None,
 ) -> int:
-    """Run a program to its end; it is killed when this raises.
+    """Run a program, found in PATH, to its end; it is killed when this raises.
 
-    Args:
-        command: the program, found in PATH, and its arguments; the Debian package has the program's name.
-        interruption: stops it from another thread.
-        descriptors: files that it inherits, as ``/proc/self/fd/N``.
-        stdout: descriptor for its output.
-        stderr: descriptor for its error output.
-        environment: variables in addition to PATH and LC_ALL.
-        limits: None for a program whose cost the size of its input bounds.
+    It inherits `descriptors`, as ``/proc/self/fd/N``, and has `environment` in addition to PATH and LC_ALL.
+    It needs no limits if the size of its input bounds its cost. Its Debian package has the program's name.
 
     Returns:
         its exit status; negative: the signal that killed it.

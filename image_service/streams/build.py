@@ -1,30 +1,69 @@
-"""Builds the streams and their mirror from settings."""
+"""Builds the streams and their mirror, and keeps them and the catalog in step."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
 
+import attrs
+
 from image_service.concurrency.interruption import Interruption
 from image_service.concurrency.threads import run_at_low_priority
 from image_service.streams.mirror import Mirror
 from image_service.streams.release_preparer import ReleasePreparer
-from image_service.streams.stream_sync import StreamSync
 from image_service.streams.streams import Streams
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.catalog.build import BaseImages
+    from image_service.catalog.catalog import Catalog
     from image_service.catalog.download.origin_client import OriginClient
     from image_service.concurrency.lifecycle import Lifecycle
     from image_service.images.base import BaseImage
     from image_service.settings.base_images import StreamSettings
+    from image_service.settings.os_images import OsImage
     from image_service.streams.release_preparer import MirroredRelease
     from image_service.streams.streams import StreamRelease
 
 RELOAD_SECONDS = 10.0
 """Interval at which a process that fetches no metadata reads what the fetching one has stored."""
+
+
+@attrs.frozen(eq=False)
+class StreamSync:
+    """Keeps the catalog in step with the streams, and the streams' aliases and the mirror with the catalog.
+
+    Args:
+        configured: base images that the catalog has in any case.
+    """
+
+    configured: tuple[OsImage, ...]
+    catalog: Catalog
+    streams: Streams
+    mirror: Mirror
+
+    def update_catalog(self) -> None:
+        """Replace the base images of the catalog; to be called when other releases are desired.
+
+        A configured image that is also a stream's release stays as configured, and gets the stream's name.
+        """
+        entries = {image.file_name: image for image in self.configured}
+        for desired in self.streams.desired:
+            entry = desired.entry
+            known = entries.setdefault(entry.file_name, entry)
+            names = dict.fromkeys((*known.openshift_versions, *entry.openshift_versions))
+            entries[entry.file_name] = attrs.evolve(known, openshift_versions=tuple(names))
+        self.catalog.replace_images(entries.values())
+        self.update_aliases()
+
+    def update_aliases(self) -> None:
+        """Move aliases and update the mirror; to be called when a base image becomes ready."""
+        self.streams.move_aliases(
+            lambda release: self.catalog.has_ready_image(release.version, release.architecture)
+        )
+        self.catalog.set_aliases(self.streams.aliases)
+        self.mirror.update()
 
 
 async def start_streams(  # noqa: PLR0913 - what streams and mirror are connected with

@@ -42,10 +42,8 @@ class Mirror:
     """Publishes the releases of streams.
 
     Args:
-        streams: the releases.
         find_base_image: returns a base image that is ready, as ``Catalog.find_base_image``.
-        in_thread: runs `prepare`, which reads whole images.
-        prepare: prepares a release, as ``ReleasePreparer.prepare``.
+        in_thread: runs `prepare`, as ``ReleasePreparer.prepare``, which reads whole images.
         base_url: that locations begin with, without a slash at its end.
     """
 

@@ -38,8 +38,6 @@ class MirroredFile(PublishedFile):
     """A range of the ISO, or all of it.
 
     Args:
-        offset: bytes.
-        length: bytes.
         signature: detached OpenPGP signature; None: there is none, or it could not be fetched.
         is_signature_pending: True if it could not be fetched, but may be later.
     """
@@ -52,14 +50,7 @@ class MirroredFile(PublishedFile):
 
 @attrs.frozen
 class MirroredRelease:
-    """The files of a release.
-
-    Args:
-        origin: the release in its stream.
-        base: its ISO.
-        iso: the whole of it.
-        pxe: ranges of it by their names in the metadata.
-    """
+    """The files of a release: its ISO, and ranges of that by their names in the metadata."""
 
     origin: StreamRelease
     base: BaseImage
@@ -88,9 +79,6 @@ class ReleasePreparer:
     """Prepares releases for the mirror.
 
     Args:
-        data_dir: where digests and signatures are stored.
-        client: fetches signatures.
-        interruption: stops it from another thread.
         claim: records files in ``data_dir`` as ours: the image that they belong to, and their names.
     """
 

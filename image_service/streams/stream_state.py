@@ -138,13 +138,8 @@ def move_alias(
 ) -> str | None:
     """Return the version that a stream's name stands for: the newest release that is ready.
 
-    It never moves to an older release, not even if the current one is not ready after a restart. None: no
-    release is ready, and the current one is not desired any more.
-
-    Args:
-        current: the version until now.
-        releases: the desired ones, the newest first.
-        is_ready: True if a release can be served.
+    It never moves to an older release, not even if the current one is not ready after a restart. `releases`
+    are the desired ones, the newest first. None: none is ready, and the current one is not desired any more.
     """
     for release in releases:
         if release.version == current or is_ready(release):

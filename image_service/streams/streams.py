@@ -90,10 +90,8 @@ class Streams:
 
     Args:
         in_thread: runs blocking work; in one thread, so that states are written in order.
-        data_dir: where their states are stored.
         refresh_seconds: between two refreshes of one stream.
         fetches: False: another process fetches, and its stored states are read.
-        jitter: returns a number between its two arguments.
     """
 
     _log = Logger()

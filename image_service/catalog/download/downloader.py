@@ -45,14 +45,9 @@ def download_file(
     interruption: Interruption,
     report_progress: ReportProgress = lambda *_: None,
 ) -> None:
-    """Complete a file of which a part may exist.
+    """Complete a file of which a part may exist; if this raises, the next call resumes it.
 
-    Args:
-        client: sends the requests.
-        url: ``http`` or ``https``.
-        partial: the file. If this raises, the next call resumes it.
-        interruption: aborts the download from another thread.
-        report_progress: called at the beginning and with each block.
+    Progress is reported at the beginning and with each block.
 
     Raises:
         Unavailable: not fetched, or not completely; see ``OriginClient.fetch``.

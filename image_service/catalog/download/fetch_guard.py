@@ -36,7 +36,6 @@ class FetchGuard:
 
     Args:
         url: of the request; only its origin is logged.
-        interruption: aborts the fetch from another thread.
         stall_seconds: a fetch slower than the minimal rate is aborted after these, at most twice these.
     """
 

@@ -38,8 +38,8 @@ class OriginClient:
     Args:
         trust: the authorities, as a TLS context; read for each fetch.
         stall_seconds: see ``FetchGuard``.
-        headers: credentials: header fields.
-        parameters: credentials: query parameters.
+        headers: fields that are credentials.
+        parameters: query parameters that are credentials.
         credential_origins: origins that get the credentials, as ``origin_of`` returns them.
     """
 
@@ -69,12 +69,7 @@ class OriginClient:
     def fetch(
         self, url: str, headers: Mapping[str, str], interruption: Interruption
     ) -> Iterator[OriginResponse]:
-        """Send a GET request and follow redirects.
-
-        Args:
-            url: ``http`` or ``https``.
-            headers: for every origin on the way: a range, preconditions.
-            interruption: aborts the fetch from another thread.
+        """Send a GET request and follow redirects; every origin on the way gets `headers`.
 
         Yields:
             a response with status 200, 206, 304, 412 or 416.
@@ -148,11 +143,7 @@ class OriginResponse:
 
 
 def trusted_authorities(ca_file: Path | None = None, *, insecure: bool = False) -> Reloaded[ssl.SSLContext]:
-    """Return a TLS context that trusts the system's authorities and those of a file, reloaded as it changes.
-
-    Args:
-        ca_file: PEM certificates.
-        insecure: verify nothing.
+    """Return a TLS context that trusts the system's authorities and those of a PEM file, and is reloaded.
 
     Raises:
         ConfigurationError: ``ca_file`` cannot be read.

@@ -49,13 +49,7 @@ def open_url(
 
 
 class Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects; only requests to `origin` carry the credentials.
-
-    Args:
-        origin: None: no request carries them.
-        headers: fields that are credentials.
-        parameters: query parameters that are.
-    """
+    """Follows redirects; only requests to `origin`, if any, carry the credentials: headers and parameters."""
 
     def __init__(self, origin: str | None, headers: Mapping[str, str], parameters: Mapping[str, str]) -> None:
         self._origin = origin

@@ -7,8 +7,8 @@ import pytest
 
 from image_service.coreos.stream_metadata import select_releases
 from image_service.settings.os_images import OsImage
+from image_service.streams.build import StreamSync
 from image_service.streams.stream_state import move_alias
-from image_service.streams.stream_sync import StreamSync
 from image_service.streams.streams import StreamRelease
 from tests.coreos.streams import stream
 
