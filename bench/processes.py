@@ -27,11 +27,6 @@ def memory_bytes(pid: int) -> int:
     return int(_total(_own_pss_bytes, pid))
 
 
-def open_descriptors(pid: int) -> int:
-    """Return the number of descriptors of a process and its children."""
-    return int(_total(lambda each: len(list(Path(f"/proc/{each}/fd").iterdir())), pid))
-
-
 def socket_bytes() -> int:
     """Return the kernel's memory for all TCP sockets of this machine, both ends of loopback included."""
     match = _SOCKET_PAGES.search(Path("/proc/net/sockstat").read_text())

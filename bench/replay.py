@@ -138,13 +138,13 @@ def download(url: str) -> Traffic:
         size = len(head) + _content_length(head)
         left = size - len(start)
         while left:
-            left -= _discard(connection, left)
+            left -= discard(connection, left)
     return Traffic(1, size, time.monotonic() - started_at)
 
 
-def _discard(connection: socket.socket, most: int) -> int:
-    """Discard bytes that have arrived, and return their number."""
-    count = connection.recv_into(_BUFFER, min(most, len(_BUFFER)), socket.MSG_TRUNC)
+def discard(connection: socket.socket, most: int, flags: int = 0) -> int:
+    """Discard bytes that have arrived, and return their number; raises ConnectionError at the end."""
+    count = connection.recv_into(_BUFFER, min(most, len(_BUFFER)), socket.MSG_TRUNC | flags)
     if not count:
         raise ConnectionError("the server closed the connection")
     return count
@@ -173,7 +173,7 @@ class _Client:
 
     def receive(self) -> int:
         """Discard bytes that have arrived, and return how many exchanges they completed."""
-        self.received += _discard(self.socket, len(_BUFFER))
+        self.received += discard(self.socket, len(_BUFFER))
         if self.received > self._ends[-1]:
             raise ConnectionError("a response is longer than before")
         completed = sum(end <= self.received for end in self._ends)

@@ -1,41 +1,46 @@
 """Many slow clients: whether all progress, what they cost, and how fast a new client is served meanwhile.
 
-A reader is a client of the load test that downloads 10 KiB per second. Its receive buffer is small, so that
-the bytes that it does not read stay with the server.
+A reader reads 10 KiB per second and discards it in the kernel, on HTTPS without decrypting it: 10,000 clients
+of the load test would slow the server on the same machine. The receive buffer is small, so that the bytes
+that a reader does not read stay with the server.
 """
 
 from __future__ import annotations
 
 import resource
+import socket
 import time
-from collections import Counter
 from contextlib import ExitStack, closing
+from functools import cache
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import attrs
 
 from bench import processes
-from bench.first_requests import connect, send_get
-from bench.load import load_test
+from bench.replay import discard, request
 from bench.results import Target
 from bench.servers import OPEN_FILES, SERVICE
 from bench.study import Figure
-from image_service.loadtest.histogram import DurationHistogram
+from image_service.loadtest.tls import ssl_context
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    import ssl
+    from collections.abc import Iterator, Sequence
 
-    from bench.load import LoadTestProcess
     from bench.servers import Server
     from bench.stage import Stage
 
 READ_BYTES = 10 * 1024
 _MEMORY_TARGETS_MIB = {"http": 128, "https": 512}
 _JUDGED_READERS = 10_000
-_BATCH = 1_000
-"""Readers of one process; the next process starts when these have connected."""
-_BATCH_SECONDS = 60
-"""Limit of that; without the server's process id, the pause after each."""
-_POLL_SECONDS = 0.1
+_SLICES_PER_SECOND = 10
+_RECEIVE_BUFFER_BYTES = 32 * 1024  # half of it is the kernel's own
+_CONNECTED_AT_ONCE = 500
+_NEW_CLIENT_BYTES = 64 * 1024
+_TIMEOUT_SECONDS = 60
+_MAX_REFUSALS = 3
+"""In a row: a server out of memory would delay each further attempt."""
 _KIB = 1024
 _MIB = _KIB * _KIB
 
@@ -48,34 +53,51 @@ def study_slow_readers(scheme: str, index: int, stage: Stage) -> Iterator[Figure
     with ExitStack() as stack:
         for server in stage.start_servers(stack, "slow-readers"):
             if scheme in server.urls:
-                yield from _study(server, scheme, count, stage.effort.reader_seconds, stage.directory)
+                yield from _study(server, scheme, count, stage.effort.reader_seconds)
 
 
-def _study(server: Server, scheme: str, count: int, seconds: int, directory: Path) -> Iterator[Figure]:
+@attrs.define
+class _Reader:
+    """A client that has received the head of its response.
+
+    Args:
+        socket: below TLS.
+        received: bytes.
+        is_broken: the server closed the connection.
+    """
+
+    socket: socket.socket
+    received: int = 0
+    is_broken: bool = False
+
+    def read(self) -> None:
+        """Discard the bytes that are due, as far as they have arrived."""
+        try:
+            self.received += discard(self.socket, READ_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            self.is_broken = True
+
+
+def _study(server: Server, scheme: str, count: int, seconds: int) -> Iterator[Figure]:
     url = server.urls[scheme]
-    _new_client_seconds(url)  # memory of the first request is not a cost of the readers
+    _new_client_ms(url)  # memory of the first request is not a cost of the readers
     idle, idle_sockets = server.memory_bytes(), processes.socket_bytes()
-    latencies = DurationHistogram()
     with ExitStack() as stack:
-        readers = _start_readers(stack, server, scheme, count, directory)
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            latencies.record(_new_client_seconds(url))
-            time.sleep(_POLL_SECONDS)
+        readers = _connect(stack, url, count)
+        before = [reader.received for reader in readers]
+        _read_on(readers, seconds / 2, url)
+        halfway = [reader.received for reader in readers]
+        latencies = _read_on(readers, seconds / 2, url)
         memory, sockets = server.memory_bytes(), processes.socket_bytes()
-        for batch in readers:
-            batch.interrupt()
-        reports = [batch.read_report() for batch in readers]
     judged = server.name == SERVICE
     strict = judged and count >= _JUDGED_READERS
-    errors = Counter({"timeout": 0})
-    for report in reports:
-        errors.update(report["counts"]["errors"])
-        errors["refused"] += report["counts"]["refusals"]
-    stuck = errors["timeout"]
-    broken = errors.total() - stuck
+    broken = count - len(readers) + sum(reader.is_broken for reader in readers)
+    stuck = sum(reader.received == received for reader, received in zip(readers, halfway, strict=True))
     rates = [
-        report["counts"]["bytes"] / report["plan"]["clients"] / report["seconds"] / _KIB for report in reports
+        (reader.received - received) / seconds / _KIB
+        for reader, received in zip(readers, before, strict=True)
     ]
     yield Figure(server.name, "refused or broken", "", [broken], _at_most(0, applies=judged))
     yield Figure(server.name, "without progress", "", [stuck], _at_most(0, applies=judged))
@@ -84,41 +106,82 @@ def _study(server: Server, scheme: str, count: int, seconds: int, directory: Pat
         target = _at_most(_MEMORY_TARGETS_MIB[scheme], applies=strict)
         yield Figure(server.name, "memory above idle (PSS)", "MiB", [(memory - idle) / _MIB], target)
     yield Figure(server.name, "kernel's socket memory, both ends", "MiB", [(sockets - idle_sockets) / _MIB])
-    shown = [
-        seconds * 1000 for seconds in (latencies.percentile(50), latencies.percentile(1), latencies.largest)
-    ]
-    yield Figure(server.name, "a new client's 64 KiB range", "ms", shown, _at_most(20, applies=strict))
+    yield Figure(server.name, "a new client's 64 KiB range", "ms", latencies, _at_most(20, applies=strict))
 
 
-def _start_readers(
-    stack: ExitStack, server: Server, scheme: str, count: int, directory: Path
-) -> list[LoadTestProcess]:
-    """Start readers in batches, and return when all have connected, or do not within a time."""
-    readers = []
-    options = (f"--rate={READ_BYTES}B/s", "--profile=download", "--duration=1h", "--timeout=60s")
-    connected = processes.open_descriptors(server.pid) if server.pid is not None else 0
-    for first in range(0, count, _BATCH):
-        clients = min(_BATCH, count - first)
-        report = directory / f"readers-{first}"
-        readers.append(
-            stack.enter_context(load_test(server.urls[scheme], report, f"--clients={clients}", *options))
-        )
-        connected += clients
-        deadline = time.monotonic() + _BATCH_SECONDS
-        while time.monotonic() < deadline and (
-            server.pid is None or processes.open_descriptors(server.pid) < connected
-        ):
-            time.sleep(_POLL_SECONDS)
+def _connect(stack: ExitStack, url: str, count: int) -> list[_Reader]:
+    """Connect readers; those that are connected read meanwhile."""
+    readers: list[_Reader] = []
+    for reader in _connected(stack, url, count):
+        readers.append(reader)
+        if len(readers) % _CONNECTED_AT_ONCE == 0:
+            for other in readers:
+                other.read()
     return readers
 
 
-def _new_client_seconds(url: str) -> float:
+def _connected(stack: ExitStack, url: str, count: int) -> Iterator[_Reader]:
+    """Yield readers that have received the head of a response; refused ones are left out."""
+    whole, refused = request(url), 0
+    for _ in range(count):
+        if refused == _MAX_REFUSALS:
+            return
+        refused += 1
+        try:
+            connection = _open(url, _RECEIVE_BUFFER_BYTES)
+            stack.callback(connection.close)
+            connection.sendall(whole)
+            if connection.recv(1024)[9:10] != b"2":
+                continue
+        except OSError:
+            continue
+        refused = 0
+        plain = socket.socket(fileno=connection.detach())  # TLS is not needed any more
+        yield _Reader(stack.enter_context(closing(plain)))
+
+
+def _read_on(readers: Sequence[_Reader], seconds: float, url: str) -> list[float]:
+    """Let each reader read once a second, in turn, and measure a new client after every slice of them."""
+    latencies = []
+    slices = max(round(seconds * _SLICES_PER_SECOND), 1)
+    started_at = time.monotonic()
+    for number in range(slices):
+        for reader in readers[number % _SLICES_PER_SECOND :: _SLICES_PER_SECOND]:
+            if not reader.is_broken:
+                reader.read()
+        latencies.append(_new_client_ms(url))
+        time.sleep(max(started_at + (number + 1) / _SLICES_PER_SECOND - time.monotonic(), 0))
+    return latencies
+
+
+def _new_client_ms(url: str) -> float:
     """Return the time from the connect to the last byte of a range."""
     started_at = time.perf_counter()
-    with closing(connect(url)) as connection:
-        send_get(connection, url, {"Range": "bytes=0-65535"})
-    return time.perf_counter() - started_at
+    with closing(_open(url, None)) as connection:
+        connection.sendall(request(url, first=0, length=_NEW_CLIENT_BYTES))
+        with connection.makefile("rb") as response:
+            while response.readline().strip():
+                pass
+            if len(response.read(_NEW_CLIENT_BYTES)) < _NEW_CLIENT_BYTES:
+                raise ConnectionError(f"{url}: the response to a new client is incomplete")
+    return (time.perf_counter() - started_at) * 1000
+
+
+def _open(url: str, buffer_bytes: int | None) -> socket.socket:
+    parts = urlsplit(url)
+    plain = socket.socket()
+    if buffer_bytes is not None:
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+    plain.settimeout(_TIMEOUT_SECONDS)
+    plain.connect((parts.hostname, parts.port))
+    return _tls_context().wrap_socket(plain) if parts.scheme == "https" else plain
 
 
 def _at_most(limit: float, *, applies: bool) -> Target:
     return Target(at_most=limit) if applies else Target()
+
+
+@cache
+def _tls_context() -> ssl.SSLContext:
+    """Return the context of all readers: making one takes longer than a handshake."""
+    return ssl_context(insecure=True)
