@@ -79,8 +79,7 @@ _ISOLINUX = _Grammar(
 def add_kargs_areas(configs: Sequence[BootConfig]) -> BootConfigs:
     """Return ``configs``, which have no areas, with one in place of the arguments of each line with LIVEISO.
 
-    Raises:
-        FormatError: there is no such line, or two of them have different arguments.
+    FormatError if there is no such line, or two of them have different arguments.
     """
     found = {match[1].strip() for config in configs for match in _live_lines(config)}
     if len(found) != 1:
@@ -106,10 +105,6 @@ def add_kargs_areas(configs: Sequence[BootConfig]) -> BootConfigs:
 
 def derive_minimal_configs(boot: BootConfigs, initrds: Sequence[str]) -> BootConfigs:
     """Return the configurations of a minimal ISO: without LIVEISO in the areas, with further initrds.
-
-    Args:
-        boot: those of the full one.
-        initrds: paths on the ISO, added after those of every line that names some.
 
     Raises:
         FormatError: a configuration names no initrds, or some inside an area, or LIVEISO outside one.

@@ -13,12 +13,7 @@ _VERSION_3 = re.compile(r"3\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-experimental)?", 
 
 
 def check_ignition(body: bytes) -> None:
-    """Raise unless ``body`` is an Ignition version 3 config. No detail quotes it: it contains secrets.
-
-    Raises:
-        IgnitionNotJson: it is not JSON.
-        IgnitionInvalid: it is JSON, but not a version 3 config.
-    """
+    """Raise IgnitionInvalid unless ``body`` is a version 3 config; no detail quotes it, for its secrets."""
     config = _parse(body)
     if not isinstance(config, dict):
         raise IgnitionInvalid("the Ignition config is not a JSON object")

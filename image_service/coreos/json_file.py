@@ -22,14 +22,9 @@ _MAX_COUNT = 2**63 - 1
 
 @attrs.frozen
 class JsonObject:
-    """An object whose fields are read by type; FormatError if one is of another. Null counts as absent.
+    """An object whose fields are read by type; FormatError if one is of another. Null counts as absent."""
 
-    Args:
-        where: the file, and the object's place in it, for messages.
-        values: the parsed object.
-    """
-
-    where: str
+    where: str  # the file, and the object's place in it, for messages
     values: Mapping[str, object]
 
     def text(self, name: str) -> str:

@@ -41,6 +41,9 @@ class Operation(enum.Enum):
     DELETE = "delete"
 
 
+_ORDER = (Operation.DELETE, Operation.APPEND, Operation.REPLACE)
+
+
 @attrs.frozen
 class KernelArgument:
     """One edit of the kernel arguments.
@@ -57,11 +60,9 @@ class KernelArgument:
 
 
 def check_argument(argument: KernelArgument) -> None:
-    """Raise if a boot loader would execute, split or drop an argument.
+    """Raise KernelArgumentInvalid if a boot loader would execute, split or drop an argument.
 
-    Raises:
-        KernelArgumentInvalid: the detail names the character and its position, not the argument. An argument
-            of blanks alone is invalid too: it is not what its sender means.
+    The detail has the character and its position, not the argument, which may contain a secret.
     """
     if not argument.value.strip():
         raise KernelArgumentInvalid("a kernel argument is empty")
@@ -74,14 +75,11 @@ def check_argument(argument: KernelArgument) -> None:
 
 
 def edit_arguments(current: str, arguments: Sequence[KernelArgument]) -> str:
-    """Delete, append and replace arguments as coreos-installer does.
+    """Delete, append and replace arguments, in this order, as coreos-installer does.
 
     Args:
         current: the arguments of a base image, accepted as they are.
-        arguments: in any order: all deletions come first, then appends, then replacements.
-
-    Returns:
-        the whole string, without blanks around it.
+        arguments: in any order.
 
     Raises:
         KernelArgumentInvalid: one is invalid, or the result has a fault that ``current`` has not.
@@ -95,10 +93,16 @@ def edit_arguments(current: str, arguments: Sequence[KernelArgument]) -> str:
     for argument in arguments:
         check_argument(argument)
     edited = f" {current} "
-    for operation in (Operation.DELETE, Operation.APPEND, Operation.REPLACE):
-        for argument in arguments:
-            if argument.operation is operation:
-                edited = _edit(edited, argument)
+    for argument in sorted(arguments, key=lambda argument: _ORDER.index(argument.operation)):
+        value = argument.value.strip()
+        match argument.operation:
+            case Operation.DELETE:
+                edited = edited.replace(f" {value} ", " ")
+            case Operation.APPEND:
+                edited += f"{value} "
+            case Operation.REPLACE:
+                key, old, new = argument.value.split("=")
+                edited = edited.replace(f" {key}={old} ", f" {key}={new} ")
     before, after = (Counter(fault for fault, _ in _find_faults(text)) for text in (current, edited))
     for fault in after - before:
         raise KernelArgumentInvalid(
@@ -106,18 +110,6 @@ def edit_arguments(current: str, arguments: Sequence[KernelArgument]) -> str:
             " can only be deleted or replaced as a whole"
         )
     return edited.strip()
-
-
-def _edit(text: str, argument: KernelArgument) -> str:
-    value = argument.value
-    match argument.operation:
-        case Operation.DELETE:
-            return text.replace(f" {value.strip()} ", " ")
-        case Operation.APPEND:
-            return f"{text}{value.strip()} "
-        case Operation.REPLACE:
-            key, old, new = value.split("=")
-            return text.replace(f" {key}={old} ", f" {key}={new} ")
 
 
 def _find_faults(text: str) -> Iterator[tuple[str, int]]:

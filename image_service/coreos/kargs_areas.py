@@ -42,19 +42,12 @@ _PAD, _END = b"#", b"\n"
 
 @attrs.frozen
 class KargsArea:
-    """One of the areas that contain the kernel arguments.
+    """One of the areas that contain the kernel arguments."""
 
-    Args:
-        offset: bytes from the start of the image.
-        pad: the byte that fills the area after ``end``.
-        end: the byte that ends the arguments.
-        name: its file's path, for messages.
-    """
-
-    offset: int
-    pad: bytes
-    end: bytes
-    name: str = attrs.field(default="", eq=False)
+    offset: int  # bytes from the start of the image
+    pad: bytes  # the byte that fills the area after ``end``
+    end: bytes  # the byte that ends the arguments
+    name: str = attrs.field(default="", eq=False)  # its file's path, for messages
 
     def parse(self, data: bytes) -> str:
         """Return the arguments in the area's bytes, without blanks around them; FormatError if not UTF-8."""
@@ -64,11 +57,7 @@ class KargsArea:
             raise FormatError(f"the kernel arguments at offset {self.offset} are not UTF-8") from None
 
     def render(self, arguments: str, size: int) -> bytes:
-        """Return the ``size`` bytes of the area with ``arguments``.
-
-        Raises:
-            KernelArgumentsTooLarge: they do not fit; the detail has both numbers.
-        """
+        """Return the ``size`` bytes of the area with ``arguments``, or raise KernelArgumentsTooLarge."""
         text = arguments.strip().encode()
         if len(text) >= size:
             raise KernelArgumentsTooLarge(
@@ -83,17 +72,11 @@ def _sort(areas: Iterable[KargsArea]) -> tuple[KargsArea, ...]:
 
 @attrs.frozen
 class KargsAreas:
-    """All areas of an image that contain the kernel arguments.
+    """All areas of an image that contain the kernel arguments."""
 
-    Args:
-        default: the arguments that the image came with.
-        size: bytes of each area.
-        areas: at least one, none overlapping; sorted by offset.
-    """
-
-    default: str
-    size: int
-    areas: tuple[KargsArea, ...] = attrs.field(converter=_sort)
+    default: str  # the arguments that the image came with
+    size: int  # bytes of each area
+    areas: tuple[KargsArea, ...] = attrs.field(converter=_sort)  # at least one; none overlap
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -110,14 +93,7 @@ class KargsAreas:
 
 
 def find_kargs_areas(iso: Iso9660, read_at: ReadAt, size: int) -> KargsAreas | None:
-    """Find where the kernel arguments of an image of ``size`` bytes are.
-
-    Returns:
-        the areas, inside their files; None: the image has none.
-
-    Raises:
-        FormatError: their description is invalid.
-    """
+    """Find where the kernel arguments of an image of ``size`` bytes are; None: it has no areas for them."""
     try:
         file = iso.find_file(KARGS_JSON)
     except FileNotInImage:
@@ -143,11 +119,7 @@ def find_kargs_areas(iso: Iso9660, read_at: ReadAt, size: int) -> KargsAreas | N
 def rewrite_kargs_json(original: bytes, default: str) -> bytes:
     """Rewrite coreos/kargs.json for other default arguments, byte for byte as coreos-installer does.
 
-    Returns:
-        as many bytes: the known fields, and blanks.
-
-    Raises:
-        FormatError: the original is invalid, or the new one does not fit in its place.
+    The result has the known fields, and blanks up to the length of the original; FormatError if it is longer.
     """
     file = Span(KARGS_JSON, 0, len(original))
     info = read_json_object(lambda start, length: original[start : start + length], file)

@@ -34,13 +34,7 @@ class KargsJson:
 
 @attrs.frozen
 class BootFiles:
-    """The files that are booted without the ISO; None: it has no such file.
-
-    Args:
-        rootfs: what the initrd fetches or finds on the medium.
-        ins_file: s390x: what is loaded where.
-        initrd_addrsize: s390x: the initrd's load address and size.
-    """
+    """The files that are booted without the ISO; None: it has no such file."""
 
     kernel: Span | None = None
     initrd: Span | None = None
@@ -51,44 +45,25 @@ class BootFiles:
 
 @attrs.frozen
 class LiveIso:
-    """The layout of a live ISO.
+    """The layout of a live ISO; of what is None there is none."""
 
-    Args:
-        volume_id: ISO 9660 volume identifier, by which the boot loader finds the image.
-        created: when the volume was made, UTC, whole seconds; None: the image does not say.
-        size: bytes of the file.
-        ignition: the area of the Ignition config, all zero in a pristine image.
-        kernel_arguments: where kernel arguments go; None: the image accepts none.
-        kargs_json: the file that describes those areas; None: there is none.
-        ramdisk: the area of a ramdisk; None: there is none.
-        files: what is booted without the ISO.
-        minimal: the recipe of the minimal ISO; None: there is no usable one.
-        no_minimal: why there is none; empty if there is one.
-        customized: how the image differs from what its builder made; None: it is pristine.
-    """
-
-    volume_id: str
-    created: datetime | None
-    size: int
-    ignition: Span
+    volume_id: str  # by which the boot loader finds the image
+    created: datetime | None  # when the volume was made, UTC, whole seconds
+    size: int  # bytes of the file
+    ignition: Span  # the area of the Ignition config, all zero in a pristine image
     kernel_arguments: KargsAreas | None
-    customized: str | None
+    customized: str | None  # how the image differs from its builder's; None: it is pristine
     kargs_json: KargsJson | None = None
-    ramdisk: Span | None = None
+    ramdisk: Span | None = None  # the area of a ramdisk
     files: BootFiles = BootFiles()
     minimal: MinimalIso | None = attrs.field(default=None, repr=False)
-    no_minimal: str = ""
+    no_minimal: str = ""  # why there is no usable recipe of a minimal ISO
 
 
 def read_live_iso(read_at: ReadAt, size: int) -> LiveIso:
-    """Read where a live ISO may be customized.
+    """Return the layout of a live ISO, in which no area leaves its file or overlaps another.
 
-    Returns:
-        its layout, in which no area leaves its file or overlaps another.
-
-    Raises:
-        FormatError: this is not a CoreOS live ISO, or one that cannot be customized safely; the detail has
-            the name, the offset and the reason.
+    FormatError if this is not a CoreOS live ISO, or one that cannot be customized safely.
     """
     iso = read_iso9660(read_at, size)
     if not iso.volume_id.startswith(family.VOLUME_IDS):

@@ -15,6 +15,11 @@ the minimal one (boot records, directories, fill) literally. So a minimal ISO is
       bytes              one xz stream: all bytes before, between and after the files
       anything           the rest of the bytes that the builder reserved
 
+bincode 1.3 with variable-length integers has fields without names or types, one after another:
+
+    number    up to 250: one byte; else 251, 252 or 253 and 2, 4 or 8 bytes, little-endian
+    bytes     their length as a number; then the bytes
+
 The kernel arguments of both ISOs name the full one (`family.LIVEISO`); that argument is removed from a served
 minimal ISO, and from its coreos/kargs.json.
 """
@@ -29,7 +34,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 
 from image_service.errors import FormatError
-from image_service.formats.bincode import BincodeReader
 from image_service.formats.iso9660 import SECTOR
 from image_service.formats.reading import read_exactly
 
@@ -38,6 +42,8 @@ if TYPE_CHECKING:
 
     from image_service.formats.reading import ReadAt, Span
 
+_ONE_BYTE = range(251)
+_NUMBER_LENGTHS = {251: 2, 252: 4, 253: 8}
 _MAGIC, _VERSION = b"MINISO\0\0", 1
 _DIGEST_LENGTH = 32
 _MAX_LENGTH = 1024 * 1024  # bytes; coreos-installer's limit, real ones use some thousand
@@ -59,28 +65,19 @@ class CopiedFile:
 
 
 Piece: TypeAlias = CopiedFile | bytes | int
+"""A file of the full ISO, literal bytes, or a number of zero bytes."""
 
 
 @attrs.frozen
 class MinimalIso:
-    """The recipe by which a minimal ISO is made of its full one.
+    """The recipe by which a minimal ISO is made of its full one."""
 
-    Args:
-        pieces: the minimal ISO in order, none empty: files of the full ISO, bytes, and numbers of zero bytes.
-        size: bytes of the minimal ISO.
-        sha256: of the minimal ISO before any customization, lower-case hex.
-    """
-
-    pieces: tuple[Piece, ...] = attrs.field(repr=False)
-    size: int
-    sha256: str
+    pieces: tuple[Piece, ...] = attrs.field(repr=False)  # in order, none empty
+    size: int  # bytes of the minimal ISO
+    sha256: str  # of the minimal ISO before any customization, lower-case hex
 
     def translate(self, offset: int, length: int) -> int:
-        """Return the offset in the minimal ISO of ``length`` bytes at ``offset`` of the full one.
-
-        Raises:
-            FormatError: no file in both has all of them.
-        """
+        """Return the offset in the minimal ISO of ``length`` bytes at ``offset`` of the full one."""
         for piece in self.pieces:
             if isinstance(piece, CopiedFile) and (
                 piece.full <= offset and offset + length <= piece.full + piece.length
@@ -92,11 +89,7 @@ class MinimalIso:
 def read_minimal_iso(read_at: ReadAt, file: Span, image_size: int) -> MinimalIso:
     """Read the recipe in ``file``, coreos/miniso.dat; only `check_minimal_iso` shows if its result is right.
 
-    Returns:
-        the recipe, no file of which leaves the ``image_size`` bytes of the full ISO.
-
-    Raises:
-        FormatError: the file is damaged, or its result is larger than a minimal ISO can be.
+    No file of the recipe leaves the ``image_size`` bytes of the full ISO.
     """
     fields = BincodeReader(file.path, read_exactly(read_at, file.offset, min(file.length, _MAX_LENGTH)))
     if fields.read(len(_MAGIC)) != _MAGIC:
@@ -114,19 +107,18 @@ def read_minimal_iso(read_at: ReadAt, file: Span, image_size: int) -> MinimalIso
 
 
 def check_minimal_iso(minimal: MinimalIso, read_at: ReadAt, check_canceled: Callable[[], None]) -> None:
-    """Compare the minimal ISO's SHA-256 with its builder's.
+    """Raise FormatError if the minimal ISO's SHA-256 is not its builder's.
 
     Args:
         minimal: the recipe.
         read_at: reads the full ISO.
         check_canceled: called before each MiB; may raise to stop.
-
-    Raises:
-        FormatError: they differ, or the full ISO ends too soon.
     """
     digest = hashlib.sha256()
     for piece in minimal.pieces:
-        for start, count in _chunks(piece):
+        length = piece if isinstance(piece, int) else len(piece) if isinstance(piece, bytes) else piece.length
+        for start in range(0, length, _CHUNK):
+            count = min(_CHUNK, length - start)
             check_canceled()
             match piece:
                 case int():
@@ -140,6 +132,38 @@ def check_minimal_iso(minimal: MinimalIso, read_at: ReadAt, check_canceled: Call
             f"the minimal ISO of {minimal.size} bytes has the SHA-256 {digest.hexdigest()},"
             f" not its builder's {minimal.sha256}"
         )
+
+
+@attrs.define
+class BincodeReader:
+    """Reads the fields of a file in order; raises FormatError where the data ends or is invalid."""
+
+    path: str
+    _data: bytes = attrs.field(repr=False)
+    _position: int = 0
+
+    def read(self, length: int) -> bytes:
+        """Read ``length`` bytes."""
+        start, end = self._position, self._position + length
+        if end > len(self._data):
+            raise FormatError(f"{self.path} ends too soon: {length} bytes are due at its offset {start}")
+        self._position = end
+        return self._data[start:end]
+
+    def read_number(self) -> int:
+        """Read a number of at most 64 bits."""
+        first = self.read(1)[0]
+        if first in _ONE_BYTE:
+            return first
+        if first not in _NUMBER_LENGTHS:
+            raise FormatError(
+                f"{self.path} has no number of at most 64 bits at its offset {self._position - 1}"
+            )
+        return int.from_bytes(self.read(_NUMBER_LENGTHS[first]), "little")
+
+    def read_bytes(self) -> bytes:
+        """Read bytes that follow their length."""
+        return self.read(self.read_number())
 
 
 def _read_files(fields: BincodeReader, image_size: int) -> list[CopiedFile]:
@@ -201,8 +225,3 @@ def _split_literal(literal: bytes) -> Iterator[bytes | int]:
         yield position - zeros
     if position < len(literal):
         yield literal[position:]
-
-
-def _chunks(piece: Piece) -> Iterator[tuple[int, int]]:
-    length = piece if isinstance(piece, int) else len(piece) if isinstance(piece, bytes) else piece.length
-    return ((start, min(_CHUNK, length - start)) for start in range(0, length, _CHUNK))

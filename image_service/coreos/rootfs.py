@@ -1,8 +1,7 @@
 """The live system's root file system, one program of which is needed: nmstatectl.
 
 `images/pxeboot/rootfs.img` is an uncompressed cpio archive. One of its members, the first in all known
-images,
-is a squashfs or an erofs with nmstatectl in an OSTree deployment,
+images, is a squashfs or an erofs with nmstatectl in an OSTree deployment,
 `ostree/deploy/<os>/deploy/<checksum>.<serial>`. It is read in place: of some GiB, only the nodes on the path.
 """
 
@@ -37,12 +36,7 @@ _EXECUTABLE = stat.S_IFREG | 0o755
 
 
 def read_nmstatectl(read_at: ReadAt, rootfs: Span) -> bytes:
-    """Return nmstatectl from the root file system of an image.
-
-    Raises:
-        FileNotInImage: there is no file system in the archive, or no nmstatectl in it.
-        FormatError: a node on the path is damaged, too large or in an unsupported format.
-    """
+    """Return nmstatectl from the root file system of an image; FileNotInImage if it is not there."""
     node = _find_nmstatectl(_read_root(read_at, rootfs))
     if node is None:
         raise FileNotInImage(

@@ -56,17 +56,11 @@ _LOCATION_FAULT = (
 
 @attrs.frozen
 class StreamArtifact:
-    """One file of a release.
+    """One file of a release."""
 
-    Args:
-        location: http(s) URL whose path ends in a file name.
-        sha256: lower-case hex.
-        signature: URL of its detached OpenPGP signature; None: it has none.
-    """
-
-    location: str
-    sha256: str
-    signature: str | None = None
+    location: str  # http(s) URL whose path ends in a file name
+    sha256: str  # lower-case hex
+    signature: str | None = None  # URL of its detached OpenPGP signature
 
     @property
     def name(self) -> str:
@@ -76,30 +70,19 @@ class StreamArtifact:
 
 @attrs.frozen
 class Release:
-    """What a stream offers for one architecture.
+    """The newest build of a stream for one architecture."""
 
-    Args:
-        architecture: RPM architecture name.
-        version: of the OS build.
-        published: date of the first metadata with this release, UTC, whole seconds.
-        iso: the live ISO for bare metal; the others are files of it, None if they are not published.
-    """
-
-    architecture: str
-    version: str
-    published: datetime
-    iso: StreamArtifact
+    architecture: str  # RPM architecture name
+    version: str  # of the OS build
+    published: datetime  # date of the first metadata with this release, UTC, whole seconds
+    iso: StreamArtifact  # the live ISO for bare metal; the others are files of it, None if not published
     kernel: StreamArtifact | None = None
     initramfs: StreamArtifact | None = None
     rootfs: StreamArtifact | None = None
 
 
 def parse_stream(text: bytes) -> Document:
-    """Parse stream metadata, and check the members about the whole stream.
-
-    Raises:
-        StreamMetadataInvalid: the detail has the member's path.
-    """
+    """Parse stream metadata, and check the members about the whole stream."""
     if len(text) > MAX_DOCUMENT_BYTES:
         raise StreamMetadataInvalid(f"$: has {len(text)} bytes; at most {MAX_DOCUMENT_BYTES} are read")
     try:
@@ -114,11 +97,7 @@ def parse_stream(text: bytes) -> Document:
 
 
 def select_releases(document: Document, architectures: Iterable[str]) -> tuple[Release, ...]:
-    """Return the releases for bare metal of some architectures.
-
-    Args:
-        document: from ``parse_stream``.
-        architectures: in the order of the result, which lacks those for which the stream has no ISO.
+    """Return the releases for bare metal of those of ``architectures`` for which the stream has an ISO.
 
     Raises:
         StreamMetadataInvalid: a release is invalid; the detail has one line per architecture.
@@ -166,7 +145,9 @@ def _read_release(architectures: _Node, architecture: str, published: datetime) 
 def _read_artifact(node: _Node) -> StreamArtifact:
     signature = node.find("signature")
     return StreamArtifact(
-        location=node.member("location").matching(_is_location, _LOCATION_FAULT),
+        location=node.member("location").matching(
+            lambda url: _is_artifact_url(url) and _FILE_NAME.fullmatch(_file_name(url)), _LOCATION_FAULT
+        ),
         sha256=node.member("sha256").matching(_SHA256.fullmatch, "must be 64 lower-case hexadecimal digits"),
         signature=signature.matching(_is_artifact_url, _URL_FAULT) if signature else None,
     )
@@ -174,10 +155,6 @@ def _read_artifact(node: _Node) -> StreamArtifact:
 
 def _is_artifact_url(value: str) -> bool:
     return len(value) <= _MAX_URL and is_web_url(value)
-
-
-def _is_location(value: str) -> object:
-    return _is_artifact_url(value) and _FILE_NAME.fullmatch(_file_name(value))
 
 
 def _file_name(url: str) -> str:

@@ -50,21 +50,13 @@ class PublishedFile:
 
 @attrs.frozen
 class PublishedRelease:
-    """The files of one release for one architecture.
+    """The files of one release for one architecture."""
 
-    Args:
-        architecture: RPM architecture name.
-        version: of the OS build.
-        published: date of the original metadata, UTC.
-        iso: the live ISO.
-        pxe: files of it by their names in the metadata: ``kernel``, ``initramfs``, ``rootfs``.
-    """
-
-    architecture: str
-    version: str
-    published: datetime
+    architecture: str  # RPM architecture name
+    version: str  # of the OS build
+    published: datetime  # date of the original metadata, UTC
     iso: PublishedFile
-    pxe: Mapping[str, PublishedFile]
+    pxe: Mapping[str, PublishedFile]  # by the names in the metadata: ``kernel``, ``initramfs``, ``rootfs``
 
 
 def render_stream(stream: str, base_url: str, releases: Iterable[PublishedRelease]) -> bytes:
@@ -73,7 +65,7 @@ def render_stream(stream: str, base_url: str, releases: Iterable[PublishedReleas
     Args:
         stream: its name.
         base_url: of this service, without a slash at its end.
-        releases: at least one, and one for each architecture.
+        releases: at least one, each for another architecture.
     """
     return f"{json.dumps(_document(stream, base_url, tuple(releases)), indent=2)}\n".encode("ascii")
 

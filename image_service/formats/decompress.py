@@ -47,11 +47,7 @@ _DAMAGES = (zlib.error, lzma.LZMAError, zstd.ZstdError, IndexError, _DamagedErro
 
 
 def decompress(method: Decompressor, packed: bytes, length: int, where: str) -> bytes:
-    """Decompress by one of the methods of this module.
-
-    Raises:
-        FormatError: the data, called ``where`` in the detail, is damaged, or its output exceeds the limit.
-    """
+    """Decompress by ``method``; FormatError if the data is damaged or its output exceeds ``length`` bytes."""
     try:
         return method(packed, length)
     except _DAMAGES:

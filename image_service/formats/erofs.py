@@ -68,17 +68,13 @@ _EXTENSION = 16
 _LENGTH = 2
 _FORM, _INODE, _LONG_INODE = struct.Struct("<HHH"), struct.Struct("<8xI4xI12x"), struct.Struct("<8xQI44x")
 _ATTRIBUTES = 12
-_IN_BLOCKS, _COMPRESSED, _END_AFTER_INODE, _COMPRESSED_COMPACT = 0, 1, 2, 3
+_COMPRESSED, _END_AFTER_INODE, _COMPRESSED_COMPACT = 1, 2, 3  # 0: in whole blocks
 _ENTRY = struct.Struct("<QHxx")
 _DOTS = {b".", b".."}  # entries like others, but no names on a path
 
 
 def read_erofs(read_at: ReadAt) -> ErofsNode:
-    """Read the superblock by ``read_at``, which raises FormatError outside the file system; return the root.
-
-    Raises:
-        FormatError: it is damaged, or uses an unsupported feature.
-    """
+    """Return the root of the file system that ``read_at`` reads, which raises FormatError outside it."""
     superblock = read_at(EROFS_OFFSET, _SUPERBLOCK.size)
     block_bits, extensions, root, inodes, features, compressions, packed = _SUPERBLOCK.unpack(superblock)
     if block_bits not in _BLOCK_BITS:
@@ -111,12 +107,7 @@ def read_erofs(read_at: ReadAt) -> ErofsNode:
 
 @attrs.frozen(eq=False)
 class ErofsNode:
-    """A file, a directory or a symlink.
-
-    Args:
-        mode: file type and permissions.
-        size: bytes of the content, of a directory's listing or of a symlink's target.
-    """
+    """A file, a directory or a symlink; see `TreeNode`."""
 
     _volume: _ErofsVolume
     mode: int
@@ -147,32 +138,26 @@ class ErofsNode:
         stop = start + length
         if stop > self.size:
             raise FormatError(f"the erofs is damaged: a file of {self.size} bytes has none at {stop}")
-        if self._layout in {_IN_BLOCKS, _END_AFTER_INODE}:
-            return b"".join(self._read_plain(start, stop))
-        if self._layout in {_COMPRESSED, _COMPRESSED_COMPACT}:
-            return b"".join(self._read_compressed(start, stop))
-        raise FormatError(f"the erofs has a file of layout {self._layout}, which is not supported")
+        if self._layout > _COMPRESSED_COMPACT:
+            raise FormatError(f"the erofs has a file of layout {self._layout}, which is not supported")
+        return b"".join(self._read_pieces(start, stop)) if start < stop else b""
 
-    def _read_plain(self, start: int, stop: int) -> Iterator[bytes]:
-        bits, end = self._volume.block_bits, self.size
+    def _read_pieces(self, start: int, stop: int) -> Iterator[bytes]:
+        volume, bits, end = self._volume, self._volume.block_bits, self.size
+        if self._layout in {_COMPRESSED, _COMPRESSED_COMPACT}:
+            is_compact = self._layout == _COMPRESSED_COMPACT
+            index = read_index(volume.read_at, self._inode_end, self.size, bits, is_compact=is_compact)
+            for extent in index.find_extents(start, stop):
+                first, last = max(start - extent.start, 0), min(stop - extent.start, extent.length)
+                yield volume.read_extent(index, extent, first, last)
+            return
         if self._layout == _END_AFTER_INODE:
             end = self.size >> bits << bits
         if start < end:
-            yield self._volume.read_at((self._block << bits) + start, min(stop, end) - start)
+            yield volume.read_at((self._block << bits) + start, min(stop, end) - start)
         if stop > end:
             start = max(start, end)
-            yield self._volume.read_at(self._inode_end + start - end, stop - start)
-
-    def _read_compressed(self, start: int, stop: int) -> Iterator[bytes]:
-        if start == stop:
-            return
-        volume, is_compact = self._volume, self._layout == _COMPRESSED_COMPACT
-        index = read_index(
-            volume.read_at, self._inode_end, self.size, volume.block_bits, is_compact=is_compact
-        )
-        for extent in index.find_extents(start, stop):
-            first, last = max(start - extent.start, 0), min(stop - extent.start, extent.length)
-            yield volume.read_extent(index, extent, first, last)
+            yield volume.read_at(self._inode_end + start - end, stop - start)
 
 
 @attrs.frozen(eq=False)

@@ -64,23 +64,14 @@ _MAX_EXTENT = 16 * 1024 * 1024  # bytes; the most that mkfs.erofs compresses at 
 
 @attrs.frozen
 class ErofsExtent:
-    """A run of a file's bytes, stored in one piece.
+    """A run of a file's bytes, stored in one piece."""
 
-    Args:
-        start: offset in the file.
-        length: bytes.
-        type: `PLAIN`, or compressed.
-        block: the first of its blocks.
-        blocks: number of them; 0: unknown.
-        packed: offset in the packed node; None: it is stored in the blocks.
-    """
-
-    start: int
+    start: int  # offset in the file
     length: int
-    type: int
-    block: int
-    blocks: int
-    packed: int | None = None
+    type: int  # `PLAIN`, or compressed
+    block: int  # the first of its blocks
+    blocks: int  # number of them; 0: unknown
+    packed: int | None = None  # offset in the packed node; None: it is stored in the blocks
 
 
 @attrs.frozen
@@ -124,11 +115,7 @@ class ErofsIndex:
     _packed: int | None  # offset of the last extent, or of all, in the packed node
 
     def find_extents(self, start: int, stop: int) -> Iterator[ErofsExtent]:
-        """Yield the extents of the bytes from ``start`` to ``stop``, which are in the file.
-
-        Raises:
-            FormatError: the index is damaged, or uses an unsupported feature.
-        """
+        """Yield the extents of the bytes from ``start`` to ``stop``, which are in the file."""
         if not self._parts:
             yield ErofsExtent(0, self._size, PLAIN, 0, 0, self._packed)
             return
@@ -148,8 +135,7 @@ class ErofsIndex:
     def _find_starts(self, start: int) -> Iterator[ErofsExtent]:
         """Yield extents without lengths, from one that starts at or before ``start`` on."""
         begin = start
-        after = _Entry(PLAIN)
-        for (cluster, entry), (_, following) in pairwise(chain(self._entries(start), [(0, after)])):
+        for (cluster, entry), (_, following) in pairwise(chain(self._entries(start), [(0, _Entry(PLAIN))])):
             position = cluster << self._block_bits
             if position - begin > _MAX_EXTENT:
                 raise FormatError(f"the erofs is damaged: no extent starts within {_MAX_EXTENT} bytes")
@@ -228,17 +214,14 @@ class ErofsIndex:
 def read_index(
     read_at: ReadAt, inode_end: int, size: int, block_bits: int, *, is_compact: bool
 ) -> ErofsIndex:
-    """Read the header of a compressed file's index.
+    """Read the header of a compressed file's index; entries are read on demand.
 
     Args:
-        read_at: reads the file system, and raises FormatError outside it; entries are read on demand.
+        read_at: reads the file system, and raises FormatError outside it.
         inode_end: offset after the inode and its extended attributes.
         size: bytes of the file.
         block_bits: block size as a power of two.
         is_compact: the entries are in packs (layout 3).
-
-    Raises:
-        FormatError: it uses an unsupported feature.
     """
     position = -(-inode_end // _ALIGNMENT) * _ALIGNMENT
     header = read_at(position, _HEADER.size)

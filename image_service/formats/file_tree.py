@@ -33,11 +33,7 @@ class TreeNode(Protocol):
         """Return the content, or a symlink's target."""
 
     def entries(self) -> Mapping[str, Callable[[], TreeNode]]:
-        """Return a directory's entries: by name, a function that reads the node.
-
-        Raises:
-            FormatError: the listing has more than `MAX_DIRECTORY` bytes, or is damaged.
-        """
+        """Return by name functions that read the nodes; FormatError for more than `MAX_DIRECTORY` bytes."""
 
 
 def find_node(root: TreeNode, path: str) -> TreeNode:
@@ -56,7 +52,12 @@ def find_node(root: TreeNode, path: str) -> TreeNode:
         if name == "..":
             trail.pop()
         elif name not in {"", "."}:
-            node = _get_child(trail[-1], name, path)
+            if not stat.S_ISDIR(trail[-1].mode):
+                raise FileNotInImage(f"no file {path}: the parent of {name} is not a directory")
+            read_node = trail[-1].entries().get(name)
+            if read_node is None:
+                raise FileNotInImage(f"no file {path}: there is no {name}")
+            node = read_node()
             if stat.S_ISLNK(node.mode):
                 symlinks += 1
                 names += _read_target(node, path).split("/")[::-1]
@@ -67,15 +68,6 @@ def find_node(root: TreeNode, path: str) -> TreeNode:
         if symlinks > _MAX_SYMLINKS or steps > _MAX_STEPS:
             raise FormatError(f"{path} has more than {_MAX_SYMLINKS} symlinks or {_MAX_STEPS} names")
     return trail[-1]
-
-
-def _get_child(directory: TreeNode, name: str, path: str) -> TreeNode:
-    if not stat.S_ISDIR(directory.mode):
-        raise FileNotInImage(f"no file {path}: the parent of {name} is not a directory")
-    entry = directory.entries().get(name)
-    if entry is None:
-        raise FileNotInImage(f"no file {path}: there is no {name}")
-    return entry()
 
 
 def _read_target(symlink: TreeNode, path: str) -> str:

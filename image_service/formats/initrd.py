@@ -25,13 +25,13 @@ import stat
 import struct
 import zlib
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from image_service.errors import FormatError
 from image_service.formats.newc import NEWC_MAGIC, read_archive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from image_service.formats.newc import Member
 
@@ -49,49 +49,35 @@ _CHUNK = 4096  # xz expands up to 7000 times
 
 
 def compress_archive(archive: bytes, capacity: int) -> bytes:
-    """Make an initrd of a newc archive.
-
-    Returns:
-        the first form that fits ``capacity`` bytes; if none does, the smallest, which shows its size.
-    """
-    smallest = _gzip_stored(archive)
-    for form in (_gzip_huffman, _gzip_deflated, _xz):
-        if len(smallest) <= capacity:
-            break
-        smallest = min(smallest, form(archive), key=len)
+    """Return a newc archive in the first form that fits ``capacity`` bytes; if none does, in the smallest."""
+    forms = _compressed_forms(archive)
+    smallest = next(forms)
+    while len(smallest) > capacity and (form := next(forms, None)):
+        smallest = min(smallest, form, key=len)
     return smallest
 
 
-def _gzip_stored(archive: bytes) -> bytes:
+def _compressed_forms(archive: bytes) -> Iterator[bytes]:
     # Views, because an archive with nmstatectl has some 30 MB, which are copied only once like this.
     pieces = [memoryview(archive)[at : at + _MAX_STORED] for at in range(0, len(archive) or 1, _MAX_STORED)]
     heads = [
         struct.pack("<BHH", number == len(pieces), len(piece), len(piece) ^ 0xFFFF)
         for number, piece in enumerate(pieces, 1)
     ]
-    return _gzip(chain.from_iterable(zip(heads, pieces, strict=True)), archive, extra_flags=0)
-
-
-def _gzip_huffman(archive: bytes) -> bytes:
+    yield _gzip(chain.from_iterable(zip(heads, pieces, strict=True)), archive, extra_flags=0)
     coder = zlib.compressobj(wbits=-15, strategy=zlib.Z_HUFFMAN_ONLY)
-    return _gzip([coder.compress(archive), coder.flush()], archive, extra_flags=4)
-
-
-def _gzip_deflated(archive: bytes) -> bytes:
-    return _gzip([zlib.compress(archive, level=9, wbits=-15)], archive, extra_flags=2)
+    yield _gzip([coder.compress(archive), coder.flush()], archive, extra_flags=4)
+    yield _gzip([zlib.compress(archive, level=9, wbits=-15)], archive, extra_flags=2)
+    # Preset 9 has a dictionary of 64 MiB, which the decoder must hold; the archive's own size is enough.
+    dictionary = max(len(archive), _MIN_DICTIONARY)
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": dictionary}]
+    yield lzma.compress(archive, format=lzma.FORMAT_XZ, check=lzma.CHECK_CRC32, filters=filters)
 
 
 def _gzip(deflated: Iterable[bytes | memoryview], archive: bytes, extra_flags: int) -> bytes:
     """RFC 1952 without name, time and operating system: the bytes depend on the content alone."""
     header = struct.pack("<2sBBIBB", _GZIP_MAGIC, 8, 0, 0, extra_flags, 255)
     return b"".join([header, *deflated, struct.pack("<II", zlib.crc32(archive), len(archive) & 0xFFFFFFFF)])
-
-
-def _xz(archive: bytes) -> bytes:
-    # Preset 9 has a dictionary of 64 MiB, which the decoder must hold; the archive's own size is enough.
-    dictionary = max(len(archive), _MIN_DICTIONARY)
-    filters = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": dictionary}]
-    return lzma.compress(archive, format=lzma.FORMAT_XZ, check=lzma.CHECK_CRC32, filters=filters)
 
 
 def is_initrd(data: bytes) -> bool:
@@ -119,43 +105,29 @@ def read_archives(initrd: bytes, limit: int = MAX_DECOMPRESSED) -> list[Member]:
     position = 0
     while found := _NOT_ZERO.search(initrd, position):
         position = found.start()
-        decompressor: _StreamDecompressor | None = None
-        if initrd.startswith(_GZIP_MAGIC, position):
-            decompressor = zlib.decompressobj(wbits=31)
-        elif initrd.startswith(_XZ_MAGIC, position):
-            decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_DECODER_MEMORY)
-        elif initrd.startswith(_ZSTD_MAGIC, position):
+        if initrd.startswith(_ZSTD_MAGIC, position):
             raise FormatError(
                 f"the archive at offset {position} of the initrd is zstd, which is not supported"
             )
-        if decompressor is None:
-            archived, position = read_archive(initrd, position)
-        else:
-            archive, position = _decompress(decompressor, initrd, position, limit)
+        if initrd.startswith((_GZIP_MAGIC, _XZ_MAGIC), position):
+            archive, position = _decompress(initrd, position, limit)
             limit -= len(archive)
             archived, end = read_archive(archive)
             if _NOT_ZERO.search(archive, end):
                 raise FormatError("a compressed archive of the initrd has data after its end")
+        else:
+            archived, position = read_archive(initrd, position)
         members += archived
     return members
 
 
-class _StreamDecompressor(Protocol):
-    """The common interface of zlib and lzma."""
-
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-    def decompress(self, data: bytes, /) -> bytes: ...
-
-
-def _decompress(
-    decompressor: _StreamDecompressor, initrd: bytes, start: int, limit: int
-) -> tuple[bytes, int]:
-    """Return the content of the archive at ``start``, and the offset after the archive."""
+def _decompress(initrd: bytes, start: int, limit: int) -> tuple[bytes, int]:
+    """Return the content of the gzip or xz archive at ``start``, and the offset after the archive."""
+    decompressor = (
+        zlib.decompressobj(wbits=31)
+        if initrd.startswith(_GZIP_MAGIC, start)
+        else lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_DECODER_MEMORY)
+    )
     content = bytearray()
     position = start
     while not decompressor.eof:

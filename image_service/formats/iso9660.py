@@ -63,15 +63,11 @@ class Iso9660:
     _file_size: int = attrs.field(repr=False)
 
     def find_file(self, path: str) -> Span:
-        """Return where a file lies in the image.
+        """Return where a file lies in the image; FileNotInImage if there is none.
 
         Args:
             path: from the root, in any case; each name in full (``igninfo.json``) or truncated to 8.3 by
                 level 1 (``IGNINFO.JSO``), the full one preferred.
-
-        Raises:
-            FileNotInImage: there is no such file.
-            FormatError: the path names a directory, or a record on it is damaged.
         """
         found = self._root
         names = [name for name in path.split("/") if name]
@@ -88,11 +84,7 @@ class Iso9660:
 
 
 def read_iso9660(read_at: ReadAt, size: int) -> Iso9660:
-    """Read an image's primary volume descriptor.
-
-    Raises:
-        FormatError: this is not an ISO 9660 image, or not all ``size`` bytes of it.
-    """
+    """Read the primary volume descriptor of a file of ``size`` bytes; FormatError if it is no whole ISO."""
     primary = _read_primary_descriptor(read_at)
     if int.from_bytes(primary[128:130], "little") != SECTOR:
         raise FormatError(f"the ISO's logical blocks are not of {SECTOR} bytes")
@@ -112,9 +104,7 @@ def read_iso9660(read_at: ReadAt, size: int) -> Iso9660:
 
 
 @attrs.frozen
-class _Record:
-    """A directory record, or the sections of a file joined into one."""
-
+class _Record:  # or the sections of a file joined into one
     name: bytes
     offset: int
     length: int
@@ -139,10 +129,7 @@ def _read_primary_descriptor(read_at: ReadAt) -> bytes:
 
 
 def _parse_date(field: bytes) -> datetime | None:
-    """Parse a date of a volume descriptor (ECMA-119 section 8.4.26.1); None if it is absent or impossible.
-
-    The hundredths are dropped: an HTTP date has whole seconds.
-    """
+    """Parse a date (ECMA-119 section 8.4.26.1) to whole seconds; None if it is absent or impossible."""
     digits = field[:14]
     quarters = int.from_bytes(field[16:17], signed=True)
     if not digits.isdigit() or quarters not in _ZONES:

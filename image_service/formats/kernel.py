@@ -27,11 +27,7 @@ _ELF_MACHINES = {21: "ppc64le"}
 
 
 def detect_kernel_architecture(head: bytes) -> str | None:
-    """Return the RPM architecture name of the kernel that begins with ``head``; None if it is unknown.
-
-    Args:
-        head: the first `HEAD_BYTES`.
-    """
+    """Return the RPM architecture name of a kernel by its first `HEAD_BYTES`; None if it is unknown."""
     if head.startswith(_GZIP):
         try:
             head = zlib.decompressobj(wbits=31).decompress(head, HEAD_BYTES)

@@ -89,11 +89,7 @@ def _with_directories(members: Iterable[Member]) -> Iterator[Member]:
 
 
 def read_archive(archive: bytes, start: int = 0) -> tuple[list[Member], int]:
-    """Return the members of the archive at offset ``start``, and the offset after it.
-
-    Raises:
-        FormatError: it is damaged or incomplete.
-    """
+    """Return the members of the archive at offset ``start``, and the offset after it."""
     members: list[Member] = []
     position = start
     while True:
@@ -111,14 +107,7 @@ def read_archive(archive: bytes, start: int = 0) -> tuple[list[Member], int]:
 
 
 def locate_members(read_at: ReadAt, archive: Span) -> Iterator[Span]:
-    """Locate the members of an uncompressed archive in an image, reading only their headers.
-
-    Yields:
-        the first 64 members in order, with their offsets in the image.
-
-    Raises:
-        FormatError: the archive is damaged or incomplete.
-    """
+    """Yield where in an image the first 64 members of an uncompressed archive are, reading only headers."""
     position = 0
     for _ in range(_MAX_LOCATED):
         where = f"offset {position} of {archive.path}"
@@ -135,7 +124,6 @@ def locate_members(read_at: ReadAt, archive: Span) -> Iterator[Span]:
 
 
 def _parse_header(header: bytes, where: str) -> tuple[int, int, int]:
-    """Return the mode, the length of the data and the length of the name."""
     if not _HEADER.fullmatch(header):
         raise FormatError(f"no cpio header at {where}")
     mode, length, name_length = (int(header[at : at + 8], 16) for at in (14, 54, 94))

@@ -19,16 +19,10 @@ ReadAt: TypeAlias = Callable[[int, int], bytes]
 
 @attrs.frozen
 class Span:
-    """A named run of bytes: a file in an image, or an area of it.
+    """A named run of bytes: a file in an image, or an area of it."""
 
-    Args:
-        path: in the image; of an area that is no file, what messages call it.
-        offset: bytes from the start of the image.
-        length: bytes.
-    """
-
-    path: str
-    offset: int
+    path: str  # in the image; of an area that is no file, its name in messages
+    offset: int  # bytes from the start of the image
     length: int
 
     def __str__(self) -> str:

@@ -71,11 +71,7 @@ _NO_FRAGMENT = 0xFFFFFFFF
 
 
 def read_squashfs(read_at: ReadAt) -> SquashfsNode:
-    """Read the superblock by ``read_at``, which raises FormatError outside the file system; return the root.
-
-    Raises:
-        FormatError: it is damaged, or of an unsupported version or compression.
-    """
+    """Return the root of the file system that ``read_at`` reads, which raises FormatError outside it."""
     block_size, fragments, compression, major, minor, root, *tables = _SUPERBLOCK.unpack(
         read_at(0, _SUPERBLOCK.size)
     )
@@ -92,12 +88,7 @@ def read_squashfs(read_at: ReadAt) -> SquashfsNode:
 
 @attrs.frozen(eq=False)
 class SquashfsNode:
-    """A file, a directory or a symlink.
-
-    Args:
-        mode: file type and permissions.
-        size: bytes of the content, of a directory's listing or of a symlink's target.
-    """
+    """A file, a directory or a symlink; see `TreeNode`."""
 
     _volume: _SquashfsVolume
     _open_rest: Callable[[], _MetadataReader]  # reads what follows the inode's fields
@@ -162,7 +153,7 @@ class _SquashfsVolume:
         return SquashfsNode(self, open_rest, file_type | stat.S_IMODE(permissions), **fields)
 
     def open_metadata(self, block: int, offset: int) -> _MetadataReader:
-        """Return a reader of the metadata blocks from ``block`` on, at an offset of their content."""
+        """Return a reader at an offset of the content of the metadata blocks from ``block`` on."""
         metadata = _MetadataReader(self, block)
         metadata.read(offset)
         return metadata

@@ -10,24 +10,15 @@ from image_service.files.base_file import BaseFile  # noqa: TC001 - same
 
 @attrs.frozen
 class BaseImage:
-    """A pristine CoreOS live ISO, opened and parsed once.
-
-    Args:
-        layout: where its embed areas and boot files are.
-        sha256: digest of the whole file, lower-case hex: its identity in every ETag.
-        version: the OS build (``OS_IMAGES`` ``version``).
-        architecture: RPM architecture name.
-        disconnected: it is the ``disconnected-iso``, whose embed areas may already contain a customization.
-        needs_nmstate: its initrd sets up static networks with nmstatectl and does not contain it.
-    """
+    """A pristine CoreOS live ISO, opened and parsed once."""
 
     file: BaseFile
     layout: LiveIso
-    sha256: str
-    version: str
-    architecture: str
-    disconnected: bool = False
-    needs_nmstate: bool = False
+    sha256: str  # of the whole file, lower-case hex: its identity in every ETag
+    version: str  # the OS build (``OS_IMAGES`` ``version``)
+    architecture: str  # RPM architecture name
+    disconnected: bool = False  # the ``disconnected-iso``, which may already contain a customization
+    needs_nmstate: bool = False  # its initrd sets up static networks with nmstatectl and does not contain it
 
     @property
     def name(self) -> str:

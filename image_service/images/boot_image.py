@@ -1,38 +1,65 @@
-"""The boot image: the extents that one URL serves, and their validators."""
+"""The boot image: the extents that one URL serves, and their validators (RFC 9110 section 8.8)."""
 
 from __future__ import annotations
 
-from datetime import datetime  # noqa: TC003 - attrs resolves annotations at run time
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.images.extents import ExtentMap  # noqa: TC001 - same
+from image_service.images.extents import ExtentMap, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from image_service.images.extents import Overlay
+
+COMPOSER_VERSION = 2
+"""Part of every ETag; incremented whenever equal inputs come to make other bytes."""
 
 
 @attrs.frozen(eq=False)
 class BootImage:
-    """One image.
-
-    Args:
-        extents: its bytes.
-        etag: strong validator, quotes included: a hash of the base and of the overlays, so every process and
-            every replica computes the same.
-        modified: the later of the base's date and the customization's, UTC; None: the latter is unknown.
-        file_name: the name under which a download is saved.
-        is_iso: firmware boots it as a medium.
-        is_public: it is the same for everyone.
-        content_type: its media type.
-    """
+    """One image."""
 
     extents: ExtentMap
-    etag: str
-    modified: datetime | None
-    file_name: str
-    is_iso: bool = True
-    is_public: bool = False
+    etag: str  # from `make_etag`
+    modified: datetime | None  # from `last_modified`
+    file_name: str  # the name under which a download is saved
+    is_iso: bool = True  # firmware boots it as a medium
+    is_public: bool = False  # it is the same for everyone
     content_type: str = "application/octet-stream"
 
     @property
     def size(self) -> int:
         """Bytes."""
         return self.extents.size
+
+
+def make_etag(identity: str, overlays: Iterable[Overlay]) -> str:
+    """Return a strong validator, quotes included, the same in every process and every replica.
+
+    Args:
+        identity: of the bytes below: digests of files, and how they are combined.
+        overlays: the bytes above, in a fixed order.
+    """
+    digest = sha256(f"{COMPOSER_VERSION} {identity}".encode())
+    for overlay in overlays:
+        digest.update(f"\n{overlay.offset} {overlay.data.length} ".encode())
+        if isinstance(overlay.data, Literal):
+            digest.update(overlay.data.data)
+    return f'"{digest.hexdigest()[:40]}"'
+
+
+def last_modified(base: datetime | None, customization: datetime | None) -> datetime | None:
+    """Return the later of both dates, UTC, whole seconds: a new base under an old config is a new image.
+
+    Args:
+        base: when the base was made; without a date it never makes an image older than its config.
+        customization: when the config was changed; None: it may be of any age, so the image has no date.
+    """
+    if customization is None:
+        return None
+    later = customization if base is None else max(base, customization)
+    return later.astimezone(UTC).replace(microsecond=0)

@@ -40,28 +40,17 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Canvas:
-    """An ISO that a customization can be laid over.
-
-    Args:
-        identity: distinguishes the bytes from those of every other canvas.
-        created: when the base was made, UTC.
-        ignition: where the Ignition config goes.
-        ramdisk: where a ramdisk goes; None: after the config.
-        kernel_arguments: where kernel arguments go; None: nowhere.
-        arguments: the kernel arguments to start from.
-        has_arguments: its areas contain them already.
-        name: of the base, for messages.
-    """
+    """An ISO that a customization can be laid over."""
 
     extents: ExtentMap
-    identity: str
-    created: datetime | None
-    ignition: Span
-    ramdisk: Span | None
+    identity: str  # distinguishes the bytes from those of every other canvas
+    created: datetime | None  # when the base was made, UTC
+    ignition: Span  # the area of the Ignition config
+    ramdisk: Span | None  # the area of a ramdisk; None: after the config
     kernel_arguments: KargsAreas | None
-    arguments: str
-    has_arguments: bool
-    name: str
+    arguments: str  # the kernel arguments to start from
+    has_arguments: bool  # its areas contain them already
+    name: str  # of the base, for messages
 
 
 def full_canvas(base: BaseImage) -> Canvas:
@@ -89,7 +78,12 @@ def spliced_minimal_canvas(base: BaseImage, rootfs_url: str) -> Canvas:
     minimal, kargs = base.layout.minimal, base.layout.kernel_arguments
     if minimal is None or kargs is None:
         raise BaseImageError(f"{base.name} has no minimal ISO in it: {base.layout.no_minimal}")
-    kargs = _translate_kargs(kargs, minimal)
+    areas = [attrs.evolve(area, offset=minimal.translate(area.offset, kargs.size)) for area in kargs.areas]
+    liveiso = next((word for word in kargs.default.split() if word.startswith(LIVEISO)), None)
+    if liveiso is None:
+        raise BaseImageError(f"the default kernel arguments have no {LIVEISO} to be removed")
+    default = edit_arguments(kargs.default, [KernelArgument(Operation.DELETE, liveiso)])
+    kargs = attrs.evolve(kargs, default=default, areas=areas)
     overlays = []
     if (file := base.layout.kargs_json) is not None:
         offset = minimal.translate(file.offset, len(file.content))
@@ -109,12 +103,7 @@ def spliced_minimal_canvas(base: BaseImage, rootfs_url: str) -> Canvas:
 
 
 def drop_unusable_minimal(base: BaseImage, check_recipe: Callable[[MinimalIso], None]) -> BaseImage:
-    """Remove the recipe of the minimal ISO if it makes another one, or one that cannot be customized.
-
-    Args:
-        base: with or without a recipe.
-        check_recipe: raises BaseImageError if the recipe makes another ISO than its builder did.
-    """
+    """Remove the recipe of the minimal ISO if ``check_recipe`` raises, or its ISO cannot be customized."""
     if base.layout.minimal is None:
         return base
     try:
@@ -128,13 +117,9 @@ def drop_unusable_minimal(base: BaseImage, check_recipe: Callable[[MinimalIso], 
 def derived_minimal_canvas(base: BaseImage, template: BaseImage, rootfs_url: str) -> Canvas:
     """Return a minimal ISO that was made from ``base``: ``template``, whose kernel arguments lack the URL."""
     canvas = full_canvas(template)
-    return attrs.evolve(
-        canvas,
-        created=base.layout.created,
-        arguments=_add_rootfs_url(canvas.arguments, rootfs_url),
-        has_arguments=False,
-        name=base.name,
-    )
+    arguments = _add_rootfs_url(canvas.arguments, rootfs_url)
+    created = base.layout.created
+    return attrs.evolve(canvas, created=created, arguments=arguments, has_arguments=False, name=base.name)
 
 
 def _splice(base: BaseImage, minimal: MinimalIso) -> ExtentMap:
@@ -148,16 +133,6 @@ def _splice(base: BaseImage, minimal: MinimalIso) -> ExtentMap:
             case int():
                 extents.append(Zeros(piece))
     return ExtentMap(tuple(extents))
-
-
-def _translate_kargs(kargs: KargsAreas, minimal: MinimalIso) -> KargsAreas:
-    """Return the areas of the minimal ISO, whose default arguments are without LIVEISO."""
-    areas = [attrs.evolve(area, offset=minimal.translate(area.offset, kargs.size)) for area in kargs.areas]
-    liveiso = next((word for word in kargs.default.split() if word.startswith(LIVEISO)), None)
-    if liveiso is None:
-        raise BaseImageError(f"the default kernel arguments have no {LIVEISO} to be removed")
-    default = edit_arguments(kargs.default, [KernelArgument(Operation.DELETE, liveiso)])
-    return attrs.evolve(kargs, default=default, areas=areas)
 
 
 def _add_rootfs_url(arguments: str, rootfs_url: str) -> str:

@@ -8,9 +8,8 @@ from image_service.coreos.kargs import edit_arguments
 from image_service.errors import IgnitionTooLarge, KernelArgumentsTooLarge, RamdiskTooLarge
 from image_service.formats.initrd import compress_archive
 from image_service.formats.newc import Member, write_archive
-from image_service.images.boot_image import BootImage
+from image_service.images.boot_image import BootImage, last_modified, make_etag
 from image_service.images.extents import Literal, Overlay, Zeros, apply_overlays
-from image_service.images.validators import last_modified, make_etag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,11 +24,7 @@ ALIGNMENT = 4
 
 
 def compose(canvas: Canvas, customization: Customization, file_name: str) -> BootImage:
-    """Lay an Ignition config, kernel arguments and a ramdisk over an ISO.
-
-    Raises:
-        Unprocessable: the customization is invalid or does not fit; the detail has both sizes.
-    """
+    """Lay a customization over an ISO; Unprocessable, with both sizes, if it is invalid or does not fit."""
     overlays = [
         *_lay_initrd(canvas, customization.ignition, customization.ramdisk or b""),
         *_lay_kernel_arguments(canvas, customization.kernel_arguments),

@@ -1,4 +1,4 @@
-"""What assisted-service says about one infra-env: the few bytes that make its image its own."""
+"""The customization of an infra-env's image, as assisted-service has it."""
 
 from __future__ import annotations
 

@@ -72,13 +72,9 @@ class Overlay:
 
 @attrs.frozen
 class ExtentMap:
-    """Consecutive extents, found by bisection.
+    """Consecutive extents, found by bisection."""
 
-    Args:
-        extents: none of them empty.
-    """
-
-    extents: tuple[Extent, ...]
+    extents: tuple[Extent, ...]  # none empty
     _starts: tuple[int, ...] = attrs.field(init=False, repr=False, eq=False)
 
     @_starts.default
@@ -117,11 +113,7 @@ class ExtentMap:
 
 
 def apply_overlays(below: ExtentMap, overlays: Iterable[Overlay]) -> ExtentMap:
-    """Return an image with overlays in place of its own bytes, of the same size.
-
-    Args:
-        below: the image.
-        overlays: in any order; empty ones change nothing.
+    """Return an image with overlays, given in any order, in place of its own bytes; of the same size.
 
     Raises:
         ValueError: overlays overlap or leave the image.
@@ -132,11 +124,13 @@ def apply_overlays(below: ExtentMap, overlays: Iterable[Overlay]) -> ExtentMap:
         if not overlay.data.length:
             continue
         if overlay.offset < position:
-            msg = f"overlay at {overlay.offset} begins before {position}, where the one before it ends"
-            raise ValueError(msg)
+            raise ValueError(
+                f"overlay at {overlay.offset} begins before {position}, where the one before it ends"
+            )
         if overlay.stop > below.size:
-            msg = f"overlay from {overlay.offset} to {overlay.stop} leaves the image of {below.size} bytes"
-            raise ValueError(msg)
+            raise ValueError(
+                f"overlay from {overlay.offset} to {overlay.stop} leaves the image of {below.size} bytes"
+            )
         extents += below.slice(position, overlay.offset)
         extents.append(overlay.data)
         position = overlay.stop

@@ -55,13 +55,9 @@ def _mask_tokens(text: bytes) -> bytes:
 
 @attrs.define
 class _DataUrlMask:
-    """Masks the data URLs of one config.
+    """Masks the data URLs of one config."""
 
-    Args:
-        limit: bytes that may still be decompressed.
-    """
-
-    limit: int = MAX_UNPACKED_BYTES
+    limit: int = MAX_UNPACKED_BYTES  # bytes that may still be decompressed
 
     def __call__(self, found: re.Match[bytes]) -> bytes:
         """Return the digest of a data URL's content, tokens masked, in place of the data."""

@@ -7,11 +7,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from image_service.errors import BaseImageError, NotFound
-from image_service.images.boot_image import BootImage
+from image_service.images.boot_image import BootImage, last_modified, make_etag
 from image_service.images.compose import ALIGNMENT, ignition_archive
 from image_service.images.extents import Extent, ExtentMap, FileExtent, Literal, Overlay, Zeros
 from image_service.images.reference import BootArtifact
-from image_service.images.validators import last_modified, make_etag
 
 if TYPE_CHECKING:
     from image_service.formats.reading import Span
@@ -22,11 +21,7 @@ _ADDRESS_BYTES = 8
 
 
 def compose_artifact(base: BaseImage, which: BootArtifact) -> BootImage:
-    """Return one boot artifact of a base image, unchanged.
-
-    Raises:
-        NotFound: the image has no such file.
-    """
+    """Return one boot artifact of a base image, unchanged; NotFound if it has no such file."""
     files = base.layout.files
     found = {
         BootArtifact.KERNEL: files.kernel,
@@ -50,17 +45,13 @@ def compose_pxe_initrd(
 ) -> BootImage:
     """Append an Ignition config, a ramdisk and nmstatectl to the initrd of a base image.
 
+    Each archive is at a multiple of four bytes, as the kernel requires. Kernel arguments are ignored.
+
     Args:
-        base: the image.
+        base: the image; NotFound if it has no initrd.
         nmstate: appended after a ramdisk; None: the ramdisk does not need it.
-        customization: its kernel arguments are ignored.
+        customization: laid over the initrd.
         file_name: the name under which a download is saved.
-
-    Returns:
-        archives one after another, each at a multiple of four bytes, as the kernel requires.
-
-    Raises:
-        NotFound: the image has no initrd.
     """
     initrd = _require(base, base.layout.files.initrd, "initrd.img")
     appended = [Literal(ignition_archive(customization.ignition, sys.maxsize))]
@@ -85,12 +76,7 @@ def compose_pxe_initrd(
 
 
 def compose_initrd_addrsize(base: BaseImage, initrd: BootImage, file_name: str) -> BootImage:
-    """Return the load address and the length of an initrd for s390x, 8 bytes each, big-endian.
-
-    Raises:
-        NotFound: the base image, which has the address, has no such file.
-        BaseImageError: its file is too short.
-    """
+    """Return the load address, from the base image, and the length of an initrd: 8 bytes each, big-endian."""
     file = _require(base, base.layout.files.initrd_addrsize, "initrd.addrsize")
     if file.length < _ADDRESS_BYTES:
         raise BaseImageError(f"{file.path} of {base.name} has {file.length} bytes; 16 are right")

@@ -52,38 +52,24 @@ class BootArtifact(enum.Enum):
 
 @attrs.frozen(cache_hash=True)
 class ArtifactRef:
-    """One file of one base image.
-
-    Args:
-        artifact: the file.
-        version: the requested OS build or OpenShift version.
-        architecture: as in ``OS_IMAGES``.
-    """
+    """One file of one base image."""
 
     needs_customization: ClassVar[Literal[False]] = False
 
     artifact: BootArtifact
-    version: str
-    architecture: str
+    version: str  # the requested OS build or OpenShift version
+    architecture: str  # as in ``OS_IMAGES``
 
 
 @attrs.frozen(cache_hash=True)
 class ImageRef:
-    """One image of one infra-env.
-
-    Args:
-        infra_env_id: lower-case UUID.
-        version: the requested OS build or OpenShift version; None: the infra-env's own.
-        architecture: as in ``OS_IMAGES`` (``x86_64``, ``aarch64``, ``s390x``, ``ppc64le``); None:
-            the infra-env's own.
-        kind: None: the infra-env's own.
-    """
+    """One image of one infra-env; of what is None, the infra-env's own."""
 
     needs_customization: ClassVar[Literal[True]] = True
 
-    infra_env_id: str
-    version: str | None
-    architecture: str | None
+    infra_env_id: str  # lower-case UUID
+    version: str | None  # the requested OS build or OpenShift version
+    architecture: str | None  # as in ``OS_IMAGES`` (``x86_64``, ``aarch64``, ``s390x``, ``ppc64le``)
     kind: Kind | None
 
 
@@ -128,17 +114,11 @@ class CredentialScheme(enum.Enum):
 
 @attrs.frozen(cache_hash=True)
 class Credentials:
-    """The credential of a request, passed on to assisted-service. Caches know it by its digest alone.
-
-    Args:
-        scheme: its kind.
-        secret: its value; never in a repr.
-        digest: SHA-256 of both, salted: different in each process.
-    """
+    """The credential of a request, passed on to assisted-service. Caches know it by its digest alone."""
 
     scheme: CredentialScheme = attrs.field(eq=False)
     secret: str = attrs.field(repr=False, eq=False)
-    digest: bytes = attrs.field(init=False, repr=False)
+    digest: bytes = attrs.field(init=False, repr=False)  # SHA-256 of both, salted: different in each process
 
     @digest.default
     def _make_digest(self) -> bytes:
@@ -156,14 +136,7 @@ ReaderKey: TypeAlias = tuple[str, bytes | None, Ref]
 
 @attrs.frozen
 class Reader:
-    """A client that reads an image.
-
-    Args:
-        address: the client's.
-        credentials: the client's.
-        ref: what it asked for.
-        key: by which caches know it.
-    """
+    """A client that reads an image, and the key by which caches know it."""
 
     address: str
     credentials: Credentials | None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Info, generate_latest
 
 from image_service.http.routes import Probe
-from image_service.images.validators import COMPOSER_VERSION
+from image_service.images.boot_image import COMPOSER_VERSION
 from image_service.observability.declarations import Declarations
 from image_service.observability.families import PREFIX, Family, Gauge, Histograms, StateGauge
 from image_service.observability.process import ProcessMetrics

@@ -17,10 +17,9 @@ from twisted.logger import Logger
 from image_service.concurrency.interruption import Interrupted
 from image_service.coreos.stream_mirror import SIGNATURE_SUFFIX, render_config_map, render_stream
 from image_service.errors import ImageServiceError, NotFound, Unavailable
-from image_service.images.boot_image import BootImage
+from image_service.images.boot_image import BootImage, make_etag
 from image_service.images.extents import ExtentMap, FileExtent, Literal
 from image_service.images.reference import Kind, StreamConfigMapRef, StreamDocumentRef
-from image_service.images.validators import make_etag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

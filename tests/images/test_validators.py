@@ -5,8 +5,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
+from image_service.images.boot_image import make_etag
 from image_service.images.extents import Literal, Overlay, Zeros
-from image_service.images.validators import make_etag
 
 identities = st.text("ab 1", max_size=4)
 # Overlays of a composition start with an archive's magic number, never with a line end.

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from image_service.coreos.minimal_iso import BincodeReader
 from image_service.errors import FormatError
-from image_service.formats.bincode import BincodeReader
 from tests.coreos.miniso_builder import number
 
 
