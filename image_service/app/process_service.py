@@ -27,7 +27,7 @@ _log = Logger()
 
 
 class ProcessService(Service):
-    """A service that owns its process. Subclasses define ``_start`` and ``_stop``.
+    """A service that owns its process. Subclasses define ``start_parts`` and ``stop_parts``.
 
     Args:
         force: is called at the second signal, when the shutdown has begun.
@@ -81,21 +81,23 @@ class ProcessService(Service):
             stop_with_failure(self._reactor)
 
         Service.startService(self)
-        self._started = Deferred.fromCoroutine(self._start()).addErrback(fail)
+        self._started = Deferred.fromCoroutine(self.start_parts()).addErrback(fail)
 
     def stopService(self) -> Deferred[None]:
         """Stop, once the start is over."""
 
         async def stop() -> None:
             await self._started
-            await self._stop()
+            await self.stop_parts()
             _log.info("stopped")
 
         Service.stopService(self)
         return Deferred.fromCoroutine(stop())
 
-    async def _start(self) -> None:
+    async def start_parts(self) -> None:
+        """Start what the process runs; the ports are bound."""
         raise NotImplementedError
 
-    async def _stop(self) -> None:
+    async def stop_parts(self) -> None:
+        """Stop what was started, in order."""
         raise NotImplementedError

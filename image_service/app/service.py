@@ -100,7 +100,7 @@ class ImageService(ProcessService):
         for port in ports:
             self._listeners.remove(port)
 
-    async def _start(self) -> None:
+    async def start_parts(self) -> None:
         """Start the parts in the order in which they need each other; they stop in reverse order."""
         settings, shared, base_url = self._settings, self._shared, self.base_url
         http = OriginClient.from_settings(settings.download, settings.source_urls)
@@ -206,6 +206,7 @@ class ImageService(ProcessService):
         delay_seconds = process.drain_delay_seconds if is_terminated else 0
         await self._listeners.close(delay_seconds, process.drain_timeout_seconds)
 
-    async def _stop(self) -> None:
+    async def stop_parts(self) -> None:
+        """Stop the parts in reverse order."""
         await self._lifecycle.aclose()
         self.close_sockets()

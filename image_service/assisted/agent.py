@@ -95,15 +95,17 @@ class UncodedAgent:
         bodyProducer: IBodyProducer | None = None,
     ) -> Deferred[IResponse]:
         """Send a request for uncoded content; fails with ``UpstreamError`` if the content is coded."""
+
+        def check_coding(response: IResponse) -> IResponse | Deferred[IResponse]:
+            response.headers.removeHeader(b"Set-Cookie")
+            codings = b",".join(response.headers.getRawHeaders(b"Content-Encoding", []))
+            if codings.strip().lower() in {b"", b"identity"}:
+                return response
+            return abort_response(
+                response, upstream_error("the response has a content coding, not requested")
+            )
+
         uncoded = headers.copy() if headers is not None else Headers()
         uncoded.setRawHeaders(b"Accept-Encoding", [b"identity"])
         response: Deferred[IResponse] = self._agent.request(method, uri, uncoded, bodyProducer)
-        return response.addCallback(_check_response)
-
-
-def _check_response(response: IResponse) -> IResponse | Deferred[IResponse]:
-    response.headers.removeHeader(b"Set-Cookie")
-    codings = b",".join(response.headers.getRawHeaders(b"Content-Encoding", []))
-    if codings.strip().lower() in {b"", b"identity"}:
-        return response
-    return abort_response(response, upstream_error("the response has a content coding, not requested"))
+        return response.addCallback(check_coding)

@@ -66,11 +66,9 @@ class ApiCall:
     """A GET request for a resource of one infra-env.
 
     Args:
-        kind: for the metrics.
         resource: its name in log messages and errors.
         path: segments of the URL below the collection of infra-envs.
         limit_bytes: of the response's body.
-        parameters: of the query.
         may_be_absent: True if 204 is a valid response.
     """
 

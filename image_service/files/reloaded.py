@@ -30,7 +30,6 @@ class Reloaded(Generic[T]):
     Args:
         files: links are followed, so that a change of a link is a change.
         make: makes the object; raises ConfigurationError if the files cannot be used.
-        seconds: the clock.
 
     Raises:
         ConfigurationError: the files cannot be used at the start.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from image_service.concurrency.threads import run_at_low_priority
 from image_service.http.cors import Cors
 from image_service.serving.digests import Digests
 from image_service.serving.request_handler import ImageRequestHandler
@@ -34,8 +33,7 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
     mirror: Callable[[StreamRef], BootImage],
 ) -> tuple[ImageRequestHandler, ImageRequestHandler]:
     """Return the request handler of the port for images, and that of the port for plain HTTP."""
-    in_thread = lifecycle.in_thread_pool(1, "digest")
-    digests = Digests(lifecycle.reactor, lambda work: in_thread(partial(run_at_low_priority, work)))
+    digests = Digests(lifecycle.reactor, lifecycle.in_thread_pool(1, "digest", low_priority=True))
     lifecycle.push_async_callback(digests.stop)
     make = partial(
         ImageRequestHandler,

@@ -48,7 +48,7 @@ class CatalogSettings:
     `_`; each begins with a letter or digit. Entries of one version, architecture and type are one image and
     must have one URL. Required, except with `COREOS_STREAMS` and in standalone mode, which uses a small
     sample image instead."""
-    ready_when: str = setting("READY_WHEN", parse=parsers.one_of({"all": "all", "any": "any"}), default="all")
+    ready_when: str = setting("READY_WHEN", parse=parsers.one_of("all", "any"), default="all")
     """When `/health` begins to return 200: once `all` base images are ready or their first attempts have
     failed, and at least one can be served; or once `any` is ready."""
     signing_keys: Path | None = setting("SIGNING_KEYS", parse=parsers.readable_file)

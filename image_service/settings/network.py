@@ -130,8 +130,6 @@ class LogSettings:
     level: str = setting("LOGLEVEL", "LOG_LEVEL", parse=parsers.log_level, default="info")
     """Minimum log level: `debug`, `info`, `warn`, `error` or `critical`; `trace`, `warning`, `fatal` and
     `panic` are other names."""
-    ranges: str = setting(
-        "LOG_RANGES", parse=parsers.one_of({"summed": "summed", "each": "each"}), default="summed"
-    )
+    ranges: str = setting("LOG_RANGES", parse=parsers.one_of("summed", "each"), default="summed")
     """`summed`: one line every 10 seconds for the ranges that a connection reads of an image; `each`: a line
     for each range."""

@@ -15,7 +15,7 @@ import ssl
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import attrs
@@ -25,26 +25,11 @@ from image_service.coreos.names import AUTHORITY, MAX_PORT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-T = TypeVar("T")
-
 MAX_SECONDS = 1_000_000  # timers of the operating system count milliseconds in 31 bits: 24 days
 
 # The spellings of Go's strconv.ParseBool, which assisted-image-service uses.
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
-
-# The names of logrus, which assisted-image-service uses, to those of twisted.logger.
-_LOG_LEVELS = {
-    "trace": "debug",
-    "debug": "debug",
-    "info": "info",
-    "warning": "warn",
-    "warn": "warn",
-    "error": "error",
-    "fatal": "critical",
-    "panic": "critical",
-    "critical": "critical",
-}
 
 WEB_URL = (
     "http:// or https:// URL, escaped, with no fragment and no user name "
@@ -96,10 +81,11 @@ def raise_faults(faults: Iterable[str]) -> None:
         raise ValueError(*found)
 
 
-def one_of(choices: Mapping[str, T]) -> Callable[[str], T]:
-    """Return a parser of names, in any case, to their values."""
+def one_of(*names: str, **synonyms: str) -> Callable[[str], str]:
+    """Return a parser of names, in any case; it maps a synonym to its name."""
+    choices = {**dict(zip(names, names, strict=True)), **synonyms}
 
-    def parse(value: str) -> T:
+    def parse(value: str) -> str:
         try:
             return choices[value.lower()]
         except KeyError:
@@ -108,7 +94,18 @@ def one_of(choices: Mapping[str, T]) -> Callable[[str], T]:
     return parse
 
 
-log_level = one_of(_LOG_LEVELS)
+# The names of twisted.logger, and others of logrus, which assisted-image-service uses.
+log_level = one_of(
+    "debug",
+    "info",
+    "warn",
+    "error",
+    "critical",
+    trace="debug",
+    warning="warn",
+    fatal="critical",
+    panic="critical",
+)
 
 
 def flag(value: str) -> bool:

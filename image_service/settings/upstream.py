@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 class UpstreamSettings:
     """assisted-service."""
 
-    scheme: str = setting(
-        "ASSISTED_SERVICE_SCHEME", parse=parsers.one_of({"http": "http", "https": "https"}), default="http"
-    )
+    scheme: str = setting("ASSISTED_SERVICE_SCHEME", parse=parsers.one_of("http", "https"), default="http")
     """Scheme of assisted-service's URL: `http` or `https`."""
     host: Address | None = setting("ASSISTED_SERVICE_HOST", parse=parsers.address, required=True)
     """`host[:port]` of assisted-service; an IPv6 address in brackets, or bare without a port. Required,

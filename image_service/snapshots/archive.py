@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from image_service.assisted.responses import InfraEnv
-    from image_service.concurrency.threads import InThread
+    from image_service.concurrency.lifecycle import InThread
     from image_service.images.customization import Customization
     from image_service.images.reference import Credentials, Reader
     from image_service.snapshots.encryption import SnapshotCipher

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from image_service.assisted.client import AssistedService
     from image_service.assisted.customizations import AssistedApi
     from image_service.concurrency.coordination import Coordination
-    from image_service.concurrency.lifecycle import Lifecycle
-    from image_service.concurrency.threads import InThread
+    from image_service.concurrency.lifecycle import InThread, Lifecycle
     from image_service.settings.upstream import SnapshotSettings
     from image_service.snapshots.image_builder import ImageBuilder
     from image_service.snapshots.model import SnapshotEvent

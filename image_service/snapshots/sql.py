@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Insert
 
-    from image_service.concurrency.threads import InThread
+    from image_service.concurrency.lifecycle import InThread
     from image_service.database.database import Database
 
 T = TypeVar("T")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
 
 from image_service.concurrency.interruption import Interruption
-from image_service.concurrency.threads import run_at_low_priority
 from image_service.streams.mirror import Mirror
 from image_service.streams.release_preparer import ReleasePreparer
 from image_service.streams.streams import Streams
@@ -98,11 +96,10 @@ async def start_streams(  # noqa: PLR0913 - what streams and mirror are connecte
         with base_images.data_dir.lock(f"mirror of {release.entry.file_name}", interruption):
             return preparer.prepare(release, base)
 
-    in_thread = lifecycle.in_thread_pool(1, "mirror")
     mirror = Mirror(
         streams,
         catalog.find_base_image,
-        lambda work: in_thread(partial(run_at_low_priority, work)),
+        lifecycle.in_thread_pool(1, "mirror", low_priority=True),
         prepare,
         base_url,
     )

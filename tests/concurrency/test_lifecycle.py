@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, cast
 
 from twisted.internet.task import Clock, deferLater
 
-from image_service.concurrency.lifecycle import Lifecycle
+from image_service.concurrency.lifecycle import NICENESS, Lifecycle, run_at_low_priority
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
@@ -59,3 +61,22 @@ async def test_periodic_task_is_called_until_the_end_even_if_it_fails(
     await lifecycle.aclose()
     clock.advance(100)
     assert calls == [10, 20]
+
+
+@ensure_deferred
+async def test_work_of_a_low_priority_pool_runs_at_low_priority(reactor: EPollReactor) -> None:
+    lifecycle = Lifecycle(reactor)
+    in_thread = lifecycle.in_thread_pool(1, "test", low_priority=True)
+    assert await in_thread(priority) == max(priority(), NICENESS)
+    await lifecycle.aclose()
+
+
+def priority() -> int:
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+def test_low_priority_is_that_of_the_thread_alone() -> None:
+    own = priority()
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(run_at_low_priority, priority).result() == max(own, NICENESS)
+    assert priority() == own

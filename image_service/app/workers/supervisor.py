@@ -62,7 +62,8 @@ class Supervisor(ProcessService):
         self._exited_counts: Exported = []
         self._pages: SingleFlight[str, Page] = SingleFlight()
 
-    async def _start(self) -> None:
+    async def start_parts(self) -> None:
+        """Start the workers, in standalone mode after the stand-in."""
         settings, stand_in = self._settings, None
         workers = settings.process.workers
         if self._standalone:
@@ -136,7 +137,8 @@ class Supervisor(ProcessService):
 
     # Shutdown.
 
-    async def _stop(self) -> None:
+    async def stop_parts(self) -> None:
+        """Stop the workers, then the stand-in."""
         self.close_sockets()  # the workers have duplicates; with ours open, the kernel would go on accepting
         await gatherResults([slot.stop(self.shutdown.signal_number) for slot in self._worker_slots])
         await self._lifecycle.aclose()

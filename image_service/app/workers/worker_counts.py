@@ -30,7 +30,13 @@ class WorkerCounts:
 
     def collect(self, request: Callable[[], None]) -> Deferred[None]:
         """Call `request`; fires when the worker has responded, or the timeout is over."""
-        self._response = Deferred(self._time_out)
+
+        def time_out(response: Deferred[None]) -> None:
+            self.latest = cumulative(self.latest)
+            if not response.called:
+                response.callback(None)
+
+        self._response = Deferred(time_out)
         self._response.addTimeout(TIMEOUT_SECONDS, self._clock)
         request()
         return self._response
@@ -46,8 +52,3 @@ class WorkerCounts:
         self._response.cancel()
         left, self.latest = cumulative(self.latest), []
         return left
-
-    def _time_out(self, response: Deferred[None]) -> None:
-        self.latest = cumulative(self.latest)
-        if not response.called:
-            response.callback(None)

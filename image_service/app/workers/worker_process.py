@@ -67,9 +67,7 @@ class WorkerProcess(ProcessProtocol):
     """A process, from its start to its exit.
 
     Args:
-        reactor: starts it.
-        assignment: its command line.
-        descriptors: its descriptors, as ``spawnProcess`` takes them.
+        descriptors: as ``spawnProcess`` takes them.
         handlers: called with the value of each word that it sends.
         exited: is called with the reason of its exit.
 
