@@ -190,8 +190,8 @@ class ImageService(ProcessService):
         """Read the gauges from the parts whenever the metrics are rendered."""
         metrics, listeners = self.metrics, self._listeners
         metrics.count_states("base_images", lambda: [status.state.value for status in catalog.statuses()])
-        metrics.read_gauge("snapshot_held_bytes", lambda: images.held_bytes)
-        metrics.read_gauge("snapshot_grace_active", lambda: images.in_grace)
+        metrics.read_gauge("snapshot_held_bytes", lambda: images.cache.held_bytes)
+        metrics.read_gauge("snapshot_grace_active", lambda: images.snapshots.in_grace)
         metrics.read_gauge("slots_limit", lambda: slots.limit)
         metrics.read_gauge("slots_taken", lambda: slots.acquired)
         metrics.read_gauge("slots_queue_length", lambda: slots.waiting)

@@ -100,7 +100,7 @@ class RepeatedHead:
         lookup = self._lookup
         if lookup is not None and lookup.image(now) is not None:
             if lookup.snapshot is not None:
-                self._images.record_hit()
+                self._images.snapshots.record_hit()
             return True
         lookup = self._images.look_up_newest(self._request, now)
         image = None if lookup is None else lookup.image(now)

@@ -20,29 +20,24 @@ from image_service.concurrency.lru import LruCache
 from image_service.concurrency.single_flight import shielded
 from image_service.errors import UpstreamTimeout
 from image_service.images.reference import Reader, Ref, digest_of
-from image_service.snapshots.image_cache import BootImageCache
 from image_service.snapshots.lookups import CachedLookup, NewestLookup
 from image_service.snapshots.model import (
     ComposedVersion,
     ImageRequest,
     ReadMode,
-    SnapshotEvent,
     Version,
     VersionLost,
 )
 from image_service.snapshots.mounts import Mount, Mounts, is_of
-from image_service.snapshots.resolver import VersionFinder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.images.base import BaseImage
     from image_service.images.reference import Credentials
-    from image_service.snapshots.image_builder import ImageBuilder
+    from image_service.snapshots.image_cache import BootImageCache
     from image_service.snapshots.repository import StoredMount
-    from image_service.snapshots.resolver import Resolver
+    from image_service.snapshots.resolver import VersionFinder
     from image_service.snapshots.snapshots import Snapshots
 
 TIMEOUT_SECONDS = 2.5
@@ -58,46 +53,23 @@ _Tag: TypeAlias = "tuple[Ref, bytes | None, str]"
 
 
 class BootImages:
-    """Finds and makes images.
+    """Finds and makes images."""
 
-    Args:
-        builder: makes them.
-        resolver: completes references.
-        snapshots: what is laid over base images.
-        mounts: what each client is reading.
-        clock: seconds since the epoch.
-        cache_bytes: what all composed images may hold in memory.
-        count: records an event for the metrics.
-    """
-
-    def __init__(  # noqa: PLR0913 - each a part that tests replace
+    def __init__(
         self,
-        builder: ImageBuilder,
-        resolver: Resolver,
+        finder: VersionFinder,
         snapshots: Snapshots,
         mounts: Mounts,
+        cache: BootImageCache,
         clock: IReactorTime,
-        *,
-        cache_bytes: int,
-        count: Callable[[SnapshotEvent], None] = lambda _: None,
     ) -> None:
-        self._finder = VersionFinder(builder, resolver, snapshots)
-        self._snapshots = snapshots
+        self._finder = finder
+        self.snapshots = snapshots
         self.mounts = mounts
+        self.cache = cache
         self._clock = clock
-        self._cache = BootImageCache(builder, snapshots, cache_bytes, count)
         self._retained: LruCache[_Tag, Version] = LruCache(MAX_RETAINED)
         self._superseded: list[tuple[float, BaseImage]] = []
-
-    @property
-    def held_bytes(self) -> int:
-        """What all composed images hold in memory."""
-        return self._cache.held_bytes
-
-    @property
-    def in_grace(self) -> int:
-        """The number of snapshots that are served although they could not be validated."""
-        return self._snapshots.in_grace
 
     def get_cached(self, request: ImageRequest) -> ComposedVersion | None:
         """Return the image if it is composed and still valid; None if the caller must await `get`."""
@@ -106,7 +78,7 @@ class BootImages:
             version = None if self._may_be_stored(request) else self._finder.get_cached(request.reader)
         elif self._valid_until(version) <= self._clock.seconds():
             return None
-        return None if version is None else self._cache.get_cached(version)
+        return None if version is None else self.cache.get_cached(version)
 
     def get(self, request: ImageRequest) -> Deferred[ComposedVersion]:
         """Find or make the image.
@@ -148,7 +120,7 @@ class BootImages:
         version = mount.version
         is_unchanged = self.mounts.watch(mount)  # first: it sees what changes from here on
         valid_until = self._valid_until(version)
-        composed = self._cache.get_cached(version)
+        composed = self.cache.get_cached(version)
         if now >= valid_until or composed is None:
             return None
         saved_until = self.mounts.touch(reader, mount)
@@ -156,7 +128,7 @@ class BootImages:
             return None
         longest = min(self.mounts.window_seconds, MAX_LOOKUP_SECONDS)
         until = min(valid_until, saved_until, now + longest)
-        return CachedLookup(mount, ref(composed), now, until, is_unchanged)
+        return CachedLookup(ref(composed), now, until, is_unchanged, mount)
 
     def look_up_newest(self, request: ImageRequest, now: float) -> NewestLookup | None:
         """Look up the newest version, for a client that learns its entity tag.
@@ -170,18 +142,14 @@ class BootImages:
         self.retain(request, composed)
         snapshot, until = composed.version.snapshot, now + MAX_LOOKUP_SECONDS
         if snapshot is None:
-            return NewestLookup(ref(composed), None, now, until, lambda: True)
-        is_unchanged = self._snapshots.watch(snapshot)  # first: it sees what changes from here on
-        until = min(until, self._snapshots.newest_until(snapshot))
-        return NewestLookup(ref(composed), snapshot, now, until, is_unchanged)
-
-    def record_hit(self) -> None:
-        """Record that a request was served by a cached lookup of the newest version."""
-        self._snapshots.record_hit()
+            return NewestLookup(ref(composed), now, until, lambda: True, None)
+        is_unchanged = self.snapshots.watch(snapshot)  # first: it sees what changes from here on
+        until = min(until, self.snapshots.newest_until(snapshot))
+        return NewestLookup(ref(composed), now, until, is_unchanged, snapshot)
 
     def supersede(self, base: BaseImage) -> None:
         """Record that the catalog has replaced a base image: it stays for clients that are reading it."""
-        self._cache.forget(base)
+        self.cache.forget(base)
         self._superseded.append((self._clock.seconds(), base))
 
     def release_superseded(self) -> None:
@@ -191,7 +159,7 @@ class BootImages:
         for since, base in list(self._superseded):
             if since < started_before and not any(base is other for other in read):
                 self._superseded.remove((since, base))
-                self._cache.forget(base)
+                self.cache.forget(base)
                 for tag in [tag for tag, version in self._retained.items() if version.base is base]:
                     self._retained.pop(tag)
 
@@ -219,17 +187,17 @@ class BootImages:
 
     async def _get_newest(self, reader: Reader) -> ComposedVersion:
         try:
-            return await self._cache.get(await self._finder.get(reader), reader.credentials)
+            return await self.cache.get(await self._finder.get(reader), reader.credentials)
         except VersionLost:  # the archive has lost it, which is known only now: it is asked for again
-            return await self._cache.get(await self._finder.get(reader), reader.credentials)
+            return await self.cache.get(await self._finder.get(reader), reader.credentials)
 
     async def _continue(self, version: Version, credentials: Credentials | None) -> ComposedVersion:
         if version.snapshot is not None:
-            await self._snapshots.revalidate(version.snapshot, credentials)
-        return await self._cache.get(version, credentials)
+            await self.snapshots.revalidate(version.snapshot, credentials)
+        return await self.cache.get(version, credentials)
 
     def _valid_until(self, version: Version) -> float:
-        return inf if version.snapshot is None else self._snapshots.valid_until(version.snapshot)
+        return inf if version.snapshot is None else self.snapshots.valid_until(version.snapshot)
 
     # Which version.
 
@@ -245,16 +213,13 @@ class BootImages:
 
     def _find_named(self, being_read: Version | None, request: ImageRequest) -> Version | None:
         version = being_read
-        if version is None or not self._is_named(version, request):
+        composed = None if version is None else self.cache.get_cached(version)
+        if composed is None or not composed.is_named_by(request):
             reader = request.reader
             tags = ((reader.ref, digest_of(reader.credentials), etag) for etag in request.etags)
             version = next((found for tag in tags if (found := self._retained.peek(tag))), None)
         is_ended = version is not None and version.snapshot is not None and version.snapshot.is_ended
         return None if is_ended else version
-
-    def _is_named(self, version: Version, request: ImageRequest) -> bool:
-        composed = self._cache.get_cached(version)
-        return composed is not None and composed.is_named_by(request)
 
     def _may_be_stored(self, request: ImageRequest) -> bool:
         """Return True if another process, or the one before this, may know what the reader reads."""

@@ -14,8 +14,9 @@ from image_service.errors import StoreFailed
 from image_service.snapshots.archive import Archive
 from image_service.snapshots.boot_images import BootImages
 from image_service.snapshots.encryption import SECRET_BYTES, SnapshotCipher, load_or_create_secret
+from image_service.snapshots.image_cache import BootImageCache
 from image_service.snapshots.mounts import Mounts
-from image_service.snapshots.resolver import Resolver
+from image_service.snapshots.resolver import Resolver, VersionFinder
 from image_service.snapshots.snapshots import Snapshots
 from image_service.snapshots.sql import DATABASE_FILE, SCHEMA_VERSION, TABLES, SqlRepository
 
@@ -62,7 +63,7 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
         data_dir: where the repository and its secret are.
         assisted: answers for infra-envs.
         coordination: with the processes that share the repository.
-        make_builder: makes the image builder, which runs long compositions in the given thread pool.
+        make_builder: given the thread pool for long compositions.
         is_leader: True in the one process that removes unused snapshots.
         count: records an event for the metrics.
     """
@@ -90,17 +91,12 @@ def connect_boot_images(  # noqa: PLR0913 - same
     count: Callable[[SnapshotEvent], None] = lambda _: None,
 ) -> BootImages:
     """Return boot images over an open archive (see `build_boot_images`)."""
-    return BootImages(
-        builder,
-        Resolver(assisted.fetch_infra_env, archive, clock, coordination, settings),
-        Snapshots(
-            partial(fetch_customization, assisted), archive, clock, coordination, settings, count=count
-        ),
-        Mounts(archive, clock, settings.mount_window_seconds, coordination),
-        clock,
-        cache_bytes=settings.cache_bytes,
-        count=count,
-    )
+    fetch = partial(fetch_customization, assisted)
+    snapshots = Snapshots(fetch, archive, clock, coordination, settings, count=count)
+    resolver = Resolver(assisted.fetch_infra_env, archive, clock, coordination, settings)
+    mounts = Mounts(archive, clock, settings.mount_window_seconds, coordination)
+    cache = BootImageCache(builder, snapshots, settings.cache_bytes, count)
+    return BootImages(VersionFinder(builder, resolver, snapshots), snapshots, mounts, cache, clock)
 
 
 def open_repository(data_dir: Path, in_thread: InThread) -> SqlRepository:

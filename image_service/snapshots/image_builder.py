@@ -53,8 +53,6 @@ class ImageBuilder:
     """Makes boot images.
 
     Args:
-        catalog: base images.
-        derived: what is derived from them.
         in_thread: runs a composition that takes a while.
         base_url: the URL that clients reach this service by, without a slash at its end.
     """

@@ -40,7 +40,7 @@ class BootImageCache:
         builder: ImageBuilder,
         snapshots: Snapshots,
         limit_bytes: int,
-        count: Callable[[SnapshotEvent], None] = lambda _: None,
+        count: Callable[[SnapshotEvent], None],
     ) -> None:
         self._builder = builder
         self._snapshots = snapshots

@@ -16,24 +16,27 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen(eq=False)
-class CachedLookup:
-    """What a reader reads, while nothing has to be waited for.
-
-    It does not keep the image in memory: the least recently used one is still evicted.
+class _Lookup:
+    """A composed version and how long it is valid; a weak reference, so that it can still be evicted.
 
     Args:
-        mount: of the reader.
-        composed: what it reads.
+        composed: the version.
         since: when this was looked up, the clock's seconds.
         until: when to look it up again at the latest.
         is_unchanged: False if another process has changed the mount or its snapshot.
     """
 
-    mount: Mount
     _composed: ref[ComposedVersion]
     _since: float
     _until: float
     _is_unchanged: Callable[[], bool]
+
+
+@attrs.frozen(eq=False)
+class CachedLookup(_Lookup):
+    """What the reader of a mount reads, while nothing has to be waited for."""
+
+    mount: Mount
 
     def image(self, now: float) -> BootImage | None:
         """Return the image, and record the read; None if something has changed, or a new lookup is due."""
@@ -50,24 +53,10 @@ class CachedLookup:
 
 
 @attrs.frozen(eq=False)
-class NewestLookup:
-    """The newest version of what a request names, while nothing has to be waited for.
+class NewestLookup(_Lookup):
+    """The newest version of what a request names, while nothing has to be waited for."""
 
-    It does not keep the image in memory either.
-
-    Args:
-        composed: the version.
-        snapshot: the version's; None: it has none.
-        since: when this was looked up, the clock's seconds.
-        until: when to look it up again at the latest.
-        is_unchanged: False if another process has changed the snapshot.
-    """
-
-    _composed: ref[ComposedVersion]
     snapshot: Snapshot | None
-    _since: float
-    _until: float
-    _is_unchanged: Callable[[], bool]
 
     def image(self, now: float) -> BootImage | None:
         """Return the image; None if something has changed, or if it is time to look again."""

@@ -67,10 +67,7 @@ class Mounts:
     """The mounts in progress, here and in the archive.
 
     Args:
-        archive: mounts beyond this process.
-        clock: seconds since the epoch.
         window_seconds: how long after its last read a mount is in progress.
-        coordination: with the processes that may serve the same readers.
     """
 
     def __init__(
@@ -106,7 +103,7 @@ class Mounts:
             the reader's mount, for `end_response`. Nothing may be sent before its ``saving`` has fired.
         """
         mount, now = self.cache.peek(reader.key), self._clock.seconds()
-        if mount is None or not self._is_valid(mount) or not _is_of(mount, version):
+        if mount is None or not self._is_valid(mount) or mount.version != version:
             reader_key = self._archive.reader_key_of(reader)
             mount = self._adopt(reader, reader_key, version, self._coordination.bump(reader_key), now)
             mount.saved_at = None
@@ -154,7 +151,7 @@ class Mounts:
     ) -> Mount:
         """Put a mount, as it is stored, in the place of the one that is known here."""
         mount = self.cache.get(reader.key)
-        if mount is None or not _is_of(mount, version):
+        if mount is None or mount.version != version:
             if mount is not None:
                 mount.is_over = True
             mount = Mount(reader_key, version, read_at, self._clock.seconds(), reader_version)
@@ -258,10 +255,6 @@ class Mounts:
 
 def _end(_: ReaderKey, mount: Mount) -> None:
     mount.is_over = True
-
-
-def _is_of(mount: Mount, version: Version) -> bool:
-    return mount.version is version or mount.version == version
 
 
 def _stored(reader: bytes, version: Version, read_at: float, since: float) -> StoredMount:

@@ -252,7 +252,7 @@ class World:
 
 def evict_everything(world: World) -> None:
     """As when much else is read: composed images, and the answers that they are made of."""
-    composed, recent = world.images._cache._composed, world.archive._recent
+    composed, recent = world.images.cache._composed, world.archive._recent
     for version in tuple(composed):
         composed.pop(version)
     for customization in tuple(recent):

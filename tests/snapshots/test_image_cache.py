@@ -168,8 +168,8 @@ def test_held_bytes_are_bounded_and_exact(picks: list[int], limit_bytes: int) ->
             clients[pick].range()
             found = [world.images.get_cached(ImageRequest(client.reader)) for client in clients]
             kept = [composed for composed in found if composed is not None]
-            assert world.images.held_bytes == sum(composed.held_bytes for composed in kept)
-            assert world.images.held_bytes <= limit_bytes or len(kept) == 1
+            assert world.images.cache.held_bytes == sum(composed.held_bytes for composed in kept)
+            assert world.images.cache.held_bytes <= limit_bytes or len(kept) == 1
 
 
 def test_cached_refusals_and_etags_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,9 +94,9 @@ def test_nothing_references_the_old_base_in_the_end(superseding: Superseding) ->
     superseding.pass_time(2 * WINDOW_SECONDS)
     superseding.pass_time(MOMENT)
     assert old() is None
-    held = world.images.held_bytes
+    held = world.images.cache.held_bytes
     client.whole()
-    assert world.images.held_bytes > held
+    assert world.images.cache.held_bytes > held
 
 
 def test_cached_refusal_does_not_reference_the_old_base(superseding: Superseding) -> None:
