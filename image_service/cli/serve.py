@@ -21,9 +21,7 @@ EXIT_CONFIGURATION = 78  # EX_CONFIG of sysexits.h: a restart will not help
 def add(add_parser: AddParser) -> None:
     """Declare the command."""
     parser = add_parser(
-        "serve",
-        help="serve images",
-        description="Serve images, configured by the environment alone.",
+        "serve", help="serve images", description="Serve images, configured by the environment alone."
     )
     parser.add_argument(
         "--standalone", action="store_true", help="with the embedded stand-in for assisted-service"

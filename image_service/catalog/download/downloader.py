@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -17,11 +16,9 @@ import attrs
 
 from image_service.catalog.download.partial_file import OriginFile, PartialFile
 from image_service.errors import Unavailable
-from image_service.http.dates import parse_http_date
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from email.message import Message
     from pathlib import Path
 
     from image_service.catalog.download.origin_client import OriginClient, OriginResponse
@@ -30,12 +27,9 @@ if TYPE_CHECKING:
 ReportProgress: TypeAlias = Callable[[int, int | None], None]
 """Called with the bytes so far and those of the whole, if known; what it raises ends the download."""
 
-# opaque-tag of RFC 9110 section 8.8.3 in ASCII; a weak tag (W/) is no validator for parts
-_STRONG_ETAG = re.compile(r'"[!#-~]*"')
 # range-resp, unsatisfied-range of RFC 9110 section 14.4
 _RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
 _UNSATISFIED = re.compile(r"bytes \*/([0-9]{1,18})")
-_STRONG_DATE = timedelta(seconds=1)  # RFC 9110 section 8.8.2.2
 
 
 def download_file(
@@ -62,7 +56,7 @@ def download_file(
                 return
             with client.fetch(url, _range_headers(file), interruption) as response:
                 if response.status == HTTPStatus.OK:
-                    file.restart(_origin_file(response.headers, response.length))
+                    file.restart(OriginFile.from_headers(response.headers, response.length))
                     _append_body(response, file, report_progress)
                 elif _continues(response, file):
                     _append_body(response, file, report_progress)
@@ -76,13 +70,12 @@ def download_file(
 
 def _range_headers(file: PartialFile) -> Mapping[str, str]:
     """Request what is missing of the representation that the file is part of."""
-    known = file.origin_file
-    if not file.length or not (known.etag or known.last_modified):
-        return {}
-    precondition = (
-        {"If-Match": known.etag} if known.etag else {"If-Unmodified-Since": str(known.last_modified)}
-    )
-    return {"Range": f"bytes={file.length}-", **precondition}
+    known, missing = file.origin_file, f"bytes={file.length}-"
+    if file.length and known.etag:
+        return {"Range": missing, "If-Match": known.etag}
+    if file.length and known.last_modified:
+        return {"Range": missing, "If-Unmodified-Since": known.last_modified}
+    return {}
 
 
 def _continues(response: OriginResponse, file: PartialFile) -> bool:
@@ -126,16 +119,3 @@ def _append_body(response: OriginResponse, file: PartialFile, report_progress: R
     if total not in {None, file.length}:
         raise Unavailable(f"cannot fetch: the origin sent up to {file.length} of {total} bytes")
     file.mark_complete()
-
-
-def _origin_file(headers: Message, total: int | None) -> OriginFile:
-    """Return the size and the strong validators."""
-    tag, modified = headers.get("ETag", ""), headers.get("Last-Modified", "")
-    then, now = parse_http_date(modified), parse_http_date(headers.get("Date", ""))
-    # The file cannot have changed twice within the second of its date.
-    is_strong = then is not None and now is not None and now - then >= _STRONG_DATE
-    return OriginFile(
-        etag=tag if _STRONG_ETAG.fullmatch(tag) else None,
-        last_modified=modified if is_strong else None,
-        total=total,
-    )

@@ -110,10 +110,18 @@ class OriginResponse:
         """
         coding = self.headers.get("Content-Encoding", "identity")
         received = 0
-        with self._guard.translate_errors():
-            if coding != "identity":
-                raise InvalidResponse(f"answered with content coding {coding!r:.20}; must be uncoded")
-        while block := self._read_block(_BLOCK_BYTES if self.length is None else self.length - received):
+        while True:
+            left = _BLOCK_BYTES if self.length is None else self.length - received
+            with self._guard.translate_errors():
+                if coding != "identity":
+                    raise InvalidResponse(f"answered with content coding {coding!r:.20}; must be uncoded")
+                block = self._response.read1(min(_BLOCK_BYTES, left)) if left else b""
+                if left and not block and self.length is not None:
+                    raise InvalidResponse(f"sent {received} of {self.length} bytes")
+                self._guard.raise_if_aborted()
+                self._guard.received_bytes += len(block)
+            if not block:
+                return
             received += len(block)
             yield block
 
@@ -131,15 +139,6 @@ class OriginResponse:
             if len(body) > max_bytes:
                 raise Unavailable(f"cannot fetch: the response has more than {max_bytes} bytes")
         return bytes(body)
-
-    def _read_block(self, left: int) -> bytes:
-        with self._guard.translate_errors():
-            block = self._response.read1(min(_BLOCK_BYTES, left)) if left else b""
-            if left and not block and self.length is not None:
-                raise InvalidResponse(f"sent {self.length - left} of {self.length} bytes")
-            self._guard.raise_if_aborted()
-            self._guard.received_bytes += len(block)
-        return block
 
 
 def trusted_authorities(ca_file: Path | None = None, *, insecure: bool = False) -> Reloaded[ssl.SSLContext]:

@@ -15,21 +15,27 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import time
 from contextlib import nullcontext, suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
 import attrs
 
 from image_service.files.atomic import atomic_write
+from image_service.http.dates import parse_http_date
 
 if TYPE_CHECKING:
+    from email.message import Message
     from pathlib import Path
-    from types import TracebackType
 
 SYNC_SECONDS = 2.0  # of work that a crash of the machine, or of this process, may cost
 SYNC_BYTES = 128 * 1024 * 1024  # or gigabytes would have to be synced at the end
 _BUFFER_BYTES = 1024 * 1024
+# opaque-tag of RFC 9110 section 8.8.3 in ASCII; a weak tag (W/) is no validator for parts
+_STRONG_ETAG = re.compile(r'"[!#-~]*"')
+_STRONG_DATE = timedelta(seconds=1)  # RFC 9110 section 8.8.2.2
 
 
 @attrs.frozen
@@ -39,6 +45,15 @@ class OriginFile:
     etag: str | None = None
     last_modified: str | None = None
     total: int | None = None
+
+    @classmethod
+    def from_headers(cls, headers: Message, total: int | None) -> OriginFile:
+        """Return `total` and those validators of a response that are strong."""
+        tag, modified = headers.get("ETag", ""), headers.get("Last-Modified", "")
+        then, now = parse_http_date(modified), parse_http_date(headers.get("Date", ""))
+        # The file cannot have changed twice within the second of its date.
+        is_strong = then is not None and now is not None and now - then >= _STRONG_DATE
+        return cls(tag if _STRONG_ETAG.fullmatch(tag) else None, modified if is_strong else None, total)
 
 
 class PartialFile:
@@ -65,9 +80,7 @@ class PartialFile:
         self._synced, self._synced_at = self.length, time.monotonic()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
         try:
             with suppress(OSError) if error else nullcontext():  # the disk is full: then less is kept
                 self._sync()
