@@ -157,7 +157,7 @@ def _run_each(work: Callable[[OsImage], str], entries: Sequence[OsImage], versio
 
 
 def _rows(document: bytes) -> list[dict[str, str]]:
-    """Return what the table shows of each image, by column."""
+    """Return the cells of each image in the table, by column."""
     rows = []
     try:
         for image in json.loads(document)["images"]:

@@ -26,7 +26,7 @@ def add(add_parser: AddParser) -> None:
     listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(run=run, verb="list")
     for name, count, text in (
-        ("verify", "*", "read every byte, and report what is wrong"),
+        ("verify", "*", "read every byte, and report errors"),
         ("fetch", "*", "fetch the configured images that are absent, and verify them"),
         ("remove", "+", "remove fetched images, and the files derived from them"),
     ):

@@ -85,7 +85,7 @@ def add(add_parser: AddParser) -> None:
         action="append",
         default=[],
         metavar="OBJECTIVE",
-        help="what has to hold, such as p99<200ms, first-byte.max<=3s, errors<0.1%%, throughput>1GB/s;"
+        help="an objective to meet, such as p99<200ms, first-byte.max<=3s, errors<0.1%%, throughput>1GB/s;"
         " repeatable",
     )
     parser.add_argument("--report", metavar="DIR", help="write report.json and report.html there")

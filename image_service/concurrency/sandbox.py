@@ -44,7 +44,7 @@ class ResourceLimits:
     wall_seconds: float
 
 
-def run_sandboxed(  # noqa: PLR0913 - what a child process has
+def run_sandboxed(  # noqa: PLR0913 - properties of a child process
     command: Sequence[str],
     interruption: Interruption,
     *,

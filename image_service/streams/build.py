@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from image_service.streams.streams import StreamRelease
 
 RELOAD_SECONDS = 10.0
-"""Interval at which a process that fetches no metadata reads what the fetching one has stored."""
+"""Interval at which a process that fetches no metadata reads the metadata stored by the one that fetches."""
 
 
 @attrs.frozen(eq=False)
@@ -64,7 +64,7 @@ class StreamSync:
         self.mirror.update()
 
 
-async def start_streams(  # noqa: PLR0913 - what streams and mirror are connected with
+async def start_streams(  # noqa: PLR0913 - streams and mirror connect these
     lifecycle: Lifecycle,
     settings: StreamSettings,
     http: OriginClient,

@@ -43,7 +43,7 @@ class Mirror:
     Args:
         find_base_image: returns a base image that is ready, as ``Catalog.find_base_image``.
         in_thread: runs `prepare`, as ``ReleasePreparer.prepare``, which reads whole images.
-        base_url: that locations begin with, without a slash at its end.
+        base_url: prefix of the locations, without a slash at its end.
     """
 
     _log = Logger()
@@ -186,7 +186,7 @@ class Mirror:
             return
         except (Unavailable, OSError) as error:
             self._log.warn("{name} cannot be mirrored: {reason}", name=name, reason=str(error))
-        except Exception:  # noqa: BLE001 - a fault of ours in one release must not harm the others
+        except Exception:  # noqa: BLE001 - a defect in one release must not harm the others
             self._log.failure("unexpected error while preparing {name} for the mirror", name=name)
         else:
             if desired in self._streams.desired:

@@ -1,8 +1,8 @@
 """Prepares a release for the mirror, in a thread: digests of the ISO's parts, and signatures.
 
-Both are stored beside the ISO: the digests until the ISO changes, the signatures under the digest of what
-they sign. A signature is published only with the very bytes it was made for: coreos-installer refuses a wrong
-one even with ``--insecure``.
+Both are stored beside the ISO: the digests until the ISO changes, the signatures under the digest of the
+bytes that they sign. A signature is published only with the very bytes it was made for: coreos-installer
+refuses a wrong one even with ``--insecure``.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ReleasePreparer:
     """Prepares releases for the mirror.
 
     Args:
-        claim: records files in ``data_dir`` as ours: the image that they belong to, and their names.
+        claim: adds files of `data_dir` to the manifest: the image that they belong to, and their names.
     """
 
     data_dir: Path
@@ -91,7 +91,7 @@ class ReleasePreparer:
         """Prepare one release, whose ISO is `base`.
 
         Raises:
-            Unavailable: the ISO changed meanwhile.
+            Unavailable: the ISO changed while it was read.
             OSError: it cannot be read.
             Interrupted: the service stops.
         """

@@ -122,7 +122,7 @@ def refresh_state(
 
 
 def reload_state(path: Path, source: StreamSource, state: StreamState) -> StreamState:
-    """Return what another process has stored; the aliases stay, for they depend on what is ready here."""
+    """Return the state that another process stored, with the aliases of this one."""
     stored = load_state(path, source)
     return attrs.evolve(stored, aliases=state.aliases) if stored.documents else state
 

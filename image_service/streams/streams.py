@@ -137,7 +137,7 @@ class Streams:
             await gatherResults(list(self._running))
 
     async def stop(self) -> None:
-        """Interrupt what is running, and wait for its end."""
+        """Interrupt the refreshes that are running, and wait for their end."""
         self._interruption.interrupt()
         for stream in self._streams:
             if stream.timer:
@@ -210,7 +210,7 @@ class Streams:
             return
         except (Unavailable, StreamMetadataInvalid) as error:
             self._record_failure(stream, error.detail)
-        except Exception:  # noqa: BLE001 - a fault of ours must not end the refreshes
+        except Exception:  # noqa: BLE001 - a defect must not end the refreshes
             self._log.failure("unexpected error while refreshing stream {stream}", stream=name)
             self._record_failure(stream, "unexpected error; see the log")
         else:

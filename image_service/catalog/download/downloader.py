@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from image_service.concurrency.interruption import Interruption
 
 ReportProgress: TypeAlias = Callable[[int, int | None], None]
-"""Called with the bytes so far and those of the whole, if known; what it raises ends the download."""
+"""Called with the bytes so far and those of the whole, if known; an exception from it ends the download."""
 
 # range-resp, unsatisfied-range of RFC 9110 section 14.4
 _RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
@@ -69,7 +69,7 @@ def download_file(
 
 
 def _range_headers(file: PartialFile) -> Mapping[str, str]:
-    """Request what is missing of the representation that the file is part of."""
+    """Request the missing bytes of the representation that the file is part of."""
     known, missing = file.origin_file, f"bytes={file.length}-"
     if file.length and known.etag:
         return {"Range": missing, "If-Match": known.etag}

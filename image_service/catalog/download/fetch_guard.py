@@ -28,7 +28,7 @@ MIN_BYTES_PER_SECOND = 1024  # at which a base image would take days
 
 
 class InvalidResponse(ValueError):
-    """A response that cannot be used; the message is ours and safe to log."""
+    """A response that cannot be used; the message holds nothing secret and is logged."""
 
 
 class FetchGuard:
@@ -67,7 +67,7 @@ class FetchGuard:
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Raise ``Unavailable`` instead of what sockets, TLS and urllib raise."""
+        """Raise ``Unavailable`` instead of the errors of sockets, TLS and urllib."""
         try:
             yield
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -100,7 +100,7 @@ class FetchGuard:
 
 
 def _reason(error: Exception) -> str:
-    """Return a text that repeats neither the URL nor what the peer sent."""
+    """Return a text without the URL and without content from the peer."""
     if isinstance(error, HTTPError):
         return f"{origin_of(error.url)} answered {error.code}"
     if isinstance(error, URLError) and isinstance(error.reason, Exception):

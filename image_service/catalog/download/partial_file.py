@@ -6,7 +6,7 @@ Beside ``.rhcos-….part`` lies ``.rhcos-….part.json``::
     etag, last_modified
                    validators that the origin sent; null: no strong one
     total          bytes of the whole; null: the origin did not say
-    length         bytes that are synced to the disk; what follows them is discarded
+    length         bytes that are synced to the disk; bytes after them are discarded
     complete       true: these are all bytes
 """
 

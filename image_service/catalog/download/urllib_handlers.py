@@ -125,7 +125,7 @@ class _Statuses(urllib.request.HTTPErrorProcessor):
 
 
 class _GuardedConnection(http.client.HTTPConnection):
-    def __init__(self, guard: FetchGuard, host: str, **arguments: Any) -> None:  # noqa: ANN401 - theirs
+    def __init__(self, guard: FetchGuard, host: str, **arguments: Any) -> None:  # noqa: ANN401 - http.client's
         super().__init__(host, **arguments)
         self._guard = guard
 
