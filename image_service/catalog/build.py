@@ -11,8 +11,8 @@ from image_service.catalog.catalog import Catalog
 from image_service.catalog.derived.derived_images import DerivedImages
 from image_service.catalog.download.downloader import download_file
 from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
+from image_service.catalog.lifecycle.lifecycle import CatalogOptions
 from image_service.catalog.lifecycle.signature import KeyRing
-from image_service.catalog.options import CatalogOptions
 from image_service.catalog.storage.data_dir import DataDir
 from image_service.concurrency.backoff import Backoff
 
@@ -28,21 +28,14 @@ COLLECT_SECONDS = 600
 
 @attrs.frozen
 class BaseImages:
-    """The catalog and what belongs to it.
-
-    Args:
-        configured: the base images that are configured.
-        catalog: has them, and those of streams.
-        derived: the images derived from them.
-        data_dir: where all of it is stored.
-        options: of the catalog; the callbacks are set once their receivers are built.
-    """
+    """The catalog and what belongs to it."""
 
     configured: tuple[OsImage, ...]
     catalog: Catalog
     derived: DerivedImages
     data_dir: DataDir
     options: CatalogOptions
+    """Of the catalog; the callbacks are set once their receivers are built."""
 
 
 def build_base_images(  # noqa: PLR0913 - three groups of settings
@@ -72,13 +65,8 @@ def build_base_images(  # noqa: PLR0913 - three groups of settings
         ready_when_any=settings.ready_when == "any",
         derive=derived.derive,
     )
-    catalog = Catalog(
-        reactor,
-        reactor,
-        configured,
-        ImageFetcher(data_dir, partial(download_file, http), keys),
-        options,
-    )
+    fetcher = ImageFetcher(data_dir, partial(download_file, http), keys)
+    catalog = Catalog(reactor, reactor, configured, fetcher, options)
     catalog.start()
     if is_leader:
         in_thread = lifecycle.in_thread_pool(1, "data directory")

@@ -6,21 +6,24 @@ open while anything reads it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
 from twisted.python.threadpool import ThreadPool
 
 from image_service.catalog.derived.derived_files import derived_names
-from image_service.catalog.lifecycle.lifecycle import BaseImageLifecycle, LifecycleDependencies
+from image_service.catalog.lifecycle.lifecycle import (
+    BaseImageLifecycle,
+    CatalogOptions,
+    LifecycleDependencies,
+)
 from image_service.catalog.lifecycle.status import BaseImageState, ImageStatus
-from image_service.catalog.options import CatalogOptions
 from image_service.errors import UnknownBaseImage
 from image_service.files.open_files import OpenFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
 
@@ -40,8 +43,7 @@ class Catalog:
         reactor: receives the results of threads.
         clock: times retries and rechecks.
         entries: the images at first.
-        fetcher: fetches and opens images; its directory is opened by ``start`` and closed by ``stop``.
-        options: see there.
+        fetcher: its directory is opened by ``start`` and closed by ``stop``.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class Catalog:
         self._lifecycles: list[BaseImageLifecycle] = []
         self._aliases: Mapping[tuple[str, str], str] = {}
         self._index: dict[tuple[str, str, Kind], BaseImageLifecycle] = {}
-        self._stopping: set[Deferred[None]] = set()
+        self._stopping: list[Deferred[None]] = []
         self.replace_images(entries)
 
     def start(self) -> None:
@@ -86,12 +88,12 @@ class Catalog:
 
     async def wait_for_attempts(self) -> None:
         """Wait for the attempts in progress; right after ``start``, each image's first one."""
-        await _gather(lifecycle.wait_for_attempt() for lifecycle in self._lifecycles)
+        await gatherResults([lifecycle.attempt for lifecycle in self._lifecycles])
 
     async def stop(self) -> None:
         """Interrupt what is in progress, leave nothing half written and close every file."""
-        await _gather(lifecycle.stop() for lifecycle in self._lifecycles)
-        await gatherResults(list(self._stopping))
+        self._stopping += [Deferred.fromCoroutine(lifecycle.stop()) for lifecycle in self._lifecycles]
+        await gatherResults(self._stopping)
         self._files.close()
         if self._pool.started:
             self._pool.stop()
@@ -104,10 +106,19 @@ class Catalog:
             entries: those that differ in OpenShift versions only are one image.
         """
         before = {_source(lifecycle.entry): lifecycle for lifecycle in self._lifecycles}
-        self._lifecycles = [self._keep_or_start(before, entry) for entry in _merged(entries)]
+        lifecycles = []
+        for source, entry in _merge_versions(entries).items():
+            lifecycle = before.pop(source, None)
+            if lifecycle is None:
+                lifecycle = BaseImageLifecycle(entry, self._shared)
+                if self._pool.started:
+                    lifecycle.start()
+            lifecycle.entry = entry
+            lifecycles.append(lifecycle)
+        self._lifecycles = lifecycles
         self._rebuild_index()
-        for lifecycle in before.values():
-            self._retire(lifecycle)
+        self._stopping = [stopping for stopping in self._stopping if not stopping.called]
+        self._stopping += [Deferred.fromCoroutine(lifecycle.stop()) for lifecycle in before.values()]
 
     def set_aliases(self, aliases: Mapping[tuple[str, str], str]) -> None:
         """Map names to images, in preference to OpenShift versions.
@@ -180,21 +191,6 @@ class Catalog:
         derived = [derived_names(entry.version, entry.cpu_architecture) for entry in entries]
         return {entry.file_name for entry in entries}.union(*derived)
 
-    def _keep_or_start(self, before: dict[OsImage, BaseImageLifecycle], entry: OsImage) -> BaseImageLifecycle:
-        lifecycle = before.pop(_source(entry), None)
-        if lifecycle is not None:
-            lifecycle.entry = entry
-            return lifecycle
-        lifecycle = BaseImageLifecycle(entry, self._shared)
-        if self._pool.started:
-            lifecycle.start()
-        return lifecycle
-
-    def _retire(self, lifecycle: BaseImageLifecycle) -> None:
-        stopping = Deferred.fromCoroutine(lifecycle.stop())
-        self._stopping.add(stopping)
-        stopping.addCallback(lambda _: self._stopping.discard(stopping))
-
     def _rebuild_index(self) -> None:
         """OS builds go before aliases, aliases before OpenShift versions, earlier entries before later."""
         builds = {
@@ -217,15 +213,11 @@ def _source(entry: OsImage) -> OsImage:
     return attrs.evolve(entry, openshift_versions=())
 
 
-def _merged(entries: Iterable[OsImage]) -> list[OsImage]:
-    """Return one entry per image."""
+def _merge_versions(entries: Iterable[OsImage]) -> dict[OsImage, OsImage]:
+    """Return one entry per source, with the OpenShift versions of all."""
     merged: dict[OsImage, OsImage] = {}
     for entry in entries:
         known = merged.setdefault(_source(entry), entry)
         versions = dict.fromkeys((*known.openshift_versions, *entry.openshift_versions))
         merged[_source(entry)] = attrs.evolve(known, openshift_versions=tuple(versions))
-    return list(merged.values())
-
-
-async def _gather(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    await gatherResults([Deferred.fromCoroutine(each) for each in work])
+    return merged

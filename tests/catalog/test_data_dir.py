@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from image_service.catalog.download.partial_file import state_path
 from image_service.catalog.storage import data_dir
 from image_service.catalog.storage.data_dir import LOCKS, MANIFEST, DataDir
+from image_service.catalog.storage.manifest import read_manifest
 from image_service.concurrency.interruption import Interruption
 from image_service.errors import Unavailable
 
@@ -52,6 +53,10 @@ class Directory:
         partial.write_bytes(content)
         state_path(partial).write_text("{}")
         return self.data_dir.publish(image)
+
+    def refusal_reason(self) -> str | None:
+        """Return why the download of the image is set aside."""
+        return read_manifest(self.path / MANIFEST)[IMAGE].refused
 
     def names(self) -> set[str]:
         """Return the files other than manifest and locks."""
@@ -97,7 +102,7 @@ def test_image_referred_to_by_another_process_stays(directory: Directory) -> Non
     other = directory.another()
     for _ in range(5):
         directory.time += RETENTION * 0.75
-        other.refresh_references([IMAGE])
+        assert other.collect_garbage([IMAGE]) == []
         assert directory.data_dir.collect_garbage([]) == []
     assert directory.names() == {IMAGE}
 
@@ -218,9 +223,9 @@ def _step(directory: Directory, step: str, kept: set[str]) -> None:
 
 def test_refused_image_is_set_aside_with_its_reason(directory: Directory) -> None:
     directory.download()
-    assert directory.data_dir.refusal_reason(IMAGE) is None
+    assert directory.refusal_reason() is None
     assert directory.data_dir.set_aside(IMAGE, "no ISO")
-    assert directory.another().refusal_reason(IMAGE) == "no ISO"
+    assert directory.refusal_reason() == "no ISO"
     assert directory.names() == {REFUSED}
     directory.data_dir.collect_garbage([IMAGE])
     assert directory.names() == {REFUSED}
@@ -232,7 +237,7 @@ def test_refused_image_is_removed_once_it_is_replaced(directory: Directory) -> N
     directory.download()
     directory.data_dir.collect_garbage([IMAGE])
     assert directory.names() == {IMAGE}
-    assert directory.data_dir.refusal_reason(IMAGE) is None
+    assert directory.refusal_reason() is None
 
 
 def test_refused_image_is_removed_when_space_is_short(tmp_path: Path) -> None:

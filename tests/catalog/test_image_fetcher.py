@@ -16,6 +16,7 @@ from image_service.catalog.download.origin_client import OriginClient
 from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.catalog.lifecycle.signature import KeyRing
 from image_service.catalog.storage.data_dir import LOCKS, MANIFEST, DataDir
+from image_service.catalog.storage.manifest import read_manifest
 from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import BaseImageError, Unavailable
 from image_service.settings.base_images import DownloadSettings
@@ -120,7 +121,7 @@ def test_invalid_download_is_set_aside_and_fetched_again(
         fetcher.open(entry, Interruption())
     assert not directory.path_of(entry).exists()
     assert (directory.path / f"{entry.file_name}.refused").read_bytes() == content
-    assert fetcher.data_dir.refusal_reason(entry.file_name)
+    assert read_manifest(directory.path / MANIFEST)[entry.file_name].refused
     directory.origin.replies["/a.iso"] = [Resource(ISO)]
     fetcher.fetch_if_absent(entry, Interruption())
     with opened(fetcher, attrs.evolve(entry, sha256=SHA256)) as base:

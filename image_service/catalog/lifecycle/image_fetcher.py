@@ -35,7 +35,7 @@ class ImageFetcher:
     """Fetches and opens base images.
 
     Args:
-        data_dir: where downloaded images are stored.
+        data_dir: stores downloaded images.
         download: completes a partial file, like `download_file`.
         keys: an image must be signed by one of them; None: signatures are not verified.
     """
@@ -65,7 +65,15 @@ class ImageFetcher:
             return
         with self.data_dir.lock(entry.file_name, interruption):
             if not path.exists():
-                self._fetch_image(entry, interruption, report_progress)
+                partial = self.data_dir.partial_path(entry.file_name)
+                with self.data_dir.reserve_space(entry.file_name) as check_space:
+
+                    def report(done: int, total: int | None) -> None:
+                        check_space(done, total)
+                        report_progress(done, total)
+
+                    self.download(entry.url, partial, interruption, report)
+                self.data_dir.publish(entry.file_name)
             if self.keys and not signature_path(path).exists():
                 self._fetch_signature(entry, interruption)
 
@@ -122,17 +130,3 @@ class ImageFetcher:
         url = entry.signature_url or split._replace(path=f"{split.path}.sig").geturl()
         self.download(url, self.data_dir.partial_path(image, name), interruption, check_length)
         self.data_dir.publish(image, name)
-
-    def _fetch_image(
-        self, entry: OsImage, interruption: Interruption, report_progress: ReportProgress
-    ) -> None:
-        image = entry.file_name
-        partial = self.data_dir.partial_path(image)
-        with self.data_dir.reserve_space(image) as check_space:
-
-            def report(done: int, total: int | None) -> None:
-                check_space(done, total)
-                report_progress(done, total)
-
-            self.download(entry.url, partial, interruption, report)
-        self.data_dir.publish(image)

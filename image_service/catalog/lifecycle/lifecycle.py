@@ -23,20 +23,21 @@ from twisted.python.threadpool import ThreadPool  # noqa: TC002 - same
 
 from image_service.catalog.lifecycle.image_fetcher import ImageFetcher  # noqa: TC001 - same
 from image_service.catalog.lifecycle.status import BaseImageState, ImageStatus
-from image_service.catalog.options import CatalogOptions  # noqa: TC001 - same
+from image_service.concurrency.backoff import Backoff
 from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import BaseImageError, Unavailable
 from image_service.files.open_files import OpenFiles  # noqa: TC001 - same
 from image_service.images.reference import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from image_service.images.base import BaseImage
     from image_service.settings.os_images import OsImage
 
 T = TypeVar("T")
 
+DOWNLOADS = 2
 BUSY_RETRY_AFTER_SECONDS = 10
 REFUSED_RETRY_AFTER_SECONDS = 3600  # needs an operator
 RECHECK_AFTER_SECONDS = 60.0  # when the service has started up
@@ -44,21 +45,30 @@ RECHECK_AFTER_SECONDS = 60.0  # when the service has started up
 _LEVELS = {BaseImageState.FAILED: LogLevel.warn, BaseImageState.REFUSED: LogLevel.error}
 
 
-@attrs.frozen(eq=False)
-class LifecycleDependencies:
-    """What all base images share.
+@attrs.define
+class CatalogOptions:
+    """How base images become ready, and who is notified.
 
     Args:
-        reactor: receives the results of threads.
-        clock: times retries and rechecks.
-        pool: the threads.
-        downloads: limits how many run at a time; so do the next two.
-        verifications: same.
-        rechecks: same, in the background.
-        fetcher: fetches and opens images.
-        files: owns the descriptors of open images.
-        options: of the catalog.
+        downloads: at the same time.
+        backoff: delays of retries.
+        ready_when_any: one ready image makes the service ready; else every image must have been attempted.
+        derive: makes the files that images of a base need, like `DerivedImages.derive`; None: all are there.
+        on_change: called when an image may have become ready, or unavailable.
+        on_superseded: called with each base image that can no longer be found.
     """
+
+    downloads: int = DOWNLOADS
+    backoff: Backoff = attrs.field(factory=Backoff)
+    ready_when_any: bool = False
+    derive: Callable[[BaseImage], Awaitable[None] | None] = lambda _: None
+    on_change: Callable[[], None] = lambda: None
+    on_superseded: Callable[[BaseImage], None] = lambda _: None
+
+
+@attrs.frozen(eq=False)
+class LifecycleDependencies:
+    """What all base images share. The semaphores limit how many run at a time."""
 
     reactor: IReactorFromThreads
     clock: IReactorTime
@@ -76,12 +86,7 @@ class LifecycleDependencies:
 
 
 class BaseImageLifecycle:
-    """One base image: fetched, verified, derived from, retried on failure.
-
-    Args:
-        entry: its configuration.
-        shared: what it shares with the others.
-    """
+    """One base image: fetched, verified, derived from, retried on failure."""
 
     _log = Logger()
 
@@ -100,7 +105,8 @@ class BaseImageLifecycle:
         self._progress: tuple[int, int | None] = (0, None)
         self._failures = 0
         self._retry: IDelayedCall | None = None
-        self._attempt: Deferred[None] = succeed(None)
+        self.attempt: Deferred[None] = succeed(None)
+        """Fires when the attempt in progress is over."""
         self._is_rechecked = False
         """True if this process has read every byte, or is going to."""
         self._recheck_call: IDelayedCall | None = None
@@ -109,11 +115,7 @@ class BaseImageLifecycle:
     def start(self) -> None:
         """Attempt to make the image ready; retried until that succeeds."""
         self._retry = None
-        self._attempt = Deferred.fromCoroutine(self._make_ready())
-
-    async def wait_for_attempt(self) -> None:
-        """Wait for the attempt in progress."""
-        await self._attempt
+        self.attempt = Deferred.fromCoroutine(self._make_ready())
 
     async def stop(self) -> None:
         """Interrupt what is in progress, leave nothing half written, and release the image."""
@@ -122,7 +124,7 @@ class BaseImageLifecycle:
             if call:
                 call.cancel()
         self._retry = self._recheck_call = None
-        await self._attempt
+        await self.attempt
         await self._recheck
         self._release_image()
         if self.state is not BaseImageState.STOPPED:

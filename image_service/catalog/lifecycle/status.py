@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from image_service.settings.os_images import OsImage
 
@@ -61,35 +61,29 @@ class ImageStatus:
 
 def render_statuses(statuses: Iterable[ImageStatus]) -> bytes:
     """Render the response to ``GET /images``: JSON with an object per image and OpenShift version."""
-    images = [image for status in statuses for image in _images(status)]
+    images = [
+        _describe(status, version) for status in statuses for version in status.entry.openshift_versions
+    ]
     return json.dumps({"images": images}, indent=2).encode() + b"\n"
 
 
-def _images(status: ImageStatus) -> Iterator[dict[str, object]]:
-    entry = status.entry
-    for openshift_version in entry.openshift_versions:
-        yield {
-            "version": entry.version,
-            "openshift_version": openshift_version,
-            "cpu_architecture": entry.cpu_architecture,
-            "type": entry.image_type,
-            "state": status.state.value,
-            "reason": status.reason or None,
-            "bytes_done": status.bytes_done,
-            "bytes_total": status.bytes_total,
-            "size": status.size,
-            "sha256": status.sha256,
-            "retry_at": _timestamp(status.retry_at),
-            "url": _without_secrets(entry.url),
-        }
-
-
-def _timestamp(seconds: float | None) -> str | None:
-    """Return a time in the format of RFC 3339, in whole seconds."""
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _without_secrets(url: str) -> str:
-    """Remove query and user, which may be credentials."""
-    split = urlsplit(url)
-    return split._replace(netloc=split.netloc.rpartition("@")[2], query="", fragment="").geturl()
+def _describe(status: ImageStatus, openshift_version: str) -> dict[str, object]:
+    entry, retry_at, url = status.entry, None, urlsplit(status.entry.url)
+    if status.retry_at is not None:
+        retry_at = datetime.fromtimestamp(status.retry_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    # Query and user may be credentials.
+    url = url._replace(netloc=url.netloc.rpartition("@")[2], query="", fragment="")
+    return {
+        "version": entry.version,
+        "openshift_version": openshift_version,
+        "cpu_architecture": entry.cpu_architecture,
+        "type": entry.image_type,
+        "state": status.state.value,
+        "reason": status.reason or None,
+        "bytes_done": status.bytes_done,
+        "bytes_total": status.bytes_total,
+        "size": status.size,
+        "sha256": status.sha256,
+        "retry_at": retry_at,
+        "url": url.geturl(),
+    }

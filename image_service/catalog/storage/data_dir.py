@@ -39,7 +39,7 @@ class DataDir:
     """The directory, shared by threads and processes. An image is identified by the name of its file.
 
     Args:
-        path: the directory.
+        path: of the directory.
         retention_seconds: how long an image stays that no configuration refers to.
         max_bytes: all files together; None: the whole disk.
         scratch: directory of temporary files; None: this one.
@@ -135,26 +135,18 @@ class DataDir:
                     (self.path / name).unlink()
                 entry.files.pop(name, None)
 
-    def refusal_reason(self, image: str) -> str | None:
-        """Return why the download of an image is set aside; None if none is."""
-        entry = read_manifest(self.path / MANIFEST).get(image)
-        return entry.refused if entry else None
-
-    def refresh_references(self, images: Iterable[str]) -> None:
-        """Record that a configuration refers to these images now; ignore those that were not made here."""
-        with self._manifest() as entries:
-            for image in set(images) & entries.keys():
-                entries[image].referred = self._now()
-
     def collect_garbage(self, retained: Iterable[str]) -> list[str]:
         """Remove images made here to which no configuration has referred for the retention time.
 
         Args:
             retained: images that this process's configuration refers to.
         """
-        self.refresh_references(retained := set(retained))
+        now, retained = self._now(), set(retained)
+        with self._manifest() as entries:
+            for image in retained & entries.keys():
+                entries[image].referred = now
         self._remove_refused(lambda image: (self.path / image).exists())  # replaced by a good one
-        limit = self._now() - self._retention_seconds
+        limit = now - self._retention_seconds
         entries = read_manifest(self.path / MANIFEST)
         due = [image for image, entry in entries.items() if image not in retained and entry.referred <= limit]
         removed = [image for image in due if self._remove(image, limit)]

@@ -16,7 +16,7 @@ change all the time, and nothing else writes them.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -24,7 +24,7 @@ from image_service.files.atomic import atomic_write
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
 VERSION = 1
@@ -64,7 +64,7 @@ def read_manifest(path: Path) -> dict[str, ManifestEntry]:
         document = json.loads(path.read_bytes())
         if document["version"] != VERSION:
             return {}
-        return dict(_entries(document["images"]))
+        return {image: _parse_entry(members) for image, members in document["images"].items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return {}
 
@@ -76,20 +76,12 @@ def write_manifest(path: Path, entries: Mapping[str, ManifestEntry]) -> None:
         file.write(json.dumps({"version": VERSION, "images": images}, indent=1).encode())
 
 
-def _entries(images: Mapping[str, Mapping[str, object]]) -> Iterator[tuple[str, ManifestEntry]]:
-    for image, members in images.items():
-        referred, refused, files = members["referred"], members["refused"], members["files"]
-        if not isinstance(referred, int | float) or not isinstance(files, dict):
-            raise TypeError
-        reason = None if refused is None else str(refused)
-        yield image, ManifestEntry(float(referred), reason, dict(_files(files)))
-
-
-def _files(files: Mapping[str, Mapping[str, int] | None]) -> Iterator[tuple[str, FileIdentity | None]]:
-    for name, identity in files.items():
+def _parse_entry(members: Mapping[str, Any]) -> ManifestEntry:
+    refused = members["refused"]
+    entry = ManifestEntry(float(members["referred"]), None if refused is None else str(refused))
+    for name, identity in members["files"].items():
         if "/" in name or name in {"", ".", ".."}:
             raise ValueError(name)  # it would lead out of the directory
-        yield (
-            name,
-            None if identity is None else FileIdentity(int(identity["size"]), int(identity["mtime_ns"])),
-        )
+        known = None if identity is None else FileIdentity(int(identity["size"]), int(identity["mtime_ns"]))
+        entry.files[name] = known
+    return entry
