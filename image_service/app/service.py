@@ -46,25 +46,15 @@ _log = Logger()
 
 @attrs.frozen(kw_only=True)
 class SharedResources:
-    """What the processes of the service share; by default that of a process that serves alone.
+    """What the processes of the service share; by default that of a process that serves alone."""
 
-    Args:
-        is_leader: True in the one process that does what must be done once.
-        slot_pool: makes the pool of download slots, by their number.
-        connections: counts those of all processes.
-        coordination: with the other processes.
-        stand_in: that runs in another process; None: in standalone mode it is started here.
-        metrics_page: renders the metrics of all processes, given those of this one.
-        serving: is called when this process accepts connections.
-    """
-
-    is_leader: bool = True
-    slot_pool: Callable[[int], SlotPool] = LocalSlotPool
-    connections: ConnectionCounter = attrs.field(factory=ConnectionCounter)
+    is_leader: bool = True  # in the one process that does what must be done once
+    slot_pool: Callable[[int], SlotPool] = LocalSlotPool  # makes the pool of download slots, by their number
+    connections: ConnectionCounter = attrs.field(factory=ConnectionCounter)  # of all processes
     coordination: Coordination = attrs.field(factory=Coordination)
-    stand_in: StandIn | None = None
-    metrics_page: Callable[[Metrics], Page | Deferred[Page]] = Metrics.render
-    serving: Callable[[], None] = lambda: None
+    stand_in: StandIn | None = None  # in another process; None: in standalone mode it is started here
+    metrics_page: Callable[[Metrics], Page | Deferred[Page]] = Metrics.render  # of all processes
+    serving: Callable[[], None] = lambda: None  # is called when connections are accepted
 
 
 class ImageService(ProcessService):

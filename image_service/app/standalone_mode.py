@@ -30,17 +30,11 @@ _log = Logger()
 
 @attrs.frozen
 class StandIn:
-    """A stand-in that runs, in this process or in the supervisor.
+    """A stand-in that runs, in this process or in the supervisor."""
 
-    Args:
-        base_url: of its API.
-        ca_file: PEM file of the certificate authority to trust for that.
-        sample: path of an image that can be fetched, below the service's URL; None: there is no sample.
-    """
-
-    base_url: str
-    ca_file: Path = attrs.field(converter=Path)
-    sample: str | None
+    base_url: str  # of its API
+    ca_file: Path = attrs.field(converter=Path)  # PEM: the authority to trust for that
+    sample: str | None  # path below the service's URL; None: no image can be fetched
 
 
 async def start_stand_in(

@@ -63,21 +63,14 @@ def outcome_of(error: ImageServiceError) -> CallOutcome:
 
 @attrs.frozen
 class ApiCall:
-    """A GET request for a resource of one infra-env.
-
-    Args:
-        resource: its name in log messages and errors.
-        path: segments of the URL below the collection of infra-envs.
-        limit_bytes: of the response's body.
-        may_be_absent: True if 204 is a valid response.
-    """
+    """A GET request for a resource of one infra-env."""
 
     kind: CallKind
-    resource: str
-    path: tuple[str, ...]
-    limit_bytes: int
+    resource: str  # its name in log messages and errors
+    path: tuple[str, ...]  # segments of the URL below the collection of infra-envs
+    limit_bytes: int  # of the response's body
     parameters: tuple[tuple[str, str], ...] = ()
-    may_be_absent: bool = False
+    may_be_absent: bool = False  # 204 is a valid response
 
 
 def add_credentials(credentials: Credentials, parameters: list[tuple[str, str]], headers: Headers) -> None:

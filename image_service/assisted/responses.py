@@ -30,32 +30,20 @@ class CompleteResponse:
 
 @attrs.frozen
 class IgnitionConfig:
-    """An infra-env's Ignition config.
+    """An infra-env's Ignition config."""
 
-    Args:
-        config: a version 3 config, byte for byte as received.
-        modified: Last-Modified of the response, UTC; None: absent or invalid.
-    """
-
-    config: bytes = attrs.field(repr=False)
-    modified: datetime | None
+    config: bytes = attrs.field(repr=False)  # version 3, byte for byte as received
+    modified: datetime | None  # Last-Modified of the response, UTC; None: absent or invalid
 
 
 @attrs.frozen
 class InfraEnv:
-    """The properties of an infra-env that matter to its images.
+    """The properties of an infra-env that matter to its images."""
 
-    Args:
-        kernel_arguments: what to append, replace and delete, in order.
-        openshift_version: None: the infra-env has none.
-        kind: of its image; None: it has none, or one that is not an ISO.
-        architecture: as in ``OS_IMAGES``; None: the infra-env has none.
-    """
-
-    kernel_arguments: tuple[KernelArgument, ...] = attrs.field(repr=False)
-    openshift_version: str | None
-    kind: Kind | None
-    architecture: str | None
+    kernel_arguments: tuple[KernelArgument, ...] = attrs.field(repr=False)  # in order
+    openshift_version: str | None  # None: the infra-env has none
+    kind: Kind | None  # of its image; None: it has none, or one that is not an ISO
+    architecture: str | None  # as in ``OS_IMAGES``; None: the infra-env has none
 
 
 def parse_ignition(response: CompleteResponse) -> IgnitionConfig:

@@ -24,25 +24,15 @@ _URL_FAULT = f"must be a file:///path, {parsers.WEB_URL}"
 
 @attrs.frozen
 class OsImage:
-    """A base image and its source.
+    """A base image and its source."""
 
-    Args:
-        version: of the OS build.
-        cpu_architecture: RPM architecture name.
-        image_type: ``full-iso`` or ``disconnected-iso``.
-        openshift_versions: that it is for, the highest first; never empty.
-        url: ``file``, ``http`` or ``https``; its query may hold a credential.
-        sha256: digest of the file, lower-case hex; None: unknown.
-        signature_url: of its detached OpenPGP signature; None: the image's URL with ``.sig`` appended to the
-            path.
-    """
-
-    version: str
-    cpu_architecture: str
-    image_type: str
-    openshift_versions: tuple[str, ...]
-    url: str = attrs.field(repr=False)
-    sha256: str | None = None
+    version: str  # of the OS build
+    cpu_architecture: str  # RPM architecture name
+    image_type: str  # one of `TYPES`
+    openshift_versions: tuple[str, ...]  # that it is for, the highest first; never empty
+    url: str = attrs.field(repr=False)  # ``file``, ``http`` or ``https``; its query may hold a credential
+    sha256: str | None = None  # of the file, lower-case hex; None: unknown
+    # of its detached OpenPGP signature; None: the image's URL with ``.sig`` appended to the path
     signature_url: str | None = attrs.field(default=None, repr=False)
 
     @property

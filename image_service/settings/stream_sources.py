@@ -23,19 +23,12 @@ MAX_KEEP = 100
 
 @attrs.frozen
 class StreamSource:
-    """A stream and its source.
+    """A stream and its source."""
 
-    Args:
-        stream: its name here.
-        url: of its metadata, ``http`` or ``https``; its query may hold a credential.
-        architectures: RPM architecture names; never empty.
-        keep: how many of the newest releases are kept, for each architecture.
-    """
-
-    stream: str
-    url: str = attrs.field(repr=False)
-    architectures: tuple[str, ...]
-    keep: int = KEEP
+    stream: str  # its name here
+    url: str = attrs.field(repr=False)  # of its metadata; its query may hold a credential
+    architectures: tuple[str, ...]  # RPM architecture names; never empty
+    keep: int = KEEP  # how many of the newest releases are kept, for each architecture
 
 
 def parse_coreos_streams(value: str) -> tuple[StreamSource, ...]:

@@ -15,23 +15,14 @@ _Group = TypeVar("_Group", bound="attrs.AttrsInstance")
 
 @attrs.frozen
 class Variable:
-    """An environment variable.
+    """An environment variable."""
 
-    Args:
-        names: the first one that is set and not empty counts.
-        parse: text to value; raises ``ValueError`` with one argument per fault.
-        default: parsed if none of the names is set; None: the value is then ``absent``.
-        absent: the value without text.
-        required: must be set, except in standalone mode.
-        is_secret: faults do not repeat the text.
-    """
-
-    names: tuple[str, ...]
-    parse: Callable[[str], object]
-    default: str | None = None
-    absent: object = None
-    required: bool = False
-    is_secret: bool = False
+    names: tuple[str, ...]  # the first one that is set and not empty counts
+    parse: Callable[[str], object]  # raises ``ValueError`` with one argument per fault
+    default: str | None = None  # parsed if none of the names is set; None: the value is then ``absent``
+    absent: object = None  # the value without text
+    required: bool = False  # must be set, except in standalone mode
+    is_secret: bool = False  # faults do not repeat the text
 
     def is_set(self, environ: Mapping[str, str]) -> bool:
         """Return True if one of the names has a text."""

@@ -27,24 +27,17 @@ SHUTDOWN_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CONTROL_IN, CONTROL_OUT, MEMORY, SLOTS = range(3, 7)
 """Descriptors that every worker has."""
 FIRST_LISTENER = 7
+"""From here on: a socket of each port for worker 0, then those for worker 1, and so on."""
 
 
 @attrs.frozen
 class Assignment:
-    """What a worker gets beside its environment: the one argument of its command line, and its descriptors.
+    """A worker's number and resources: the one argument of its command line."""
 
-    Args:
-        worker: its number, from 0 on.
-        workers: how many there are.
-        ports: how many ports each listens on; its last descriptors are a socket of each port for worker 0,
-            then those for worker 1, and so on.
-        stand_in: to call in assisted-service's place; None: assisted-service.
-    """
-
-    worker: int
-    workers: int
-    ports: int
-    stand_in: StandIn | None
+    worker: int  # its number, from 0 on
+    workers: int  # how many there are
+    ports: int  # how many ports each listens on
+    stand_in: StandIn | None  # to call in assisted-service's place; None: assisted-service
 
     def render(self) -> str:
         """Return the argument of the command line."""
