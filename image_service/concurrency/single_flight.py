@@ -31,7 +31,7 @@ class SingleFlight(Generic[_Key, _Value]):
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit
-        self._flights: dict[_Key, list[Deferred[_Value]]] = {}
+        self._waiters: dict[_Key, list[Deferred[_Value]]] = {}
 
     def join(self, key: _Key, start: Callable[[], Coroutine[Any, Any, _Value]]) -> Deferred[_Value]:
         """Return a Deferred of the attempt in flight; of a new one, started by ``start``, if there is none.
@@ -40,14 +40,14 @@ class SingleFlight(Generic[_Key, _Value]):
             Unavailable: too many attempts are in flight.
         """
         waiter: Deferred[_Value] = Deferred()
-        waiters = self._flights.get(key)
+        waiters = self._waiters.get(key)
         if waiters is not None:
             waiters.append(waiter)
             return waiter
-        if self._limit is not None and len(self._flights) >= self._limit:
+        if self._limit is not None and len(self._waiters) >= self._limit:
             raise Unavailable(f"{self._limit} images are being prepared", retry_after_seconds=1)
-        self._flights[key] = [waiter]
-        Deferred.fromCoroutine(start()).addBoth(lambda result: _share(result, self._flights.pop(key)))
+        self._waiters[key] = [waiter]
+        Deferred.fromCoroutine(start()).addBoth(lambda result: _share(result, self._waiters.pop(key)))
         return waiter
 
 

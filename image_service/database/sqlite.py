@@ -10,7 +10,7 @@ power failure may take the latest commits, and leaves the file consistent.
 from __future__ import annotations
 
 import sqlite3
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -24,15 +24,15 @@ from image_service.concurrency.file_locks import directory_lock
 from image_service.errors import StoreFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 T = TypeVar("T")
 Identity: TypeAlias = "tuple[int, int]"
 
 BUSY_SECONDS = 5.0
 """How long one writer waits for another, of this process or of another."""
-_ASIDE = ".unusable"
-_BESIDE = ("", "-wal", "-shm")
+_UNUSABLE_SUFFIX = ".unusable"
+_FILE_SUFFIXES = ("", "-wal", "-shm")
 _FILE_PRAGMAS = (
     "auto_vacuum = FULL",  # deleted rows give their space back
     "journal_mode = WAL",
@@ -74,12 +74,17 @@ class SqliteDatabase:
 
     def transact(self, work: Callable[[Connection], T]) -> T:
         """Run work in one transaction; again, on a new file, if it finds the file damaged."""
-        with self._store_failures():
-            opened = self._current()
+        try:
+            opened = self._opened
+            if opened is None or not self._is_at_path(opened):
+                opened = self._reopen()
             try:
                 return _run(opened.engine, work)
             except _Unusable as damage:
                 return _run(self._reopen(opened, str(damage)).engine, work)
+        except (DBAPIError, OSError, _Unusable) as error:
+            reason = error.orig if isinstance(error, DBAPIError) else error
+            raise StoreFailed(f"{self._path}: {reason}") from error
 
     def insert(self, table: Table) -> sqlite_dialect.Insert:
         """Return SQLite's insert."""
@@ -91,18 +96,6 @@ class SqliteDatabase:
         if opened is not None:
             opened.engine.dispose()
 
-    @contextmanager
-    def _store_failures(self) -> Iterator[None]:
-        try:
-            yield
-        except (DBAPIError, OSError, _Unusable) as error:
-            reason = error.orig if isinstance(error, DBAPIError) else error
-            raise StoreFailed(f"{self._path}: {reason}") from error
-
-    def _current(self) -> _Opened:
-        opened = self._opened
-        return opened if opened is not None and self._is_at_path(opened) else self._reopen()
-
     def _reopen(self, damaged: _Opened | None = None, reason: str = "") -> _Opened:
         """Open the file at the path; a new one, if that is still the damaged one."""
         with directory_lock(self._path.parent):
@@ -111,7 +104,12 @@ class SqliteDatabase:
             opened = self._opened
             if opened is None or not self._is_at_path(opened):  # no other thread was faster
                 self.close()
-                self._opened = opened = self._open()
+                try:
+                    opened = self._open()
+                except _Unusable as damage:
+                    self._move_aside(str(damage))
+                    opened = self._open()
+                self._opened = opened
             return opened
 
     def _is_at_path(self, opened: _Opened) -> bool:
@@ -120,13 +118,6 @@ class SqliteDatabase:
         return False
 
     def _open(self) -> _Opened:
-        try:
-            return self._open_existing()
-        except _Unusable as damage:
-            self._move_aside(str(damage))
-        return self._open_existing()
-
-    def _open_existing(self) -> _Opened:
         _create_private(self._path)
         url = URL.create("sqlite", database=str(self._path))
         engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS})
@@ -151,9 +142,9 @@ class SqliteDatabase:
 
     def _move_aside(self, reason: str) -> None:
         """Rename the file, with its WAL and index: another process may have it open."""
-        aside = f"{self._path}{_ASIDE}"
+        aside = f"{self._path}{_UNUSABLE_SUFFIX}"
         _log.warn("{path}: {reason}; moved to {aside}", path=str(self._path), reason=reason, aside=aside)
-        for suffix in _BESIDE:
+        for suffix in _FILE_SUFFIXES:
             target = Path(f"{aside}{suffix}")
             target.unlink(missing_ok=True)
             with suppress(FileNotFoundError):

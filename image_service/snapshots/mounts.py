@@ -47,7 +47,7 @@ class Mount:
         started_at: when this process learned of the mount.
         reader_version: of the reader's key then; another one now: another process has moved the reader on.
         responses: that are being sent.
-        saved_at: the ``read_at`` that is stored; None: the mount is not.
+        saved_at: the ``read_at`` that is stored; minus infinity: the mount is not.
         saving: what responses wait for until other processes can see the mount; None: nothing.
         is_over: the reader is known to read something else, or nothing.
     """
@@ -58,7 +58,7 @@ class Mount:
     started_at: float
     reader_version: int
     responses: int = 0
-    saved_at: float | None = None
+    saved_at: float = -inf
     saving: Deferred[Any] | None = None
     is_over: bool = False
 
@@ -106,13 +106,13 @@ class Mounts:
         if mount is None or not self._is_valid(mount) or mount.version != version:
             reader_key = self._archive.reader_key_of(reader)
             mount = self._adopt(reader, reader_key, version, self._coordination.bump(reader_key), now)
-            mount.saved_at = None
+            mount.saved_at = -inf
         mount.read_at = max(mount.read_at, now)
         self.cache.get(reader.key)  # now the most recently used
         mount.responses += 1
-        if mount.saved_at is None:
+        if mount.saved_at == -inf:
             self._start_saving(mount, self._save_start(reader, mount.reader, version, inf))
-        elif not self._is_saved_lately(mount):
+        elif mount.read_at >= mount.saved_at + self.save_seconds:
             self._start_saving(mount, self._save([mount]))
         return mount
 
@@ -136,9 +136,8 @@ class Mounts:
             return None
         mount.read_at = self._clock.seconds()
         self.cache.get(reader.key)  # now the most recently used
-        if mount.saving is not None or mount.saved_at is None or not self._is_saved_lately(mount):
-            return None
-        return mount.saved_at + self.save_seconds
+        saved_until = mount.saved_at + self.save_seconds
+        return None if mount.saving is not None or mount.read_at >= saved_until else saved_until
 
     def watch(self, mount: Mount) -> Callable[[], bool]:
         """Return a cheap function: True while no other process changes the mount or its snapshot."""
@@ -166,9 +165,6 @@ class Mounts:
     def _is_valid(self, mount: Mount) -> bool:
         is_current = mount.reader_version == self._coordination.version(mount.reader)
         return is_current and self._is_in_progress(mount)
-
-    def _is_saved_lately(self, mount: Mount) -> bool:
-        return mount.saved_at is not None and mount.read_at < mount.saved_at + self.save_seconds
 
     # In the archive.
 
@@ -213,7 +209,7 @@ class Mounts:
                 continue
             if mount.responses > 0:
                 mount.read_at = now
-            if mount.saved_at is None or mount.saved_at < mount.read_at:
+            if mount.saved_at < mount.read_at:
                 mount.saved_at = mount.read_at
                 found.append(mount)
         return found

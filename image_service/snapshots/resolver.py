@@ -47,7 +47,7 @@ class _Resolved:
     """A complete reference; asked for again after the TTL, or at ``retry_at`` if asking has failed."""
 
     ref: ImageRef
-    asked_at: float
+    answered_at: float
     retry_at: float = 0.0
 
 
@@ -78,7 +78,7 @@ class Resolver:
         resolved = self._resolved.peek((ref, digest_of(credentials)))
         if resolved is None:
             return None
-        valid_until = max(resolved.asked_at + self._settings.ttl_seconds, resolved.retry_at)
+        valid_until = max(resolved.answered_at + self._settings.ttl_seconds, resolved.retry_at)
         return resolved.ref if self._clock.seconds() < valid_until else None
 
     async def resolve(self, ref: Ref, credentials: Credentials | None) -> Ref:
@@ -102,14 +102,14 @@ class Resolver:
         """Return an answer that may be used while there is no other."""
         resolved = self._resolved.peek(question)
         limit_seconds = self._settings.ttl_seconds + self._settings.grace_seconds
-        if resolved is None or self._clock.seconds() >= resolved.asked_at + limit_seconds:
+        if resolved is None or self._clock.seconds() >= resolved.answered_at + limit_seconds:
             return None
         return resolved
 
     async def _resolve(self, question: _Question, credentials: Credentials | None) -> ImageRef:
         ref, _ = question
         try:
-            infra_env, said_at = await self._get_infra_env(ref.infra_env_id, credentials)
+            infra_env, answered_at = await self._get_infra_env(ref.infra_env_id, credentials)
         except FAILURES:
             older = self._find_older(question)
             if older is None:
@@ -123,7 +123,7 @@ class Resolver:
         except Exception:
             self._resolved.pop(question)
             raise
-        resolved = self._resolved[question] = _Resolved(_complete(ref, infra_env), said_at)
+        resolved = self._resolved[question] = _Resolved(_complete(ref, infra_env), answered_at)
         return resolved.ref
 
     async def _get_infra_env(
@@ -136,18 +136,18 @@ class Resolver:
                 stored = await self._archive.load_infra_env(infra_env_id, credentials)
                 now = self._clock.seconds()
                 if stored is not None and now < stored[1] + self._settings.ttl_seconds:
-                    infra_env, said_at = stored
-                    return infra_env, min(said_at, now)
+                    infra_env, answered_at = stored
+                    return infra_env, min(answered_at, now)
             infra_env = await self._fetch(infra_env_id, credentials)
-            said_at = self._clock.seconds()
+            answered_at = self._clock.seconds()
 
             async def store() -> bool:
-                await self._archive.save_infra_env(infra_env_id, credentials, infra_env, said_at)
+                await self._archive.save_infra_env(infra_env_id, credentials, infra_env, answered_at)
                 self._coordination.bump(key)
                 return True
 
             await self._coordination.publish(store)
-            return infra_env, said_at
+            return infra_env, answered_at
 
 
 def _complete(ref: ImageRef, infra_env: InfraEnv) -> ImageRef:

@@ -10,36 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
-from sqlalchemy import (
-    Boolean,
-    Column,
-    Connection,
-    Float,
-    ForeignKeyConstraint,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    and_,
-    bindparam,
-    case,
-    delete,
-    exists,
-    false,
-    func,
-    insert,
-    or_,
-    select,
-    update,
-)
+import sqlalchemy as sa
 
 from image_service.snapshots.repository import KEPT_GENERATIONS, StoredMount, StoredSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from sqlalchemy import ColumnElement, Insert
 
     from image_service.concurrency.lifecycle import InThread
     from image_service.database.database import Database
@@ -48,83 +24,85 @@ T = TypeVar("T")
 
 DATABASE_FILE = "snapshots.sqlite"
 SCHEMA_VERSION = 1
-TABLES = MetaData()
-_SNAPSHOTS = Table(
+TABLES = sa.MetaData()
+_SNAPSHOTS = sa.Table(
     "snapshots",
     TABLES,
-    Column("key", LargeBinary, primary_key=True),
-    Column("generation", Integer, primary_key=True),
-    Column("taken_at", Float, nullable=False),  # this and the next two: seconds since 1970, UTC
-    Column("validated_at", Float, nullable=False),
-    Column("used_at", Float, nullable=False),
-    Column("ended", Boolean, nullable=False),
+    sa.Column("key", sa.LargeBinary, primary_key=True),
+    sa.Column("generation", sa.Integer, primary_key=True),
+    sa.Column("taken_at", sa.Float, nullable=False),  # this and the next two: seconds since 1970, UTC
+    sa.Column("validated_at", sa.Float, nullable=False),
+    sa.Column("used_at", sa.Float, nullable=False),
+    sa.Column("ended", sa.Boolean, nullable=False),
 )
-_PAYLOADS = Table(
+_PAYLOADS = sa.Table(
     "payloads",
     TABLES,
-    Column("key", LargeBinary, primary_key=True),
-    Column("generation", Integer, primary_key=True),
-    Column("sealed", LargeBinary, nullable=False),
-    ForeignKeyConstraint(
+    sa.Column("key", sa.LargeBinary, primary_key=True),
+    sa.Column("generation", sa.Integer, primary_key=True),
+    sa.Column("sealed", sa.LargeBinary, nullable=False),
+    sa.ForeignKeyConstraint(
         ["key", "generation"], ["snapshots.key", "snapshots.generation"], ondelete="CASCADE"
     ),
 )
-_MOUNTS = Table(
+_MOUNTS = sa.Table(
     "mounts",
     TABLES,
-    Column("reader", LargeBinary, primary_key=True),
-    Column("key", LargeBinary, nullable=False),
-    Column("generation", Integer, nullable=False),
-    Column("base_sha256", String(64), nullable=False),
-    Column("read_at", Float, nullable=False),
+    sa.Column("reader", sa.LargeBinary, primary_key=True),
+    sa.Column("key", sa.LargeBinary, nullable=False),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("base_sha256", sa.String(64), nullable=False),
+    sa.Column("read_at", sa.Float, nullable=False),
 )
 
 
-_OF, _NUMBER = bindparam("of", type_=LargeBinary), bindparam("number", type_=Integer)
-_AT, _SINCE = bindparam("at", type_=Float), bindparam("since", type_=Float)
+_OF, _NUMBER = sa.bindparam("of", type_=sa.LargeBinary), sa.bindparam("number", type_=sa.Integer)
+_AT, _SINCE = sa.bindparam("at", type_=sa.Float), sa.bindparam("since", type_=sa.Float)
 
 
-def _is(table: Table) -> ColumnElement[bool]:
-    return and_(table.c.key == _OF, table.c.generation == _NUMBER)
+def _is_generation(table: sa.Table) -> sa.ColumnElement[bool]:
+    return sa.and_(table.c.key == _OF, table.c.generation == _NUMBER)
 
 
-def _later(column: Column[float]) -> ColumnElement[float]:
-    return case((column < _AT, _AT), else_=column)
+def _later(column: sa.Column[float]) -> sa.ColumnElement[float]:
+    return sa.case((column < _AT, _AT), else_=column)
 
 
-def _upsert_mount(database: Database) -> Insert:
+def _upsert_mount(database: Database) -> sa.Insert:
     """Insert a mount, or update the reader's unless that reads another image since, or the same one later."""
     upsert = database.insert(_MOUNTS)
     known, new = _MOUNTS.c, upsert.excluded
-    is_same = and_(*(known[name] == new[name] for name in ("key", "generation", "base_sha256")))
+    is_same = sa.and_(*(known[name] == new[name] for name in ("key", "generation", "base_sha256")))
     return upsert.on_conflict_do_update(
         index_elements=[known.reader],
         set_={column.name: column for column in new if column.name != "reader"},
-        where=or_(known.read_at < _SINCE, is_same & (known.read_at <= new.read_at)),
+        where=sa.or_(known.read_at < _SINCE, is_same & (known.read_at <= new.read_at)),
     )
 
 
 # The statements of requests are made once: SQLAlchemy takes longer to make one than SQLite to run it.
 _FIND_NEWEST = (
-    select(_SNAPSHOTS.c.generation, _SNAPSHOTS.c.taken_at, _SNAPSHOTS.c.validated_at, _SNAPSHOTS.c.ended)
+    sa.select(_SNAPSHOTS.c.generation, _SNAPSHOTS.c.taken_at, _SNAPSHOTS.c.validated_at, _SNAPSHOTS.c.ended)
     .where(_SNAPSHOTS.c.key == _OF)
     .order_by(_SNAPSHOTS.c.generation.desc())
     .limit(1)
 )
-_LOAD = select(_PAYLOADS.c.sealed).where(_is(_PAYLOADS))
-_IS_SUPERSEDED = exists().where(_SNAPSHOTS.c.key == _OF, _SNAPSHOTS.c.generation >= _NUMBER)
-_ADD = insert(_SNAPSHOTS).from_select(
-    list(_SNAPSHOTS.c), select(_OF, _NUMBER, _AT, _AT, _AT, false()).where(~_IS_SUPERSEDED)
+_LOAD = sa.select(_PAYLOADS.c.sealed).where(_is_generation(_PAYLOADS))
+_IS_SUPERSEDED = sa.exists().where(_SNAPSHOTS.c.key == _OF, _SNAPSHOTS.c.generation >= _NUMBER)
+_ADD = sa.insert(_SNAPSHOTS).from_select(
+    list(_SNAPSHOTS.c), sa.select(_OF, _NUMBER, _AT, _AT, _AT, sa.false()).where(~_IS_SUPERSEDED)
 )
-_ADD_PAYLOAD = insert(_PAYLOADS)
-_REMOVE_SURPLUS = delete(_SNAPSHOTS).where(_SNAPSHOTS.c.key == _OF, _SNAPSHOTS.c.generation <= _NUMBER)
-_VALIDATE = (
-    update(_SNAPSHOTS)
-    .where(_is(_SNAPSHOTS), ~_SNAPSHOTS.c.ended)
+_ADD_PAYLOAD = sa.insert(_PAYLOADS)
+_REMOVE_SURPLUS = sa.delete(_SNAPSHOTS).where(_SNAPSHOTS.c.key == _OF, _SNAPSHOTS.c.generation <= _NUMBER)
+_RECORD_VALIDATION = (
+    sa.update(_SNAPSHOTS)
+    .where(_is_generation(_SNAPSHOTS), ~_SNAPSHOTS.c.ended)
     .values(validated_at=_later(_SNAPSHOTS.c.validated_at), used_at=_later(_SNAPSHOTS.c.used_at))
 )
-_USE = update(_SNAPSHOTS).where(_is(_SNAPSHOTS)).values(used_at=_later(_SNAPSHOTS.c.used_at))
-_FIND_MOUNT = select(_MOUNTS).where(_MOUNTS.c.reader == _OF)
+_RECORD_USE = (
+    sa.update(_SNAPSHOTS).where(_is_generation(_SNAPSHOTS)).values(used_at=_later(_SNAPSHOTS.c.used_at))
+)
+_FIND_MOUNT = sa.select(_MOUNTS).where(_MOUNTS.c.reader == _OF)
 
 
 class SqlRepository:
@@ -156,7 +134,7 @@ class SqlRepository:
     async def add(self, key: bytes, generation: int, sealed: bytes, taken_at: float) -> bool:
         """Store a new generation."""
 
-        def work(connection: Connection) -> bool:
+        def work(connection: sa.Connection) -> bool:
             row = {"of": key, "number": generation, "at": taken_at}
             if not connection.execute(_ADD, row).rowcount:
                 return False
@@ -170,7 +148,7 @@ class SqlRepository:
     async def record_validation(self, key: bytes, generation: int, at: float) -> None:
         """Record that assisted-service said the same again."""
         row = {"of": key, "number": generation, "at": at}
-        await self._transact(lambda connection: connection.execute(_VALIDATE, row).close())
+        await self._transact(lambda connection: connection.execute(_RECORD_VALIDATION, row).close())
 
     async def end(self, key: bytes, at: float) -> None:
         """Remove all generations of a key and the mounts that read them."""
@@ -181,9 +159,9 @@ class SqlRepository:
         rows: list[dict[str, Any]] = [attrs.asdict(mount) for mount in mounts]
         used = [{"of": mount.key, "number": mount.generation, "at": mount.read_at} for mount in mounts]
 
-        def work(connection: Connection) -> None:
+        def work(connection: sa.Connection) -> None:
             connection.execute(self._upsert_mount, rows)
-            connection.execute(_USE, used)
+            connection.execute(_RECORD_USE, used)
 
         if rows:
             await self._transact(work)
@@ -202,26 +180,26 @@ class SqlRepository:
         """Close the database."""
         await self._in_thread(self._database.close)
 
-    async def _transact(self, work: Callable[[Connection], T]) -> T:
+    async def _transact(self, work: Callable[[sa.Connection], T]) -> T:
         return await self._in_thread(partial(self._database.transact, work))
 
 
-def _end(key: bytes, at: float, connection: Connection) -> None:
+def _end(key: bytes, at: float, connection: sa.Connection) -> None:
     of_key = _SNAPSHOTS.c.key == key
-    newest = select(func.max(_SNAPSHOTS.c.generation)).where(of_key).scalar_subquery()
-    connection.execute(update(_SNAPSHOTS).where(of_key).values(ended=True, used_at=at))
-    connection.execute(delete(_SNAPSHOTS).where(of_key, _SNAPSHOTS.c.generation < newest))
+    newest = sa.select(sa.func.max(_SNAPSHOTS.c.generation)).where(of_key).scalar_subquery()
+    connection.execute(sa.update(_SNAPSHOTS).where(of_key).values(ended=True, used_at=at))
+    connection.execute(sa.delete(_SNAPSHOTS).where(of_key, _SNAPSHOTS.c.generation < newest))
     for table in (_PAYLOADS, _MOUNTS):
-        connection.execute(delete(table).where(table.c.key == key))
+        connection.execute(sa.delete(table).where(table.c.key == key))
 
 
-def _remove_unused(unused_since: float, connection: Connection) -> int:
+def _remove_unused(unused_since: float, connection: sa.Connection) -> int:
     older = _SNAPSHOTS.alias()
-    in_use = exists().where(
+    in_use = sa.exists().where(
         older.c.key == _SNAPSHOTS.c.key,
         older.c.generation <= _SNAPSHOTS.c.generation,
         older.c.used_at >= unused_since,
     )
-    removed = connection.execute(delete(_SNAPSHOTS).where(~in_use)).rowcount
-    connection.execute(delete(_MOUNTS).where(_MOUNTS.c.read_at < unused_since))
+    removed = connection.execute(sa.delete(_SNAPSHOTS).where(~in_use)).rowcount
+    connection.execute(sa.delete(_MOUNTS).where(_MOUNTS.c.read_at < unused_since))
     return removed

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from itertools import takewhile
+from math import inf
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -79,7 +80,7 @@ class Mounting:
         """Store the mounts; returns how many were due."""
         due = self.mounts.unsaved()
         for mount in due:
-            mount.saved_at = None
+            mount.saved_at = -inf
         outcome(self.mounts.save())
         return len(due)
 
