@@ -1,6 +1,6 @@
 """The one exception family. Each class has a stable code; ``http/problem`` maps classes to statuses.
 
-A detail says what is wrong, where (offset, size, name) and what would be right. It never contains a
+A detail names the fault, its place (offset, size, name) and a valid value. It never contains a
 credential, an Ignition config or any other text of a customization.
 """
 
@@ -14,7 +14,7 @@ class ImageServiceError(Exception):
     """A request that is refused, or an operation that failed.
 
     Args:
-        detail: what is wrong, where, and what would be right; shown to the client and logged.
+        detail: shown to the client and logged.
         retry_after_seconds: when a retry may succeed; becomes ``Retry-After``.
         fields: further header fields that the response must carry (``Allow``, ``WWW-Authenticate``).
     """

@@ -1,4 +1,4 @@
-"""The CoreOS family of live ISOs: how an image is recognized, and what its files and arguments are called.
+"""The CoreOS family of live ISOs: how an image is recognized, and the names of its files and arguments.
 
 Everything that distinguishes one OS family from another starts here. Another family is a package beside this
 one, with a module like this and a layout like `live_iso.LiveIso`.

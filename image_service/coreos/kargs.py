@@ -48,11 +48,9 @@ _ORDER = (Operation.DELETE, Operation.APPEND, Operation.REPLACE)
 class KernelArgument:
     """One edit of the kernel arguments.
 
-    Args:
-        operation: what is done.
-        value: one or more words separated by blanks, with double quotes in pairs. It is appended even if it
-            is present; deleted wherever it stands exactly like this; ``KEY=OLD=NEW`` makes each ``KEY=OLD`` a
-            ``KEY=NEW``. Deleting or replacing nothing is no error.
+    The value is one or more words separated by blanks, with double quotes in pairs. It is appended even if it
+    is present; deleted wherever it stands exactly like this; ``KEY=OLD=NEW`` makes each ``KEY=OLD`` a
+    ``KEY=NEW``. Deleting or replacing nothing is no error.
     """
 
     operation: Operation
@@ -106,14 +104,14 @@ def edit_arguments(current: str, arguments: Sequence[KernelArgument]) -> str:
     before, after = (Counter(fault for fault, _ in _find_faults(text)) for text in (current, edited))
     for fault in after - before:
         raise KernelArgumentInvalid(
-            f"the kernel arguments would come to have {fault}; what is in double quotes"
+            f"the kernel arguments would come to have {fault}; text in double quotes"
             " can only be deleted or replaced as a whole"
         )
     return edited.strip()
 
 
 def _find_faults(text: str) -> Iterator[tuple[str, int]]:
-    """Yield what a boot loader would execute, split or drop, each with its position."""
+    """Yield each fault with its position."""
     quote: int | None = None
     for position, character in enumerate(text):
         if character == '"':

@@ -45,7 +45,7 @@ class BootFiles:
 
 @attrs.frozen
 class LiveIso:
-    """The layout of a live ISO; of what is None there is none."""
+    """The layout of a live ISO. A part that the image does not have is None."""
 
     volume_id: str  # by which the boot loader finds the image
     created: datetime | None  # when the volume was made, UTC, whole seconds

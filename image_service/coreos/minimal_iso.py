@@ -57,7 +57,7 @@ _CHUNK = 1024 * 1024
 
 @attrs.frozen
 class CopiedFile:
-    """A file that both ISOs have: its offset in each, and its length in bytes."""
+    """A file that both ISOs have: its offset in each, and its length."""
 
     minimal: int
     full: int

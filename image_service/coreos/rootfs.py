@@ -37,8 +37,17 @@ _EXECUTABLE = stat.S_IFREG | 0o755
 
 def read_nmstatectl(read_at: ReadAt, rootfs: Span) -> bytes:
     """Return nmstatectl from the root file system of an image; FileNotInImage if it is not there."""
-    node = _find_nmstatectl(_read_root(read_at, rootfs))
-    if node is None:
+    root = _read_root(read_at, rootfs)
+    deployments = (
+        f"{_DEPLOYMENTS}/{system}/deploy/{deployment}/"
+        for system in _list_names(root, _DEPLOYMENTS, _SYSTEM)
+        for deployment in _list_names(root, f"{_DEPLOYMENTS}/{system}/deploy", _DEPLOYMENT)
+    )
+    for prefix in chain([""], deployments):
+        with suppress(FileNotInImage):
+            node = find_node(root, prefix + _NMSTATECTL)
+            break
+    else:
         raise FileNotInImage(
             f"no {_NMSTATECTL} in {rootfs.path}, neither at its root nor below {_DEPLOYMENTS}"
         )
@@ -68,18 +77,6 @@ def _read_root(read_at: ReadAt, rootfs: Span) -> TreeNode:
             return read_erofs(reader)
         raise FormatError(f"{member.path} is neither squashfs nor erofs")
     raise FileNotInImage(f"{rootfs.path} holds neither {' nor '.join(_FILE_SYSTEMS)}")
-
-
-def _find_nmstatectl(root: TreeNode) -> TreeNode | None:
-    deployments = (
-        f"{_DEPLOYMENTS}/{system}/deploy/{deployment}/"
-        for system in _list_names(root, _DEPLOYMENTS, _SYSTEM)
-        for deployment in _list_names(root, f"{_DEPLOYMENTS}/{system}/deploy", _DEPLOYMENT)
-    )
-    for prefix in chain([""], deployments):
-        with suppress(FileNotInImage):
-            return find_node(root, prefix + _NMSTATECTL)
-    return None
 
 
 def _list_names(root: TreeNode, path: str, pattern: re.Pattern[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Stream metadata: what a CoreOS stream publishes of its newest release (coreos/stream-metadata-go). Pure.
+"""Stream metadata, in which a CoreOS stream publishes its newest release (coreos/stream-metadata-go). Pure.
 
 Only these members are read, strictly::
 

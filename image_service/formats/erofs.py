@@ -194,22 +194,18 @@ class _ErofsVolume:
             raise FormatError(f"{where} is damaged: {extent.length} bytes are in {extent.blocks} blocks")
         content = self.read_at(extent.block << self.block_bits, extent.blocks << self.block_bits)
         if extent.type != PLAIN:
-            method = self._get_decompressor(index.compression)
-            content = decompress(method, content.lstrip(b"\0"), last, where)
+            if index.compression not in self.methods:
+                name = _COMPRESSIONS.get(index.compression, f"method {index.compression}")
+                raise FormatError(f"the erofs has a file compressed by {name}, which is not supported")
+            if not self.is_padded:
+                raise FormatError("the erofs has extents with padding after them, which is not supported")
+            content = decompress(self.methods[index.compression], content.lstrip(b"\0"), last, where)
         elif index.is_rotated:
             shift = extent.start % (1 << self.block_bits)
             content = content[shift:] + content[:shift]
         if len(content) < last:
             raise FormatError(f"{where} is damaged: {last} bytes are due, it has {len(content)}")
         return content[first:last]
-
-    def _get_decompressor(self, compression: int) -> Decompressor:
-        if compression not in self.methods:
-            name = _COMPRESSIONS.get(compression, f"method {compression}")
-            raise FormatError(f"the erofs has a file compressed by {name}, which is not supported")
-        if not self.is_padded:
-            raise FormatError("the erofs has extents with padding after them, which is not supported")
-        return self.methods[compression]
 
 
 def _parse_block(block: bytes) -> Iterator[tuple[bytes, int]]:

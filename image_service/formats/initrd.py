@@ -13,7 +13,7 @@
 
 Every kernel reads gzip; older ones lack zstd, so it is never written.
 
-`read_archives` reads what the kernel and coreos-installer read: gzip, xz or plain cpio archives, one after
+`read_archives` reads the same as the kernel and coreos-installer: gzip, xz or plain cpio archives, one after
 another, with any number of zero bytes around them.
 """
 

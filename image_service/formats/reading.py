@@ -1,4 +1,4 @@
-"""Reading a file at an offset: what every format reader takes instead of a file."""
+"""Functions that read a file at an offset: the argument of every format reader."""
 
 from __future__ import annotations
 

@@ -12,9 +12,8 @@ from image_service.images.boot_image import BootImage, last_modified, make_etag
 from image_service.images.extents import Literal, Overlay, Zeros, apply_overlays
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from image_service.coreos.kargs import KernelArgument
     from image_service.formats.reading import Span
     from image_service.images.canvas import Canvas
     from image_service.images.customization import Customization
@@ -25,10 +24,16 @@ ALIGNMENT = 4
 
 def compose(canvas: Canvas, customization: Customization, file_name: str) -> BootImage:
     """Lay a customization over an ISO; Unprocessable, with both sizes, if it is invalid or does not fit."""
-    overlays = [
-        *_lay_initrd(canvas, customization.ignition, customization.ramdisk or b""),
-        *_lay_kernel_arguments(canvas, customization.kernel_arguments),
-    ]
+    overlays = list(_lay_initrd(canvas, customization.ignition, customization.ramdisk or b""))
+    areas, arguments = canvas.kernel_arguments, customization.kernel_arguments
+    if areas is None and arguments:
+        raise KernelArgumentsTooLarge(
+            f"{len(arguments)} kernel arguments do not fit: {canvas.name} has no embed area"
+            " for them (0 bytes)"
+        )
+    if areas is not None and (arguments or not canvas.has_arguments):
+        value = edit_arguments(canvas.arguments, arguments)
+        overlays += [Overlay(area.offset, Literal(area.render(value, areas.size))) for area in areas.areas]
     return BootImage(
         extents=apply_overlays(canvas.extents, overlays),
         etag=make_etag(canvas.identity, overlays),
@@ -76,17 +81,3 @@ def _fill(area: Span, data: bytes) -> tuple[Overlay, Overlay]:
         Overlay(area.offset, Literal(data)),
         Overlay(area.offset + len(data), Zeros(area.length - len(data))),
     )
-
-
-def _lay_kernel_arguments(canvas: Canvas, arguments: Sequence[KernelArgument]) -> Sequence[Overlay]:
-    """Return the same string for every area, or nothing if there is nothing to change."""
-    areas = canvas.kernel_arguments
-    if areas is None and arguments:
-        raise KernelArgumentsTooLarge(
-            f"{len(arguments)} kernel arguments do not fit: {canvas.name} has no embed area"
-            " for them (0 bytes)"
-        )
-    if areas is None or (canvas.has_arguments and not arguments):
-        return ()
-    value = edit_arguments(canvas.arguments, arguments)
-    return [Overlay(area.offset, Literal(area.render(value, areas.size))) for area in areas.areas]

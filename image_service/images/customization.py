@@ -16,7 +16,7 @@ class Customization:
     Args:
         ignition: a valid Ignition config, byte for byte as received. Empty: there is none, and the machine
             must not find one.
-        kernel_arguments: what to append, replace and delete, in order.
+        kernel_arguments: edits of the base image's, in order.
         modified: Last-Modified of the config, UTC; None: unknown.
         ramdisk: a compressed archive for the kernel, unchanged; None: there is none, or none was requested.
     """

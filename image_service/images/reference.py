@@ -63,7 +63,7 @@ class ArtifactRef:
 
 @attrs.frozen(cache_hash=True)
 class ImageRef:
-    """One image of one infra-env; of what is None, the infra-env's own."""
+    """One image of one infra-env. None stands for the infra-env's own value."""
 
     needs_customization: ClassVar[Literal[True]] = True
 
