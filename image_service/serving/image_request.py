@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 from image_service.snapshots.model import ImageRequest, ReadMode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from image_service.http.head import Request
     from image_service.images.reference import Reader
 
@@ -25,12 +23,9 @@ def parse_image_request(request: Request, reader: Reader) -> ImageRequest:
     if _VALIDATORS.isdisjoint(headers):
         return ImageRequest(reader, ReadMode.RESUME)
     named = f"{headers.get('if-match', '')}, {headers.get('if-range', '')}"
-    return ImageRequest(reader, ReadMode.NAMED, tuple(_ETAG.findall(named)), _date(headers))
-
-
-def _date(headers: Mapping[str, str]) -> str | None:
-    """Return the date by which a range request names its version, if it does so by a date."""
-    validator = headers.get("if-range")
-    if validator is None and "if-match" not in headers:  # RFC 9110 section 13.1.4: else it is ignored
-        validator = headers.get("if-unmodified-since")
-    return None if validator is None or '"' in validator else validator
+    date = headers.get("if-range")
+    if date is None and "if-match" not in headers:  # RFC 9110 section 13.1.4: else it is ignored
+        date = headers.get("if-unmodified-since")
+    if date is not None and '"' in date:  # an entity tag
+        date = None
+    return ImageRequest(reader, ReadMode.NAMED, tuple(_ETAG.findall(named)), date)

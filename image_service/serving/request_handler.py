@@ -13,13 +13,7 @@ from twisted.logger import Logger
 
 from image_service.concurrency.lru import LruCache
 from image_service.concurrency.single_flight import shielded
-from image_service.errors import (
-    ImageServiceError,
-    InvalidParameter,
-    NotFound,
-    Unavailable,
-    UnknownBaseImage,
-)
+from image_service.errors import ImageServiceError, InvalidParameter, NotFound, Unavailable, UnknownBaseImage
 from image_service.http.forwarded import client_address
 from image_service.http.head import ALLOWED_METHODS
 from image_service.http.problem import problem
@@ -51,7 +45,6 @@ if TYPE_CHECKING:
 _log = Logger()
 
 MAX_CACHED_ROUTES = 4096
-_WITH_CONTENT = frozenset({200, 206})
 Page: TypeAlias = tuple[bytes, str]
 """Content and its media type."""
 _Handled: TypeAlias = "PreparedResponse | Deferred[PreparedResponse]"
@@ -69,13 +62,14 @@ class _CachedRoute:
     subject: Subject
 
 
+@attrs.define(eq=False)
 class ImageRequestHandler:
     """Handles the requests of one listener.
 
     Args:
         images: finds or composes images.
         digests: computes their digests.
-        ready: returns True if images can be served.
+        is_ready: returns True if images can be served.
         base_path: the path of the service's base URL.
         serves_isos: False: ISOs are served by another listener.
         cors: which pages of other origins may read the responses; None: none.
@@ -85,44 +79,31 @@ class ImageRequestHandler:
         mirror: returns a published file of a stream.
     """
 
-    def __init__(  # noqa: PLR0913 - what one listener shares with the others, and what it does not
-        self,
-        images: BootImages,
-        digests: Digests,
-        ready: Callable[[], bool],
-        base_path: str = "",
-        *,
-        serves_isos: bool = True,
-        cors: Cors | None = None,
-        proxies: Collection[Network] = (),
-        metrics: Callable[[], Page | Deferred[Page]] = lambda: (b"", "text/plain"),
-        base_images: Callable[[], bytes] = lambda: b"{}",
-        mirror: Callable[[StreamRef], BootImage] = _no_streams,
-    ) -> None:
-        self._images = images
-        self._digests = digests
-        self._ready = ready
-        self._base_path = base_path
-        self._serves_isos = serves_isos
-        self._cors = cors
-        self._proxies = proxies
-        self._mirror = mirror
-        self._probes: dict[Probe, Callable[[], Page | Deferred[Page]]] = {
-            Probe.LIVE: lambda: (b"ok\n", "text/plain"),
-            Probe.HEALTH: self._check_ready,
-            Probe.METRICS: metrics,
-            Probe.IMAGES: lambda: (base_images(), "application/json"),
-        }
-        # By a digest of target, Authorization and client address: the first two may hold credentials.
-        self._cached_routes: LruCache[bytes, _CachedRoute] = LruCache(MAX_CACHED_ROUTES)
+    _images: BootImages
+    _digests: Digests
+    _is_ready: Callable[[], bool]
+    _base_path: str = ""
+    _serves_isos: bool = attrs.field(default=True, kw_only=True)
+    _cors: Cors | None = attrs.field(default=None, kw_only=True)
+    _proxies: Collection[Network] = attrs.field(default=(), kw_only=True)
+    _metrics: Callable[[], Page | Deferred[Page]] = attrs.field(
+        default=lambda: (b"", "text/plain"), kw_only=True
+    )
+    _base_images: Callable[[], bytes] = attrs.field(default=lambda: b"{}", kw_only=True)
+    _mirror: Callable[[StreamRef], BootImage] = attrs.field(default=_no_streams, kw_only=True)
+    # By a digest of target, Authorization and client address: the first two may hold credentials.
+    _cached_routes: LruCache[bytes, _CachedRoute] = attrs.field(init=False)
+
+    @_cached_routes.default
+    def _make_cache(self) -> LruCache[bytes, _CachedRoute]:
+        return LruCache(MAX_CACHED_ROUTES)
 
     def handle(self, request: Request, address: str, *, overloaded: bool) -> _Handled:
         """Return the response to a request (see `exchange.RequestHandler`)."""
         try:
             prepared = self._handle(request, address, overloaded=overloaded)
-        except Exception:  # noqa: BLE001 - any error: the client gets a response, and the log the cause
-            _log.failure("unexpected error while handling a request")
-            prepared = _refuse(request, _unexpected())
+        except Exception as error:  # noqa: BLE001 - any error: the client gets a response
+            prepared = _refuse(request, error)
         if self._cors is None:
             return prepared
         fields = self._cors.fields(request.headers)
@@ -131,34 +112,30 @@ class ImageRequestHandler:
         return prepared.addCallback(lambda prepared: prepared.with_fields(fields))
 
     def _handle(self, request: Request, address: str, *, overloaded: bool) -> _Handled:
+        """Respond by the cached route if the image is composed, else by the parsed route."""
         headers = request.headers
+        if request.method == "OPTIONS":
+            if self._cors is not None and self._cors.is_preflight(headers):
+                return PreparedResponse(self._cors.preflight(headers))
+            return PreparedResponse(Response(204, render_fields(("Allow", ", ".join(ALLOWED_METHODS)))))
         client = client_address(address, headers, self._proxies)
         key = sha256(f"{request.target}\n{headers.get('authorization', '')}\n{client}".encode()).digest()
         cached = self._cached_routes.get(key)
-        if cached is not None and not overloaded and request.method != "OPTIONS":
+        if cached is not None and not overloaded:
             image_request = parse_image_request(request, cached.reader)
             composed = self._images.get_cached(image_request)
             if composed is not None:
-                return self._prepare(request, image_request, composed, cached.subject)
-        return self._handle_new(request, client, key, overloaded=overloaded)
-
-    def _handle_new(self, request: Request, client: str, key: bytes, *, overloaded: bool) -> _Handled:
-        """Handle a request by its route."""
-        if request.method == "OPTIONS":
-            return self._handle_options(request)
-        try:
-            route = parse_route(request.target, request.headers, self._base_path)
-            self._check_listener(route)
-            if isinstance(route, Probe):
-                return self._handle_probe(request, route)
-        except ImageServiceError as error:
-            return _refuse(request, error)
-        if overloaded:
+                return self._prepare_image(request, image_request, composed, cached.subject)
+        route = parse_route(request.target, headers, self._base_path)
+        self._check_listener(route)
+        subject = _subject(route)
+        if overloaded and not isinstance(route, Probe):
             overload = Unavailable("the limit on connections is reached", retry_after_seconds=5)
-            return _refuse(request, overload, _subject(route))
-        if isinstance(route, MirrorRoute):
-            return self._handle_mirror(request, route)
-        return Deferred.fromCoroutine(self._handle_image(request, route, client, key))
+            return _refuse(request, overload, subject)
+        try:
+            return self._handle_route(request, route, client, key, subject)
+        except ImageServiceError as error:
+            return _refuse(request, error, subject)
 
     def _check_listener(self, route: Route) -> None:
         # Published files of streams are pristine: they hold nothing to hide from the network.
@@ -167,36 +144,55 @@ class ImageRequestHandler:
         if route.ref.kind is None or route.ref.kind.is_iso:
             raise NotFound("ISOs are served by the other listener of this service only")
 
-    # Images.
+    def _handle_route(
+        self, request: Request, route: Route, client: str, key: bytes, subject: Subject
+    ) -> _Handled:
+        match route:
+            case ImageRoute():
+                reader = Reader(client, route.credentials, route.ref)
+                return Deferred.fromCoroutine(self._handle_image(request, route, reader, key, subject))
+            case MirrorRoute():
+                representation = Representation(self._mirror(route.ref))
+                return PreparedResponse(representation.respond(request.method, request.headers), subject)
+            case Probe():
+                page = self._render_probe(route)
+                prepare = partial(_prepare_page, request, subject)
+                return page.addCallback(prepare) if isinstance(page, Deferred) else prepare(page)
+
+    def _render_probe(self, probe: Probe) -> Page | Deferred[Page]:
+        match probe:
+            case Probe.METRICS:
+                return self._metrics()
+            case Probe.IMAGES:
+                return self._base_images(), "application/json"
+            case Probe.HEALTH if not self._is_ready():
+                detail = "base images are not ready yet, or this service is shutting down"
+                raise Unavailable(detail, retry_after_seconds=1)
+            case _:
+                return b"ok\n", "text/plain"
 
     async def _handle_image(
-        self, request: Request, route: ImageRoute, client: str, key: bytes
+        self, request: Request, route: ImageRoute, reader: Reader, key: bytes, subject: Subject
     ) -> PreparedResponse:
-        subject = _subject(route)
-        failure: ImageServiceError
         try:
-            reader = Reader(client, route.credentials, route.ref)
             if route.is_digest:
-                return await self._handle_digest(request, ImageRequest(reader), subject)
+                deadline = self._digests.deadline()
+                image = (await self._images.get(ImageRequest(reader))).representation.image
+                page = checksum_line(await self._digests.get(image, deadline), image.file_name), "text/plain"
+                return _prepare_page(request, subject, page, ("Image-ETag", image.etag))
             image_request = parse_image_request(request, reader)
             composed = await self._images.get(image_request)
             subject = attrs.evolve(subject, kind=_kind(composed.version.ref))
             self._cached_routes[key] = _CachedRoute(reader, subject)
-            prepared = self._prepare(request, image_request, composed, subject)
+            prepared = self._prepare_image(request, image_request, composed, subject)
             return prepared if isinstance(prepared, PreparedResponse) else await prepared
         except UnknownBaseImage as error:
-            failure = InvalidParameter(error.detail) if route.version_is_parameter else error
-        except ImageServiceError as error:
-            failure = error
-        except Exception:  # noqa: BLE001 - any error: the client gets a response, and the log the cause
-            _log.failure(
-                "unexpected error while composing an image of {infra_env}",
-                infra_env=subject.infra_env or route.ref,
-            )
-            failure = _unexpected()
-        return _refuse(request, failure, subject)
+            invalid = InvalidParameter(error.detail) if route.version_is_parameter else error
+            return _refuse(request, invalid, subject)
+        except Exception as error:  # noqa: BLE001 - any error: the client gets a response
+            return _refuse(request, error, subject)
 
-    def _prepare(
+    def _prepare_image(
         self, request: Request, image_request: ImageRequest, composed: ComposedVersion, subject: Subject
     ) -> _Handled:
         representation = composed.representation
@@ -204,7 +200,7 @@ class ImageRequestHandler:
         more = b"" if digest is None else render_fields(("Repr-Digest", repr_digest(digest)))
         headers = self._without_unproven_range(request.headers, image_request, composed)
         response = representation.respond(request.method, headers, more)
-        if response.status not in _WITH_CONTENT:
+        if response.status not in {200, 206}:
             return PreparedResponse(response, subject)
         if request.method == "HEAD":
             self._images.retain(image_request, composed)
@@ -235,49 +231,6 @@ class ImageRequestHandler:
             return headers
         return {name: value for name, value in headers.items() if name != "range"}
 
-    async def _handle_digest(
-        self, request: Request, image_request: ImageRequest, subject: Subject
-    ) -> PreparedResponse:
-        deadline = self._digests.deadline()
-        image = (await self._images.get(image_request)).representation.image
-        digest = await self._digests.get(image, deadline)
-        page = checksum_line(digest, image.file_name), "text/plain"
-        return _prepare_page(request, subject, page, ("Image-ETag", image.etag))
-
-    # Other resources.
-
-    def _handle_options(self, request: Request) -> PreparedResponse:
-        if self._cors is not None and self._cors.is_preflight(request.headers):
-            return PreparedResponse(self._cors.preflight(request.headers))
-        return PreparedResponse(Response(204, render_fields(("Allow", ", ".join(ALLOWED_METHODS)))))
-
-    def _handle_mirror(self, request: Request, route: MirrorRoute) -> PreparedResponse:
-        subject = _subject(route)
-        try:
-            representation = Representation(self._mirror(route.ref))
-        except ImageServiceError as error:
-            return _refuse(request, error, subject)
-        return PreparedResponse(representation.respond(request.method, request.headers), subject)
-
-    def _handle_probe(self, request: Request, probe: Probe) -> _Handled:
-        subject = Subject(probe.value)
-        try:
-            page = self._probes[probe]()
-        except ImageServiceError as error:
-            return _refuse(request, error, subject)
-        prepare = partial(_prepare_page, request, subject)
-        return page.addCallback(prepare) if isinstance(page, Deferred) else prepare(page)
-
-    def _check_ready(self) -> Page:
-        if not self._ready():
-            detail = "base images are not ready yet, or this service is shutting down"
-            raise Unavailable(detail, retry_after_seconds=1)
-        return b"ok\n", "text/plain"
-
-
-def _unexpected() -> ImageServiceError:
-    return ImageServiceError("the image could not be composed; see the log of this service")
-
 
 def _prepare_page(request: Request, subject: Subject, page: Page, *more: tuple[str, str]) -> PreparedResponse:
     body, content_type = page
@@ -292,16 +245,28 @@ def _prepare_page(request: Request, subject: Subject, page: Page, *more: tuple[s
     return PreparedResponse(Response(200, fields, (Literal(body),), len(body)), subject)
 
 
-def _refuse(request: Request, error: ImageServiceError, subject: Subject = NO_SUBJECT) -> PreparedResponse:
+def _refuse(request: Request, error: Exception, subject: Subject = NO_SUBJECT) -> PreparedResponse:
+    """Return the response for an error, which is logged with its traceback if it is unexpected."""
+    if not isinstance(error, ImageServiceError):
+        _log.failure(
+            "unexpected error while handling a request: {handler} {infra_env}",
+            handler=subject.handler,
+            infra_env=subject.infra_env,
+        )
+        error = ImageServiceError("the image could not be composed; see the log of this service")
     return PreparedResponse(problem(error, head_only=request.method == "HEAD"), subject)
 
 
-def _subject(route: ImageRoute | MirrorRoute) -> Subject:
+def _subject(route: Route) -> Subject:
     """Return what a request is about, as far as the request says."""
-    if isinstance(route, MirrorRoute):
-        return Subject(route.handler)
-    infra_env = route.ref.infra_env_id if route.ref.needs_customization else ""
-    return Subject(route.handler, infra_env, _kind(route.ref))
+    match route:
+        case Probe():
+            return Subject(route.value)
+        case MirrorRoute():
+            return Subject(route.handler)
+        case ImageRoute():
+            infra_env = route.ref.infra_env_id if route.ref.needs_customization else ""
+            return Subject(route.handler, infra_env, _kind(route.ref))
 
 
 def _kind(ref: Ref) -> str:
