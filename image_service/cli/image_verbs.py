@@ -42,11 +42,7 @@ _COLUMNS = ("version", "cpu_architecture", "type", "state", "progress", "sha256"
 
 
 def run_list(options: argparse.Namespace) -> int:
-    """Print the state of each image.
-
-    Raises:
-        ImageServiceError: the service does not respond, or the configuration is not valid.
-    """
+    """Print the state of each image."""
     if options.url:
         client = OriginClient(trusted_authorities(options.ca_file), STALL_SECONDS)
         with client.fetch(f"{options.url.rstrip('/')}/images", {}, Interruption()) as response:

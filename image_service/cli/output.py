@@ -26,10 +26,7 @@ CHUNK_BYTES = 4 * 1024 * 1024
 def choose_output(name: str, base: BaseFile, *, force: bool) -> Path | None:
     """Return the file to write; None for -, standard output.
 
-    The base image is never overwritten, another existing file only if `force` is True.
-
-    Raises:
-        OSError: the output is refused.
+    Raises OSError for the base image, and for another existing file unless `force` is True.
     """
     if name == _STANDARD_OUTPUT:
         if sys.stdout.isatty():

@@ -21,7 +21,6 @@ class ProgressBar:
     Args:
         total: bytes; None: not known yet, and nothing is shown.
         stream: None: standard error.
-        clock: seconds.
     """
 
     def __init__(

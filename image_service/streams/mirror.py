@@ -200,8 +200,8 @@ class Mirror:
         file_name: str,
         content_type: str,
     ) -> BootImage:
-        text = render(stream, self._base_url, [mirrored.published for mirrored in releases])
-        return _literal(text, "document", file_name, content_type)
+        document = render(stream, self._base_url, [mirrored.published for mirrored in releases])
+        return _literal(document, "document", file_name, content_type)
 
 
 def _find_file(mirrored: MirroredRelease, name: str) -> BootImage:

@@ -35,7 +35,6 @@ class FetchGuard:
     """Watches one fetch for as long as the block lasts.
 
     Args:
-        url: of the request; only its origin is logged.
         stall_seconds: a fetch slower than the minimal rate is aborted after these, at most twice these.
     """
 

@@ -99,11 +99,7 @@ class PartialFile:
         self._sync()
 
     def append(self, block: bytes) -> None:
-        """Write the next bytes.
-
-        Raises:
-            OSError: the disk is full, or broken.
-        """
+        """Write the next bytes."""
         self._file.write(block)
         self.length += len(block)
         late = time.monotonic() - self._synced_at >= SYNC_SECONDS
