@@ -38,10 +38,7 @@ class StandIn:
 
 
 async def start_stand_in(
-    lifecycle: Lifecycle,
-    settings: Settings,
-    base_images: Iterable[OsImage],
-    base_url: str,
+    lifecycle: Lifecycle, settings: Settings, base_images: Iterable[OsImage], base_url: str
 ) -> StandIn:
     """Start the stand-in, and register a sample of the configured images if it has no infra-env.
 

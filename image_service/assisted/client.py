@@ -81,7 +81,6 @@ class AssistedService:
         reactor: connects, resolves names and measures time; only a whole reactor does all three.
         base_url: scheme, host and port, with the path before the API if a proxy adds one.
         ca_file: PEM certificates to trust beside the system's.
-        insecure: True to verify no certificate.
         upstream_timeout_seconds: for a whole call.
         connect_timeout_seconds: for a TCP connection.
         silence_timeout_seconds: without a byte of the response.

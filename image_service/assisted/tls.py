@@ -62,11 +62,9 @@ def _certificates_of(file: Path) -> list[Certificate]:
     try:
         certificates = list(map(Certificate.loadPEM, _PEM.findall(file.read_bytes())))
     except (OSError, crypto.Error, ValueError) as error:
-        msg = f"the CA file {file} cannot be read: {type(error).__name__}"
-        raise ConfigurationError(msg) from error
+        raise ConfigurationError(f"the CA file {file} cannot be read: {type(error).__name__}") from error
     if not certificates:
-        msg = f"the CA file {file} contains no PEM certificate"
-        raise ConfigurationError(msg)
+        raise ConfigurationError(f"the CA file {file} contains no PEM certificate")
     return certificates
 
 

@@ -94,18 +94,9 @@ def one_of(*names: str, **synonyms: str) -> Callable[[str], str]:
     return parse
 
 
-# The names of twisted.logger, and others of logrus, which assisted-image-service uses.
-log_level = one_of(
-    "debug",
-    "info",
-    "warn",
-    "error",
-    "critical",
-    trace="debug",
-    warning="warn",
-    fatal="critical",
-    panic="critical",
-)
+_LOG_LEVELS = ("debug", "info", "warn", "error", "critical")  # those of twisted.logger
+# The others are names of logrus, which assisted-image-service uses.
+log_level = one_of(*_LOG_LEVELS, trace="debug", warning="warn", fatal="critical", panic="critical")
 
 
 def flag(value: str) -> bool:

@@ -67,7 +67,6 @@ class SharedSlotPool:
     Args:
         reactor: reports that another process has released one.
         descriptor: from ``create_slots``.
-        limit: how many there are.
         row: of this worker, where it counts its slots: the supervisor returns them if it dies.
     """
 

@@ -13,12 +13,7 @@ from twisted.logger import Logger
 from image_service.app.process_service import ProcessService
 from image_service.app.shutdown import stop_with_failure
 from image_service.app.standalone_mode import configured_images, start_stand_in
-from image_service.app.workers.shared_state import (
-    SharedMemory,
-    create_memory,
-    create_slots,
-    return_resources,
-)
+from image_service.app.workers.shared_state import SharedMemory, create_memory, create_slots, return_resources
 from image_service.app.workers.worker_process import Assignment, WorkerProcess
 from image_service.app.workers.worker_slot import WorkerSlot
 from image_service.concurrency.single_flight import SingleFlight

@@ -55,11 +55,9 @@ class WorkerSlot:
     """One of ``WORKERS``.
 
     Args:
-        clock: the reactor's.
         number: of the worker, from 0 on.
         spawn: starts a process; is given handlers of what it sends, and what to call with the reason of its
             exit. Raises OSError if no process can be started.
-        observer: is notified of what happens here.
     """
 
     def __init__(
@@ -79,7 +77,7 @@ class WorkerSlot:
         self._spawn = spawn
         self._observer = observer
         self._process: Process | None = None
-        self._watchdog = Watchdog(clock, lambda: self.send("ping"), self._stuck)
+        self._watchdog = Watchdog(clock, lambda: self.send("ping"), self._kill_stuck)
         self._started_at = 0.0
         self._has_served = False
         self._failures = 0
@@ -140,7 +138,7 @@ class WorkerSlot:
         self._watchdog.start()  # not before: starting many takes long, and others have its clients meanwhile
         self._observer.worker_serves(self)
 
-    def _stuck(self) -> None:
+    def _kill_stuck(self) -> None:
         _log.error(
             "worker {number} has not responded to {count} pings; killing it",
             number=self.number,
