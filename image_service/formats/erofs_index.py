@@ -96,15 +96,10 @@ class _Packs:
 
 @attrs.frozen(eq=False)
 class ErofsIndex:
-    """The index of a compressed file.
+    """The index of a compressed file."""
 
-    Args:
-        compression: of the extents that are not `PLAIN`.
-        is_rotated: a `PLAIN` extent starts in its block at the offset at which it starts in a cluster, and
-            wraps around to the block's start.
-    """
-
-    compression: int
+    compression: int  # of the extents that are not `PLAIN`
+    # A `PLAIN` extent starts in its block at its offset in the cluster, and wraps around in the block.
     is_rotated: bool
     _read_at: ReadAt
     _size: int

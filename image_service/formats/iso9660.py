@@ -47,17 +47,11 @@ _RECORD_HEAD = 33
 
 @attrs.frozen
 class Iso9660:
-    """An image's primary volume.
+    """An image's primary volume."""
 
-    Args:
-        volume_id: volume identifier, without padding.
-        created: when the volume was made, UTC, whole seconds; None: the image does not say.
-        size: volume space size in bytes; a hybrid image's file is longer.
-    """
-
-    volume_id: str
-    created: datetime | None
-    size: int
+    volume_id: str  # without padding
+    created: datetime | None  # when the volume was made, UTC, whole seconds
+    size: int  # volume space size in bytes; a hybrid image's file is longer
     _root: _Record = attrs.field(repr=False)
     _read_at: ReadAt = attrs.field(repr=False, eq=False)
     _file_size: int = attrs.field(repr=False)

@@ -11,17 +11,11 @@ from image_service.coreos.kargs import KernelArgument  # noqa: TC001 - same
 
 @attrs.frozen
 class Customization:
-    """Everything that is laid over a base image.
+    """Everything that is laid over a base image."""
 
-    Args:
-        ignition: a valid Ignition config, byte for byte as received. Empty: there is none, and the machine
-            must not find one.
-        kernel_arguments: edits of the base image's, in order.
-        modified: Last-Modified of the config, UTC; None: unknown.
-        ramdisk: a compressed archive for the kernel, unchanged; None: there is none, or none was requested.
-    """
-
+    # A valid config, byte for byte as received. Empty: there is none, and the machine must not find one.
     ignition: bytes = attrs.field(repr=False)
     kernel_arguments: tuple[KernelArgument, ...] = attrs.field(repr=False)
-    modified: datetime | None
+    modified: datetime | None  # Last-Modified of the config, UTC
+    # A compressed archive for the kernel, unchanged. None: there is none, or none was requested.
     ramdisk: bytes | None = attrs.field(default=None, repr=False)

@@ -45,13 +45,8 @@ def compose_pxe_initrd(
 ) -> BootImage:
     """Append an Ignition config, a ramdisk and nmstatectl to the initrd of a base image.
 
-    Each archive is at a multiple of four bytes, as the kernel requires. Kernel arguments are ignored.
-
-    Args:
-        base: the image; NotFound if it has no initrd.
-        nmstate: appended after a ramdisk; None: the ramdisk does not need it.
-        customization: laid over the initrd.
-        file_name: the name under which a download is saved.
+    Each archive is at a multiple of four bytes, as the kernel requires. Kernel arguments are ignored;
+    nmstatectl is appended only after a ramdisk. NotFound if the base image has no initrd.
     """
     initrd = _require(base, base.layout.files.initrd, "initrd.img")
     appended = [Literal(ignition_archive(customization.ignition, sys.maxsize))]
