@@ -25,10 +25,10 @@ class DiskQuota:
     Args:
         directory: exists when space is reserved.
         max_bytes: all files together; None: the whole disk.
-        reclaim: removes files that can be spared; returns True if it removed any.
+        reclaim: removes files that can be spared.
     """
 
-    def __init__(self, directory: Path, max_bytes: int | None, reclaim: Callable[[], bool]) -> None:
+    def __init__(self, directory: Path, max_bytes: int | None, reclaim: Callable[[], object]) -> None:
         self._directory = directory
         self._max_bytes = max_bytes
         self._reclaim = reclaim
@@ -53,7 +53,9 @@ class DiskQuota:
             with self._lock:
                 self._reserved.pop(name, None)
                 others = sum(self._reserved.values())
-                if not self._has_space(needed + others):
+                if self.free_bytes() < needed + others:
+                    self._reclaim()
+                if self.free_bytes() < needed + others:
                     raise Unavailable(
                         f"not enough disk space: {needed} bytes needed, {others} reserved for other files, "
                         f"{max(0, self.free_bytes())} free"
@@ -76,9 +78,6 @@ class DiskQuota:
         status = os.statvfs(self._directory)
         free = status.f_bavail * status.f_frsize - SPARE_BYTES
         return free if self._max_bytes is None else min(free, self._max_bytes - self.used_bytes())
-
-    def _has_space(self, count: int) -> bool:
-        return self.free_bytes() >= count or (self._reclaim() and self.free_bytes() >= count)
 
 
 def _size_of(entry: os.DirEntry[str]) -> int:

@@ -128,15 +128,15 @@ class PageCache:
         await limit.acquire()
         read = partial(_read_through, file, offset, length)
         reading = maybeDeferred(deferToThreadPool, self._reactor, self._pool, read)
-        reading.addBoth(_release, limit)
+
+        def release(outcome: object) -> object:
+            limit.release()
+            return outcome
+
+        reading.addBoth(release)
         result: Deferred[None] = Deferred()
         reading.chainDeferred(result)
         await result
-
-
-def _release(result: object, limit: DeferredSemaphore) -> object:
-    limit.release()
-    return result
 
 
 def _read_through(file: BaseFile, offset: int, length: int) -> None:

@@ -46,6 +46,13 @@ MINIMAL_ISO_NAME = f"the minimal ISO of the base image {VERSION} (x86_64)"
 NMSTATE = f"rhcos-nmstate-{VERSION}-x86_64.img"
 
 
+def start_deriving(derived_images: DerivedImages, base: BaseImage) -> None:
+    """Start to derive what images of a base need, and do not wait for it."""
+    waiting = derived_images.derive(base)
+    if waiting is not None:
+        waiting.close()
+
+
 @implementer(ILogObserver)
 @attrs.define(eq=False)
 class LogLines:
@@ -155,9 +162,9 @@ async def test_minimal_iso_is_unavailable_until_it_is_derived(derivations: Deriv
 
 
 @ensure_deferred
-async def test_prepare_derives_initrd_and_minimal_iso(derivations: Derivations) -> None:
+async def test_derive_makes_initrd_and_minimal_iso(derivations: Derivations) -> None:
     base, derived_images = derivations.open(), derivations.start()
-    derived_images.prepare(base)
+    start_deriving(derived_images, base)
     await derivations.log.until("the initrd with nmstatectl of")
     await derivations.log.until("the minimal ISO of")
     await derivations.log.until("is ready")
@@ -175,7 +182,7 @@ async def test_prepare_derives_initrd_and_minimal_iso(derivations: Derivations) 
 @ensure_deferred
 async def test_base_that_has_nmstatectl_gets_a_minimal_iso_only(derivations: Derivations) -> None:
     base, derived_images = derivations.open(openshift="4.17"), derivations.start()
-    derived_images.prepare(base)
+    start_deriving(derived_images, base)
     await derivations.log.until("is ready")
     template = derived_images.get_minimal_iso(base)
     image = os.pread(template.file.descriptor, template.file.size, 0)
@@ -184,17 +191,17 @@ async def test_base_that_has_nmstatectl_gets_a_minimal_iso_only(derivations: Der
 
 
 @ensure_deferred
-async def test_prepare_derives_nothing_that_is_not_needed(derivations: Derivations, tmp_path: Path) -> None:
+async def test_derive_makes_nothing_that_is_not_needed(derivations: Derivations, tmp_path: Path) -> None:
     path = tmp_path / "miniso.iso"
     path.write_bytes(fixture("embed-areas-2022-02.iso"))
     with_recipe = derivations.open(path, openshift="4.17")
     assert with_recipe.layout.minimal
     derived_images = derivations.start()
-    derived_images.prepare(with_recipe)
-    derived_images.prepare(attrs.evolve(derivations.open(openshift="4.17"), architecture="s390x"))
-    derived_images.prepare(attrs.evolve(derivations.open(), disconnected=True))
+    start_deriving(derived_images, with_recipe)
+    start_deriving(derived_images, attrs.evolve(derivations.open(openshift="4.17"), architecture="s390x"))
+    start_deriving(derived_images, attrs.evolve(derivations.open(), disconnected=True))
     assert derivations.log.lines == []
-    derived_images.prepare(attrs.evolve(derivations.open(), architecture="s390x"))
+    start_deriving(derived_images, attrs.evolve(derivations.open(), architecture="s390x"))
     await derivations.log.until("is ready")
     assert [line for line in derivations.log.lines if "minimal" in line] == []
 
@@ -205,7 +212,7 @@ async def test_minimal_iso_with_nmstatectl_is_derived_despite_a_recipe(
 ) -> None:
     path = tmp_path / "miniso.iso"
     path.write_bytes(fixture("embed-areas-2022-02.iso"))
-    derivations.start().prepare(derivations.open(path, openshift="4.19"))
+    start_deriving(derivations.start(), derivations.open(path, openshift="4.19"))
     for kind in ("the initrd with nmstatectl of", "the minimal ISO of"):  # its rootfs is a line of text
         await derivations.log.until(f"{kind} the base image {VERSION} (x86_64) could not be derived")
 
@@ -232,7 +239,7 @@ async def test_file_derived_from_something_else_is_derived_again(
     change: str, derivations: Derivations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base, derived_images = derivations.open(openshift="4.17"), derivations.start()
-    derived_images.prepare(base)
+    start_deriving(derived_images, base)
     await derivations.log.until("is ready")
     await derived_images.stop()
     first = (derivations.data_dir / MINIMAL_ISO).stat().st_ino
@@ -250,7 +257,7 @@ async def test_file_derived_from_something_else_is_derived_again(
     with (derivations.data_dir / MINIMAL_ISO).open(
         "rb"
     ):  # or the new file might get the number of the old one
-        derived_images.prepare(base)
+        start_deriving(derived_images, base)
         await derivations.log.until(f"{MINIMAL_ISO_NAME} is ready")
     assert derived_images.get_minimal_iso(base).layout.ramdisk
     assert (derivations.data_dir / MINIMAL_ISO).stat().st_ino != first
@@ -263,7 +270,7 @@ async def test_outdated_file_is_removed_before_the_new_one_is_made(
     """Such as what assisted-image-service leaves under this name."""
     (derivations.data_dir / MINIMAL_ISO).write_bytes(b"of another service")
     monkeypatch.setenv("PATH", "/nowhere")
-    derivations.start().prepare(derivations.open(openshift="4.17"))
+    start_deriving(derivations.start(), derivations.open(openshift="4.17"))
     await derivations.log.until("could not be derived")
     assert derivations.names() == set()
 
@@ -275,7 +282,7 @@ async def test_failure_is_reported_until_the_retry(
     base, derived_images = derivations.open(), derivations.start()
     path = os.environ["PATH"]
     monkeypatch.setenv("PATH", "/nowhere")
-    derived_images.prepare(base)
+    start_deriving(derived_images, base)
     await derivations.log.until("is ready")  # which needs no program
     await derivations.log.until("could not be derived: xorriso is not installed")
     monkeypatch.setenv("PATH", path)
@@ -297,7 +304,7 @@ async def test_base_without_rootfs_is_reported(derivations: Derivations) -> None
     base, derived_images = derivations.open(), derivations.start()
     files = attrs.evolve(base.layout.files, rootfs=None)
     base = attrs.evolve(base, layout=attrs.evolve(base.layout, files=files))
-    derived_images.prepare(base)
+    start_deriving(derived_images, base)
     for _ in range(2):
         await derivations.log.until("could not be derived")
     for take in (derived_images.get_nmstate_image, derived_images.get_minimal_iso):
@@ -330,7 +337,7 @@ async def test_one_file_is_derived_at_a_time(
     fake_xorriso(tmp_path, monkeypatch, f'{lock}; "{needs_client("xorriso")}" "$@"; rmdir {tmp_path}/lock')
     derived_images = derivations.start()
     for version in "abc":
-        derived_images.prepare(attrs.evolve(derivations.open(openshift="4.17"), version=version))
+        start_deriving(derived_images, attrs.evolve(derivations.open(openshift="4.17"), version=version))
     for _ in range(3):
         await derivations.log.until("is ready")
 
@@ -421,7 +428,7 @@ def is_open(descriptor: int) -> bool:
 @ensure_deferred
 async def test_base_may_be_closed_during_the_derivation(derivations: Derivations) -> None:
     base, derived_images = derivations.open(), derivations.start()
-    derived_images.prepare(base)
+    start_deriving(derived_images, base)
     os.close(derivations.opened.pop())
     await derivations.log.until("is ready")
     await derivations.log.until("is ready")
@@ -437,8 +444,8 @@ async def test_stop_kills_xorriso_and_leaves_nothing(
     before = open_files()
     os.mkfifo(tmp_path / "started")
     fake_xorriso(tmp_path, monkeypatch, f"echo $$ >{tmp_path}/started; exec sleep 1000")
-    derived_images.prepare(base)
-    derived_images.prepare(attrs.evolve(base, version="queued"))
+    start_deriving(derived_images, base)
+    start_deriving(derived_images, attrs.evolve(base, version="queued"))
     process = int((tmp_path / "started").read_text())
     await derived_images.stop()
 
@@ -456,7 +463,7 @@ async def test_stop_kills_xorriso_and_leaves_nothing(
 async def test_stop_closes_every_file_that_was_derived(derivations: Derivations) -> None:
     base, derived_images = derivations.open(), derivations.start()
     before = open_files()
-    derived_images.prepare(base)
+    start_deriving(derived_images, base)
     await derivations.log.until("is ready")
     await derivations.log.until("is ready")
     await derived_images.stop()

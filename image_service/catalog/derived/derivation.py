@@ -36,11 +36,11 @@ from image_service.formats.iso9660 import read_iso9660
 from image_service.formats.reading import read_exactly
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from image_service.concurrency.interruption import Interruption
-    from image_service.coreos.kargs_areas import KargsArea, KargsAreas
+    from image_service.coreos.kargs_areas import KargsAreas
     from image_service.formats.iso9660 import Iso9660
     from image_service.formats.reading import ReadAt, Span
     from image_service.images.base import BaseImage
@@ -80,10 +80,8 @@ def derive_minimal_iso(
     iso = read_iso9660(base.file.read_at, base.file.size)
     boot = _derive_boot_configs(base, iso, [RAMDISK_FILE, *([NMSTATE_FILE] if nmstate else [])])
     with atomic_target(target) as temporary, scratch_directory(scratch) as directory:
-        added = _write_files(boot, directory)
-        if nmstate:
-            added[NMSTATE_FILE] = nmstate
-        remaster(base.file, temporary, _remastering(base, iso, added), interruption)
+        changes = _write_changes(base, iso, boot, nmstate, directory)
+        remaster(base.file, temporary, changes, interruption)
         _clear_legacy_headers(temporary)
 
 
@@ -107,7 +105,11 @@ def _find_boot_configs(iso: Iso9660, read_at: ReadAt, kargs: KargsAreas | None) 
         if file.length > _MAX_BOOT_CONFIG:
             raise BaseImageError(f"{file.path} has {file.length} bytes, more than {_MAX_BOOT_CONFIG}")
         content = read_exactly(read_at, file.offset, file.length)
-        config = BootConfig(file.path, content, tuple(_areas_inside(file, kargs)))
+        areas = (
+            [attrs.evolve(area, offset=area.offset - file.offset) for area in kargs.areas] if kargs else []
+        )
+        last = file.length - (kargs.size if kargs else 0)
+        config = BootConfig(file.path, content, tuple(area for area in areas if 0 <= area.offset <= last))
         if config.areas or config.names_initrds:
             yield config
 
@@ -119,32 +121,26 @@ def _find_files(iso: Iso9660, paths: Iterable[str]) -> Iterator[Span]:
             yield iso.find_file(path)
 
 
-def _areas_inside(file: Span, kargs: KargsAreas | None) -> Iterator[KargsArea]:
-    for area in kargs.areas if kargs else ():
-        offset = area.offset - file.offset
-        if kargs and 0 <= offset <= file.length - kargs.size:
-            yield attrs.evolve(area, offset=offset)
-
-
-def _write_files(boot: BootConfigs, directory: Path) -> dict[str, Path]:
-    """Write the files to be added; return them by their paths on the ISO."""
+def _write_changes(
+    base: BaseImage, iso: Iso9660, boot: BootConfigs, nmstate: Path | None, directory: Path
+) -> Remastering:
+    """Write the files to be added into a directory; return all changes."""
+    if base.layout.files.rootfs is None:
+        raise BaseImageError(f"there is no {ROOTFS_FILE} to be left out of a minimal ISO")
     contents = {
         RAMDISK_FILE: bytes(RAMDISK_BYTES),
         KARGS_JSON: render_kargs_json(boot),
         **{config.path: config.content for config in boot.configs},
     }
-    written = {path: directory / str(number) for number, path in enumerate(contents)}
-    for path, file in written.items():
-        file.write_bytes(contents[path])
-    return written
-
-
-def _remastering(base: BaseImage, iso: Iso9660, added: Mapping[str, Path]) -> Remastering:
-    if base.layout.files.rootfs is None:
-        raise BaseImageError(f"there is no {ROOTFS_FILE} to be left out of a minimal ISO")
-    replaced = [file.path for file in _find_files(iso, [ROOTFS_FILE, MINISO_FILE, *added])]
+    added = {}
+    for number, (path, content) in enumerate(contents.items()):
+        added[path] = directory / str(number)
+        added[path].write_bytes(content)
+    if nmstate:
+        added[NMSTATE_FILE] = nmstate
+    replaced = _find_files(iso, [ROOTFS_FILE, MINISO_FILE, *added])
     return Remastering(
-        removed=tuple(f"/{path}" for path in replaced),
+        removed=tuple(f"/{file.path}" for file in replaced),
         added={f"/{path}": file for path, file in added.items()},
         date=max(base.layout.created or _FIRST_DATE, _FIRST_DATE),
         guid=base.sha256[:32],

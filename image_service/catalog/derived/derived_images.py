@@ -41,13 +41,7 @@ BUSY_RETRY_AFTER_SECONDS = 5
 
 
 class DerivedImages:
-    """The minimal ISOs, and the initrds with nmstatectl, that are derived from base images.
-
-    Args:
-        reactor: receives the results of the thread.
-        clock: times retries.
-        data_dir: where the files are stored.
-    """
+    """The minimal ISOs, and the initrds with nmstatectl, that are derived from base images."""
 
     def __init__(self, reactor: IReactorFromThreads, clock: IReactorTime, data_dir: DataDir) -> None:
         self._interruption = Interruption()
@@ -58,20 +52,14 @@ class DerivedImages:
         self._minimal_isos = DerivedFileCache("the minimal ISO", files.get_minimal_iso, worker)
         self._nmstate_images = DerivedFileCache("the initrd with nmstatectl", files.get_nmstate_image, worker)
 
-    def prepare(self, base: BaseImage) -> None:
-        """Start to derive what images of a base need."""
-        for cache in self._caches_for(base):
-            cache.start_deriving(base)
-
     def derive(self, base: BaseImage) -> Coroutine[Any, Any, None] | None:
-        """Derive what images of a base need.
+        """Start to derive what images of a base need.
 
         Returns:
             None if all is there; else a coroutine that ends when it is, raises Unavailable if something
             cannot be derived, and Interrupted when this stops.
         """
-        self.prepare(base)
-        missing = [cache for cache in self._caches_for(base) if not cache.has_file(base)]
+        missing = [cache for cache in self._caches_for(base) if cache.start_deriving(base).file is None]
 
         async def wait() -> None:
             for cache in missing:
@@ -153,13 +141,7 @@ class _CachedFile(Generic[T]):
 
 
 class DerivedFileCache(Generic[T]):
-    """All derived files of one kind, open.
-
-    Args:
-        kind: for messages.
-        derive: finds or makes a file, in a thread.
-        worker: runs it.
-    """
+    """All derived files of one kind, open."""
 
     _log = Logger()
 
@@ -169,7 +151,6 @@ class DerivedFileCache(Generic[T]):
         self._worker = worker
         self._entries: WeakKeyDictionary[BaseFile, dict[_Key, _CachedFile[T]]] = WeakKeyDictionary()
         self._files = OpenFiles()
-        self._attempts: set[Deferred[None]] = set()
 
     def start_deriving(self, base: BaseImage) -> _CachedFile[T]:
         """Start an attempt unless the file is there, one is in progress, or one failed just now."""
@@ -178,14 +159,9 @@ class DerivedFileCache(Generic[T]):
         entry = entries.setdefault(key, _CachedFile(f"{self._kind} of {base.name}"))
         is_idle = not (entry.file or entry.attempt or self._worker.interruption.is_set)
         if is_idle and self._worker.clock.seconds() >= entry.retry_at:
-            attempt = entry.attempt = Deferred.fromCoroutine(self._attempt(entry, base))
-            self._attempts.add(attempt)
-            attempt.addBoth(lambda _: self._end_attempt(entry, attempt))
+            entry.attempt = Deferred.fromCoroutine(self._attempt(entry, base))
+            entry.attempt.addBoth(lambda _: setattr(entry, "attempt", None))
         return entry
-
-    def has_file(self, base: BaseImage) -> bool:
-        """Return True if the file is there."""
-        return self.start_deriving(base).file is not None
 
     async def wait_for_file(self, base: BaseImage) -> None:
         """Wait for the attempt in progress; raise Unavailable if it failed, Interrupted if it was stopped."""
@@ -212,7 +188,9 @@ class DerivedFileCache(Generic[T]):
 
     async def stop(self) -> None:
         """Wait for the interrupted attempts, and close every file."""
-        await gatherResults(list(self._attempts))
+        # An attempt refers to its base image, so that its entry stays.
+        entries = [entry for by_key in self._entries.values() for entry in by_key.values()]
+        await gatherResults([entry.attempt for entry in entries if entry.attempt])
         self._files.close()
         self._entries.clear()
 
@@ -234,10 +212,6 @@ class DerivedFileCache(Generic[T]):
             self._files.add_file(derived.file)
             entry.file = derived
             self._log.info("{name} is ready", name=entry.name)
-
-    def _end_attempt(self, entry: _CachedFile[T], attempt: Deferred[None]) -> None:
-        entry.attempt = None
-        self._attempts.discard(attempt)
 
     def _fail(self, entry: _CachedFile[T], reason: str) -> None:
         entry.reason = reason

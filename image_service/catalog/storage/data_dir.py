@@ -175,17 +175,15 @@ class DataDir:
             del entries[image]
         return True
 
-    def _remove_refused(self, is_due: Callable[[str], bool] = lambda _: True) -> bool:
-        """Remove downloads that are set aside; return True if there was any."""
-        removed = False
+    def _remove_refused(self, is_due: Callable[[str], bool] = lambda _: True) -> None:
+        """Remove downloads that are set aside."""
         with self._manifest() as entries:
             for image, entry in entries.items():
                 refused = _refused_path(self.path / image)
                 if is_due(image) and self._is_managed(refused.name, entry):
                     refused.unlink()
                     del entry.files[refused.name]
-                    entry.refused, removed = None, True
-        return removed
+                    entry.refused = None
 
     def _is_managed(self, name: str, entry: ManifestEntry) -> bool:
         """Return True if a file that an entry lists is there, and is still the one that was made."""
