@@ -65,7 +65,7 @@ class Digests:
         self._lock = DeferredLock()
         self._stopping = threading.Event()
 
-    def get_cached(self, etag: str) -> bytes | None:
+    def get_cached_digest(self, etag: str) -> bytes | None:
         """Return the digest (32 bytes) of an image, by its ETag with quotes; None if it is not cached."""
         return self._cache.get(etag)
 
@@ -84,7 +84,7 @@ class Digests:
             fires with 32 bytes. Fails with Unavailable at the deadline, if too many images wait, or when the
             service stops; with BaseImageError if a file of the image cannot be read to the image's end.
         """
-        digest = self.get_cached(image.etag)
+        digest = self.get_cached_digest(image.etag)
         if digest is not None:
             return succeed(digest)
         computed = self._computing.join(image.etag, lambda: self._compute(image))

@@ -49,7 +49,7 @@ class RangeStream:
     _fields: PartFields
     _lookup: CachedLookup | None = attrs.field(default=None, init=False)
 
-    def respond(self, first: int, last: int, now: float) -> Message | None:
+    def respond_to_range(self, first: int, last: int, now: float) -> Message | None:
         """Return the response to a range (see `exchange.RangeResponder`)."""
         byte_range = clamp(first, last, self._size)
         if byte_range is None:
@@ -107,7 +107,7 @@ class RepeatedHead:
         if (
             image is None
             or image is not self._image()
-            or self._digests.get_cached(image.etag) != self._digest
+            or self._digests.get_cached_digest(image.etag) != self._digest
         ):
             return False
         self._lookup = lookup

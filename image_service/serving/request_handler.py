@@ -123,7 +123,7 @@ class ImageRequestHandler:
         cached = self._cached_routes.get(key)
         if cached is not None and not overloaded:
             image_request = parse_image_request(request, cached.reader)
-            composed = self._images.get_cached(image_request)
+            composed = self._images.get_cached_image(image_request)
             if composed is not None:
                 return self._prepare_image(request, image_request, composed, cached.subject)
         route = parse_route(request.target, headers, self._base_path)
@@ -196,7 +196,7 @@ class ImageRequestHandler:
         self, request: Request, image_request: ImageRequest, composed: ComposedVersion, subject: Subject
     ) -> _Handled:
         representation = composed.representation
-        digest = self._digests.get_cached(representation.image.etag)
+        digest = self._digests.get_cached_digest(representation.image.etag)
         more = b"" if digest is None else render_fields(("Repr-Digest", repr_digest(digest)))
         headers = self._without_unproven_range(request.headers, image_request, composed)
         response = representation.respond(request.method, headers, more)

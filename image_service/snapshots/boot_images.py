@@ -71,14 +71,16 @@ class BootImages:
         self._retained: LruCache[_Tag, Version] = LruCache(MAX_RETAINED)
         self._superseded: list[tuple[float, BaseImage]] = []
 
-    def get_cached(self, request: ImageRequest) -> ComposedVersion | None:
+    def get_cached_image(self, request: ImageRequest) -> ComposedVersion | None:
         """Return the image if it is composed and still valid; None if the caller must await `get`."""
         version = self._find_known(request)
         if version is None:
-            version = None if self._may_be_stored(request) else self._finder.get_cached(request.reader)
+            version = (
+                None if self._may_be_stored(request) else self._finder.get_cached_version(request.reader)
+            )
         elif self._valid_until(version) <= self._clock.seconds():
             return None
-        return None if version is None else self.cache.get_cached(version)
+        return None if version is None else self.cache.get_cached_composed(version)
 
     def get(self, request: ImageRequest) -> Deferred[ComposedVersion]:
         """Find or make the image.
@@ -114,13 +116,13 @@ class BootImages:
             now: the clock's seconds.
 
         Returns:
-            what ``get_cached`` returns too, and how long that is valid. None: the mount is over, or the
+            what `get_cached_image` returns too, and how long that is valid. None: the mount is over, or the
             caller must await `get`.
         """
         version = mount.version
         is_unchanged = self.mounts.watch(mount)  # first: it sees what changes from here on
         valid_until = self._valid_until(version)
-        composed = self.cache.get_cached(version)
+        composed = self.cache.get_cached_composed(version)
         if now >= valid_until or composed is None:
             return None
         saved_until = self.mounts.touch(reader, mount)
@@ -134,9 +136,9 @@ class BootImages:
         """Look up the newest version, for a client that learns its entity tag.
 
         Returns:
-            what ``get_cached`` returns too, and how long that is valid; None: the caller must await `get`.
+            what `get_cached_image` returns too, and until when; None: the caller must await `get`.
         """
-        composed = self.get_cached(request)
+        composed = self.get_cached_image(request)
         if composed is None:
             return None
         self.retain(request, composed)
@@ -213,7 +215,7 @@ class BootImages:
 
     def _find_named(self, being_read: Version | None, request: ImageRequest) -> Version | None:
         version = being_read
-        composed = None if version is None else self.cache.get_cached(version)
+        composed = None if version is None else self.cache.get_cached_composed(version)
         if composed is None or not composed.is_named_by(request):
             reader = request.reader
             tags = ((reader.ref, digest_of(reader.credentials), etag) for etag in request.etags)

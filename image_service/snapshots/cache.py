@@ -41,7 +41,7 @@ class SnapshotCache:
         """Return the entries that no other process has changed."""
         return filter(self.is_current, self._entries.values())
 
-    def get_cached(self, key: SnapshotKey) -> CacheEntry | None:
+    def get_cached_entry(self, key: SnapshotKey) -> CacheEntry | None:
         """Return the entry of a key, whatever other processes have changed since."""
         return self._entries.get(key)
 

@@ -55,7 +55,7 @@ class BootImageCache:
         """What all composed images hold in memory."""
         return self._composed.size
 
-    def get_cached(self, version: Version) -> ComposedVersion | None:
+    def get_cached_composed(self, version: Version) -> ComposedVersion | None:
         """Return a version if it is composed."""
         return self._composed.get(version)
 
@@ -67,7 +67,7 @@ class BootImageCache:
             VersionLost: its customization is not stored any more.
             ImageServiceError: it cannot be composed now.
         """
-        composed = self.get_cached(version)
+        composed = self.get_cached_composed(version)
         if composed is not None:
             return composed
         refusal = self._refused.peek(version)

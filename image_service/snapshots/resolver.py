@@ -71,7 +71,7 @@ class Resolver:
         self._absences: NegativeCache[_Question] = NegativeCache(clock)
         self._asking: SingleFlight[_Question, ImageRef] = SingleFlight(MAX_ASKING)
 
-    def get_cached(self, ref: Ref, credentials: Credentials | None) -> Ref | None:
+    def get_cached_ref(self, ref: Ref, credentials: Credentials | None) -> Ref | None:
         """Return the complete reference if it is known; else `resolve` it."""
         if not ref.needs_customization or is_complete(ref):
             return ref
@@ -87,7 +87,7 @@ class Resolver:
         Raises:
             ImageServiceError: no version is named, or the infra-env cannot be fetched.
         """
-        found = self.get_cached(ref, credentials)
+        found = self.get_cached_ref(ref, credentials)
         if found is not None or not ref.needs_customization:
             return found or ref
         question = (ref, digest_of(credentials))
@@ -171,14 +171,14 @@ class VersionFinder:
         self._resolver = resolver
         self._snapshots = snapshots
 
-    def get_cached(self, reader: Reader) -> Version | None:
+    def get_cached_version(self, reader: Reader) -> Version | None:
         """Return the newest version if it is known; else `get` it."""
-        ref = self._resolver.get_cached(reader.ref, reader.credentials)
+        ref = self._resolver.get_cached_ref(reader.ref, reader.credentials)
         if ref is None:
             return None
         snapshot = None
         if ref.needs_customization:
-            snapshot = self._snapshots.get_cached(_key_of(ref, reader.credentials))
+            snapshot = self._snapshots.get_cached_snapshot(_key_of(ref, reader.credentials))
             if snapshot is None:
                 return None
         try:

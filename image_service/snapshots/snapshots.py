@@ -91,9 +91,9 @@ class Snapshots:
         since = (entry.failing_since for entry in self._cache.current_entries())
         return sum(failing_since is not None and failing_since > started_after for failing_since in since)
 
-    def get_cached(self, key: SnapshotKey) -> Snapshot | None:
+    def get_cached_snapshot(self, key: SnapshotKey) -> Snapshot | None:
         """Return the newest snapshot if it may be given to any mount without waiting; else `get` it."""
-        entry = self._cache.get_cached(key)
+        entry = self._cache.get_cached_entry(key)
         if entry is None or entry.refusal is not None or self._is_due(entry):
             return None
         self.record_hit()
@@ -137,7 +137,7 @@ class Snapshots:
         Returns:
             seconds since the epoch; in the past: it does not.
         """
-        entry = self._cache.get_cached(snapshot.key)
+        entry = self._cache.get_cached_entry(snapshot.key)
         if entry is None or snapshot.entry is not entry or not self._cache.is_current(entry):
             return -inf
         return entry.validated_at + self._settings.ttl_seconds

@@ -203,7 +203,7 @@ class Connection(Protocol):
         further = self._dispatcher.further
         if further is None or self._shutdown.announced or self._reader.is_client_closed:
             return False
-        message = further.respond(*repeated)
+        message = further.respond_to_range(*repeated)
         if message is None:
             return False
         exchange = self.exchange = further.exchange

@@ -153,8 +153,8 @@ class Dispatcher:
 class FurtherRanges:
     """The further ranges of one connection, one after another; they share one exchange.
 
-        respond ── the kernel accepts all of it at once ───────────── record_sent
-           └────── it does not: start_sending ── the connection ends the exchange, as any other
+        respond_to_range ── the kernel accepts all of it at once ───────── record_sent
+               └────── it does not: start_sending ── the connection ends the exchange, as any other
 
     Args:
         context: what all connections share.
@@ -197,7 +197,7 @@ class FurtherRanges:
         self._logged = first.subject, first.user_agent, first.request_id
         self._record = context.observer.get_recorder(first.handler, first.method, _PARTIAL_CONTENT)
 
-    def respond(self, first: int, last: int) -> Message | None:
+    def respond_to_range(self, first: int, last: int) -> Message | None:
         """Return head and content of the response to an int-range; `exchange` is then its exchange.
 
         Returns:
@@ -206,7 +206,7 @@ class FurtherRanges:
         if last - first >= SMALL_BYTES:  # it needs a slot
             return None
         now = self._clock.seconds()
-        message = self._ranges.respond(first, last, now)
+        message = self._ranges.respond_to_range(first, last, now)
         if message is None:
             return None
         exchange = self.exchange

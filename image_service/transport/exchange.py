@@ -27,7 +27,7 @@ Message: TypeAlias = "tuple[bytes, tuple[Extent, ...]]"
 class RangeResponder(Protocol):
     """Responds to the further ranges of a mount: requests that differ from an earlier one in Range alone."""
 
-    def respond(self, first: int, last: int, now: float) -> Message | None:
+    def respond_to_range(self, first: int, last: int, now: float) -> Message | None:
         """Return fields and content of the 206 for an int-range.
 
         Args:

@@ -212,7 +212,7 @@ def test_failure_is_not_cached(world: World) -> None:
         asked = world.ask(image)
         world.thread.work()
         assert isinstance(asked[0], BaseImageError)
-        assert world.digests.get_cached('"one"') is None
+        assert world.digests.get_cached_digest('"one"') is None
         os.pwrite(file.descriptor, b"back", 0)
         again = world.ask(image)
         world.thread.work()
@@ -224,12 +224,12 @@ def test_failure_is_not_cached(world: World) -> None:
 
 def test_cached_digest_is_returned_without_hashing(world: World) -> None:
     image = image_of(Literal(b"data"))
-    assert world.digests.get_cached(image.etag) is None
+    assert world.digests.get_cached_digest(image.etag) is None
     asked = world.ask(image)
     assert asked == []
     world.thread.work()
     assert asked == [sha256(b"data").digest()]
-    assert world.digests.get_cached(image.etag) == sha256(b"data").digest()
+    assert world.digests.get_cached_digest(image.etag) == sha256(b"data").digest()
     assert world.ask(image) == asked
     assert world.thread.waiting == []
 
@@ -310,7 +310,7 @@ def test_canceled_request_does_not_cancel_the_computation(world: World) -> None:
     world.thread.work()
     world.thread.work()
     assert staying == [digest_of(1)]
-    assert world.digests.get_cached('"2"') == digest_of(2)
+    assert world.digests.get_cached_digest('"2"') == digest_of(2)
 
 
 def test_least_recently_used_digest_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,8 +319,8 @@ def test_least_recently_used_digest_is_evicted(monkeypatch: pytest.MonkeyPatch) 
     for number in range(5):
         world.ask(numbered(number))
         world.thread.work()
-        world.digests.get_cached('"0"')
-    kept = [number for number in range(5) if world.digests.get_cached(f'"{number}"')]
+        world.digests.get_cached_digest('"0"')
+    kept = [number for number in range(5) if world.digests.get_cached_digest(f'"{number}"')]
     assert kept == [0, 3, 4]
 
 

@@ -65,7 +65,7 @@ def respond(
     service: Service, stream: RangeResponder, first: int = 0, last: int = 9
 ) -> tuple[int, dict[str, str], bytes] | None:
     """Return status, fields and content of a further range; None: the request handler has to respond."""
-    message = stream.respond(first, last, service.world.clock.seconds())
+    message = stream.respond_to_range(first, last, service.world.clock.seconds())
     if message is None:
         return None
     fields, body = message
@@ -105,7 +105,7 @@ def test_any_range_equals_the_handlers_response_or_is_left_to_it(ranges: list[tu
 def test_further_range_has_the_cors_fields(service: Service) -> None:
     service = attrs.evolve(service, cors=Cors(("https://console.test",)))
     prepared = ask(service, origin="https://console.test")
-    message = stream_of(prepared).respond(0, 9, service.world.clock.seconds())
+    message = stream_of(prepared).respond_to_range(0, 9, service.world.clock.seconds())
     assert message is not None
     lines = message[0].splitlines()
     assert b"Access-Control-Allow-Origin: https://console.test" in lines
@@ -208,7 +208,7 @@ def test_stream_ends_with_what_it_depends_on(cause: Callable[[Service], None]) -
         stream = stream_of(before)
         assert respond(service, stream)
         cause(service)
-        cached = world.images.get_cached(REQUEST)
+        cached = world.images.get_cached_image(REQUEST)
         etag = fields_of(before.response)["etag"]
         assert cached is None or cached.representation.image.etag != etag
         assert respond(service, stream) is None
@@ -266,7 +266,7 @@ def test_clock_set_back_invalidates_the_cached_lookup(
 def test_stream_keeps_no_part_of_the_image(service: Service) -> None:
     """A slice of what is laid over the base may be as large as a range."""
     stream = stream_of(ask(service))
-    message = stream.respond(1, 9, service.world.clock.seconds())
+    message = stream.respond_to_range(1, 9, service.world.clock.seconds())
     assert message is not None
     extents = [weakref.ref(extent) for extent in message[1]]
     del message
@@ -302,7 +302,7 @@ def test_mount_is_saved_again_while_its_stream_is_read(service: Service) -> None
             break
     else:
         pytest.fail("it was never due")
-    assert service.world.images.get_cached(REQUEST) is not None
+    assert service.world.images.get_cached_image(REQUEST) is not None
     assert respond(service, stream_of(ask(service)))
 
 

@@ -268,7 +268,7 @@ def test_unexpected_error_for_a_cached_image_is_a_500(
     def fail(*_: object) -> None:
         raise KeyError("s3cr3t")
 
-    monkeypatch.setattr(service.world.images, "get_cached", fail)
+    monkeypatch.setattr(service.world.images, "get_cached_image", fail)
     answer = service.ask(range=PART)
     assert answer.response.status == 500
     assert b"s3cr3t" not in body_of(answer.response)

@@ -79,7 +79,7 @@ class PendingRequest:
     def __init__(self, images: BootImages, want: ImageRequest, *, moves: bool) -> None:
         self._results: list[ComposedVersion | BaseException] = []
         self.was_cached = False
-        composed = images.get_cached(want)
+        composed = images.get_cached_image(want)
         if composed is None:
             asked = images.get(want)
         else:

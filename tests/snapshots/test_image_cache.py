@@ -166,7 +166,7 @@ def test_held_bytes_are_bounded_and_exact(picks: list[int], limit_bytes: int) ->
         clients = clients_of(world, 5)
         for pick in picks:
             clients[pick].range()
-            found = [world.images.get_cached(ImageRequest(client.reader)) for client in clients]
+            found = [world.images.get_cached_image(ImageRequest(client.reader)) for client in clients]
             kept = [composed for composed in found if composed is not None]
             assert world.images.cache.held_bytes == sum(composed.held_bytes for composed in kept)
             assert world.images.cache.held_bytes <= limit_bytes or len(kept) == 1

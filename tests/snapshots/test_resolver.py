@@ -105,7 +105,7 @@ def setting() -> Setting:
 
 @pytest.mark.parametrize("ref", [COMPLETE, ArtifactRef(BootArtifact.ROOTFS, "4.20", "x86_64")])
 def test_complete_reference_asks_nothing(setting: Setting, ref: Ref) -> None:
-    assert setting.resolver.get_cached(ref, None) is ref
+    assert setting.resolver.get_cached_ref(ref, None) is ref
     assert setting.resolve(ref) is ref
     assert setting.rounds == 0
 
@@ -148,14 +148,14 @@ def test_missing_version_is_not_found(setting: Setting) -> None:
 
 
 def test_answer_is_valid_for_the_ttl(setting: Setting) -> None:
-    assert setting.resolver.get_cached(OPEN, None) is None
+    assert setting.resolver.get_cached_ref(OPEN, None) is None
     assert setting.resolve() == COMPLETE
     setting.clock.advance(TTL - MOMENT)
-    assert setting.resolver.get_cached(OPEN, None) == COMPLETE
+    assert setting.resolver.get_cached_ref(OPEN, None) == COMPLETE
     assert setting.resolve() == COMPLETE
     assert setting.rounds == 1
     setting.clock.advance(MOMENT)
-    assert setting.resolver.get_cached(OPEN, None) is None
+    assert setting.resolver.get_cached_ref(OPEN, None) is None
     setting.infra_envs.reported = infra_env_of((), "4.21")
     assert setting.resolve() == attrs.evolve(COMPLETE, version="4.21")
     assert setting.rounds == 2
@@ -171,7 +171,7 @@ def test_credentials_and_references_do_not_share_answers(setting: Setting) -> No
     setting.infra_envs.error = Forbidden("not these")
     with pytest.raises(Forbidden):
         setting.resolve(OPEN, Credentials(CredentialScheme.IMAGE_TOKEN, "one"))
-    assert setting.resolver.get_cached(OPEN, one) == COMPLETE
+    assert setting.resolver.get_cached_ref(OPEN, one) == COMPLETE
 
 
 def test_concurrent_requests_make_one_round(setting: Setting) -> None:
@@ -206,7 +206,7 @@ def test_failed_question_is_retried_after_a_pause(setting: Setting) -> None:
     setting.infra_envs.error = UpstreamError("no")
     for _ in range(10):
         assert setting.resolve() == COMPLETE
-        assert setting.resolver.get_cached(OPEN, None) == COMPLETE
+        assert setting.resolver.get_cached_ref(OPEN, None) == COMPLETE
         assert setting.rounds == 2
         setting.clock.advance(RETRY_SECONDS / 10)
     setting.resolve()
@@ -234,7 +234,7 @@ def test_older_answer_is_used_after_the_timeout(setting: Setting) -> None:
     setting.clock.advance(MOMENT)
     assert asked.value == COMPLETE
     gate.callback(None)
-    assert setting.resolver.get_cached(OPEN, None) == attrs.evolve(COMPLETE, version="4.21")
+    assert setting.resolver.get_cached_ref(OPEN, None) == attrs.evolve(COMPLETE, version="4.21")
     assert setting.rounds == 2
     assert setting.clock.getDelayedCalls() == []
 
@@ -288,7 +288,7 @@ def test_oldest_answer_is_evicted(setting: Setting, monkeypatch: pytest.MonkeyPa
     setting.clock.advance(TTL)
     setting.resolve(refs[0])
     setting.resolve(refs[2])
-    assert [setting.resolver.get_cached(ref, None) is not None for ref in refs] == [True, False, True]
+    assert [setting.resolver.get_cached_ref(ref, None) is not None for ref in refs] == [True, False, True]
 
 
 def test_concurrent_first_questions_are_limited(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:

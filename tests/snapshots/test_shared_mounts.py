@@ -232,7 +232,7 @@ def test_response_waits_until_other_processes_can_see_its_mount(
     store.gate = Deferred()
     reader = attrs.evolve(READER, address="192.0.2.2")
     want = ImageRequest(reader)
-    composed = images.get_cached(want)
+    composed = images.get_cached_image(want)
     assert composed is not None
     saving = images.record_mount(want, composed).saving
     assert saving is not None
@@ -249,7 +249,7 @@ def test_single_process_does_not_wait_for_the_repository(world: World, store: Fa
     whole(images)
     store.gate = Deferred()
     want = ImageRequest(attrs.evolve(READER, address="192.0.2.2"))
-    composed = images.get_cached(want)
+    composed = images.get_cached_image(want)
     assert composed is not None
     assert images.record_mount(want, composed).saving is None
     store.gate.callback(None)

@@ -93,9 +93,9 @@ def test_one_answer_serves_all_processes_for_the_ttl(setting: Setting) -> None:
         setting.clock.advance(TTL - MOMENT)
         assert setting.resolve(1) == COMPLETE
         assert setting.upstream.asked == rounds
-        assert setting.processes[1].get_cached(OPEN, None) == COMPLETE
+        assert setting.processes[1].get_cached_ref(OPEN, None) == COMPLETE
         setting.clock.advance(MOMENT)
-        assert [process.get_cached(OPEN, None) for process in setting.processes] == [None, None]
+        assert [process.get_cached_ref(OPEN, None) for process in setting.processes] == [None, None]
 
 
 def test_changed_answer_replaces_the_stored_one(setting: Setting) -> None:

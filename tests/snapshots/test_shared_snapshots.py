@@ -89,8 +89,8 @@ def test_waiting_for_another_process_has_the_same_timeout(processes: list[Pinnin
     one.upstream.release()
     one.clock.advance(MAX_POLL_SECONDS)
     assert one.rounds == 2
-    assert one.snapshots.get_cached(KEY)
-    assert other.snapshots.get_cached(KEY)
+    assert one.snapshots.get_cached_snapshot(KEY)
+    assert other.snapshots.get_cached_snapshot(KEY)
 
 
 def test_change_is_seen_by_all_processes_and_mounts_continue(processes: list[Pinning]) -> None:
@@ -98,15 +98,15 @@ def test_change_is_seen_by_all_processes_and_mounts_continue(processes: list[Pin
     old = {process: process.newest() for process in processes}
     before = configs(processes)
     one.clock.advance(TTL / 2)
-    assert all(process.snapshots.get_cached(KEY) for process in processes)
+    assert all(process.snapshots.get_cached_snapshot(KEY) for process in processes)
     one.clock.advance(TTL / 2)
     one.upstream.text = "changed"
     changed = one.config(one.newest())
     assert {changed}.isdisjoint(before)
     for process in others:
-        assert process.snapshots.get_cached(KEY) is None
+        assert process.snapshots.get_cached_snapshot(KEY) is None
         assert process.config(process.newest()) == changed
-        assert not process.may_continue(old[process]) or process.snapshots.get_cached(KEY)
+        assert not process.may_continue(old[process]) or process.snapshots.get_cached_snapshot(KEY)
         outcome(process.snapshots.revalidate(old[process], None))
         assert process.may_continue(old[process])
         assert process.config(old[process]) in before
@@ -224,9 +224,9 @@ def test_version_shared_by_two_keys_costs_a_repository_read(processes: list[Pinn
     one, other, _ = processes
     snapshot = one.newest()
     other.coordination.bump(snapshot.stored_key)
-    assert one.snapshots.get_cached(KEY) is None
+    assert one.snapshots.get_cached_snapshot(KEY) is None
     assert one.newest() is snapshot
-    assert one.snapshots.get_cached(KEY) is snapshot
+    assert one.snapshots.get_cached_snapshot(KEY) is snapshot
     assert one.rounds == 1
 
 

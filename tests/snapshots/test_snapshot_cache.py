@@ -36,7 +36,7 @@ def pinning() -> Pinning:
 
 
 def cached(pinning: Pinning) -> list[SnapshotKey]:
-    return [key for key in (KEY, *OTHERS) if pinning.snapshots.get_cached(key)]
+    return [key for key in (KEY, *OTHERS) if pinning.snapshots.get_cached_snapshot(key)]
 
 
 def test_evicted_entry_is_restored_and_ends_with_its_mounts(
@@ -91,7 +91,7 @@ def test_renewed_entry_is_evicted_last(pinning: Pinning, monkeypatch: pytest.Mon
     pinning.newest()
     pinning.newest(OTHERS[1])
     assert cached(pinning) == [KEY, OTHERS[1]]
-    assert pinning.snapshots.get_cached(KEY)
+    assert pinning.snapshots.get_cached_snapshot(KEY)
     pinning.newest(OTHERS[2])
     assert cached(pinning) == [KEY, OTHERS[2]]
 
@@ -196,12 +196,12 @@ def test_logs_and_reprs_show_no_secret(pinning: Pinning, logged_failures: Logged
     ):
         assert "s3cr3t" not in shown
         assert "'one'" not in shown
-    assert pinning.snapshots.get_cached(question) is None
+    assert pinning.snapshots.get_cached_snapshot(question) is None
 
 
 def test_events_are_counted(pinning: Pinning, logged_failures: LoggedFailures) -> None:
     pinning.newest()
-    pinning.snapshots.get_cached(KEY)
+    pinning.snapshots.get_cached_snapshot(KEY)
     pinning.clock.advance(TTL)
     pinning.newest()
     pinning.upstream.text = "changed"

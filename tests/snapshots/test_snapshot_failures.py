@@ -120,7 +120,7 @@ def test_each_failure_after_a_recovery_has_its_own_grace_and_warning(
         pinning.clock.advance(GRACE - 1)
         pinning.upstream.error = None
         assert pinning.newest() is first
-        assert pinning.snapshots.get_cached(KEY) is first
+        assert pinning.snapshots.get_cached_snapshot(KEY) is first
 
 
 def test_change_after_a_failure_is_seen(pinning: Pinning, logged_failures: LoggedFailures) -> None:
@@ -165,7 +165,7 @@ def test_unchanged_answer_after_max_age_is_a_new_generation(pinning: Pinning) ->
         pinning.clock.advance(TTL)
         assert pinning.newest() is first
     pinning.clock.advance(TTL - MOMENT)
-    assert pinning.snapshots.get_cached(KEY) is first
+    assert pinning.snapshots.get_cached_snapshot(KEY) is first
     pinning.clock.advance(MOMENT)
     second = pinning.newest()
     assert second.generation == 2
@@ -180,7 +180,7 @@ def test_max_age_counts_from_the_answer_not_from_validation(pinning: Pinning) ->
     assert pinning.newest() is first
     pinning.clock.advance(1)
     assert pinning.may_continue(first)
-    assert pinning.snapshots.get_cached(KEY) is None
+    assert pinning.snapshots.get_cached_snapshot(KEY) is None
     assert pinning.newest().generation == 2
 
 
@@ -230,7 +230,7 @@ def test_conflict_is_raised_for_new_mounts_only(pinning: Pinning, error: ImageSe
         with pytest.raises(type(error)):
             pinning.newest()
         outcome(pinning.snapshots.revalidate(first, None))
-        assert pinning.snapshots.get_cached(KEY) is None
+        assert pinning.snapshots.get_cached_snapshot(KEY) is None
     assert pinning.rounds == 2, "who asks again and again is told the same for a while"
     for _ in range(5):
         pinning.clock.advance(GRACE)

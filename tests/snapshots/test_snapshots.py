@@ -43,18 +43,18 @@ def pinning() -> Pinning:
 
 
 def test_answer_is_not_asked_for_again_within_the_ttl(pinning: Pinning) -> None:
-    assert pinning.snapshots.get_cached(KEY) is None
+    assert pinning.snapshots.get_cached_snapshot(KEY) is None
     snapshot = pinning.newest()
     config = pinning.config(snapshot)
     pinning.clock.advance(TTL - MOMENT)
     assert pinning.newest() is snapshot
-    assert pinning.snapshots.get_cached(KEY) is snapshot
+    assert pinning.snapshots.get_cached_snapshot(KEY) is snapshot
     assert pinning.may_continue(snapshot)
     outcome(pinning.snapshots.revalidate(snapshot, None))
     assert pinning.config(snapshot) == config
     assert pinning.upstream.asked == [KEY]
     pinning.clock.advance(MOMENT)
-    assert pinning.snapshots.get_cached(KEY) is None
+    assert pinning.snapshots.get_cached_snapshot(KEY) is None
     assert not pinning.may_continue(snapshot)
 
 
@@ -64,7 +64,7 @@ def test_ttl_starts_with_the_answer(pinning: Pinning) -> None:
     pinning.clock.advance(TTL)
     pinning.upstream.release()
     pinning.clock.advance(TTL - MOMENT)
-    assert pinning.snapshots.get_cached(KEY) is asked.value
+    assert pinning.snapshots.get_cached_snapshot(KEY) is asked.value
 
 
 def test_two_hundred_requests_make_one_round(pinning: Pinning) -> None:
@@ -128,7 +128,7 @@ def test_equal_answer_with_another_token_keeps_the_bytes(pinning: Pinning) -> No
         pinning.clock.advance(TTL)
         assert pinning.newest() is snapshot
         assert pinning.rounds == number + 1
-        assert pinning.snapshots.get_cached(KEY) is snapshot
+        assert pinning.snapshots.get_cached_snapshot(KEY) is snapshot
     assert pinning.config(snapshot) == config
     assert pinning.counted["unchanged"] == 5
 
@@ -162,7 +162,7 @@ def test_snapshot_is_served_after_a_second_of_revalidation(pinning: Pinning) -> 
     assert going_on.value is None
     pinning.upstream.text = "changed"
     pinning.upstream.release()
-    renewed = pinning.snapshots.get_cached(KEY)
+    renewed = pinning.snapshots.get_cached_snapshot(KEY)
     assert renewed is not None
     assert renewed.generation == 2
     assert pinning.rounds == 2
@@ -198,7 +198,7 @@ def test_abandoned_revalidation_serves_the_next_request(pinning: Pinning) -> Non
     Outcome(pinning.snapshots.revalidate(snapshot, None))
     pinning.clock.advance(30)
     pinning.upstream.release()
-    assert pinning.snapshots.get_cached(KEY) is snapshot
+    assert pinning.snapshots.get_cached_snapshot(KEY) is snapshot
     assert pinning.rounds == 2
 
 
@@ -266,7 +266,7 @@ def test_refusal_ends_all_generations(pinning: Pinning, error: ImageServiceError
         assert first.is_ended
         assert second.is_ended
         assert not pinning.may_continue(first)
-        assert pinning.snapshots.get_cached(KEY) is None
+        assert pinning.snapshots.get_cached_snapshot(KEY) is None
     for snapshot in (first, second):
         assert outcome(pinning.snapshots.load(snapshot, None)) is None
     assert pinning.restarted().newest_stored() is None

@@ -32,7 +32,7 @@ def test_restart_serves_the_same_bytes_without_asking_within_the_ttl(pinning: Pi
     restored = after.newest()
     assert after.config(restored) == config
     assert restored.generation == 1
-    assert after.snapshots.get_cached(KEY) is restored
+    assert after.snapshots.get_cached_snapshot(KEY) is restored
     assert pinning.rounds == 2
     after.clock.advance(MOMENT)
     assert after.newest() is restored
@@ -88,7 +88,7 @@ def test_clock_set_back_does_not_prolong_validity(pinning: Pinning) -> None:
     after.clock.rightNow -= 1000
     after.newest()
     after.clock.advance(TTL)
-    assert after.snapshots.get_cached(KEY) is None
+    assert after.snapshots.get_cached_snapshot(KEY) is None
 
 
 # Two processes and one store.
