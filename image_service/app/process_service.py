@@ -46,7 +46,7 @@ class ProcessService(Service):
         """For each port, ``LISTEN_PORT`` first: the listening socket of each process."""
 
     def privilegedStartService(self) -> None:
-        """Acquire what needs privileges, before anything else starts, and handle signals from now on.
+        """Bind the ports, which may need privileges, raise the limit of open files, and handle signals.
 
         Raises:
             SystemExit: a port cannot be bound, such as one in use.
@@ -95,9 +95,9 @@ class ProcessService(Service):
         return Deferred.fromCoroutine(stop())
 
     async def start_parts(self) -> None:
-        """Start what the process runs; the ports are bound."""
+        """Start the parts of the process; the ports are bound."""
         raise NotImplementedError
 
     async def stop_parts(self) -> None:
-        """Stop what was started, in order."""
+        """Stop the parts in reverse order."""
         raise NotImplementedError

@@ -46,9 +46,9 @@ _log = Logger()
 
 @attrs.frozen(kw_only=True)
 class SharedResources:
-    """What the processes of the service share; by default that of a process that serves alone."""
+    """Resources that the processes of the service share; the defaults are those of a single process."""
 
-    is_leader: bool = True  # in the one process that does what must be done once
+    is_leader: bool = True  # in the one process that does the work that is done once
     slot_pool: Callable[[int], SlotPool] = LocalSlotPool  # makes the pool of download slots, by their number
     connections: ConnectionCounter = attrs.field(factory=ConnectionCounter)  # of all processes
     coordination: Coordination = attrs.field(factory=Coordination)
@@ -86,7 +86,7 @@ class ImageService(ProcessService):
         return [adopt(each, *factories) for each, factories in zip(sockets, self._factories, strict=True)]
 
     def release(self, ports: Iterable[IListeningPort]) -> None:
-        """Accept no more connections of what ``adopt`` returned; those that are open stay."""
+        """Accept no more connections on ports that ``adopt`` returned; open connections stay."""
         for port in ports:
             self._listeners.remove(port)
 

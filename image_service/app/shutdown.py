@@ -48,7 +48,7 @@ class ShutdownHandler:
             signal.signal(handled, signal_received)
 
     def shut_down(self, signal_number: int | None) -> None:
-        """Stop the reactor; the second call forces what stops with it."""
+        """Stop the reactor; the second call calls `force`."""
         if self._has_begun:
             self._force()
             return

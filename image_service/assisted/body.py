@@ -98,7 +98,7 @@ class _ConnectionAborter(Protocol):
         _abort(self.transport)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        del reason  # whatever it is
+        del reason  # part of the interface
         self.finished.errback(self._error)
 
 

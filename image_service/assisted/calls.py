@@ -1,4 +1,4 @@
-"""Calls of assisted-service's API: what is requested, with which credentials, and how a call ends."""
+"""Calls of assisted-service's API: resources, credentials and outcomes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CREDENTIAL_FIELDS = {
 
 
 class CallKind(enum.Enum):
-    """What a call fetches."""
+    """The kind of resource that a call fetches."""
 
     IGNITION = "ignition"
     INFRA_ENV = "infra-env"

@@ -216,7 +216,7 @@ class AssistedService:
 
 
 def _make_cancelable(work: Deferred[T]) -> Deferred[T]:
-    """Return a Deferred that fails with ``CancelledError`` if canceled, whatever ``work`` makes of it."""
+    """Return a Deferred that fails with ``CancelledError`` if canceled, however ``work`` then fails."""
 
     def cancel(result: Deferred[T]) -> None:
         result.errback(CancelledError())

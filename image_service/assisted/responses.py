@@ -21,7 +21,7 @@ from image_service.images.reference import ISOS, Kind
 
 @attrs.frozen
 class CompleteResponse:
-    """A response with status 200 or 204, read to its end, and the name of what it contains, for errors."""
+    """A response with status 200 or 204, read to its end, and the name of its resource, for errors."""
 
     resource: str
     headers: Headers = attrs.field(repr=False)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from twisted.protocols.tls import TLSMemoryBIOProtocol
 
 _PEM = re.compile(b"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-_HASH_LINK = "[0-9a-f]" * 8 + ".[0-9]*"  # what c_rehash makes and OpenSSL looks up
+_HASH_LINK = "[0-9a-f]" * 8 + ".[0-9]*"  # the links that c_rehash makes and OpenSSL looks up
 
 
 def https_policy(ca_file: Path | None = None, *, insecure: bool = False) -> IPolicyForHTTPS:
@@ -69,7 +69,7 @@ def _certificates_of(file: Path) -> list[Certificate]:
 
 
 def _system_certificates() -> Iterator[Certificate]:
-    """Yield what OpenSSL trusts by default, or what ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` name instead."""
+    """Yield the authorities that OpenSSL trusts by default, or of ``SSL_CERT_FILE``, ``SSL_CERT_DIR``."""
     paths = ssl.get_default_verify_paths()
     files = [Path(paths.cafile)] if paths.cafile else []  # both None where nothing is installed
     if paths.capath:

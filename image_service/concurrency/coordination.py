@@ -67,7 +67,7 @@ class Coordination:
         return True
 
     def until_visible(self, write: Deferred[Any]) -> Deferred[Any] | None:
-        """Return what to wait for until every process can see a write; None: nothing."""
+        """Return a Deferred that fires when every process can see a write; None: each can."""
         return None
 
 

@@ -52,7 +52,7 @@ class FileLocks:
 
         Raises:
             OSError: the file cannot be opened.
-            Exception: what the interruption raises.
+            Interrupted: the service stops.
         """
         descriptor = self._open()
         try:

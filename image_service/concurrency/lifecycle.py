@@ -41,7 +41,7 @@ def run_at_low_priority(work: Callable[[], T]) -> T:
 
 
 class Lifecycle(AsyncExitStack):
-    """Stops what was pushed, the last one first, by ``aclose``; the parts run on `reactor`."""
+    """Stops the parts that were pushed, the last one first, by ``aclose``; they run on `reactor`."""
 
     def __init__(self, reactor: EPollReactor) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Lifecycle(AsyncExitStack):
     def in_thread_pool(
         self, threads: int, name: str, *, low_priority: bool = False
     ) -> Callable[[Callable[[], T]], Deferred[T]]:
-        """Start a pool of at most `threads` threads, and return what runs work in it."""
+        """Start a pool of at most `threads` threads, and return a function that runs work in it."""
         pool = self.start_thread_pool(threads, name)
 
         def run(work: Callable[[], T], /) -> Deferred[T]:

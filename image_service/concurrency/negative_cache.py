@@ -1,4 +1,4 @@
-"""A cache of 404s, for a moment: repeated requests for what is absent cause no further ones upstream."""
+"""A cache of 404s, for a moment: repeated requests for an absent resource are not sent upstream."""
 
 from __future__ import annotations
 

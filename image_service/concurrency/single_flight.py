@@ -22,8 +22,8 @@ _Value = TypeVar("_Value")
 class SingleFlight(Generic[_Key, _Value]):
     """Shares attempts.
 
-    Canceling what ``join`` returned affects one waiter only: the attempt goes on for the others, and for
-    retries. An unexpected error is logged if no waiter is left.
+    Canceling a Deferred that ``join`` returned affects one waiter only: the attempt continues for the
+    others, and for retries. An unexpected error is logged if no waiter is left.
 
     Args:
         limit: attempts in flight, beyond which none is started; None: any number.

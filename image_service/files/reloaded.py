@@ -21,7 +21,7 @@ CHECK_SECONDS = 1.0
 
 
 class Reloaded(Generic[T]):
-    """Caches what the files make; on a call of ``get``, at most once a second, it checks them for changes.
+    """Caches an object made of files; ``get`` checks them for changes at most once a second.
 
     If changed files cannot be used, because they are being replaced or are wrong, the previous version stays.
     They are then tried again at each check, and one error is logged. ``get`` may be called by several
@@ -49,7 +49,7 @@ class Reloaded(Generic[T]):
         self._fault = ""
 
     def get(self) -> T:
-        """Return what the files make, or made when they could last be used."""
+        """Return the object made of the files when they could last be used."""
         now = self._seconds()
         if now - self._checked_at < CHECK_SECONDS:
             return self._made
@@ -71,7 +71,7 @@ class Reloaded(Generic[T]):
         return self._made
 
     def _read_state(self) -> _State:
-        """Return what changes with the content of each file; None: there is no file."""
+        """Return device, inode, time and size of each file; None: there is no file."""
 
         def state_of(file: Path) -> tuple[int, ...] | None:
             try:

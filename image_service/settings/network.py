@@ -21,7 +21,7 @@ MAX_CONNECTIONS = 8192
 
 
 def _connection_limit() -> int | None:
-    """What the hard limit of open files leaves to connections; None: it has no limit."""
+    """The hard limit of open files less the reserved descriptors; None: there is no limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if hard == resource.RLIM_INFINITY else max(1, hard - RESERVED_DESCRIPTORS)
 

@@ -1,6 +1,6 @@
 """Parsers of environment variables.
 
-A parser raises ``ValueError`` with one argument per fault, which says what would be valid. Its caller adds
+A parser raises ``ValueError`` with one argument per fault, which describes a valid text. Its caller adds
 the variable's name, and the text unless that is a secret: a parser of secrets must not repeat them.
 """
 
@@ -35,7 +35,7 @@ WEB_URL = (
     "http:// or https:// URL, escaped, with no fragment and no user name "
     "(credentials go into OS_IMAGES_REQUEST_HEADERS)"
 )
-# Only what needs no escape: a request's path is compared as it was sent.
+# Only characters that need no escape: a request's path is compared as it was sent.
 _BASE_PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)*/?")
 # The serialized origin of RFC 6454 section 6.2 in lower case; one "*" may stand anywhere in it, and at its
 # beginning for the scheme too: https://*.example.com, http://localhost:*, *.example.com

@@ -57,7 +57,7 @@ class Settings:
 
         Raises:
             ConfigurationError: ``detail`` has one line per fault: the variable, the text found (unless it
-                is a secret), and what would be valid.
+                is a secret), and the values that are valid.
         """
         faults: list[str] = []
         values: dict[str, Any] = {name: read_group(group, environ, faults) for name, group in groups()}

@@ -46,7 +46,7 @@ class Variable:
 def setting(*names: str, converter: Any = None, **declaration: Any) -> Any:  # noqa: ANN401 - of any type
     """Declare a field of a group that is read from an environment variable; its default is the variable's.
 
-    The string below the declaration is what the reference page says, in Markdown.
+    The string below the declaration is its text in the reference page, in Markdown.
     """
     variable = Variable(names, **declaration)
     return attrs.field(

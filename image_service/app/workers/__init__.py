@@ -1,1 +1,1 @@
-"""Several processes that serve as one: the supervisor, its workers, and what they share."""
+"""Several processes that serve as one: the supervisor, its workers, and their shared state."""

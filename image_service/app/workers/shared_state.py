@@ -1,4 +1,4 @@
-"""What the workers share: counters of each worker, versions of keys, and download slots."""
+"""State that the workers share: counters of each worker, versions of keys, and download slots."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MAX_WORKERS = 64
 SLOTS, CONNECTIONS = range(2)
-"""Cells of a worker's row: what it holds; no other process writes them while it runs."""
+"""Cells of a worker's row: how many it holds; no other process writes them while it runs."""
 _CELL_BYTES = 8
 _ROW_BYTES = 64  # a cache line, so that workers do not write to one another's
 _ROWS_BYTES = MAX_WORKERS * _ROW_BYTES

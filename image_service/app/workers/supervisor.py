@@ -88,7 +88,7 @@ class Supervisor(ProcessService):
         self._assign_substitutes()
 
     def worker_exited(self, slot: WorkerSlot) -> None:
-        """Return what a worker held, keep what it counted, and have another one accept its connections."""
+        """Return a worker's slots, keep its cumulative metrics, and let another accept its connections."""
         return_resources(self._memory.row(slot.number), self._download_slots)
         self._exited_counts = add_up([self._exited_counts, slot.counts.drain()])
         self._substitutes = {
@@ -113,7 +113,7 @@ class Supervisor(ProcessService):
         page.addCallbacks(lambda page: slot.send("page", (page[0].decode(), page[1])), failed)
 
     def start_failed(self) -> None:
-        """Stop: what keeps one worker from starting keeps the others too."""
+        """Stop the service: the same fault would keep the other workers from starting."""
         _log.critical("a worker cannot start")
         stop_with_failure(self._reactor)
 

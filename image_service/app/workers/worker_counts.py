@@ -26,7 +26,7 @@ class WorkerCounts:
         self._clock = clock
         self._response: Deferred[None] = succeed(None)
         self.latest: Exported = []
-        """What was collected last; of a worker that did not respond in time, only the cumulative ones."""
+        """The latest metrics; of a worker that did not respond in time, only the cumulative ones."""
 
     def collect(self, request: Callable[[], None]) -> Deferred[None]:
         """Call `request`; fires when the worker has responded, or the timeout is over."""

@@ -1,4 +1,4 @@
-"""A worker's process: what the supervisor starts it with, and the channel to it."""
+"""A worker's process: its assignment, its descriptors, and the channel to it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class WorkerProcess(ProcessProtocol):
     ) -> None:
         self._channel = Channel(handlers)
         self._exited = exited
-        # It imports what this process does, wherever that was started.
+        # It imports from the same directories as this process.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         command = [sys.executable, "-P", "-m", "image_service.app.workers", assignment.render()]
         # The worker starts with these signals blocked, until it ignores them: a terminal sends them to all.
@@ -104,12 +104,12 @@ class WorkerProcess(ProcessProtocol):
         self._channel.makeConnection(self)  # type: ignore[no-untyped-call]
 
     def write(self, data: bytes) -> None:
-        """Write what the channel sends."""
+        """Write the bytes that the channel sends."""
         with suppress(KeyError):  # the pipe is closed: it is exiting
             self.transport.writeToChild(CONTROL_IN, data)
 
     def childDataReceived(self, childFD: int, data: bytes) -> None:
-        """Read what the channel receives."""
+        """Pass bytes to the channel."""
         del childFD
         self._channel.dataReceived(data)  # type: ignore[no-untyped-call]
 

@@ -36,7 +36,7 @@ class Process(Protocol):
 
 
 class SlotObserver(Protocol):
-    """What the supervisor does when something happens in a slot."""
+    """Is notified of the events of a slot."""
 
     def worker_serves(self, slot: WorkerSlot) -> None:
         """Its worker accepts connections."""
@@ -56,8 +56,8 @@ class WorkerSlot:
 
     Args:
         number: of the worker, from 0 on.
-        spawn: starts a process; is given handlers of what it sends, and what to call with the reason of its
-            exit. Raises OSError if no process can be started.
+        spawn: starts a process, given the handlers of its words and a callback for the reason of its exit.
+            Raises OSError if no process can be started.
     """
 
     def __init__(
