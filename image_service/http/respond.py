@@ -98,16 +98,20 @@ class Representation:
                 etag = render_fields(("ETag", self.image.etag))
                 return problem(error, head_only=head_only, extra=etag)
         fields, content_type = self._fields + more, self._content_type(headers)
-        ranges, requested = None, None if head_only else headers.get("range")  # 14.2: for GET only
+        size, ranges = self.image.size, None
+        requested = None if head_only else headers.get("range")  # 14.2: for GET only
         if requested is not None and range_applies(headers, self.image.etag, self.image.modified):
-            ranges = parse_range(requested, self.image.size)
+            ranges = parse_range(requested, size)
         if ranges is None:
-            return self._whole(fields, content_type, head_only=head_only)
+            whole = b"%bContent-Type: %b\r\nContent-Length: %d\r\n" % (fields, content_type, size)
+            body, length = ((), 0) if head_only else (self.image.extents.extents, size)
+            return Response(200, whole, body, length)
         if len(ranges) == 1:
-            return self.part(self._part_fields(fields, content_type), *ranges[0])
+            start, stop = ranges[0]
+            part = self.part_fields(headers, more).render(start, stop)
+            return Response(206, part, self.image.extents.slice(start, stop), stop - start)
         if ranges:
             return self._parts(fields, content_type, ranges)
-        size = self.image.size
         unsatisfiable = RangeNotSatisfiable(f"no requested range starts within the image's {size} bytes")
         extra = render_fields(("Content-Range", f"bytes */{size}"), ("ETag", self.image.etag))
         return problem(unsatisfiable, extra=extra)
@@ -119,34 +123,17 @@ class Representation:
             headers: of the request: field values by lower-case name.
             more: rendered field lines.
         """
-        return self._part_fields(self._fields + more, self._content_type(headers))
-
-    def part(self, fields: PartFields, start: int, stop: int) -> Response:
-        """Return a 206 with one range.
-
-        Args:
-            fields: from `part_fields`.
-            start: offset of the first byte, 0 <= start < stop.
-            stop: offset behind the last byte, at most the image's size.
-        """
-        body = self.image.extents.slice(start, stop)
-        return Response(206, fields.render(start, stop), body, stop - start)
+        before = b"%b%bContent-Type: %b\r\nContent-Range: bytes " % (
+            self._fields,
+            more,
+            self._content_type(headers),
+        )
+        return PartFields(before, b"/%d\r\nContent-Length: " % self.image.size)
 
     def _content_type(self, headers: Mapping[str, str]) -> bytes:
         if self.image.is_iso and headers.get("user-agent", "").startswith(_UEFI_USER_AGENT):
             return _ISO_CONTENT_TYPE
         return self.image.content_type.encode("ascii")
-
-    def _whole(self, fields: bytes, content_type: bytes, *, head_only: bool) -> Response:
-        size = self.image.size
-        fields = b"%bContent-Type: %b\r\nContent-Length: %d\r\n" % (fields, content_type, size)
-        if head_only:
-            return Response(200, fields)
-        return Response(200, fields, self.image.extents.extents, size)
-
-    def _part_fields(self, fields: bytes, content_type: bytes) -> PartFields:
-        before = b"%bContent-Type: %b\r\nContent-Range: bytes " % (fields, content_type)
-        return PartFields(before, b"/%d\r\nContent-Length: " % self.image.size)
 
     def _parts(self, fields: bytes, content_type: bytes, ranges: Sequence[ByteRange]) -> Response:
         """RFC 9110 14.6: multipart/byteranges; Content-Range is in the parts only."""

@@ -26,8 +26,7 @@ from image_service.serving.digests import checksum_line, repr_digest
 from image_service.serving.image_request import parse_image_request
 from image_service.serving.range_stream import RangeStream, RepeatedHead
 from image_service.snapshots.model import ImageRequest, ReadMode
-from image_service.transport.access_log import NO_SUBJECT, Subject
-from image_service.transport.exchange import PreparedResponse
+from image_service.transport.exchange import NO_SUBJECT, PreparedResponse, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

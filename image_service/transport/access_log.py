@@ -1,47 +1,29 @@
 """The access log: one line per request, but one per ten seconds for the ranges that a connection reads.
 
-Request identifiers are here too: each line has one, that of the request's X-Request-ID or a new one.
+Each line has an identifier, that of the request's X-Request-ID or a new one.
 """
 
 from __future__ import annotations
 
-import os
-import re
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import attrs
 from twisted.logger import ILogObserver, LogLevel, globalLogPublisher
 
 from image_service.http.ranges import has_range_characters
+from image_service.transport.exchange import new_request_id
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+    from image_service.transport.exchange import Exchange, Subject
 
 SUMMARY_SECONDS = 10
 COMPLETE = "complete"
 
 _MAX_USER_AGENT = 200  # characters
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _PARTIAL_CONTENT = 206
-
-
-@attrs.frozen
-class Subject:
-    """What a request is about, for log and metrics; holds no credential.
-
-    Args:
-        handler: the route's pattern; empty if there is no route.
-        infra_env: its identifier, if any.
-        kind: kind of image, if any.
-    """
-
-    handler: str = ""
-    infra_env: str = ""
-    kind: str = ""
-
-
-NO_SUBJECT = Subject()
 
 
 @attrs.frozen
@@ -81,38 +63,6 @@ class AccessLog:
         )
 
 
-class LoggedRequest(Protocol):
-    """A finished request, as the log sees it."""
-
-    @property
-    def request_id(self) -> str:
-        """Empty: the line gets a new one."""
-
-    @property
-    def method(self) -> str:
-        """As sent; empty if the head could not be read."""
-
-    @property
-    def user_agent(self) -> str:
-        """As sent."""
-
-    @property
-    def range(self) -> str:
-        """The Range field."""
-
-    @property
-    def subject(self) -> Subject:
-        """What the request is about."""
-
-    @property
-    def status(self) -> int:
-        """Of the response; 0 if there was none."""
-
-    @property
-    def code(self) -> str:
-        """The error's code; empty if there was no error."""
-
-
 @attrs.define
 class _Summary:
     subject: Subject
@@ -139,7 +89,7 @@ class ConnectionLog:
         self._summary: _Summary | None = None
         self._timer: IDelayedCall | None = None
 
-    def add(self, request: LoggedRequest, body_bytes: int, seconds: float, ended: str) -> None:
+    def add(self, request: Exchange, body_bytes: int, seconds: float, ended: str) -> None:
         """Log a finished request, or add it to the summary of ranges.
 
         Args:
@@ -206,7 +156,7 @@ class ConnectionLog:
             },
         )
 
-    def _log_request(self, request: LoggedRequest, body_bytes: int, seconds: float, ended: str) -> None:
+    def _log_request(self, request: Exchange, body_bytes: int, seconds: float, ended: str) -> None:
         subject, method, status, requested = request.subject, request.method, request.status, request.range
         self._log.write(
             f"{method} {subject.handler} {subject.infra_env} {subject.kind} to {self._client}:"
@@ -227,13 +177,3 @@ class ConnectionLog:
                 "ended": ended,
             },
         )
-
-
-def new_request_id() -> str:
-    """Return a new identifier: 32 random hexadecimal digits."""
-    return os.urandom(16).hex()
-
-
-def valid_request_id(value: str | None) -> str:
-    """Return an X-Request-ID that is safe to echo and to log; else empty."""
-    return value if value is not None and _REQUEST_ID.fullmatch(value) else ""

@@ -13,7 +13,7 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from image_service.errors import Unavailable
-from image_service.transport.observer import NULL_OBSERVER, RefusalReason
+from image_service.transport.observer import RefusalReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,7 +121,7 @@ class Slots:
         queue_length: int,
         timeout_seconds: float,
         clock: IReactorTime,
-        observer: Observer = NULL_OBSERVER,
+        observer: Observer,
     ) -> None:
         self._pool = pool
         self._queue_length = queue_length

@@ -10,7 +10,6 @@ import attrs
 
 from image_service.http.dates import format_http_date
 from image_service.http.response import STATUS_LINES
-from image_service.transport.observer import NULL_OBSERVER
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
@@ -84,6 +83,6 @@ class ConnectionContext:
     access_log: AccessLog
     limits: LimitSettings
     slots: Slots
-    observer: Observer = NULL_OBSERVER
+    observer: Observer
     shutdown: ShutdownState = attrs.field(factory=ShutdownState, init=False)
     date: DateField = attrs.field(factory=DateField, init=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable  # noqa: TC003 - attrs resolves annotations
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -9,7 +11,6 @@ import attrs
 
 from image_service.http.ranges import format_int_range
 from image_service.http.response import STATUS_LINES, Response
-from image_service.transport.access_log import NO_SUBJECT, Subject, new_request_id, valid_request_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +23,25 @@ if TYPE_CHECKING:
 
 Message: TypeAlias = "tuple[bytes, tuple[Extent, ...]]"
 """Rendered field lines or a rendered head, and the content."""
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+
+
+@attrs.frozen
+class Subject:
+    """What a request is about, for log and metrics; holds no credential.
+
+    Args:
+        handler: the route's pattern; empty if there is no route.
+        infra_env: its identifier, if any.
+        kind: kind of image, if any.
+    """
+
+    handler: str = ""
+    infra_env: str = ""
+    kind: str = ""
+
+
+NO_SUBJECT = Subject()
 
 
 class RangeResponder(Protocol):
@@ -173,3 +193,13 @@ class RequestHandler(Protocol):
             address: of the connection's other side.
             overloaded: the limit on connections is reached: only probes and OPTIONS are served.
         """
+
+
+def new_request_id() -> str:
+    """Return a new identifier: 32 random hexadecimal digits."""
+    return os.urandom(16).hex()
+
+
+def valid_request_id(value: str | None) -> str:
+    """Return an X-Request-ID that is safe to echo and to log; else empty."""
+    return value if value is not None and _REQUEST_ID.fullmatch(value) else ""

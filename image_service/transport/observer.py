@@ -5,8 +5,6 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Protocol
 
-import attrs
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -70,37 +68,3 @@ class Observer(Protocol):
 
     def record_refusal(self, reason: RefusalReason) -> None:
         """Record a request or a connection that was refused for our own load."""
-
-
-@attrs.define
-class NullByteCounters:
-    """Byte counters that nobody reads."""
-
-    sendfile: int = 0
-    copy: int = 0
-    tls: int = 0
-
-
-class NullObserver:
-    """Records nothing."""
-
-    sent = NullByteCounters()
-
-    def record_first_byte(self, handler: str, seconds: float) -> None:
-        """See `Observer`."""
-
-    def record_request(self, handler: str, method: str, status: int, seconds: float, body_bytes: int) -> None:
-        """See `Observer`."""
-
-    def get_recorder(self, handler: str, method: str, status: int) -> Callable[[float, int], None]:  # noqa: ARG002 - records nothing
-        """See `Observer`."""
-        return lambda _seconds, _body_bytes: None
-
-    def record_abort(self, reason: AbortReason) -> None:
-        """See `Observer`."""
-
-    def record_refusal(self, reason: RefusalReason) -> None:
-        """See `Observer`."""
-
-
-NULL_OBSERVER = NullObserver()

@@ -24,6 +24,7 @@ from image_service.app.workers.shared_state import (
 from image_service.concurrency.coordination import SharedMemoryCoordination
 from image_service.transport.admission import SLOT_TIMEOUT_SECONDS, Slots
 from tests.pytwisted import ensure_deferred
+from tests.transport.null_observer import NULL_OBSERVER
 from tests.transport.reactor_turns import turns, until
 
 if TYPE_CHECKING:
@@ -88,7 +89,8 @@ async def test_waiting_download_is_granted_a_slot_that_another_process_releases(
     workers: Workers, reactor: EPollReactor
 ) -> None:
     one, other = (
-        Slots(workers.pool(reactor, number), 9, SLOT_TIMEOUT_SECONDS, Clock()) for number in range(2)
+        Slots(workers.pool(reactor, number), 9, SLOT_TIMEOUT_SECONDS, Clock(), NULL_OBSERVER)
+        for number in range(2)
     )
     taken = [one.acquire(0) for _ in range(LIMIT)]
     first, second, third = (other.acquire(0) for _ in range(3))

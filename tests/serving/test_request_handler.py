@@ -10,8 +10,7 @@ from image_service.errors import Forbidden, NotFound, Unauthorized, UpstreamErro
 from image_service.images.reference import Credentials, CredentialScheme
 from image_service.observability.log import describe
 from image_service.serving import request_handler
-from image_service.transport.access_log import NO_SUBJECT, Subject
-from image_service.transport.exchange import PreparedResponse
+from image_service.transport.exchange import NO_SUBJECT, PreparedResponse, Subject
 from tests.http.reading import body_of, fields_of, problem_of
 from tests.serving.asking import TARGET, Service, answers_of
 from tests.snapshots.doubles import ID, TTL_SECONDS, infra_env_of

@@ -8,8 +8,7 @@ import pytest
 
 from image_service.errors import Forbidden
 from image_service.http.cors import Cors
-from image_service.transport.access_log import NO_SUBJECT
-from image_service.transport.exchange import PreparedResponse
+from image_service.transport.exchange import NO_SUBJECT, PreparedResponse
 from tests.http.reading import body_of
 from tests.serving.asking import TARGET, Service, answers_of
 from tests.snapshots.doubles import ID

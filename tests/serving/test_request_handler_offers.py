@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from image_service.http.dates import format_http_date
-from image_service.transport.access_log import Subject
-from image_service.transport.exchange import PreparedResponse
+from image_service.transport.exchange import PreparedResponse, Subject
 from tests.formats.iso_builder import CREATED, build_live_iso, live_files
 from tests.http.reading import body_of, fields_of, problem_of
 from tests.images.building import base_image

@@ -15,8 +15,7 @@ from image_service.files.base_file import BaseFile
 from image_service.http.problem import problem
 from image_service.http.response import Response, render_fields
 from image_service.images.extents import ExtentMap, FileExtent, Literal, Overlay, Zeros, apply_overlays
-from image_service.transport.access_log import Subject
-from image_service.transport.exchange import PreparedResponse
+from image_service.transport.exchange import PreparedResponse, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.transport.observer import NullByteCounters
+from tests.transport.null_observer import NullByteCounters
 
 if TYPE_CHECKING:
     from collections.abc import Callable

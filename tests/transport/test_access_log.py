@@ -12,13 +12,19 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent, globalLogPublisher
 
+from image_service.http.head import Request
+from image_service.http.response import Response
 from image_service.observability.log import JsonLines
 from image_service.transport.access_log import (
     COMPLETE,
-    NO_SUBJECT,
     SUMMARY_SECONDS,
     AccessLog,
     ConnectionLog,
+)
+from image_service.transport.exchange import (
+    NO_SUBJECT,
+    Exchange,
+    PreparedResponse,
     Subject,
     new_request_id,
     valid_request_id,
@@ -60,7 +66,15 @@ HEAD = attrs.evolve(RANGE, method="HEAD", status=200, body_bytes=0, range="")
 
 
 def add(log: ConnectionLog, request: Over) -> None:
-    log.add(request, request.body_bytes, request.seconds, request.ended)
+    headers = {"user-agent": request.user_agent, "range": request.range}
+    exchange = Exchange(
+        request.method,
+        Request(request.method, "/", headers, keep_alive=True),
+        0,
+        prepared=PreparedResponse(Response(request.status, b"", code=request.code), request.subject),
+        request_id=request.request_id,
+    )
+    log.add(exchange, request.body_bytes, request.seconds, request.ended)
 
 
 class Kept:

@@ -21,6 +21,7 @@ from image_service.transport.admission import (
     Slots,
     is_download,
 )
+from tests.transport.null_observer import NULL_OBSERVER
 from tests.transport.recording_observer import RecordingObserver
 
 LIMIT, QUEUE_LENGTH = 2, 3
@@ -116,7 +117,7 @@ def test_slots_are_granted_like_a_naive_queue(steps: list[tuple[str, float]]) ->
 
 def test_short_downloads_do_not_recurse() -> None:
     """Otherwise a long queue would nest as many calls."""
-    slots = Slots(LocalSlotPool(1), 5000, SLOT_TIMEOUT_SECONDS, Clock())
+    slots = Slots(LocalSlotPool(1), 5000, SLOT_TIMEOUT_SECONDS, Clock(), NULL_OBSERVER)
     first = slots.acquire(0)
     order: list[int] = []
 
@@ -133,7 +134,7 @@ def test_short_downloads_do_not_recurse() -> None:
 
 
 def test_released_and_reacquired_slot_does_not_overtake_the_queue() -> None:
-    slots = Slots(LocalSlotPool(1), 5, SLOT_TIMEOUT_SECONDS, Clock())
+    slots = Slots(LocalSlotPool(1), 5, SLOT_TIMEOUT_SECONDS, Clock(), NULL_OBSERVER)
     first, second, third = slots.acquire(0), slots.acquire(0), slots.acquire(0)
     again: list[Slot] = []
 
@@ -150,7 +151,7 @@ def test_released_and_reacquired_slot_does_not_overtake_the_queue() -> None:
 
 
 def test_refusal_names_the_limit_and_retry_after() -> None:
-    refusal = Slots(LocalSlotPool(17), 0, SLOT_TIMEOUT_SECONDS, Clock()).refusal()
+    refusal = Slots(LocalSlotPool(17), 0, SLOT_TIMEOUT_SECONDS, Clock(), NULL_OBSERVER).refusal()
     assert (status_of(refusal), refusal.retry_after_seconds) == (503, RETRY_AFTER_SECONDS)
     assert "limit of 17 concurrent downloads" in refusal.detail
 

@@ -10,10 +10,11 @@ from twisted.internet.defer import Deferred
 from image_service.images.extents import FileExtent
 from image_service.settings.network import LimitSettings
 from image_service.transport.factory import OVERLOAD_RESERVE
-from image_service.transport.observer import NULL_OBSERVER, AbortReason, RefusalReason
+from image_service.transport.observer import AbortReason, RefusalReason
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
 from tests.transport.image_handler import MIB, SUBJECT, ImageHandler
+from tests.transport.null_observer import NULL_OBSERVER
 from tests.transport.reactor_turns import turns, until
 from tests.transport.server import SMALL_BUFFER
 from tests.transport.slow_disk import SlowDisk
