@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import attrs
 
 from image_service.errors import ImageServiceError
-from image_service.http.head import find_head, parse_head
+from image_service.http.head import MAX_HEAD_BYTES, find_head, parse_head
 from image_service.http.ranges import INT_RANGE, format_int_range
 
 if TYPE_CHECKING:
     from image_service.http.head import Request
 
+MAX_BUFFERED_BYTES = 2 * MAX_HEAD_BYTES
+MAX_DROPPED_BYTES = 1024 * 1024
+"""How much input of a closed connection is dropped. More is not read: a reset could destroy the response."""
 _EMPTY_LINES = re.compile(rb"(?:\r\n)+")
 # The numbers of the only Range field of a head, whose name is 5 characters long.
 _RANGE_FIELD = re.compile(rb"\r\n(?i:Range): bytes=" + INT_RANGE.pattern + rb"\r\n")
@@ -62,7 +65,16 @@ class RequestReader:
     equals the latest one becomes the same `Request` object.
     """
 
-    __slots__ = ("_after", "_before", "_is_over", "_latest", "_latest_head", "buffer", "is_client_closed")
+    __slots__ = (
+        "_after",
+        "_before",
+        "_dropped",
+        "_is_over",
+        "_latest",
+        "_latest_head",
+        "buffer",
+        "is_client_closed",
+    )
 
     def __init__(self) -> None:
         self.buffer = b""
@@ -70,6 +82,7 @@ class RequestReader:
         self.is_client_closed = False
         """True if the client has closed its side; read-only for users."""
         self._is_over = False  # the latest request was the last one
+        self._dropped: int | None = None  # bytes since `close`
         self._latest: Request | None = None
         self._latest_head = b""  # empty: too long to be kept
         self._before = self._after = b""  # the latest head up to the numbers of Range and behind them, if any
@@ -79,9 +92,19 @@ class RequestReader:
         """True if the client has closed its side and every byte has been taken."""
         return self.is_client_closed and not self.buffer
 
+    @property
+    def is_full(self) -> bool:
+        """True if no more bytes should be read from the client for now, or after `close` ever."""
+        if self._dropped is not None:
+            return self._dropped > MAX_DROPPED_BYTES
+        return len(self.buffer) > MAX_BUFFERED_BYTES
+
     def receive(self, data: bytes) -> None:
-        """Add bytes from the client."""
-        self.buffer = self.buffer + data if self.buffer else data
+        """Add bytes from the client; drop them after `close`."""
+        if self._dropped is not None:
+            self._dropped += len(data)
+        else:
+            self.buffer = self.buffer + data if self.buffer else data
 
     def receive_end(self) -> None:
         """Note that the client has closed its side."""
@@ -119,6 +142,7 @@ class RequestReader:
     def close(self) -> None:
         """Drop the buffered bytes; no request follows."""
         self._is_over = True
+        self._dropped = 0
         self.buffer = b""
 
     def repeat(self, repeated: RepeatedRange) -> Request:

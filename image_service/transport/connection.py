@@ -14,7 +14,7 @@ from zope.interface import implementer
 
 from image_service.errors import RequestTimeout
 from image_service.http.connection_state import State, check_transition
-from image_service.http.head import MAX_HEAD_BYTES, Request
+from image_service.http.head import Request
 from image_service.http.problem import problem
 from image_service.http.request_reader import END, BadRequest, RequestReader
 from image_service.transport.access_log import COMPLETE
@@ -22,9 +22,7 @@ from image_service.transport.deadline import Timeouts
 from image_service.transport.dispatch import Dispatcher
 from image_service.transport.exchange import Exchange, PreparedResponse
 from image_service.transport.observer import AbortReason
-from image_service.transport.sendfile_sender import SendfileSender
 from image_service.transport.tcp import queued_bytes
-from image_service.transport.tls_sender import TlsSender
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,11 +31,7 @@ if TYPE_CHECKING:
 
     from image_service.http.request_reader import Event, RepeatedRange
     from image_service.transport.context import ConnectionContext
-    from image_service.transport.sender import Sender
 
-MAX_LINGER_BYTES = 1024 * 1024
-"""How much input of a closed connection is read and dropped; the kernel keeps the rest."""
-MAX_BUFFERED_BYTES = 2 * MAX_HEAD_BYTES
 _IDLE, _HEAD = State.IDLE, State.HEAD  # looked up for each range
 _IDLE_STATES = (State.IDLE, State.HEAD, State.HANDSHAKE)
 
@@ -74,7 +68,6 @@ class Connection(Protocol):
         self.exchange: Exchange | None = None
         self._in_events = False
         self._input_paused = False
-        self._lingered_bytes = 0
         self._failure: tuple[AbortReason, str] | None = None  # why the connection is aborted
 
     # Calls of the transport.
@@ -83,24 +76,12 @@ class Connection(Protocol):
         """Accepted; on TLS the handshake follows."""
         context, transport = self._context, self.transport
         transport.setTcpNoDelay(True)  # else every response's last segment waits for Nagle
-        page_cache, sent = context.page_cache, context.observer.sent
-        self._sender: Sender = (
-            TlsSender(transport, page_cache, self, sent)
-            if self._secure
-            else SendfileSender(
-                transport, page_cache, self, sent, threads=context.sendfile_threads, clock=context.clock
-            )
-        )
-        self._timeouts = Timeouts(
-            context.clock, context.limits, self._tcp().getHandle(), self._deadline_passed
-        )
-        host: str = transport.getPeer().host
+        self._sender = context.make_sender(transport, self, secure=self._secure)
+        handle = self._tcp().getHandle()
+        self._timeouts = Timeouts(context.clock, context.limits, handle, self._deadline_passed)
+        peer, overloaded = transport.getPeer().host, self._overloaded
         self._dispatcher = Dispatcher(
-            context,
-            host.removeprefix("::ffff:") if "." in host else host,  # of a dual-stack listener
-            overloaded=self._overloaded,
-            send=self._send_later,
-            abort=self.abort,
+            context, peer, overloaded=overloaded, send=self._send_later, abort=self.abort
         )
         if self._secure:
             self._timeouts.await_handshake()
@@ -123,10 +104,6 @@ class Connection(Protocol):
             # A single range of a mount is most of what arrives.
             if not (type(event) is tuple and not self._reader.buffer and self._answer_further(event)):
                 self._handle_events(event)
-        elif state is State.CLOSING:
-            self._lingered_bytes += len(data)
-            if self._lingered_bytes > MAX_LINGER_BYTES:
-                self.transport.pauseProducing()  # not an abort, whose reset could destroy the response
         else:
             self._reader.receive(data)
             self._limit_input()
@@ -150,7 +127,8 @@ class Connection(Protocol):
         if self.exchange is not None:
             abort, detail = self._failure or (AbortReason.CLIENT_GONE, "the client is gone")
             self._context.observer.record_abort(abort)
-            self._end_exchange(self.exchange, detail)
+            self._dispatcher.end_exchange(self.exchange, self._sender.body_bytes, detail)
+            self.exchange = None
         self._dispatcher.close()
         self._lost(self)
 
@@ -190,7 +168,7 @@ class Connection(Protocol):
             self._limit_input()
 
     def _limit_input(self) -> None:
-        is_full = len(self._reader.buffer) > MAX_BUFFERED_BYTES
+        is_full = self._reader.is_full
         if is_full is not self._input_paused:
             self._input_paused = is_full
             if is_full:
@@ -228,9 +206,6 @@ class Connection(Protocol):
             self._send(exchange, prepared)
 
     def _send_later(self, exchange: Exchange, prepared: PreparedResponse) -> None:
-        if exchange.is_over:  # the client has left
-            prepared.on_end()
-            return
         if not self._in_events:  # else this is still the turn of the request
             self._sender.begin_turn()
         self._send(exchange, prepared)
@@ -267,16 +242,12 @@ class Connection(Protocol):
         self._tcp().abortConnection()  # does nothing if it is gone, while TLS would raise
 
     def _finish(self, exchange: Exchange) -> None:
-        self._end_exchange(exchange, COMPLETE)
+        self.exchange = None
+        self._dispatcher.end_exchange(exchange, self._sender.body_bytes, COMPLETE)
         if exchange.keep_alive and self._can_continue():
             self._await_request()
         else:
             self._close()
-
-    def _end_exchange(self, exchange: Exchange, outcome: str) -> None:
-        self.exchange = None
-        body_bytes = 0 if exchange.prepared is None else max(0, self._sender.body_bytes)
-        self._dispatcher.end_exchange(exchange, body_bytes, outcome)
 
     # Deadlines and the close.
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from math import floor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from image_service.http.dates import format_http_date
 from image_service.http.response import STATUS_LINES
+from image_service.transport.sendfile_sender import SendfileSender
+from image_service.transport.tls_sender import TlsSender
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from image_service.transport.admission import Slots
     from image_service.transport.exchange import RequestHandler
     from image_service.transport.observer import Observer
+    from image_service.transport.sender import Sender, SenderCallbacks
     from image_service.transport.sendfile_threads import SendfileThreads
 
 
@@ -86,3 +89,11 @@ class ConnectionContext:
     observer: Observer
     shutdown: ShutdownState = attrs.field(factory=ShutdownState, init=False)
     date: DateField = attrs.field(factory=DateField, init=False)
+
+    def make_sender(self, transport: Any, callbacks: SenderCallbacks, *, secure: bool) -> Sender:  # noqa: ANN401 - as that of a connection
+        """Return the sender of a connection."""
+        sent = self.observer.sent
+        if secure:
+            return TlsSender(transport, self.page_cache, callbacks, sent)
+        threads = self.sendfile_threads
+        return SendfileSender(transport, self.page_cache, callbacks, sent, threads=threads, clock=self.clock)

@@ -40,7 +40,7 @@ class Dispatcher:
 
     Args:
         context: what all connections share.
-        address: of the client.
+        address: of the client, as its socket has it.
         overloaded: True if only probes are answered.
         send: called with a response that was not known at once, unless `abort` is.
         abort: called if there can be no response.
@@ -58,8 +58,9 @@ class Dispatcher:
         abort: Callable[[AbortReason, str], None],
     ) -> None:
         self._context = context
-        self._log = ConnectionLog(context.access_log, address)
-        self._address = address
+        # A dual-stack listener reports IPv4 addresses as IPv6 ones.
+        self._address = address.removeprefix("::ffff:") if "." in address else address
+        self._log = ConnectionLog(context.access_log, self._address)
         self._overloaded = overloaded
         self._send = send
         self._abort = abort
@@ -86,13 +87,18 @@ class Dispatcher:
             return prepared
         later = prepared if isinstance(prepared, Deferred) else succeed(prepared)
         later.addCallback(self._await_slot, exchange)
-        later.addCallback(lambda response: self._send(exchange, response))
+
+        def send(response: PreparedResponse) -> None:
+            if exchange.is_over:  # the client has left
+                response.on_end()
+            else:
+                self._send(exchange, response)
 
         def failed(failure: Failure) -> None:
             _log.failure("unexpected error while answering a request", failure=failure)
             self._abort(AbortReason.INTERNAL_ERROR, "internal error")
 
-        later.addErrback(failed)
+        later.addCallback(send).addErrback(failed)
         return None
 
     def _await_slot(
@@ -134,12 +140,13 @@ class Dispatcher:
 
         Args:
             exchange: in progress.
-            body_bytes: of content, accepted by the kernel.
+            body_bytes: of content, accepted by the kernel; negative if not even the head was.
             outcome: `COMPLETE`, or the reason of the abort.
         """
         exchange.is_over = True
         context, prepared = self._context, exchange.prepared
         seconds = context.clock.seconds() - exchange.started
+        body_bytes = 0 if prepared is None else max(0, body_bytes)
         self._log.add(exchange, body_bytes, seconds, outcome)
         context.observer.record_request(
             exchange.handler, exchange.method, exchange.status, seconds, body_bytes

@@ -102,22 +102,15 @@ class SendfileSender(Sender):
         """See `Sender`."""
         self.body_bytes = -len(head)
         if not body:
-            if self._budget > 0 and self._send_head(head):
-                return True
+            with suppress(OSError):  # sending the rest reports the reason
+                if self._budget > 0 and self._send_bytes(head) == len(head):
+                    return True
         elif len(body) == 1 and body[0].length <= self._budget and self._send_directly(head, body[0]):
             return True
         self._queue.fill(head, body)
         self._queue.advance(len(head) + self.body_bytes)
         self._sending = True
         return self._continue()
-
-    def _send_head(self, head: bytes) -> bool:
-        """Send a response without content; False: as `_send_directly`."""
-        try:
-            self._send_bytes(head)
-        except OSError:
-            return False
-        return self.body_bytes == 0
 
     def _send_directly(self, head: bytes, extent: Extent) -> bool:
         """Send a response of one extent without the queue.
@@ -127,19 +120,17 @@ class SendfileSender(Sender):
         """
         try:
             if extent.length <= COPY_BYTES:
-                self._send_bytes(head + self._copy(extent))
+                if isinstance(extent, FileExtent):
+                    buffer = _COPY_BUFFER[: extent.length]
+                    data: bytes | memoryview = buffer[: self._read_into(buffer, extent)]
+                else:
+                    data = data_of(extent)
+                self._send_bytes(head + data)
             elif isinstance(extent, FileExtent) and self._send_bytes(head, socket.MSG_MORE) == len(head):
                 self._send_file(extent, self._resident_bytes(extent))
         except (OSError, NotResidentError):
             return False
         return self.body_bytes == extent.length
-
-    def _copy(self, extent: Extent) -> bytes | memoryview:
-        """Return a small extent's bytes, or as many as are resident; valid until the next call."""
-        if not isinstance(extent, FileExtent):
-            return data_of(extent)
-        buffer = _COPY_BUFFER[: extent.length]
-        return buffer[: self._read_into(buffer, extent)]
 
     def pauseProducing(self) -> None:
         """Never called: nothing is written through the transport."""
