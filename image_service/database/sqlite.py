@@ -102,7 +102,7 @@ class SqliteDatabase:
             if damaged is not None and self._is_at_path(damaged):
                 self._move_aside(reason)
             opened = self._opened
-            if opened is None or not self._is_at_path(opened):  # no other thread was faster
+            if opened is None or not self._is_at_path(opened):  # else another thread has opened it
                 self.close()
                 try:
                     opened = self._open()
@@ -156,7 +156,7 @@ def _run(engine: Engine, work: Callable[[Connection], T]) -> T:
     try:
         with engine.begin() as connection:
             return work(connection)
-    except UnicodeDecodeError as error:  # in what SQLite says about a schema
+    except UnicodeDecodeError as error:  # in SQLite's message about a schema
         raise _Unusable("the schema is malformed") from error
     except DBAPIError as error:
         if _code(error) in _UNUSABLE:

@@ -119,8 +119,8 @@ class Archive:
         """Store a new generation, unless another process has just stored an equal answer.
 
         Args:
-            key: what was asked.
-            credentials: by whom.
+            key: the question.
+            credentials: the key's.
             customization: the answer.
             after: the newest generation that is known.
             at: when it was answered.
@@ -194,7 +194,7 @@ class Archive:
     async def load_infra_env(
         self, infra_env_id: str, credentials: Credentials | None
     ) -> tuple[InfraEnv, float] | None:
-        """Return what an infra-env last said about its image, without kernel arguments, and when."""
+        """Return an infra-env without its kernel arguments, and when it was fetched."""
         key = self.key_of_infra_env(infra_env_id, credentials)
         stored = await self.find_newest(key)
         if stored is None:
@@ -205,7 +205,7 @@ class Archive:
     async def save_infra_env(
         self, infra_env_id: str, credentials: Credentials | None, infra_env: InfraEnv, at: float
     ) -> None:
-        """Store what an infra-env says about its image; a change is a new generation."""
+        """Store an infra-env without its kernel arguments; a change is a new generation."""
         key, payload = self.key_of_infra_env(infra_env_id, credentials), encode_infra_env(infra_env)
         newest = await self.find_newest(key)
         stored = await self.load_infra_env(infra_env_id, credentials)
@@ -241,12 +241,11 @@ class Archive:
     ) -> bool | None:
         """Return True if it is stored, False if there is a newer one, None if the repository failed."""
         key, generation = snapshot.stored_key, snapshot.generation
-
-        def seal() -> bytes:
-            return self._cipher.seal(key, generation, credentials, encode_customization(customization))
-
-        payload = await self._run(_size(customization), seal)
-        return await self._write(self._repository.add(key, generation, payload, snapshot.taken_at))
+        sealed = await self._run(
+            _size(customization),
+            lambda: self._cipher.seal(key, generation, credentials, encode_customization(customization)),
+        )
+        return await self._write(self._repository.add(key, generation, sealed, snapshot.taken_at))
 
     async def _fingerprint(self, customization: Customization) -> bytes:
         work = partial(fingerprint, customization)

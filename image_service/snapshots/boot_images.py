@@ -102,7 +102,7 @@ class BootImages:
         return self.mounts.start_response(request.reader, composed.version)
 
     def retain(self, request: ImageRequest, composed: ComposedVersion) -> None:
-        """Have a version found by its entity tag, which a client is about to learn."""
+        """Make a version findable by its entity tag, which a client is about to get."""
         reader = request.reader
         tag = (reader.ref, digest_of(reader.credentials), composed.representation.image.etag)
         self._retained[tag] = composed.version
@@ -169,7 +169,7 @@ class BootImages:
         composed = await self._get_once(request)
         if request.mode is not ReadMode.RESUME or await self._claim(request, composed.version):
             return composed
-        return await self._get(request)  # another range of the same mount was faster, with another version
+        return await self._get(request)  # another range of this mount has started another version
 
     async def _claim(self, request: ImageRequest, version: Version) -> bool:
         """Return True if the reader reads this version; from now on, if it reads none."""
@@ -213,8 +213,8 @@ class BootImages:
         )
         return version if request.mode is ReadMode.RESUME else self._find_named(version, request)
 
-    def _find_named(self, being_read: Version | None, request: ImageRequest) -> Version | None:
-        version = being_read
+    def _find_named(self, version: Version | None, request: ImageRequest) -> Version | None:
+        """Return the version that validators name: the one that is being read, or one that is retained."""
         composed = None if version is None else self.cache.get_cached_composed(version)
         if composed is None or not composed.is_named_by(request):
             reader = request.reader

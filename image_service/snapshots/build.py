@@ -55,17 +55,10 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
     is_leader: bool,
     count: Callable[[SnapshotEvent], None],
 ) -> BootImages:
-    """Open the repository and make what finds and composes boot images.
+    """Open the repository in a data directory, and make what finds and composes boot images.
 
-    Args:
-        lifecycle: saves mounts, removes what is unused, and closes the repository.
-        settings: of snapshots and mounts.
-        data_dir: where the repository and its secret are.
-        assisted: answers for infra-envs.
-        coordination: with the processes that share the repository.
-        make_builder: given the thread pool for long compositions.
-        is_leader: True in the one process that removes unused snapshots.
-        count: records an event for the metrics.
+    The lifecycle saves mounts and closes the repository; the leader's also removes unused snapshots.
+    ``make_builder`` gets the thread pool for long compositions.
     """
     clock, in_thread = lifecycle.reactor, lifecycle.in_thread_pool(COMPOSER_THREADS, "compose")
     archive = await _open_archive(lifecycle, data_dir, in_thread)

@@ -119,7 +119,7 @@ class SnapshotCache:
             return known
         found = Snapshot(entry.snapshot.key, entry.snapshot.stored_key, number, 0.0)
         is_stored = await self._archive.load(found, credentials) is not None
-        if known := entry.find_generation(number):  # another reader of it was faster
+        if known := entry.find_generation(number):  # loaded for another request meanwhile
             return known
         if not is_stored:
             return None

@@ -1,4 +1,4 @@
-"""Payloads of the repository: customizations, and what an infra-env says about its image.
+"""Payloads of the repository: customizations, and the fields of infra-envs that describe an image.
 
 A customization:
 
@@ -78,13 +78,13 @@ def _decode(payload: bytes) -> Customization:
 
 
 def encode_infra_env(infra_env: InfraEnv) -> bytes:
-    """Encode what an infra-env says about its image, without kernel arguments: a snapshot has those."""
+    """Encode the version, kind and architecture of an infra-env; its kernel arguments are in a snapshot."""
     kind = infra_env.kind.value if infra_env.kind else None
     return json.dumps([infra_env.openshift_version, kind, infra_env.architecture]).encode()
 
 
 def decode_infra_env(payload: bytes) -> InfraEnv:
-    """Decode what an infra-env has said.
+    """Decode what ``encode_infra_env`` returned.
 
     Raises:
         SnapshotUnreadable: another release has written it.

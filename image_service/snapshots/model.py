@@ -77,7 +77,7 @@ class CacheEntry:
 
     Args:
         snapshot: the newest.
-        validated_at: when assisted-service last said the same.
+        validated_at: when assisted-service last gave an equal answer.
         key_version: the version of `stored_key` in `Coordination` when this was read.
         revalidating_since: None: assisted-service is not being asked.
         retry_at: not to be asked again before.

@@ -240,7 +240,7 @@ class Mounts:
 
         async def confirm() -> bool:
             reader_version = self._coordination.bump(reader_key)
-            stored = await self._archive.find_mount(reader_key)  # whoever writes later bumps it later
+            stored = await self._archive.find_mount(reader_key)  # a later writer bumps it later
             if stored is not None and not is_of(stored, version):
                 return False
             self._adopt(reader, reader_key, version, reader_version, now)

@@ -28,7 +28,7 @@ class StoredSnapshot:
     Args:
         generation: counts from 1.
         taken_at: when assisted-service answered.
-        validated_at: when it last said the same; not before ``taken_at``.
+        validated_at: when it last gave an equal answer; not before ``taken_at``.
         is_ended: its credentials may not see it any more. Its payload is gone, its number is used up.
     """
 
@@ -90,7 +90,7 @@ class SnapshotRepository(Protocol):
         """
 
     async def record_validation(self, key: bytes, generation: int, at: float) -> None:
-        """Record that assisted-service said the same again, if the generation is there and has not ended."""
+        """Record an equal answer of assisted-service, if the generation is there and has not ended."""
 
     async def end(self, key: bytes, at: float) -> None:
         """Remove all generations of a key and the mounts that read them, but remember the newest number."""

@@ -1,4 +1,4 @@
-"""Which version a request is for: what it leaves open (version, architecture, kind), its infra-env says.
+"""Which version a request is for. The infra-env completes it: version, architecture, kind.
 
 Processes that share the archive share the answers: each is valid for the TTL in all of them.
 """
@@ -39,7 +39,7 @@ TIMEOUT_SECONDS = 1.0
 _Question: TypeAlias = "tuple[ImageRef, bytes | None]"
 """A reference, and the digest of the credentials."""
 FetchInfraEnv: TypeAlias = "Callable[[str, Credentials | None], Awaitable[InfraEnv]]"
-"""Asks assisted-service what an infra-env says about itself."""
+"""Fetches an infra-env from assisted-service."""
 
 
 @attrs.define
@@ -129,7 +129,7 @@ class Resolver:
     async def _get_infra_env(
         self, infra_env_id: str, credentials: Credentials | None
     ) -> tuple[InfraEnv, float]:
-        """Return what an infra-env says, and since when: to this process, or to another within the TTL."""
+        """Return an infra-env and when it was fetched: by this process, or by another within the TTL."""
         key = self._archive.key_of_infra_env(infra_env_id, credentials)
         async with self._coordination.lock(key):
             if self._coordination.version(key):  # another process has stored an answer
@@ -210,7 +210,7 @@ class VersionFinder:
         key = _key_of(ref, reader.credentials)
         snapshot = await self._snapshots.find_generation(key, reader.credentials, stored.generation)
         if snapshot is None or snapshot.stored_key != stored.key or base.sha256 != stored.base_sha256:
-            raise VersionLost  # an alias may have moved on
+            raise VersionLost  # a name may stand for another base image now
         return Version(ref, base, snapshot)
 
     def _complete(self, reader: Reader, stored: StoredMount) -> Ref:

@@ -294,7 +294,7 @@ class Snapshots:
     ) -> Snapshot:
         now = self._clock.seconds()
         snapshot = await self._archive.add(key, credentials, customization, after=after, at=now)
-        if self._is_old(snapshot):  # another process's, which said the same long ago
+        if self._is_old(snapshot):  # another process's, of an equal answer long ago
             after = snapshot.generation
             snapshot = await self._archive.add(key, credentials, customization, after=after, at=now)
         return snapshot

@@ -146,7 +146,7 @@ class SqlRepository:
         return await self._transact(work)
 
     async def record_validation(self, key: bytes, generation: int, at: float) -> None:
-        """Record that assisted-service said the same again."""
+        """Record an equal answer of assisted-service."""
         row = {"of": key, "number": generation, "at": at}
         await self._transact(lambda connection: connection.execute(_RECORD_VALIDATION, row).close())
 

@@ -47,7 +47,7 @@ class MemoryRepository:
         return True
 
     async def record_validation(self, key: bytes, generation: int, at: float) -> None:
-        """Record that assisted-service said the same again."""
+        """Record an equal answer of assisted-service."""
         row = self._rows.get((key, generation))
         if row and not row.stored.is_ended:
             row.stored = attrs.evolve(row.stored, validated_at=max(row.stored.validated_at, at))
