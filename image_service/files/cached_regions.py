@@ -40,10 +40,6 @@ class CachedRegions:
 
     Asking about a small range costs nearly as much as sending it. Asking about a region costs more, so only
     a region that is read from a second time is asked about.
-
-    Args:
-        clock: the reactor's.
-        is_resident: asks the page cache about a part of a file.
     """
 
     def __init__(self, clock: IReactorTime, is_resident: Callable[[BaseFile, int, int], bool]) -> None:

@@ -68,16 +68,14 @@ class DiskQuota:
             with self._lock:
                 self._reserved.pop(name, None)
 
-    def used_bytes(self) -> int:
-        """Return the size of all files."""
-        with os.scandir(self._directory) as entries:
-            return sum(map(_size_of, entries))
-
     def free_bytes(self) -> int:
         """Return how many more bytes may be written; negative if the quota is exceeded."""
         status = os.statvfs(self._directory)
         free = status.f_bavail * status.f_frsize - SPARE_BYTES
-        return free if self._max_bytes is None else min(free, self._max_bytes - self.used_bytes())
+        if self._max_bytes is None:
+            return free
+        with os.scandir(self._directory) as entries:
+            return min(free, self._max_bytes - sum(map(_size_of, entries)))
 
 
 def _size_of(entry: os.DirEntry[str]) -> int:

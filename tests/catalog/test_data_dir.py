@@ -210,7 +210,7 @@ def _step(directory: Directory, step: str, kept: set[str]) -> None:
     elif step == "part":
         directory.data_dir.partial_path(IMAGE).touch()
     elif step == "need space":
-        with suppress(Unavailable), directory.data_dir.reserve_space("other") as check:
+        with suppress(Unavailable), directory.data_dir.quota.reserve("other") as check:
             check(0, 2**60)
     elif step == "restart":
         directory.data_dir = directory.another()
@@ -246,10 +246,10 @@ def test_refused_image_is_removed_when_space_is_short(tmp_path: Path) -> None:
     data_dir = DataDir(path, max_bytes=20_000)
     data_dir.partial_path(IMAGE).write_bytes(bytes(15_000))
     data_dir.publish(IMAGE)
-    with data_dir.reserve_space("b") as check, pytest.raises(Unavailable, match="not enough disk space"):
+    with data_dir.quota.reserve("b") as check, pytest.raises(Unavailable, match="not enough disk space"):
         check(0, 10_000)
     data_dir.set_aside(IMAGE, "no ISO")
-    with data_dir.reserve_space("b") as check:
+    with data_dir.quota.reserve("b") as check:
         check(0, 10_000)
     assert not (path / REFUSED).exists()
 

@@ -40,9 +40,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.concurrency.interruption import Interruption
-    from image_service.coreos.kargs_areas import KargsAreas
     from image_service.formats.iso9660 import Iso9660
-    from image_service.formats.reading import ReadAt, Span
+    from image_service.formats.reading import Span
     from image_service.images.base import BaseImage
 
 DERIVATION_VERSION = 1
@@ -86,32 +85,29 @@ def derive_minimal_iso(
 
 
 def _derive_boot_configs(base: BaseImage, iso: Iso9660, initrds: list[str]) -> BootConfigs:
+    """Change the boot configurations that boot something, with the areas that lie inside each."""
     kargs = base.layout.kernel_arguments
-    configs = tuple(_find_boot_configs(iso, base.file.read_at, kargs))
-    boot = BootConfigs(kargs.default, kargs.size, configs) if kargs else add_kargs_areas(configs)
-    held = sum(len(config.areas) for config in configs)
-    if kargs and held != len(kargs.areas):
-        raise BaseImageError(
-            f"of {len(kargs.areas)} areas of kernel arguments, known boot configurations hold {held}"
-        )
-    return derive_minimal_configs(boot, [f"/{initrd}" for initrd in initrds])
-
-
-def _find_boot_configs(iso: Iso9660, read_at: ReadAt, kargs: KargsAreas | None) -> Iterator[BootConfig]:
-    """Yield the boot configurations that boot something, with the areas that lie inside each."""
-    named = [area.name for area in kargs.areas] if kargs else []  # paths, except in legacy headers
+    areas, size = (kargs.areas, kargs.size) if kargs else ((), 0)
+    named = [area.name for area in areas]  # paths, except in legacy headers
     files = _find_files(iso, [*named, *BOOT_CONFIG_FILES])
+    found = []
     for file in {(file.offset, file.length): file for file in files}.values():  # one spelling of each path
         if file.length > _MAX_BOOT_CONFIG:
             raise BaseImageError(f"{file.path} has {file.length} bytes, more than {_MAX_BOOT_CONFIG}")
-        content = read_exactly(read_at, file.offset, file.length)
-        areas = (
-            [attrs.evolve(area, offset=area.offset - file.offset) for area in kargs.areas] if kargs else []
-        )
-        last = file.length - (kargs.size if kargs else 0)
-        config = BootConfig(file.path, content, tuple(area for area in areas if 0 <= area.offset <= last))
+        content = read_exactly(base.file.read_at, file.offset, file.length)
+        moved = [attrs.evolve(area, offset=area.offset - file.offset) for area in areas]
+        inside = tuple(area for area in moved if 0 <= area.offset <= file.length - size)
+        config = BootConfig(file.path, content, inside)
         if config.areas or config.names_initrds:
-            yield config
+            found.append(config)
+    held = sum(len(config.areas) for config in found)
+    if held != len(areas):
+        raise BaseImageError(
+            f"of {len(areas)} areas of kernel arguments, known boot configurations hold {held}"
+        )
+    configs = tuple(found)
+    boot = BootConfigs(kargs.default, kargs.size, configs) if kargs else add_kargs_areas(configs)
+    return derive_minimal_configs(boot, [f"/{initrd}" for initrd in initrds])
 
 
 def _find_files(iso: Iso9660, paths: Iterable[str]) -> Iterator[Span]:

@@ -39,12 +39,7 @@ def derived_names(version: str, architecture: str) -> tuple[str, str]:
 
 @attrs.frozen
 class DerivedFileStore:
-    """Finds or makes derived files, one at a time.
-
-    Args:
-        data_dir: where they are stored.
-        interruption: stops this from another thread.
-    """
+    """Finds or makes derived files, one at a time."""
 
     data_dir: DataDir
     interruption: Interruption

@@ -66,7 +66,7 @@ class ImageFetcher:
         with self.data_dir.lock(entry.file_name, interruption):
             if not path.exists():
                 partial = self.data_dir.partial_path(entry.file_name)
-                with self.data_dir.reserve_space(entry.file_name) as check_space:
+                with self.data_dir.quota.reserve(entry.file_name) as check_space:
 
                     def report(done: int, total: int | None) -> None:
                         check_space(done, total)

@@ -63,7 +63,7 @@ class DataDir:
         self._now = now
         self._locks = FileLocks(path / LOCKS)
         self._presences: list[int] = []
-        self._quota = DiskQuota(path, max_bytes, self._remove_refused)
+        self.quota = DiskQuota(path, max_bytes, self._remove_refused)
 
     def open(self) -> None:
         """Create the directories if absent, and remove temporary files of processes that were killed.
@@ -158,10 +158,6 @@ class DataDir:
         """Remove what was made here of an image; return False if it is still there: foreign, or in use."""
         self._remove(image, math.inf)
         return not (self.path / image).exists()
-
-    def reserve_space(self, image: str) -> AbstractContextManager[Callable[[int, int | None], None]]:
-        """Reserve space for an image while it is downloaded; see ``DiskQuota.reserve``."""
-        return self._quota.reserve(image)
 
     def _remove(self, image: str, limit: float) -> bool:
         """Remove an image with its files, unless it is locked or was referred to after `limit`."""
