@@ -137,17 +137,12 @@ class ConnectionLog:
         if summary is None:
             return
         subject = summary.subject
-        self._log.write(
+        self._write(
             f"{summary.ranges} ranges of {subject.infra_env} {subject.kind} to {self._client},"
             f" {summary.body_bytes} bytes",
+            summary,
+            "GET",
             {
-                "id": summary.request_id or new_request_id(),
-                "client": self._client,
-                "method": "GET",
-                "user_agent": summary.user_agent[:_MAX_USER_AGENT],
-                "handler": subject.handler,
-                "infra_env": subject.infra_env,
-                "kind": subject.kind,
                 "status": _PARTIAL_CONTENT,
                 "ranges": summary.ranges,
                 "bytes": summary.body_bytes,
@@ -158,17 +153,12 @@ class ConnectionLog:
 
     def _log_request(self, request: Exchange, body_bytes: int, seconds: float, ended: str) -> None:
         subject, method, status, requested = request.subject, request.method, request.status, request.range
-        self._log.write(
+        self._write(
             f"{method} {subject.handler} {subject.infra_env} {subject.kind} to {self._client}:"
             f" {status}, {body_bytes} bytes, {ended}",
+            request,
+            method,
             {
-                "id": request.request_id or new_request_id(),
-                "client": self._client,
-                "method": method,
-                "user_agent": request.user_agent[:_MAX_USER_AGENT],
-                "handler": subject.handler,
-                "infra_env": subject.infra_env,
-                "kind": subject.kind,
                 "range": requested if requested and has_range_characters(requested) else "",
                 "status": status,
                 "code": request.code,
@@ -177,3 +167,17 @@ class ConnectionLog:
                 "ended": ended,
             },
         )
+
+    def _write(
+        self, text: str, logged: Exchange | _Summary, method: str, more: dict[str, str | int | float]
+    ) -> None:
+        fields: dict[str, str | int | float] = {
+            "id": logged.request_id or new_request_id(),
+            "client": self._client,
+            "method": method,
+            "user_agent": logged.user_agent[:_MAX_USER_AGENT],
+            "handler": logged.subject.handler,
+            "infra_env": logged.subject.infra_env,
+            "kind": logged.subject.kind,
+        }
+        self._log.write(text, fields | more)

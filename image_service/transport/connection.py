@@ -181,11 +181,12 @@ class Connection(Protocol):
         further = self._dispatcher.further
         if further is None or self._shutdown.announced or self._reader.is_client_closed:
             return False
-        message = further.respond_to_range(*repeated)
+        message = further.respond_to_range(repeated)
         if message is None:
             return False
         exchange = self.exchange = further.exchange
-        if self._sender.send(*message):
+        head, body = message
+        if self._sender.send(head, body):
             self.exchange = None
             further.record_sent(self._sender.body_bytes)
             self._await_request()

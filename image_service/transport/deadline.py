@@ -78,7 +78,7 @@ class Deadline:
             self._expired()
 
 
-class Timeouts:
+class Timeouts(Deadline):
     """What a connection waits for, each with its deadline.
 
     Progress is what the client's TCP acknowledges: a writer does not see it, because kernels buffer.
@@ -90,47 +90,33 @@ class Timeouts:
         expired: called when a deadline has passed.
     """
 
-    __slots__ = (
-        "_acknowledged",
-        "_changed_at",
-        "_clock",
-        "_deadline",
-        "_handle",
-        "_limits",
-        "cancel",
-        "clear",
-    )
+    __slots__ = ("_acknowledged", "_changed_at", "_handle", "_limits")
 
     def __init__(
         self, clock: IReactorTime, limits: LimitSettings, handle: socket.socket, expired: Callable[[], None]
     ) -> None:
-        self._clock = clock
+        super().__init__(clock, expired)
         self._limits = limits
         self._handle = handle
         self._acknowledged = 0
         self._changed_at = 0.0
-        self._deadline = Deadline(clock, expired)
-        self.clear = self._deadline.clear
-        """Wait without a deadline."""
-        self.cancel = self._deadline.cancel
-        """Wait no longer."""
 
     def await_handshake(self) -> None:
         """Wait for the TLS handshake."""
-        self._deadline.set(self._limits.handshake_seconds)
+        self.set(self._limits.handshake_seconds)
 
     def await_first_head(self, *, overloaded: bool) -> None:
         """Wait for the first request."""
         seconds = self._limits.head_seconds
-        self._deadline.set(min(OVERLOADED_HEAD_SECONDS, seconds) if overloaded else seconds)
+        self.set(min(OVERLOADED_HEAD_SECONDS, seconds) if overloaded else seconds)
 
     def await_head(self) -> None:
         """Wait for the rest of a head."""
-        self._deadline.set(self._limits.head_seconds)
+        self.set(self._limits.head_seconds)
 
     def await_request(self) -> None:
         """Wait for the next request."""
-        self._deadline.set(self._limits.idle_seconds)
+        self.set(self._limits.idle_seconds)
 
     def await_progress(self, *, closing: bool = False) -> None:
         """Wait for the client to acknowledge bytes of a response, or to close the connection."""
@@ -149,4 +135,4 @@ class Timeouts:
         return False
 
     def _check_later(self, *, closing: bool) -> None:
-        self._deadline.set(LINGER_SECONDS if closing else self._limits.stall_seconds / _STALL_CHECKS)
+        self.set(LINGER_SECONDS if closing else self._limits.stall_seconds / _STALL_CHECKS)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
     from image_service.http.head import Request
+    from image_service.http.request_reader import RepeatedRange
     from image_service.transport.context import ConnectionContext
     from image_service.transport.exchange import Message, RangeResponder
 
@@ -149,7 +150,7 @@ class Dispatcher:
         body_bytes = 0 if prepared is None else max(0, body_bytes)
         self._log.add(exchange, body_bytes, seconds, outcome)
         context.observer.record_request(
-            exchange.handler, exchange.method, exchange.status, seconds, body_bytes
+            exchange.subject.handler, exchange.method, exchange.status, seconds, body_bytes
         )
         if prepared is not None:
             prepared.on_end()
@@ -202,14 +203,15 @@ class FurtherRanges:
         )
         self._last_lines = self.exchange.render_last_lines()
         self._logged = first.subject, first.user_agent, first.request_id
-        self._record = context.observer.get_recorder(first.handler, first.method, _PARTIAL_CONTENT)
+        self._record = context.observer.get_recorder(first.subject.handler, first.method, _PARTIAL_CONTENT)
 
-    def respond_to_range(self, first: int, last: int) -> Message | None:
-        """Return head and content of the response to an int-range; `exchange` is then its exchange.
+    def respond_to_range(self, int_range: RepeatedRange) -> Message | None:
+        """Return head and content of the response to a range; `exchange` is then its exchange.
 
         Returns:
             None: the request has to be handled as any other.
         """
+        first, last = int_range
         if last - first >= SMALL_BYTES:  # it needs a slot
             return None
         now = self._clock.seconds()
@@ -217,18 +219,21 @@ class FurtherRanges:
         if message is None:
             return None
         exchange = self.exchange
-        exchange.started, exchange.int_range, exchange.prepared = now, (first, last), self._prepared
+        exchange.started, exchange.int_range, exchange.prepared = now, int_range, self._prepared
         fields, body = message
         return self._date.partial_content(now) + fields + self._last_lines, body
 
     def start_sending(self) -> None:
         """Hold the mount: the kernel did not accept all of the response at once."""
         exchange = self.exchange
-        self._context.observer.record_first_byte(exchange.handler, self._clock.seconds() - exchange.started)
+        self._context.observer.record_first_byte(
+            exchange.subject.handler, self._clock.seconds() - exchange.started
+        )
         exchange.prepared = attrs.evolve(self._prepared, on_end=self._ranges.hold_mount())
 
     def record_sent(self, body_bytes: int) -> None:
         """Record a response that the kernel accepted at once, with so many bytes of content."""
         exchange = self.exchange
         self._record(self._clock.seconds() - exchange.started, body_bytes)
-        self._log.add_range(*self._logged, body_bytes)
+        subject, user_agent, request_id = self._logged
+        self._log.add_range(subject, user_agent, request_id, body_bytes)

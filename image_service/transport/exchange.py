@@ -125,11 +125,6 @@ class Exchange:
         return self.prepared.subject if self.prepared is not None else NO_SUBJECT
 
     @property
-    def handler(self) -> str:
-        """The subject's; empty as long as there is no response."""
-        return self.prepared.subject.handler if self.prepared is not None else ""
-
-    @property
     def status(self) -> int:
         """The response's; 0 if there is none."""
         return self.prepared.response.status if self.prepared is not None else 0

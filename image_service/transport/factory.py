@@ -69,7 +69,7 @@ class ConnectionFactory(Factory):
     def handlers(self) -> Iterator[str]:
         """Return the handler of each request in progress; empty as long as it has no response."""
         exchanges = (connection.exchange for connection in self.connections)
-        return (exchange.handler for exchange in exchanges if exchange is not None)
+        return (exchange.subject.handler for exchange in exchanges if exchange is not None)
 
     def announce_shutdown(self) -> None:
         """Make each response from now on the last one of its connection."""

@@ -210,7 +210,8 @@ class SendfileSender(Sender):
     def _send_bytes(self, data: bytes | memoryview, flags: int = 0) -> int:
         count = self._socket.send(data, flags)
         self._sent.copy += count
-        self._record_sent(count)
+        self.body_bytes += count
+        self._budget -= max(count, _MIN_CHARGE)
         return count
 
     def _send_file(self, extent: FileExtent, count: int) -> int:
@@ -218,12 +219,9 @@ class SendfileSender(Sender):
         if count == 0:
             raise ShortReadError(extent.offset, extent.file.size)
         self._sent.sendfile += count
-        self._record_sent(count)
-        return count
-
-    def _record_sent(self, count: int) -> None:
         self.body_bytes += count
         self._budget -= max(count, _MIN_CHARGE)
+        return count
 
     def _await_writable(self) -> None:
         self._paused_at = self._clock.seconds()

@@ -20,7 +20,6 @@ from image_service.transport.tcp import accepted_bytes
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorFromThreads
-    from twisted.python.failure import Failure
     from twisted.python.threadpool import ThreadPool
 
     from image_service.images.extents import FileExtent
@@ -82,7 +81,7 @@ class SendfileThreads:
         before = accepted_bytes(handle)
         sent: Deferred[int] = Deferred(lambda sent: _cancel(sent, handle, before))
         sending = maybeDeferred(deferToThreadPool, self._reactor, self._pool, _send, handle, extent)
-        sending.addErrback(_no_thread)
+        sending.addErrback(lambda _: 0)  # no thread could be started: a container may have too few processes
         sending.addCallback(self._finish, handle, sent)
         return sent
 
@@ -117,8 +116,3 @@ def _send(handle: socket.socket, extent: FileExtent) -> int:
         return os.sendfile(handle.fileno(), extent.file.descriptor, extent.offset, extent.length)
     except OSError:
         return 0
-
-
-def _no_thread(_: Failure) -> int:
-    """No thread could be started: a container may have too few processes."""
-    return 0
