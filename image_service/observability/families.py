@@ -19,6 +19,8 @@ import attrs
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from image_service.transport.observer import SentBytes
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -81,15 +83,6 @@ class Counters(Family):
         yield family
 
 
-@attrs.define
-class ByteCounters:
-    """Bytes that the kernel accepted. Senders add to them directly: a call per piece would cost too much."""
-
-    sendfile: int = 0
-    copy: int = 0
-    tls: int = 0
-
-
 class SentBytesCounter(Family):
     """The bytes sent, by path."""
 
@@ -97,7 +90,7 @@ class SentBytesCounter(Family):
     fallback = ()
 
     def __init__(self, name: str, description: str) -> None:
-        self.bytes = ByteCounters()
+        self.bytes = SentBytes()
         super().__init__(name, description, path=tuple(attrs.asdict(self.bytes)))
 
     def collect(self) -> Iterable[Metric]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
@@ -44,17 +45,13 @@ def cumulative(exported: Exported) -> Exported:
 
 def add_up(processes: Iterable[Exported]) -> Exported:
     """Return the sums over all processes; the first one provides the `SHARED` metrics."""
-    sums = _Sums()
-    for exported in processes:
-        sums.add(exported)
-    return export(sums.collect())
+    return export(_Sums(processes).collect())
 
 
 def render(exported: Exported) -> tuple[bytes, str]:
     """Return the page and its media type."""
-    registry, sums = CollectorRegistry(), _Sums()
-    sums.add(exported)
-    registry.register(sums)
+    registry = CollectorRegistry()
+    registry.register(_Sums([exported]))
     return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
 
 
@@ -69,11 +66,9 @@ class _Sum:
 
 
 class _Sums(Collector):
-    def __init__(self) -> None:
+    def __init__(self, processes: Iterable[Exported]) -> None:
         self._sums: dict[str, _Sum] = {}
-
-    def add(self, exported: Exported) -> None:
-        for name, description, kind, samples in exported:
+        for name, description, kind, samples in chain.from_iterable(processes):
             values = self._sums.setdefault(name, _Sum(name, description, kind)).values
             if values and name in SHARED:
                 continue

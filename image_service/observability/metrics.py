@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from image_service.observability.families import ByteCounters, HistogramSeries
-    from image_service.transport.observer import AbortReason, RefusalReason
+    from image_service.observability.families import HistogramSeries
+    from image_service.transport.observer import AbortReason, RefusalReason, SentBytes
 
 F = TypeVar("F", bound=Family)
 
@@ -57,7 +57,7 @@ class Metrics:
     # Events. The first group is the transport's `Observer`, which documents it.
 
     @property
-    def sent(self) -> ByteCounters:
+    def sent(self) -> SentBytes:
         """Counters of the bytes that the kernel accepted; senders add to them."""
         return self._all.sent.bytes
 

@@ -29,7 +29,7 @@ from image_service.snapshots.model import ImageRequest, ReadMode
 from image_service.transport.exchange import NO_SUBJECT, PreparedResponse, Subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection
 
     from image_service.http.cors import Cors
     from image_service.http.forwarded import Network
@@ -91,11 +91,9 @@ class ImageRequestHandler:
     _base_images: Callable[[], bytes] = attrs.field(default=lambda: b"{}", kw_only=True)
     _mirror: Callable[[StreamRef], BootImage] = attrs.field(default=_no_streams, kw_only=True)
     # By a digest of target, Authorization and client address: the first two may hold credentials.
-    _cached_routes: LruCache[bytes, _CachedRoute] = attrs.field(init=False)
-
-    @_cached_routes.default
-    def _make_cache(self) -> LruCache[bytes, _CachedRoute]:
-        return LruCache(MAX_CACHED_ROUTES)
+    _cached_routes: LruCache[bytes, _CachedRoute] = attrs.field(
+        init=False, factory=lambda: LruCache(MAX_CACHED_ROUTES)
+    )
 
     def handle(self, request: Request, address: str, *, overloaded: bool) -> _Handled:
         """Return the response to a request (see `exchange.RequestHandler`)."""
@@ -194,41 +192,30 @@ class ImageRequestHandler:
     def _prepare_image(
         self, request: Request, image_request: ImageRequest, composed: ComposedVersion, subject: Subject
     ) -> _Handled:
-        representation = composed.representation
-        digest = self._digests.get_cached_digest(representation.image.etag)
+        representation, reader, headers = composed.representation, image_request.reader, request.headers
+        image = representation.image
+        # A date is a weak validator (RFC 9110 section 8.8.2.2): another snapshot may have the same one.
+        is_unproven = image_request.date is not None and not image.is_public
+        if is_unproven and self._images.mounts.find(reader) != composed.version:
+            headers = {name: value for name, value in headers.items() if name != "range"}
+        digest = self._digests.get_cached_digest(image.etag)
         more = b"" if digest is None else render_fields(("Repr-Digest", repr_digest(digest)))
-        headers = self._without_unproven_range(request.headers, image_request, composed)
         response = representation.respond(request.method, headers, more)
         if response.status not in {200, 206}:
             return PreparedResponse(response, subject)
         if request.method == "HEAD":
             self._images.retain(image_request, composed)
-            image = ref(representation.image)
-            repeated = RepeatedHead(self._images, self._digests, image_request, image, digest)
+            repeated = RepeatedHead(self._images, self._digests, image_request, ref(image), digest)
             return PreparedResponse(response, subject, is_current=repeated.is_current)
         mount = self._images.record_mount(image_request, composed)
         ranges = None
         if image_request.mode is ReadMode.RESUME:
-            fields = representation.part_fields(request.headers, more)
-            size = representation.image.size
-            ranges = RangeStream(self._images, image_request.reader, mount, size, fields)
+            fields = representation.part_fields(headers, more)
+            ranges = RangeStream(self._images, reader, mount, image.size, fields)
         prepared = PreparedResponse(
             response, subject, partial(self._images.mounts.end_response, mount), ranges
         )
         return prepared if mount.saving is None else shielded(mount.saving).addCallback(lambda _: prepared)
-
-    def _without_unproven_range(
-        self, headers: Mapping[str, str], image_request: ImageRequest, composed: ComposedVersion
-    ) -> Mapping[str, str]:
-        """Return the fields without a Range whose date proves nothing.
-
-        A date is a weak validator (RFC 9110 section 8.8.2.2): another snapshot may have the same one.
-        """
-        if image_request.date is None or composed.representation.image.is_public:
-            return headers
-        if self._images.mounts.find(image_request.reader) == composed.version:
-            return headers
-        return {name: value for name, value in headers.items() if name != "range"}
 
 
 def _prepare_page(request: Request, subject: Subject, page: Page, *more: tuple[str, str]) -> PreparedResponse:

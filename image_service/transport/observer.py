@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Protocol
 
+import attrs
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -28,12 +30,16 @@ class RefusalReason(enum.Enum):
     CONNECTIONS = "connections"
 
 
-class SentBytes(Protocol):
-    """Counters of the bytes that the kernel accepted, heads included; senders add to them."""
+@attrs.define
+class SentBytes:
+    """Bytes that the kernel accepted, heads included.
 
-    sendfile: int
-    copy: int
-    tls: int
+    Senders add to them directly: a call per piece would cost too much.
+    """
+
+    sendfile: int = 0
+    copy: int = 0
+    tls: int = 0
 
 
 class Observer(Protocol):

@@ -1,10 +1,10 @@
-"""An observer that records nothing, and counters of bytes."""
+"""An observer that records nothing."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import attrs
+from image_service.transport.observer import SentBytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -12,19 +12,10 @@ if TYPE_CHECKING:
     from image_service.transport.observer import AbortReason, RefusalReason
 
 
-@attrs.define
-class NullByteCounters:
-    """Byte counters that nobody reads."""
-
-    sendfile: int = 0
-    copy: int = 0
-    tls: int = 0
-
-
 class NullObserver:
     """Records nothing."""
 
-    sent = NullByteCounters()
+    sent = SentBytes()
 
     def record_first_byte(self, handler: str, seconds: float) -> None:
         """See `Observer`."""

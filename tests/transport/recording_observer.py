@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from tests.transport.null_observer import NullByteCounters
+from image_service.transport.observer import SentBytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ class RecordingObserver:
     answers: list[tuple[str, float]] = attrs.field(factory=list)
     requests: list[tuple[str, str, int, float, int]] = attrs.field(factory=list)
     aborts: list[str] = attrs.field(factory=list)
-    sent: NullByteCounters = attrs.field(factory=NullByteCounters)
+    sent: SentBytes = attrs.field(factory=SentBytes)
     refusals: list[str] = attrs.field(factory=list)
 
     def record_first_byte(self, handler: str, seconds: float) -> None:

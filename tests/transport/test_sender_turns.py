@@ -16,12 +16,12 @@ from twisted.python.threadpool import ThreadPool
 from image_service.files.page_cache import PageCache
 from image_service.images.extents import Literal, Zeros
 from image_service.transport import tls_sender
+from image_service.transport.observer import SentBytes
 from image_service.transport.sendfile_sender import TURN_BYTES, SendfileSender
 from image_service.transport.sendfile_threads import SendfileThreads
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.transport.client import request
 from tests.transport.image_handler import MIB
-from tests.transport.null_observer import NullByteCounters
 from tests.transport.reactor_turns import turns
 from tests.transport.server import SMALL_BUFFER
 
@@ -188,7 +188,7 @@ def test_long_zeros_are_sent_in_one_turn(reactor: EPollReactor) -> None:
         transport,
         Mock(spec=PageCache),
         Mock(),
-        NullByteCounters(),
+        SentBytes(),
         threads=Mock(spec=SendfileThreads),
         clock=reactor,
     )
