@@ -21,13 +21,7 @@ from image_service.concurrency.single_flight import shielded
 from image_service.errors import UpstreamTimeout
 from image_service.images.reference import Reader, Ref, digest_of
 from image_service.snapshots.lookups import CachedLookup, NewestLookup
-from image_service.snapshots.model import (
-    ComposedVersion,
-    ImageRequest,
-    ReadMode,
-    Version,
-    VersionLost,
-)
+from image_service.snapshots.model import ComposedVersion, ImageRequest, ReadMode, Version, VersionLost
 from image_service.snapshots.mounts import Mount, Mounts, is_of
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from image_service.coreos.family import WITHOUT_MINIMAL_ISO
 from image_service.errors import NotFound, RamdiskTooLarge
 from image_service.images.canvas import derived_minimal_canvas, full_canvas, spliced_minimal_canvas
 from image_service.images.compose import compose
-from image_service.images.netboot import compose_artifact, compose_initrd_addrsize, compose_pxe_initrd
-from image_service.images.reference import ArtifactRef, ImageRef, Kind
+from image_service.images.netboot import compose_initrd_addrsize, compose_pxe_initrd
+from image_service.images.reference import ImageRef, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -92,11 +92,6 @@ class ImageBuilder:
             nmstate = self.derived.get_nmstate_image(base) if needs_nmstate else None
             return compose_pxe_initrd(base, nmstate, customization, _file_name(ref, base))
         return await self._compose(full_canvas(base), customization, _file_name(ref, base))
-
-    @staticmethod
-    def build_artifact(ref: ArtifactRef, base: BaseImage) -> BootImage:
-        """Return a file of a base image as it is; raises NotFound if it has none."""
-        return compose_artifact(base, ref.artifact)
 
     @staticmethod
     def build_initrd_addrsize(ref: ImageRef, base: BaseImage, initrd: BootImage) -> BootImage:

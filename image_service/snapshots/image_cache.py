@@ -10,6 +10,7 @@ from image_service.concurrency.lru import LruCache
 from image_service.concurrency.single_flight import SingleFlight
 from image_service.errors import Unprocessable
 from image_service.http.respond import Representation
+from image_service.images.netboot import compose_artifact
 from image_service.images.reference import Kind
 from image_service.snapshots.model import ComposedVersion, SnapshotEvent, VersionLost
 
@@ -93,7 +94,7 @@ class BootImageCache:
     async def _build(self, version: Version, credentials: Credentials | None) -> BootImage:
         ref, base, snapshot = version.ref, version.base, version.snapshot
         if not ref.needs_customization:
-            return self._builder.build_artifact(ref, base)
+            return compose_artifact(base, ref.artifact)
         if snapshot is None:
             msg = f"{ref} has no snapshot"
             raise TypeError(msg)

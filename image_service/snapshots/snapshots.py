@@ -25,13 +25,7 @@ from twisted.logger import Logger
 
 from image_service.concurrency.negative_cache import NegativeCache
 from image_service.concurrency.single_flight import SingleFlight
-from image_service.errors import (
-    Forbidden,
-    ImageServiceError,
-    NotFound,
-    Unauthorized,
-    UpstreamTimeout,
-)
+from image_service.errors import Forbidden, ImageServiceError, NotFound, Unauthorized, UpstreamTimeout
 from image_service.snapshots.cache import SnapshotCache
 from image_service.snapshots.model import FAILURES, SnapshotEvent, VersionLost
 
@@ -88,8 +82,8 @@ class Snapshots:
     def in_grace(self) -> int:
         """The number of snapshots that are served although they could not be validated."""
         started_after = self._clock.seconds() - self._settings.grace_seconds
-        since = (entry.failing_since for entry in self._cache.current_entries())
-        return sum(failing_since is not None and failing_since > started_after for failing_since in since)
+        failing = [entry.failing_since for entry in self._cache.current_entries()]
+        return sum(since is not None and since > started_after for since in failing)
 
     def get_cached_snapshot(self, key: SnapshotKey) -> Snapshot | None:
         """Return the newest snapshot if it may be given to any mount without waiting; else `get` it."""
@@ -132,11 +126,7 @@ class Snapshots:
             raise VersionLost
 
     def valid_until(self, snapshot: Snapshot) -> float:
-        """Return until when ``revalidate`` returns at once, unless the snapshot ends or its key is bumped.
-
-        Returns:
-            seconds since the epoch; in the past: it does not.
-        """
+        """Return until when ``revalidate`` returns at once, unless it ends or its key is bumped."""
         entry = self._cache.get_cached_entry(snapshot.key)
         if entry is None or snapshot.entry is not entry or not self._cache.is_current(entry):
             return -inf

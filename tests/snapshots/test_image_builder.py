@@ -22,6 +22,7 @@ from image_service.errors import (
 from image_service.http.problem import status_of
 from image_service.images.base import NmstateImage
 from image_service.images.customization import Customization
+from image_service.images.netboot import compose_artifact
 from image_service.images.reference import ArtifactRef, BootArtifact, ImageRef, Kind, Reader
 from image_service.snapshots.image_builder import THREAD_BYTES, ImageBuilder
 from image_service.snapshots.model import ComposedVersion, ImageRequest
@@ -291,9 +292,9 @@ def test_boot_artifact_is_the_file_of_the_base(bench: Workbench) -> None:
     ref = ArtifactRef(BootArtifact.ROOTFS, NEEDS_NMSTATE, "x86_64")
     base = bench.composer.find_base(ref)
     assert base is bench.catalog.images[NEEDS_NMSTATE, "x86_64", FULL]
-    assert bytes_of(bench.composer.build_artifact(ref, base)) == b"rootfs data\n"
+    assert bytes_of(compose_artifact(base, ref.artifact)) == b"rootfs data\n"
     with pytest.raises(NotFound, match=r"has no generic\.ins"):
-        bench.composer.build_artifact(attrs.evolve(ref, artifact=BootArtifact.INS_FILE), base)
+        compose_artifact(base, BootArtifact.INS_FILE)
 
 
 # What a download is called.
