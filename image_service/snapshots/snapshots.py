@@ -126,7 +126,7 @@ class Snapshots:
             raise VersionLost
 
     def valid_until(self, snapshot: Snapshot) -> float:
-        """Return until when ``revalidate`` returns at once, unless it ends or its key is bumped."""
+        """Return until when ``revalidate`` returns at once, or -inf, unless it ends or its key is bumped."""
         entry = self._cache.get_cached_entry(snapshot.key)
         if entry is None or snapshot.entry is not entry or not self._cache.is_current(entry):
             return -inf
