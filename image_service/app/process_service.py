@@ -60,7 +60,7 @@ class ProcessService(Service):
             try:
                 self._ports.append(bind_together(port, workers))
             except OSError as error:
-                _log.critical("port {port}: {reason}", port=port, reason=error.strerror)
+                _log.critical("cannot bind port {port}: {reason}", port=port, reason=error.strerror)
                 raise SystemExit(1) from None
 
     @property
@@ -89,7 +89,7 @@ class ProcessService(Service):
         async def stop() -> None:
             await self._started
             await self.stop_parts()
-            _log.info("stopped")
+            _log.info("the service has stopped")
 
         Service.stopService(self)
         return Deferred.fromCoroutine(stop())

@@ -92,4 +92,4 @@ def announce_sample(catalog: Catalog, url: str) -> None:
             _log.info("try it: curl -fo full.iso {url}", url=url)
 
     announced = Deferred.fromCoroutine(announce())
-    announced.addErrback(lambda failure: _log.failure("no sample", failure=failure))
+    announced.addErrback(lambda failure: _log.failure("cannot announce the sample image", failure=failure))

@@ -61,7 +61,7 @@ def shielded(work: Deferred[_Value]) -> Deferred[_Value]:
 def _share(result: Any, waiters: list[Deferred[_Value]]) -> None:  # noqa: ANN401 - a value or a Failure
     left = [waiter for waiter in waiters if not waiter.called]
     if not left and isinstance(result, Failure) and not result.check(ImageServiceError):
-        _log.failure("abandoned task failed", failure=result)
+        _log.failure("a task failed after all its callers had left", failure=result)
     for waiter in left:
         if not waiter.called:  # else it was canceled by the callback of one before it
             waiter.callback(result)

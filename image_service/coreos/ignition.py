@@ -19,10 +19,10 @@ def check_ignition(body: bytes) -> None:
         raise IgnitionInvalid("the Ignition config is not a JSON object")
     ignition = config.get("ignition")
     if not isinstance(ignition, dict):
-        raise IgnitionInvalid("the Ignition config has no object 'ignition'")
+        raise IgnitionInvalid("the Ignition config's 'ignition' is not an object")
     version = ignition.get("version")
     if not isinstance(version, str):
-        raise IgnitionInvalid("the Ignition config has no string 'ignition.version'")
+        raise IgnitionInvalid("the Ignition config's 'ignition.version' is not a string")
     if not _VERSION_3.fullmatch(version):
         raise IgnitionInvalid("the Ignition config's 'ignition.version' is not 3.x.y")
 

@@ -104,7 +104,7 @@ def edit_arguments(current: str, arguments: Sequence[KernelArgument]) -> str:
     before, after = (Counter(fault for fault, _ in _find_faults(text)) for text in (current, edited))
     for fault in after - before:
         raise KernelArgumentInvalid(
-            f"the kernel arguments would come to have {fault}; text in double quotes"
+            f"the kernel arguments would contain {fault}; text in double quotes"
             " can only be deleted or replaced as a whole"
         )
     return edited.strip()

@@ -134,7 +134,7 @@ def rewrite_kargs_json(original: bytes, default: str) -> bytes:
     rendered = json.dumps(content, indent=2, ensure_ascii=False).encode()
     if len(rendered) > len(original):
         raise FormatError(
-            f"{file.path} would take {len(rendered)} bytes in a minimal ISO, and has {len(original)}"
+            f"{file.path} needs {len(rendered)} bytes in a minimal ISO; only {len(original)} are available"
         )
     return rendered.ljust(len(original))
 

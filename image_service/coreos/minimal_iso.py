@@ -83,7 +83,7 @@ class MinimalIso:
                 piece.full <= offset and offset + length <= piece.full + piece.length
             ):
                 return piece.minimal + offset - piece.full
-        raise FormatError(f"the minimal ISO does not have the full one's {length} bytes at offset {offset}")
+        raise FormatError(f"the minimal ISO lacks the full one's {length} bytes at offset {offset}")
 
 
 def read_minimal_iso(read_at: ReadAt, file: Span, image_size: int) -> MinimalIso:
@@ -93,7 +93,7 @@ def read_minimal_iso(read_at: ReadAt, file: Span, image_size: int) -> MinimalIso
     """
     fields = BincodeReader(file.path, read_exactly(read_at, file.offset, min(file.length, _MAX_LENGTH)))
     if fields.read(len(_MAGIC)) != _MAGIC:
-        raise FormatError(f"{fields.path} does not begin with MINISO: the minimal ISO was never packed")
+        raise FormatError(f"{fields.path} does not begin with MINISO: the build did not pack a minimal ISO")
     version = fields.read_number()
     if version != _VERSION:
         raise FormatError(f"{fields.path} has version {version}; only {_VERSION} is supported")
@@ -146,7 +146,7 @@ class BincodeReader:
         """Read ``length`` bytes."""
         start, end = self._position, self._position + length
         if end > len(self._data):
-            raise FormatError(f"{self.path} ends too soon: {length} bytes are due at its offset {start}")
+            raise FormatError(f"{self.path} ends too soon: {length} bytes are expected at its offset {start}")
         self._position = end
         return self._data[start:end]
 
@@ -156,9 +156,7 @@ class BincodeReader:
         if first in _ONE_BYTE:
             return first
         if first not in _NUMBER_LENGTHS:
-            raise FormatError(
-                f"{self.path} has no number of at most 64 bits at its offset {self._position - 1}"
-            )
+            raise FormatError(f"{self.path} has an invalid number at its offset {self._position - 1}")
         return int.from_bytes(self.read(_NUMBER_LENGTHS[first]), "little")
 
     def read_bytes(self) -> bytes:
@@ -178,7 +176,9 @@ def _read_files(fields: BincodeReader, image_size: int) -> list[CopiedFile]:
         if not file.length or file.minimal < end:
             raise FormatError(f"{fields.path}: file {index} is empty, or overlaps the one before: {file}")
         if file.full + file.length > image_size or copied > image_size:
-            raise FormatError(f"{fields.path}: file {index} leaves the ISO of {image_size} bytes: {file}")
+            raise FormatError(
+                f"{fields.path}: file {index} extends beyond the ISO of {image_size} bytes: {file}"
+            )
         files.append(file)
         end = file.minimal + file.length
     return files
@@ -198,7 +198,9 @@ def _decompress(path: str, packed: bytes, gaps: int) -> bytes:
     if not decompressor.eof or decompressor.unused_data:
         raise FormatError(f"the xz stream in {path} does not end at the end of its {len(packed)} bytes")
     if len(literal) < gaps:
-        raise FormatError(f"the xz stream in {path} has {len(literal)} decompressed bytes; {gaps} are due")
+        raise FormatError(
+            f"the xz stream in {path} has {len(literal)} decompressed bytes; {gaps} are expected"
+        )
     return literal
 
 

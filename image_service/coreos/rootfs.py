@@ -53,7 +53,7 @@ def read_nmstatectl(read_at: ReadAt, rootfs: Span) -> bytes:
         )
     if not stat.S_ISREG(node.mode) or node.size > _MAX_EXECUTABLE:
         raise FormatError(
-            f"nmstatectl in {rootfs.path} is no file of up to {_MAX_EXECUTABLE} bytes:"
+            f"nmstatectl in {rootfs.path} is not a regular file of at most {_MAX_EXECUTABLE} bytes:"
             f" mode {node.mode:o}, {node.size} bytes"
         )
     return node.read()
@@ -76,7 +76,7 @@ def _read_root(read_at: ReadAt, rootfs: Span) -> TreeNode:
         if reader(EROFS_OFFSET, len(EROFS_MAGIC)) == EROFS_MAGIC:
             return read_erofs(reader)
         raise FormatError(f"{member.path} is neither squashfs nor erofs")
-    raise FileNotInImage(f"{rootfs.path} holds neither {' nor '.join(_FILE_SYSTEMS)}")
+    raise FileNotInImage(f"{rootfs.path} contains neither {' nor '.join(_FILE_SYSTEMS)}")
 
 
 def _list_names(root: TreeNode, path: str, pattern: re.Pattern[str]) -> list[str]:

@@ -143,7 +143,12 @@ class SqliteDatabase:
     def _move_aside(self, reason: str) -> None:
         """Rename the file, with its WAL and index: another process may have it open."""
         aside = f"{self._path}{_UNUSABLE_SUFFIX}"
-        _log.warn("{path}: {reason}; moved to {aside}", path=str(self._path), reason=reason, aside=aside)
+        _log.warn(
+            "the database {path} is unusable and was moved to {aside}: {reason}",
+            path=str(self._path),
+            reason=reason,
+            aside=aside,
+        )
         for suffix in _FILE_SUFFIXES:
             target = Path(f"{aside}{suffix}")
             target.unlink(missing_ok=True)

@@ -64,7 +64,11 @@ class Reloaded(Generic[T]):
         except ConfigurationError as error:
             if error.detail != self._fault:
                 self._fault = error.detail
-                self._log.error("{fault}; keeping the previous version", fault=error.detail, files=names)
+                self._log.error(
+                    "cannot reload {files}, keeping the previous content: {fault}",
+                    fault=error.detail,
+                    files=names,
+                )
         else:
             self._state, self._fault = state, ""
             self._log.info("reloaded {files}", files=names)

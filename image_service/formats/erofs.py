@@ -184,7 +184,7 @@ class _ErofsVolume:
         """Return the bytes of an extent from ``first`` to ``last``."""
         if extent.packed is not None:
             if self.packed is None:
-                raise FormatError("the erofs is damaged: it has no packed node for a file in it")
+                raise FormatError("the erofs is damaged: a file refers to a packed inode, which is missing")
             # Without a packed node of its own, this one cannot refer to itself.
             node = attrs.evolve(self, packed=None).read_node(self.packed)
             return node.read_part(extent.packed + first, last - first)
@@ -204,7 +204,7 @@ class _ErofsVolume:
             shift = extent.start % (1 << self.block_bits)
             content = content[shift:] + content[:shift]
         if len(content) < last:
-            raise FormatError(f"{where} is damaged: {last} bytes are due, it has {len(content)}")
+            raise FormatError(f"{where} is damaged: {last} bytes are expected, it has {len(content)}")
         return content[first:last]
 
 

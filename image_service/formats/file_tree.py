@@ -66,7 +66,7 @@ def find_node(root: TreeNode, path: str) -> TreeNode:
         if not trail:
             raise FormatError(f"a symlink on {path} leaves the file system")
         if symlinks > _MAX_SYMLINKS or steps > _MAX_STEPS:
-            raise FormatError(f"{path} has more than {_MAX_SYMLINKS} symlinks or {_MAX_STEPS} names")
+            raise FormatError(f"{path} crosses more than {_MAX_SYMLINKS} symlinks or {_MAX_STEPS} names")
     return trail[-1]
 
 

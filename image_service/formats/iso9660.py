@@ -169,7 +169,7 @@ def _parse_record(record: bytes) -> _Record:
 def _check_extent(record: _Record, path: str, file_size: int) -> None:
     if record.offset + record.length > file_size:
         raise FormatError(
-            f"{path!r} in the ISO leaves the file of {file_size} bytes:"
+            f"{path!r} in the ISO extends beyond the file of {file_size} bytes:"
             f" {record.length} bytes at offset {record.offset}"
         )
     if not record.plain:
@@ -189,8 +189,8 @@ def _find_record(records: Sequence[_Record], name: str, path: str) -> _Record:
     for section in sections:
         if section.offset != first.offset + length:
             raise FormatError(
-                f"{path!r} in the ISO is in pieces: one at offset {section.offset}"
-                f" where {first.offset + length} was due"
+                f"{path!r} in the ISO is fragmented: a section is at offset {section.offset}"
+                f" instead of {first.offset + length}"
             )
         length += section.length
         if not section.flags & _MULTI_EXTENT:

@@ -81,7 +81,7 @@ def _with_directories(members: Iterable[Member]) -> Iterator[Member]:
                 written[directory] = Member(directory, b"", _DIRECTORY_MODE)
                 yield written[directory]
             elif not stat.S_ISDIR(written[directory].mode):
-                raise ValueError(f"{directory!r} is a member and the directory of another")
+                raise ValueError(f"{directory!r} is both a file and a directory")
         if member.name in written:
             raise ValueError(f"two members are called {member.name!r}")
         written[member.name] = member

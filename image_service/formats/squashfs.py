@@ -201,7 +201,9 @@ class _MetadataReader:
     def read(self, length: int) -> bytes:
         while len(self._rest) < length:
             if self._is_last:
-                raise FormatError(f"the squashfs is damaged: its metadata ends at offset {self._next}")
+                raise FormatError(
+                    f"the squashfs is damaged: its metadata ends too soon, at offset {self._next}"
+                )
             word = int.from_bytes(self._volume.read_at(self._next, 2), "little")
             block = self._volume.read_content(self._next + 2, word, _METADATA_PLAIN, _METADATA)
             self._next += 2 + (word & ~_METADATA_PLAIN)

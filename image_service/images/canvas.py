@@ -77,11 +77,15 @@ def spliced_minimal_canvas(base: BaseImage, rootfs_url: str) -> Canvas:
     """
     minimal, kargs = base.layout.minimal, base.layout.kernel_arguments
     if minimal is None or kargs is None:
-        raise BaseImageError(f"{base.name} has no minimal ISO in it: {base.layout.no_minimal}")
+        raise BaseImageError(
+            f"{base.name} contains no usable recipe of a minimal ISO: {base.layout.no_minimal}"
+        )
     areas = [attrs.evolve(area, offset=minimal.translate(area.offset, kargs.size)) for area in kargs.areas]
     liveiso = next((word for word in kargs.default.split() if word.startswith(LIVEISO)), None)
     if liveiso is None:
-        raise BaseImageError(f"the default kernel arguments have no {LIVEISO} to be removed")
+        raise BaseImageError(
+            f"the default kernel arguments do not contain {LIVEISO}, which a minimal ISO must drop"
+        )
     default = edit_arguments(kargs.default, [KernelArgument(Operation.DELETE, liveiso)])
     kargs = attrs.evolve(kargs, default=default, areas=areas)
     overlays = []

@@ -129,7 +129,8 @@ def apply_overlays(below: ExtentMap, overlays: Iterable[Overlay]) -> ExtentMap:
             )
         if overlay.stop > below.size:
             raise ValueError(
-                f"overlay from {overlay.offset} to {overlay.stop} leaves the image of {below.size} bytes"
+                f"overlay from {overlay.offset} to {overlay.stop}"
+                f" extends beyond the image of {below.size} bytes"
             )
         extents += below.slice(position, overlay.offset)
         extents.append(overlay.data)

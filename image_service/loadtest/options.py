@@ -258,5 +258,5 @@ def _writable_directory(name: str) -> Path:
     path = Path(name)
     existing = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise ValueError(f"must be a directory that this process may write; {existing} is not")
+        raise ValueError(f"must be a writable directory; {existing} is not writable")
     return path

@@ -97,7 +97,7 @@ class ApiResource(Resource):
         try:
             parameters = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=_MAX_PARAMETERS))
         except ValueError:
-            raise InvalidRequest("too many parameters") from None
+            raise InvalidRequest("the query has too many parameters") from None
         return ApiRequest("GET" if method == "HEAD" else method, path, parameters, body)
 
     def _log_failure(self, failure: Failure, request: Request) -> None:

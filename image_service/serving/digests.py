@@ -98,7 +98,7 @@ class Digests:
 
     async def _compute(self, image: BootImage) -> bytes:
         if len(self._lock.waiting) >= MAX_WAITING:
-            busy = f"{MAX_WAITING} images wait for their digests already"
+            busy = f"{MAX_WAITING} digests are already queued"
             raise Unavailable(busy, retry_after_seconds=RETRY_AFTER_SECONDS)
         async with self._lock:
             self._check_stopping()

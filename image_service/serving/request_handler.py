@@ -139,7 +139,7 @@ class ImageRequestHandler:
         if self._serves_isos or not isinstance(route, ImageRoute) or not route.ref.needs_customization:
             return
         if route.ref.kind is None or route.ref.kind.is_iso:
-            raise NotFound("ISOs are served by the other listener of this service only")
+            raise NotFound("this listener serves no ISOs; use the other one of this service")
 
     def _handle_route(
         self, request: Request, route: Route, client: str, key: bytes, subject: Subject

@@ -221,7 +221,7 @@ def writable_directory(value: str) -> Path:
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise ValueError(f"must be a directory that this process may write; {existing} is not")
+        raise ValueError(f"must be a writable directory; {existing} is not writable")
     return path
 
 

@@ -183,7 +183,7 @@ def _check_kernel_argument(argument: KernelArgument) -> KernelArgument:
     try:
         check_argument(argument)
     except ImageServiceError as error:
-        raise ValueError(f"are impossible: {error.detail}") from None
+        raise ValueError(f"cannot be applied: {error.detail}") from None
     return argument
 
 
@@ -194,7 +194,7 @@ def _network_keyfiles(value: object) -> dict[str, str]:
         raise ValueError(f"must be an object of at most {_MAX_KEYFILES} members")
     for name, text in value.items():
         if not _KEYFILE.fullmatch(name):
-            raise ValueError("must have plain file names")
+            raise ValueError("must have file names as member names")
         if not isinstance(text, str) or "\0" in text or len(text) > _MAX_KEYFILE_CHARACTERS:
             raise ValueError(f"must hold text of at most {_MAX_KEYFILE_CHARACTERS} characters each")
     return value

@@ -221,7 +221,7 @@ def _find_file(mirrored: MirroredRelease, name: str) -> BootImage:
                 raise NotFound(f"there is no signature of {file.name} here")
             return _literal(file.signature, "signature", name, SIGNATURE)
     names = ", ".join(file.name for file in mirrored.files)
-    raise NotFound(f"the release has no such file; it has {names}")
+    raise NotFound(f"the release has no file of this name; it has {names}")
 
 
 def _literal(content: bytes, kind: str, file_name: str, content_type: str) -> BootImage:

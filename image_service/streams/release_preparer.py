@@ -131,7 +131,7 @@ class ReleasePreparer:
                 with self.client.fetch(artifact.signature, {}, self.interruption) as response:
                     signature = response.read_all(MAX_SIGNATURE_BYTES)
                 if _SIGNATURE.match(signature) is None:
-                    raise Unavailable("the response is no OpenPGP signature")  # noqa: TRY301 - like one that failed
+                    raise Unavailable("the response is not an OpenPGP signature")  # noqa: TRY301 - like one that failed
             except Unavailable as error:
                 Logger().info("{name} has no signature yet: {reason}", name=file.name, reason=error.detail)
                 return attrs.evolve(file, is_signature_pending=True)

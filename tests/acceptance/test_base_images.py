@@ -68,7 +68,7 @@ def test_bad_url_of_one_base_image_does_not_affect_the_others(tmp_path: Path, or
             assert service.get(f"/byid/{infra_env}/{name}/x86_64/full.iso").status == 200
         failed = until(service, "bad", "failed")
         assert failed["url"] == bad.partition("?")[0]
-        assert "answered 404" in failed["reason"]
+        assert "answered with status 404" in failed["reason"]
         assert failed["retry_at"].endswith("Z")
         infra_env = service.register("bad", {"ignition": {"version": "3.2.0"}})
         refused = service.get(f"/byid/{infra_env}/bad/x86_64/full.iso")

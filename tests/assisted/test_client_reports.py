@@ -81,7 +81,7 @@ CASES = (
         "200 OK",
         b'{"ignition": 1}',
         LogLevel.info,
-        f"assisted-service sent {CONFIG}: the Ignition config has no object 'ignition'",
+        f"assisted-service sent {CONFIG}: the Ignition config's 'ignition' is not an object",
         "refused",
     ),
 )

@@ -384,7 +384,7 @@ def test_missing_xorriso_is_reported(x86_64: Derivation, monkeypatch: pytest.Mon
 
 def test_s390x_is_refused(x86_64: Derivation) -> None:
     derivation = attrs.evolve(x86_64, base=attrs.evolve(x86_64.base, architecture="s390x"))
-    with pytest.raises(BaseImageError, match="s390x loads one initrd"):
+    with pytest.raises(BaseImageError, match="s390x boots with one initrd only"):
         derivation.derive()
     assert derivation.left() == []
 
@@ -421,7 +421,7 @@ def test_area_outside_known_boot_configurations_is_refused(
     assert kargs
     areas = (attrs.evolve(kargs.areas[0], offset=grub.sector * 2048 + distance), kargs.areas[1])
     layout = attrs.evolve(derivation.base.layout, kernel_arguments=attrs.evolve(kargs, areas=areas))
-    with pytest.raises(BaseImageError, match=r"of 2 areas of kernel arguments, .* hold 1"):
+    with pytest.raises(BaseImageError, match=r"contain only 1 of the 2 kernel argument areas"):
         attrs.evolve(derivation, base=attrs.evolve(derivation.base, layout=layout)).derive()
 
 

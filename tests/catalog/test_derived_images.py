@@ -453,8 +453,8 @@ async def test_stop_kills_xorriso_and_leaves_nothing(
         os.kill(process, 0)
     assert derivations.names() == set()
     assert open_files() == before
-    assert sum("is not derived: the service stops" in line for line in derivations.log.lines) == 2
-    with pytest.raises(Unavailable, match="the service stops"):
+    assert sum("is not derived: the service is stopping" in line for line in derivations.log.lines) == 2
+    with pytest.raises(Unavailable, match="the service is stopping"):
         derived_images.get_minimal_iso(base)
     await derived_images.stop()
 
@@ -468,7 +468,7 @@ async def test_stop_closes_every_file_that_was_derived(derivations: Derivations)
     await derivations.log.until("is ready")
     await derived_images.stop()
     assert open_files() == before
-    with pytest.raises(Unavailable, match="the service stops"):
+    with pytest.raises(Unavailable, match="the service is stopping"):
         derived_images.get_nmstate_image(base)
 
 

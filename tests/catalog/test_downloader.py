@@ -223,7 +223,7 @@ def test_200_to_a_range_replaces_the_part(origin: Origin, partial: Path) -> None
     ],
 )
 def test_partial_response_without_a_range_is_refused(origin: Origin, partial: Path, reply: Reply) -> None:
-    with pytest.raises(Unavailable, match="the responses do not fit the requests"):
+    with pytest.raises(Unavailable, match="the origin's responses do not match the requested ranges"):
         fetch(origin.serve("/a.iso", reply), partial)
     assert len(origin.requests) == 2
     assert not partial.exists()

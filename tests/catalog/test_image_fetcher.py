@@ -105,7 +105,7 @@ def test_image_is_fetched_verified_and_opened(directory: Directory) -> None:
             (
                 build_live_iso({name: data for name, data in live_files().items() if name != missing}),
                 None,
-                f"is no full ISO: {missing} is missing",
+                f"is not a full ISO: {missing} is missing",
             )
             for missing in ("images/pxeboot/rootfs.img", "images/pxeboot/vmlinuz")
         ),
@@ -291,7 +291,7 @@ def test_image_with_a_bad_signature_is_refused_and_both_are_fetched_again(
     directory.origin.serve("/a.iso.sig", Resource(b"nonsense" if wrong == "signature" else signature))
     fetcher = directory.fetcher(keys)
     fetcher.fetch_if_absent(entry, Interruption())
-    with pytest.raises(BaseImageError, match="its OpenPGP signature is not good"):
+    with pytest.raises(BaseImageError, match="its OpenPGP signature is not valid"):
         fetcher.open(entry, Interruption())
     assert not fetcher.is_complete(entry)
     directory.origin.replies["/a.iso"] = [Resource(ISO)]
@@ -308,7 +308,7 @@ def test_image_without_a_signature_is_unavailable(directory: Directory, gpg_home
     keys, _ = signed(gpg_home)
     entry, fetcher = directory.entry(), directory.fetcher(keys)
     directory.origin.serve("/a.iso.sig", reply)
-    with pytest.raises(Unavailable, match=r"answered 404|more than 65536 bytes"):
+    with pytest.raises(Unavailable, match=r"answered with status 404|more than 65536 bytes"):
         fetcher.fetch_if_absent(entry, Interruption())
     assert not fetcher.is_complete(entry)
     with pytest.raises(

@@ -162,6 +162,6 @@ def test_nginx_without_ranges_sends_the_whole_file(nginx: Nginx, tmp_path: Path)
 
 
 def test_retry_after_of_nginx_is_kept(nginx: Nginx, tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="answered 503") as refusal:
+    with pytest.raises(Unavailable, match="answered with status 503") as refusal:
         fetch(nginx.url("/busy/"), tmp_path / "part")
     assert refusal.value.retry_after_seconds == 7

@@ -169,7 +169,7 @@ BROKEN = {
                 "coreos/kargs.json": json.dumps(json.loads(live_files()["coreos/kargs.json"])).encode(),
             }
         ),
-        "kargs.json would take",
+        "kargs.json needs",
     ),
 }
 
@@ -260,7 +260,7 @@ def test_nmstatectl_is_needed_from_openshift_4_18_on(
 
 def test_customized_image_is_refused_unless_disconnected(opener: Opener) -> None:
     customized = ISO.replace(b"ignition.platform.id=metal\n#", b"ignition.platform.id=other\n#")
-    with pytest.raises(BaseImageError, match="was customized before"), opener.opened(customized):
+    with pytest.raises(BaseImageError, match="is already customized"), opener.opened(customized):
         pass
     with opener.opened(customized, image_type="disconnected-iso") as base:
         assert base.layout.customized

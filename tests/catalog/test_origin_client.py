@@ -86,12 +86,12 @@ def test_body_may_be_chunked(origin: Origin) -> None:
     [
         (Reply(BODY[:-1], promised=len(BODY)), f"sent {len(BODY) - 1} of {len(BODY)} bytes"),
         (Reply(b"3\r\nabc\r\n", promised=-1, headers={"Transfer-Encoding": "chunked"}), "IncompleteRead"),
-        (Reply(status=204), "answered 204"),
+        (Reply(status=204), "answered with status 204"),
         (Reply(BODY, headers={"Content-Encoding": "gzip"}), "content coding 'gzip'"),
-        (Reply(status=404), "answered 404"),
+        (Reply(status=404), "answered with status 404"),
         (Reply(status=302, headers={"Location": "ftp://127.0.0.1/a.iso"}), "redirects from http to ftp"),
-        (Reply(status=302, headers={"Location": "file:///etc/passwd"}), "answered 302"),
-        (Reply(status=302, headers={"Location": "?loop"}), "answered 302"),
+        (Reply(status=302, headers={"Location": "file:///etc/passwd"}), "answered with status 302"),
+        (Reply(status=302, headers={"Location": "?loop"}), "answered with status 302"),
         (Reply(status=302, headers={"Location": "http://h:port/"}), "ValueError"),
     ],
 )
@@ -134,7 +134,7 @@ def test_stalled_head_is_aborted(origin: Origin) -> None:
 @pytest.mark.parametrize(("value", "seconds"), [("7", 7), ("soon", None)])
 def test_retry_after_of_the_origin_is_kept(origin: Origin, value: str, seconds: int | None) -> None:
     url = origin.serve("/a.iso", Reply(status=429, headers={"Retry-After": value}))
-    with pytest.raises(Unavailable, match="answered 429") as refusal:
+    with pytest.raises(Unavailable, match="answered with status 429") as refusal:
         fetch(url)
     assert refusal.value.retry_after_seconds == seconds
 
@@ -142,7 +142,7 @@ def test_retry_after_of_the_origin_is_kept(origin: Origin, value: str, seconds: 
 def test_redirect_loop_is_unavailable(origin: Origin) -> None:
     origin.serve("/b.iso", Reply(status=301, headers={"Location": "/a.iso"}))
     url = origin.serve("/a.iso", Reply(status=301, headers={"Location": "/b.iso"}))
-    with pytest.raises(Unavailable, match="answered 301"):
+    with pytest.raises(Unavailable, match="answered with status 301"):
         fetch(url)
     assert len(origin.requests) <= 11
 

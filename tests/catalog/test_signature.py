@@ -97,7 +97,7 @@ def test_signature_by_another_key_is_refused(
     signers: tuple[Signer, Signer], file: BaseFile, tmp_path: Path
 ) -> None:
     one, two = signers
-    reason = r"signature is not good: gpgv exited with status 2, ERRSIG .*NO_PUBKEY"
+    reason = r"signature is not valid: gpgv exited with status 2, ERRSIG .*NO_PUBKEY"
     with pytest.raises(BaseImageError, match=reason):
         ring(tmp_path, one.public()).verify(file, two.sign(), Interruption())
 

@@ -105,7 +105,7 @@ def test_kargs_json_is_rewritten_in_place() -> None:
 
 def test_rewritten_kargs_json_must_fit_its_place() -> None:
     assert rewrite_kargs_json(REWRITTEN, 'nosmt "ä" quiet') == REWRITTEN
-    with pytest.raises(FormatError, match=f"{len(REWRITTEN) + 1} bytes .* has {len(REWRITTEN)}"):
+    with pytest.raises(FormatError, match=f"{len(REWRITTEN) + 1} bytes .* only {len(REWRITTEN)}"):
         rewrite_kargs_json(REWRITTEN, 'nosmt "ä" quiet!')
 
 

@@ -320,16 +320,16 @@ ONE = [(1, 0, 1)]
         ([(1, 0, SECTOR + 1), (2, 0, 1)], 3 * SECTOR, "file 1"),
         ([(2, 0, 1), (1, 0, 1)], SECTOR, "file 1"),
         ([(1, 0, 1), (1, 0, 1)], SECTOR, "file 1"),
-        ([(1, 1, 1)], SECTOR, f"leaves the ISO of {SECTOR} bytes"),
-        ([(1, 0, SECTOR + 1)], SECTOR, f"leaves the ISO of {SECTOR} bytes"),
+        ([(1, 1, 1)], SECTOR, f"extends beyond the ISO of {SECTOR} bytes"),
+        ([(1, 0, SECTOR + 1)], SECTOR, f"extends beyond the ISO of {SECTOR} bytes"),
         ([(1, 0, 2**63)], SECTOR, f"length={2**63}"),
         ([(1, 2**63, 1)], SECTOR, f"full={2**63 * SECTOR}"),
-        ([(1, 2**64 - 1, 2**64 - 1)], SECTOR, f"leaves the ISO of {SECTOR} bytes"),
+        ([(1, 2**64 - 1, 2**64 - 1)], SECTOR, f"extends beyond the ISO of {SECTOR} bytes"),
         ([(2**63, 0, 1)], SECTOR, f"leaves {2**63 * SECTOR} bytes between its files"),
         ([(LITERAL_LIMIT // SECTOR, 0, 1), (LITERAL_LIMIT // SECTOR + 1, 0, 1)], SECTOR, "between its files"),
-        ([(1, 0, SECTOR), (2, 0, 1)], SECTOR, "file 1 leaves"),  # terabytes out of one gibibyte
-        ([(4, 0, 1)], SECTOR, f"has {3 * SECTOR} decompressed bytes; {4 * SECTOR} are due"),
-        ([(1, 0, 1), (4, 0, 1)], SECTOR, "are due"),
+        ([(1, 0, SECTOR), (2, 0, 1)], SECTOR, "file 1 extends beyond"),  # terabytes out of one gibibyte
+        ([(4, 0, 1)], SECTOR, f"has {3 * SECTOR} decompressed bytes; {4 * SECTOR} are expected"),
+        ([(1, 0, 1), (4, 0, 1)], SECTOR, "are expected"),
     ],
 )
 def test_invalid_file_table_is_refused(
@@ -347,11 +347,11 @@ def test_impossible_number_of_files_is_refused_first(count: int) -> None:
 
 @pytest.mark.parametrize("length", [len(BODY) + 1, 2**32, 2**64 - 1])
 def test_truncated_xz_stream_is_refused(length: int) -> None:
-    assert f"{length} bytes are due" in refusal(pack_recipe(ONE, BODY, body_length=length))
+    assert f"{length} bytes are expected" in refusal(pack_recipe(ONE, BODY, body_length=length))
 
 
 def test_recipe_that_was_never_packed_is_refused() -> None:
-    assert "never packed" in refusal(bytes(16384))
+    assert "did not pack" in refusal(bytes(16384))
 
 
 @pytest.mark.parametrize("version", [0, 2, 2**64 - 1])

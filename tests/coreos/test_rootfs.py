@@ -126,7 +126,7 @@ def test_symlinks_on_the_path_are_followed(tmp_path: Path) -> None:
 
 def test_archive_without_file_system_is_file_not_in_image() -> None:
     with pytest.raises(
-        FileNotInImage, match=r"images/pxeboot/rootfs.img holds neither root.squashfs nor root.erofs"
+        FileNotInImage, match=r"images/pxeboot/rootfs.img contains neither root.squashfs nor root.erofs"
     ):
         read(cpio(("TRAILER!!!", b"")))
 
@@ -152,7 +152,7 @@ def test_unknown_root_file_system_is_refused(rootfs: bytes, message: str) -> Non
 
 
 def test_directory_in_place_of_the_program_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match=r"nmstatectl .* is no file of up to .*: mode 40755"):
+    with pytest.raises(FormatError, match=r"nmstatectl .* is not a regular file of at most .*: mode 40755"):
         read(erofs_of(tmp_path, {f"{NMSTATECTL}/file": b""}))
 
 

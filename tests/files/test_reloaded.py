@@ -41,6 +41,10 @@ class Pair:
     def files(self) -> list[Path]:
         return [self.directory / "key", self.directory / "certificate"]
 
+    @property
+    def names(self) -> str:
+        return ", ".join(map(str, self.files))
+
     def write(self, *contents: str) -> None:
         for file, content in zip(self.files, contents, strict=True):
             file.write_text(content)
@@ -191,7 +195,7 @@ def test_previous_version_is_kept_during_a_change(pair: Pair, logged: list[str])
     for _ in range(5):
         pair.later()
         assert reloaded.get() == "first"
-    assert logged == ["no pair; keeping the previous version"]
+    assert logged == [f"cannot reload {pair.names}, keeping the previous content: no pair"]
     pair.write("second", "second")
     pair.later()
     assert reloaded.get() == "second"
@@ -208,7 +212,9 @@ def test_previous_version_is_kept_when_a_file_is_missing(pair: Pair, logged: lis
     for _ in range(3):
         pair.later()
         assert reloaded.get() == "first"
-    assert logged == ["not read: No such file or directory; keeping the previous version"]
+    assert logged == [
+        f"cannot reload {pair.names}, keeping the previous content: not read: No such file or directory"
+    ]
 
 
 def test_unreadable_file_is_retried_without_a_visible_change(pair: Pair, logged: list[str]) -> None:

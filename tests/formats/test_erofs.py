@@ -190,7 +190,7 @@ def test_unknown_features_are_refused(feature: int, message: str) -> None:
         (40, b"\xff\xff\xff\xff", "refers to"),
         (80, b"\x22\0\0\0", "padding after them"),
         (80, b"\x21\0\0\0", "compressed by LZMA"),
-        (80, b"\x03\0\0\0", "no packed node"),
+        (80, b"\x03\0\0\0", "packed inode"),
         (84, b"\0\0", "compressed by LZMA"),
         (130, struct.pack("<I", 8 * 1024 * 1024 + 1), "LZMA dictionary of 8388609 bytes, more than 8388608"),
         (96, b"\xff" * 8, "refers to"),
@@ -254,7 +254,7 @@ def test_packed_node_that_refers_to_itself_is_refused() -> None:
     inode = inode_of(image, f"{DEPLOYMENT}/usr/bin", "nmstatectl")
     looped = patched(image, inode + HEADER, struct.pack("<Q", 1 << 63))
     looped = patched(looped, SUPERBLOCK + 96, struct.pack("<Q", inode // 32))
-    with pytest.raises(FormatError, match="no packed node"):
+    with pytest.raises(FormatError, match="packed inode"):
         program(looped).read()
 
 

@@ -156,7 +156,7 @@ def test_sections_of_a_file_are_joined() -> None:
 
 def test_sections_with_a_gap_between_are_refused() -> None:
     image = image_of(record(b"BIG;1", 20, SECTOR, MULTI_EXTENT), record(b"BIG;1", 22, SECTOR))
-    with pytest.raises(FormatError, match=f"'big'.* in pieces.*{22 * SECTOR}.*{21 * SECTOR}"):
+    with pytest.raises(FormatError, match=f"'big'.* is fragmented.*{22 * SECTOR}.*{21 * SECTOR}"):
         read(image).find_file("big")
 
 
@@ -177,7 +177,7 @@ def test_file_that_ends_with_the_image_is_accepted() -> None:
 
 def test_longest_length_is_refused() -> None:
     image = image_of(record(b"A;1", 0xFFFFFFFF, 0xFFFFFFFF))
-    with pytest.raises(FormatError, match="leaves the file"):
+    with pytest.raises(FormatError, match="extends beyond the file"):
         read(image).find_file("a")
 
 

@@ -100,7 +100,7 @@ def test_duplicate_name_is_refused() -> None:
 
 
 def test_file_as_a_directory_is_refused() -> None:
-    with pytest.raises(ValueError, match="'a' is a member and the directory of another"):
+    with pytest.raises(ValueError, match="'a' is both a file and a directory"):
         write_archive([Member("a", b"1"), Member("a/b", b"2")])
 
 

@@ -331,11 +331,11 @@ COMPACT_KARGS = json.dumps(json.loads(live_files()["coreos/kargs.json"])).encode
 UNUSABLE = [
     (build_live_iso(), "has no coreos/miniso.dat"),
     (add_minimal_iso(without("coreos/kargs.json")), "no embed areas for kernel arguments"),
-    (add_minimal_iso(live_files(kernel_arguments="quiet liveiso=x")), "no coreos.liveiso= to be removed"),
-    (add_minimal_iso({**live_files(), "coreos/kargs.json": COMPACT_KARGS}), "kargs.json would take"),
+    (add_minimal_iso(live_files(kernel_arguments="quiet liveiso=x")), "do not contain coreos.liveiso="),
+    (add_minimal_iso({**live_files(), "coreos/kargs.json": COMPACT_KARGS}), "kargs.json needs"),
     (iso_with_recipe_without("images/ignition.img"), "262144 bytes at offset"),
-    (iso_with_recipe_without("isolinux/isolinux.cfg"), "does not have the full one's"),
-    (iso_with_recipe_without("coreos/kargs.json"), "does not have the full one's"),
+    (iso_with_recipe_without("isolinux/isolinux.cfg"), "lacks the full one's"),
+    (iso_with_recipe_without("coreos/kargs.json"), "lacks the full one's"),
 ]
 
 

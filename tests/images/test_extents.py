@@ -66,7 +66,7 @@ def test_overlapping_overlays_are_refused_in_any_order(data: st.DataObject, size
     "overlay", [Overlay(9, Literal(b"ab")), Overlay(10, Zeros(1)), Overlay(11, Zeros(5))]
 )
 def test_overlay_beyond_the_end_is_refused(overlay: Overlay) -> None:
-    with pytest.raises(ValueError, match="leaves the image of 10 bytes"):
+    with pytest.raises(ValueError, match="extends beyond the image of 10 bytes"):
         apply_overlays(ExtentMap((Zeros(10),)), [overlay])
 
 

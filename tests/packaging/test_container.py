@@ -96,7 +96,7 @@ def test_container_serves_until_sigterm(runner: PodmanRun | ChrootRun, podman: P
         assert url is not None, "the service ended"
         health, image = fetch(urljoin(url, "/health")), fetch(url)
         os.killpg(process.pid, signal.SIGTERM)
-        assert "stopped" in [event["message"] for event in logged(process)]
+        assert "the service has stopped" in [event["message"] for event in logged(process)]
     assert (health.status, image.status) == (200, 200)
     assert served_config(image.body)["ignition"]
 

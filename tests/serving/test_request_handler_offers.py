@@ -201,7 +201,7 @@ def test_plain_listener_refuses_isos(service: Service, beside: Service, target: 
     assert isinstance(answer, PreparedResponse)
     assert (answer.response.status, answer.response.code) == (404, "not-found")
     if method == "GET":
-        assert "other listener" in str(problem_of(answer.response)["detail"])
+        assert "use the other one" in str(problem_of(answer.response)["detail"])
     assert service.upstream_calls == calls
 
 

@@ -451,7 +451,7 @@ def test_data_dir_that_can_be_created_is_accepted(complete: dict[str, str], tmp_
 def test_data_dir_that_cannot_be_created_is_refused(complete: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (found,) = faults({**complete, "DATA_DIR": str(tmp_path / "file" / "data")})
-    assert found.endswith(f"must be a directory that this process may write; {tmp_path / 'file'} is not")
+    assert found.endswith(f"must be a writable directory; {tmp_path / 'file'} is not writable")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -156,7 +156,7 @@ def test_parts_that_the_iso_lacks_are_left_out(
 
 def test_truncated_iso_is_unavailable(desired: StreamRelease, base: BaseImage, tmp_path: Path) -> None:
     os.truncate(base.file.path, base.layout.files.rootfs.offset)  # type: ignore[union-attr] # it has one
-    with pytest.raises(Unavailable, match=r"^changed while it was read$"):
+    with pytest.raises(Unavailable, match=r"^the file changed while it was read$"):
         preparer(tmp_path).prepare(desired, base)
 
 

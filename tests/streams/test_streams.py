@@ -234,7 +234,7 @@ async def test_refresh_without_news_writes_nothing(setup: Setup) -> None:
 @pytest.mark.parametrize(
     ("broken", "says"),
     [
-        (Reply(status=500), "answered 500"),
+        (Reply(status=500), "answered with status 500"),
         (Reply(status=206, body=text(stream("3"))), "the status is 206, not 200"),
         (Reply(status=304), "the status is 304, not 200"),
         (Reply(b"no JSON"), "$: must be JSON"),

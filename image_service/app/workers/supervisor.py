@@ -106,7 +106,7 @@ class Supervisor(ProcessService):
             return render(add_up([own, self._exited_counts, *latest]))
 
         def failed(failure: Failure) -> None:
-            _log.failure("the page of metrics could not be rendered", failure=failure)
+            _log.failure("cannot render the metrics", failure=failure)
             slot.send("page", None)
 
         page = self._pages.join("page", render_page)
@@ -114,7 +114,7 @@ class Supervisor(ProcessService):
 
     def start_failed(self) -> None:
         """Stop the service: the same fault would keep the other workers from starting."""
-        _log.critical("a worker cannot start")
+        _log.critical("no worker can start")
         stop_with_failure(self._reactor)
 
     def _assign_substitutes(self) -> None:

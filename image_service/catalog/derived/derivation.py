@@ -75,7 +75,7 @@ def derive_minimal_iso(
         Interrupted: the service stops.
     """
     if base.architecture in WITHOUT_MINIMAL_ISO:
-        raise BaseImageError(f"{base.architecture} loads one initrd, so that none can be added")
+        raise BaseImageError(f"{base.architecture} boots with one initrd only, so none can be added")
     iso = read_iso9660(base.file.read_at, base.file.size)
     boot = _derive_boot_configs(base, iso, [RAMDISK_FILE, *([NMSTATE_FILE] if nmstate else [])])
     with atomic_target(target) as temporary, scratch_directory(scratch) as directory:
@@ -103,7 +103,7 @@ def _derive_boot_configs(base: BaseImage, iso: Iso9660, initrds: list[str]) -> B
     held = sum(len(config.areas) for config in found)
     if held != len(areas):
         raise BaseImageError(
-            f"of {len(areas)} areas of kernel arguments, known boot configurations hold {held}"
+            f"known boot configurations contain only {held} of the {len(areas)} kernel argument areas"
         )
     configs = tuple(found)
     boot = BootConfigs(kargs.default, kargs.size, configs) if kargs else add_kargs_areas(configs)
@@ -122,7 +122,7 @@ def _write_changes(
 ) -> Remastering:
     """Write the files to be added into a directory; return all changes."""
     if base.layout.files.rootfs is None:
-        raise BaseImageError(f"there is no {ROOTFS_FILE} to be left out of a minimal ISO")
+        raise BaseImageError(f"there is no {ROOTFS_FILE} that a minimal ISO could omit")
     contents = {
         RAMDISK_FILE: bytes(RAMDISK_BYTES),
         KARGS_JSON: render_kargs_json(boot),

@@ -178,7 +178,7 @@ class DerivedFileCache(Generic[T]):
         if entry.file is not None:
             return entry.file
         if self._worker.interruption.is_set:
-            raise Unavailable("the service stops", retry_after_seconds=BUSY_RETRY_AFTER_SECONDS)
+            raise Unavailable("the service is stopping", retry_after_seconds=BUSY_RETRY_AFTER_SECONDS)
         if entry.attempt:
             detail = f"{entry.name} is being derived"
             raise Unavailable(detail, retry_after_seconds=BUSY_RETRY_AFTER_SECONDS)
@@ -200,7 +200,7 @@ class DerivedFileCache(Generic[T]):
         try:
             derived = await self._worker.run(self._derive, base)
         except Interrupted:
-            self._log.info("{name} is not derived: the service stops", name=entry.name)
+            self._log.info("{name} is not derived: the service is stopping", name=entry.name)
         except ImageServiceError as error:
             self._fail(entry, error.detail)
         except OSError as error:

@@ -65,7 +65,7 @@ def download_file(
                 else:
                     file.restart(OriginFile())
     if not file.complete:
-        raise Unavailable("cannot fetch: the responses do not fit the requests")
+        raise Unavailable("cannot fetch: the origin's responses do not match the requested ranges")
 
 
 def _range_headers(file: PartialFile) -> Mapping[str, str]:

@@ -101,7 +101,7 @@ class FetchGuard:
 def _reason(error: Exception) -> str:
     """Return a text without the URL and without content from the peer."""
     if isinstance(error, HTTPError):
-        return f"{origin_of(error.url)} answered {error.code}"
+        return f"{origin_of(error.url)} answered with status {error.code}"
     if isinstance(error, URLError) and isinstance(error.reason, Exception):
         return _reason(error.reason)
     if isinstance(error, TimeoutError):

@@ -118,7 +118,7 @@ class _Statuses(urllib.request.HTTPErrorProcessor):
             return response
         if response.status < HTTPStatus.MULTIPLE_CHOICES:
             response.close()
-            raise InvalidResponse(f"answered {response.status}")
+            raise InvalidResponse(f"the origin answered with status {response.status}")
         return cast("http.client.HTTPResponse", super().http_response(request, response))
 
     https_response = http_response

@@ -282,7 +282,7 @@ class BaseImageLifecycle:
             )
         if base.layout.customized:  # only a disconnected ISO may be
             self._log.warn(
-                "base image {image} was customized before, which will be overwritten: {reason}",
+                "base image {image} is already customized; its customization will be overwritten: {reason}",
                 image=self.entry.file_name,
                 reason=base.layout.customized,
             )

@@ -66,7 +66,9 @@ def examine_file(
     disconnected = Kind(entry.image_type) is Kind.DISCONNECTED_ISO
     known = Sidecar(sidecar, file)  # first, to notice if the file changes while it is read
     if known.is_corrupt:
-        raise BaseImageError("content changed without a write (corruption?): a sample of it differs")
+        raise BaseImageError(
+            "the file's content changed without a write (corruption?): a sample of it differs"
+        )
     layout = read_live_iso(file.read_at, file.size)
     if not disconnected:
         _check_full_iso(layout)
@@ -101,9 +103,9 @@ def _check_full_iso(layout: LiveIso) -> None:
     }
     absent = [name for name, file in boot_files.items() if file is None]
     if absent:
-        raise BaseImageError(f"is no full ISO: {', '.join(absent)} is missing")
+        raise BaseImageError(f"is not a full ISO: {', '.join(absent)} is missing")
     if layout.customized:
-        raise BaseImageError(f"was customized before: {layout.customized}; use the pristine image")
+        raise BaseImageError(f"is already customized: {layout.customized}; use the published image")
 
 
 def _check_signature(

@@ -87,7 +87,7 @@ class KeyRing:
             # Keywords and key identifiers (doc/DETAILS of GnuPG), and nothing else of the output.
             reasons = [f"{keyword.decode()} {key.decode()}" for keyword, key in _REASON.findall(lines)]
             reason = ", ".join([f"gpgv exited with status {status}", *reasons])
-            raise BaseImageError(f"its OpenPGP signature is not good: {reason}")
+            raise BaseImageError(f"its OpenPGP signature is not valid: {reason}")
 
 
 @contextmanager

@@ -62,7 +62,7 @@ class Sidecar:
     def save_digest(self, name: str, digest: str) -> None:
         """Store a digest; raise Unavailable if the file changed since this sidecar was loaded."""
         if self._file.identity() != self._identity:
-            raise Unavailable("changed while it was read")
+            raise Unavailable("the file changed while it was read")
         ctime_ns = os.fstat(self._file.descriptor).st_ctime_ns
         self._stored |= {**self._identity, "ctime_ns": ctime_ns, "sample": self._sample, name: digest}
         # If it cannot be written, the next start computes the digest again.
@@ -90,7 +90,7 @@ def get_sha256(
         try:
             digest = file.sha256(offset, length, on_block=lambda _: interruption.raise_if_interrupted())
         except ShortReadError:
-            raise Unavailable("changed while it was read") from None
+            raise Unavailable("the file changed while it was read") from None
         sidecar.save_digest(name, digest)
     return digest
 
@@ -107,9 +107,11 @@ def recheck_sha256(file: BaseFile, sha256: str, interruption: Interruption) -> N
     try:
         found = file.sha256(on_block=idle)
     except ShortReadError:
-        raise BaseImageError(f"content changed (corruption?): it had {file.size} bytes") from None
+        raise BaseImageError(f"the file's content changed (corruption?): it had {file.size} bytes") from None
     if found != sha256:
-        raise BaseImageError(f"content changed (corruption?): its SHA-256 was {sha256} and is {found}")
+        raise BaseImageError(
+            f"the file's content changed (corruption?): its SHA-256 was {sha256} and is {found}"
+        )
 
 
 def _load(sidecar: Path) -> dict[str, object]:
