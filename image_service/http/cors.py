@@ -54,11 +54,7 @@ class Cors:
         return re.compile("|".join(re.escape(origin).replace(r"\*", "[!-~]*") for origin in self.allowed))
 
     def fields(self, headers: Mapping[str, str]) -> bytes:
-        """Return the rendered field lines that every response needs; only Vary if the page may not read it.
-
-        Args:
-            headers: of the request: values by lower-case name.
-        """
+        """Return the field lines that every response needs: only Vary if the page may not read it."""
         if not self._allows(headers):
             return _VARY
         origin = ANY if ANY in self.allowed else headers["origin"]
@@ -70,11 +66,7 @@ class Cors:
         return "origin" in headers and "access-control-request-method" in headers
 
     def preflight(self, headers: Mapping[str, str]) -> Response:
-        """Return the 204 for a preflight, with all allowed methods and fields if the origin is allowed.
-
-        Args:
-            headers: of the request: values by lower-case name.
-        """
+        """Return the 204 for a preflight, with all allowed methods and fields if the origin is allowed."""
         return Response(204, _ALLOWANCES if self._allows(headers) else b"")
 
     def _allows(self, headers: Mapping[str, str]) -> bool:

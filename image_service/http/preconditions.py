@@ -54,13 +54,7 @@ def evaluate(headers: Mapping[str, str], etag: str, modified: datetime | None) -
 
 
 def range_applies(headers: Mapping[str, str], etag: str, modified: datetime | None) -> bool:
-    """Return True if there is no If-Range, or it names exactly this representation (strong comparison).
-
-    Args:
-        headers: field values by lower-case name.
-        etag: the representation's strong entity tag, quotes included.
-        modified: its modification date, if known.
-    """
+    """Return True if there is no If-Range, or it names exactly this representation (strong comparison)."""
     validator = headers.get("if-range")
     if validator is None:
         return True

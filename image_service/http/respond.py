@@ -117,12 +117,7 @@ class Representation:
         return problem(unsatisfiable, extra=extra)
 
     def part_fields(self, headers: Mapping[str, str], more: bytes = b"") -> PartFields:
-        """Return the fields of responses to requests that differ in Range only.
-
-        Args:
-            headers: of the request: field values by lower-case name.
-            more: rendered field lines.
-        """
+        """Return the fields of responses to requests that differ in Range only (see `respond`)."""
         before = b"%b%bContent-Type: %b\r\nContent-Range: bytes " % (
             self._fields,
             more,

@@ -77,8 +77,9 @@ class Connection(Protocol):
         context, transport = self._context, self.transport
         transport.setTcpNoDelay(True)  # else every response's last segment waits for Nagle
         self._sender = context.make_sender(transport, self, secure=self._secure)
-        handle = self._tcp().getHandle()
-        self._timeouts = Timeouts(context.clock, context.limits, handle, self._deadline_passed)
+        self._tcp = transport.transport if self._secure else transport
+        self._handle = self._tcp.getHandle()
+        self._timeouts = Timeouts(context.clock, context.limits, self._handle, self._deadline_passed)
         peer, overloaded = transport.getPeer().host, self._overloaded
         self._dispatcher = Dispatcher(
             context, peer, overloaded=overloaded, send=self._send_later, abort=self.abort
@@ -240,7 +241,7 @@ class Connection(Protocol):
     def abort(self, reason: AbortReason, detail: str) -> None:
         """Abort the connection: the response cannot be completed, and must not look complete."""
         self._failure = self._failure or (reason, detail)
-        self._tcp().abortConnection()  # does nothing if it is gone, while TLS would raise
+        self._tcp.abortConnection()  # does nothing if it is gone, while TLS would raise
 
     def _finish(self, exchange: Exchange) -> None:
         self.exchange = None
@@ -260,8 +261,8 @@ class Connection(Protocol):
     def _deadline_passed(self) -> None:
         limits = self._context.limits
         is_closing = self._state is State.CLOSING
-        if is_closing and not queued_bytes(self._tcp().getHandle()):
-            self._tcp().loseConnection()  # an abort could destroy what the client's system holds for it
+        if is_closing and not queued_bytes(self._handle):
+            self._tcp.loseConnection()  # an abort could destroy what the client's system holds for it
         elif is_closing or self._state is State.SENDING:
             if self._timeouts.is_stalled(closing=is_closing):
                 self.abort(AbortReason.NO_PROGRESS, f"no progress for {limits.stall_seconds:g} s")
@@ -271,9 +272,6 @@ class Connection(Protocol):
             self._refuse(self._reader.reject(error))
         else:
             self._close()
-
-    def _tcp(self) -> Any:  # noqa: ANN401 - as transport
-        return self.transport.transport if self._secure else self.transport
 
     def close_if_idle(self) -> None:
         """Close the connection unless a request is being answered."""

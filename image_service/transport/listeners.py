@@ -48,11 +48,7 @@ class Listeners:
     ) -> IListeningPort:
         """Accept the connections of a listening socket, which is closed here.
 
-        Args:
-            reactor: accepts them.
-            listener: the socket.
-            factory: of the connections.
-            protocol_factory: the same, or what has it below TLS.
+        `protocol_factory` is `factory`, or what puts TLS below its connections.
         """
         port: IListeningPort = reactor.adoptStreamPort(listener.fileno(), listener.family, protocol_factory)
         listener.close()  # the reactor has a duplicate; with both open, the kernel would go on accepting

@@ -52,13 +52,9 @@ class SendfileSender(Sender):
     all of that is gone. If the client has taken all of it as fast, a sendfile thread sends the rest, if one
     is free. For a slow client, or one whose speed is not known yet, the kernel buffers `UNSENT_BYTES`.
 
-    Args:
+    Args (see `Sender` for the others):
         transport: connected, without data of its own to send.
-        page_cache: see `Sender`.
-        callbacks: see `Sender`.
-        sent: see `Sender`.
         threads: for fast clients.
-        clock: the reactor's.
     """
 
     __slots__ = (

@@ -106,11 +106,7 @@ class TlsSender(Sender):
     Twisted's protocol does everything else: handshake, input, alerts, the end. Its `write` is not used,
     because it encrypts a record at a time and keeps in memory what the socket does not accept.
 
-    Args:
-        transport: connected.
-        page_cache: see `Sender`.
-        callbacks: see `Sender`; a response is sent when the transport's buffer is empty.
-        sent: see `Sender`.
+    A response is sent when the transport's buffer is empty.
     """
 
     def __init__(

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from image_service.errors import ImageServiceError, InvalidRequest, RequestTimeout
 from image_service.http.head import MAX_HEAD_BYTES, Request, find_head, parse_head
-from image_service.http.request_reader import END, NEED_DATA, BadRequest, RequestReader
+from image_service.http.request_reader import (
+    END,
+    MAX_BUFFERED_BYTES,
+    MAX_DROPPED_BYTES,
+    NEED_DATA,
+    BadRequest,
+    RequestReader,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -250,3 +257,23 @@ def test_line_that_ends_in_lf_alone_is_refused_before_the_head_is_complete() -> 
     event = reader.next_event()
     assert isinstance(event, BadRequest)
     assert isinstance(event.error, InvalidRequest)
+
+
+def test_reader_is_full_beyond_the_limit_of_buffered_bytes_until_requests_are_taken() -> None:
+    reader = RequestReader()
+    pipelined = REQUEST * (MAX_BUFFERED_BYTES // len(REQUEST) + 1)
+    fullness = []
+    for data in (pipelined[:MAX_BUFFERED_BYTES], pipelined[MAX_BUFFERED_BYTES:]):
+        reader.receive(data)
+        fullness.append(reader.is_full)
+    assert reader.next_event() == parse_head(REQUEST)
+    assert [*fullness, reader.is_full] == [False, True, False]
+
+
+def test_closed_reader_drops_input_and_is_full_after_its_limit() -> None:
+    reader = RequestReader()
+    reader.close()
+    reader.receive(bytes(MAX_DROPPED_BYTES))
+    assert (reader.is_full, reader.buffer) == (False, b"")
+    reader.receive(b"x")
+    assert (reader.is_full, reader.buffer) == (True, b"")

@@ -159,7 +159,7 @@ class Server:
     async def wait_until_delivered(self, client: Client) -> None:
         """Wait until the client's TCP has acknowledged everything."""
         await turns(self.reactor)
-        handle = (await self.connection_of(client))._tcp().getHandle()
+        handle = (await self.connection_of(client))._tcp.getHandle()
         await until(self.reactor, lambda: ioctl(handle, TIOCOUTQ, bytes(4)) == bytes(4))
 
     async def wait_until_closed(self) -> None:

@@ -29,7 +29,7 @@ async def test_connection_persists(server: Server, image: Image) -> None:
         answer = await client.ask(f"/image/{start}-{stop}")
         assert (answer.status, answer.body) == (200, image.content[start:stop])
         assert "connection" not in answer.fields
-    assert (await server.connection_of(client))._tcp().producer is None
+    assert (await server.connection_of(client))._tcp.producer is None
 
 
 @ensure_deferred

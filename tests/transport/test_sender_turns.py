@@ -204,7 +204,7 @@ async def test_large_response_is_pushed(server: Server) -> None:
     client = await server.client(receive_buffer=SMALL_BUFFER)
     await client.send(request("/image"))
     await client.receive(10_000)
-    tcp = (await server.connection_of(client))._tcp()
+    tcp = (await server.connection_of(client))._tcp
     assert tcp.producer is not None
     assert tcp.streamingProducer
 
@@ -215,7 +215,7 @@ async def test_responses_are_not_buffered_for_a_client_that_does_not_read(
 ) -> None:
     """Each requested separately, and smaller than what a transport buffers before it pauses its producer."""
     client = await server.client(receive_buffer=SMALL_BUFFER)
-    handle = (await server.connection_of(client))._tcp().getHandle()
+    handle = (await server.connection_of(client))._tcp.getHandle()
     handle.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MIB)  # not autotuned any more
     for _ in range(1000):
         await client.send(request("/image/0-60000"))

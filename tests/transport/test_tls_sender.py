@@ -89,7 +89,7 @@ async def test_response_that_fits_is_sent_in_the_turn_of_its_request(tls: Server
     connection = await tls.connection_of(client)
     assert (await client.ask("/image/0-9")).status == 200
     calls: list[str] = []
-    tcp = connection._tcp()._tcp
+    tcp = connection._tcp._tcp
     tcp.startWriting = lambda: calls.append("startWriting")
     assert len((await client.ask("/image/0-65536")).body) == 65_536
     assert calls == []
@@ -112,7 +112,7 @@ async def test_nothing_is_buffered_for_a_client_that_does_not_read(tls: Server) 
 
 def kept_bytes(connection: Connection) -> int:
     """Return the bytes in the transport's own buffer."""
-    tcp = connection._tcp()._tcp
+    tcp = connection._tcp._tcp
     count: int = len(tcp.dataBuffer) - tcp.offset + tcp._tempDataLen
     return count
 
@@ -125,7 +125,7 @@ async def test_rest_of_a_piece_is_buffered_if_the_kernel_accepts_less(
     """The response ends only after that is sent."""
     client = await tls.client(receive_buffer=SMALL_BUFFER)
     connection = await tls.connection_of(client)
-    connection._tcp().getHandle().setsockopt(SOL_SOCKET, SO_SNDBUF, SMALL_BUFFER)
+    connection._tcp.getHandle().setsockopt(SOL_SOCKET, SO_SNDBUF, SMALL_BUFFER)
     await client.send(request(f"/image/0-{size}", "Connection: close"))
     await until(tls.reactor, lambda: kept_bytes(connection))
     await turns(tls.reactor)
