@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from image_service.app.shutdown import ShutdownHandler, stop_with_failure
-from image_service.concurrency.lifecycle import Lifecycle
+from image_service.concurrency.parts import PartsStack
 from image_service.transport.tcp import bind_together
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class ProcessService(Service):
         self._reactor = reactor
         self._settings = settings
         self._standalone = standalone
-        self._lifecycle = Lifecycle(reactor)
+        self._parts = PartsStack(reactor)
         self._started: Deferred[None] = succeed(None)
         self._ports: list[list[socket.socket]] = []
         """For each port, ``LISTEN_PORT`` first: the listening socket of each process."""

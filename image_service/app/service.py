@@ -95,7 +95,7 @@ class ImageService(ProcessService):
         settings, shared, base_url = self._settings, self._shared, self.base_url
         http = OriginClient.from_settings(settings.download, settings.source_urls)
         base_images = build_base_images(
-            self._lifecycle,
+            self._parts,
             settings.catalog,
             settings.storage,
             settings.download,
@@ -105,7 +105,7 @@ class ImageService(ProcessService):
         )
         catalog = base_images.catalog
         mirror = await start_streams(
-            self._lifecycle,
+            self._parts,
             settings.streams,
             http,
             base_images,
@@ -115,11 +115,11 @@ class ImageService(ProcessService):
         )
         stand_in = shared.stand_in
         if self._standalone and stand_in is None:
-            stand_in = await start_stand_in(self._lifecycle, settings, base_images.configured, base_url)
+            stand_in = await start_stand_in(self._parts, settings, base_images.configured, base_url)
         images = await self._build_boot_images(base_images, stand_in, base_url)
         base_images.options.on_superseded = images.supersede
         main, plain = build_request_handlers(
-            self._lifecycle,
+            self._parts,
             settings.listen,
             images,
             is_ready=lambda: catalog.is_ready and not self._listeners.shutting_down,
@@ -128,7 +128,7 @@ class ImageService(ProcessService):
             mirror=mirror.find_boot_image,
         )
         transport = build_transport(
-            self._lifecycle,
+            self._parts,
             settings.limits,
             settings.log,
             slot_pool=shared.slot_pool(settings.limits.downloads),
@@ -142,7 +142,7 @@ class ImageService(ProcessService):
             plain_factory = transport.make_factory(plain)
             self._factories.append((plain_factory, plain_factory))
         self.adopt(listener for (listener,) in self._ports)
-        self._lifecycle.push_async_callback(self._close_listeners)
+        self._parts.push_async_callback(self._close_listeners)
         _log.info("serving at {url}", url=base_url)
         shared.serving()
         if stand_in is not None and stand_in.sample is not None and shared.is_leader:
@@ -162,9 +162,9 @@ class ImageService(ProcessService):
             concurrency=settings.concurrency,
             record=self.metrics.record_upstream_call,
         )
-        self._lifecycle.push_async_callback(assisted.close)
+        self._parts.push_async_callback(assisted.close)
         return await build_boot_images(
-            self._lifecycle,
+            self._parts,
             self._settings.snapshots,
             self._settings.storage.data_dir,
             assisted,
@@ -198,5 +198,5 @@ class ImageService(ProcessService):
 
     async def stop_parts(self) -> None:
         """Stop the parts in reverse order."""
-        await self._lifecycle.aclose()
+        await self._parts.aclose()
         self.close_sockets()

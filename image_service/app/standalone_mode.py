@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from image_service.catalog.catalog import Catalog
-    from image_service.concurrency.lifecycle import Lifecycle
+    from image_service.concurrency.parts import PartsStack
     from image_service.settings.settings import Settings
 
 _log = Logger()
@@ -38,7 +38,7 @@ class StandIn:
 
 
 async def start_stand_in(
-    lifecycle: Lifecycle, settings: Settings, base_images: Iterable[OsImage], base_url: str
+    parts: PartsStack, settings: Settings, base_images: Iterable[OsImage], base_url: str
 ) -> StandIn:
     """Start the stand-in, and register a sample of the configured images if it has no infra-env.
 
@@ -47,14 +47,14 @@ async def start_stand_in(
         OSError: ``DATA_DIR`` cannot be written.
     """
     standalone = Standalone(
-        lifecycle.reactor,
+        parts.reactor,
         settings.storage.data_dir,
         settings.standalone.listen,
         settings.standalone.token,
         base_url,
     )
     await standalone.start()
-    lifecycle.push_async_callback(standalone.stop)
+    parts.push_async_callback(standalone.stop)
     sample = None
     image = next((image for image in base_images if image.image_type == FULL_ISO), None)
     if image is not None:

@@ -18,7 +18,7 @@ from image_service.concurrency.backoff import Backoff
 
 if TYPE_CHECKING:
     from image_service.catalog.download.origin_client import OriginClient
-    from image_service.concurrency.lifecycle import Lifecycle
+    from image_service.concurrency.parts import PartsStack
     from image_service.settings.base_images import CatalogSettings, DownloadSettings, StorageSettings
     from image_service.settings.os_images import OsImage
 
@@ -39,7 +39,7 @@ class BaseImages:
 
 
 def build_base_images(  # noqa: PLR0913 - three groups of settings
-    lifecycle: Lifecycle,
+    parts: PartsStack,
     settings: CatalogSettings,
     storage: StorageSettings,
     downloads: DownloadSettings,
@@ -53,7 +53,7 @@ def build_base_images(  # noqa: PLR0913 - three groups of settings
     Raises:
         OSError: ``DATA_DIR`` cannot be created or read.
     """
-    reactor = lifecycle.reactor
+    reactor = parts.reactor
     data_dir = DataDir(
         storage.data_dir, storage.retention_seconds, storage.max_bytes, scratch=storage.scratch_dir
     )
@@ -69,10 +69,10 @@ def build_base_images(  # noqa: PLR0913 - three groups of settings
     catalog = Catalog(reactor, reactor, configured, fetcher, options)
     catalog.start()
     if is_leader:
-        in_thread = lifecycle.in_thread_pool(1, "data directory")
-        lifecycle.call_every(
+        in_thread = parts.in_thread_pool(1, "data directory")
+        parts.call_every(
             COLLECT_SECONDS, lambda: in_thread(partial(data_dir.collect_garbage, catalog.retained_names))
         )
-    lifecycle.push_async_callback(catalog.stop)
-    lifecycle.push_async_callback(derived.stop)  # before the files that it reads are closed
+    parts.push_async_callback(catalog.stop)
+    parts.push_async_callback(derived.stop)  # before the files that it reads are closed
     return BaseImages(configured, catalog, derived, data_dir, options)

@@ -1,7 +1,7 @@
 """Coordination of the processes that share a repository: a lock and a version counter for each key.
 
-A process that has written something to the repository bumps the version of its key. A process that caches
-something reads the version before it reads the repository, and uses its copy while the version is the same.
+A process that has written something to the repository bumps the counter of its key. A process that caches
+something reads the counter before it reads the repository, and uses its copy while the counter is unchanged.
 
 Keys are digests of at least 8 bytes, alike in all processes.
 """
@@ -34,9 +34,9 @@ MAX_POLL_SECONDS = 0.16
 LOCK_TIMEOUT_SECONDS = 60.0
 """After this a lock counts as acquired: a process that hangs must not stop the others for good."""
 COUNT = 64 * 1024
-"""Versions in shared memory. Keys that share one cause each other reads of the repository, nothing else."""
-_VERSION_BYTES = 8
-SIZE_BYTES = COUNT * _VERSION_BYTES
+"""Counters in shared memory. Keys that share one cause each other reads of the repository, nothing else."""
+_COUNTER_BYTES = 8
+SIZE_BYTES = COUNT * _COUNTER_BYTES
 
 
 class Coordination:
@@ -45,24 +45,24 @@ class Coordination:
     def lock(self, key: bytes) -> AbstractAsyncContextManager[None]:
         """Return the lock of a key, which one process holds at a time.
 
-        While it is held, ``version`` shows what earlier holders have bumped. A process shares work of its
+        While it is held, ``counter`` shows what earlier holders have bumped. A process shares work of its
         own by `SingleFlight`.
         """
         return nullcontext()
 
-    def version(self, key: bytes) -> int:
-        """Return the version of a key, without a system call; 0: no process has bumped it."""
+    def counter(self, key: bytes) -> int:
+        """Return the version counter of a key, without a system call; 0: no process has bumped it."""
         return 0
 
     def bump(self, key: bytes) -> int:
-        """Give a key another version, and return it; another process may replace it at any time."""
+        """Change the counter of a key, and return it; another process may change it at any time."""
         return 0
 
     def watch(self, *keys: bytes) -> Callable[[], bool]:
         """Return a cheap function: True while no process has bumped any of these keys since this call."""
         return lambda: True
 
-    async def publish(self, work: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
+    async def run_if_shared(self, work: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
         """Run work that only serves other processes, and return its result; True if there is none."""
         return True
 
@@ -72,7 +72,7 @@ class Coordination:
 
 
 class SharedMemoryCoordination(Coordination):
-    """Coordination of the processes of one host: versions in shared memory, locks on bytes of a file.
+    """Coordination of the processes of one host: counters in shared memory, locks on bytes of a file.
 
     Args:
         memory: at least `SIZE_BYTES`, writable, zeros at first; the same in all processes.
@@ -81,7 +81,7 @@ class SharedMemoryCoordination(Coordination):
     """
 
     def __init__(self, memory: memoryview, locks: Path, clock: IReactorTime) -> None:
-        self._versions = memory[:SIZE_BYTES].cast("B").cast("Q")  # aligned: none is seen half written
+        self._counters = memory[:SIZE_BYTES].cast("B").cast("Q")  # aligned: none is seen half written
         self._locks = FileLocks(locks)
         self._clock = clock
 
@@ -96,29 +96,29 @@ class SharedMemoryCoordination(Coordination):
                 pause = min(2 * pause, MAX_POLL_SECONDS)
             yield
 
-    def version(self, key: bytes) -> int:
-        """Return the version of a key."""
-        return self._versions[_cell(key)]
+    def counter(self, key: bytes) -> int:
+        """Return the version counter of a key."""
+        return self._counters[_cell(key)]
 
     def bump(self, key: bytes) -> int:
-        """Give a key a random version, so that two processes never write the same."""
-        version = self._versions[_cell(key)] = 1 + secrets.randbelow((1 << 64) - 1)
-        return version
+        """Set the counter to a random number, so that two processes never write the same."""
+        counter = self._counters[_cell(key)] = 1 + secrets.randbelow((1 << 64) - 1)
+        return counter
 
     def watch(self, *keys: bytes) -> Callable[[], bool]:
-        """Return a function that compares the versions of these keys with what they are now."""
-        versions = self._versions
-        seen = tuple((cell, versions[cell]) for cell in map(_cell, keys))
+        """Return a function that compares the counters of these keys with what they are now."""
+        counters = self._counters
+        seen = tuple((cell, counters[cell]) for cell in map(_cell, keys))
 
         def is_unchanged() -> bool:
-            for cell, version in seen:  # noqa: SIM110 - a generator would take several times as long
-                if versions[cell] != version:
+            for cell, counter in seen:  # noqa: SIM110 - a generator would take several times as long
+                if counters[cell] != counter:
                     return False
             return True
 
         return is_unchanged
 
-    async def publish(self, work: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
+    async def run_if_shared(self, work: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
         """Run the work."""
         return await work()
 
@@ -142,4 +142,4 @@ class SharedMemoryCoordination(Coordination):
 
 
 def _cell(key: bytes) -> int:
-    return int.from_bytes(key[:_VERSION_BYTES]) % COUNT
+    return int.from_bytes(key[:_COUNTER_BYTES]) % COUNT

@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 from twisted.internet.defer import Deferred, DeferredSemaphore, maybeDeferred
 from twisted.internet.threads import deferToThreadPool
 
-from image_service.files.cached_regions import CachedRegions
 from image_service.files.cachestat import is_cached
+from image_service.files.residency_cache import ResidencyCache
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,7 +54,7 @@ class PageCache:
         self._probe = [bytearray(1)]
         self._in_memory: WeakKeyDictionary[BaseFile, bool] = WeakKeyDictionary()
         # Several senders may wait for parts of a region, each of which the kernel reads in ascending order.
-        self._regions = CachedRegions(
+        self._regions = ResidencyCache(
             cast("IReactorTime", reactor), partial(self._holds, probe_bytes=READ_BYTES)
         )
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.defer import Deferred
 
-    from image_service.concurrency.lifecycle import Lifecycle
+    from image_service.concurrency.parts import PartsStack
     from image_service.images.boot_image import BootImage
     from image_service.images.reference import StreamRef
     from image_service.serving.request_handler import Page
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def build_request_handlers(  # noqa: PLR0913 - four parts that other packages have
-    lifecycle: Lifecycle,
+    parts: PartsStack,
     settings: ListenSettings,
     images: BootImages,
     *,
@@ -33,8 +33,8 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
     mirror: Callable[[StreamRef], BootImage],
 ) -> tuple[ImageRequestHandler, ImageRequestHandler]:
     """Return the request handler of the port for images, and that of the port for plain HTTP."""
-    digests = Digests(lifecycle.reactor, lifecycle.in_thread_pool(1, "digest", low_priority=True))
-    lifecycle.push_async_callback(digests.stop)
+    digests = Digests(parts.reactor, parts.in_thread_pool(1, "digest", low_priority=True))
+    parts.push_async_callback(digests.stop)
     make = partial(
         ImageRequestHandler,
         images,

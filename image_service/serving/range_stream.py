@@ -66,7 +66,7 @@ class RangeStream:
 
     def hold_mount(self) -> Callable[[], None]:
         """Keep the mount in progress until the returned function is called."""
-        return self._images.mounts.hold(self._mount)
+        return self._images.mounts.keep_in_progress(self._mount)
 
     def with_fields(self, more: bytes) -> RangeStream:
         """Return a stream whose responses have more fields."""

@@ -168,7 +168,11 @@ class BootImages:
     async def _claim(self, request: ImageRequest, version: Version) -> bool:
         """Return True if the reader reads this version; from now on, if it reads none."""
         known = self._find_known(request)
-        return await self.mounts.claim(request.reader, version) if known is None else known == version
+        return (
+            await self.mounts.start_unless_taken(request.reader, version)
+            if known is None
+            else known == version
+        )
 
     async def _get_once(self, request: ImageRequest) -> ComposedVersion:
         version = self._find_known(request) or await self._find_stored(request)
@@ -184,7 +188,7 @@ class BootImages:
     async def _get_newest(self, reader: Reader) -> ComposedVersion:
         try:
             return await self.cache.get(await self._finder.get(reader), reader.credentials)
-        except VersionLost:  # the archive has lost it, which is known only now: it is asked for again
+        except VersionLost:  # the repository has lost it, which is known only now: it is asked for again
             return await self.cache.get(await self._finder.get(reader), reader.credentials)
 
     async def _continue(self, version: Version, credentials: Credentials | None) -> ComposedVersion:
@@ -227,7 +231,7 @@ class BootImages:
         if not self._may_be_stored(request):
             return None
         reader, is_named = request.reader, request.mode is ReadMode.NAMED
-        reader_version, stored = await self.mounts.find_stored(reader)
+        reader_counter, stored = await self.mounts.find_stored(reader)
         try:
             version = await self._restore(reader, stored)
             if version is None:
@@ -239,7 +243,7 @@ class BootImages:
                 return None
             raise
         if self.mounts.find(reader) is None:
-            self.mounts.adopt(reader, version, reader_version, stored)
+            self.mounts.adopt(reader, version, reader_counter, stored)
         return version
 
     async def _restore(self, reader: Reader, stored: StoredMount | None) -> Version | None:

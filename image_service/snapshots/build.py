@@ -11,14 +11,14 @@ from twisted.logger import Logger
 from image_service.assisted.customizations import fetch_customization
 from image_service.database.sqlite import SqliteDatabase
 from image_service.errors import StoreFailed
-from image_service.snapshots.archive import Archive
 from image_service.snapshots.boot_images import BootImages
 from image_service.snapshots.encryption import SECRET_BYTES, SnapshotCipher, load_or_create_secret
 from image_service.snapshots.image_cache import BootImageCache
 from image_service.snapshots.mounts import Mounts
 from image_service.snapshots.resolver import Resolver, VersionFinder
+from image_service.snapshots.sealed_repository import SealedRepository
 from image_service.snapshots.snapshots import Snapshots
-from image_service.snapshots.sql import DATABASE_FILE, SCHEMA_VERSION, TABLES, SqlRepository
+from image_service.snapshots.sql_repository import DATABASE_FILE, SCHEMA_VERSION, TABLES, SqlRepository
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from image_service.assisted.client import AssistedService
     from image_service.assisted.customizations import AssistedApi
     from image_service.concurrency.coordination import Coordination
-    from image_service.concurrency.lifecycle import InThread, Lifecycle
+    from image_service.concurrency.parts import InThread, PartsStack
     from image_service.settings.upstream import SnapshotSettings
     from image_service.snapshots.image_builder import ImageBuilder
     from image_service.snapshots.model import SnapshotEvent
@@ -45,7 +45,7 @@ UNUSED_SECONDS = 6 * 3600
 
 
 async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
-    lifecycle: Lifecycle,
+    parts: PartsStack,
     settings: SnapshotSettings,
     data_dir: Path,
     assisted: AssistedService,
@@ -57,19 +57,19 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
 ) -> BootImages:
     """Open the repository in a data directory, and make what finds and composes boot images.
 
-    The lifecycle saves mounts and closes the repository; the leader's also removes unused snapshots.
+    The parts stack saves mounts and closes the repository; the leader's also removes unused snapshots.
     ``make_builder`` gets the thread pool for long compositions.
     """
-    clock, in_thread = lifecycle.reactor, lifecycle.in_thread_pool(COMPOSER_THREADS, "compose")
-    archive = await _open_archive(lifecycle, data_dir, in_thread)
+    clock, in_thread = parts.reactor, parts.in_thread_pool(COMPOSER_THREADS, "compose")
+    sealed = await _open_sealed_repository(parts, data_dir, in_thread)
     images = connect_boot_images(
-        settings, assisted, make_builder(in_thread), archive, clock, coordination=coordination, count=count
+        settings, assisted, make_builder(in_thread), sealed, clock, coordination=coordination, count=count
     )
-    lifecycle.call_every(images.mounts.save_seconds, images.mounts.save)
-    lifecycle.call_every(images.mounts.save_seconds, images.release_superseded)
+    parts.call_every(images.mounts.save_seconds, images.mounts.save)
+    parts.call_every(images.mounts.save_seconds, images.release_superseded)
     if is_leader:
-        lifecycle.call_every(CLEANUP_SECONDS, lambda: archive.remove_unused(clock.seconds() - UNUSED_SECONDS))
-    lifecycle.push_async_callback(images.mounts.save)
+        parts.call_every(CLEANUP_SECONDS, lambda: sealed.remove_unused(clock.seconds() - UNUSED_SECONDS))
+    parts.push_async_callback(images.mounts.save)
     return images
 
 
@@ -77,17 +77,17 @@ def connect_boot_images(  # noqa: PLR0913 - same
     settings: SnapshotSettings,
     assisted: AssistedApi,
     builder: ImageBuilder,
-    archive: Archive,
+    sealed: SealedRepository,
     clock: IReactorTime,
     *,
     coordination: Coordination,
     count: Callable[[SnapshotEvent], None] = lambda _: None,
 ) -> BootImages:
-    """Return boot images over an open archive (see `build_boot_images`)."""
+    """Return boot images over an open repository (see `build_boot_images`)."""
     fetch = partial(fetch_customization, assisted)
-    snapshots = Snapshots(fetch, archive, clock, coordination, settings, count=count)
-    resolver = Resolver(assisted.fetch_infra_env, archive, clock, coordination, settings)
-    mounts = Mounts(archive, clock, settings.mount_window_seconds, coordination)
+    snapshots = Snapshots(fetch, sealed, clock, coordination, settings, count=count)
+    resolver = Resolver(assisted.fetch_infra_env, sealed, clock, coordination, settings)
+    mounts = Mounts(sealed, clock, settings.mount_window_seconds, coordination)
     cache = BootImageCache(builder, snapshots, settings.cache_bytes, count)
     return BootImages(VersionFinder(builder, resolver, snapshots), snapshots, mounts, cache, clock)
 
@@ -97,13 +97,13 @@ def open_repository(data_dir: Path, in_thread: InThread) -> SqlRepository:
     return SqlRepository(SqliteDatabase(data_dir / DATABASE_FILE, TABLES, SCHEMA_VERSION), in_thread)
 
 
-async def _open_archive(lifecycle: Lifecycle, data_dir: Path, in_thread: InThread) -> Archive:
-    in_repository_thread = lifecycle.in_thread_pool(REPOSITORY_THREADS, "store")
+async def _open_sealed_repository(parts: PartsStack, data_dir: Path, in_thread: InThread) -> SealedRepository:
+    in_repository_thread = parts.in_thread_pool(REPOSITORY_THREADS, "store")
     repository = open_repository(data_dir, in_repository_thread)
-    lifecycle.push_async_callback(repository.close)
+    parts.push_async_callback(repository.close)
     try:
         secret = await in_repository_thread(partial(load_or_create_secret, data_dir))
     except StoreFailed as error:
         _log.error("snapshots are kept in memory only, until a restart: {reason}", reason=error.detail)
         secret = secrets.token_bytes(SECRET_BYTES)
-    return Archive(repository, SnapshotCipher(secret), in_thread)
+    return SealedRepository(repository, SnapshotCipher(secret), in_thread)

@@ -47,7 +47,7 @@ class SnapshotKey:
 
 @attrs.define(eq=False)
 class Snapshot:
-    """One generation of the answers to a key; the archive has the answer itself.
+    """One generation of the answers to a key; the repository has the answer itself.
 
     Args:
         key: what it answers.
@@ -78,7 +78,7 @@ class CacheEntry:
     Args:
         snapshot: the newest.
         validated_at: when assisted-service last gave an equal answer.
-        key_version: the version of `stored_key` in `Coordination` when this was read.
+        key_counter: the version of `stored_key` in `Coordination` when this was read.
         revalidating_since: None: assisted-service is not being asked.
         retry_at: not to be asked again before.
         failing_since: of the first failure since the last answer.
@@ -90,7 +90,7 @@ class CacheEntry:
 
     snapshot: Snapshot
     validated_at: float
-    key_version: int = 0
+    key_counter: int = 0
     revalidating_since: float | None = None
     retry_at: float = 0.0
     failing_since: float | None = None

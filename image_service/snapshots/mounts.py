@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from image_service.concurrency.coordination import Coordination
     from image_service.images.reference import Reader, ReaderKey
-    from image_service.snapshots.archive import Archive
+    from image_service.snapshots.sealed_repository import SealedRepository
 
 _log = Logger()
 
@@ -45,7 +45,7 @@ class Mount:
         version: what it reads.
         read_at: when it last read.
         started_at: when this process learned of the mount.
-        reader_version: of the reader's key then; another one now: another process has moved the reader on.
+        reader_counter: of the reader's key then; another one now: another process has moved the reader on.
         responses: that are being sent.
         saved_at: the ``read_at`` that is stored; minus infinity: the mount is not.
         saving: what responses wait for until other processes can see the mount; None: nothing.
@@ -56,7 +56,7 @@ class Mount:
     version: Version
     read_at: float
     started_at: float
-    reader_version: int
+    reader_counter: int
     responses: int = 0
     saved_at: float = -inf
     saving: Deferred[Any] | None = None
@@ -64,16 +64,20 @@ class Mount:
 
 
 class Mounts:
-    """The mounts in progress, here and in the archive.
+    """The mounts in progress, here and in the repository.
 
     Args:
         window_seconds: how long after its last read a mount is in progress.
     """
 
     def __init__(
-        self, archive: Archive, clock: IReactorTime, window_seconds: float, coordination: Coordination
+        self,
+        repository: SealedRepository,
+        clock: IReactorTime,
+        window_seconds: float,
+        coordination: Coordination,
     ) -> None:
-        self._archive = archive
+        self._repository = repository
         self._clock = clock
         self.window_seconds = window_seconds
         self._coordination = coordination
@@ -104,7 +108,7 @@ class Mounts:
         """
         mount, now = self.cache.peek(reader.key), self._clock.seconds()
         if mount is None or not self._is_valid(mount) or mount.version != version:
-            reader_key = self._archive.reader_key_of(reader)
+            reader_key = self._repository.reader_key_of(reader)
             mount = self._adopt(reader, reader_key, version, self._coordination.bump(reader_key), now)
             mount.saved_at = -inf
         mount.read_at = max(mount.read_at, now)
@@ -116,7 +120,7 @@ class Mounts:
             self._start_saving(mount, self._save([mount]))
         return mount
 
-    def hold(self, mount: Mount) -> Callable[[], None]:
+    def keep_in_progress(self, mount: Mount) -> Callable[[], None]:
         """Keep a mount in progress until the returned function is called."""
         mount.responses += 1
         return partial(self.end_response, mount)
@@ -146,53 +150,55 @@ class Mounts:
         return self._coordination.watch(*keys)
 
     def _adopt(
-        self, reader: Reader, reader_key: bytes, version: Version, reader_version: int, read_at: float
+        self, reader: Reader, reader_key: bytes, version: Version, reader_counter: int, read_at: float
     ) -> Mount:
         """Put a mount, as it is stored, in the place of the one that is known here."""
         mount = self.cache.get(reader.key)
         if mount is None or mount.version != version:
             if mount is not None:
                 mount.is_over = True
-            mount = Mount(reader_key, version, read_at, self._clock.seconds(), reader_version)
+            mount = Mount(reader_key, version, read_at, self._clock.seconds(), reader_counter)
             self.cache[reader.key] = mount
         mount.read_at, mount.saved_at = max(mount.read_at, read_at), read_at
-        mount.reader_version = reader_version
+        mount.reader_counter = reader_counter
         return mount
 
     def _is_in_progress(self, mount: Mount) -> bool:
         return mount.responses > 0 or self._clock.seconds() <= mount.read_at + self.window_seconds
 
     def _is_valid(self, mount: Mount) -> bool:
-        is_current = mount.reader_version == self._coordination.version(mount.reader)
+        is_current = mount.reader_counter == self._coordination.counter(mount.reader)
         return is_current and self._is_in_progress(mount)
 
-    # In the archive.
+    # In the repository.
 
     async def find_stored(self, reader: Reader) -> tuple[int, StoredMount | None]:
         """Return the version of a reader's key, and then its mount if that is in progress."""
-        reader_key = self._archive.reader_key_of(reader)
-        reader_version = self._coordination.version(reader_key)
-        stored = await self._archive.find_mount(reader_key)
+        reader_key = self._repository.reader_key_of(reader)
+        reader_counter = self._coordination.counter(reader_key)
+        stored = await self._repository.find_mount(reader_key)
         if stored is not None and self._clock.seconds() > stored.read_at + self.window_seconds:
             stored = None
-        return reader_version, stored
+        return reader_counter, stored
 
     def adopt(
-        self, reader: Reader, version: Version, reader_version: int, stored: StoredMount | None
+        self, reader: Reader, version: Version, reader_counter: int, stored: StoredMount | None
     ) -> None:
         """Take over the mount that `find_stored` returned."""
-        reader_key = self._archive.reader_key_of(reader)
-        self._adopt(reader, reader_key, version, reader_version, stored.read_at if stored else 0.0)
+        reader_key = self._repository.reader_key_of(reader)
+        self._adopt(reader, reader_key, version, reader_counter, stored.read_at if stored else 0.0)
 
-    async def claim(self, reader: Reader, version: Version) -> bool:
+    async def start_unless_taken(self, reader: Reader, version: Version) -> bool:
         """Start a version for a reader that reads none.
 
         Returns:
             False: another process has started another version for it.
         """
-        since = self._clock.seconds() - self.window_seconds
-        reader_key = self._archive.reader_key_of(reader)
-        return await self._coordination.publish(partial(self._save_start, reader, reader_key, version, since))
+        replaces_before = self._clock.seconds() - self.window_seconds
+        reader_key = self._repository.reader_key_of(reader)
+        return await self._coordination.run_if_shared(
+            partial(self._save_start, reader, reader_key, version, replaces_before)
+        )
 
     async def save(self) -> None:
         """Store the mounts that have read since the last time, and forget those that are over."""
@@ -223,7 +229,7 @@ class Mounts:
             mount.saving.addCallback(lambda _: setattr(mount, "saving", None))
 
     async def _save(self, mounts: list[Mount]) -> None:
-        await self._archive.save_mounts(
+        await self._repository.save_mounts(
             [
                 _stored(mount.reader, mount.version, mount.read_at, mount.started_at)
                 for mount in mounts
@@ -231,32 +237,34 @@ class Mounts:
             ]
         )
 
-    async def _save_start(self, reader: Reader, reader_key: bytes, version: Version, since: float) -> bool:
-        """Have all processes serve a reader this version, unless it has read another one since then."""
+    async def _save_start(
+        self, reader: Reader, reader_key: bytes, version: Version, replaces_before: float
+    ) -> bool:
+        """Have all processes serve a reader this version, unless it has read another one in the window."""
         if version.snapshot is None:
             return True
         now = self._clock.seconds()
-        await self._archive.save_mounts([_stored(reader_key, version, now, since)])
+        await self._repository.save_mounts([_stored(reader_key, version, now, replaces_before)])
 
         async def confirm() -> bool:
-            reader_version = self._coordination.bump(reader_key)
-            stored = await self._archive.find_mount(reader_key)  # a later writer bumps it later
+            reader_counter = self._coordination.bump(reader_key)
+            stored = await self._repository.find_mount(reader_key)  # a later writer bumps it later
             if stored is not None and not is_of(stored, version):
                 return False
-            self._adopt(reader, reader_key, version, reader_version, now)
+            self._adopt(reader, reader_key, version, reader_counter, now)
             return True
 
-        return await self._coordination.publish(confirm)
+        return await self._coordination.run_if_shared(confirm)
 
 
 def _end(_: ReaderKey, mount: Mount) -> None:
     mount.is_over = True
 
 
-def _stored(reader: bytes, version: Version, read_at: float, since: float) -> StoredMount:
+def _stored(reader: bytes, version: Version, read_at: float, replaces_before: float) -> StoredMount:
     assert version.snapshot is not None  # noqa: S101 - boot artifacts are not stored
     key, generation = version.snapshot.stored_key, version.snapshot.generation
-    return StoredMount(reader, key, generation, version.base.sha256, read_at, since)
+    return StoredMount(reader, key, generation, version.base.sha256, read_at, replaces_before)
 
 
 def is_of(stored: StoredMount, version: Version) -> bool:

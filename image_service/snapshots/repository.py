@@ -48,7 +48,8 @@ class StoredMount:
         generation: of its snapshot.
         base_sha256: of its base image, lower-case hex.
         read_at: when it last read.
-        since: this replaces what the reader has read of another image before. Not stored.
+        replaces_before: a stored mount of another image is replaced if it last read before this time. Not
+            stored.
     """
 
     reader: bytes
@@ -56,10 +57,10 @@ class StoredMount:
     generation: int
     base_sha256: str
     read_at: float
-    since: float = attrs.field(eq=False)
+    replaces_before: float = attrs.field(eq=False)
 
-    @since.default
-    def _since(self) -> float:
+    @replaces_before.default
+    def _replaces_before(self) -> float:
         return self.read_at
 
 
@@ -98,7 +99,8 @@ class SnapshotRepository(Protocol):
     async def save_mounts(self, mounts: Sequence[StoredMount]) -> None:
         """Store mounts, all or none, each in the place of its reader's.
 
-        What the reader has read ``since`` of another image stays, and so does a later read of the same one.
+        A mount is kept instead if it is of another image and has read since ``replaces_before``, or of the
+        same image and has read later.
         Their snapshots count as used at ``read_at``.
         """
 

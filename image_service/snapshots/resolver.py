@@ -1,6 +1,6 @@
 """Which version a request is for. The infra-env completes it: version, architecture, kind.
 
-Processes that share the archive share the answers: each is valid for the TTL in all of them.
+Processes that share the repository share the answers: each is valid for the TTL in all of them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from image_service.concurrency.coordination import Coordination
     from image_service.images.reference import Credentials, Reader
     from image_service.settings.upstream import SnapshotSettings
-    from image_service.snapshots.archive import Archive
     from image_service.snapshots.image_builder import ImageBuilder
     from image_service.snapshots.repository import StoredMount
+    from image_service.snapshots.sealed_repository import SealedRepository
     from image_service.snapshots.snapshots import Snapshots
 
 MAX_KNOWN = 4096
@@ -57,13 +57,13 @@ class Resolver:
     def __init__(
         self,
         fetch: FetchInfraEnv,
-        archive: Archive,
+        repository: SealedRepository,
         clock: IReactorTime,
         coordination: Coordination,
         settings: SnapshotSettings,
     ) -> None:
         self._fetch = fetch
-        self._archive = archive
+        self._repository = repository
         self._clock = clock
         self._coordination = coordination
         self._settings = settings
@@ -130,10 +130,10 @@ class Resolver:
         self, infra_env_id: str, credentials: Credentials | None
     ) -> tuple[InfraEnv, float]:
         """Return an infra-env and when it was fetched: by this process, or by another within the TTL."""
-        key = self._archive.key_of_infra_env(infra_env_id, credentials)
+        key = self._repository.key_of_infra_env(infra_env_id, credentials)
         async with self._coordination.lock(key):
-            if self._coordination.version(key):  # another process has stored an answer
-                stored = await self._archive.load_infra_env(infra_env_id, credentials)
+            if self._coordination.counter(key):  # another process has stored an answer
+                stored = await self._repository.load_infra_env(infra_env_id, credentials)
                 now = self._clock.seconds()
                 if stored is not None and now < stored[1] + self._settings.ttl_seconds:
                     infra_env, answered_at = stored
@@ -142,11 +142,11 @@ class Resolver:
             answered_at = self._clock.seconds()
 
             async def store() -> bool:
-                await self._archive.save_infra_env(infra_env_id, credentials, infra_env, answered_at)
+                await self._repository.save_infra_env(infra_env_id, credentials, infra_env, answered_at)
                 self._coordination.bump(key)
                 return True
 
-            await self._coordination.publish(store)
+            await self._coordination.run_if_shared(store)
             return infra_env, answered_at
 
 

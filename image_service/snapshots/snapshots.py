@@ -26,8 +26,8 @@ from twisted.logger import Logger
 from image_service.concurrency.negative_cache import NegativeCache
 from image_service.concurrency.single_flight import SingleFlight
 from image_service.errors import Forbidden, ImageServiceError, NotFound, Unauthorized, UpstreamTimeout
-from image_service.snapshots.cache import SnapshotCache
 from image_service.snapshots.model import FAILURES, SnapshotEvent, VersionLost
+from image_service.snapshots.snapshot_cache import SnapshotCache
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from image_service.images.customization import Customization
     from image_service.images.reference import Credentials, Kind
     from image_service.settings.upstream import SnapshotSettings
-    from image_service.snapshots.archive import Archive
     from image_service.snapshots.model import CacheEntry, Snapshot, SnapshotKey
+    from image_service.snapshots.sealed_repository import SealedRepository
 
 _log = Logger()
 
@@ -60,7 +60,7 @@ class Snapshots:
     def __init__(  # noqa: PLR0913 - each a part that tests replace
         self,
         fetch: Fetch,
-        archive: Archive,
+        repository: SealedRepository,
         clock: IReactorTime,
         coordination: Coordination,
         settings: SnapshotSettings,
@@ -68,12 +68,12 @@ class Snapshots:
         count: Callable[[SnapshotEvent], None] = lambda _: None,
     ) -> None:
         self._fetch = fetch
-        self._archive = archive
+        self._repository = repository
         self._clock = clock
         self._coordination = coordination
         self._settings = settings
         self._count = count
-        self._cache = SnapshotCache(archive, clock, coordination)
+        self._cache = SnapshotCache(repository, clock, coordination)
         self._absences: NegativeCache[SnapshotKey] = NegativeCache(clock)
         self._first: SingleFlight[SnapshotKey, CacheEntry] = SingleFlight(MAX_ASKING)
         self._revalidations: SingleFlight[SnapshotKey, None] = SingleFlight()
@@ -146,7 +146,7 @@ class Snapshots:
 
     async def load(self, snapshot: Snapshot, credentials: Credentials | None) -> Customization | None:
         """Return the answer that a snapshot pins; None: it is lost, and ``get`` will ask again."""
-        found = await self._archive.load(snapshot, credentials)
+        found = await self._repository.load(snapshot, credentials)
         if found is None:
             snapshot.taken_at = -inf
         return found
@@ -162,8 +162,8 @@ class Snapshots:
         return await self._cache.find_generation(await self._entry(key, credentials), generation, credentials)
 
     def stored_key_of(self, key: SnapshotKey, credentials: Credentials | None) -> bytes:
-        """Return what stands for a key in the archive, and in stored mounts."""
-        return self._archive.key_of(key, credentials)
+        """Return what stands for a key in the repository, and in stored mounts."""
+        return self._repository.key_of(key, credentials)
 
     # Validation.
 
@@ -231,12 +231,12 @@ class Snapshots:
         self, entry: CacheEntry, customization: Customization, credentials: Credentials | None
     ) -> None:
         snapshot = entry.snapshot
-        is_same = await self._archive.is_same(snapshot, customization, credentials)
+        is_same = await self._repository.is_same(snapshot, customization, credentials)
         entry.record_answer()
         if is_same and not self._is_old(snapshot):
             self._count(SnapshotEvent.UNCHANGED)
             entry.validated_at = self._clock.seconds()
-            await self._archive.record_validation(snapshot, entry.validated_at)
+            await self._repository.record_validation(snapshot, entry.validated_at)
             self._cache.announce(entry)
             return
         self._count(SnapshotEvent.CHANGED)
@@ -264,13 +264,13 @@ class Snapshots:
         return entry
 
     async def _load_or_ask(self, key: SnapshotKey, credentials: Credentials | None) -> CacheEntry:
-        stored_key = self._archive.key_of(key, credentials)
-        version = self._coordination.version(stored_key)
+        stored_key = self._repository.key_of(key, credentials)
+        version = self._coordination.counter(stored_key)
         entry = await self._cache.load(key, stored_key, credentials)
         if entry is not None:
             return entry
         async with self._coordination.lock(stored_key):
-            if self._coordination.version(stored_key) != version:  # another process has stored something
+            if self._coordination.counter(stored_key) != version:  # another process has stored something
                 entry = await self._cache.load(key, stored_key, credentials)
                 if entry is not None:
                     return entry
@@ -283,10 +283,10 @@ class Snapshots:
         self, key: SnapshotKey, customization: Customization, credentials: Credentials | None, after: int
     ) -> Snapshot:
         now = self._clock.seconds()
-        snapshot = await self._archive.add(key, credentials, customization, after=after, at=now)
+        snapshot = await self._repository.add(key, credentials, customization, after=after, at=now)
         if self._is_old(snapshot):  # another process's, of an equal answer long ago
             after = snapshot.generation
-            snapshot = await self._archive.add(key, credentials, customization, after=after, at=now)
+            snapshot = await self._repository.add(key, credentials, customization, after=after, at=now)
         return snapshot
 
     async def _ask(self, key: SnapshotKey, credentials: Credentials | None) -> Customization:

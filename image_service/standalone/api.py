@@ -29,7 +29,7 @@ from image_service.standalone.infra_env import StandaloneInfraEnv, parse_fields
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from image_service.concurrency.lifecycle import InThread
+    from image_service.concurrency.parts import InThread
     from image_service.management.messages import ApiRequest
     from image_service.standalone.store import InfraEnvStore
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from image_service.catalog.build import BaseImages
     from image_service.catalog.catalog import Catalog
     from image_service.catalog.download.origin_client import OriginClient
-    from image_service.concurrency.lifecycle import Lifecycle
+    from image_service.concurrency.parts import PartsStack
     from image_service.images.base import BaseImage
     from image_service.settings.base_images import StreamSettings
     from image_service.settings.os_images import OsImage
@@ -65,7 +65,7 @@ class StreamSync:
 
 
 async def start_streams(  # noqa: PLR0913 - streams and mirror connect these
-    lifecycle: Lifecycle,
+    parts: PartsStack,
     settings: StreamSettings,
     http: OriginClient,
     base_images: BaseImages,
@@ -81,8 +81,8 @@ async def start_streams(  # noqa: PLR0913 - streams and mirror connect these
     catalog, interruption = base_images.catalog, Interruption()
     seconds = settings.refresh_seconds
     streams = Streams(
-        lifecycle.reactor,
-        lifecycle.in_thread_pool(1, "streams"),
+        parts.reactor,
+        parts.in_thread_pool(1, "streams"),
         http,
         settings.sources,
         directory,
@@ -99,16 +99,16 @@ async def start_streams(  # noqa: PLR0913 - streams and mirror connect these
     mirror = Mirror(
         streams,
         catalog.find_base_image,
-        lifecycle.in_thread_pool(1, "mirror", low_priority=True),
+        parts.in_thread_pool(1, "mirror", low_priority=True),
         prepare,
         base_url,
     )
-    lifecycle.call_every(seconds, mirror.update)
-    lifecycle.push_async_callback(mirror.wait_until_idle)
-    lifecycle.callback(interruption.interrupt)
+    parts.call_every(seconds, mirror.update)
+    parts.push_async_callback(mirror.wait_until_idle)
+    parts.callback(interruption.interrupt)
     sync = StreamSync(base_images.configured, catalog, streams, mirror)
     base_images.options.on_change = sync.update_aliases
-    lifecycle.push_async_callback(streams.stop)
+    parts.push_async_callback(streams.stop)
     await streams.start(sync.update_catalog)
-    lifecycle.callback(setattr, base_images.options, "on_change", lambda: None)
+    parts.callback(setattr, base_images.options, "on_change", lambda: None)
     return mirror

@@ -24,7 +24,7 @@ from image_service.images.reference import Kind, StreamConfigMapRef, StreamDocum
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from image_service.concurrency.lifecycle import InThread
+    from image_service.concurrency.parts import InThread
     from image_service.coreos.stream_mirror import PublishedRelease
     from image_service.images.base import BaseImage
     from image_service.images.reference import StreamRef

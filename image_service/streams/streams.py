@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
     from image_service.catalog.download.origin_client import OriginClient
-    from image_service.concurrency.lifecycle import InThread
+    from image_service.concurrency.parts import InThread
     from image_service.coreos.stream_metadata import Release
     from image_service.settings.stream_sources import StreamSource
 

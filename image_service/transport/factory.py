@@ -20,7 +20,7 @@ from image_service.transport.sendfile_threads import THREADS, SendfileThreads
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from image_service.concurrency.lifecycle import Lifecycle
+    from image_service.concurrency.parts import PartsStack
     from image_service.settings.network import LimitSettings, LogSettings
     from image_service.transport.admission import SlotPool
     from image_service.transport.exchange import RequestHandler
@@ -115,7 +115,7 @@ class Transport:
 
 
 def build_transport(  # noqa: PLR0913 - what processes share is by itself
-    lifecycle: Lifecycle,
+    parts: PartsStack,
     settings: LimitSettings,
     log: LogSettings,
     *,
@@ -124,13 +124,13 @@ def build_transport(  # noqa: PLR0913 - what processes share is by itself
     observer: Observer,
 ) -> Transport:
     """Start the threads that read and send files, and make what connections share."""
-    reactor = lifecycle.reactor
+    reactor = parts.reactor
     slots = Slots(slot_pool, settings.downloads, SLOT_TIMEOUT_SECONDS, reactor, observer)
     make_context = partial(
         ConnectionContext,
         clock=reactor,
-        page_cache=PageCache(reactor, lifecycle.start_thread_pool(DISK_THREADS, "disk")),
-        sendfile_threads=SendfileThreads(reactor, lifecycle.start_thread_pool(THREADS, "sendfile")),
+        page_cache=PageCache(reactor, parts.start_thread_pool(DISK_THREADS, "disk")),
+        sendfile_threads=SendfileThreads(reactor, parts.start_thread_pool(THREADS, "sendfile")),
         access_log=AccessLog(reactor, each_range=log.ranges == "each"),
         limits=settings,
         slots=slots,

@@ -140,7 +140,7 @@ def test_rows_of_workers_and_versions_of_keys_do_not_overlap() -> None:
     bumping, looking = (
         SharedMemoryCoordination(each.versions, Path("/nonexistent"), Clock()) for each in (one, other)
     )
-    assert looking.version(key) != bumping.bump(key) == looking.version(key)
+    assert looking.counter(key) != bumping.bump(key) == looking.counter(key)
     assert [set(other.row(worker)) for worker in range(MAX_WORKERS)] == [
         {worker + 1} for worker in range(MAX_WORKERS)
     ]

@@ -165,7 +165,7 @@ def test_without_a_usable_lock_file_nothing_is_locked_and_an_error_is_logged(
 
 def test_key_that_was_never_bumped_has_version_0() -> None:
     coordination = over(memoryview(bytearray(SIZE_BYTES)))
-    assert {coordination.version(secrets.token_bytes(32)) for _ in range(1000)} == {0}
+    assert {coordination.counter(secrets.token_bytes(32)) for _ in range(1000)} == {0}
 
 
 def test_bump_changes_the_version_of_its_key_alone() -> None:
@@ -173,25 +173,25 @@ def test_bump_changes_the_version_of_its_key_alone() -> None:
     seen = set()
     for _ in range(100):
         bumped = coordination.bump(KEY)
-        assert coordination.version(KEY) == bumped
+        assert coordination.counter(KEY) == bumped
         seen.add(bumped)
     assert len(seen) == 100
     assert 0 not in seen
-    assert coordination.version(OTHER_KEY) == 0
+    assert coordination.counter(OTHER_KEY) == 0
 
 
 def test_every_digest_is_a_key() -> None:
     memory = memoryview(bytearray(SIZE_BYTES))
     keys = [secrets.token_bytes(32) for _ in range(1000)]
     versions = {key: over(memory).bump(key) for key in (*keys, b"\xff" * 32, bytes(32))}
-    kept = sum(over(memory).version(bytes(key)) == version for key, version in versions.items())
+    kept = sum(over(memory).counter(bytes(key)) == version for key, version in versions.items())
     assert kept > 900, "hardly any two share a version"
 
 
 def test_processes_over_one_memory_see_each_other() -> None:
     memory = memoryview(bytearray(SIZE_BYTES + 5))
     one, two = over(memory), over(memory)
-    assert two.version(KEY) != one.bump(KEY) == two.version(KEY) != 0
+    assert two.counter(KEY) != one.bump(KEY) == two.counter(KEY) != 0
 
 
 def test_another_process_sees_a_bump() -> None:
@@ -201,7 +201,7 @@ def test_another_process_sees_a_bump() -> None:
         coordination.bump(KEY)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    assert coordination.version(KEY) != 0
+    assert coordination.counter(KEY) != 0
 
 
 def test_too_little_memory_is_refused() -> None:
@@ -229,7 +229,7 @@ async def _false() -> bool:
 
 
 def test_work_is_published_where_there_are_others(processes: list[SharedMemoryCoordination]) -> None:
-    assert outcome(processes[0].publish(_false)) is False
+    assert outcome(processes[0].run_if_shared(_false)) is False
 
 
 def test_a_write_is_waited_for_where_there_are_others(processes: list[SharedMemoryCoordination]) -> None:
@@ -249,7 +249,7 @@ def test_local_coordination_never_waits_and_sees_no_change() -> None:
     one.done.callback(None)
     other.done.callback(None)
     is_unchanged = local.watch(KEY)
-    assert local.version(KEY) == local.bump(KEY) == local.version(KEY)
+    assert local.counter(KEY) == local.bump(KEY) == local.counter(KEY)
     assert is_unchanged()
-    assert outcome(local.publish(_false)) is True
+    assert outcome(local.run_if_shared(_false)) is True
     assert local.until_visible(Deferred()) is None

@@ -13,9 +13,9 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.threadpool import ThreadPool
 
 from image_service.files.base_file import BaseFile
-from image_service.files.cached_regions import REGION_BYTES
 from image_service.files.cachestat import is_cached
 from image_service.files.page_cache import PROBE_BYTES, READ_BYTES, PageCache
+from image_service.files.residency_cache import REGION_BYTES
 from tests.images.building import base_file
 from tests.pytwisted import ensure_deferred
 from tests.transport.reactor_turns import turns, until

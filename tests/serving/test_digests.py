@@ -17,7 +17,7 @@ from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
-from image_service.concurrency.lifecycle import run_at_low_priority
+from image_service.concurrency.parts import run_at_low_priority
 from image_service.errors import BaseImageError, ImageServiceError, Unavailable
 from image_service.files.base_file import BaseFile
 from image_service.images.boot_image import BootImage

@@ -16,10 +16,10 @@ from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import Unavailable, UnknownBaseImage
 from image_service.images.reference import ImageRef, Kind
 from image_service.settings.upstream import SnapshotSettings
-from image_service.snapshots.archive import Archive
 from image_service.snapshots.build import connect_boot_images
 from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.image_builder import ImageBuilder
+from image_service.snapshots.sealed_repository import SealedRepository
 from tests.formats.iso_builder import CREATED, build_live_iso, live_files
 from tests.images.building import base_image
 from tests.snapshots.memory import MemoryRepository
@@ -219,7 +219,7 @@ class World:
     derived: FakeDerivedFiles = attrs.field(factory=FakeDerivedFiles)
     store: MemoryRepository = attrs.field(factory=MemoryRepository)
     cache_bytes: int = CACHE_BYTES
-    archive: Archive = attrs.field(init=False)
+    archive: SealedRepository = attrs.field(init=False)
     images: BootImages = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -232,7 +232,7 @@ class World:
         count: Callable[[SnapshotEvent], None] = lambda _: None,
     ) -> BootImages:
         """Boot images of this world that nobody has asked for yet."""
-        self.archive = Archive(self.store, SnapshotCipher(bytes(32)), run_now)
+        self.archive = SealedRepository(self.store, SnapshotCipher(bytes(32)), run_now)
         return connect_boot_images(
             SnapshotSettings(
                 ttl_seconds=TTL_SECONDS,

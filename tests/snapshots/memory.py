@@ -67,7 +67,7 @@ class MemoryRepository:
         """Store mounts."""
         for mount in mounts:
             before = self._mounts.get(mount.reader)
-            if before is None or before.read_at < mount.since or _is_later_of_same(before, mount):
+            if before is None or before.read_at < mount.replaces_before or _is_later_of_same(before, mount):
                 self._mounts[mount.reader] = mount
             row = self._rows.get((mount.key, mount.generation))
             if row:

@@ -26,9 +26,9 @@ from image_service.errors import (
 from image_service.images.customization import Customization
 from image_service.images.reference import Credentials, CredentialScheme, Kind, digest_of
 from image_service.settings.upstream import SnapshotSettings
-from image_service.snapshots.archive import Archive
 from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.model import SnapshotKey
+from image_service.snapshots.sealed_repository import SealedRepository
 from image_service.snapshots.snapshots import Snapshots
 from tests.snapshots.memory import MemoryRepository
 from tests.snapshots.outcomes import outcome, run_now
@@ -184,11 +184,13 @@ class Pinning:
     settings: SnapshotSettings = SETTINGS
     coordination: Coordination = attrs.field(factory=Coordination)
     counted: Counter[str] = attrs.field(factory=Counter)
-    archive: Archive = attrs.field(init=False)
+    archive: SealedRepository = attrs.field(init=False)
     snapshots: Snapshots = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.archive = Archive(cast("SnapshotRepository", self.store), SnapshotCipher(self.secret), run_now)
+        self.archive = SealedRepository(
+            cast("SnapshotRepository", self.store), SnapshotCipher(self.secret), run_now
+        )
         self.snapshots = Snapshots(
             self.upstream.ask,
             self.archive,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from twisted.internet.epollreactor import EPollReactor
 
-    from image_service.snapshots.sql import SqlRepository
+    from image_service.snapshots.sql_repository import SqlRepository
 
 T = TypeVar("T")
 

@@ -13,11 +13,11 @@ from twisted.internet.task import Clock
 
 from image_service.concurrency.coordination import Coordination
 from image_service.images.reference import Credentials, CredentialScheme, ImageRef, Kind, Reader
-from image_service.snapshots.archive import Archive
 from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.model import Snapshot, SnapshotKey, Version
 from image_service.snapshots.mounts import SAVE_SECONDS, Mount, Mounts, save_seconds
 from image_service.snapshots.repository import StoredMount
+from image_service.snapshots.sealed_repository import SealedRepository
 from tests.snapshots.memory import MemoryRepository
 from tests.snapshots.outcomes import outcome, run_now
 from tests.snapshots.pinning import SECRET
@@ -58,11 +58,11 @@ class Mounting:
 
     clock: Clock = attrs.field(factory=make_clock)
     repository: MemoryRepository = attrs.field(factory=MemoryRepository)
-    archive: Archive = attrs.field(init=False)
+    archive: SealedRepository = attrs.field(init=False)
     mounts: Mounts = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.archive = Archive(self.repository, SnapshotCipher(SECRET), run_now)
+        self.archive = SealedRepository(self.repository, SnapshotCipher(SECRET), run_now)
         self.mounts = Mounts(self.archive, self.clock, WINDOW, Coordination())
 
     def read(self, reader: Reader = READER, version: Version = ONE) -> Mount:

@@ -201,11 +201,11 @@ async def test_later_mount_of_another_version_is_not_replaced(
     moved_on = mount(**other, read_at=T + 10)
     await store.save_mounts([moved_on])
     for since in (T, T + 10):
-        await store.save_mounts([mount(read_at=T + 20, since=since)])
+        await store.save_mounts([mount(read_at=T + 20, replaces_before=since)])
         assert await store.find_mount(READER) == moved_on
-    await store.save_mounts([attrs.evolve(moved_on, read_at=T + 15, since=T)])
+    await store.save_mounts([attrs.evolve(moved_on, read_at=T + 15, replaces_before=T)])
     assert (await store.find_mount(READER) or mount()).read_at == T + 15
-    await store.save_mounts([mount(read_at=T + 12, since=inf)])
+    await store.save_mounts([mount(read_at=T + 12, replaces_before=inf)])
     assert await store.find_mount(READER) == mount(read_at=T + 12)
 
 

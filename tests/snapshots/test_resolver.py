@@ -28,10 +28,10 @@ from image_service.images.reference import (
     Ref,
 )
 from image_service.snapshots import resolver as resolver_module
-from image_service.snapshots.archive import Archive
 from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.model import RETRY_SECONDS
 from image_service.snapshots.resolver import TIMEOUT_SECONDS, Resolver
+from image_service.snapshots.sealed_repository import SealedRepository
 from tests.snapshots.doubles import infra_env_of
 from tests.snapshots.memory import MemoryRepository
 from tests.snapshots.outcomes import Outcome, outcome, run_now
@@ -84,7 +84,7 @@ class Setting:
     def __attrs_post_init__(self) -> None:
         self.resolver = Resolver(
             self.infra_envs.fetch_infra_env,
-            Archive(MemoryRepository(), SnapshotCipher(SECRET), run_now),
+            SealedRepository(MemoryRepository(), SnapshotCipher(SECRET), run_now),
             self.clock,
             Coordination(),
             SETTINGS,

@@ -13,9 +13,9 @@ from image_service.assisted.responses import InfraEnv
 from image_service.concurrency.coordination import MAX_POLL_SECONDS, SIZE_BYTES, SharedMemoryCoordination
 from image_service.errors import NotFound
 from image_service.images.reference import Credentials, CredentialScheme, ImageRef, Kind
-from image_service.snapshots.archive import Archive
 from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.resolver import Resolver
+from image_service.snapshots.sealed_repository import SealedRepository
 from tests.snapshots.outcomes import Outcome, outcome, run_now
 from tests.snapshots.pinning import ID, SECRET, SETTINGS, FaultyRepository
 from tests.snapshots.repositories import repository_in
@@ -68,7 +68,7 @@ class Setting:
         self.processes = [self.process(), self.process()]
 
     def process(self) -> Resolver:
-        archive = Archive(cast("SnapshotRepository", self.store), SnapshotCipher(SECRET), run_now)
+        archive = SealedRepository(cast("SnapshotRepository", self.store), SnapshotCipher(SECRET), run_now)
         coordination = SharedMemoryCoordination(self.memory, self.directory / "locks", self.clock)
         return Resolver(
             self.upstream.fetch_infra_env,

@@ -16,7 +16,7 @@ from image_service.errors import (
     Unavailable,
     UpstreamError,
 )
-from image_service.snapshots import cache
+from image_service.snapshots import snapshot_cache
 from image_service.snapshots import snapshots as snapshots_module
 from image_service.snapshots.model import MAX_OLDER, RETRY_SECONDS, SnapshotKey
 from image_service.snapshots.snapshots import REVALIDATION_TIMEOUT_SECONDS
@@ -42,7 +42,7 @@ def cached(pinning: Pinning) -> list[SnapshotKey]:
 def test_evicted_entry_is_restored_and_ends_with_its_mounts(
     pinning: Pinning, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "MAX_ENTRIES", 2)
+    monkeypatch.setattr(snapshot_cache, "MAX_ENTRIES", 2)
     pinning.__attrs_post_init__()
     first = pinning.newest()
     config = pinning.config(first)
@@ -66,7 +66,7 @@ def test_evicted_entry_is_restored_and_ends_with_its_mounts(
 def test_mount_of_an_evicted_entry_ends_with_a_missed_end(
     pinning: Pinning, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "MAX_ENTRIES", 1)
+    monkeypatch.setattr(snapshot_cache, "MAX_ENTRIES", 1)
     pinning.__attrs_post_init__()
     first = pinning.newest()
     pinning.newest(OTHERS[0])
@@ -82,7 +82,7 @@ def test_mount_of_an_evicted_entry_ends_with_a_missed_end(
 
 
 def test_renewed_entry_is_evicted_last(pinning: Pinning, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "MAX_ENTRIES", 2)
+    monkeypatch.setattr(snapshot_cache, "MAX_ENTRIES", 2)
     pinning.__attrs_post_init__()
     pinning.newest()
     pinning.newest(OTHERS[0])
@@ -100,7 +100,7 @@ def test_end_reaches_an_entry_restored_during_revalidation(
     pinning: Pinning, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pin may make room, and be found again, in the midst of its own revalidation."""
-    monkeypatch.setattr(cache, "MAX_ENTRIES", 1)
+    monkeypatch.setattr(snapshot_cache, "MAX_ENTRIES", 1)
     pinning.__attrs_post_init__()
     first = pinning.newest()
     pinning.clock.advance(TTL)

@@ -63,12 +63,12 @@ class Supervisor(ProcessService):
         workers = settings.process.workers
         if self._standalone:
             images = configured_images(settings, standalone=True)
-            stand_in = await start_stand_in(self._lifecycle, settings, images, self.base_url)
+            stand_in = await start_stand_in(self._parts, settings, images, self.base_url)
         memory = create_memory()
         self._memory = SharedMemory(memory)
         self._download_slots = create_slots(settings.limits.downloads)
         for descriptor in (memory, self._download_slots):
-            self._lifecycle.callback(os.close, descriptor)
+            self._parts.callback(os.close, descriptor)
         self._metrics.read_gauge("workers", lambda: sum(slot.is_serving for slot in self._worker_slots))
         listeners = [listener.fileno() for each in zip(*self._ports, strict=True) for listener in each]
         for number in range(workers):
@@ -136,7 +136,7 @@ class Supervisor(ProcessService):
         """Stop the workers, then the stand-in."""
         self.close_sockets()  # the workers have duplicates; with ours open, the kernel would go on accepting
         await gatherResults([slot.stop(self.shutdown.signal_number) for slot in self._worker_slots])
-        await self._lifecycle.aclose()
+        await self._parts.aclose()
 
     def _force(self) -> None:
         for slot in self._worker_slots:

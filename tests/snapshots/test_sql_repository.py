@@ -26,11 +26,11 @@ from image_service.database.sqlite import SqliteDatabase
 from image_service.errors import StoreFailed
 from image_service.images.customization import Customization
 from image_service.images.reference import Credentials, CredentialScheme
-from image_service.snapshots import sql
+from image_service.snapshots import sql_repository
 from image_service.snapshots.codec import encode_customization
 from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.repository import StoredMount, StoredSnapshot
-from image_service.snapshots.sql import DATABASE_FILE, SCHEMA_VERSION
+from image_service.snapshots.sql_repository import DATABASE_FILE, SCHEMA_VERSION
 from tests.snapshots.outcomes import outcome, run_now
 from tests.snapshots.repositories import repository_in
 from tests.snapshots.repository_writer import key_of, payload_of
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Dialect
 
     from image_service.database.database import Database
-    from image_service.snapshots.sql import SqlRepository
+    from image_service.snapshots.sql_repository import SqlRepository
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = b"k" * 32
@@ -457,10 +457,10 @@ def test_statements_compile_for_postgresql() -> None:
     class PostgresqlDialect:
         insert = staticmethod(postgresql.insert)
 
-    repository = sql.SqlRepository(cast("Database", PostgresqlDialect), run_now)
+    repository = sql_repository.SqlRepository(cast("Database", PostgresqlDialect), run_now)
     statements = [
         each
-        for each in (*vars(sql).values(), *vars(repository).values())
+        for each in (*vars(sql_repository).values(), *vars(repository).values())
         if isinstance(each, ClauseElement) and isinstance(each, Executable)
     ]
     assert len(statements) >= 9

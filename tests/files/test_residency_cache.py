@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
 from image_service.files.base_file import BaseFile
-from image_service.files.cached_regions import MAX_REGIONS, REGION_BYTES, VALID_SECONDS, CachedRegions
+from image_service.files.residency_cache import MAX_REGIONS, REGION_BYTES, VALID_SECONDS, ResidencyCache
 
 SIZE = 3 * REGION_BYTES - 1000
 KIB = 1024
@@ -26,10 +26,10 @@ class World:
     checked: list[tuple[int, int]] = attrs.field(factory=list)
     clock: Clock = attrs.field(factory=Clock)
     file: BaseFile = attrs.field(factory=lambda: BaseFile(7, SIZE, "base.iso"))
-    regions: CachedRegions = attrs.field(init=False)
+    regions: ResidencyCache = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.regions = CachedRegions(self.clock, self._is_resident)
+        self.regions = ResidencyCache(self.clock, self._is_resident)
 
     def _is_resident(self, file: BaseFile, offset: int, length: int) -> bool:
         assert file is self.file

@@ -40,7 +40,7 @@ def run_at_low_priority(work: Callable[[], T]) -> T:
     return work()
 
 
-class Lifecycle(AsyncExitStack):
+class PartsStack(AsyncExitStack):
     """Stops the parts that were pushed, the last one first, by ``aclose``; they run on `reactor`."""
 
     def __init__(self, reactor: EPollReactor) -> None:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from image_service.concurrency.coordination import Coordination
     from image_service.images.reference import Credentials
-    from image_service.snapshots.archive import Archive
     from image_service.snapshots.model import SnapshotKey
+    from image_service.snapshots.sealed_repository import SealedRepository
 
 MAX_ENTRIES = 16384
 """Beyond this the repository is read again."""
@@ -30,8 +30,8 @@ MAX_ENTRIES = 16384
 class SnapshotCache:
     """Cache entries by snapshot key."""
 
-    def __init__(self, archive: Archive, clock: IReactorTime, coordination: Coordination) -> None:
-        self._archive = archive
+    def __init__(self, repository: SealedRepository, clock: IReactorTime, coordination: Coordination) -> None:
+        self._repository = repository
         self._clock = clock
         self._coordination = coordination
         self._entries: LruCache[SnapshotKey, CacheEntry] = LruCache(MAX_ENTRIES)
@@ -47,7 +47,7 @@ class SnapshotCache:
 
     def is_current(self, entry: CacheEntry) -> bool:
         """Return True if no other process has changed what is stored."""
-        return entry.key_version == self._coordination.version(entry.snapshot.stored_key)
+        return entry.key_counter == self._coordination.counter(entry.snapshot.stored_key)
 
     async def get(self, key: SnapshotKey, credentials: Credentials | None) -> CacheEntry | None:
         """Return the entry of a key as all processes know it; None: unknown to this one, or ended."""
@@ -61,8 +61,8 @@ class SnapshotCache:
         if self.is_current(entry):
             return entry
         snapshot = entry.snapshot
-        version = self._coordination.version(snapshot.stored_key)
-        stored = await self._archive.find_newest(snapshot.stored_key)
+        version = self._coordination.counter(snapshot.stored_key)
+        stored = await self._repository.find_newest(snapshot.stored_key)
         if stored is not None and entry.is_superseded_by(stored):
             if not stored.is_ended:
                 return await self._load_newest(entry, version, credentials)
@@ -70,29 +70,29 @@ class SnapshotCache:
             return None
         if stored is not None and stored.generation == snapshot.generation:
             entry.confirm(min(stored.validated_at, self._clock.seconds()))
-        entry.key_version = version
+        entry.key_counter = version
         return entry
 
     async def load(
         self, key: SnapshotKey, stored_key: bytes, credentials: Credentials | None
     ) -> CacheEntry | None:
         """Make an entry of what is stored; None: nothing is."""
-        version = self._coordination.version(stored_key)
-        found = await self._archive.load_newest(key, stored_key, credentials)
+        version = self._coordination.counter(stored_key)
+        found = await self._repository.load_newest(key, stored_key, credentials)
         if found is None:
             return None
         snapshot, validated_at = found
         return self._add(CacheEntry(snapshot, min(validated_at, self._clock.seconds()), version))
 
     def add(self, snapshot: Snapshot, validated_at: float) -> CacheEntry:
-        """Make the entry of a key's first snapshot, which is in the archive."""
+        """Make the entry of a key's first snapshot, which is in the repository."""
         version = self._coordination.bump(snapshot.stored_key)
         return self._add(CacheEntry(snapshot, validated_at, version))
 
     def supersede(self, entry: CacheEntry, snapshot: Snapshot, validated_at: float) -> None:
-        """Put a new generation, which is in the archive, in the place of an entry's newest."""
+        """Put a new generation, which is in the repository, in the place of an entry's newest."""
         entry.supersede(snapshot, validated_at)
-        entry.key_version = self._coordination.bump(snapshot.stored_key)
+        entry.key_counter = self._coordination.bump(snapshot.stored_key)
         self._add(entry)
 
     def announce(self, entry: CacheEntry) -> None:
@@ -100,7 +100,7 @@ class SnapshotCache:
         is_current = self.is_current(entry)
         version = self._coordination.bump(entry.snapshot.stored_key)
         if is_current:  # else this process has to read it, too
-            entry.key_version = version
+            entry.key_counter = version
 
     async def end(self, entry: CacheEntry) -> None:
         """Drop all generations of a key, in all processes."""
@@ -108,7 +108,7 @@ class SnapshotCache:
         cached = self._entries.pop(snapshot.key) or entry  # another one, if this one was evicted
         cached.is_ended = entry.is_ended = True
         self._coordination.bump(snapshot.stored_key)
-        await self._archive.end(snapshot, self._clock.seconds())
+        await self._repository.end(snapshot, self._clock.seconds())
         self._coordination.bump(snapshot.stored_key)  # for processes that have read before the write
 
     async def find_generation(
@@ -118,7 +118,7 @@ class SnapshotCache:
         if known := entry.find_generation(number):
             return known
         found = Snapshot(entry.snapshot.key, entry.snapshot.stored_key, number, 0.0)
-        is_stored = await self._archive.load(found, credentials) is not None
+        is_stored = await self._repository.load(found, credentials) is not None
         if known := entry.find_generation(number):  # loaded for another request meanwhile
             return known
         if not is_stored:
@@ -139,9 +139,9 @@ class SnapshotCache:
     ) -> CacheEntry | None:
         """Supersede an entry's snapshot by the one that another process has stored."""
         older = entry.snapshot
-        found = await self._archive.load_newest(older.key, older.stored_key, credentials)
-        is_stored = older.generation < 0 or await self._archive.is_stored(older)
-        entry.key_version = version
+        found = await self._repository.load_newest(older.key, older.stored_key, credentials)
+        is_stored = older.generation < 0 or await self._repository.is_stored(older)
+        entry.key_counter = version
         cached = self._entries.peek(older.key) or entry
         if cached.is_ended:
             return None
@@ -162,6 +162,6 @@ class SnapshotCache:
     def _remove(self, entry: CacheEntry) -> None:
         """Drop what another process has seen the end of."""
         entry.is_ended = True
-        self._archive.forget(entry.snapshot)
+        self._repository.forget(entry.snapshot)
         if self._entries.peek(entry.snapshot.key) is entry:
             self._entries.pop(entry.snapshot.key)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from twisted.internet.task import Clock, deferLater
 
-from image_service.concurrency.lifecycle import NICENESS, Lifecycle, run_at_low_priority
+from image_service.concurrency.parts import NICENESS, PartsStack, run_at_low_priority
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
@@ -24,22 +24,22 @@ async def test_parts_stop_in_reverse_order(reactor: EPollReactor) -> None:
         await deferLater(reactor, 0.0)
         stopped.append("second")
 
-    lifecycle = Lifecycle(reactor)
-    lifecycle.callback(stopped.append, "first")
-    lifecycle.push_async_callback(stop_slowly)
-    lifecycle.callback(stopped.append, "third")
-    await lifecycle.aclose()
+    parts = PartsStack(reactor)
+    parts.callback(stopped.append, "first")
+    parts.push_async_callback(stop_slowly)
+    parts.callback(stopped.append, "third")
+    await parts.aclose()
     assert stopped == ["third", "second", "first"]
 
 
 @ensure_deferred
 async def test_work_runs_in_threads_until_the_pool_stops(reactor: EPollReactor) -> None:
-    lifecycle = Lifecycle(reactor)
-    in_thread = lifecycle.in_thread_pool(1, "test")
+    parts = PartsStack(reactor)
+    in_thread = parts.in_thread_pool(1, "test")
     assert await in_thread(threading.get_ident) != threading.get_ident()
-    pool = lifecycle.start_thread_pool(2, "other")
+    pool = parts.start_thread_pool(2, "other")
     assert (pool.max, pool.started) == (2, True)
-    await lifecycle.aclose()
+    await parts.aclose()
     assert not pool.started
 
 
@@ -48,27 +48,27 @@ async def test_periodic_task_is_called_until_the_end_even_if_it_fails(
     logged_failures: LoggedFailures,
 ) -> None:
     clock, calls = Clock(), list[float]()
-    lifecycle = Lifecycle(cast("EPollReactor", clock))
+    parts = PartsStack(cast("EPollReactor", clock))
 
     def task() -> None:
         calls.append(clock.seconds())
         raise OSError
 
-    lifecycle.call_every(10, task)
+    parts.call_every(10, task)
     clock.pump([10, 10, 5])
     assert calls == [10, 20]
     assert len(logged_failures.flush(OSError)) == 2
-    await lifecycle.aclose()
+    await parts.aclose()
     clock.advance(100)
     assert calls == [10, 20]
 
 
 @ensure_deferred
 async def test_work_of_a_low_priority_pool_runs_at_low_priority(reactor: EPollReactor) -> None:
-    lifecycle = Lifecycle(reactor)
-    in_thread = lifecycle.in_thread_pool(1, "test", low_priority=True)
+    parts = PartsStack(reactor)
+    in_thread = parts.in_thread_pool(1, "test", low_priority=True)
     assert await in_thread(priority) == max(priority(), NICENESS)
-    await lifecycle.aclose()
+    await parts.aclose()
 
 
 def priority() -> int:

@@ -35,7 +35,7 @@ class _Region:
     is_resident: bool = False
 
 
-class CachedRegions:
+class ResidencyCache:
     """Caches which regions are resident.
 
     Asking about a small range costs nearly as much as sending it. Asking about a region costs more, so only

@@ -1,4 +1,4 @@
-"""The archive: answers of assisted-service in a repository, sealed with the credentials of the request.
+"""Answers of assisted-service in a repository, sealed with the credentials of the request.
 
 A repository that fails costs no request: what it did not take is kept in memory for a while, and asked for
 again after that.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from image_service.assisted.responses import InfraEnv
-    from image_service.concurrency.lifecycle import InThread
+    from image_service.concurrency.parts import InThread
     from image_service.images.customization import Customization
     from image_service.images.reference import Credentials, Reader
     from image_service.snapshots.encryption import SnapshotCipher
@@ -44,7 +44,7 @@ THREAD_BYTES = 128 * 1024
 """What is larger is encrypted and compared in a thread."""
 
 
-class Archive:
+class SealedRepository:
     """Stores snapshots, mounts and infra-envs. Instants are seconds since the epoch."""
 
     _log = Logger()

@@ -21,11 +21,11 @@ from image_service.images.reference import (
     Kind,
     Reader,
 )
-from image_service.snapshots import archive as archive_module
-from image_service.snapshots.archive import THREAD_BYTES, Archive
+from image_service.snapshots import sealed_repository as archive_module
 from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.model import Snapshot, SnapshotKey
 from image_service.snapshots.repository import StoredMount
+from image_service.snapshots.sealed_repository import THREAD_BYTES, SealedRepository
 from tests.snapshots.memory import MemoryRepository
 from tests.snapshots.outcomes import Outcome, outcome
 from tests.snapshots.pinning import (
@@ -434,10 +434,10 @@ def test_large_answers_are_sealed_and_compared_in_a_thread(
 ) -> None:
     ciphering, fingerprinting = expected
     threads, store = Threads(), MemoryRepository()
-    archive = Archive(store, SnapshotCipher(SECRET), threads)  # type: ignore[arg-type]  # one type for all
+    archive = SealedRepository(store, SnapshotCipher(SECRET), threads)  # type: ignore[arg-type]  # one type for all
     kept = outcome(archive.add(KEY, None, answer, after=0, at=NOW))
     assert threads.done == ciphering, "sealing, and no fingerprint"
-    archive = Archive(store, SnapshotCipher(SECRET), threads)  # type: ignore[arg-type]  # same
+    archive = SealedRepository(store, SnapshotCipher(SECRET), threads)  # type: ignore[arg-type]  # same
     outcome(archive.load(kept, None))
     assert threads.done == 2 * ciphering, "and unsealing"
     assert outcome(archive.is_same(kept, answer, None))

@@ -17,7 +17,7 @@ from image_service.snapshots.repository import KEPT_GENERATIONS, StoredMount, St
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from image_service.concurrency.lifecycle import InThread
+    from image_service.concurrency.parts import InThread
     from image_service.database.database import Database
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ _MOUNTS = sa.Table(
 
 
 _OF, _NUMBER = sa.bindparam("of", type_=sa.LargeBinary), sa.bindparam("number", type_=sa.Integer)
-_AT, _SINCE = sa.bindparam("at", type_=sa.Float), sa.bindparam("since", type_=sa.Float)
+_AT, _BEFORE = sa.bindparam("at", type_=sa.Float), sa.bindparam("replaces_before", type_=sa.Float)
 
 
 def _is_generation(table: sa.Table) -> sa.ColumnElement[bool]:
@@ -69,14 +69,14 @@ def _later(column: sa.Column[float]) -> sa.ColumnElement[float]:
 
 
 def _upsert_mount(database: Database) -> sa.Insert:
-    """Insert a mount, or update the reader's unless that reads another image since, or the same one later."""
+    """Insert a mount, or update the reader's unless that has read another image since, or the same later."""
     upsert = database.insert(_MOUNTS)
     known, new = _MOUNTS.c, upsert.excluded
     is_same = sa.and_(*(known[name] == new[name] for name in ("key", "generation", "base_sha256")))
     return upsert.on_conflict_do_update(
         index_elements=[known.reader],
         set_={column.name: column for column in new if column.name != "reader"},
-        where=sa.or_(known.read_at < _SINCE, is_same & (known.read_at <= new.read_at)),
+        where=sa.or_(known.read_at < _BEFORE, is_same & (known.read_at <= new.read_at)),
     )
 
 
