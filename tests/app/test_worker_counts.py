@@ -48,7 +48,7 @@ def test_timeout_keeps_only_what_lasts(counts: WorkerCounts, clock: Clock) -> No
     assert counts.latest == COUNTED
 
 
-def test_drain_returns_what_lasts_once(counts: WorkerCounts, clock: Clock) -> None:
+def test_drain_returns_lasting_counters_only_once(counts: WorkerCounts, clock: Clock) -> None:
     counts.update(COUNTED)
     collected = counts.collect(lambda: None)
     assert counts.drain() == [COUNTER]

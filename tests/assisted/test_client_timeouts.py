@@ -127,7 +127,9 @@ async def test_incomplete_head_is_silence(reactor: EPollReactor) -> None:
 
 
 @ensure_deferred
-async def test_slow_response_is_accepted(reactor: EPollReactor, standalone: FaultyStandalone) -> None:
+async def test_response_within_the_upstream_timeout_is_accepted(
+    reactor: EPollReactor, standalone: FaultyStandalone
+) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
     standalone.faults[Call.INFRA_ENV] = Fault(delay_seconds=0.05)
     assisted = AssistedService(reactor, standalone.base_url, ca_file=standalone.ca_file)

@@ -312,7 +312,9 @@ def test_file_shorter_than_its_state_restarts(origin: Origin, partial: Path) -> 
         {"more": 1},
     ],
 )
-def test_damaged_state_restarts(origin: Origin, partial: Path, change: Mapping[str, object] | None) -> None:
+def test_download_with_damaged_state_starts_over(
+    origin: Origin, partial: Path, change: Mapping[str, object] | None
+) -> None:
     url = fetch_half(origin, partial, Resource(BODY))
     state = state_path(partial)
     damaged = "[" if change is None else json.dumps({**json.loads(state.read_bytes()), **change})
@@ -359,7 +361,7 @@ def test_full_disk_raises_oserror_and_is_resumed(origin: Origin, partial: Path) 
     assert fetch(url, partial) == BODY
 
 
-def test_exception_of_progress_ends_the_download_and_it_is_resumed(origin: Origin, partial: Path) -> None:
+def test_download_stopped_by_its_progress_callback_is_resumed(origin: Origin, partial: Path) -> None:
     def progress(done: int, total: int | None) -> None:
         assert total == len(BODY)
         if done:

@@ -30,7 +30,7 @@ def test_round_trip(tmp_path: Path, entries: dict[str, ManifestEntry]) -> None:
     assert read_manifest(tmp_path / "manifest") == entries
 
 
-def test_documented_manifest_is_read(tmp_path: Path) -> None:
+def test_manifest_version_1_is_read(tmp_path: Path) -> None:
     path = tmp_path / "manifest"
     path.write_text(json.dumps({"version": 1, "images": {"x": VALID}}))
     assert read_manifest(path) == {"x": ManifestEntry(1.0, None, {"a": FileIdentity(1, 2), "b": None})}

@@ -68,7 +68,9 @@ def test_cpu_time_is_limited(
         remaster(source, target, NOTHING_MUCH, Interruption())
 
 
-def test_duration_is_limited(source: BaseFile, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_is_stopped_at_the_time_limit(
+    source: BaseFile, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(xorriso, "MAX_SECONDS", 0.0)
     with pytest.raises(Unavailable, match="xorriso took more than 0 s"):
         remaster(source, target, NOTHING_MUCH, Interruption())

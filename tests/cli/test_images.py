@@ -185,7 +185,7 @@ def test_list_asks_a_running_service(run: Run, origin: Origin) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"images": 1}', b'{"images": [{}]}'])
-def test_list_of_another_server_is_an_error(run: Run, origin: Origin, body: bytes) -> None:
+def test_images_list_refuses_the_answer_of_another_server(run: Run, origin: Origin, body: bytes) -> None:
     url = origin.serve("/images", Reply(body)).removesuffix("/images")
     listed = run("images", "list", "--url", url)
     assert (listed.status, listed.output) == (1, b"")

@@ -189,7 +189,7 @@ def test_terminal_as_output_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("copy", [os.copy_file_range, refuse], ids=lambda copy: copy.__name__)
-def test_absent_bytes_of_a_base_are_written(
+def test_output_fetches_bytes_that_are_not_resident(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copy: Callable[..., int]
 ) -> None:
     monkeypatch.setattr(os, "copy_file_range", copy)

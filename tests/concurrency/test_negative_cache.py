@@ -18,7 +18,7 @@ def is_absent(absences: NegativeCache[str], key: str) -> bool:
     return False
 
 
-def test_absence_is_raised_until_it_expires() -> None:
+def test_negative_cache_raises_the_error_until_it_expires() -> None:
     clock = Clock()
     absences: NegativeCache[str] = NegativeCache(clock)
     assert not is_absent(absences, "a")
@@ -32,7 +32,7 @@ def test_absence_is_raised_until_it_expires() -> None:
     assert not is_absent(absences, "a")
 
 
-def test_adding_again_restarts_the_time() -> None:
+def test_absence_added_again_expires_later() -> None:
     clock = Clock()
     absences: NegativeCache[str] = NegativeCache(clock)
     absences.add_absence("a", NotFound("no"))

@@ -188,7 +188,7 @@ def test_arguments_as_long_as_their_area_are_refused() -> None:
 
 
 @pytest.mark.parametrize("pad", [b"#", b"\0"])
-def test_area_keeps_its_own_pad_and_end(pad: bytes) -> None:
+def test_kargs_area_keeps_its_pad_and_end_in_a_derived_config(pad: bytes) -> None:
     content = FULL.encode().ljust(200, pad) + b"\ninitrd /a\n"
     config = BootConfig("grub.cfg", content, (KargsArea(0, pad, pad),))
     (derived,) = derive_minimal_configs(BootConfigs(FULL, 200, (config,)), FURTHER[:1]).configs

@@ -52,7 +52,7 @@ def test_arguments_end_at_the_end_character() -> None:
     assert KargsArea(0, b"\0", b"\0").parse(b"a=b\0\0\0\0") == "a=b"
 
 
-def test_header_lists_areas_up_to_the_first_zero() -> None:
+def test_coreos_karg_header_ends_at_the_first_zero_offset() -> None:
     whole = read_layout(build_live_iso()).kernel_arguments
     assert whole is not None
     iso = bytearray(build_live_iso({path: data for path, data in live_files().items() if path != KARGS_JSON}))
@@ -132,6 +132,6 @@ def test_invalid_kargs_json_is_refused(change: dict[str, object]) -> None:
 @given(st.binary(max_size=200))
 @example(b"[" * 20000)
 @example(b"[]")
-def test_anything_but_kargs_json_is_refused(original: bytes) -> None:
+def test_rewriting_invalid_kargs_json_raises_format_error(original: bytes) -> None:
     with pytest.raises(FormatError):
         rewrite_kargs_json(original, "quiet")

@@ -226,7 +226,7 @@ def test_header_with_another_magic_is_ignored() -> None:
     assert read_layout(with_header(image, size, 0, areas, magic=b"corekarg")).kernel_arguments is None
 
 
-def test_kargs_json_wins_over_the_header() -> None:
+def test_kargs_json_is_preferred_to_the_karg_header() -> None:
     image = with_header(build_live_iso(), 1, 1, [1])
     assert read_layout(image) == read_layout(build_live_iso())
 

@@ -61,7 +61,7 @@ def test_other_url_is_refused(url: str) -> None:
         ("a" * 101, False, False),
     ],
 )
-def test_alphabets_of_versions_and_architectures(
+def test_version_and_architecture_patterns_match_only_allowed_names(
     name: str, *, is_version: bool, is_architecture: bool
 ) -> None:
     assert (VERSION.fullmatch(name) is not None) is is_version

@@ -267,7 +267,7 @@ def test_packed_node_that_refers_to_itself_is_refused() -> None:
         (24, b"\xff" * 8, "refers to"),  # the entry after . and ..
     ],
 )
-def test_invalid_directory_is_refused(offset: int, value: bytes, message: str) -> None:
+def test_damaged_directory_raises_format_error(offset: int, value: bytes, message: str) -> None:
     image = erofs_fixture("fragments")
     inode = inode_of(image, f"{DEPLOYMENT}/usr", "bin")
     damaged = patched(image, inode + 32 + offset, value)  # the few entries follow the inode

@@ -111,7 +111,7 @@ def test_any_archive_fits_or_is_smallest_and_is_deterministic(data: bytes, capac
 # Reading.
 
 
-def test_area_of_zeros_has_no_members() -> None:
+def test_zeros_read_as_an_initrd_without_members() -> None:
     assert read_members(b"") == {}
     assert read_members(bytes(AREA)) == {}
 

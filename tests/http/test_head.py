@@ -382,7 +382,7 @@ def test_any_bytes_are_a_request_or_a_refusal(data: bytes) -> None:
 
 
 @given(almost)
-def test_any_bytes_parse_or_are_refused_without_find_head(data: bytes) -> None:
+def test_parse_head_parses_or_refuses_any_bytes(data: bytes) -> None:
     try:
         parse_head(data)
     except ImageServiceError:

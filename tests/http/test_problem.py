@@ -117,5 +117,5 @@ def test_value_cannot_inject_another_field(hostile: str) -> None:
     assert fields["www-authenticate"].startswith("Bearer")
 
 
-def test_extra_fields_are_appended() -> None:
+def test_problem_response_has_the_extra_header_fields() -> None:
     assert fields_of(problem(ConfigurationError("x"), extra=b'ETag: "e"\r\n'))["etag"] == '"e"'

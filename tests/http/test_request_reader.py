@@ -123,7 +123,7 @@ def test_bytes_are_taken_once(stream: bytes) -> None:
         assert reader.next_event() is END
 
 
-def test_repeated_head_is_a_range_and_not_parsed() -> None:
+def test_head_that_differs_in_its_range_only_is_not_parsed_again() -> None:
     reader = RequestReader()
     reader.receive(RANGE % (0, 1))
     first = reader.next_event()

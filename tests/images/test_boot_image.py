@@ -20,7 +20,7 @@ overlay_lists = st.lists(
 )
 
 
-def test_size_is_that_of_the_extents() -> None:
+def test_boot_image_size_equals_its_extents() -> None:
     assert IMAGE.size == 2**33 + 10
 
 

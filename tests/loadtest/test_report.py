@@ -154,7 +154,7 @@ def test_page_has_no_external_resources() -> None:
     assert "@import" not in page
 
 
-def test_page_escapes_text() -> None:
+def test_report_page_escapes_html() -> None:
     page = render_page(report(examples=("<script>alert(1)</script>",)))
     assert "<script" not in page
     assert "&lt;script&gt;" in page

@@ -165,7 +165,7 @@ def test_any_event_is_one_line_of_json(fields: dict[str, object], text: str) -> 
     out.getvalue().encode("ascii")
 
 
-def test_failure_has_its_traceback() -> None:
+def test_logged_failure_includes_its_traceback() -> None:
     out = Written()
     log = Logger(namespace="x", observer=JsonLines(out))
     try:

@@ -64,7 +64,7 @@ def test_counts_are_summed_and_shared_values_are_not(
     assert merged.keys() == set().union(*alone)
 
 
-def test_page_of_one_process_equals_its_own_page() -> None:
+def test_merged_metrics_of_one_process_equal_its_own() -> None:
     metrics = counted([0.5], 3)
     page, content_type = render(sent(metrics))
     assert (values(page), content_type) == (values(metrics.render()[0]), metrics.render()[1])

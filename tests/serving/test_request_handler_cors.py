@@ -171,7 +171,7 @@ def test_refusals_have_cors_fields(service: Service) -> None:
         assert values_of(answer.response, "access-control-allow-origin") == [CONSOLE]
 
 
-def test_delayed_response_keeps_subject_and_end_with_cors(service: Service) -> None:
+def test_cors_keeps_subject_and_end_of_a_delayed_response(service: Service) -> None:
     service.world.assisted.held = []
     waiting = answers_of(service.ask(origin=CONSOLE))
     service.world.assisted.release()

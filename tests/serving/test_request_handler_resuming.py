@@ -201,7 +201,7 @@ def test_weak_etag_names_nothing(service: Service, tag: str) -> None:
     assert served(service.ask(range=PART, if_match=f'W/"other", {first}')) == (206, first)
 
 
-def test_date_of_a_public_file_resumes_it(service: Service) -> None:
+def test_if_range_date_of_a_boot_artifact_gives_206(service: Service) -> None:
     target = "/boot-artifacts/4.20/x86_64/rootfs.img"
     date = fields_of(service.ask("HEAD", target=target).response).get("last-modified", "")
     assert service.ask(target=target, range="bytes=2-", if_range=date).response.status == 206

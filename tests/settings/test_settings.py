@@ -254,7 +254,7 @@ def test_malformed_duration_is_refused(complete: dict[str, str], text: str) -> N
         assert len(faults({**complete, "IDLE_TIMEOUT": text})) == 1
 
 
-def test_fraction_of_a_second_is_accepted(complete: dict[str, str]) -> None:
+def test_durations_accept_fractions_of_a_second(complete: dict[str, str]) -> None:
     assert Settings.from_environment({**complete, "IDLE_TIMEOUT": "0.25"}).limits.idle_seconds == 0.25
 
 

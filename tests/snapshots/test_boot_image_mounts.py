@@ -167,7 +167,7 @@ def test_date_names_only_the_version_being_read(world: World, client: Client) ->
     assert client.named(date=date) is second
 
 
-def test_lost_named_version_is_answered_with_the_newest(world: World, client: Client) -> None:
+def test_etag_of_a_lost_version_gets_the_newest_version(world: World, client: Client) -> None:
     store = use_faulty_repository(world)
     first = client.range()
     pass_ttl(world, "changed")

@@ -129,7 +129,7 @@ async def test_validation_time_never_decreases(store: SnapshotRepository) -> Non
 
 
 @ensure_deferred
-async def test_absent_generation_is_not_validated(store: SnapshotRepository) -> None:
+async def test_validation_of_a_missing_generation_changes_nothing(store: SnapshotRepository) -> None:
     await store.add(KEY, 1, b"", T)
     await store.record_validation(KEY, 2, T + 60)
     await store.record_validation(OTHER_KEY, 1, T + 60)

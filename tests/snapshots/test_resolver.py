@@ -291,7 +291,9 @@ def test_oldest_answer_is_evicted(setting: Setting, monkeypatch: pytest.MonkeyPa
     assert [setting.resolver.get_cached_ref(ref, None) is not None for ref in refs] == [True, False, True]
 
 
-def test_concurrent_first_questions_are_limited(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_first_requests_are_refused_with_retry_after(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(resolver_module, "MAX_ASKING", 2)
     setting.__attrs_post_init__()
     setting.infra_envs.gate = Deferred()

@@ -379,7 +379,9 @@ def test_kernel_arguments_and_ramdisk_count_as_held_bytes(
     assert [loaded(pinning, snapshot) for snapshot in snapshots].count(answer) == expected
 
 
-def test_last_answer_is_kept_however_large(pinning: Pinning, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_latest_answer_is_kept_in_memory_beyond_the_limit(
+    pinning: Pinning, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a store it would be asked for again and again."""
     monkeypatch.setattr(archive_module, "RECENT_BYTES", 10)
     pinning.__attrs_post_init__()

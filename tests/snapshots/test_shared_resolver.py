@@ -134,7 +134,7 @@ def test_credentials_do_not_share_answers(setting: Setting) -> None:
 
 
 @pytest.mark.parametrize("broken", ["find_newest", "load", "add"])
-def test_failing_repository_costs_rounds_only(setting: Setting, broken: str) -> None:
+def test_failing_repository_costs_only_extra_upstream_calls(setting: Setting, broken: str) -> None:
     setting.store.broken = {broken}
     assert setting.resolve(0) == setting.resolve(1) == COMPLETE
     assert setting.upstream.asked == 2

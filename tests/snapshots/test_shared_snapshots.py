@@ -243,7 +243,9 @@ def test_unstored_change_costs_each_process_one_round(
 
 
 @pytest.mark.parametrize("broken", [{"find_newest"}, {"add", "record_validation", "end"}, {"load"}, METHODS])
-def test_failing_repository_costs_rounds_only(processes: list[Pinning], broken: set[str]) -> None:
+def test_failing_repository_costs_only_extra_upstream_calls(
+    processes: list[Pinning], broken: set[str]
+) -> None:
     one = processes[0]
     store = one.store
     store.broken = set(broken)

@@ -138,7 +138,9 @@ def test_older_generations_are_bounded(pinning: Pinning) -> None:
     assert len(entry.older) <= MAX_OLDER
 
 
-def test_concurrent_first_questions_are_limited(pinning: Pinning, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_first_requests_are_refused_with_retry_after(
+    pinning: Pinning, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(snapshots_module, "MAX_ASKING", 3)
     pinning.__attrs_post_init__()
     pinning.upstream.held = []

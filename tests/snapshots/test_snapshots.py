@@ -149,7 +149,7 @@ def test_many_requests_wait_for_one_revalidation(pinning: Pinning) -> None:
     assert pinning.clock.getDelayedCalls() == []
 
 
-def test_snapshot_is_served_after_a_second_of_revalidation(pinning: Pinning) -> None:
+def test_slow_revalidation_serves_the_old_snapshot_after_a_second(pinning: Pinning) -> None:
     snapshot = pinning.newest()
     pinning.clock.advance(TTL)
     pinning.upstream.held = []
@@ -247,7 +247,7 @@ def test_generations_count_the_changes(texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("error", ENDING)
-def test_refusal_ends_all_generations(pinning: Pinning, error: ImageServiceError) -> None:
+def test_401_403_404_end_all_generations(pinning: Pinning, error: ImageServiceError) -> None:
     first = pinning.newest()
     pinning.clock.advance(TTL)
     pinning.upstream.text = "changed"

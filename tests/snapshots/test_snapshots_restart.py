@@ -109,7 +109,7 @@ def test_processes_serve_the_answer_of_the_faster_one(pinning: Pinning) -> None:
     assert pinning.newest().generation == 3
 
 
-def test_late_process_adopts_only_an_equal_answer(
+def test_process_takes_over_a_stored_generation_only_if_equal(
     pinning: Pinning,
 ) -> None:
     pinning.newest()

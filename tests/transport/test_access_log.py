@@ -218,7 +218,7 @@ def test_other_subject_or_user_agent_starts_a_new_summary(kept: Kept, other: Ove
         attrs.evolve(RANGE, status=0, ended="the client is gone"),
     ],
 )
-def test_everything_but_a_complete_range_is_logged_at_once(kept: Kept, over: Over) -> None:
+def test_requests_other_than_complete_ranges_are_logged_at_once(kept: Kept, over: Over) -> None:
     kept.add(RANGE, over, RANGE)
     assert kept.told("status") == [over.status]
     assert kept.told("ended") == [over.ended]

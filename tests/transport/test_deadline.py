@@ -132,7 +132,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_any_sequence_passes_when_a_naive_timer_would(sequence: list[tuple[str, int]]) -> None:
+def test_deadline_fires_when_a_naive_timer_would(sequence: list[tuple[str, int]]) -> None:
     timed = Timed()
     deadline = timed.deadline()
     due: float | None = None

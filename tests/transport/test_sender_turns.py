@@ -180,7 +180,7 @@ class _RoomySocket:
         return len(data)
 
 
-def test_long_zeros_are_sent_in_one_turn(reactor: EPollReactor) -> None:
+def test_zeros_beyond_one_buffer_are_sent_in_one_reactor_turn(reactor: EPollReactor) -> None:
     """They are sent in pieces; a complete piece does not mean that the socket is full."""
     roomy = _RoomySocket()
     transport = Mock(spec=tcp.Server, getHandle=lambda: roomy)
