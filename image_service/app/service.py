@@ -151,7 +151,6 @@ class ImageService(ProcessService):
     async def _build_boot_images(
         self, base_images: BaseImages, stand_in: StandIn | None, base_url: str
     ) -> BootImages:
-        """Connect assisted-service, and build the boot images on top of it."""
         settings = self._settings.upstream
         assisted = AssistedService(
             self._reactor,
@@ -177,7 +176,6 @@ class ImageService(ProcessService):
         )
 
     def _add_gauges(self, catalog: Catalog, images: BootImages, slots: Slots) -> None:
-        """Read the gauges from the parts whenever the metrics are rendered."""
         metrics, listeners = self.metrics, self._listeners
         metrics.count_states("base_images", lambda: [status.state.value for status in catalog.statuses()])
         metrics.read_gauge("snapshot_held_bytes", lambda: images.cache.held_bytes)
