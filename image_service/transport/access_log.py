@@ -171,13 +171,17 @@ class ConnectionLog:
     def _write(
         self, text: str, logged: Exchange | _Summary, method: str, more: dict[str, str | int | float]
     ) -> None:
-        fields: dict[str, str | int | float] = {
-            "id": logged.request_id or new_request_id(),
-            "client": self._client,
-            "method": method,
-            "user_agent": logged.user_agent[:_MAX_USER_AGENT],
-            "handler": logged.subject.handler,
-            "infra_env": logged.subject.infra_env,
-            "kind": logged.subject.kind,
-        }
-        self._log.write(text, fields | more)
+        subject = logged.subject
+        self._log.write(
+            text,
+            {
+                "id": logged.request_id or new_request_id(),
+                "client": self._client,
+                "method": method,
+                "user_agent": logged.user_agent[:_MAX_USER_AGENT],
+                "handler": subject.handler,
+                "infra_env": subject.infra_env,
+                "kind": subject.kind,
+                **more,
+            },
+        )
