@@ -129,7 +129,7 @@ async def test_absent_local_file_is_retried(catalogs: Catalogs, lines: Lines, tm
         (b"<html>not found</html>", "was refused"),
         (ISO[:-2048], "was refused"),
         (build_live_iso(volume_id="debian-12"), "debian-12"),
-        (customized(), "customized before"),
+        (customized(), "is already customized"),
     ],
     ids=["not an ISO", "truncated", "not CoreOS", "customized"],
 )
@@ -165,7 +165,7 @@ async def test_customized_disconnected_iso_is_served(
     await lines.until(image.file_name, BaseImageState.READY)
 
     assert catalog.find_base_image("4.19", "x86_64", Kind.DISCONNECTED_ISO).disconnected
-    assert "customized before, which will be overwritten" in lines.text
+    assert "is already customized; its customization will be overwritten" in lines.text
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])

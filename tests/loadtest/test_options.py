@@ -90,7 +90,7 @@ def test_rate_is_recognized_by_its_unit(
         (("http://h/x", "--header=top-secret"), "--header: must be as 'Name: value'"),
         (("http://h/x", "--header=A: top-secret\r\nB: c"), "--header: must be as 'Name: value'"),
         (("http://h/x", "--header=Range: bytes=0-1"), "--header: Range is set by the load test itself"),
-        (("http://h/x", "--report=/dev/null/x"), "--report: must be a directory"),
+        (("http://h/x", "--report=/dev/null/x"), "--report: must be a writable directory"),
         (("http://h/x", "--cacert=/dev/null"), "--cacert: must be a file of certificates"),
     ],
 )
