@@ -85,11 +85,11 @@ class MirrorRoute:
 
     Args:
         handler: the route's name, for logs and metrics.
-        ref: which document or file.
+        ref: which document or file; None: streams have none of this name.
     """
 
     handler: str
-    ref: StreamRef
+    ref: StreamRef | None
 
 
 Route: TypeAlias = ImageRoute | MirrorRoute | Probe
@@ -206,7 +206,7 @@ def _decode(segment: str) -> str:
     raise NotFound("not found")
 
 
-def _stream_ref(segments: tuple[str, ...]) -> StreamRef:
+def _stream_ref(segments: tuple[str, ...]) -> StreamRef | None:
     match segments:
         case (name,) if name.endswith(".json"):
             return StreamDocumentRef(name.removesuffix(".json"))
@@ -214,9 +214,7 @@ def _stream_ref(segments: tuple[str, ...]) -> StreamRef:
             return StreamConfigMapRef(stream)
         case (stream, version, architecture, name):
             return StreamFileRef(stream, version, architecture, name)
-    raise NotFound(
-        "not found; the documents of a stream are STREAM.json, STREAM-RELEASE.json and STREAM/configmap.yaml"
-    )
+    return None
 
 
 def _path(template: str) -> re.Pattern[str]:

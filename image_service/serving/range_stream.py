@@ -98,7 +98,10 @@ class RepeatedHead:
     def is_current(self, now: float) -> bool:
         """Return True if the response is right now (see `exchange.PreparedResponse`)."""
         lookup = self._lookup
-        if lookup is not None and lookup.image(now) is not None:
+        image = None if lookup is None else lookup.image(now)
+        if lookup is not None and image is not None:
+            if self._digests.get_cached_digest(image.etag) != self._digest:
+                return False
             if lookup.snapshot is not None:
                 self._images.snapshots.record_hit()
             return True

@@ -149,6 +149,11 @@ class ImageRequestHandler:
                 reader = Reader(client, route.credentials, route.ref)
                 return Deferred.fromCoroutine(self._handle_image(request, route, reader, key, subject))
             case MirrorRoute():
+                if route.ref is None:
+                    raise NotFound(
+                        "not found; the documents of a stream are STREAM.json, STREAM-RELEASE.json and"
+                        " STREAM/configmap.yaml"
+                    )
                 representation = Representation(self._mirror(route.ref))
                 return PreparedResponse(representation.respond(request.method, request.headers), subject)
             case Probe():

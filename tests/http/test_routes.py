@@ -249,6 +249,18 @@ def test_file_of_a_stream(path: str, ref: StreamRef) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "handler"),
+    [
+        ("stable", "/streams/:document"),
+        ("stable.yaml", "/streams/:document"),
+        ("stable/other.yaml", "/streams/:stream/:document"),
+    ],
+)
+def test_unknown_document_of_a_stream_keeps_its_route_for_log_and_metrics(path: str, handler: str) -> None:
+    assert parse(f"/streams/{path}") == MirrorRoute(handler, None)
+
+
+@pytest.mark.parametrize(
     ("target", "probe"),
     [
         ("/health", Probe.HEALTH),
@@ -302,9 +314,6 @@ def test_probe_routes(target: str, probe: Probe) -> None:
         "/boot-artifacts/4.20/%FF/rootfs.img",
         "/streams",
         "/streams/",
-        "/streams/stable",
-        "/streams/stable.yaml",
-        "/streams/stable/other.yaml",
         "/streams/stable/44.1/x86_64",
         "/streams/stable//x86_64/live.iso",
         "/streams/stable/44.1/x86_64/%FF",

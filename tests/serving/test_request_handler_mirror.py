@@ -115,5 +115,12 @@ def test_stream_document_is_refused_when_overloaded(service: Service, mirror: Mi
     assert (answer.response.status, mirror.refs) == (503, [])
 
 
+def test_unknown_document_of_a_stream_is_404_with_its_route(service: Service, mirror: Mirror) -> None:
+    answer = service.get("/streams/stable.yaml")
+    assert (answer.response.status, answer.subject.handler) == (404, "/streams/:document")
+    assert service.get("/streams/stable.yaml", overloaded=True).response.status == 503
+    assert mirror.refs == []
+
+
 def test_stream_routes_are_404_without_streams(world: World) -> None:
     assert Service(world).get("/streams/stable.json").response.status == 404
