@@ -132,18 +132,16 @@ class Resolver:
         """Return an infra-env and when it was fetched: by this process, or by another within the TTL."""
         key = self._repository.key_of_infra_env(infra_env_id, credentials)
         async with self._coordination.lock(key):
-            if self._coordination.counter(key):  # another process has stored an answer
-                stored = await self._repository.load_infra_env(infra_env_id, credentials)
-                now = self._clock.seconds()
-                if stored is not None and now < stored[1] + self._settings.ttl_seconds:
-                    infra_env, answered_at = stored
-                    return infra_env, min(answered_at, now)
+            stored = await self._repository.load_infra_env(infra_env_id, credentials)
+            now = self._clock.seconds()
+            if stored is not None and now < stored[1] + self._settings.ttl_seconds:
+                infra_env, answered_at = stored
+                return infra_env, min(answered_at, now)
             infra_env = await self._fetch(infra_env_id, credentials)
             answered_at = self._clock.seconds()
 
             async def store() -> bool:
                 await self._repository.save_infra_env(infra_env_id, credentials, infra_env, answered_at)
-                self._coordination.bump(key)
                 return True
 
             await self._coordination.run_if_shared(store)

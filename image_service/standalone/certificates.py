@@ -181,4 +181,5 @@ def _write(path: Path, content: bytes, mode: int) -> None:
     with atomic_target(path) as temporary:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)  # whatever the umask is
             file.write(content)

@@ -98,6 +98,15 @@ def test_one_answer_serves_all_processes_for_the_ttl(setting: Setting) -> None:
         assert [process.get_cached_ref(OPEN, None) for process in setting.processes] == [None, None]
 
 
+def test_stored_answer_serves_a_restarted_service_for_the_rest_of_the_ttl(setting: Setting) -> None:
+    assert setting.resolve(0) == COMPLETE
+    setting.memory = memoryview(bytearray(SIZE_BYTES))  # the supervisor's, new with each start
+    setting.processes = [setting.process()]
+    setting.clock.advance(TTL - MOMENT)
+    assert setting.resolve(0) == COMPLETE
+    assert setting.upstream.asked == 1
+
+
 def test_changed_answer_replaces_the_stored_one(setting: Setting) -> None:
     for version in ("4.20", "4.21", "4.21", "4.20"):
         setting.upstream.infra_env_ = attrs.evolve(INFRA_ENV, openshift_version=version)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
@@ -54,8 +55,13 @@ def test_authority_is_constrained_to_loopback(tmp_path: Path) -> None:
     }
 
 
-def test_key_files_are_private_and_temporary_files_removed(tmp_path: Path) -> None:
-    prepare_certificates(tmp_path, NOW)
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_key_files_are_private_and_temporary_files_removed(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        prepare_certificates(tmp_path, NOW)
+    finally:
+        os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
     assert modes == {"ca.pem": 0o644, "ca.key": 0o600, "server.pem": 0o600}
 
