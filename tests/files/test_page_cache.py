@@ -137,8 +137,8 @@ def test_part_with_absent_pages_between_is_not_resident(page_cache: PageCache, f
     assert not holds(page_cache, file, 0, PAGE + 1)
     assert os.pread(file.descriptor, 1, SIZE - 1)
     assert not holds(page_cache, file, 0, SIZE)
-    assert os.pread(file.descriptor, SIZE, 0)
-    assert holds(page_cache, file, 0, SIZE)
+    # Again, because the kernel may reclaim pages at any moment, and does so early on some machines.
+    assert any(os.pread(file.descriptor, SIZE, 0) and holds(page_cache, file, 0, SIZE) for _ in range(100))
 
 
 @pytest.mark.usefixtures("cachestat")
