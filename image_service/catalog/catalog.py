@@ -91,7 +91,7 @@ class Catalog:
         await gatherResults([lifecycle.attempt for lifecycle in self._lifecycles])
 
     async def stop(self) -> None:
-        """Interrupt what is in progress, leave nothing half written and close every file."""
+        """Cancel all attempts, remove their partial output and close every file."""
         self._stopping += [Deferred.fromCoroutine(lifecycle.stop()) for lifecycle in self._lifecycles]
         await gatherResults(self._stopping)
         self._files.close()
@@ -186,7 +186,7 @@ class Catalog:
 
     @property
     def retained_names(self) -> set[str]:
-        """The names in ``DATA_DIR`` of the images and of what is derived from them."""
+        """The names in ``DATA_DIR`` of the images and of their derived files."""
         entries = [lifecycle.entry for lifecycle in self._lifecycles]
         derived = [derived_names(entry.version, entry.cpu_architecture) for entry in entries]
         return {entry.file_name for entry in entries}.union(*derived)

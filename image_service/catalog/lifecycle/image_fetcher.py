@@ -53,7 +53,7 @@ class ImageFetcher:
     def fetch_if_absent(
         self, entry: OsImage, interruption: Interruption, report_progress: ReportProgress = lambda *_: None
     ) -> None:
-        """Fetch what is absent of an image and its signature.
+        """Fetch the absent bytes of an image and its signature.
 
         Raises:
             Unavailable: not now; the error says why, and when to retry if the origin says so.

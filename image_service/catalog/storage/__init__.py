@@ -1,1 +1,1 @@
-"""DATA_DIR: which files are stored there, and what is known about them."""
+"""DATA_DIR: its files, their manifest and their digests."""
