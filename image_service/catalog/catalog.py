@@ -91,7 +91,7 @@ class Catalog:
         await gatherResults([lifecycle.attempt for lifecycle in self._lifecycles])
 
     async def stop(self) -> None:
-        """Cancel all attempts, remove their partial output and close every file."""
+        """Cancel all attempts and close every file; partial downloads stay resumable."""
         self._stopping += [Deferred.fromCoroutine(lifecycle.stop()) for lifecycle in self._lifecycles]
         await gatherResults(self._stopping)
         self._files.close()

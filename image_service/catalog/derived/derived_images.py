@@ -93,7 +93,7 @@ class DerivedImages:
         return self._nmstate_images.get_file(base)
 
     async def stop(self) -> None:
-        """Cancel all attempts, remove their partial output and close every file."""
+        """Cancel all attempts and close every file."""
         self._interruption.interrupt()
         await self._minimal_isos.stop()
         await self._nmstate_images.stop()

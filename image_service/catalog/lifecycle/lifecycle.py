@@ -118,7 +118,7 @@ class BaseImageLifecycle:
         self.attempt = Deferred.fromCoroutine(self._make_ready())
 
     async def stop(self) -> None:
-        """Cancel the attempt, remove its partial output, and release the image."""
+        """Cancel the attempt, and release the image; a partial download stays resumable."""
         self._interruption.interrupt()
         for call in (self._retry, self._recheck_call):
             if call:
