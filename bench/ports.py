@@ -9,14 +9,18 @@ _RESERVATIONS: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """Reserve a free port on 127.0.0.1, and return its number.
+    """Reserve a port that is free on all addresses, and return its number.
 
-    The kernel assigns it to no other socket while one is bound to it. A server can bind to it nevertheless,
+    The kernel assigns it to no other socket while one is bound to it; if it were bound to 127.0.0.1 alone,
+    the kernel could assign the port of another loopback address. A server can bind to it nevertheless,
     because both sockets set SO_REUSEADDR and this one does not listen.
     """
-    reservation = socket.socket()
+    family, address = (socket.AF_INET6, "::") if socket.has_dualstack_ipv6() else (socket.AF_INET, "0.0.0.0")  # noqa: S104 - it does not listen
+    reservation = socket.socket(family)
+    if family is socket.AF_INET6:
+        reservation.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    reservation.bind(("127.0.0.1", 0))
+    reservation.bind((address, 0))
     _RESERVATIONS.append(reservation)
     port: int = reservation.getsockname()[1]
     return port

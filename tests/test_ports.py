@@ -9,10 +9,12 @@ import pytest
 from tests.ports import free_port
 
 
-def test_reserved_port_is_not_given_to_others() -> None:
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2", "::1"])
+def test_reserved_port_is_not_given_to_others(address: str) -> None:
     port = free_port()
-    with socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind(("127.0.0.1", port))
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as other, pytest.raises(OSError, match="in use"):
+        other.bind((address, port))
 
 
 def test_server_binds_its_reserved_port_twice() -> None:
