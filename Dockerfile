@@ -34,6 +34,7 @@ RUN twistd --help >/dev/null && install --directory --mode=0775 --group=0 /data
 USER 1001:0
 WORKDIR /data
 VOLUME /data
+# With --standalone the service listens on the container's loopback, unless LISTEN_ADDRESS is set.
 EXPOSE 8080
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["image-service", "serve"]

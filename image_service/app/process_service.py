@@ -58,9 +58,10 @@ class ProcessService(Service):
         listen, workers = self._settings.listen, self._settings.process.workers
         for port in [port for port in (listen.port, listen.http_port) if port is not None]:
             try:
-                self._ports.append(bind_together(port, workers))
+                self._ports.append(bind_together(port, workers, listen.address))
             except OSError as error:
-                _log.critical("cannot bind port {port}: {reason}", port=port, reason=error.strerror)
+                where = f"{listen.address or ''} port {port}".lstrip()
+                _log.critical("cannot bind {where}: {reason}", where=where, reason=error.strerror)
                 raise SystemExit(1) from None
 
     @property

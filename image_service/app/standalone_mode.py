@@ -46,6 +46,11 @@ async def start_stand_in(
         ConfigurationError: its address cannot be listened on.
         OSError: ``DATA_DIR`` cannot be written.
     """
+    if settings.listen.address is None or not settings.listen.address.is_loopback:
+        _log.warn(
+            "standalone mode serves all images without credentials to everybody who reaches {url}",
+            url=base_url,
+        )
     standalone = Standalone(
         parts.reactor,
         settings.storage.data_dir,

@@ -12,7 +12,7 @@ from image_service.settings import parsers
 from image_service.settings.variables import setting
 
 if TYPE_CHECKING:
-    from ipaddress import IPv4Network, IPv6Network
+    from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
     from pathlib import Path
 
 RESERVED_DESCRIPTORS = 256
@@ -34,6 +34,10 @@ def _parse_connections(text: str) -> int:
 class ListenSettings:
     """Ports and clients."""
 
+    address: IPv4Address | IPv6Address | None = setting("LISTEN_ADDRESS", parse=parsers.ip_address)
+    """IP address of `LISTEN_PORT` and `HTTP_LISTEN_PORT`. `::`: all addresses, those of IPv4 too; `0.0.0.0`:
+    all of IPv4. When not set: all addresses; in standalone mode, which serves everybody without credentials,
+    127.0.0.1. A container in standalone mode is reached from outside only with `0.0.0.0` or `::`."""
     port: int = setting("LISTEN_PORT", parse=parsers.port, default="8080")
     """Port for images: HTTPS if a key and a certificate are given, else HTTP. 0: any free port."""
     http_port: int | None = setting("HTTP_LISTEN_PORT", parse=parsers.port)
@@ -44,7 +48,7 @@ class ListenSettings:
     then travel unencrypted."""
     base_url: str | None = setting("IMAGE_SERVICE_BASE_URL", parse=parsers.base_url)
     """The URL by which clients reach this service. Everything is served below its path too. When not set:
-    `localhost` and `LISTEN_PORT`."""
+    `LISTEN_ADDRESS` and `LISTEN_PORT`, with `localhost` for all addresses and for 127.0.0.1."""
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = setting(
         "TRUSTED_PROXIES", parse=parsers.networks, absent=()
     )

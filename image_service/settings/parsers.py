@@ -151,6 +151,14 @@ def address(value: str) -> Address:
     return Address(host, int(match["port"]) if match["port"] else None)
 
 
+def ip_address(value: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Parse an IP address, without brackets."""
+    try:
+        return ipaddress.ip_address(value)
+    except ValueError:
+        raise ValueError("must be an IP address, such as 127.0.0.1, 0.0.0.0 or ::") from None
+
+
 def listen(value: str) -> ListenAddress:
     """Parse ``address:port`` to listen on; ``localhost`` is 127.0.0.1."""
     host, _, number = value.rpartition(":")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ssl
+from ipaddress import IPv4Address, ip_address
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from image_service.errors import ConfigurationError
+from image_service.settings import parsers
 from image_service.settings.base_images import (
     CatalogSettings,
     DownloadSettings,
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from image_service.settings.variables import Variable
+
+_STANDALONE_ADDRESS = IPv4Address("127.0.0.1")
+_LOCALHOST = frozenset(map(ip_address, ("127.0.0.1", "::1", "0.0.0.0", "::")))  # noqa: S104 - only compared
 
 
 @attrs.frozen(kw_only=True)
@@ -61,6 +66,8 @@ class Settings:
         """
         faults: list[str] = []
         values: dict[str, Any] = {name: read_group(group, environ, faults) for name, group in groups()}
+        if standalone and values["listen"].address is None:
+            values["listen"] = attrs.evolve(values["listen"], address=_STANDALONE_ADDRESS)
         settings = cls(**values)
         faults += settings._contradictions(environ, standalone=standalone)
         if faults:
@@ -84,6 +91,11 @@ class Settings:
                 yield f"HTTPS_KEY_FILE={key!r} and HTTPS_CERT_FILE={certificate!r}: not a pair: {reason}"
         if self.listen.http_port and self.listen.http_port == self.listen.port:
             yield f"HTTP_LISTEN_PORT={self.listen.http_port}: LISTEN_PORT is the same; they must differ"
+        if standalone and environ.get("ASSISTED_SERVICE_HOST"):
+            yield (
+                "--standalone and ASSISTED_SERVICE_HOST: both are given; standalone mode would serve "
+                "everybody without asking assisted-service"
+            )
         if standalone and not self.standalone.listen.is_loopback and not environ.get("STANDALONE_TOKEN"):
             yield "STANDALONE_LISTEN is not on loopback; STANDALONE_TOKEN must be set then"
 
@@ -94,7 +106,9 @@ class Settings:
             port: bound for ``LISTEN_PORT``, which may be 0.
         """
         scheme = "https" if self.tls.is_enabled else "http"
-        return self.listen.base_url or f"{scheme}://localhost:{port}"
+        address = self.listen.address
+        host = "localhost" if address is None or address in _LOCALHOST else str(address)
+        return self.listen.base_url or f"{scheme}://{parsers.Address(host, port).netloc}"
 
     def of_one_worker(self) -> Settings:
         """Return them with one worker's part of the limits that are for all workers together."""

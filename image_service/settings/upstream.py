@@ -22,7 +22,7 @@ class UpstreamSettings:
     """Scheme of assisted-service's URL: `http` or `https`."""
     host: Address | None = setting("ASSISTED_SERVICE_HOST", parse=parsers.address, required=True)
     """`host[:port]` of assisted-service; an IPv6 address in brackets, or bare without a port. Required,
-    except in standalone mode, which does not use it."""
+    except in standalone mode: with `--standalone` the service does not start if it is set."""
     ca_file: Path | None = setting(
         "ASSISTED_SERVICE_API_TRUSTED_CA_FILE", "HTTPS_CA_FILE", parse=parsers.ca_file
     )

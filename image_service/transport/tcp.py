@@ -8,8 +8,15 @@ import struct
 import sys
 from fcntl import ioctl
 from termios import TIOCOUTQ
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Address, IPv6Address
+
+    IPAddress: TypeAlias = IPv4Address | IPv6Address
 
 BACKLOG = 1024
+_ALL_IPV4 = "0.0.0.0"  # noqa: S104 - as it says
 UNSENT_BYTES = 256 * 1024
 """What the kernel keeps of a response beyond what is on its way to the client."""
 
@@ -18,47 +25,55 @@ _BYTES_ACKED = struct.Struct("=Q")
 _BYTES_ACKED_OFFSET = 120  # in struct tcp_info, Linux 4.1 and later
 
 
-def bind_together(port: int, processes: int) -> list[socket.socket]:
+def bind_together(port: int, processes: int, address: IPAddress | None = None) -> list[socket.socket]:
     """Return a listening socket for each process; the kernel spreads connections over them evenly.
 
     Args:
         port: 0: any that is free.
         processes: how many.
+        address: as in `bind`.
 
     Raises:
         OSError: the port cannot be bound.
     """
-    first = bind(port)
+    first = bind(port, address)
     if processes == 1:
         return [first]
     # Only now: bound with it, it would be shared with another service that has the port already.
     first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     number = first.getsockname()[1]
-    return [first, *(bind(number, shared=True) for _ in range(1, processes))]
+    return [first, *(bind(number, address, shared=True) for _ in range(1, processes))]
 
 
-def bind(port: int, *, shared: bool = False) -> socket.socket:
-    """Return a socket that listens on IPv6 and IPv4, or on IPv4 alone if there is no IPv6.
+def bind(port: int, address: IPAddress | None = None, *, shared: bool = False) -> socket.socket:
+    """Return a listening socket.
 
     Args:
         port: 0: any that is free.
+        address: to listen on; ``::`` is IPv4 too. None: ``::``, or ``0.0.0.0`` if there is no IPv6.
         shared: with other sockets that are (``SO_REUSEPORT``).
 
     Raises:
         OSError: the port cannot be bound.
     """
-    listener = None
-    if socket.has_dualstack_ipv6():
+    if address is None:
         try:
-            listener = socket.create_server(
-                ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG, reuse_port=shared
-            )
+            return _listen("::" if socket.has_dualstack_ipv6() else _ALL_IPV4, port, shared=shared)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise
-    if listener is None:
-        every_address = ("0.0.0.0", port)  # noqa: S104 - as it says
-        listener = socket.create_server(every_address, backlog=BACKLOG, reuse_port=shared)
+            return _listen(_ALL_IPV4, port, shared=shared)
+    return _listen(str(address), port, shared=shared)
+
+
+def _listen(host: str, port: int, *, shared: bool) -> socket.socket:
+    listener = socket.create_server(
+        (host, port),
+        family=socket.AF_INET6 if ":" in host else socket.AF_INET,
+        dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
+        backlog=BACKLOG,
+        reuse_port=shared,
+    )
     # Accepted sockets inherit it. Without it the kernel takes up to 4 MiB for each client that does not read.
     set_unsent_limit(listener, UNSENT_BYTES)
     listener.setblocking(False)  # noqa: FBT003 - its signature

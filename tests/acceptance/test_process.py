@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.acceptance.clients import run_client
-from tests.acceptance.service import SERVE, TWISTD, run_service
+from tests.acceptance.service import SERVE, TWISTD, fetch, run_service
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,6 +26,28 @@ def test_sigterm_exits_with_0_and_leaves_only_data_dir(command: str, tmp_path: P
     with run_service(tmp_path, [], command=STANDALONE[command]) as service:
         assert service.get("/live").status == 200
     assert {path.name for path in tmp_path.iterdir()} == {"data", "stdout", "stderr"}
+
+
+def test_standalone_mode_is_reached_on_loopback_only_unless_configured(tmp_path: Path) -> None:
+    for directory, environment, is_reached in (
+        (tmp_path / "default", {}, False),
+        (tmp_path / "configured", {"LISTEN_ADDRESS": "::"}, True),
+    ):
+        directory.mkdir()
+        with run_service(
+            directory, [], command=STANDALONE["image-service"], environment=environment
+        ) as service:
+            elsewhere = service.url.replace("127.0.0.1", "127.0.0.2")
+            with nullcontext() if is_reached else pytest.raises(ConnectionRefusedError):
+                fetch(f"{elsewhere}/live")
+        assert (b"serves all images without credentials" in service.output) == is_reached
+
+
+def test_standalone_mode_with_an_upstream_exits_with_78(tmp_path: Path) -> None:
+    environment = {**os.environ, "ASSISTED_SERVICE_HOST": "assisted.example", "DATA_DIR": str(tmp_path)}
+    done = subprocess.run(STANDALONE["image-service"], env=environment, capture_output=True, check=False)
+    assert done.returncode == 78
+    assert b"--standalone and ASSISTED_SERVICE_HOST" in done.stderr
 
 
 def test_log_is_json_lines_on_stdout_only(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+from ipaddress import ip_address
 from operator import attrgetter
 from pathlib import Path
 
@@ -115,6 +116,36 @@ def test_standalone_mode_requires_no_variable(tmp_path: Path) -> None:
     settings = Settings.from_environment({"DATA_DIR": str(tmp_path)}, standalone=True)
     assert settings.catalog.images == ()
     assert settings.upstream.host is None
+
+
+def test_standalone_mode_with_an_upstream_is_refused_beside_other_faults(complete: dict[str, str]) -> None:
+    together, other = sorted(faults({**complete, "LISTEN_PORT": "x"}, standalone=True))
+    assert together.startswith("--standalone and ASSISTED_SERVICE_HOST: both are given")
+    assert other.startswith("LISTEN_PORT='x'")
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("", "http://localhost:8080"),
+        ("0.0.0.0", "http://localhost:8080"),  # noqa: S104 - nothing listens
+        ("::", "http://localhost:8080"),
+        ("::1", "http://localhost:8080"),
+        ("127.0.0.2", "http://127.0.0.2:8080"),
+        ("fd00::1", "http://[fd00::1]:8080"),
+    ],
+)
+def test_listen_address_is_in_the_base_url(complete: dict[str, str], text: str, url: str) -> None:
+    settings = Settings.from_environment({**complete, "LISTEN_ADDRESS": text})
+    assert settings.listen.address == (ip_address(text) if text else None)
+    assert settings.base_url(8080) == url
+
+
+@pytest.mark.parametrize(("text", "address"), [("", "127.0.0.1"), ("::", "::")])
+def test_standalone_mode_listens_on_loopback_by_default(tmp_path: Path, text: str, address: str) -> None:
+    settings = Settings.from_environment({"DATA_DIR": str(tmp_path), "LISTEN_ADDRESS": text}, standalone=True)
+    assert settings.listen.address == ip_address(address)
+    assert settings.base_url(8080) == "http://localhost:8080"
 
 
 def test_empty_variable_is_not_set(complete: dict[str, str]) -> None:
@@ -317,6 +348,9 @@ def test_text_of_a_variable_is_parsed(
         ("INSECURE_SKIP_VERIFY", "yes"),
         ("LISTEN_PORT", "٨"),
         ("LISTEN_PORT", "80.0"),
+        ("LISTEN_ADDRESS", "localhost"),
+        ("LISTEN_ADDRESS", "[::1]"),
+        ("LISTEN_ADDRESS", "127.0.0.1:80"),
         ("STANDALONE_LISTEN", "8090"),
         ("STANDALONE_LISTEN", "host:8090"),
         ("MAX_CONNECTIONS", "0"),
