@@ -233,6 +233,12 @@ class Unavailable(ImageServiceError):
     code = "unavailable"
 
 
+class UpstreamQueueFull(Unavailable):
+    """No slot for a call to assisted-service became free in time. Nothing was asked, and nothing failed."""
+
+    code = "upstream-queue-full"
+
+
 class StreamMetadataInvalid(ImageServiceError):
     """Stream metadata is invalid; ``detail`` names the member as a JSON path."""
 

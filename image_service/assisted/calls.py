@@ -71,6 +71,7 @@ class ApiCall:
     limit_bytes: int  # of the response's body
     parameters: tuple[tuple[str, str], ...] = ()
     may_be_absent: bool = False  # 204 is a valid response
+    is_revalidation: bool = False  # the answer to an earlier call is in use
 
 
 def add_credentials(credentials: Credentials, parameters: list[tuple[str, str]], headers: Headers) -> None:

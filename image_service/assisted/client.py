@@ -122,7 +122,12 @@ class AssistedService:
         self._http = HTTPClient(UncodedAgent(reactor, server, self._pool))
 
     async def fetch_ignition(
-        self, infra_env_id: str, discovery_iso_type: Kind | None, credentials: Credentials | None
+        self,
+        infra_env_id: str,
+        discovery_iso_type: Kind | None,
+        credentials: Credentials | None,
+        *,
+        is_revalidation: bool = False,
     ) -> IgnitionConfig:
         """Return the Ignition config for an ISO of this type; None: for an image that is not an ISO."""
         iso_type = (("discovery_iso_type", discovery_iso_type.value),) if discovery_iso_type else ()
@@ -132,16 +137,27 @@ class AssistedService:
             (infra_env_id, "downloads", "files"),
             IGNITION_LIMIT_BYTES,
             (("file_name", "discovery.ign"), *iso_type),
+            is_revalidation=is_revalidation,
         )
         return await self._call(call, parse_ignition, credentials)
 
-    async def fetch_infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
+    async def fetch_infra_env(
+        self, infra_env_id: str, credentials: Credentials | None, *, is_revalidation: bool = False
+    ) -> InfraEnv:
         """Return the infra-env itself."""
         resource = f"infra-env {infra_env_id}"
-        call = ApiCall(CallKind.INFRA_ENV, resource, (infra_env_id,), INFRA_ENV_LIMIT_BYTES)
+        call = ApiCall(
+            CallKind.INFRA_ENV,
+            resource,
+            (infra_env_id,),
+            INFRA_ENV_LIMIT_BYTES,
+            is_revalidation=is_revalidation,
+        )
         return await self._call(call, parse_infra_env, credentials)
 
-    async def fetch_ramdisk(self, infra_env_id: str, credentials: Credentials | None) -> bytes | None:
+    async def fetch_ramdisk(
+        self, infra_env_id: str, credentials: Credentials | None, *, is_revalidation: bool = False
+    ) -> bytes | None:
         """Return a compressed archive, to be passed to the kernel unchanged; None: there is none."""
         call = ApiCall(
             CallKind.RAMDISK,
@@ -149,6 +165,7 @@ class AssistedService:
             (infra_env_id, "downloads", "minimal-initrd"),
             RAMDISK_LIMIT_BYTES,
             may_be_absent=True,
+            is_revalidation=is_revalidation,
         )
         return await self._call(call, parse_ramdisk, credentials)
 

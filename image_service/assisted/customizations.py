@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted.internet.defer import Deferred, FirstError, gatherResults
@@ -17,34 +18,51 @@ _WITH_RAMDISK = frozenset({Kind.MINIMAL_ISO, Kind.PXE_INITRD})
 
 
 class AssistedApi(Protocol):
-    """Calls assisted-service."""
+    """Calls assisted-service; ``is_revalidation`` if its answer to an earlier call is in use."""
 
     async def fetch_ignition(
-        self, infra_env_id: str, discovery_iso_type: Kind | None, credentials: Credentials | None
+        self,
+        infra_env_id: str,
+        discovery_iso_type: Kind | None,
+        credentials: Credentials | None,
+        *,
+        is_revalidation: bool = False,
     ) -> IgnitionConfig:
         """Return the Ignition config of an infra-env."""
 
-    async def fetch_infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
+    async def fetch_infra_env(
+        self, infra_env_id: str, credentials: Credentials | None, *, is_revalidation: bool = False
+    ) -> InfraEnv:
         """Return the infra-env itself."""
 
-    async def fetch_ramdisk(self, infra_env_id: str, credentials: Credentials | None) -> bytes | None:
+    async def fetch_ramdisk(
+        self, infra_env_id: str, credentials: Credentials | None, *, is_revalidation: bool = False
+    ) -> bytes | None:
         """Return the ramdisk of an infra-env, or None."""
 
 
 async def fetch_customization(
-    assisted: AssistedApi, infra_env_id: str, kind: Kind, credentials: Credentials | None
+    assisted: AssistedApi,
+    infra_env_id: str,
+    kind: Kind,
+    credentials: Credentials | None,
+    *,
+    is_revalidation: bool = False,
 ) -> Customization:
     """Return the customization of an infra-env's image of one kind.
 
     Only ISOs have kernel arguments. If one call fails, the others are canceled and its error is raised.
     """
     iso_type = kind if kind.is_iso else None
+    fetch_ignition = partial(assisted.fetch_ignition, infra_env_id, iso_type, credentials)
+    fetch_infra_env = partial(assisted.fetch_infra_env, infra_env_id, credentials)
+    fetch_ramdisk = partial(assisted.fetch_ramdisk, infra_env_id, credentials)
     calls: list[Deferred[Any]] = [
-        Deferred.fromCoroutine(call)
-        for call in (
-            assisted.fetch_ignition(infra_env_id, iso_type, credentials),
-            assisted.fetch_infra_env(infra_env_id, credentials) if iso_type else _return_none(),
-            assisted.fetch_ramdisk(infra_env_id, credentials) if kind in _WITH_RAMDISK else _return_none(),
+        Deferred.fromCoroutine(fetch(is_revalidation=is_revalidation) if is_needed else _return_none())
+        for fetch, is_needed in (
+            (fetch_ignition, True),
+            (fetch_infra_env, kind.is_iso),
+            (fetch_ramdisk, kind in _WITH_RAMDISK),
         )
     ]
     ignition: IgnitionConfig

@@ -5,19 +5,19 @@ Processes that share the repository share the answers: each is valid for the TTL
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import attrs
 
 from image_service.concurrency.lru import LruCache
 from image_service.concurrency.negative_cache import NegativeCache
 from image_service.concurrency.single_flight import SingleFlight
-from image_service.errors import ImageServiceError, NotFound
+from image_service.errors import ImageServiceError, NotFound, UpstreamQueueFull
 from image_service.images.reference import DEFAULT_ARCHITECTURE, ISOS, ImageRef, Kind, Ref, digest_of
 from image_service.snapshots.model import FAILURES, RETRY_SECONDS, SnapshotKey, Version, VersionLost
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable
 
     from twisted.internet.interfaces import IReactorTime
 
@@ -38,8 +38,15 @@ TIMEOUT_SECONDS = 1.0
 
 _Question: TypeAlias = "tuple[ImageRef, bytes | None]"
 """A reference, and the digest of the credentials."""
-FetchInfraEnv: TypeAlias = "Callable[[str, Credentials | None], Awaitable[InfraEnv]]"
-"""Fetches an infra-env from assisted-service."""
+
+
+class FetchInfraEnv(Protocol):
+    """Fetches an infra-env from assisted-service (see ``AssistedApi``)."""
+
+    def __call__(
+        self, infra_env_id: str, credentials: Credentials | None, /, *, is_revalidation: bool
+    ) -> Awaitable[InfraEnv]:
+        """Return a Deferred or a coroutine."""
 
 
 @attrs.define
@@ -108,8 +115,13 @@ class Resolver:
 
     async def _resolve(self, question: _Question, credentials: Credentials | None) -> ImageRef:
         ref, _ = question
+        is_known = self._resolved.peek(question) is not None
         try:
-            infra_env, answered_at = await self._get_infra_env(ref.infra_env_id, credentials)
+            infra_env, answered_at = await self._get_infra_env(
+                ref.infra_env_id, credentials, is_known=is_known
+            )
+        except UpstreamQueueFull:
+            raise  # nothing was asked, so nothing is known to fail
         except FAILURES:
             older = self._find_older(question)
             if older is None:
@@ -127,7 +139,7 @@ class Resolver:
         return resolved.ref
 
     async def _get_infra_env(
-        self, infra_env_id: str, credentials: Credentials | None
+        self, infra_env_id: str, credentials: Credentials | None, *, is_known: bool
     ) -> tuple[InfraEnv, float]:
         """Return an infra-env and when it was fetched: by this process, or by another within the TTL."""
         key = self._repository.key_of_infra_env(infra_env_id, credentials)
@@ -137,7 +149,9 @@ class Resolver:
             if stored is not None and now < stored[1] + self._settings.ttl_seconds:
                 infra_env, answered_at = stored
                 return infra_env, min(answered_at, now)
-            infra_env = await self._fetch(infra_env_id, credentials)
+            infra_env = await self._fetch(
+                infra_env_id, credentials, is_revalidation=is_known or stored is not None
+            )
             answered_at = self._clock.seconds()
 
             async def store() -> bool:

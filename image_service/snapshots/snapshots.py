@@ -19,13 +19,20 @@ Processes that share the repository ask one at a time, and read it first: one an
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 from twisted.logger import Logger
 
 from image_service.concurrency.negative_cache import NegativeCache
 from image_service.concurrency.single_flight import SingleFlight
-from image_service.errors import Forbidden, ImageServiceError, NotFound, Unauthorized, UpstreamTimeout
+from image_service.errors import (
+    Forbidden,
+    ImageServiceError,
+    NotFound,
+    Unauthorized,
+    UpstreamQueueFull,
+    UpstreamTimeout,
+)
 from image_service.snapshots.model import FAILURES, SnapshotEvent, VersionLost
 from image_service.snapshots.snapshot_cache import SnapshotCache
 
@@ -50,8 +57,14 @@ REVALIDATION_TIMEOUT_SECONDS = 1.0
 
 _ENDING = (Unauthorized, Forbidden, NotFound)
 
-Fetch: TypeAlias = "Callable[[str, Kind, Credentials | None], Awaitable[Customization]]"
-"""Asks assisted-service for all that makes an infra-env's image of one kind."""
+
+class Fetch(Protocol):
+    """Asks assisted-service for all that makes an infra-env's image of one kind (see ``AssistedApi``)."""
+
+    def __call__(
+        self, infra_env_id: str, kind: Kind, credentials: Credentials | None, /, *, is_revalidation: bool
+    ) -> Awaitable[Customization]:
+        """Return a Deferred or a coroutine."""
 
 
 class Snapshots:
@@ -211,11 +224,14 @@ class Snapshots:
     async def _ask_again(self, entry: CacheEntry, credentials: Credentials | None) -> None:
         key = entry.snapshot.key
         try:
-            await self._accept(entry, await self._ask(key, credentials), credentials)
+            customization = await self._ask(key, credentials, is_revalidation=True)
+            await self._accept(entry, customization, credentials)
         except _ENDING:
             self._count(SnapshotEvent.ENDED)
             await self._cache.end(entry)
             raise
+        except UpstreamQueueFull:
+            raise  # nothing was asked, so nothing is known to fail
         except FAILURES as error:
             self._record_failure(entry, error)
         except ImageServiceError as error:
@@ -275,7 +291,7 @@ class Snapshots:
                 if entry is not None:
                     return entry
             self._count(SnapshotEvent.MISS)
-            customization = await self._ask(key, credentials)
+            customization = await self._ask(key, credentials, is_revalidation=False)
             now = self._clock.seconds()
             return self._cache.add(await self._store(key, customization, credentials, 0), now)
 
@@ -289,10 +305,12 @@ class Snapshots:
             snapshot = await self._repository.add(key, credentials, customization, after=after, at=now)
         return snapshot
 
-    async def _ask(self, key: SnapshotKey, credentials: Credentials | None) -> Customization:
+    async def _ask(
+        self, key: SnapshotKey, credentials: Credentials | None, *, is_revalidation: bool
+    ) -> Customization:
         """Ask assisted-service; a 404 is remembered for a moment."""
         try:
-            return await self._fetch(key.infra_env_id, key.kind, credentials)
+            return await self._fetch(key.infra_env_id, key.kind, credentials, is_revalidation=is_revalidation)
         except NotFound as error:
             self._absences.add_absence(key, error)
             raise

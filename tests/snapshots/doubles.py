@@ -127,6 +127,7 @@ class FakeAssistedService:
         reported: what every infra-env says about itself.
         initrd: the ramdisk of every infra-env.
         calls: the questions in their order: which, whose, for what, and by whose credentials.
+        revalidations: for each question, whether an earlier answer was in use.
         held: while this is a list, questions wait in it, to be let go by the test.
         failures: what to raise instead of an answer, by question.
         cancelled: the questions that were taken back.
@@ -137,24 +138,37 @@ class FakeAssistedService:
     reported: InfraEnv = attrs.field(factory=infra_env_of)
     initrd: bytes | None = None
     calls: list[tuple[str, str, Kind | None, Credentials | None]] = attrs.field(factory=list)
+    revalidations: list[bool] = attrs.field(factory=list)
     held: list[Deferred[None]] | None = None
     failures: dict[str, Exception] = attrs.field(factory=dict)
     cancelled: list[str] = attrs.field(factory=list)
 
     async def fetch_ignition(
-        self, infra_env_id: str, discovery_iso_type: Kind | None, credentials: Credentials | None
+        self,
+        infra_env_id: str,
+        discovery_iso_type: Kind | None,
+        credentials: Credentials | None,
+        *,
+        is_revalidation: bool = False,
     ) -> IgnitionConfig:
         """As `AssistedService.fetch_ignition`."""
+        self.revalidations.append(is_revalidation)
         await self._ask("ignition", infra_env_id, discovery_iso_type, credentials)
         return IgnitionConfig(self.config, self.modified)
 
-    async def fetch_infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
+    async def fetch_infra_env(
+        self, infra_env_id: str, credentials: Credentials | None, *, is_revalidation: bool = False
+    ) -> InfraEnv:
         """As `AssistedService.fetch_infra_env`."""
+        self.revalidations.append(is_revalidation)
         await self._ask("infra-env", infra_env_id, None, credentials)
         return self.reported
 
-    async def fetch_ramdisk(self, infra_env_id: str, credentials: Credentials | None) -> bytes | None:
+    async def fetch_ramdisk(
+        self, infra_env_id: str, credentials: Credentials | None, *, is_revalidation: bool = False
+    ) -> bytes | None:
         """As `AssistedService.fetch_ramdisk`."""
+        self.revalidations.append(is_revalidation)
         await self._ask("ramdisk", infra_env_id, None, credentials)
         return self.initrd
 

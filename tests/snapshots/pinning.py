@@ -101,6 +101,7 @@ class Upstream:
         parts: of its answers, beside the config.
         error: raised instead of an answer.
         asked: all that was asked.
+        revalidations: for each question, whether an earlier answer was in use.
         held: while this is a list, who asks waits in it.
     """
 
@@ -108,10 +109,14 @@ class Upstream:
     parts: dict[str, Any] = attrs.field(factory=dict)
     error: Exception | None = None
     asked: list[SnapshotKey] = attrs.field(factory=list)
+    revalidations: list[bool] = attrs.field(factory=list)
     held: list[Deferred[None]] | None = None
 
-    async def ask(self, infra_env_id: str, kind: Kind, credentials: Credentials | None) -> Customization:
+    async def ask(
+        self, infra_env_id: str, kind: Kind, credentials: Credentials | None, *, is_revalidation: bool
+    ) -> Customization:
         self.asked.append(SnapshotKey.of(infra_env_id, kind, credentials))
+        self.revalidations.append(is_revalidation)
         if self.held is not None:
             self.held.append(Deferred())
             await self.held[-1]

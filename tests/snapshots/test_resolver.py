@@ -16,6 +16,7 @@ from image_service.errors import (
     Unauthorized,
     Unavailable,
     UpstreamError,
+    UpstreamQueueFull,
     UpstreamTimeout,
 )
 from image_service.images.reference import (
@@ -56,16 +57,21 @@ class InfraEnvs:
         reported: what every infra-env says about itself.
         error: raised instead.
         asked: how often.
+        revalidations: for each call, whether an earlier answer was in use.
         gate: None, or what an answer waits for.
     """
 
     reported: InfraEnv = attrs.field(factory=lambda: infra_env_of((), "4.20"))
     error: Exception | None = None
     asked: list[tuple[str, Credentials | None]] = attrs.field(factory=list)
+    revalidations: list[bool] = attrs.field(factory=list)
     gate: Deferred[None] | None = None
 
-    async def fetch_infra_env(self, infra_env_id: str, credentials: Credentials | None) -> InfraEnv:
+    async def fetch_infra_env(
+        self, infra_env_id: str, credentials: Credentials | None, *, is_revalidation: bool
+    ) -> InfraEnv:
         self.asked.append((infra_env_id, credentials))
+        self.revalidations.append(is_revalidation)
         if self.gate is not None:
             await self.gate
         if self.error is not None:
@@ -220,6 +226,17 @@ def test_failure_without_an_older_answer_is_raised(setting: Setting, error: Exce
         with pytest.raises(type(error)):
             setting.resolve()
     assert setting.rounds == 3
+
+
+def test_missing_slot_starts_no_grace(setting: Setting) -> None:
+    setting.resolve()
+    setting.clock.advance(TTL)
+    setting.infra_envs.error = UpstreamQueueFull("no slot")
+    with pytest.raises(UpstreamQueueFull):
+        setting.resolve()
+    setting.infra_envs.error = None
+    assert setting.resolve() == COMPLETE, "without a pause"
+    assert setting.infra_envs.revalidations == [False, True, True]
 
 
 def test_older_answer_is_used_after_the_timeout(setting: Setting) -> None:

@@ -42,9 +42,11 @@ class Upstream:
     error: Exception | None = None
     gate: Deferred[None] | None = None
     asked: int = 0
+    revalidations: list[bool] = attrs.field(factory=list)
 
-    async def fetch_infra_env(self, _: str, __: Credentials | None) -> InfraEnv:
+    async def fetch_infra_env(self, _: str, __: Credentials | None, *, is_revalidation: bool) -> InfraEnv:
         self.asked += 1
+        self.revalidations.append(is_revalidation)
         if self.gate is not None:
             await self.gate
         if self.error is not None:

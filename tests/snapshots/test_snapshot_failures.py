@@ -12,6 +12,7 @@ from image_service.errors import (
     IgnitionInvalid,
     ImageServiceError,
     UpstreamError,
+    UpstreamQueueFull,
     UpstreamTimeout,
 )
 from image_service.snapshots.model import RETRY_SECONDS
@@ -69,6 +70,22 @@ def test_snapshot_is_served_for_the_grace_while_asking_fails(
     pinning.upstream.error = None
     pinning.clock.advance(RETRY_SECONDS)
     assert pinning.newest() is first
+
+
+def test_missing_slot_starts_no_grace(pinning: Pinning) -> None:
+    first = pinning.newest()
+    pinning.clock.advance(TTL)
+    pinning.upstream.error = UpstreamQueueFull("no slot")
+    for _ in range(2):
+        with pytest.raises(UpstreamQueueFull):
+            pinning.newest()
+        with pytest.raises(UpstreamQueueFull):
+            outcome(pinning.snapshots.revalidate(first, None))
+    assert pinning.snapshots.in_grace == 0
+    assert pinning.counted["grace"] == pinning.counted["failed"] == 0
+    pinning.upstream.error = None
+    assert pinning.newest() is first, "without a pause"
+    assert pinning.upstream.revalidations == [False, *[True] * 5]
 
 
 def test_grace_ends(pinning: Pinning, logged_failures: LoggedFailures) -> None:
