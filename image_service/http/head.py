@@ -25,6 +25,9 @@ from image_service.errors import (
 MAX_HEAD_BYTES = 32 * 1024
 MAX_FIELDS = 100
 MAX_TARGET_BYTES = 8 * 1024
+"""Limits the credentials in a target, too."""
+MAX_CREDENTIALS_BYTES = 8 * 1024
+"""Limits Authorization. Signed tokens have up to some KiB; credentials are kept with what was fetched for them."""
 
 # RFC 9112 3:  request-line = method SP request-target SP HTTP-version ; method = token
 #   HTTP-version = %s"HTTP" "/" DIGIT "." DIGIT ; the target has no fragment, space or control character
@@ -98,6 +101,8 @@ def parse_head(head: bytes) -> Request:
     if method not in _METHODS:
         raise NotImplementedMethod("unknown method; use GET or HEAD")
     fields = _parse_fields(head)
+    if len(fields.values.get("authorization", "")) > MAX_CREDENTIALS_BYTES:
+        raise HeadTooLarge(f"the Authorization field is longer than {MAX_CREDENTIALS_BYTES} bytes")
     http_1_1 = match["version"] == b"1.1"
     # RFC 9112 3.2: one valid Host in every HTTP/1.1 request, never more than one.
     if len(fields.hosts) > 1 or (http_1_1 and not fields.hosts):

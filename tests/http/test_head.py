@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from image_service.errors import HeadTooLarge, ImageServiceError, InvalidRequest, UriTooLong
 from image_service.http.head import (
+    MAX_CREDENTIALS_BYTES,
     MAX_FIELDS,
     MAX_HEAD_BYTES,
     MAX_TARGET_BYTES,
@@ -311,6 +312,24 @@ def test_target_beyond_the_limit_is_414() -> None:
 def test_endless_target_is_refused_before_the_head_is_full() -> None:
     with pytest.raises(UriTooLong):
         find_head(b"GET /" + b"a" * (MAX_TARGET_BYTES + 100))
+
+
+def test_credentials_in_a_field_beyond_the_limit_are_431() -> None:
+    limit = MAX_CREDENTIALS_BYTES
+    assert parse(with_fields(b"Authorization: " + b"x" * limit)).headers["authorization"] == "x" * limit
+    too_long = (431, "head-too-large")
+    assert refusal(with_fields(b"Authorization: " + b"x" * (limit + 1))) == too_long
+    assert refusal(with_fields(b"Authorization: " + b"\xff" * (limit + 1))) == too_long
+    half = b"Authorization: " + b"x" * (limit // 2)
+    assert refusal(with_fields(half, half)) == too_long
+
+
+@pytest.mark.parametrize(
+    "target", [b"/bytoken/%b/4/x86_64/full.iso", b"/images/x?api_key=%b", b"/images/x?image_token=%b"]
+)
+def test_credentials_in_a_target_beyond_the_limit_are_414(target: bytes) -> None:
+    credentials = b"x" * (MAX_CREDENTIALS_BYTES + 1)
+    assert refusal(b"GET %b HTTP/1.1\r\nHost: a\r\n\r\n" % (target % credentials)) == (414, "target-too-long")
 
 
 def test_too_many_fields_are_431() -> None:
