@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ANY = "*"
+_OPAQUE = "null"
+# A serialized origin (RFC 6454 section 6.2) in lower case; other text cannot be a browser's.
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?")
 
 # What a page may send in addition to the standard's fields; Content-Type has no effect, but was always
 # allowed.
@@ -42,8 +45,8 @@ class Cors:
     """The origins whose pages may read the responses.
 
     Args:
-        allowed: origins in lower case; in each, one ``*`` matches any characters, or none. ``*`` alone
-            matches every origin.
+        allowed: origins in lower case; in each, one ``*`` matches any characters of a valid origin, or none.
+            ``*`` alone matches every origin, and ``null``.
     """
 
     allowed: tuple[str, ...]
@@ -51,7 +54,7 @@ class Cors:
 
     @_pattern.default
     def _compile(self) -> re.Pattern[str]:
-        return re.compile("|".join(re.escape(origin).replace(r"\*", "[!-~]*") for origin in self.allowed))
+        return re.compile("|".join(re.escape(origin).replace(r"\*", ".*") for origin in self.allowed))
 
     def fields(self, headers: Mapping[str, str]) -> bytes:
         """Return the field lines that every response needs: only Vary if the page may not read it."""
@@ -70,5 +73,7 @@ class Cors:
         return Response(204, _ALLOWANCES if self._allows(headers) else b"")
 
     def _allows(self, headers: Mapping[str, str]) -> bool:
-        origin = headers.get("origin")
-        return origin is not None and self._pattern.fullmatch(origin.lower()) is not None
+        origin = headers.get("origin", "").lower()
+        if _ORIGIN.fullmatch(origin) is None:
+            return origin == _OPAQUE and ANY in self.allowed
+        return self._pattern.fullmatch(origin) is not None
