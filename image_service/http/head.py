@@ -27,7 +27,7 @@ MAX_FIELDS = 100
 MAX_TARGET_BYTES = 8 * 1024
 """Limits the credentials in a target, too."""
 MAX_CREDENTIALS_BYTES = 8 * 1024
-"""Limits Authorization. Signed tokens have up to some KiB; credentials are kept with what was fetched for them."""
+"""Limits Authorization. Signed tokens have some KiB, and are kept with what was fetched by them."""
 
 # RFC 9112 3:  request-line = method SP request-target SP HTTP-version ; method = token
 #   HTTP-version = %s"HTTP" "/" DIGIT "." DIGIT ; the target has no fragment, space or control character
