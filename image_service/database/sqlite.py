@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Identity: TypeAlias = "tuple[int, int]"
 
-BUSY_SECONDS = 5.0
-"""How long one writer waits for another, of this process or of another."""
+BUSY_SECONDS = 0.4
+"""How long one writer waits for another, of this process or of another: less than a request waits for it."""
 _UNUSABLE_SUFFIX = ".unusable"
 _FILE_SUFFIXES = ("", "-wal", "-shm")
 _FILE_PRAGMAS = (

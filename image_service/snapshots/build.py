@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from twisted.logger import Logger
 
 from image_service.assisted.customizations import fetch_customization
+from image_service.concurrency.circuit_breaker import CircuitBreaker
 from image_service.database.sqlite import SqliteDatabase
 from image_service.errors import StoreFailed
 from image_service.snapshots.boot_images import BootImages
@@ -92,14 +93,16 @@ def connect_boot_images(  # noqa: PLR0913 - same
     return BootImages(VersionFinder(builder, resolver, snapshots), snapshots, mounts, cache, clock)
 
 
-def open_repository(data_dir: Path, in_thread: InThread) -> SqlRepository:
+def open_repository(data_dir: Path, to_read: InThread, to_write: InThread) -> SqlRepository:
     """Return the repository in a data directory, which it opens when it is first used."""
-    return SqlRepository(SqliteDatabase(data_dir / DATABASE_FILE, TABLES, SCHEMA_VERSION), in_thread)
+    return SqlRepository(SqliteDatabase(data_dir / DATABASE_FILE, TABLES, SCHEMA_VERSION), to_read, to_write)
 
 
 async def _open_sealed_repository(parts: PartsStack, data_dir: Path, in_thread: InThread) -> SealedRepository:
     in_repository_thread = parts.in_thread_pool(REPOSITORY_THREADS, "store")
-    repository = open_repository(data_dir, in_repository_thread)
+    # A store may be readable while it cannot be written, such as one that is locked, or on a full disk.
+    to_read, to_write = (CircuitBreaker(in_repository_thread, parts.reactor) for _ in range(2))
+    repository = open_repository(data_dir, to_read, to_write)
     parts.push_async_callback(repository.close)
     try:
         secret = await in_repository_thread(partial(load_or_create_secret, data_dir))

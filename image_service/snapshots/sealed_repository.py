@@ -263,7 +263,7 @@ class SealedRepository:
         return await self._try("write", attempt)
 
     async def _try(self, operation: str, attempt: Awaitable[T]) -> T | None:
-        """On a repository error, return None and log one error until an attempt succeeds."""
+        """On a repository error, return None; log the first one, and the first success after it."""
         try:
             result = await attempt
         except StoreFailed as error:
@@ -275,7 +275,9 @@ class SealedRepository:
                 )
             self._failing.add(operation)
             return None
-        self._failing.discard(operation)
+        if operation in self._failing:
+            self._failing.remove(operation)
+            self._log.info("can {operation} stored snapshots again", operation=operation)
         return result
 
 

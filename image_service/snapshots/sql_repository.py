@@ -6,12 +6,14 @@ minute. What differs between databases is the `Database`'s.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import sqlalchemy as sa
 
+from image_service.errors import StoreFailed
 from image_service.snapshots.repository import KEPT_GENERATIONS, StoredMount, StoredSnapshot
 
 if TYPE_CHECKING:
@@ -112,23 +114,25 @@ class SqlRepository:
 
     Args:
         database: with the tables `TABLES`.
-        in_thread: runs what waits for the disk. With two threads no reader waits for a writer.
+        in_thread_to_read: runs what reads from the disk; no reader need wait for a writer.
+        in_thread_to_write: runs what writes to it.
     """
 
-    def __init__(self, database: Database, in_thread: InThread) -> None:
+    def __init__(self, database: Database, in_thread_to_read: InThread, in_thread_to_write: InThread) -> None:
         self._database = database
-        self._in_thread = in_thread
+        self._in_thread_to_read = in_thread_to_read
+        self._in_thread_to_write = in_thread_to_write
         self._upsert_mount = _upsert_mount(database)
 
     async def find_newest(self, key: bytes) -> StoredSnapshot | None:
         """Return the newest generation of a key."""
-        found = await self._transact(lambda connection: connection.execute(_FIND_NEWEST, {"of": key}).first())
+        found = await self._read(lambda connection: connection.execute(_FIND_NEWEST, {"of": key}).first())
         return None if found is None else StoredSnapshot(*found)
 
     async def load(self, key: bytes, generation: int) -> bytes | None:
         """Return a payload."""
         row = {"of": key, "number": generation}
-        sealed: bytes | None = await self._transact(lambda connection: connection.scalar(_LOAD, row))
+        sealed: bytes | None = await self._read(lambda connection: connection.scalar(_LOAD, row))
         return sealed
 
     async def add(self, key: bytes, generation: int, sealed: bytes, taken_at: float) -> bool:
@@ -143,16 +147,16 @@ class SqlRepository:
                 connection.execute(_REMOVE_SURPLUS, {"of": key, "number": generation - KEPT_GENERATIONS})
             return True
 
-        return await self._transact(work)
+        return await self._write(work)
 
     async def record_validation(self, key: bytes, generation: int, at: float) -> None:
         """Record an equal answer of assisted-service."""
         row = {"of": key, "number": generation, "at": at}
-        await self._transact(lambda connection: connection.execute(_RECORD_VALIDATION, row).close())
+        await self._write(lambda connection: connection.execute(_RECORD_VALIDATION, row).close())
 
     async def end(self, key: bytes, at: float) -> None:
         """Remove all generations of a key and the mounts that read them."""
-        await self._transact(partial(_end, key, at))
+        await self._write(partial(_end, key, at))
 
     async def save_mounts(self, mounts: Sequence[StoredMount]) -> None:
         """Store mounts."""
@@ -164,24 +168,28 @@ class SqlRepository:
             connection.execute(_RECORD_USE, used)
 
         if rows:
-            await self._transact(work)
+            await self._write(work)
 
     async def find_mount(self, reader: bytes) -> StoredMount | None:
         """Return a reader's mount."""
         row = {"of": reader}
-        found = await self._transact(lambda connection: connection.execute(_FIND_MOUNT, row).first())
+        found = await self._read(lambda connection: connection.execute(_FIND_MOUNT, row).first())
         return None if found is None else StoredMount(*found)
 
     async def remove_unused(self, unused_since: float) -> int:
         """Remove what has not been used."""
-        return await self._transact(partial(_remove_unused, unused_since))
+        return await self._write(partial(_remove_unused, unused_since))
 
     async def close(self) -> None:
         """Close the database."""
-        await self._in_thread(self._database.close)
+        with suppress(StoreFailed):  # which it does already
+            await self._in_thread_to_write(self._database.close)
 
-    async def _transact(self, work: Callable[[sa.Connection], T]) -> T:
-        return await self._in_thread(partial(self._database.transact, work))
+    async def _read(self, work: Callable[[sa.Connection], T]) -> T:
+        return await self._in_thread_to_read(partial(self._database.transact, work))
+
+    async def _write(self, work: Callable[[sa.Connection], T]) -> T:
+        return await self._in_thread_to_write(partial(self._database.transact, work))
 
 
 def _end(key: bytes, at: float, connection: sa.Connection) -> None:

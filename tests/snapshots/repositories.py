@@ -39,4 +39,4 @@ class Threads:
 
 def repository_in(directory: Path) -> SqlRepository:
     """Return a repository that waits for the disk in the calling thread."""
-    return open_repository(directory, run_now)
+    return open_repository(directory, run_now, run_now)

@@ -42,7 +42,7 @@ async def store(
     threads = Threads(reactor, 4 if implementation == "sqlite-4-threads" else 1)
     store: SnapshotRepository = MemoryRepository()
     if implementation != "memory":
-        store = open_repository(tmp_path, threads)
+        store = open_repository(tmp_path, threads, threads)
     yield store
     await store.close()
     threads.stop()

@@ -457,7 +457,7 @@ def test_statements_compile_for_postgresql() -> None:
     class PostgresqlDialect:
         insert = staticmethod(postgresql.insert)
 
-    repository = sql_repository.SqlRepository(cast("Database", PostgresqlDialect), run_now)
+    repository = sql_repository.SqlRepository(cast("Database", PostgresqlDialect), run_now, run_now)
     statements = [
         each
         for each in (*vars(sql_repository).values(), *vars(repository).values())
