@@ -73,6 +73,12 @@ class TlsSettings:
     files are no pair, the previous one."""
     certificate_file: Path | None = setting("HTTPS_CERT_FILE", parse=parsers.readable_file)
     """PEM file of the certificate, followed by those of the authorities that signed it."""
+    legacy_ciphers: bool = setting("TLS_LEGACY_CIPHERS", parse=parsers.flag, default="false")
+    """`false`: with TLS 1.2 only ECDHE with AES-GCM or ChaCha20-Poly1305 is allowed. `true`: AES in CBC mode
+    and RSA key exchange, without forward secrecy, are allowed too: who records such connections can decrypt
+    them when the private key becomes known. Needed by firmware without elliptic curves, such as UEFI HTTPS
+    boot and BMCs made before about 2022, and iPXE built before 2024. The certificate then needs an RSA
+    key."""
 
     @property
     def is_enabled(self) -> bool:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     from image_service.settings.network import TlsSettings
 
+# For TLS 1.2; all suites of TLS 1.3 have forward secrecy and authenticate (AEAD).
+_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+_LEGACY_CIPHERS = f"{_CIPHERS}:ECDHE+AES:RSA+AES:!AESCCM"
 _HTTP_1_1 = b"http/1.1"
 _MODE_ENABLE_PARTIAL_WRITE = 1  # openssl/ssl.h; pyOpenSSL sets it and has no name for it
 
@@ -36,13 +39,17 @@ class ServerCertificate:
         key_file: PEM, without passphrase.
         certificate_file: PEM, the server's certificate first, then the intermediate ones.
         clock: for how often the files are checked.
+        legacy_ciphers: True: TLS 1.2 also allows AES in CBC mode, and RSA key exchange.
 
     Raises:
         ConfigurationError: key and certificate are not a pair.
     """
 
-    def __init__(self, key_file: Path, certificate_file: Path, clock: IReactorTime) -> None:
-        make = partial(_make_context, key_file, certificate_file)
+    def __init__(
+        self, key_file: Path, certificate_file: Path, clock: IReactorTime, *, legacy_ciphers: bool = False
+    ) -> None:
+        ciphers = _LEGACY_CIPHERS if legacy_ciphers else _CIPHERS
+        make = partial(_make_context, key_file, certificate_file, ciphers)
         self._context = Reloaded((key_file, certificate_file), make, clock.seconds)
 
     def serverConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:  # noqa: ARG002
@@ -50,10 +57,11 @@ class ServerCertificate:
         return SSL.Connection(self._context.get(), None)
 
 
-def _make_context(key_file: Path, certificate_file: Path) -> SSL.Context:
+def _make_context(key_file: Path, certificate_file: Path, ciphers: str) -> SSL.Context:
     """TLS 1.2 stays allowed, because firmware may be old."""
     context = SSL.Context(SSL.TLS_SERVER_METHOD)
     context.set_min_proto_version(SSL.TLS1_2_VERSION)
+    context.set_cipher_list(ciphers.encode())
     context.set_options(SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION)
     context.clear_mode(_MODE_ENABLE_PARTIAL_WRITE)  # it would end each write after one record
     context.set_mode(SSL.MODE_RELEASE_BUFFERS)  # else each connection keeps them
@@ -109,5 +117,7 @@ def with_tls(factory: IProtocolFactory, settings: TlsSettings, clock: IReactorTi
     """
     if settings.key_file is None or settings.certificate_file is None:
         return factory
-    certificate = ServerCertificate(settings.key_file, settings.certificate_file, clock)
+    certificate = ServerCertificate(
+        settings.key_file, settings.certificate_file, clock, legacy_ciphers=settings.legacy_ciphers
+    )
     return TlsFactory(certificate, isClient=False, wrappedFactory=factory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import attrs
@@ -10,6 +11,7 @@ import pytest
 import trustme
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from OpenSSL import SSL
 from twisted.internet.task import Clock
 
 from image_service.errors import ConfigurationError
@@ -198,3 +200,64 @@ def test_mismatched_files_are_refused_at_start(tmp_path: Path) -> None:
         ConfigurationError, match=r"tls\.crt and .*tls\.key are not a pair: key values mismatch"
     ):
         ServerCertificate(tmp_path / "tls.key", tmp_path / "tls.crt", Clock())
+
+
+# Cipher suites of TLS 1.2.
+
+
+def suites_of(text: str) -> set[str]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_ciphers(f"{text}:@SECLEVEL=0")
+    return {suite["name"] for suite in context.get_ciphers() if suite["protocol"] != "TLSv1.3"}
+
+
+def accepts(certificate: ServerCertificate, suite: str) -> bool:
+    """Return True if a client that offers only this suite completes its handshake."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(f"{suite}:@SECLEVEL=0")
+    received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(received, sent)
+    server = certificate.serverConnectionForTLS(None)  # type: ignore[arg-type] # it is not looked at
+    server.set_accept_state()
+    while True:
+        try:
+            client.do_handshake()
+        except ssl.SSLWantReadError:
+            server.bio_write(sent.read())
+            with suppress(SSL.Error):  # the client receives an alert
+                server.do_handshake()
+            received.write(server.bio_read(2**16))
+        except ssl.SSLError:
+            return False
+        else:
+            cipher = client.cipher()
+            assert cipher is not None
+            return cipher[0] == suite
+
+
+@pytest.mark.parametrize("key_type", list(trustme.KeyType))
+@pytest.mark.parametrize("legacy", [False, True])
+def test_tls_1_2_accepts_these_suites_and_no_others(
+    tmp_path: Path, key_type: trustme.KeyType, *, legacy: bool
+) -> None:
+    leaf = trustme.CA().issue_cert("localhost", key_type=key_type)
+    write(tmp_path, leaf, leaf)
+    certificate = ServerCertificate(
+        tmp_path / "tls.key", tmp_path / "tls.crt", Clock(), legacy_ciphers=legacy
+    )
+    every = suites_of("ALL:COMPLEMENTOFALL")
+    assert len(every) > 50
+    authenticated = "RSA" if key_type is trustme.KeyType.RSA else "ECDSA"
+    expected = {
+        f"ECDHE-{authenticated}-AES{bits}-GCM-SHA{hashed}" for bits, hashed in ((128, 256), (256, 384))
+    }
+    expected.add(f"ECDHE-{authenticated}-CHACHA20-POLY1305")
+    if legacy:
+        expected |= {f"ECDHE-{authenticated}-{rest}" for rest in ("AES128-SHA", "AES256-SHA")}
+        expected |= {f"ECDHE-{authenticated}-{rest}" for rest in ("AES128-SHA256", "AES256-SHA384")}
+        if key_type is trustme.KeyType.RSA:
+            expected |= {"AES128-SHA", "AES256-SHA", "AES128-SHA256", "AES256-SHA256"}
+            expected |= {"AES128-GCM-SHA256", "AES256-GCM-SHA384"}
+    assert {suite for suite in every if accepts(certificate, suite)} == expected
