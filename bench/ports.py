@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
 import socket
-
-_RESERVATIONS: list[socket.socket] = []
-"""Sockets that hold the ports; kept until the end, because a server may be started again."""
 
 
 def free_port() -> int:
@@ -21,6 +19,6 @@ def free_port() -> int:
         reservation.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reservation.bind((address, 0))
-    _RESERVATIONS.append(reservation)
+    atexit.register(reservation.close)  # kept until then, because a server may be started again
     port: int = reservation.getsockname()[1]
     return port

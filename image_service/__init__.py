@@ -1,1 +1,3 @@
-"""Customised CoreOS boot images, streamed and never stored."""
+"""Customized CoreOS boot images, streamed and never stored."""
+
+__version__ = "0.1.0"

@@ -19,6 +19,7 @@ PLUGIN = ROOT / "twisted" / "plugins" / "image_service_plugin.py"
 # From the bottom up. A package imports itself and packages of the layers before its own; packages of one
 # layer do not import each other.
 LAYERS = (
+    ("__version__",),
     ("errors",),
     ("formats",),
     ("coreos",),

@@ -9,6 +9,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
+from image_service import __version__
 from image_service.cli import customize, extract, images, inspect, loadtest, serve
 from image_service.cli.command import EXIT_FAILURE, STATUS_OF_SIGNALS
 from image_service.errors import ImageServiceError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``image-service`` and return its exit status; `arguments` lack the program's name."""
     parser = argparse.ArgumentParser(prog="image-service", description="Customized CoreOS boot images.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in (serve, images, inspect, customize, extract, loadtest):
         command.add(partial(commands.add_parser, allow_abbrev=False))

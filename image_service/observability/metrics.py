@@ -8,13 +8,12 @@ from __future__ import annotations
 import platform
 import sys
 import textwrap
-from contextlib import suppress
 from functools import partial
-from importlib import metadata
 from typing import TYPE_CHECKING, TypeVar
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Info, generate_latest
 
+from image_service import __version__
 from image_service.http.routes import Probe
 from image_service.images.boot_image import COMPOSER_VERSION
 from image_service.observability.declarations import Declarations
@@ -169,14 +168,8 @@ def _registry(families: Iterable[Family]) -> CollectorRegistry:
     ProcessMetrics(registry=registry)
     build = Info(f"{PREFIX}build", "The running version.", registry=registry)
     python = platform.python_version()
-    build.info({"version": _version(), "composer": str(COMPOSER_VERSION), "python": python})
+    build.info({"version": __version__, "composer": str(COMPOSER_VERSION), "python": python})
     return registry
-
-
-def _version() -> str:
-    with suppress(metadata.PackageNotFoundError):  # a checkout that nobody installed
-        return metadata.version("image-service")
-    return "unknown"
 
 
 def documentation() -> str:

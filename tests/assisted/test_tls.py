@@ -143,7 +143,7 @@ async def test_context_is_made_only_for_a_new_connection(
 def test_unchanged_ca_file_is_not_read_again(ca_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("image_service.files.reloaded.CHECK_SECONDS", 0)
     policy = https_policy(ca_file)
-    monkeypatch.delattr(Path, "read_bytes")
+    monkeypatch.setattr(Path, "read_bytes", None)
     for _ in range(3):
         policy.creatorForNetloc(b"localhost", 443)
 

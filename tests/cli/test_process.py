@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from image_service import __version__
 from tests.formats.iso_builder import build_live_iso, write_sparse_live_iso
 
 if TYPE_CHECKING:
@@ -170,3 +171,8 @@ def test_missing_command_exits_with_2() -> None:
         status, output, errors = finish(process)
     assert (status, output) == (2, b"")
     assert errors.startswith(b"usage: image-service")
+
+
+def test_version_is_that_of_the_package() -> None:
+    with subprocess.Popen([*COMMAND, "--version"], env=ENVIRONMENT, stdout=PIPE, stderr=PIPE) as process:
+        assert finish(process) == (0, f"image-service {__version__}\n".encode(), b"")

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from image_service import __version__
 from image_service.assisted.calls import CallKind, CallOutcome
 from image_service.catalog.lifecycle.status import BaseImageState
 from image_service.http.head import ALLOWED_METHODS
@@ -240,6 +241,7 @@ def test_base_images_are_counted_by_every_state() -> None:
 def test_build_info_shows_version_composer_and_python() -> None:
     (build,) = page(Metrics())["assisted_image_service_build_info"].samples
     assert build.labels.keys() == {"version", "composer", "python"}
+    assert build.labels["version"] == __version__
     assert build.value == 1
 
 

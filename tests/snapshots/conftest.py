@@ -1,4 +1,4 @@
-"""Boot images, and a client of theirs."""
+"""Boot images and a client of theirs, and a repository on disk."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ import pytest
 from tests.snapshots.doubles import World
 from tests.snapshots.doubles import world as make_world
 from tests.snapshots.mounting import Client, say
+from tests.snapshots.outcomes import outcome
+from tests.snapshots.repositories import repository_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+    from image_service.snapshots.sql_repository import SqlRepository
 
 
 @pytest.fixture
@@ -24,3 +29,10 @@ def world() -> Iterator[World]:
 @pytest.fixture
 def client(world: World) -> Client:
     return Client(world)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Iterator[SqlRepository]:
+    repository = repository_in(tmp_path)
+    yield repository
+    outcome(repository.close())

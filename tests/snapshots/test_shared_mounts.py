@@ -32,13 +32,13 @@ from tests.snapshots.doubles import (
 from tests.snapshots.doubles import world as make_world
 from tests.snapshots.mounting import Client, PendingRequest, bytes_of, etag_of, say
 from tests.snapshots.pinning import FaultyRepository
-from tests.snapshots.repositories import repository_in
 
 if TYPE_CHECKING:
     from image_service.concurrency.coordination import Coordination
     from image_service.images.reference import Reader
     from image_service.snapshots.boot_images import BootImages
     from image_service.snapshots.model import ComposedVersion
+    from image_service.snapshots.sql_repository import SqlRepository
     from tests.snapshots.memory import MemoryRepository
 
 MOMENT = 0.01
@@ -55,8 +55,8 @@ def sharing(world: World, coordination: Coordination) -> list[BootImages]:
 
 
 @pytest.fixture
-def store(world: World, tmp_path: Path) -> FaultyRepository:
-    store = FaultyRepository(repository_in(tmp_path))
+def store(world: World, repository: SqlRepository) -> FaultyRepository:
+    store = FaultyRepository(repository)
     world.store = cast("MemoryRepository", store)
     return store
 

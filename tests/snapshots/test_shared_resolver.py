@@ -18,13 +18,13 @@ from image_service.snapshots.resolver import Resolver
 from image_service.snapshots.sealed_repository import SealedRepository
 from tests.snapshots.outcomes import Outcome, outcome, run_now
 from tests.snapshots.pinning import ID, SECRET, SETTINGS, FaultyRepository
-from tests.snapshots.repositories import repository_in
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.images.reference import Ref
     from image_service.snapshots.repository import SnapshotRepository
+    from image_service.snapshots.sql_repository import SqlRepository
 
 TTL = 60.0
 MOMENT = 0.01
@@ -59,6 +59,7 @@ class Setting:
     """Two processes that share a repository."""
 
     directory: Path
+    repository: SqlRepository
     upstream: Upstream = attrs.field(factory=Upstream)
     clock: Clock = attrs.field(factory=Clock)
     memory: memoryview = attrs.field(factory=lambda: memoryview(bytearray(SIZE_BYTES)))
@@ -66,7 +67,7 @@ class Setting:
     processes: list[Resolver] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.store = FaultyRepository(repository_in(self.directory))
+        self.store = FaultyRepository(self.repository)
         self.processes = [self.process(), self.process()]
 
     def process(self) -> Resolver:
@@ -85,8 +86,8 @@ class Setting:
 
 
 @pytest.fixture
-def setting(tmp_path: Path) -> Setting:
-    return Setting(tmp_path)
+def setting(tmp_path: Path, repository: SqlRepository) -> Setting:
+    return Setting(tmp_path, repository)
 
 
 def test_one_answer_serves_all_processes_for_the_ttl(setting: Setting) -> None:

@@ -22,11 +22,11 @@ from image_service.snapshots.snapshots import REVALIDATION_TIMEOUT_SECONDS
 from tests.snapshots.memory import MemoryRepository
 from tests.snapshots.outcomes import Outcome, outcome
 from tests.snapshots.pinning import KEY, SETTINGS, FaultyRepository, Pinning
-from tests.snapshots.repositories import repository_in
 
 if TYPE_CHECKING:
     from image_service.snapshots.model import Snapshot
     from image_service.snapshots.repository import SnapshotRepository
+    from image_service.snapshots.sql_repository import SqlRepository
 
 TTL, MAX_AGE = SETTINGS.ttl_seconds, SETTINGS.max_age_seconds
 METHODS = {"find_newest", "load", "add", "record_validation", "end", "save_mounts", "find_mount"}
@@ -46,8 +46,8 @@ def sharing(directory: Path, store: SnapshotRepository) -> list[Pinning]:
 
 
 @pytest.fixture
-def processes(tmp_path: Path) -> list[Pinning]:
-    return sharing(tmp_path, repository_in(tmp_path))
+def processes(tmp_path: Path, repository: SqlRepository) -> list[Pinning]:
+    return sharing(tmp_path, repository)
 
 
 def configs(processes: list[Pinning]) -> set[bytes]:
@@ -264,8 +264,8 @@ def test_failing_repository_costs_only_extra_upstream_calls(
         outcome(process.snapshots.revalidate(snapshot, None))
 
 
-def test_single_process_reads_the_repository_once(tmp_path: Path) -> None:
-    alone = Pinning(store=FaultyRepository(repository_in(tmp_path)))
+def test_single_process_reads_the_repository_once(repository: SqlRepository) -> None:
+    alone = Pinning(store=FaultyRepository(repository))
     alone.newest()
     assert alone.store.called == {"find_newest": 1, "add": 1}
     alone.clock.advance(TTL)
