@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from image_service.http.cors import Cors
+from image_service.images.reference import ISOS, Kind
 from image_service.serving.digests import Digests
 from image_service.serving.request_handler import ImageRequestHandler
 
@@ -47,4 +48,9 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
         base_images=base_images,
         mirror=mirror,
     )
-    return make(), make(serves_isos=settings.http_serves_isos)
+    withheld: set[Kind] = set()
+    if not settings.http_serves_isos:
+        withheld.update(ISOS)
+    if not settings.http_serves_initrd:
+        withheld.add(Kind.PXE_INITRD)
+    return make(), make(withheld=withheld)

@@ -21,7 +21,7 @@ from image_service.http.respond import Representation
 from image_service.http.response import Response, render_fields
 from image_service.http.routes import ImageRoute, MirrorRoute, Probe, parse_route
 from image_service.images.extents import Literal
-from image_service.images.reference import Reader
+from image_service.images.reference import Kind, Reader
 from image_service.serving.digests import checksum_line, repr_digest
 from image_service.serving.image_request import parse_image_request
 from image_service.serving.range_stream import RangeStream, RepeatedHead
@@ -70,7 +70,7 @@ class ImageRequestHandler:
         digests: computes their digests.
         is_ready: returns True if images can be served.
         base_path: the path of the service's base URL.
-        serves_isos: False: ISOs are served by another listener.
+        withheld: kinds of image that only another listener serves.
         cors: which pages of other origins may read the responses; None: none.
         proxies: networks of the proxies that are trusted to name the client's address.
         metrics: renders the metrics.
@@ -82,7 +82,7 @@ class ImageRequestHandler:
     _digests: Digests
     _is_ready: Callable[[], bool]
     _base_path: str = ""
-    _serves_isos: bool = attrs.field(default=True, kw_only=True)
+    _withheld: Collection[Kind] = attrs.field(default=(), kw_only=True)
     _cors: Cors | None = attrs.field(default=None, kw_only=True)
     _proxies: Collection[Network] = attrs.field(default=(), kw_only=True)
     _metrics: Callable[[], Page | Deferred[Page]] = attrs.field(
@@ -136,10 +136,12 @@ class ImageRequestHandler:
 
     def _check_listener(self, route: Route) -> None:
         # Published files of streams are pristine: they hold nothing to hide from the network.
-        if self._serves_isos or not isinstance(route, ImageRoute) or not route.ref.needs_customization:
+        if not isinstance(route, ImageRoute) or not route.ref.needs_customization:
             return
-        if route.ref.kind is None or route.ref.kind.is_iso:
-            raise NotFound("this listener serves no ISOs; use the other one of this service")
+        kind = (route.ref.kind or Kind.FULL_ISO).customization_kind  # only ISOs are asked for without a kind
+        if kind in self._withheld:
+            named = "ISOs" if kind.is_iso else "initrds of infra-envs"
+            raise NotFound(f"this listener serves no {named}; use the other one of this service")
 
     def _handle_route(
         self, request: Request, route: Route, client: str, key: bytes, subject: Subject

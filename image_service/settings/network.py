@@ -39,13 +39,22 @@ class ListenSettings:
     all of IPv4. When not set: all addresses; in standalone mode, which serves everybody without credentials,
     127.0.0.1. A container in standalone mode is reached from outside only with `0.0.0.0` or `::`."""
     port: int = setting("LISTEN_PORT", parse=parsers.port, default="8080")
-    """Port for images: HTTPS if a key and a certificate are given, else HTTP. 0: any free port."""
+    """Port for images: HTTPS if a key and a certificate are given, else HTTP. 0: any free port. `/health`,
+    `/live`, `/metrics` and `/images` need no credentials here, nor on `HTTP_LISTEN_PORT`: `/metrics` tells
+    how many requests of each route had which outcome, and how loaded the service is; `/images` tells the
+    base images' versions, digests, sources (file paths and URLs without credentials), and why one failed.
+    Nothing there names an infra-env. A proxy may withhold both from clients."""
     http_port: int | None = setting("HTTP_LISTEN_PORT", parse=parsers.port)
-    """Port for plain HTTP beside `LISTEN_PORT`, for clients that cannot trust its certificate: `pxe-initrd`,
-    `boot-artifacts` and probes; ISOs only with `HTTP_SERVES_IMAGES`. When not set: there is no such port."""
+    """Port for plain HTTP beside `LISTEN_PORT`, for clients that cannot trust its certificate. It serves
+    `boot-artifacts`, the published files of streams, and probes, in which nothing is secret; `pxe-initrd`
+    unless `HTTP_SERVES_INITRD` is `false`; ISOs only with `HTTP_SERVES_IMAGES`. With either of the latter,
+    credentials (in URLs or `Authorization`) and the Ignition config with its pull secret travel unencrypted.
+    When not set: there is no such port."""
+    http_serves_initrd: bool = setting("HTTP_SERVES_INITRD", parse=parsers.flag, default="true")
+    """`false`: `HTTP_LISTEN_PORT` does not serve `pxe-initrd` and `s390x-initrd-addrsize`, so that no
+    Ignition config is sent in clear. The default is what assisted-image-service does."""
     http_serves_isos: bool = setting("HTTP_SERVES_IMAGES", parse=parsers.flag, default="false")
-    """`true`: `HTTP_LISTEN_PORT` serves ISOs too. Credentials in their URLs, and the Ignition config in them,
-    then travel unencrypted."""
+    """`true`: `HTTP_LISTEN_PORT` serves ISOs too."""
     base_url: str | None = setting("IMAGE_SERVICE_BASE_URL", parse=parsers.base_url)
     """The URL by which clients reach this service. Everything is served below its path too. When not set:
     `LISTEN_ADDRESS` and `LISTEN_PORT`, with `localhost` for all addresses and for 127.0.0.1."""

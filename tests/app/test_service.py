@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import attrs
+import pytest
 import trustme
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
@@ -16,7 +17,8 @@ from twisted.logger import globalLogPublisher
 
 from image_service.app.service import ImageService
 from image_service.settings.settings import Settings
-from image_service.standalone.sample import unpack_sample
+from image_service.standalone.sample import SAMPLE_VERSION, unpack_sample
+from image_service.standalone.service import SAMPLE_ID
 from image_service.transport.tcp import bind
 from tests.catalog import origin
 from tests.coreos.streams import stream
@@ -89,9 +91,10 @@ async def test_service_answers_health_metrics_and_images(reactor: EPollReactor, 
         assert "assisted_image_service_http_request_duration_seconds" in metrics
 
 
+@pytest.mark.parametrize(("serves_initrd", "status"), [("true", 200), ("false", 404)])
 @ensure_deferred
 async def test_service_with_a_certificate_serves_https_and_plain_http(
-    reactor: EPollReactor, tmp_path: Path
+    reactor: EPollReactor, tmp_path: Path, serves_initrd: str, status: int
 ) -> None:
     issued = trustme.CA().issue_cert("localhost")
     issued.private_key_pem.write_to_path(tmp_path / "key.pem")
@@ -99,10 +102,14 @@ async def test_service_with_a_certificate_serves_https_and_plain_http(
     files = {"HTTPS_KEY_FILE": str(tmp_path / "key.pem"), "HTTPS_CERT_FILE": str(tmp_path / "cert.pem")}
     secure, plain = bind(0), bind(0)
     get = ApiClient(reactor, f"http://localhost:{plain.getsockname()[1]}")
-    async with running(reactor, settings_of(tmp_path / "data", **files), [secure, plain]) as url:
+    async with running(
+        reactor, settings_of(tmp_path / "data", HTTP_SERVES_INITRD=serves_initrd, **files), [secure, plain]
+    ) as url:
         assert url.startswith("https://localhost:")
         assert (await get("GET", "/health")).status == 200
         assert (await get("GET", urlsplit(url).path)).status == 404  # ISOs are served by the other one
+        initrd = f"/images/{SAMPLE_ID}/pxe-initrd?version={SAMPLE_VERSION}"
+        assert (await get("GET", initrd)).status == status
 
 
 @ensure_deferred

@@ -14,9 +14,10 @@ from image_service.transport.exchange import PreparedResponse
 from tests.snapshots.doubles import ID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from image_service.http.cors import Cors
+    from image_service.images.reference import Kind
     from image_service.transport import exchange
     from tests.snapshots.doubles import World
 
@@ -35,14 +36,14 @@ class Service:
         world: what images are made of.
         ready: whether it says that it is.
         cors: which pages may read its answers.
-        serves_isos: whether its listener does.
+        withheld: kinds that its listener does not serve.
         hashes: takes digests.
     """
 
     world: World
     ready: bool = True
     cors: Cors | None = None
-    serves_isos: bool = True
+    withheld: Collection[Kind] = ()
     hashes: Callable[[Callable[[], bytes]], Deferred[bytes]] = _at_once
     handler: exchange.RequestHandler = attrs.field(init=False)
 
@@ -52,7 +53,7 @@ class Service:
             Digests(self.world.clock, self.hashes),
             lambda: self.ready,
             "/base",
-            serves_isos=self.serves_isos,
+            withheld=self.withheld,
             cors=self.cors,
             base_images=lambda: b'{"images": []}',
         )

@@ -11,7 +11,7 @@ from twisted.internet.defer import succeed
 from image_service.errors import NotFound, Unavailable
 from image_service.images.boot_image import BootImage
 from image_service.images.extents import ExtentMap, Literal
-from image_service.images.reference import StreamDocumentRef
+from image_service.images.reference import ISOS, StreamDocumentRef
 from image_service.serving.digests import Digests
 from image_service.serving.request_handler import ImageRequestHandler
 from tests.serving.asking import Service
@@ -62,13 +62,13 @@ def mirror() -> Mirror:
     return Mirror()
 
 
-@pytest.fixture(params=[True, False])
+@pytest.fixture(params=[(), ISOS])
 def service(request: pytest.FixtureRequest, world: World, mirror: Mirror) -> Service:
     """On a listener that serves ISOs, and on one that does not."""
     made = Service(world)
     digests = Digests(world.clock, lambda _: succeed(b""))
     made.handler = ImageRequestHandler(
-        world.images, digests, lambda: True, "/base", serves_isos=request.param, mirror=mirror
+        world.images, digests, lambda: True, "/base", withheld=request.param, mirror=mirror
     )
     return made
 

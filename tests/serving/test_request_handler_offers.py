@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from image_service.http.dates import format_http_date
+from image_service.images.reference import ISOS, Kind
 from image_service.transport.exchange import PreparedResponse, Subject
 from tests.formats.iso_builder import CREATED, build_live_iso, live_files
 from tests.http.reading import body_of, fields_of, problem_of
@@ -48,7 +49,7 @@ def service(world: World) -> Service:
 @pytest.fixture
 def beside(world: World) -> Service:
     """The plain listener beside the one with TLS."""
-    return Service(world, serves_isos=False)
+    return Service(world, withheld=ISOS)
 
 
 # Files and initrds.
@@ -223,6 +224,19 @@ def test_plain_listener_serves_everything_else(service: Service, beside: Service
     answers = [asked.get(target).response for asked in (service, beside)]
     assert [answer.status for answer in answers] == [200, 200]
     assert body_of(answers[0]) == body_of(answers[1])
+
+
+@pytest.mark.parametrize(
+    "target", [f"{INITRD}?version=4.20", f"{INITRD}.sha256?version=4.20", f"{ADDRSIZE}?version=4.20"]
+)
+def test_plain_listener_can_withhold_the_initrd(world: World, target: str) -> None:
+    withholding = Service(world, withheld=(Kind.PXE_INITRD,))
+    answer = withholding.ask(target)
+    assert isinstance(answer, PreparedResponse)
+    assert (answer.response.status, answer.response.code) == (404, "not-found")
+    assert "serves no initrds" in str(problem_of(answer.response)["detail"])
+    assert withholding.upstream_calls == 0
+    assert withholding.get(TARGET).response.status == 200
 
 
 def test_plain_listener_lists_its_methods(beside: Service) -> None:
