@@ -21,7 +21,8 @@ from image_service.serving.build import build_request_handlers
 from image_service.snapshots.build import build_boot_images
 from image_service.snapshots.image_builder import ImageBuilder
 from image_service.streams.build import start_streams
-from image_service.transport.admission import ConnectionCounter, LocalSlotPool, SlotPool
+from image_service.transport.admission.counts import Counts
+from image_service.transport.admission.slot_pool import LocalSlotPool, SlotPool
 from image_service.transport.factory import ConnectionFactory, build_transport
 from image_service.transport.listeners import Listeners
 from image_service.transport.tls import with_tls
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from image_service.serving.request_handler import Page
     from image_service.settings.settings import Settings
     from image_service.snapshots.boot_images import BootImages
-    from image_service.transport.admission import Slots
+    from image_service.transport.admission.slots import Slots
 
 _log = Logger()
 
@@ -49,8 +50,8 @@ class SharedResources:
     """Resources that the processes of the service share; the defaults are those of a single process."""
 
     is_leader: bool = True  # in the one process that does the work that is done once
-    slot_pool: Callable[[int], SlotPool] = LocalSlotPool  # makes the pool of download slots, by their number
-    connections: ConnectionCounter = attrs.field(factory=ConnectionCounter)  # of all processes
+    counts: Counts = attrs.field(factory=Counts)  # of slots and connections
+    slot_pool: Callable[[int, Counts], SlotPool] = LocalSlotPool  # makes the pool, by its number of slots
     coordination: Coordination = attrs.field(factory=Coordination)
     stand_in: StandIn | None = None  # in another process; None: in standalone mode it is started here
     metrics_page: Callable[[Metrics], Page | Deferred[Page]] = Metrics.render  # of all processes
@@ -129,10 +130,8 @@ class ImageService(ProcessService):
         )
         transport = build_transport(
             self._parts,
-            settings.limits,
-            settings.log,
-            slot_pool=shared.slot_pool(settings.limits.downloads),
-            connections=shared.connections,
+            settings,
+            slot_pool=shared.slot_pool(settings.limits.downloads, shared.counts),
             observer=self.metrics,
         )
         self._add_gauges(catalog, images, transport.slots)

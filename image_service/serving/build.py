@@ -43,7 +43,6 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
         is_ready,
         settings.base_path,
         cors=Cors(settings.allowed_origins) if settings.allowed_origins else None,
-        proxies=settings.trusted_proxies,
         metrics=metrics,
         base_images=base_images,
         mirror=mirror,

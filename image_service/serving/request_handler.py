@@ -14,7 +14,6 @@ from twisted.logger import Logger
 from image_service.concurrency.lru import LruCache
 from image_service.concurrency.single_flight import shielded
 from image_service.errors import ImageServiceError, InvalidParameter, NotFound, Unavailable, UnknownBaseImage
-from image_service.http.forwarded import client_address
 from image_service.http.head import ALLOWED_METHODS
 from image_service.http.problem import problem
 from image_service.http.respond import Representation
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from image_service.http.cors import Cors
-    from image_service.http.forwarded import Network
     from image_service.http.head import Request
     from image_service.http.routes import Route
     from image_service.images.boot_image import BootImage
@@ -72,7 +70,6 @@ class ImageRequestHandler:
         base_path: the path of the service's base URL.
         withheld: kinds of image that only another listener serves.
         cors: which pages of other origins may read the responses; None: none.
-        proxies: networks of the proxies that are trusted to name the client's address.
         metrics: renders the metrics.
         base_images: renders the base images' states as JSON.
         mirror: returns a published file of a stream.
@@ -84,7 +81,6 @@ class ImageRequestHandler:
     _base_path: str = ""
     _withheld: Collection[Kind] = attrs.field(default=(), kw_only=True)
     _cors: Cors | None = attrs.field(default=None, kw_only=True)
-    _proxies: Collection[Network] = attrs.field(default=(), kw_only=True)
     _metrics: Callable[[], Page | Deferred[Page]] = attrs.field(
         default=lambda: (b"", "text/plain"), kw_only=True
     )
@@ -115,8 +111,7 @@ class ImageRequestHandler:
             if self._cors is not None and self._cors.is_preflight(headers):
                 return PreparedResponse(self._cors.preflight(headers))
             return PreparedResponse(Response(204, render_fields(("Allow", ", ".join(ALLOWED_METHODS)))))
-        client = client_address(address, headers, self._proxies)
-        key = sha256(f"{request.target}\n{headers.get('authorization', '')}\n{client}".encode()).digest()
+        key = sha256(f"{request.target}\n{headers.get('authorization', '')}\n{address}".encode()).digest()
         cached = self._cached_routes.get(key)
         if cached is not None and not overloaded:
             image_request = parse_image_request(request, cached.reader)
@@ -130,7 +125,7 @@ class ImageRequestHandler:
             overload = Unavailable("the limit on connections is reached", retry_after_seconds=5)
             return _refuse(request, overload, subject)
         try:
-            return self._handle_route(request, route, client, key, subject)
+            return self._handle_route(request, route, address, key, subject)
         except ImageServiceError as error:
             return _refuse(request, error, subject)
 
@@ -144,11 +139,11 @@ class ImageRequestHandler:
             raise NotFound(f"this listener serves no {named}; use the other one of this service")
 
     def _handle_route(
-        self, request: Request, route: Route, client: str, key: bytes, subject: Subject
+        self, request: Request, route: Route, address: str, key: bytes, subject: Subject
     ) -> _Handled:
         match route:
             case ImageRoute():
-                reader = Reader(client, route.credentials, route.ref)
+                reader = Reader(address, route.credentials, route.ref)
                 return Deferred.fromCoroutine(self._handle_image(request, route, reader, key, subject))
             case MirrorRoute():
                 if route.ref is None:

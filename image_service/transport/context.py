@@ -14,12 +14,15 @@ from image_service.transport.sendfile_sender import SendfileSender
 from image_service.transport.tls_sender import TlsSender
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.files.page_cache import PageCache
+    from image_service.http.forwarded import Network
     from image_service.settings.network import LimitSettings
     from image_service.transport.access_log import AccessLog
-    from image_service.transport.admission import Slots
+    from image_service.transport.admission.slots import Slots
     from image_service.transport.exchange import RequestHandler
     from image_service.transport.observer import Observer
     from image_service.transport.sender import Sender, SenderCallbacks
@@ -77,6 +80,7 @@ class ConnectionContext:
         sendfile_threads: for fast clients.
         limits: deadlines and the number of connections.
         slots: for downloads; shared with the other listeners.
+        proxies: networks of the proxies that are trusted to name the client's address.
     """
 
     clock: IReactorTime
@@ -87,6 +91,7 @@ class ConnectionContext:
     limits: LimitSettings
     slots: Slots
     observer: Observer
+    proxies: Collection[Network] = ()
     shutdown: ShutdownState = attrs.field(factory=ShutdownState, init=False)
     date: DateField = attrs.field(factory=DateField, init=False)
 

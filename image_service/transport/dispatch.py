@@ -14,10 +14,11 @@ import attrs
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
+from image_service.http.forwarded import client_address
 from image_service.http.problem import problem
 from image_service.http.response import Response
 from image_service.transport.access_log import ConnectionLog
-from image_service.transport.admission import SMALL_BYTES, is_download
+from image_service.transport.admission.slots import SMALL_BYTES, is_download
 from image_service.transport.exchange import Exchange, PreparedResponse
 from image_service.transport.observer import AbortReason
 
@@ -83,7 +84,9 @@ class Dispatcher:
         A download waits for its slot. Without one it is refused.
         """
         self.further = self._repeatable = None
-        prepared = self._context.handler.handle(request, self._address, overloaded=self._overloaded)
+        context = self._context
+        client = client_address(self._address, request.headers, context.proxies)
+        prepared = context.handler.handle(request, client, overloaded=self._overloaded)
         if isinstance(prepared, PreparedResponse) and not is_download(prepared.response):
             return prepared
         later = prepared if isinstance(prepared, Deferred) else succeed(prepared)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from image_service.http.head import Request
     from image_service.images.extents import Extent
-    from image_service.transport.admission import Slot
+    from image_service.transport.admission.slots import Slot
 
 Message: TypeAlias = "tuple[bytes, tuple[Extent, ...]]"
 """Rendered field lines or a rendered head, and the content."""
@@ -185,7 +185,7 @@ class RequestHandler(Protocol):
 
         Args:
             request: a valid one.
-            address: of the connection's other side.
+            address: the client's, as trusted proxies report it.
             overloaded: the limit on connections is reached: only probes and OPTIONS are served.
         """
 

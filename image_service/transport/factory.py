@@ -11,7 +11,8 @@ from twisted.internet.protocol import Factory
 
 from image_service.files.page_cache import PageCache
 from image_service.transport.access_log import AccessLog
-from image_service.transport.admission import SLOT_TIMEOUT_SECONDS, ConnectionCounter, Slots
+from image_service.transport.admission.counts import CONNECTIONS, Counts
+from image_service.transport.admission.slots import SLOT_TIMEOUT_SECONDS, Slots
 from image_service.transport.connection import Connection
 from image_service.transport.context import ConnectionContext
 from image_service.transport.observer import AbortReason, RefusalReason
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from image_service.concurrency.parts import PartsStack
-    from image_service.settings.network import LimitSettings, LogSettings
-    from image_service.transport.admission import SlotPool
+    from image_service.settings.settings import Settings
+    from image_service.transport.admission.slot_pool import SlotPool
     from image_service.transport.exchange import RequestHandler
     from image_service.transport.observer import Observer
 
@@ -38,12 +39,12 @@ class ConnectionFactory(Factory):
     Args:
         context: what the connections share.
         secure: True if they use TLS.
-        counter: of the connections of all listeners, which the limit is for.
+        counts: of the connections of all listeners, which the limit is for.
     """
 
     context: ConnectionContext
     secure: bool = False
-    counter: ConnectionCounter = attrs.field(factory=ConnectionCounter)
+    counts: Counts = attrs.field(factory=Counts)
     connections: set[Connection] = attrs.field(factory=set, init=False)
     _drained: Deferred[None] | None = attrs.field(default=None, init=False)
 
@@ -51,18 +52,18 @@ class ConnectionFactory(Factory):
 
     def buildProtocol(self, addr: object) -> Connection | None:  # noqa: ARG002 - Twisted's signature
         """Accept a connection, or close it if the reserve is used up too."""
-        count, limit = self.counter.total, self.context.limits.connections
+        count, limit = self.counts.total(CONNECTIONS), self.context.limits.connections
         if count >= limit + OVERLOAD_RESERVE:
             self.context.observer.record_refusal(RefusalReason.CONNECTIONS)
             return None
         connection = Connection(self.context, self._lost, secure=self.secure, overloaded=count >= limit)
         self.connections.add(connection)
-        self.counter.add(1)
+        self.counts.add(CONNECTIONS, 1)
         return connection
 
     def _lost(self, connection: Connection) -> None:
         self.connections.remove(connection)
-        self.counter.add(-1)
+        self.counts.add(CONNECTIONS, -1)
         if self._drained is not None and not self.connections:
             self._drained.callback(None)
 
@@ -101,39 +102,36 @@ class Transport:
     Args:
         slots: of downloads.
         make_context: makes the context of a listener's connections.
-        counter: of the connections of all listeners.
     """
 
     slots: Slots
     make_context: Callable[..., ConnectionContext]
-    counter: ConnectionCounter
 
     def make_factory(self, handler: RequestHandler, *, secure: bool = False) -> ConnectionFactory:
         """Return the factory of a listener's connections; `secure` if they use TLS."""
         context = self.make_context(handler=handler)
-        return ConnectionFactory(context, secure=secure, counter=self.counter)
+        return ConnectionFactory(context, secure=secure, counts=self.slots.pool.counts)
 
 
-def build_transport(  # noqa: PLR0913 - what processes share is by itself
+def build_transport(
     parts: PartsStack,
-    settings: LimitSettings,
-    log: LogSettings,
+    settings: Settings,
     *,
     slot_pool: SlotPool,
-    connections: ConnectionCounter,
     observer: Observer,
 ) -> Transport:
     """Start the threads that read and send files, and make what connections share."""
     reactor = parts.reactor
-    slots = Slots(slot_pool, settings.downloads, SLOT_TIMEOUT_SECONDS, reactor, observer)
+    slots = Slots(slot_pool, settings.limits.downloads, SLOT_TIMEOUT_SECONDS, reactor, observer)
     make_context = partial(
         ConnectionContext,
         clock=reactor,
         page_cache=PageCache(reactor, parts.start_thread_pool(DISK_THREADS, "disk")),
         sendfile_threads=SendfileThreads(reactor, parts.start_thread_pool(THREADS, "sendfile")),
-        access_log=AccessLog(reactor, each_range=log.ranges == "each"),
-        limits=settings,
+        access_log=AccessLog(reactor, each_range=settings.log.ranges == "each"),
+        limits=settings.limits,
         slots=slots,
         observer=observer,
+        proxies=settings.listen.trusted_proxies,
     )
-    return Transport(slots, make_context, connections)
+    return Transport(slots, make_context)

@@ -14,7 +14,6 @@ from twisted.internet.task import Clock
 
 from image_service.app.workers.shared_state import (
     MAX_WORKERS,
-    SharedConnectionCounter,
     SharedMemory,
     SharedSlotPool,
     create_memory,
@@ -22,7 +21,8 @@ from image_service.app.workers.shared_state import (
     return_resources,
 )
 from image_service.concurrency.coordination import SharedMemoryCoordination
-from image_service.transport.admission import SLOT_TIMEOUT_SECONDS, Slots
+from image_service.transport.admission.counts import CONNECTIONS, Counts
+from image_service.transport.admission.slots import SLOT_TIMEOUT_SECONDS, Slots
 from tests.pytwisted import ensure_deferred
 from tests.transport.null_observer import NULL_OBSERVER
 from tests.transport.reactor_turns import turns, until
@@ -48,7 +48,7 @@ class Workers:
         return self.shared.row(worker)
 
     def pool(self, reactor: EPollReactor, worker: int) -> SharedSlotPool:
-        return SharedSlotPool(reactor, self.slots[worker], LIMIT, self.row(worker))
+        return SharedSlotPool(reactor, self.slots[worker], LIMIT, Counts(self.row(worker)))
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_resources_of_a_dead_worker_are_returned(workers: Workers, reactor: EPol
     one.acquire_slot()
     other.acquire_slot()
     other.acquire_slot()
-    SharedConnectionCounter(workers.row(1), [workers.row(1)]).add(9)
+    Counts(workers.row(1)).add(CONNECTIONS, 9)
     return_resources(workers.row(1), workers.slots[0])
     return_resources(workers.row(1), workers.slots[0])
     assert [one.acquire_slot(), one.acquire_slot(), one.acquire_slot()] == [True, True, False]
@@ -119,13 +119,13 @@ def test_each_process_counts_the_connections_of_all(steps: list[tuple[int, int]]
     shared = SharedMemory(descriptor)
     os.close(descriptor)
     rows = [shared.row(number) for number in range(4)]
-    counts = [SharedConnectionCounter(row, rows) for row in rows]
+    counts = [Counts(row, rows) for row in rows]
     own = [0] * 4
     for worker, by in steps:
-        counts[worker].add(by)
+        counts[worker].add(CONNECTIONS, by)
         own[worker] += by
-    assert [count.total for count in counts] == [sum(own)] * 4
-    assert [count.own for count in counts] == own
+    assert [count.total(CONNECTIONS) for count in counts] == [sum(own)] * 4
+    assert [count.own(CONNECTIONS) for count in counts] == own
 
 
 def test_rows_of_workers_and_versions_of_keys_do_not_overlap() -> None:

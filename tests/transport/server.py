@@ -21,7 +21,9 @@ from twisted.python.threadpool import ThreadPool
 from image_service.files.page_cache import PageCache
 from image_service.settings.network import LimitSettings
 from image_service.transport.access_log import AccessLog
-from image_service.transport.admission import SLOT_TIMEOUT_SECONDS, LocalSlotPool, Slots
+from image_service.transport.admission.counts import Counts
+from image_service.transport.admission.slot_pool import LocalSlotPool
+from image_service.transport.admission.slots import SLOT_TIMEOUT_SECONDS, Slots
 from image_service.transport.context import ConnectionContext
 from image_service.transport.factory import ConnectionFactory
 from image_service.transport.sendfile_threads import SendfileThreads
@@ -212,7 +214,7 @@ async def serving(  # noqa: PLR0913 - each has its default
         sendfile_threads=SendfileThreads(reactor, sendfile_pool),
         access_log=log,
         limits=limits,
-        slots=Slots(LocalSlotPool(downloads), 400, SLOT_TIMEOUT_SECONDS, clock, recorded),
+        slots=Slots(LocalSlotPool(downloads, Counts()), 400, SLOT_TIMEOUT_SECONDS, clock, recorded),
         observer=recorded,
     )
     factory = ConnectionFactory(context, secure=secure)

@@ -9,7 +9,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from image_service.settings.network import LimitSettings
-from image_service.transport.admission import ANSWER_SECONDS, SLOT_TIMEOUT_SECONDS
+from image_service.transport.admission.slots import ANSWER_SECONDS, SLOT_TIMEOUT_SECONDS
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.transport.client import request
 from tests.transport.image_handler import MIB, PROBES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
@@ -15,7 +16,9 @@ from image_service.http.response import Response
 from image_service.images.extents import Zeros
 from image_service.settings.network import LimitSettings
 from image_service.transport.access_log import COMPLETE, AccessLog
-from image_service.transport.admission import SMALL_BYTES, LocalSlotPool, Slots
+from image_service.transport.admission.counts import Counts
+from image_service.transport.admission.slot_pool import LocalSlotPool
+from image_service.transport.admission.slots import SMALL_BYTES, Slots
 from image_service.transport.context import ConnectionContext
 from image_service.transport.dispatch import Dispatcher
 from image_service.transport.exchange import Exchange, PreparedResponse
@@ -45,7 +48,7 @@ class Setting:
     dispatcher: Dispatcher = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.slots = Slots(LocalSlotPool(self.downloads), 0, 1, self.clock, self.observer)
+        self.slots = Slots(LocalSlotPool(self.downloads, Counts()), 0, 1, self.clock, self.observer)
         log = AccessLog(self.clock, observer=lambda event: self.lines.append(event["log_fields"]))  # type: ignore[arg-type] # a function is an observer
         context = ConnectionContext(
             clock=self.clock,
@@ -56,6 +59,7 @@ class Setting:
             limits=LimitSettings(),
             slots=self.slots,
             observer=self.observer,
+            proxies=(ip_network("192.0.2.0/24"),),
         )
         self.dispatcher = Dispatcher(
             context,
@@ -67,13 +71,13 @@ class Setting:
 
     def handle(
         self,
-        request: Request,  # noqa: ARG002 - part of the protocol
+        request: Request,
         address: str,
         *,
         overloaded: bool,
     ) -> PreparedResponse | Deferred[PreparedResponse]:
         """Return what the test says."""
-        assert (address, overloaded) == ("192.0.2.1", False)
+        assert (address, overloaded) == (request.headers.get("x-forwarded-for", "192.0.2.1"), False)
         return self.returned
 
     def exchange(self) -> Exchange:
@@ -85,6 +89,12 @@ def test_known_small_response_is_returned() -> None:
     setting = Setting()
     assert setting.dispatcher.dispatch(setting.exchange(), REQUEST) is SMALL
     assert (setting.sent, setting.slots.acquired) == ([], 0)
+
+
+def test_request_handler_gets_the_address_that_a_trusted_proxy_reports() -> None:
+    request = attrs.evolve(REQUEST, headers={"x-forwarded-for": "203.0.113.9"})
+    setting = Setting()
+    assert setting.dispatcher.dispatch(setting.exchange(), request) is SMALL
 
 
 def test_late_response_is_sent_by_the_callback() -> None:

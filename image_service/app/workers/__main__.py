@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,7 +16,7 @@ from twisted.logger import globalLogBeginner
 
 from image_service.app.service import ImageService, SharedResources
 from image_service.app.workers.channel import Channel
-from image_service.app.workers.shared_state import SharedConnectionCounter, SharedMemory, SharedSlotPool
+from image_service.app.workers.shared_state import SharedMemory, SharedSlotPool
 from image_service.app.workers.worker_process import (
     CONTROL_IN,
     CONTROL_OUT,
@@ -30,6 +31,7 @@ from image_service.errors import Unavailable
 from image_service.observability.log import WorkerTag, observer
 from image_service.observability.merging import export
 from image_service.settings.settings import Settings
+from image_service.transport.admission.counts import Counts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,12 +73,11 @@ class Worker:
 
     def _shared_resources(self, reactor: EPollReactor, data_dir: Path) -> SharedResources:
         memory, assignment = SharedMemory(MEMORY), self._assignment
-        row = memory.row(assignment.worker)
         rows = [memory.row(worker) for worker in range(assignment.workers)]
         return SharedResources(
             is_leader=assignment.worker == 0,
-            slot_pool=lambda limit: SharedSlotPool(reactor, SLOTS, limit, row),
-            connections=SharedConnectionCounter(row, rows),
+            counts=Counts(memory.row(assignment.worker), rows),
+            slot_pool=partial(SharedSlotPool, reactor, SLOTS),
             coordination=SharedMemoryCoordination(memory.versions, data_dir / LOCKS_FILE, reactor),
             stand_in=assignment.stand_in,
             metrics_page=self._request_page,

@@ -10,19 +10,19 @@ from twisted.internet.interfaces import IReadDescriptor
 from zope.interface import implementer
 
 from image_service.concurrency.coordination import SIZE_BYTES as VERSIONS_BYTES
-from image_service.transport.admission import ConnectionCounter
+from image_service.transport.admission.counts import CELLS, SLOTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from twisted.internet.interfaces import IReactorFDSet
     from twisted.python.failure import Failure
 
+    from image_service.transport.admission.counts import Counts
+
 MAX_WORKERS = 64
-SLOTS, CONNECTIONS = range(2)
-"""Cells of a worker's row: how many it holds; no other process writes them while it runs."""
 _CELL_BYTES = 8
-_ROW_BYTES = 64  # a cache line, so that workers do not write to one another's
+_ROW_BYTES = CELLS * _CELL_BYTES  # a cache line, so that workers do not write to one another's
 _ROWS_BYTES = MAX_WORKERS * _ROW_BYTES
 _SIZE_BYTES = _ROWS_BYTES + VERSIONS_BYTES
 
@@ -67,14 +67,14 @@ class SharedSlotPool:
     Args:
         reactor: reports that another process has released one.
         descriptor: from ``create_slots``.
-        row: of this worker, where it counts its slots: the supervisor returns them if it dies.
+        counts: of this worker: the supervisor returns its slots if it dies.
     """
 
-    def __init__(self, reactor: IReactorFDSet, descriptor: int, limit: int, row: memoryview[int]) -> None:
+    def __init__(self, reactor: IReactorFDSet, descriptor: int, limit: int, counts: Counts) -> None:
         self.limit = limit
+        self.counts = counts
         self._reactor = reactor
         self._descriptor = descriptor
-        self._row = row
         self._freed: Callable[[], None] | None = None
 
     # For a worker that is killed between two lines below, one slot too many is returned: an extra slot does
@@ -82,18 +82,18 @@ class SharedSlotPool:
 
     def acquire_slot(self) -> bool:
         """See `SlotPool`."""
-        self._row[SLOTS] += 1
+        self.counts.add(SLOTS, 1)
         try:
             os.eventfd_read(self._descriptor)
         except BlockingIOError:
-            self._row[SLOTS] -= 1
+            self.counts.add(SLOTS, -1)
             return False
         return True
 
     def release_slot(self) -> None:
         """See `SlotPool`."""
         os.eventfd_write(self._descriptor, 1)
-        self._row[SLOTS] -= 1
+        self.counts.add(SLOTS, -1)
 
     def notify_released(self, freed: Callable[[], None] | None) -> None:
         """See `SlotPool`."""
@@ -121,26 +121,8 @@ class SharedSlotPool:
 
 
 def return_resources(row: memoryview[int], slots: int) -> None:
-    """Return the slots and connections of a worker that has died, given its row and the slots' descriptor."""
+    """Return what a worker that has died holds, given its row and the slots' descriptor."""
     if row[SLOTS]:
         os.eventfd_write(slots, row[SLOTS])
-    row[SLOTS] = row[CONNECTIONS] = 0
-
-
-class SharedConnectionCounter(ConnectionCounter):
-    """Counts the connections of all workers, given the row of this one and those of all."""
-
-    def __init__(self, row: memoryview[int], rows: Sequence[memoryview[int]]) -> None:
-        super().__init__()
-        self._row = row
-        self._rows = rows
-
-    @property
-    def total(self) -> int:
-        """Connections to all processes that serve together."""
-        return sum(row[CONNECTIONS] for row in self._rows)
-
-    def add(self, change: int) -> None:
-        """Add 1 for a new connection, -1 for a lost one."""
-        super().add(change)
-        self._row[CONNECTIONS] = self.own
+    for cell in range(CELLS):
+        row[cell] = 0

@@ -11,12 +11,13 @@ from twisted.internet.task import Clock
 from image_service.http.problem import status_of
 from image_service.http.response import Response
 from image_service.images.extents import Zeros
-from image_service.transport.admission import (
+from image_service.transport.admission.counts import Counts
+from image_service.transport.admission.slot_pool import LocalSlotPool
+from image_service.transport.admission.slots import (
     ANSWER_SECONDS,
     RETRY_AFTER_SECONDS,
     SLOT_TIMEOUT_SECONDS,
     SMALL_BYTES,
-    LocalSlotPool,
     Slot,
     Slots,
     is_download,
@@ -88,7 +89,7 @@ def listen(slot: Slot, number: int, told: list[tuple[int, bool]]) -> None:
 def test_slots_are_granted_like_a_naive_queue(steps: list[tuple[str, float]]) -> None:
     clock = Clock()
     naive, recorded = Naive(), RecordingObserver()
-    slots = Slots(LocalSlotPool(LIMIT), QUEUE_LENGTH, SLOT_TIMEOUT_SECONDS, clock, recorded)
+    slots = Slots(LocalSlotPool(LIMIT, Counts()), QUEUE_LENGTH, SLOT_TIMEOUT_SECONDS, clock, recorded)
     asked: list[Slot] = []
     told: list[tuple[int, bool]] = []
     for what, value in steps:
@@ -117,7 +118,7 @@ def test_slots_are_granted_like_a_naive_queue(steps: list[tuple[str, float]]) ->
 
 def test_short_downloads_do_not_recurse() -> None:
     """Otherwise a long queue would nest as many calls."""
-    slots = Slots(LocalSlotPool(1), 5000, SLOT_TIMEOUT_SECONDS, Clock(), NULL_OBSERVER)
+    slots = Slots(LocalSlotPool(1, Counts()), 5000, SLOT_TIMEOUT_SECONDS, Clock(), NULL_OBSERVER)
     first = slots.acquire(0)
     order: list[int] = []
 
@@ -134,7 +135,7 @@ def test_short_downloads_do_not_recurse() -> None:
 
 
 def test_released_and_reacquired_slot_does_not_overtake_the_queue() -> None:
-    slots = Slots(LocalSlotPool(1), 5, SLOT_TIMEOUT_SECONDS, Clock(), NULL_OBSERVER)
+    slots = Slots(LocalSlotPool(1, Counts()), 5, SLOT_TIMEOUT_SECONDS, Clock(), NULL_OBSERVER)
     first, second, third = slots.acquire(0), slots.acquire(0), slots.acquire(0)
     again: list[Slot] = []
 
@@ -151,7 +152,7 @@ def test_released_and_reacquired_slot_does_not_overtake_the_queue() -> None:
 
 
 def test_refusal_names_the_limit_and_retry_after() -> None:
-    refusal = Slots(LocalSlotPool(17), 0, SLOT_TIMEOUT_SECONDS, Clock(), NULL_OBSERVER).refusal()
+    refusal = Slots(LocalSlotPool(17, Counts()), 0, SLOT_TIMEOUT_SECONDS, Clock(), NULL_OBSERVER).refusal()
     assert (status_of(refusal), refusal.retry_after_seconds) == (503, RETRY_AFTER_SECONDS)
     assert "limit of 17 concurrent downloads" in refusal.detail
 

@@ -7,7 +7,7 @@ hold every slot.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -16,11 +16,10 @@ from image_service.errors import Unavailable
 from image_service.transport.observer import RefusalReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
     from image_service.http.response import Response
+    from image_service.transport.admission.slot_pool import SlotPool
     from image_service.transport.observer import Observer
 
 SMALL_BYTES = 1024 * 1024
@@ -44,64 +43,6 @@ class Slot:
     """Fires with True when the slot is acquired, with False when it is refused; perhaps at once."""
 
 
-class SlotPool(Protocol):
-    """The slots of one process, or of all that serve together."""
-
-    limit: int
-    """How many there are."""
-
-    def acquire_slot(self) -> bool:
-        """Acquire a slot; False if none is free."""
-
-    def release_slot(self) -> None:
-        """Release a slot."""
-
-    def notify_released(self, callback: Callable[[], None] | None) -> None:
-        """Call `callback` whenever another process may have released a slot; None: no longer."""
-
-
-class LocalSlotPool:
-    """The slots of one process.
-
-    Args:
-        limit: how many there are.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._acquired = 0
-
-    def acquire_slot(self) -> bool:
-        """See `SlotPool`."""
-        is_free = self._acquired < self.limit
-        self._acquired += is_free
-        return is_free
-
-    def release_slot(self) -> None:
-        """See `SlotPool`."""
-        self._acquired -= 1
-
-    def notify_released(self, callback: Callable[[], None] | None) -> None:
-        """Do nothing: there is no other process."""
-
-
-class ConnectionCounter:
-    """The number of connections to all listeners of a process."""
-
-    def __init__(self) -> None:
-        self.own = 0
-        """Connections to this process."""
-
-    @property
-    def total(self) -> int:
-        """Connections to all processes that serve together."""
-        return self.own
-
-    def add(self, change: int) -> None:
-        """Add 1 for a new connection, -1 for a lost one."""
-        self.own += change
-
-
 class Slots:
     """The slots for downloads of all listeners, granted in the order of the requests.
 
@@ -123,7 +64,7 @@ class Slots:
         clock: IReactorTime,
         observer: Observer,
     ) -> None:
-        self._pool = pool
+        self.pool = pool
         self._queue_length = queue_length
         self._timeout_seconds = timeout_seconds
         self._clock = clock
@@ -135,7 +76,7 @@ class Slots:
     @property
     def limit(self) -> int:
         """How many slots there are."""
-        return self._pool.limit
+        return self.pool.limit
 
     @property
     def acquired(self) -> int:
@@ -155,7 +96,7 @@ class Slots:
         """
         slot = Slot()
         seconds = min(self._timeout_seconds, began + ANSWER_SECONDS - self._clock.seconds())
-        if not self._queue and self._pool.acquire_slot():
+        if not self._queue and self.pool.acquire_slot():
             self._grant(slot)
         elif len(self._queue) >= self._queue_length:
             self._refuse(slot, RefusalReason.QUEUE_FULL)
@@ -163,7 +104,7 @@ class Slots:
             self._refuse(slot, RefusalReason.QUEUE_WAIT)
         else:
             self._queue[slot] = self._clock.callLater(seconds, self._time_out, slot)
-            self._pool.notify_released(self._grant_next)
+            self.pool.notify_released(self._grant_next)
         return slot
 
     def refusal(self) -> Unavailable:
@@ -179,7 +120,7 @@ class Slots:
             slot.granted.callback(False)  # noqa: FBT003 - the word before it says what it means
         if slot in self._acquired:
             self._acquired.remove(slot)
-            self._pool.release_slot()
+            self.pool.release_slot()
             self._grant_next()
 
     def _grant_next(self) -> None:
@@ -187,13 +128,13 @@ class Slots:
         if self._granting:
             return
         self._granting = True
-        while self._queue and self._pool.acquire_slot():
+        while self._queue and self.pool.acquire_slot():
             slot, timer = self._queue.popitem(last=False)
             timer.cancel()
             self._grant(slot)
         self._granting = False
         if not self._queue:
-            self._pool.notify_released(None)
+            self.pool.notify_released(None)
 
     def _grant(self, slot: Slot) -> None:
         self._acquired.add(slot)
