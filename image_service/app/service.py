@@ -11,7 +11,7 @@ from twisted.logger import Logger
 
 from image_service.app.process_service import ProcessService
 from image_service.app.standalone_mode import announce_sample, configured_images, start_stand_in
-from image_service.assisted.client import AssistedService
+from image_service.app.upstream import connect_assisted_service
 from image_service.catalog.build import BaseImages, build_base_images
 from image_service.catalog.download.origin_client import OriginClient
 from image_service.catalog.lifecycle.status import render_statuses
@@ -150,22 +150,12 @@ class ImageService(ProcessService):
     async def _build_boot_images(
         self, base_images: BaseImages, stand_in: StandIn | None, base_url: str
     ) -> BootImages:
-        settings = self._settings.upstream
-        assisted = AssistedService(
-            self._reactor,
-            stand_in.base_url if stand_in else settings.url,
-            ca_file=stand_in.ca_file if stand_in else settings.ca_file,
-            insecure=settings.insecure,
-            upstream_timeout_seconds=settings.timeout_seconds,
-            concurrency=settings.concurrency,
-            record=self.metrics.record_upstream_call,
-        )
-        self._parts.push_async_callback(assisted.close)
+        settings = self._settings
         return await build_boot_images(
             self._parts,
-            self._settings.snapshots,
-            self._settings.storage.data_dir,
-            assisted,
+            settings.snapshots,
+            settings.storage.data_dir,
+            connect_assisted_service(self._parts, settings.upstream, stand_in, self.metrics),
             self._shared.coordination,
             make_builder=lambda in_thread: ImageBuilder(
                 base_images.catalog, base_images.derived, in_thread, base_url

@@ -1,9 +1,10 @@
 """The client of assisted-service. Each call returns a complete, parsed response or raises an error.
 
 Cancellation: a call may be canceled at any step (waiting for a slot, name resolution, connect, TLS
-handshake, waiting for the response, within its body). It then fails with ``CancelledError``. Its connection
-is aborted and does not return to the pool, so that a late response cannot be taken for that of another call.
-A timeout does the same, but raises ``UpstreamTimeout``. Calls share nothing but the pool and the slots.
+handshake, waiting for the response, within its body). It then fails with ``CancelledError``, and its
+connection is aborted. A timeout does the same, but raises ``UpstreamTimeout``. It begins when the call has
+its slot: to wait for that is this service's overload, not assisted-service's failure. Calls share nothing but
+the pool and the slots.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import quote
 
 from treq.client import HTTPClient
-from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger, LogLevel
 from twisted.web.client import URI, HTTPConnectionPool
@@ -20,6 +21,8 @@ from twisted.web.http_headers import Headers
 
 from image_service.assisted.agent import ServerEndpoint, UncodedAgent, parse_base_url
 from image_service.assisted.body import read_body
+from image_service.assisted.call_slots import CallClass, CallSlots
+from image_service.assisted.caller import CALLER, Caller
 from image_service.assisted.calls import (
     IGNITION_LIMIT_BYTES,
     INFRA_ENV_LIMIT_BYTES,
@@ -45,7 +48,8 @@ from image_service.assisted.responses import (
     parse_ramdisk,
 )
 from image_service.assisted.tls import https_policy
-from image_service.errors import ImageServiceError
+from image_service.concurrency.lru import LruCache
+from image_service.errors import Forbidden, ImageServiceError, NotFound, Unauthorized
 from image_service.http.problem import status_of
 
 if TYPE_CHECKING:
@@ -62,6 +66,8 @@ T = TypeVar("T")
 
 THREAD_BYTES = 128 * 1024
 """Larger bodies are parsed in a thread: for 8 MiB of JSON the parser takes more than a second."""
+MAX_ACCEPTED = 16384
+"""Credentials that are known to be accepted: as many as there are cached snapshots."""
 _INFRA_ENVS = ("api", "assisted-install", "v2", "infra-envs")
 _IDLE_CONNECTIONS = 4
 _IDLE_SECONDS = 60  # below the idle timeout of the usual proxies, which close without notice
@@ -75,17 +81,19 @@ class AssistedService:
     """Calls assisted-service.
 
     Each call raises an ``ImageServiceError`` if assisted-service refuses it (401, 403, 404, 409, …), fails
-    or sends an invalid response (502, 422), or is too slow (504). Credentials are passed on.
+    or sends an invalid response (502, 422), or is too slow (504); ``UpstreamQueueFull`` (503) if it gets no
+    slot in time. Credentials are passed on.
 
     Args:
         reactor: connects, resolves names and measures time; only a whole reactor does all three.
         base_url: scheme, host and port, with the path before the API if a proxy adds one.
         ca_file: PEM certificates to trust beside the system's.
-        upstream_timeout_seconds: for a whole call.
+        upstream_timeout_seconds: for a whole call, from when it has a slot.
         connect_timeout_seconds: for a TCP connection.
         silence_timeout_seconds: without a byte of the response.
         concurrency: the number of concurrent calls; more of them wait.
         record: is called after each call with its kind, outcome and duration in seconds, for the metrics.
+        record_refusal: is called for each call that gets no slot.
 
     Raises:
         ConfigurationError: ``base_url`` is not an http or https URL with a host, or ``ca_file`` is unusable.
@@ -105,13 +113,15 @@ class AssistedService:
         silence_timeout_seconds: float = 20.0,
         concurrency: int = 32,
         record: Callable[[str, str, float], None] = lambda *_: None,
+        record_refusal: Callable[[], None] = lambda: None,
     ) -> None:
         self._reactor = reactor
         self._infra_envs = parse_base_url(base_url).child(*_INFRA_ENVS)
         self._timeout_seconds = upstream_timeout_seconds
         self._silence_seconds = silence_timeout_seconds
         self._record = record
-        self._slots = DeferredSemaphore(concurrency)
+        self.slots = CallSlots(concurrency, reactor, record_refusal)
+        self._accepted: LruCache[bytes, bool] = LruCache(MAX_ACCEPTED)
         self._in_flight: set[Deferred[Any]] = set()
         self._pool = HTTPConnectionPool(reactor)
         self._pool.maxPersistentPerHost = _IDLE_CONNECTIONS
@@ -171,12 +181,36 @@ class AssistedService:
 
     async def close(self) -> None:
         """Cancel the calls in flight and close the connections, for which it waits a second at most."""
+        self.slots.close()
         for call in tuple(self._in_flight):
             call.cancel()
         closed: Deferred[None] = self._pool.closeCachedConnections()
         await closed.addTimeout(_CLOSE_SECONDS, self._reactor, lambda *_: None)
 
     async def _call(
+        self, call: ApiCall, parse: Callable[[CompleteResponse], T], credentials: Credentials | None
+    ) -> T:
+        caller = CALLER.get(None) or Caller("", self._reactor.seconds())
+        async with self.slots.acquire(caller, self._class_of(call, credentials)):
+            try:
+                result = await self._send(call, parse, credentials)
+            except (Unauthorized, Forbidden, NotFound):
+                if credentials is not None:
+                    self._accepted.pop(credentials.digest)
+                raise
+        if credentials is not None:
+            self._accepted[credentials.digest] = True
+        return result
+
+    def _class_of(self, call: ApiCall, credentials: Credentials | None) -> CallClass:
+        if call.is_revalidation:
+            return CallClass.REVALIDATION
+        if credentials is None:
+            return CallClass.ANONYMOUS
+        is_accepted = self._accepted.get(credentials.digest)
+        return CallClass.ACCEPTED if is_accepted else CallClass.UNPROVEN
+
+    async def _send(
         self, call: ApiCall, parse: Callable[[CompleteResponse], T], credentials: Credentials | None
     ) -> T:
         started_at = self._reactor.seconds()
@@ -201,8 +235,7 @@ class AssistedService:
     async def _exchange_and_parse(
         self, call: ApiCall, parse: Callable[[CompleteResponse], T], credentials: Credentials | None
     ) -> T:
-        async with self._slots:
-            response = await self._exchange(call, credentials)
+        response = await self._exchange(call, credentials)
         if len(response.body) <= THREAD_BYTES:
             return parse(response)
         return await deferToThreadPool(self._reactor, self._reactor.getThreadPool(), parse, response)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from image_service.assisted.call_slots import CallClass
 from image_service.assisted.calls import CallKind, CallOutcome
 from image_service.catalog.lifecycle.status import BaseImageState
 from image_service.http.head import ALLOWED_METHODS
@@ -88,7 +89,8 @@ class Declarations:
         self.refused = Counters(
             "refusals_total",
             "Requests refused because of the service's own load, by the limit reached: the length of the"
-            " queue for slots (`queue-full`), the time in it (`queue-wait`), or the connections.",
+            " queue for slots (`queue-full`), the time in it (`queue-wait`), the connections, or the time or"
+            " length of the queue for calls to assisted-service (`upstream-queue`, counted per call).",
             reason=_values(RefusalReason),
         )
         self.slots_taken = Gauge(
@@ -109,6 +111,18 @@ class Declarations:
             "Duration of calls to assisted-service, of any outcome.",
             UPSTREAM_BOUNDS_SECONDS,
             kind=_values(CallKind),
+        )
+        self.upstream_running = StateGauge(
+            "upstream_calls_running",
+            "Calls to assisted-service in progress, by what they are for: a `revalidation` of an answer in"
+            " use; else a first question with credentials that assisted-service has `accepted`, with others"
+            " (`unproven`), or without any (`anonymous`). Their sum is at most `UPSTREAM_CONCURRENCY`.",
+            **{"class": _values(CallClass)},
+        )
+        self.upstream_waiting = StateGauge(
+            "upstream_calls_waiting",
+            "Calls to assisted-service that wait for one in progress to end, by what they are for.",
+            **{"class": _values(CallClass)},
         )
         self.hits = Counters(
             "snapshot_hits_total",

@@ -29,9 +29,14 @@ class UpstreamSettings:
     """PEM file of certificate authorities to trust for assisted-service, beside those of the system. Re-read
     for each new connection."""
     timeout_seconds: float = setting("UPSTREAM_TIMEOUT", parse=parsers.seconds, default="30")
-    """Timeout of a whole call to assisted-service, in seconds."""
+    """Timeout of a whole call to assisted-service, in seconds, from when it is sent."""
     concurrency: int = setting("UPSTREAM_CONCURRENCY", parse=parsers.whole_number(1), default="32")
-    """Calls to assisted-service at a time, divided equally among `WORKERS`, at least one each."""
+    """Calls to assisted-service at a time, divided equally among `WORKERS`, at least one each. Of each
+    worker's, a quarter is reserved for revalidations of known images, and a quarter of the others for new
+    images of credentials that assisted-service has accepted (of 32: 8 and 6). All share the rest (18) equally
+    by client address while several wait. A call that has waited until 2 s after its request is refused with
+    503. An image takes two or three calls: if each takes 0.5 s, 6 reserved slots make at least 4 new images a
+    second, whoever floods the service."""
     insecure: bool = setting("INSECURE_SKIP_VERIFY", parse=parsers.flag, default="false")
     """`true`: fetch base images and call assisted-service without verifying certificates. For trials only."""
 

@@ -16,6 +16,7 @@ from weakref import ref
 
 from twisted.internet.defer import Deferred
 
+from image_service.assisted.caller import CALLER, Caller
 from image_service.concurrency.lru import LruCache
 from image_service.concurrency.single_flight import shielded
 from image_service.errors import UpstreamTimeout
@@ -83,7 +84,7 @@ class BootImages:
             fires with the image; with UpstreamTimeout after `TIMEOUT_SECONDS`: the image is still being made,
             and a retry finds it.
         """
-        found = Deferred.fromCoroutine(self._get(request))
+        found = Deferred.fromCoroutine(self._get_for_caller(request))
         return shielded(found).addTimeout(TIMEOUT_SECONDS, self._clock, _raise_timeout)
 
     def record_mount(self, request: ImageRequest, composed: ComposedVersion) -> Mount:
@@ -158,6 +159,10 @@ class BootImages:
                 self.cache.forget(base)
                 for tag in [tag for tag, version in self._retained.items() if version.base is base]:
                     self._retained.pop(tag)
+
+    async def _get_for_caller(self, request: ImageRequest) -> ComposedVersion:
+        CALLER.set(Caller(request.reader.address, self._clock.seconds()))
+        return await self._get(request)
 
     async def _get(self, request: ImageRequest) -> ComposedVersion:
         composed = await self._get_once(request)

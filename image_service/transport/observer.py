@@ -28,6 +28,7 @@ class RefusalReason(enum.Enum):
     QUEUE_FULL = "queue-full"
     QUEUE_WAIT = "queue-wait"
     CONNECTIONS = "connections"
+    UPSTREAM_QUEUE = "upstream-queue"
 
 
 @attrs.define

@@ -87,6 +87,8 @@ def all_series() -> Series:
     metrics.record_upstream_call("ignition", "ok", 0.1)
     metrics.count_states("base_images", lambda: ["ready"])
     metrics.count_states("http_requests_inflight", lambda: ["/byid/:token"])
+    for name in ("upstream_calls_running", "upstream_calls_waiting"):
+        metrics.count_states(name, lambda: ["anonymous"])
     for name in ("slots_taken", "slots_limit", "slots_queue_length", "connections"):
         metrics.read_gauge(name, lambda: 1)
     for name in ("snapshot_grace_active", "snapshot_held_bytes"):

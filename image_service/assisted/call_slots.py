@@ -1,0 +1,205 @@
+"""The slots for calls to assisted-service: which call may be sent, and which is next. Knows nothing of HTTP.
+
+    revalidation   an earlier answer is in use                            a quarter is reserved for these
+    accepted       its credentials' latest answer was a success           a quarter of the others, for these
+    unproven       other credentials, which anybody can make up           none
+    anonymous      without credentials                                    none
+
+All classes share the slots that are left. Of the default 32, 8 are reserved for revalidations, 6 for accepted
+credentials, and 18 are shared: however many calls of one class wait, those of another find room.
+
+A free slot goes to a request that has had one before, because its calls are of use together only; then to
+the client with the fewest calls in progress, where a client is an address in one class; then to the call that
+came first. One client may hold all shared slots while nobody else asks.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+from twisted.internet.defer import Deferred
+
+from image_service.errors import UpstreamQueueFull
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+    from image_service.assisted.caller import Caller
+
+WAIT_SECONDS = 2.0
+"""How long after its request a call may wait: below the time-out of the image, which is 2.5 s."""
+MAX_WAITING = 256
+"""Requests of one class that wait. With 32 slots and calls of 0.25 s this is what 2 s are enough for."""
+RETRY_AFTER_SECONDS = 5
+
+
+class CallClass(enum.Enum):
+    """What a call is for, and what is known of its credentials."""
+
+    REVALIDATION = "revalidation"
+    ACCEPTED = "accepted"
+    UNPROVEN = "unproven"
+    ANONYMOUS = "anonymous"
+
+
+_Client: TypeAlias = tuple[CallClass, str]
+
+
+@attrs.frozen(eq=False)
+class _Call:
+    caller: Caller
+    of: CallClass
+    granted: Deferred[None]
+
+    @property
+    def client(self) -> _Client:
+        return self.of, self.caller.address
+
+
+def reserve(limit: int) -> Mapping[CallClass, int]:
+    """Return how many of ``limit`` slots are reserved for each class."""
+    revalidation = _quarter(limit)
+    return Counter({
+        CallClass.REVALIDATION: revalidation,
+        CallClass.ACCEPTED: _quarter(limit - revalidation),
+    })  # fmt: skip
+
+
+def _quarter(slots: int) -> int:
+    """Return a quarter, rounded: of one slot none, of two one."""
+    return (slots + 2) // 4
+
+
+class CallSlots:
+    """A fixed number of slots.
+
+    Args:
+        limit: how many there are.
+        clock: by which calls wait.
+        record_refusal: is called for each call that gets no slot.
+    """
+
+    def __init__(
+        self, limit: int, clock: IReactorTime, record_refusal: Callable[[], None] = lambda: None
+    ) -> None:
+        self._clock = clock
+        self._record_refusal = record_refusal
+        self._reserved = reserve(limit)
+        self._shared = limit - sum(self._reserved.values())
+        self._running: Counter[_Client] = Counter()
+        self._waiting: dict[_Call, IDelayedCall] = {}  # in the order of arrival
+        self._is_granting = False
+
+    def running(self) -> list[str]:
+        """Return the class of each call that has a slot."""
+        return [of.value for of, _ in self._running.elements()]
+
+    def waiting(self) -> list[str]:
+        """Return the class of each call that waits."""
+        return [call.of.value for call in self._waiting]
+
+    @asynccontextmanager
+    async def acquire(self, caller: Caller, of: CallClass) -> AsyncIterator[None]:
+        """Hold a slot, for which this waits.
+
+        Raises:
+            UpstreamQueueFull: the request waits for too long, or too many do.
+        """
+        call = _Call(caller, of, Deferred(lambda _: self._leave(call)))
+        if self._has_room(of):
+            self._grant(call)
+        else:
+            self._wait(call)
+        await call.granted
+        try:
+            yield
+        finally:
+            self._release(call)
+
+    def close(self) -> None:
+        """Cancel the calls that wait."""
+        for call in tuple(self._waiting):
+            call.granted.cancel()
+
+    def _wait(self, call: _Call) -> None:
+        seconds = call.caller.came_at + WAIT_SECONDS - self._clock.seconds()
+        if seconds <= 0 or not self._find_place(call):
+            self._refuse(call)
+        else:
+            self._waiting[call] = self._clock.callLater(seconds, self._time_out, call)
+
+    def _find_place(self, call: _Call) -> bool:
+        """Return True if the queue has a place for a call; if need be, the longest client's last one."""
+        queued = {other.caller: other for other in self._waiting if other.of is call.of}  # its last calls
+        if call.caller in queued or len(queued) < MAX_WAITING:
+            return True
+        places = Counter(other.client for other in queued.values())
+        longest, most = places.most_common(1)[0]
+        if places[call.client] + 1 >= most:
+            return False
+        last = next(other for other in reversed(queued.values()) if other.client == longest)
+        self._leave(last)
+        self._refuse(last)
+        return True
+
+    def _has_room(self, of: CallClass) -> bool:
+        taken = Counter[CallClass]()
+        for (each, _), count in self._running.items():
+            taken[each] += count
+        if taken[of] < self._reserved[of]:
+            return True
+        return (taken - Counter(self._reserved)).total() < self._shared
+
+    def _find_next(self) -> _Call | None:
+        """Return the call that a free slot goes to; None: no call waits whose class has room."""
+        with_room = [of for of in CallClass if self._has_room(of)]
+        candidates = (call for call in self._waiting if call.of in with_room)
+        return min(
+            candidates,
+            key=lambda call: (not call.caller.has_started, self._running[call.client]),
+            default=None,
+        )
+
+    def _grant_free(self) -> None:
+        """Grant the free slots in a loop: a call may end before `_grant` returns."""
+        if self._is_granting:
+            return
+        self._is_granting = True
+        while call := self._find_next():
+            self._leave(call)
+            self._grant(call)
+        self._is_granting = False
+
+    def _grant(self, call: _Call) -> None:
+        self._running[call.client] += 1
+        call.caller.has_started = True
+        call.granted.callback(None)
+
+    def _release(self, call: _Call) -> None:
+        self._running[call.client] -= 1
+        self._running += Counter()  # drops clients without calls
+        self._grant_free()
+
+    def _leave(self, call: _Call) -> None:
+        timer = self._waiting.pop(call)
+        if timer.active():
+            timer.cancel()
+
+    def _time_out(self, call: _Call) -> None:
+        self._leave(call)
+        self._refuse(call)
+
+    def _refuse(self, call: _Call) -> None:
+        self._record_refusal()
+        call.granted.errback(
+            UpstreamQueueFull(
+                "too many images are being asked of assisted-service; UPSTREAM_CONCURRENCY limits its calls",
+                retry_after_seconds=RETRY_AFTER_SECONDS,
+            )
+        )

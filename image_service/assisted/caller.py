@@ -1,0 +1,27 @@
+"""The client request on whose behalf assisted-service is called."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+import attrs
+
+
+@attrs.define(eq=False)
+class Caller:
+    """A request of a client. Its calls to assisted-service belong together.
+
+    Args:
+        address: the client's; behind a trusted proxy the forwarded one.
+        came_at: when the request came, the clock's seconds.
+        has_started: one of its calls has had a slot.
+    """
+
+    address: str
+    came_at: float
+    has_started: bool = False
+
+
+CALLER: ContextVar[Caller] = ContextVar("CALLER")
+"""Whom the running coroutine works for. A coroutine inherits it from the one that starts it, so an attempt
+that several requests share is the first one's."""
