@@ -18,7 +18,6 @@ from image_service.catalog.lifecycle.lifecycle import (
     CatalogOptions,
     LifecycleDependencies,
 )
-from image_service.catalog.lifecycle.status import BaseImageState, ImageStatus
 from image_service.errors import UnknownBaseImage
 from image_service.files.open_files import OpenFiles
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
 
     from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
+    from image_service.catalog.lifecycle.status import BaseImageState, ImageStatus
     from image_service.images.base import BaseImage
     from image_service.images.reference import Kind
     from image_service.settings.os_images import OsImage
@@ -172,13 +172,13 @@ class Catalog:
             return any(served)
         return bool(served) and all(lifecycle.was_attempted for lifecycle in self._lifecycles)
 
-    def has_ready_image(self, version: str, architecture: str) -> bool:
-        """Return True if an image of this OS build, and all that is derived from it, is ready."""
-        return any(
-            (lifecycle.entry.version, lifecycle.entry.cpu_architecture) == (version, architecture)
-            and lifecycle.state is BaseImageState.READY
+    def find_states(self, version: str, architecture: str) -> set[BaseImageState]:
+        """Return the states of the images of an OS build; more than one if it has several types."""
+        return {
+            lifecycle.state
             for lifecycle in self._lifecycles
-        )
+            if (lifecycle.entry.version, lifecycle.entry.cpu_architecture) == (version, architecture)
+        }
 
     def statuses(self) -> tuple[ImageStatus, ...]:
         """Return the status of each image, in the order of the configuration."""

@@ -27,7 +27,7 @@ from image_service.coreos.names import VERSION, VERSION_FAULT, is_web_url
 from image_service.errors import StreamMetadataInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     Document: TypeAlias = Mapping[str, object]
 
@@ -125,6 +125,13 @@ def metal_members(document: Document) -> Mapping[str, object]:
             metal = metal.get(name) if isinstance(metal, dict) else None
         members[architecture] = metal
     return members
+
+
+def restrict_architectures(document: Document, architectures: Collection[str]) -> Document:
+    """Return the document without other architectures than these."""
+    members = _Node("$", document).member("architectures").members()
+    kept = {name: value for name, value in members.items() if name in architectures}
+    return {**document, "architectures": kept}
 
 
 def _read_release(architectures: _Node, architecture: str, published: datetime) -> Release | None:

@@ -152,7 +152,9 @@ class Declarations:
         self.held = Gauge("snapshot_held_bytes", "Memory used by composed images, in bytes.")
         self.base_images = StateGauge(
             "base_images",
-            "Base images, by state. A `failed` one is retried; a `refused` one is not, until the next start.",
+            "Base images, by state; `ready`, `degraded` and `deriving` ones are served. A `degraded` one"
+            " lacks something, such as its minimal ISO. That is retried, as a `failed` one is; a `refused`"
+            " one is not, until the next start.",
             state=_values(BaseImageState),
         )
 

@@ -66,9 +66,9 @@ class StreamSettings:
     )
     """Streams to take base images from, with or without `OS_IMAGES`: a JSON list of objects. `stream` (its
     name here), `url` (of its metadata, `http://…` or `https://…`) and `architectures` (a list) are required,
-    `keep` is the number of newest releases to keep (2 by default). The metal ISO of each architecture becomes
-    a base image whose version is the release; in the place of an OpenShift version, the stream's name is the
-    newest release that is ready."""
+    `keep` is the number of releases to keep that became ready (2 by default), beside one that is not ready
+    yet. The metal ISO of each architecture becomes a base image whose version is the release; in the place of
+    an OpenShift version, the stream's name is the newest release that is ready."""
     refresh_seconds: float = setting("STREAM_REFRESH", parse=parsers.seconds, default="3600")
     """Interval at which a stream's metadata is fetched, in seconds, with 10 % jitter."""
 

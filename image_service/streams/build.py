@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.catalog.lifecycle.status import BaseImageState
 from image_service.concurrency.interruption import Interruption
 from image_service.streams.mirror import Mirror
 from image_service.streams.release_preparer import ReleasePreparer
@@ -18,11 +19,15 @@ if TYPE_CHECKING:
     from image_service.catalog.catalog import Catalog
     from image_service.catalog.download.origin_client import OriginClient
     from image_service.concurrency.parts import PartsStack
+    from image_service.coreos.stream_metadata import Release
     from image_service.images.base import BaseImage
     from image_service.settings.base_images import StreamSettings
     from image_service.settings.os_images import OsImage
     from image_service.streams.release_preparer import MirroredRelease
     from image_service.streams.streams import StreamRelease
+
+_SERVED = {BaseImageState.READY, BaseImageState.DEGRADED}
+_NOT_READY = {BaseImageState.DEGRADED, BaseImageState.FAILED, BaseImageState.REFUSED}
 
 RELOAD_SECONDS = 10.0
 """Interval at which a process that fetches no metadata reads the metadata stored by the one that fetches."""
@@ -41,11 +46,13 @@ class StreamSync:
     streams: Streams
     mirror: Mirror
 
-    def update_catalog(self) -> None:
-        """Replace the base images of the catalog; to be called when other releases are desired.
+    def update(self) -> None:
+        """Move aliases, then replace the images of the catalog by those still desired, and update the mirror.
 
-        A configured image that is also a stream's release stays as configured, and gets the stream's name.
+        To be called when other releases are desired, and when a base image becomes ready. A configured image
+        that is also a stream's release stays as configured, and gets the stream's name.
         """
+        self.streams.move_aliases(self._may_replace)
         entries = {image.file_name: image for image in self.configured}
         for desired in self.streams.desired:
             entry = desired.entry
@@ -53,15 +60,16 @@ class StreamSync:
             names = dict.fromkeys((*known.openshift_versions, *entry.openshift_versions))
             entries[entry.file_name] = attrs.evolve(known, openshift_versions=tuple(names))
         self.catalog.replace_images(entries.values())
-        self.update_aliases()
-
-    def update_aliases(self) -> None:
-        """Move aliases and update the mirror; to be called when a base image becomes ready."""
-        self.streams.move_aliases(
-            lambda release: self.catalog.has_ready_image(release.version, release.architecture)
-        )
         self.catalog.set_aliases(self.streams.aliases)
         self.mirror.update()
+
+    def _may_replace(self, release: Release, current: str | None) -> bool:
+        """Return True for a ready release, and for a degraded one if nothing is lost by it."""
+        states = self.catalog.find_states(release.version, release.architecture)
+        if BaseImageState.READY in states or current is None:
+            return not states.isdisjoint(_SERVED)
+        replaced = self.catalog.find_states(current, release.architecture)
+        return BaseImageState.DEGRADED in states and replaced <= _NOT_READY
 
 
 async def start_streams(  # noqa: PLR0913 - streams and mirror connect these
@@ -107,8 +115,8 @@ async def start_streams(  # noqa: PLR0913 - streams and mirror connect these
     parts.push_async_callback(mirror.wait_until_idle)
     parts.callback(interruption.interrupt)
     sync = StreamSync(base_images.configured, catalog, streams, mirror)
-    base_images.options.on_change = sync.update_aliases
+    base_images.options.on_change = sync.update
     parts.push_async_callback(streams.stop)
-    await streams.start(sync.update_catalog)
+    await streams.start(sync.update)
     parts.callback(setattr, base_images.options, "on_change", lambda: None)
     return mirror

@@ -1,12 +1,15 @@
 """The state of one stream: the documents that list its newest releases, and the release its alias stands for.
 
+A release was ready once the alias has moved to it. One that was counts for ``keep``; one that never was is
+forgotten when the stream offers another.
+
 It is stored as ``rhcos-stream-NAME.json``, so that a restart needs no network::
 
     source         SHA-256 of the URL, whose query may hold a credential; empty: nothing was fetched
     etag, last_modified
                    validators of the newest document; null: it had none
-    documents      stream metadata as it was published, the newest first; each lists a kept release that
-                   those before it do not
+    documents      stream metadata, the newest first: that as it was published, older ones only for the
+                   architectures whose release is kept
     aliases        by architecture, the release that the stream's name stands for
 """
 
@@ -24,13 +27,14 @@ from image_service.coreos.stream_metadata import (
     MAX_DOCUMENT_BYTES,
     metal_members,
     parse_stream,
+    restrict_architectures,
     select_releases,
 )
 from image_service.errors import StreamMetadataInvalid
 from image_service.files.atomic import atomic_write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from image_service.catalog.download.origin_client import OriginClient
@@ -63,16 +67,33 @@ class StreamState:
         etag, last_modified = validators
         documents = self.documents
         if not documents or metal_members(documents[0]) != metal_members(document):
-            documents = (document, *documents)
-            indexes = sorted({index for index, _ in _kept_releases(documents, source)})
-            documents = tuple(documents[index] for index in indexes)
+            was_ready = _restrict_to_aliases(documents[:1], self.aliases, source)
+            documents = (document, *was_ready, *documents[1:])
         return attrs.evolve(
             self, source=_digest(source.url), etag=etag, last_modified=last_modified, documents=documents
-        )
+        ).with_aliases(source, self.aliases)
+
+    def with_aliases(self, source: StreamSource, aliases: Mapping[str, str]) -> StreamState:
+        """Return the state with these aliases, without the releases that are not kept any more."""
+        kept: dict[int, set[str]] = {}
+        for index, release in _kept_releases(self.documents, aliases, source):
+            kept.setdefault(index, set()).add(release.architecture)
+        older = [
+            restrict_architectures(self.documents[index], kept[index]) for index in sorted(kept) if index
+        ]
+        return attrs.evolve(self, documents=(*self.documents[:1], *older), aliases=aliases)
+
+    def with_stored(self, source: StreamSource, stored: StreamState) -> StreamState:
+        """Return the state that another process stored, with the aliases of this one and their releases."""
+        if not stored.documents:
+            return self
+        own = _restrict_to_aliases(self.documents, self.aliases, source)
+        stored = attrs.evolve(stored, documents=(*stored.documents, *own))
+        return stored.with_aliases(source, self.aliases)
 
     def releases(self, source: StreamSource) -> tuple[Release, ...]:
         """Return the releases to keep of each architecture, the newest first."""
-        return tuple(release for _, release in _kept_releases(self.documents, source))
+        return tuple(release for _, release in _kept_releases(self.documents, self.aliases, source))
 
 
 def load_state(path: Path, source: StreamSource) -> StreamState:
@@ -97,10 +118,10 @@ def load_state(path: Path, source: StreamSource) -> StreamState:
         return StreamState()
 
 
-def refresh_state(
+def fetch_document(
     source: StreamSource, state: StreamState, client: OriginClient, interruption: Interruption
-) -> StreamState:
-    """Fetch the document of a stream, if it has changed, and return the state after that.
+) -> tuple[Document, Validators] | None:
+    """Fetch the document of a stream; None if it has not changed.
 
     Raises:
         Unavailable: it cannot be fetched.
@@ -110,7 +131,7 @@ def refresh_state(
     preconditions = state.preconditions(source)
     with client.fetch(source.url, preconditions, interruption) as response:
         if response.status == HTTPStatus.NOT_MODIFIED and preconditions:
-            return state
+            return None
         text = response.read_all(MAX_DOCUMENT_BYTES)
         validators = (response.headers.get("ETag"), response.headers.get("Last-Modified"))
     document = parse_stream(text)
@@ -118,13 +139,7 @@ def refresh_state(
         raise StreamMetadataInvalid(
             f"$.architectures: has no metal ISO for {', '.join(source.architectures)}"
         )
-    return state.with_document(source, document, validators)
-
-
-def reload_state(path: Path, source: StreamSource, state: StreamState) -> StreamState:
-    """Return the state that another process stored, with the aliases of this one."""
-    stored = load_state(path, source)
-    return attrs.evolve(stored, aliases=state.aliases) if stored.documents else state
+    return document, validators
 
 
 def save_state(path: Path, state: StreamState) -> None:
@@ -134,7 +149,7 @@ def save_state(path: Path, state: StreamState) -> None:
 
 
 def move_alias(
-    current: str | None, releases: Sequence[Release], is_ready: Callable[[Release], bool]
+    current: str | None, releases: Sequence[Release], may_replace: Callable[[Release, str | None], bool]
 ) -> str | None:
     """Return the version that a stream's name stands for: the newest release that is ready.
 
@@ -142,20 +157,43 @@ def move_alias(
     are the desired ones, the newest first. None: none is ready, and the current one is not desired any more.
     """
     for release in releases:
-        if release.version == current or is_ready(release):
+        if release.version == current or may_replace(release, current):
             return release.version
     return None
 
 
-def _kept_releases(documents: tuple[Document, ...], source: StreamSource) -> Iterator[tuple[int, Release]]:
-    """Yield each release to keep, with the index of the newest document that lists it."""
-    seen: dict[str, set[str]] = {architecture: set() for architecture in source.architectures}
+def _kept_releases(
+    documents: Iterable[Document], aliases: Mapping[str, str], source: StreamSource
+) -> Iterator[tuple[int, Release]]:
+    """Yield each release to keep, with the index of the newest document that lists it.
+
+    The release that the stream offers does not count before it is ready; that of an alias is always kept.
+    """
+    offered: dict[str, str] = {}
+    counted: dict[str, set[str]] = {architecture: set() for architecture in source.architectures}
     for index, document in enumerate(documents):
         for release in select_releases(document, source.architectures):
-            versions = seen[release.architecture]
-            if release.version not in versions and len(versions) < source.keep:
-                versions.add(release.version)
-                yield index, release
+            architecture, version = release.architecture, release.version
+            versions, is_alias = counted[architecture], aliases.get(architecture) == version
+            if index == 0 and not is_alias:
+                offered[architecture] = version
+            elif version in {offered.get(architecture), *versions}:
+                continue
+            elif is_alias or len(versions) < source.keep:
+                versions.add(version)
+            else:
+                continue
+            yield index, release
+
+
+def _restrict_to_aliases(
+    documents: Iterable[Document], aliases: Mapping[str, str], source: StreamSource
+) -> Iterator[Document]:
+    """Yield the documents, each with only those releases that an alias stands for."""
+    for document in documents:
+        releases = select_releases(document, source.architectures)
+        named = {each.architecture for each in releases if aliases.get(each.architecture) == each.version}
+        yield restrict_architectures(document, named)
 
 
 def _digest(url: str) -> str:

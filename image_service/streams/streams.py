@@ -19,10 +19,9 @@ from image_service.errors import StreamMetadataInvalid, Unavailable
 from image_service.settings.os_images import FULL_ISO, OsImage
 from image_service.streams.stream_state import (
     StreamState,
+    fetch_document,
     load_state,
     move_alias,
-    refresh_state,
-    reload_state,
     save_state,
 )
 
@@ -164,12 +163,18 @@ class Streams:
             for architecture, version in stream.state.aliases.items()
         }
 
-    def move_aliases(self, is_ready: Callable[[Release], bool]) -> None:
-        """Let the streams' names stand for the newest releases for which `is_ready` returns True."""
+    def move_aliases(self, may_replace: Callable[[Release, str | None], bool]) -> None:
+        """Let the streams' names stand for the newest releases that are ready.
+
+        Releases that these supersede may not be desired any more.
+
+        Args:
+            may_replace: returns whether a release is ready to replace that version; None: there is none yet.
+        """
         for stream in self._streams:
             before = stream.state.aliases
             moved = {
-                architecture: move_alias(before.get(architecture), releases, is_ready)
+                architecture: move_alias(before.get(architecture), releases, may_replace)
                 for architecture, releases in stream.releases.items()
             }
             aliases = {architecture: version for architecture, version in moved.items() if version}
@@ -183,7 +188,7 @@ class Streams:
                         architecture=architecture,
                         release=version,
                     )
-            stream.state = attrs.evolve(stream.state, aliases=aliases)
+            stream.set_state(stream.state.with_aliases(stream.source, aliases))
             self._track(self._save(stream))
 
     def _start_refresh(self, stream: _Stream) -> None:
@@ -199,13 +204,9 @@ class Streams:
 
     async def _refresh(self, stream: _Stream) -> None:
         """Refresh once, and schedule the next time. Raises nothing."""
-        before, name = stream.state, stream.source.stream
-        if self._fetches:
-            work = partial(refresh_state, stream.source, before, self._client, self._interruption)
-        else:
-            work = partial(reload_state, stream.path, stream.source, before)
+        name = stream.source.stream
         try:
-            state = await self._in_thread(work)
+            state = await self._refreshed_state(stream)
         except Interrupted:
             return
         except (Unavailable, StreamMetadataInvalid) as error:
@@ -217,7 +218,7 @@ class Streams:
             if stream.fault:
                 self._log.info("stream {stream} is available again", stream=name)
             stream.fault, stream.failures = "", 0
-            if state != before:
+            if state != stream.state:
                 await self._set_state(stream, state)
         if not self._interruption.is_set:
             if stream.failures:
@@ -226,10 +227,19 @@ class Streams:
                 seconds = self._refresh_seconds * self._jitter(1 - JITTER, 1 + JITTER)
             stream.timer = self._clock.callLater(seconds, self._start_refresh, stream)
 
+    async def _refreshed_state(self, stream: _Stream) -> StreamState:
+        """Return the state after a refresh; aliases may move meanwhile."""
+        source = stream.source
+        if not self._fetches:
+            stored = await self._in_thread(partial(load_state, stream.path, source))
+            return stream.state.with_stored(source, stored)
+        fetch = partial(fetch_document, source, stream.state, self._client, self._interruption)
+        fetched = await self._in_thread(fetch)
+        return stream.state.with_document(source, *fetched) if fetched else stream.state
+
     async def _set_state(self, stream: _Stream, state: StreamState) -> None:
         releases = stream.releases
-        # The aliases may have moved during the refresh.
-        stream.set_state(attrs.evolve(state, aliases=stream.state.aliases))
+        stream.set_state(state)
         if stream.releases != releases:
             for architecture, found in stream.releases.items():
                 self._log.emit(

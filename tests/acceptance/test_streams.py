@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import ssl
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from urllib.parse import urlsplit
 import attrs
 import jsonschema
 import pytest
+import trustme
 
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import Service, run_service
@@ -81,9 +83,9 @@ def tell(origin: Origin, release: Release, signature: bytes | None = None) -> No
 
 
 @contextmanager
-def following(directory: Path, origin: Origin) -> Iterator[Service]:
+def following(directory: Path, origin: Origin, **environ: str) -> Iterator[Service]:
     source = {"stream": "stable", "url": origin.url("/streams/stable.json"), "architectures": ["x86_64"]}
-    environment = {"COREOS_STREAMS": json.dumps([source]), "STREAM_REFRESH": "1"}
+    environment = {"COREOS_STREAMS": json.dumps([source]), "STREAM_REFRESH": "1", **environ}
     directory.mkdir(exist_ok=True)
     with run_service(directory, [], environment=environment) as service:
         yield service
@@ -181,3 +183,49 @@ def test_new_release_is_mirrored_when_ready_and_the_old_one_stays(tmp_path: Path
             image = service.get(f"/byid/{infra_env_id}/{version}/x86_64/full.iso")
             assert image.status == 200
             assert image.body[-_LEAST_BYTES:] == release.iso[-_LEAST_BYTES:]
+
+
+def image_states(service: Service) -> dict[str, str]:
+    """The state of each base image, by version."""
+    told: dict[str, Any] = service.get("/images").json()
+    return {image["version"]: image["state"] for image in told["images"]}
+
+
+def wait_for_states(service: Service, expected: dict[str, str]) -> None:
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    while image_states(service) != expected:
+        assert time.monotonic() < deadline, (image_states(service), service.output.decode())
+        time.sleep(_POLL_SECONDS)
+
+
+def test_failed_release_does_not_push_out_the_one_that_serves(tmp_path: Path) -> None:
+    """The releases count as ready, but are degraded: their rootfs contains no nmstatectl."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    trust = {"OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE": str(tmp_path / "ca.pem")}
+    third = Release.make("44.3")
+    with running(context) as origin:
+        tell(origin, FIRST)
+        with following(tmp_path / "service", origin, **trust) as service:
+            infra_env_id = service.register("stable", {"ignition": {"version": "3.2.0"}})
+            wait_for_states(service, {"44.1": "degraded"})
+
+            tell(origin, attrs.evolve(SECOND, iso=FIRST.iso))
+            serve(origin, iso_url(origin, "44.2"), SECOND.iso)  # not what its digest says
+            wait_for_states(service, {"44.2": "failed", "44.1": "degraded"})
+
+            tell(origin, third)
+            held = Reply(third.iso[:4096], promised=len(third.iso), hold=True)
+            origin.replies[iso_url(origin, "44.3").removeprefix(origin.url(""))] = [held, Reply(third.iso)]
+            wait_for_states(service, {"44.3": "downloading", "44.1": "degraded"})
+            image = service.get(f"/byid/{infra_env_id}/stable/x86_64/full.iso")
+            assert (image.status, image.body[-_LEAST_BYTES:]) == (200, FIRST.iso[-_LEAST_BYTES:])
+            origin.released.set()
+            wait_for_states(service, {"44.3": "degraded", "44.1": "degraded"})
+            assert offered(document(service)) == "44.3"
+
+
+def iso_url(origin: Origin, version: str) -> str:
+    return str(metal(version, "x86_64", origin.url(""))["formats"]["iso"]["disk"]["location"])

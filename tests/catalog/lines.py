@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
     from twisted.logger import LogEvent
 
-_OUTCOMES = {BaseImageState.READY, BaseImageState.FAILED, BaseImageState.REFUSED}
+_OUTCOMES = {
+    BaseImageState.READY,
+    BaseImageState.DEGRADED,
+    BaseImageState.FAILED,
+    BaseImageState.REFUSED,
+}
 
 
 @implementer(ILogObserver)

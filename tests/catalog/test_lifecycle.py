@@ -5,6 +5,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from twisted.internet.defer import fail
 from twisted.internet.task import Clock, deferLater
 
 from image_service.catalog.catalog import Catalog
@@ -372,6 +373,24 @@ async def test_recheck_has_a_corrupt_download_fetched_again(
     await lines.until(image.file_name, BaseImageState.READY)
     assert path.read_bytes() == content
     assert len(origin.requests) == 2
+
+
+@ensure_deferred
+async def test_recheck_of_a_degraded_image_ends_its_retry(
+    catalogs: Catalogs, lines: Lines, tmp_path: Path
+) -> None:
+    image = entry(write(tmp_path / "base.iso").as_uri())
+    sidecar = catalogs.data_dir / f"{image.file_name}.json"
+    await digest_of(catalogs, lines, image)
+    sidecar.write_text(sidecar.read_text().replace(SHA256, "ab" * 32))
+    catalog = catalogs.start(
+        image, derive=lambda _: fail(Unavailable("no xorriso", retry_after_seconds=3600))
+    )
+    await lines.until(image.file_name, BaseImageState.DEGRADED)
+    catalogs.clock.advance(RECHECK_AFTER_SECONDS)
+    await lines.until(image.file_name, BaseImageState.REFUSED)
+    assert catalog.statuses()[0].retry_at is None
+    assert catalogs.clock.getDelayedCalls() == []
 
 
 @ensure_deferred

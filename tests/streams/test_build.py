@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
+from image_service.catalog.lifecycle.status import BaseImageState
 from image_service.coreos.stream_metadata import select_releases
 from image_service.settings.os_images import OsImage
 from image_service.streams.build import StreamSync
@@ -30,7 +31,7 @@ class Doubles:
 
     desired: tuple[StreamRelease, ...] = ()
     aliases: Mapping[tuple[str, str], str] = attrs.field(factory=dict)
-    ready: set[str] = attrs.field(factory=set)
+    states: dict[str, BaseImageState] = attrs.field(factory=dict)
     entries: tuple[OsImage, ...] = ()
     named: Mapping[tuple[str, str], str] = attrs.field(factory=dict)
     updates: int = 0
@@ -41,12 +42,13 @@ class Doubles:
     def set_aliases(self, aliases: Mapping[tuple[str, str], str]) -> None:
         self.named = aliases
 
-    def has_ready_image(self, version: str, architecture: str) -> bool:
-        return architecture == "x86_64" and version in self.ready
+    def find_states(self, version: str, architecture: str) -> set[BaseImageState]:
+        assert architecture == "x86_64"
+        return {self.states[version]} if version in self.states else set()
 
-    def move_aliases(self, is_ready: Callable[[Release], bool]) -> None:
+    def move_aliases(self, may_replace: Callable[[Release, str | None], bool]) -> None:
         current = self.aliases.get(("stable", "x86_64"))
-        moved = move_alias(current, [desired.release for desired in self.desired], is_ready)
+        moved = move_alias(current, [desired.release for desired in self.desired], may_replace)
         self.aliases = {("stable", "x86_64"): moved} if moved else {}
 
     def update(self) -> None:
@@ -65,30 +67,70 @@ def sync(doubles: Doubles) -> StreamSync:
 
 def test_catalog_gets_configured_images_and_desired_releases(doubles: Doubles, sync: StreamSync) -> None:
     doubles.desired = (release("2"), release("1"))
-    sync.update_catalog()
+    sync.update()
     assert doubles.entries == (CONFIGURED, release("2").entry, release("1").entry)
     assert (doubles.named, doubles.updates) == ({}, 1)
 
 
 def test_catalog_has_no_releases_that_are_not_desired(doubles: Doubles, sync: StreamSync) -> None:
-    sync.update_catalog()
+    sync.update()
     assert doubles.entries == (CONFIGURED,)
 
 
 def test_alias_moves_when_a_release_becomes_ready(doubles: Doubles, sync: StreamSync) -> None:
     doubles.desired = (release("2"), release("1"))
     for ready, named in (("1", "1"), ("2", "2")):
-        doubles.ready = {ready}
-        sync.update_aliases()
+        doubles.states = {ready: BaseImageState.READY}
+        sync.update()
         assert doubles.named == {("stable", "x86_64"): named}
     assert doubles.updates == 2
+
+
+@pytest.mark.parametrize(
+    ("current", "newer", "named"),
+    [
+        (BaseImageState.READY, BaseImageState.DEGRADED, "1"),
+        (BaseImageState.VERIFYING, BaseImageState.DEGRADED, "1"),
+        (BaseImageState.DERIVING, BaseImageState.DEGRADED, "1"),
+        (BaseImageState.DEGRADED, BaseImageState.DEGRADED, "2"),
+        (BaseImageState.FAILED, BaseImageState.DEGRADED, "2"),
+        (BaseImageState.DEGRADED, BaseImageState.DERIVING, "1"),
+        (BaseImageState.DEGRADED, BaseImageState.READY, "2"),
+        (BaseImageState.READY, BaseImageState.READY, "2"),
+    ],
+)
+def test_degraded_release_replaces_one_that_is_not_ready(
+    doubles: Doubles, sync: StreamSync, current: BaseImageState, newer: BaseImageState, named: str
+) -> None:
+    doubles.desired = (release("2"), release("1"))
+    doubles.states = {"1": BaseImageState.DEGRADED}
+    sync.update()
+    assert doubles.named == {("stable", "x86_64"): "1"}
+    doubles.states = {"1": current, "2": newer}
+    sync.update()
+    assert doubles.named == {("stable", "x86_64"): named}
 
 
 def test_configured_image_stays_as_configured_and_gets_the_names_of_streams(
     doubles: Doubles, sync: StreamSync
 ) -> None:
     doubles.desired = (release("9.6"), release("9.6", "rhel"), release("9.7", "rhel"))
-    sync.update_catalog()
+    sync.update()
     both, other = doubles.entries
     assert both == attrs.evolve(CONFIGURED, openshift_versions=("4.20", "stable", "rhel"))
     assert other == release("9.7", "rhel").entry
+
+
+def test_catalog_gets_the_releases_that_are_desired_after_an_alias_moved(
+    doubles: Doubles, sync: StreamSync, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doubles.desired = (release("2"), release("1"))
+
+    def move_aliases(_: Doubles, __: object) -> None:
+        doubles.desired = (release("2"),)
+        doubles.aliases = {("stable", "x86_64"): "2"}
+
+    monkeypatch.setattr(Doubles, "move_aliases", move_aliases)
+    sync.update()
+    assert doubles.entries == (CONFIGURED, release("2").entry)
+    assert doubles.named == {("stable", "x86_64"): "2"}

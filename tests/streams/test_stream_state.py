@@ -26,10 +26,12 @@ NEXT = "2026-07-22T00:00:00Z"
 
 
 def state_after(source: StreamSource, *documents: dict[str, Any]) -> StreamState:
-    """The state after fetching these, the oldest first."""
+    """The state after fetching these, the oldest first, when each release became ready."""
     state = StreamState()
     for document in documents:
         state = state.with_document(source, document, VALIDATORS)
+        ready = {release.architecture: release.version for release in state.releases(source)[::-1]}
+        state = state.with_aliases(source, ready)
     return state
 
 
@@ -51,8 +53,8 @@ def releases(*names: str) -> list[Release]:
     return [select_releases(stream(name), ["x86_64"])[0] for name in names]
 
 
-def among(ready: Collection[str]) -> Callable[[Release], bool]:
-    return lambda release: release.version in ready
+def among(ready: Collection[str]) -> Callable[[Release, str | None], bool]:
+    return lambda release, _: release.version in ready
 
 
 def test_newest_releases_are_kept() -> None:
@@ -77,14 +79,67 @@ def test_each_architecture_keeps_its_own_releases() -> None:
     assert versions(state, BOTH, "aarch64") == ["2", "1"]
 
 
-@given(st.lists(st.tuples(st.sampled_from("1234"), st.sampled_from("1234")), max_size=12), st.integers(1, 3))
-def test_kept_releases_equal_those_of_the_whole_history(history: list[tuple[str, str]], keep: int) -> None:
+@given(
+    st.lists(st.tuples(st.sampled_from("1234"), st.sampled_from("1234"), st.booleans()), max_size=12),
+    st.integers(1, 3),
+)
+def test_kept_releases_equal_those_of_the_whole_history(
+    history: list[tuple[str, str, bool]], keep: int
+) -> None:
+    """The oracle: per architecture the release offered last, and `keep` of those that were ready."""
     source = attrs.evolve(BOTH, keep=keep)
-    state = state_after(source, *(document(x86_64=x86_64, aarch64=aarch64) for x86_64, aarch64 in history))
-    for index, architecture in enumerate(source.architectures):
-        newest_first = dict.fromkeys(pair[index] for pair in reversed(history))
-        assert versions(state, source, architecture) == [*newest_first][:keep]
-    assert len(state.documents) <= 2 * keep + 1
+    state = StreamState()
+    offered: dict[str, str] = {}
+    ready: dict[str, list[str]] = {"x86_64": [], "aarch64": []}
+    for x86_64, aarch64, becomes_ready in history:
+        offered = {"x86_64": x86_64, "aarch64": aarch64}
+        state = state.with_document(source, document(**offered), VALIDATORS)
+        if becomes_ready:
+            state = state.with_aliases(source, offered)
+            for architecture, version in offered.items():
+                others = [each for each in ready[architecture] if each != version]
+                ready[architecture] = [version, *others][:keep]
+        else:  # one that was ready is ready again by becoming the alias, or forgotten with the next
+            for architecture, version in offered.items():
+                if state.aliases.get(architecture) != version:
+                    ready[architecture] = [each for each in ready[architecture] if each != version]
+        for architecture, version in offered.items():
+            expected = [*dict.fromkeys((version, *ready[architecture]))]
+            assert versions(state, source, architecture) == expected
+    assert len(state.documents) <= 2 * keep + 2
+
+
+def test_release_that_never_became_ready_does_not_push_out_others() -> None:
+    state = state_after(SOURCE, stream("1"))
+    for failed in "234":
+        state = state.with_document(SOURCE, stream(failed), VALIDATORS)
+        assert versions(state, SOURCE) == [failed, "1"]
+    assert versions(state.with_aliases(SOURCE, {"x86_64": "4"}), SOURCE) == ["4", "1"]
+
+
+def test_releases_that_were_ready_stay_until_their_successor_is() -> None:
+    state = state_after(SOURCE, stream("1"), stream("2")).with_document(SOURCE, stream("3"), VALIDATORS)
+    assert versions(state, SOURCE) == ["3", "2", "1"]
+    assert versions(state.with_aliases(SOURCE, {"x86_64": "3"}), SOURCE) == ["3", "2"]
+
+
+def test_release_that_failed_for_one_architecture_stays_for_the_other() -> None:
+    state = state_after(BOTH, document(x86_64="1", aarch64="1"))
+    state = state.with_document(BOTH, document(x86_64="2", aarch64="2"), VALIDATORS)
+    state = state.with_aliases(BOTH, {"x86_64": "1", "aarch64": "2"})
+    state = state.with_document(BOTH, document(x86_64="3", aarch64="3"), VALIDATORS)
+    assert versions(state, BOTH) == ["3", "1"]
+    assert versions(state, BOTH, "aarch64") == ["3", "2", "1"]
+
+
+def test_process_keeps_what_its_alias_stands_for_though_another_has_gone_on() -> None:
+    once = attrs.evolve(SOURCE, keep=1)
+    own, stored = state_after(once, stream("1")), state_after(once, stream("1"), stream("2"))
+    assert versions(stored, once) == ["2"]
+    merged = own.with_stored(once, stored)
+    assert (versions(merged, once), merged.aliases) == (["2", "1"], {"x86_64": "1"})
+    assert versions(merged.with_aliases(once, {"x86_64": "2"}), once) == ["2"]
+    assert own.with_stored(once, StreamState()) == own
 
 
 def test_document_with_the_same_releases_keeps_the_date() -> None:
@@ -109,7 +164,7 @@ def test_preconditions_are_the_validators_of_the_newest_document() -> None:
 
 def test_stored_state_is_loaded_and_holds_no_credential(tmp_path: Path) -> None:
     path = tmp_path / "rhcos-stream-stable.json"
-    state = attrs.evolve(state_after(BOTH, document(x86_64="1", aarch64="1")), aliases={"x86_64": "1"})
+    state = state_after(BOTH, document(x86_64="1", aarch64="1"))
     save_state(path, state)
     assert load_state(path, BOTH) == state
     assert "top-secret" not in path.read_text()

@@ -99,13 +99,13 @@ def versions(streams: Streams) -> list[str]:
     return [desired.release.version for desired in streams.desired]
 
 
-def moved(streams: Streams, is_ready: Callable[[Release], bool]) -> Mapping[tuple[str, str], str]:
+def moved(streams: Streams, is_ready: Callable[[Release, str | None], bool]) -> Mapping[tuple[str, str], str]:
     streams.move_aliases(is_ready)
     return streams.aliases
 
 
-def among(*ready: str) -> Callable[[Release], bool]:
-    return lambda release: release.version in ready
+def among(*ready: str) -> Callable[[Release, str | None], bool]:
+    return lambda release, _: release.version in ready
 
 
 @ensure_deferred
@@ -146,6 +146,7 @@ async def test_refresh_is_periodic_and_reports_a_new_release(setup: Setup) -> No
     assert len(setup.origin.requests) == 1
     await setup.later(streams, 1)
     assert (versions(streams), setup.changes) == (["1"], 1)
+    moved(streams, among("1"))
     await setup.later(streams)
     assert (versions(streams), setup.changes) == (["2", "1"], 2)
 
@@ -154,8 +155,8 @@ async def test_refresh_is_periodic_and_reports_a_new_release(setup: Setup) -> No
 async def test_restart_without_network_keeps_releases_and_aliases(setup: Setup) -> None:
     setup.serve(reply(stream("1"), TAG), reply(stream("2"), TAG), Reply(status=503))
     streams = await setup.started()
-    await setup.later(streams)
     assert moved(streams, among("1")) == {("stable", "x86_64"): "1"}
+    await setup.later(streams)
     await streams.stop()
     setup.changes = 0
     again = await setup.started()
@@ -219,6 +220,20 @@ async def test_alias_that_moves_during_a_refresh_is_kept(setup: Setup) -> None:
 
 
 @ensure_deferred
+async def test_failed_release_is_forgotten_and_the_name_keeps_what_it_stands_for(setup: Setup) -> None:
+    setup.serve(stream("1"), stream("2"), stream("3"))
+    streams = await setup.started(setup.source(keep=1))
+    moved(streams, among("1"))
+    await setup.later(streams)
+    assert versions(streams) == ["2", "1"]
+    await setup.later(streams)
+    assert versions(streams) == ["3", "1"]
+    assert moved(streams, among("1")) == {("stable", "x86_64"): "1"}
+    assert moved(streams, among("1", "3")) == {("stable", "x86_64"): "3"}
+    assert versions(streams) == ["3"]
+
+
+@ensure_deferred
 async def test_refresh_without_news_writes_nothing(setup: Setup) -> None:
     setup.serve(reply(stream("1"), {"ETag": '"1"'}), Reply(status=304), reply(stream("1"), {"ETag": '"2"'}))
     streams = await setup.started()
@@ -252,6 +267,8 @@ async def test_failed_refresh_changes_nothing_and_is_logged_once(
 ) -> None:
     setup.serve(stream("1"), broken, broken, broken, stream("2"))
     streams = await setup.started()
+    moved(streams, among("1"))
+    await streams.wait_until_idle()
     before = (setup.directory / "rhcos-stream-stable.json").read_bytes()
     await setup.later(streams)
     for retries in range(2):

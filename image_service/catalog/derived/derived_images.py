@@ -62,8 +62,17 @@ class DerivedImages:
         missing = [cache for cache in self._caches_for(base) if cache.start_deriving(base).file is None]
 
         async def wait() -> None:
+            failures: list[Unavailable] = []
             for cache in missing:
-                await cache.wait_for_file(base)
+                try:
+                    await cache.wait_for_file(base)
+                except Unavailable as error:
+                    failures.append(error)
+            if failures:
+                raise Unavailable(
+                    "; ".join(failure.detail for failure in failures),
+                    retry_after_seconds=max(failure.retry_after_seconds or 0 for failure in failures),
+                )
 
         return wait() if missing else None
 

@@ -42,7 +42,11 @@ BUSY_RETRY_AFTER_SECONDS = 10
 REFUSED_RETRY_AFTER_SECONDS = 3600  # needs an operator
 RECHECK_AFTER_SECONDS = 60.0  # when the service has started up
 
-_LEVELS = {BaseImageState.FAILED: LogLevel.warn, BaseImageState.REFUSED: LogLevel.error}
+_LEVELS = {
+    BaseImageState.DEGRADED: LogLevel.warn,
+    BaseImageState.FAILED: LogLevel.warn,
+    BaseImageState.REFUSED: LogLevel.error,
+}
 
 
 @attrs.define
@@ -170,9 +174,11 @@ class BaseImageLifecycle:
                 self.base = await self._fetch_and_verify()
                 self._shared.files.add_file(self.base.file)
                 self._log_limits(self.base)
+                self._schedule_recheck()
             derived = self._shared.options.derive(self.base)
             if derived is not None:
-                self._set_state(BaseImageState.DERIVING)
+                if self.state is not BaseImageState.DEGRADED:  # which holds until a retry succeeds
+                    self._set_state(BaseImageState.DERIVING)
                 await derived
         except Interrupted:
             self._set_state(BaseImageState.STOPPED)
@@ -188,10 +194,6 @@ class BaseImageLifecycle:
         else:
             self._failures = 0
             self._set_state(BaseImageState.READY)
-            if not (self._is_rechecked or self._interruption.is_set):  # verified by a sample only
-                self._is_rechecked = True
-                clock = self._shared.clock
-                self._recheck_call = clock.callLater(RECHECK_AFTER_SECONDS, self._start_recheck)
         self.was_attempted = True
         self._shared.options.on_change()
 
@@ -220,6 +222,13 @@ class BaseImageLifecycle:
         """Called in a thread."""
         self._progress = (done, total)
 
+    def _schedule_recheck(self) -> None:
+        """Have every byte read later, unless they were: the image may have been verified by a sample only."""
+        if not (self._is_rechecked or self._interruption.is_set):
+            self._is_rechecked = True
+            clock = self._shared.clock
+            self._recheck_call = clock.callLater(RECHECK_AFTER_SECONDS, self._start_recheck)
+
     def _start_recheck(self) -> None:
         self._recheck_call = None
         if self.base:
@@ -239,6 +248,10 @@ class BaseImageLifecycle:
                 reason=error.strerror or str(error),
             )
         except BaseImageError as error:
+            await self.attempt  # to derive from it again
+            if self._retry:
+                self._retry.cancel()
+                self._retry = None
             self._release_image()
             self._refuse(error.detail, retry_after_seconds=None)
             self._shared.options.on_change()
@@ -256,12 +269,12 @@ class BaseImageLifecycle:
             self._fail(reason, retry_after_seconds)
 
     def _fail(self, reason: str, retry_after_seconds: int | None = None) -> None:
-        """Schedule a retry, unless the service stops."""
+        """Schedule a retry, unless the service stops; an open image is served meanwhile."""
         self._failures += 1
         if not self._interruption.is_set:
             seconds = self._shared.options.backoff.delay_seconds(self._failures, retry_after_seconds)
             self._retry = self._shared.clock.callLater(seconds, self.start)
-        self._set_state(BaseImageState.FAILED, reason)
+        self._set_state(BaseImageState.DEGRADED if self.base else BaseImageState.FAILED, reason)
 
     def _set_state(self, state: BaseImageState, reason: str = "") -> None:
         self.state, self._reason = state, reason

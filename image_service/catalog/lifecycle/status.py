@@ -24,6 +24,7 @@ class BaseImageState(enum.Enum):
     VERIFYING = "verifying"
     DERIVING = "deriving"  # the full ISO is served already
     READY = "ready"
+    DEGRADED = "degraded"  # the full ISO is served, something derived from it is not; retried
     FAILED = "failed"  # retried
     REFUSED = "refused"  # invalid, until the next start
     STOPPED = "stopped"
@@ -36,7 +37,7 @@ class ImageStatus:
     Args:
         entry: its configuration.
         state: the present one.
-        reason: why it failed or was refused; else empty.
+        reason: why it failed or was refused, or what it lacks; else empty.
         bytes_done: downloaded so far.
         bytes_total: to be downloaded; None: the origin does not say.
         size: bytes of the image that is served; None: none is.
