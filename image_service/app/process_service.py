@@ -12,6 +12,7 @@ from twisted.logger import Logger
 
 from image_service.app.shutdown import ShutdownHandler, stop_with_failure
 from image_service.concurrency.parts import PartsStack
+from image_service.files.private_files import warn_if_exposed
 from image_service.transport.tcp import bind_together
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class ProcessService(Service):
         self._reactor.callWhenRunning(self.shutdown.handle_signals)
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # every connection is a descriptor
+        if self._settings.tls.key_file is not None:
+            warn_if_exposed(self._settings.tls.key_file)
         listen, workers = self._settings.listen, self._settings.process.workers
         for port in [port for port in (listen.port, listen.http_port) if port is not None]:
             try:

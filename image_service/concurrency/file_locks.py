@@ -14,6 +14,8 @@ import struct
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from image_service.files.private_files import open_no_follow
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -96,7 +98,7 @@ class FileLocks:
         return descriptor
 
     def _open(self) -> int:
-        return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return open_no_follow(self.path, os.O_RDWR | os.O_CREAT, 0o644)
 
 
 def _byte(name: str) -> int:

@@ -22,6 +22,7 @@ from twisted.logger import Logger
 
 from image_service.concurrency.file_locks import directory_lock
 from image_service.errors import StoreFailed
+from image_service.files.private_files import create_private, restrict_to_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,7 +119,10 @@ class SqliteDatabase:
         return False
 
     def _open(self) -> _Opened:
-        _create_private(self._path)
+        create_private(self._path)
+        for suffix in _FILE_SUFFIXES[1:]:  # SQLite makes them with the mode of the database
+            with suppress(FileNotFoundError):
+                restrict_to_owner(Path(f"{self._path}{suffix}"))
         url = URL.create("sqlite", database=str(self._path))
         engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS})
         event.listen(engine, "connect", _configure)
@@ -181,17 +185,6 @@ def _code(error: DBAPIError) -> int:
     return getattr(error.orig, "sqlite_errorcode", otherwise) & 0xFF
 
 
-def _create_private(path: Path) -> None:
-    """Create the file with mode 0600, which SQLite gives the files beside it too.
-
-    An existing one is not opened: closing it would release all of SQLite's locks on it (POSIX, fcntl).
-    """
-    if path.exists():
-        path.chmod(0o600)
-    else:
-        path.touch(0o600)
-
-
 def _identity(path: Path) -> Identity:
-    status = path.stat()
+    status = path.lstat()
     return status.st_dev, status.st_ino

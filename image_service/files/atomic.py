@@ -61,7 +61,7 @@ def remove_temporary_files(directory: Path) -> None:
     for path in directory.iterdir():
         if not _TEMPORARY.fullmatch(path.name):
             continue
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)

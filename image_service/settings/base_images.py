@@ -23,7 +23,9 @@ class StorageSettings:
 
     data_dir: Path = setting("DATA_DIR", parse=parsers.writable_directory, default="/data")
     """The only directory that is written: downloaded base images, digests, the databases. A base image that
-    is there already, as `rhcos-{type}-{version}-{cpu_architecture}.iso`, is not downloaded."""
+    is there already, as `rhcos-{type}-{version}-{cpu_architecture}.iso`, is not downloaded. Files with
+    secrets in it have mode 0600: at start, others that are found lose the permissions of group and others,
+    which is logged. The directory may be a symbolic link; a link in it is never followed for writing."""
     max_bytes: int | None = setting("DATA_DIR_MAX_BYTES", parse=parsers.whole_number(1))
     """Maximum size of all files in `DATA_DIR`, in bytes. When not set: the free space of the file system,
     less some MiB."""

@@ -77,7 +77,10 @@ class TlsSettings:
     """TLS."""
 
     key_file: Path | None = setting("HTTPS_KEY_FILE", parse=parsers.readable_file)
-    """PEM file of the private key, without passphrase. Set together with `HTTPS_CERT_FILE`, or not at all.
+    """PEM file of the private key, without passphrase. A key that every user may read (mode 0644, with which
+    Kubernetes mounts a secret unless it has a `defaultMode`), or that belongs neither to root nor to the
+    service's user, is logged as a warning at start; its group is the operator's choice. Set together with
+    `HTTPS_CERT_FILE`, or not at all.
     When both files have changed, new connections use the new certificate, without a restart; as long as the
     files are no pair, the previous one."""
     certificate_file: Path | None = setting("HTTPS_CERT_FILE", parse=parsers.readable_file)

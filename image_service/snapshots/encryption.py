@@ -13,6 +13,7 @@ may read it: with the secret as well, what was asked for with credentials stays 
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ from twisted.logger import Logger
 from image_service.concurrency.file_locks import directory_lock
 from image_service.errors import SnapshotUnreadable, StoreFailed
 from image_service.files.atomic import publish_file
+from image_service.files.private_files import open_no_follow, restrict_to_owner
 from image_service.images.reference import CredentialScheme
 
 if TYPE_CHECKING:
@@ -132,7 +134,9 @@ def load_or_create_secret(data_dir: Path) -> bytes:
 
 def _load_secret(path: Path) -> bytes | None:
     with suppress(FileNotFoundError):
-        secret = path.read_bytes()
+        restrict_to_owner(path)
+        with os.fdopen(open_no_follow(path, os.O_RDONLY), "rb") as file:
+            secret = file.read()
         if len(secret) == SECRET_BYTES:
             return secret
         _log.warn(
@@ -149,7 +153,7 @@ def _create_secret(path: Path) -> bytes:
     secret = secrets.token_bytes(SECRET_BYTES)
     temporary = path.with_name(f".{path.name}.part")
     temporary.unlink(missing_ok=True)  # a crash's
-    temporary.touch(0o600)
-    temporary.write_bytes(secret)
+    with os.fdopen(open_no_follow(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+        file.write(secret)
     publish_file(temporary, path)
     return secret

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from image_service.files.atomic import atomic_target
+from image_service.files.private_files import restrict_to_owner
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,8 +75,10 @@ def prepare_certificates(directory: Path, now: datetime) -> CertificateFiles:
         authority = _make_authority(now)
         _write(directory / "ca.key", _key_pem(authority.key), 0o600)
         _write(files.ca_file, _certificate_pem(authority.certificate), 0o644)
+    restrict_to_owner(directory / "ca.key")
     if not _is_valid_server(files.server_file, authority, now):
         _write(files.server_file, _make_server(authority, now), 0o600)
+    restrict_to_owner(files.server_file)
     return files
 
 

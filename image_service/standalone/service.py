@@ -20,6 +20,7 @@ from twisted.protocols.policies import WrappingFactory
 
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import ConfigurationError
+from image_service.files.private_files import restrict_to_owner
 from image_service.management.authentication import RequestGuard
 from image_service.management.resource import ApiResource, ApiSite
 from image_service.settings.parsers import Address, ListenAddress
@@ -170,6 +171,7 @@ class Standalone:
 
     def _prepare(self) -> _StartedParts:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        restrict_to_owner(self._directory)
         certificates = prepare_certificates(self._directory, datetime.now(UTC))
         store = InfraEnvStore(self._directory / "infra-envs.sqlite")
         api = InfraEnvApi(store, self._in_thread, self._reactor.seconds, lambda: self.image_service_base_url)

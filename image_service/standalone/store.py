@@ -23,6 +23,7 @@ from sqlalchemy import (
 
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import NotFound
+from image_service.files.private_files import create_private
 from image_service.images.reference import Kind
 from image_service.standalone.infra_env import StandaloneInfraEnv
 
@@ -52,10 +53,11 @@ class InfraEnvStore:
     """Infra-envs on disk.
 
     Args:
-        path: of the database; made if it is missing.
+        path: of the database; made if it is missing, readable for its owner alone.
     """
 
     def __init__(self, path: Path) -> None:
+        create_private(path)  # SQLite gives its mode to the files beside it
         self._engine = create_engine(f"sqlite:///{path}")
         _METADATA.create_all(self._engine)
         _add_ramdisk_column(self._engine)

@@ -7,11 +7,13 @@ import os
 import subprocess
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
+import trustme
 
 from tests.acceptance.clients import run_client
-from tests.acceptance.service import SERVE, TWISTD, fetch, run_service
+from tests.acceptance.service import SERVE, TWISTD, Certificate, fetch, run_service
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +50,37 @@ def test_standalone_mode_with_an_upstream_exits_with_78(tmp_path: Path) -> None:
     done = subprocess.run(STANDALONE["image-service"], env=environment, capture_output=True, check=False)
     assert done.returncode == 78
     assert b"--standalone and ASSISTED_SERVICE_HOST" in done.stderr
+
+
+def test_files_of_secrets_are_private_from_the_start_on(tmp_path: Path) -> None:
+    data, secrets = tmp_path / "data", {"snapshot.secret", "snapshots.sqlite"}
+    secrets |= {f"standalone/{name}" for name in ("infra-envs.sqlite", "ca.key", "server.pem")}
+    for _ in range(2):  # the second time they have been restored from a backup that keeps no modes
+        with run_service(tmp_path, [], command=STANDALONE["image-service"]) as service:
+            service.get(urlsplit(service.wait_for(r'curl [^"]*?(http://[^"\s]+)')).path)
+            modes = {name: (data / name).stat().st_mode & 0o777 for name in secrets}
+        assert modes == dict.fromkeys(secrets, 0o600)
+        assert (data / "standalone").stat().st_mode & 0o777 == 0o700
+        for name in secrets:
+            (data / name).chmod(0o644)
+        (data / "standalone").chmod(0o755)
+    output = (tmp_path / "stdout").read_text()
+    assert {name for name in secrets if f"{data / name} had mode 0644" in output} == secrets
+    assert f"{data / 'standalone'} had mode 0755" in output
+
+
+def test_key_that_every_user_may_read_is_logged(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    leaf, key, chain, ca = (
+        authority.issue_cert("127.0.0.1"),
+        *(tmp_path / name for name in ("key", "crt", "ca")),
+    )
+    leaf.private_key_pem.write_to_path(key)
+    leaf.cert_chain_pems[0].write_to_path(chain)
+    authority.cert_pem.write_to_path(ca)
+    key.chmod(0o644)
+    with run_service(tmp_path, [], certificate=Certificate(key, chain, ca)) as service:
+        assert f"{key} has mode 0644: every user has access to it" in service.output.decode()
 
 
 def test_log_is_json_lines_on_stdout_only(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ def test_processes_that_start_together_share_one_secret(tmp_path: Path) -> None:
 def test_file_of_another_size_is_replaced(tmp_path: Path, size: int) -> None:
     path = tmp_path / SECRET_FILE
     path.write_bytes(b"A" * size)
+    path.chmod(0o600)
     with capturedLogs() as events:
         secret = load_or_create_secret(tmp_path)
     assert load_or_create_secret(tmp_path) == secret == path.read_bytes()
@@ -80,6 +81,16 @@ def test_file_of_another_size_is_replaced(tmp_path: Path, size: int) -> None:
     assert formatEvent(events[0]) == (
         f"{path} has {size} bytes instead of 32: creating a new secret; stored snapshots are lost"
     )
+
+
+def test_secret_that_others_could_read_is_made_private(tmp_path: Path) -> None:
+    secret = load_or_create_secret(tmp_path)
+    path = tmp_path / SECRET_FILE
+    path.chmod(0o644)
+    with capturedLogs() as events:
+        assert load_or_create_secret(tmp_path) == secret
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert formatEvent(events[0]) == f"{path} had mode 0644, which gave others access; now it has 0600"
 
 
 def test_leftover_of_a_crash_is_not_used(tmp_path: Path) -> None:

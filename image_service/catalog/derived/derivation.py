@@ -7,6 +7,7 @@ ISO. Runs in a thread, and needs disk space for the minimal ISO and some MiB of 
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -32,6 +33,7 @@ from image_service.coreos.family import (
 )
 from image_service.errors import BaseImageError, FileNotInImage
 from image_service.files.atomic import atomic_target, scratch_directory
+from image_service.files.private_files import open_no_follow
 from image_service.formats.iso9660 import read_iso9660
 from image_service.formats.reading import read_exactly
 
@@ -145,7 +147,7 @@ def _write_changes(
 
 
 def _clear_legacy_headers(path: Path) -> None:
-    with path.open("r+b") as file:
+    with os.fdopen(open_no_follow(path, os.O_RDWR), "r+b") as file:
         for magic, offset, length in _LEGACY_HEADERS:
             file.seek(offset)
             if file.read(len(magic)) == magic:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Self
 import attrs
 
 from image_service.files.atomic import atomic_write
+from image_service.files.private_files import open_no_follow
 from image_service.http.dates import parse_http_date
 
 if TYPE_CHECKING:
@@ -68,13 +69,13 @@ class PartialFile:
         self._path = path
         self._state_path = state_path(path)
         self._source = hashlib.sha256(url.encode()).hexdigest()
-        size = path.stat().st_size if path.exists() else -1
+        size = path.lstat().st_size if path.exists() else -1
         state = _load_state(self._state_path, self._source, size) or (OriginFile(), 0, False)
         self.origin_file, self.length, self.complete = state
 
     def __enter__(self) -> Self:
-        mode = "r+b" if self.length else "wb"
-        self._file = self._path.open(mode, buffering=_BUFFER_BYTES)
+        descriptor = open_no_follow(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        self._file = os.fdopen(descriptor, "r+b", buffering=_BUFFER_BYTES)
         self._file.truncate(self.length)
         self._file.seek(self.length)
         self._synced, self._synced_at = self.length, time.monotonic()

@@ -1,0 +1,104 @@
+"""Opening files without following symbolic links, and files that only their owner may read.
+
+Others may be able to write to ``DATA_DIR``, in a container everybody of group 0. A link that they put at the
+name of one of our files must not lead a write, or a change of mode, to a file elsewhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from twisted.logger import Logger
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_OWNERS_BITS = stat.S_IRWXU
+_log = Logger()
+
+
+def open_no_follow(path: Path, flags: int, mode: int = 0o600) -> int:
+    """Return a descriptor of a file, which the caller closes; see os.open.
+
+    Raises:
+        OSError: it cannot be opened; it is a symbolic link.
+    """
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _link(path) from None
+        raise
+
+
+def create_private(path: Path) -> None:
+    """Create an empty file with mode 0600, or restrict the existing one, without opening that.
+
+    Closing any descriptor of a file releases all locks that SQLite has on it (POSIX, fcntl).
+
+    Raises:
+        OSError: it cannot be created; it is a symbolic link.
+    """
+    try:
+        os.close(open_no_follow(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        restrict_to_owner(path)
+
+
+def restrict_to_owner(path: Path) -> None:
+    """Take the permissions of group and others from a file or directory, and log that.
+
+    A file of another owner stays as it is, which is logged too: a volume may have had another user before.
+
+    Raises:
+        OSError: it is absent, or a symbolic link.
+    """
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)  # keeps SQLite's locks, too
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISLNK(status.st_mode):
+            raise _link(path)
+        mode = stat.S_IMODE(status.st_mode)
+        if mode & ~_OWNERS_BITS:
+            text = "{path} had mode {mode:04o}, which gave others access; now it has {now:04o}"
+            try:
+                os.chmod(f"/proc/self/fd/{descriptor}", mode & _OWNERS_BITS)  # noqa: PTH101 - of the descriptor
+            except PermissionError:
+                text = "{path} has mode {mode:04o}, which gives others access and only its owner can change"
+            _log.warn(text, path=str(path), mode=mode, now=mode & _OWNERS_BITS)
+        _warn_of_owner(path, status)
+    finally:
+        os.close(descriptor)
+
+
+def warn_if_exposed(path: Path) -> None:
+    """Log a secret file of the operator that every user may read or write, or whose owner is a third user.
+
+    Its group is the operator's choice. Links are followed: Kubernetes mounts secrets with them.
+
+    Raises:
+        OSError: it is absent.
+    """
+    status = path.stat()
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & stat.S_IRWXO:
+        _log.warn("{path} has mode {mode:04o}: every user has access to it", path=str(path), mode=mode)
+    _warn_of_owner(path, status)
+
+
+def _warn_of_owner(path: Path, status: os.stat_result) -> None:
+    """Log a secret file that belongs neither to this process's user nor to root."""
+    if status.st_uid not in {os.geteuid(), 0}:
+        _log.warn(
+            "{path} belongs to uid {owner}, who can read and change it; this service runs as uid {user}",
+            path=str(path),
+            owner=status.st_uid,
+            user=os.geteuid(),
+        )
+
+
+def _link(path: Path) -> OSError:
+    return OSError(errno.ELOOP, f"{path} is a symbolic link, which is not followed; remove it")
