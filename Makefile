@@ -35,9 +35,10 @@ format: $(VENV)/tools ## apply ruff's fixes and formatter
 	$(bin)/ruff check --fix-only .
 	$(bin)/ruff format .
 
-docs: $(VENV)/installed ## generate docs/configuration.md and docs/metrics.md from the code
+docs: $(VENV)/installed ## generate docs/configuration.md, docs/metrics.md and man/ from the code
 	$(bin)/python -m image_service.settings.reference >docs/configuration.md
 	$(bin)/python -m image_service.observability.metrics >docs/metrics.md
+	$(bin)/python -m image_service.cli.man_pages man
 
 bench: $(VENV)/tools ## measure this service beside nginx; ARGS=--help lists the options
 	$(bin)/python -m bench $(ARGS)

@@ -42,11 +42,12 @@ LAYERS = (
     ("cli",),
     ("app",),
     ("tap",),
+    ("__main__",),
 )
 POSITIONS = {name: position for position, layer in enumerate(LAYERS) for name in layer}
 PURE = {"errors", "formats", "coreos", "images", "http"}
 LEAVES = {"loadtest": {"cli"}}  # a leaf imports nothing of the service; only these packages import it
-LOOSE_MODULES = {"errors", "tap"}
+LOOSE_MODULES = {"__main__", "errors", "tap"}
 MAX_MODULES = 16
 REACTOR_USERS = {"tap", "cli", "app"}
 

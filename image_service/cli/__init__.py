@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
-from functools import partial
 from typing import TYPE_CHECKING
 
 from image_service import __version__
-from image_service.cli import customize, extract, images, inspect, loadtest, serve
-from image_service.cli.command import EXIT_FAILURE, STATUS_OF_SIGNALS
+from image_service.cli import completion, customize, extract, images, inspect, iso, loadtest, serve
+from image_service.cli.command import EXIT_FAILURE, STATUS_OF_SIGNALS, CommandParser
 from image_service.errors import ImageServiceError
 
 if TYPE_CHECKING:
@@ -20,12 +18,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``image-service`` and return its exit status; `arguments` lack the program's name."""
-    parser = argparse.ArgumentParser(prog="image-service", description="Customized CoreOS boot images.")
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (serve, images, inspect, customize, extract, loadtest):
-        command.add(partial(commands.add_parser, allow_abbrev=False))
-    options = parser.parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     try:
         status: int = options.run(options)
         sys.stdout.flush()
@@ -40,6 +33,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return STATUS_OF_SIGNALS + signal.SIGINT
     return status
+
+
+def build_parser() -> CommandParser:
+    """Return the parser of all commands."""
+    parser = CommandParser(prog="image-service", description="Customized CoreOS boot images.")
+    parser.add_argument(
+        "--version", action="version", version=f"%(prog)s {__version__}", help="print the version"
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in (serve, images, inspect, customize, extract, iso, loadtest):
+        command.add(commands.add_parser)
+    completion.add(commands.add_parser, parser)
+    return parser
 
 
 def _fail(reason: str) -> int:

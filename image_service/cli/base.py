@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import stat
+import sys
 from contextlib import closing, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.cli.command import interrupt_on_signals
+from image_service.cli.command import STANDARD_INPUT, interrupt_on_signals, printable
 from image_service.cli.progress import ProgressBar
+from image_service.coreos.kargs import Operation, find_ineffective
 from image_service.coreos.live_iso import detect_architecture, read_live_iso
 from image_service.coreos.minimal_iso import check_minimal_iso
 from image_service.errors import BaseImageError, RamdiskTooLarge
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from image_service.images.boot_image import BootImage
+    from image_service.images.canvas import Canvas
     from image_service.images.customization import Customization
 
 UNKNOWN = "unknown"
@@ -33,15 +39,14 @@ UNKNOWN = "unknown"
 def open_base(path: str) -> Iterator[BaseImage]:
     """Open a base image, which may be customized, without its digest, which takes seconds.
 
+    Args:
+        path: - is standard input.
+
     Raises:
         BaseImageError: it is no CoreOS live ISO that can be customized.
         OSError: it cannot be read.
     """
-    try:
-        file = BaseFile.open(Path(path))
-    except BaseImageError as error:
-        raise BaseImageError(f"{path} {error.detail}") from None
-    with closing(file):
+    with _open_file(path) as file:
         try:
             layout = read_live_iso(file.read_at, file.size)
             architecture = detect_architecture(file.read_at, layout.files)
@@ -50,11 +55,42 @@ def open_base(path: str) -> Iterator[BaseImage]:
         yield BaseImage(file, layout, "", Path(path).name, architecture or UNKNOWN)
 
 
+@contextmanager
+def _open_file(path: str) -> Iterator[BaseFile]:
+    if path == STANDARD_INPUT and not stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode):
+        with TemporaryFile() as copy:  # a pipe cannot be read at an offset
+            shutil.copyfileobj(sys.stdin.buffer, copy)
+            copy.flush()
+            yield BaseFile(copy.fileno(), copy.tell(), path)
+        return
+    try:
+        file = BaseFile.open(Path("/dev/stdin" if path == STANDARD_INPUT else path))
+    except BaseImageError as error:
+        raise BaseImageError(f"{path} {error.detail}") from None
+    with closing(file):
+        yield file
+
+
 def with_checked_minimal(base: BaseImage) -> BaseImage:
     """Return the image without the recipe of its minimal ISO, and with the reason, if that is not usable."""
     return drop_unusable_minimal(
         base, lambda minimal: check_minimal_iso(minimal, base.file.read_at, lambda: None)
     )
+
+
+def compose_with_notes(canvas: Canvas, customization: Customization) -> BootImage:
+    """Compose an image; note on standard error which kernel arguments to delete or replace are absent."""
+    image = compose(canvas, customization, "")
+    for argument in find_ineffective(canvas.arguments, customization.kernel_arguments):
+        absent = argument.value
+        if argument.operation is Operation.REPLACE:
+            absent = absent.rpartition("=")[0]  # without the new value
+        print(  # noqa: T201
+            f"image-service: note: --karg-{argument.operation.value} changes nothing: {printable(absent)} is"
+            " not among the kernel arguments",
+            file=sys.stderr,
+        )
+    return image
 
 
 @contextmanager
@@ -72,14 +108,14 @@ def minimal_image(
     checked = with_checked_minimal(base)
     if checked.layout.minimal and not base.needs_nmstate:
         try:
-            spliced = compose(spliced_minimal_canvas(checked, rootfs_url), customization, "")
+            spliced = compose_with_notes(spliced_minimal_canvas(checked, rootfs_url), customization)
         except RamdiskTooLarge:
             pass  # a derived one has more room
         else:
             yield spliced
             return
     with _derived(base, scratch) as template:
-        yield compose(derived_minimal_canvas(base, template, rootfs_url), customization, "")
+        yield compose_with_notes(derived_minimal_canvas(base, template, rootfs_url), customization)
 
 
 @contextmanager

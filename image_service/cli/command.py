@@ -1,20 +1,67 @@
-"""Common arguments, signals and exit statuses of the commands, and text for terminals."""
+"""Common arguments, input, signals and exit statuses of the commands, and text for terminals."""
 
 from __future__ import annotations
 
+import argparse
 import signal
 import sys
 from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any, NoReturn
 
     AddParser: TypeAlias = Callable[..., argparse.ArgumentParser]
 
 EXIT_FAILURE = 1
+EXIT_USAGE = 2
 STATUS_OF_SIGNALS = 128  # plus the signal's number, as in a shell
+STANDARD_INPUT = "-"
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Parses the arguments of a command. A fault is told in two lines, with the nearest valid word."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - those of the base class
+        super().__init__(**options, allow_abbrev=False)
+
+    def parse_known_args(
+        self,
+        args: Iterable[str] | None = None,
+        namespace: Any = None,  # noqa: ANN401 - as in the base class
+    ) -> tuple[Any, list[str]]:
+        """Parse the arguments; all of them must be known."""
+        words = sys.argv[1:] if args is None else list(args)
+        # First, because an option that is spelled wrongly also makes a required one missing.
+        for word in words:
+            name = word.partition("=")[0]
+            if word == "--" or (self._subparsers and not word.startswith("-")):
+                break  # what follows has no options, or those of a subcommand
+            if name.startswith("--") and " " not in word and name not in self._option_string_actions:
+                self.error(f"unknown option {name}{_suggest(name, self._option_string_actions)}")
+        parsed, unknown = super().parse_known_args(words, namespace)
+        if unknown:
+            self.error(f"unexpected argument {unknown[0]}")
+        return parsed, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Print the fault of the arguments, and exit."""
+        self.exit(EXIT_USAGE, f"{self.prog}: {printable(message)}\nTry '{self.prog} --help'.\n")
+
+    def _check_value(self, action: argparse.Action, value: str) -> None:
+        if action.choices is not None and value not in action.choices:
+            choices = list(action.choices)
+            raise argparse.ArgumentError(
+                action, f"{value} is none of {', '.join(choices)}{_suggest(value, choices)}"
+            )
+
+
+def _suggest(word: str, words: Iterable[str]) -> str:
+    nearest = get_close_matches(word, words, n=1)
+    return f"; did you mean {nearest[0]}?" if nearest else ""
 
 
 def add_file_command(
@@ -27,7 +74,9 @@ def add_file_command(
 ) -> argparse.ArgumentParser:
     """Declare a command that reads a base image; `texts` are arguments of the parser."""
     parser = add_parser(name, **texts)
-    parser.add_argument("base", metavar="BASE.iso", help="a CoreOS live ISO; it is only read")
+    parser.add_argument(
+        "base", metavar="BASE.iso", help="a CoreOS live ISO, which is only read; - is standard input"
+    )
     if writes:
         parser.add_argument(
             "-o", "--output", required=True, metavar="FILE", help="output file; - is standard output"
@@ -35,6 +84,11 @@ def add_file_command(
         parser.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
     parser.set_defaults(run=run)
     return parser
+
+
+def read_input(name: str) -> bytes:
+    """Return the content of a file; of standard input for -."""
+    return sys.stdin.buffer.read() if name == STANDARD_INPUT else Path(name).read_bytes()
 
 
 def exit_on_signals() -> None:

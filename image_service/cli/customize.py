@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.cli.base import minimal_image, open_base
-from image_service.cli.command import add_file_command, exit_on_signals
+from image_service.cli.base import compose_with_notes, minimal_image, open_base
+from image_service.cli.command import STANDARD_INPUT, add_file_command, exit_on_signals, read_input
 from image_service.cli.output import choose_output, write_output
 from image_service.coreos.ignition import check_ignition
 from image_service.coreos.kargs import KernelArgument, Operation, check_argument
+from image_service.coreos.live_iso import read_features
+from image_service.coreos.network_keyfiles import FEATURE, pack_keyfiles
 from image_service.errors import BaseImageError, IgnitionInvalid, KernelArgumentInvalid, Unprocessable
 from image_service.formats.initrd import is_initrd
 from image_service.images.canvas import full_canvas
-from image_service.images.compose import compose
 from image_service.images.customization import Customization
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
     from image_service.cli.command import AddParser
@@ -51,10 +53,25 @@ def add(add_parser: AddParser) -> None:
     )
     parser.set_defaults(refuse=parser.error)
     parser.add_argument(
-        "--ignition", metavar="FILE", help="the Ignition config of the live system, version 3"
+        "--ignition",
+        "--live-ignition",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="the Ignition config of the live system, version 3; - is standard input",
     )
-    parser.add_argument(
-        "--ramdisk", metavar="FILE", help="an archive that is unpacked over the initrd, after the config"
+    network = parser.add_mutually_exclusive_group()
+    network.add_argument(
+        "--network-keyfile",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="a NetworkManager keyfile for the live system, which is packed into a ramdisk; repeatable",
+    )
+    network.add_argument(
+        "--ramdisk",
+        metavar="FILE",
+        help="an archive that is unpacked over the initrd, after the config; - is standard input",
     )
     parser.add_argument(
         "--reset",
@@ -66,18 +83,20 @@ def add(add_parser: AddParser) -> None:
         "kernel arguments",
         "of the live system; repeatable; deletions apply first, then additions, then replacements",
     )
-    for operation, metavar in (
-        (Operation.APPEND, "ARG"),
-        (Operation.DELETE, "ARG"),
-        (Operation.REPLACE, "KEY=OLD=NEW"),
+    for operation, metavar, text in (
+        (Operation.APPEND, "ARG", "add ARG, also if it is present"),
+        (Operation.DELETE, "ARG", "remove each ARG"),
+        (Operation.REPLACE, "KEY=OLD=NEW", "make each KEY=OLD a KEY=NEW"),
     ):
         group.add_argument(
             f"--karg-{operation.value}",
+            f"--live-karg-{operation.value}",
             metavar=metavar,
             action="append",
             dest="kernel_arguments",
             type=partial(_parse_kernel_argument, operation),
             default=[],
+            help=text,
         )
 
     group = parser.add_argument_group(
@@ -121,6 +140,11 @@ def run(options: argparse.Namespace) -> int:
     exit_on_signals()
     customization = _read_customization(options)
     with open_base(options.base) as base:
+        features = read_features(base.file.read_at, base.file.size) or {}
+        if options.network_keyfile and not features.get(FEATURE):
+            raise BaseImageError(
+                f"{options.base} does not read --network-keyfile: it has no feature {FEATURE}"
+            )
         output = choose_output(options.output, base.file, force=options.force)
         if base.layout.customized and not options.reset:
             raise BaseImageError(
@@ -133,7 +157,7 @@ def run(options: argparse.Namespace) -> int:
             scratch = output.parent if output else Path(gettempdir())
             composed = minimal_image(template, customization, options.rootfs_url, scratch)
         else:
-            composed = nullcontext(compose(full_canvas(base), customization, ""))
+            composed = nullcontext(compose_with_notes(full_canvas(base), customization))
         with composed as image:
             write_output(output, image.extents)
     return 0
@@ -147,23 +171,39 @@ def _check_usage(options: argparse.Namespace) -> None:
         options.refuse("--nmstate requires --minimal")
     if options.reset and options.minimal:
         options.refuse("--reset cannot be used with --minimal, which requires a pristine ISO")
-    customizations = (options.ignition, options.kernel_arguments, options.ramdisk, options.minimal)
-    if not any((*customizations, options.reset)):
-        options.refuse("nothing to customize; use --ignition, --karg-…, --ramdisk, --minimal or --reset")
+    if len(options.ignition) > 1:
+        options.refuse("one --ignition is possible; a config merges others by ignition.config.merge")
+    if [options.base, *options.ignition, options.ramdisk].count(STANDARD_INPUT) > 1:
+        options.refuse("standard input can be read once only")
+    initrds = (*options.ignition, *options.network_keyfile, options.ramdisk)
+    if not any((*initrds, options.kernel_arguments, options.minimal, options.reset)):
+        options.refuse(
+            "nothing to customize; use --ignition, --karg-…, --network-keyfile, --ramdisk, --minimal or"
+            " --reset"
+        )
 
 
 def _read_customization(options: argparse.Namespace) -> Customization:
     ignition, ramdisk = b"", None
-    if options.ignition:
-        ignition = Path(options.ignition).read_bytes()
+    for name in options.ignition:
+        ignition = read_input(name)
         try:
             check_ignition(ignition)
         except IgnitionInvalid as error:
-            raise IgnitionInvalid(f"{options.ignition}: {error.detail}") from None
+            raise IgnitionInvalid(f"{name}: {error.detail}") from None
+    if options.network_keyfile:
+        ramdisk = pack_keyfiles(_read_keyfiles(options.network_keyfile))
     if options.ramdisk:
-        ramdisk = Path(options.ramdisk).read_bytes()
+        ramdisk = read_input(options.ramdisk)
         if not is_initrd(ramdisk):
             raise Unprocessable(
                 f"{options.ramdisk} is not a ramdisk; it must be a gzip, xz, zstd or newc archive"
             )
     return Customization(ignition, tuple(options.kernel_arguments), modified=None, ramdisk=ramdisk)
+
+
+def _read_keyfiles(names: Sequence[str]) -> dict[str, bytes]:
+    paths = {Path(name).name: Path(name) for name in names}
+    if len(paths) != len(names):
+        raise Unprocessable("the files of --network-keyfile must have different names")
+    return {name: path.read_bytes() for name, path in paths.items()}

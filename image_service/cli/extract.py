@@ -28,7 +28,7 @@ def add(add_parser: AddParser) -> None:
         help="extract a file for network boot from a base image",
         description="Write the kernel, the initrd or the rootfs of a base image, unchanged.",
     )
-    parser.add_argument("file", choices=FILES, help="which of its files")
+    parser.add_argument("file", choices=list(FILES), help="which of its files")
 
 
 def run(options: argparse.Namespace) -> int:

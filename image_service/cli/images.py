@@ -20,7 +20,7 @@ def add(add_parser: AddParser) -> None:
         " configure them; or list those of a running service.",
     )
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    listing = verbs.add_parser("list", help="show the state of each", allow_abbrev=False)
+    listing = verbs.add_parser("list", help="show the state of each")
     listing.add_argument("--url", help="base URL of a running service; default: read DATA_DIR")
     listing.add_argument("--ca-file", type=Path, help="PEM file of certificate authorities to trust too")
     listing.add_argument("--json", action="store_true", help="print JSON")
@@ -30,7 +30,7 @@ def add(add_parser: AddParser) -> None:
         ("fetch", "*", "fetch the configured images that are absent, and verify them"),
         ("remove", "+", "remove fetched images, and the files derived from them"),
     ):
-        verb = verbs.add_parser(name, help=text, allow_abbrev=False)
+        verb = verbs.add_parser(name, help=text)
         verb.add_argument("versions", nargs=count, metavar="VERSION", help="OS build")
         verb.set_defaults(run=run, verb=name)
 

@@ -9,12 +9,9 @@ import attrs
 
 from image_service.cli.base import UNKNOWN, open_base, with_checked_minimal
 from image_service.cli.command import add_file_command, printable
-from image_service.coreos.family import FEATURES_JSON
-from image_service.coreos.json_file import read_json_object
-from image_service.coreos.live_iso import BootFiles  # noqa: TC001 - attrs resolves annotations at run time
+from image_service.coreos.live_iso import BootFiles, read_features
 from image_service.errors import BaseImageError
 from image_service.formats.initrd import read_members
-from image_service.formats.iso9660 import read_iso9660
 from image_service.formats.reading import Span, read_exactly
 
 if TYPE_CHECKING:
@@ -139,11 +136,6 @@ def run(options: argparse.Namespace) -> int:
 def describe(base: BaseImage) -> Description:
     """Describe an open base image; raises BaseImageError if it became shorter, and OSError."""
     read_at = base.file.read_at
-    try:
-        file = read_iso9660(read_at, base.layout.size).find_file(FEATURES_JSON)
-        features = dict(read_json_object(read_at, file).values)
-    except BaseImageError:
-        features = None
     customized = base.layout.customized
     layout = base.layout if customized else with_checked_minimal(base).layout
     minimal = None if customized else layout.minimal
@@ -164,7 +156,7 @@ def describe(base: BaseImage) -> Description:
         boot_files=layout.files,
         minimal_iso=DescribedMinimalIso(minimal.size, minimal.sha256) if minimal else None,
         no_minimal_iso=_PRISTINE_ONLY if customized else layout.no_minimal or None,
-        features=features,
+        features=read_features(read_at, base.layout.size),
     )
 
 

@@ -90,17 +90,8 @@ def edit_arguments(current: str, arguments: Sequence[KernelArgument]) -> str:
         )
     for argument in arguments:
         check_argument(argument)
-    edited = f" {current} "
-    for argument in sorted(arguments, key=lambda argument: _ORDER.index(argument.operation)):
-        value = argument.value.strip()
-        match argument.operation:
-            case Operation.DELETE:
-                edited = edited.replace(f" {value} ", " ")
-            case Operation.APPEND:
-                edited += f"{value} "
-            case Operation.REPLACE:
-                key, old, new = argument.value.split("=")
-                edited = edited.replace(f" {key}={old} ", f" {key}={new} ")
+    edits = list(_edit_in_order(current, arguments))
+    edited = edits[-1][-1] if edits else current
     before, after = (Counter(fault for fault, _ in _find_faults(text)) for text in (current, edited))
     for fault in after - before:
         raise KernelArgumentInvalid(
@@ -108,6 +99,29 @@ def edit_arguments(current: str, arguments: Sequence[KernelArgument]) -> str:
             " can only be deleted or replaced as a whole"
         )
     return edited.strip()
+
+
+def find_ineffective(current: str, arguments: Sequence[KernelArgument]) -> list[KernelArgument]:
+    """Return which of the valid `arguments` delete or replace nothing, in the order of `edit_arguments`."""
+    return [argument for argument, before, after in _edit_in_order(current, arguments) if before == after]
+
+
+def _edit_in_order(
+    current: str, arguments: Sequence[KernelArgument]
+) -> Iterator[tuple[KernelArgument, str, str]]:
+    """Yield each edit with the arguments before and after it, which have a blank at both ends."""
+    after = f" {current} "
+    for argument in sorted(arguments, key=lambda argument: _ORDER.index(argument.operation)):
+        before, value = after, argument.value.strip()
+        match argument.operation:
+            case Operation.DELETE:
+                after = before.replace(f" {value} ", " ")
+            case Operation.APPEND:
+                after = f"{before}{value} "
+            case Operation.REPLACE:
+                key, old, new = argument.value.split("=")
+                after = before.replace(f" {key}={old} ", f" {key}={new} ")
+        yield argument, before, after
 
 
 def _find_faults(text: str) -> Iterator[tuple[str, int]]:

@@ -11,7 +11,7 @@ from image_service.coreos import family
 from image_service.coreos.json_file import read_json_object
 from image_service.coreos.kargs_areas import KargsAreas, find_kargs_areas
 from image_service.coreos.minimal_iso import MinimalIso, read_minimal_iso
-from image_service.errors import FileNotInImage, FormatError
+from image_service.errors import BaseImageError, FileNotInImage, FormatError
 from image_service.formats.iso9660 import read_iso9660
 from image_service.formats.kernel import HEAD_BYTES, detect_kernel_architecture
 from image_service.formats.reading import Span, SpanReader, check_disjoint, check_inside, read_exactly
@@ -113,6 +113,16 @@ def detect_architecture(read_at: ReadAt, files: BootFiles) -> str | None:
     if files.kernel is None:
         return None
     return detect_kernel_architecture(read_at(files.kernel.offset, min(files.kernel.length, HEAD_BYTES)))
+
+
+def read_features(read_at: ReadAt, size: int) -> dict[str, object] | None:
+    """Return the content of coreos/features.json of an image of ``size`` bytes; None: it has no valid one."""
+    try:
+        return dict(
+            read_json_object(read_at, read_iso9660(read_at, size).find_file(family.FEATURES_JSON)).values
+        )
+    except BaseImageError:
+        return None
 
 
 def _find(iso: Iso9660, *paths: str) -> Span | None:

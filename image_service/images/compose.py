@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from image_service.images.canvas import Canvas
     from image_service.images.customization import Customization
 
+CONFIG_NAME = "config.ign"
+"""The name of the Ignition config in the initrd."""
+
 ALIGNMENT = 4
 """The kernel accepts an uncompressed archive only at a multiple of this."""
 
@@ -44,7 +47,7 @@ def compose(canvas: Canvas, customization: Customization, file_name: str) -> Boo
 
 def ignition_archive(config: bytes, capacity: int) -> bytes:
     """Return an archive with an Ignition config for the initrd; longer than ``capacity`` if none fits."""
-    return compress_archive(write_archive([Member("config.ign", config)]), capacity)
+    return compress_archive(write_archive([Member(CONFIG_NAME, config)]), capacity)
 
 
 def _lay_initrd(canvas: Canvas, config: bytes, ramdisk: bytes) -> Iterator[Overlay]:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from image_service.formats.initrd import compress_archive
-from image_service.formats.newc import Member, write_archive
+from image_service.coreos.network_keyfiles import pack_keyfiles
 
 if TYPE_CHECKING:
     from image_service.standalone.infra_env import StandaloneInfraEnv
 
-_KEYFILE_DIRECTORY = "etc/coreos-firstboot-network"
-_RAMDISK_LIMIT_BYTES = 64 * 1024 * 1024  # more than all keyfiles of an infra-env
 _DISCOVERY: dict[str, Any] = {"ignition": {"version": "3.0.0"}}
 # The keys of list entries in the Ignition 3 specification; the first that an entry has counts.
 _KEYS = ("path", "name", "device", "number", "label")
@@ -34,13 +31,8 @@ def ramdisk(infra_env: StandaloneInfraEnv) -> bytes | None:
     """
     if infra_env.ramdisk is not None:
         return infra_env.ramdisk
-    members = [
-        Member(f"{_KEYFILE_DIRECTORY}/{name}", text.encode())
-        for name, text in infra_env.network_keyfiles.items()
-    ]
-    if not members:
-        return None
-    return compress_archive(write_archive(members), _RAMDISK_LIMIT_BYTES)
+    keyfiles = {name: text.encode() for name, text in infra_env.network_keyfiles.items()}
+    return pack_keyfiles(keyfiles) if keyfiles else None
 
 
 def merge(below: Any, above: Any) -> Any:  # noqa: ANN401 - JSON is any of six types

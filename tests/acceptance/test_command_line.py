@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -44,11 +45,60 @@ def test_command_line_writes_the_bytes_that_the_service_serves(tmp_path: Path) -
         *(f"--karg-append={argument}" for argument in ARGUMENTS),
     ]
     written = [
-        run_command(*customize, base),
-        run_command(*customize, base, "--minimal", "--rootfs-url", ROOTFS_URL),
-        run_command("extract", base, "rootfs"),
+        run_command(*customize, base, "--output=-"),
+        run_command(*customize, base, "--minimal", "--rootfs-url", ROOTFS_URL, "--output=-"),
+        run_command("extract", base, "rootfs", "--output=-"),
     ]
     assert written == list(served.values())
+
+
+KARGS = (
+    *("--live-karg-append", "console=ttyS0", "--live-karg-delete", "ignition.firstboot"),
+    *("--live-karg-replace", "ignition.platform.id=metal=qemu"),
+)
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    base = tmp_path / "base.iso"
+    base.write_bytes(live_iso_with_minimal())
+    return base
+
+
+@pytest.fixture
+def customized(base: Path) -> Path:
+    """An ISO with all that a customization can have, which coreos-installer made."""
+    path = base.with_name("customized.iso")
+    config = base.with_name("config.ign")
+    config.write_text(json.dumps(OVERRIDE))
+    run_client("coreos-installer", "iso", "customize", base, *KARGS, "--live-ignition", config, "-o", path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "command", [("ignition", "show"), ("kargs", "show"), ("kargs", "show", "--default"), ("reset", "-o", "-")]
+)
+def test_iso_command_equals_that_of_coreos_installer(customized: Path, command: tuple[str, ...]) -> None:
+    assert run_command("iso", *command, customized) == run_client(
+        "coreos-installer", "iso", *command, customized
+    )
+
+
+def test_kernel_arguments_equal_those_of_coreos_installer(base: Path) -> None:
+    theirs = run_client("coreos-installer", "iso", "customize", base, *KARGS, "-o", "-")
+    assert run_command("customize", base, *KARGS, "-o", "-") == theirs
+
+
+def test_coreos_installer_extracts_the_keyfiles_that_it_would_have_embedded(base: Path) -> None:
+    options: list[str | Path] = []
+    for name in ("eth1.nmconnection", "eth0.nmconnection"):
+        base.with_name(name).write_text(f"[connection]\nid={name}\n")
+        options += ["--network-keyfile", base.with_name(name)]
+    ours, theirs = base.with_name("ours.iso"), base.with_name("theirs.iso")
+    run_command("customize", base, *options, "-o", ours)
+    run_client("coreos-installer", "iso", "customize", base, *options, "-o", theirs)
+    extract = ("iso", "network", "extract")
+    assert run_client("coreos-installer", *extract, ours) == run_client("coreos-installer", *extract, theirs)
 
 
 def download(url: str, path: Path) -> bytes:
@@ -57,5 +107,5 @@ def download(url: str, path: Path) -> bytes:
 
 
 def run_command(*arguments: str | Path) -> bytes:
-    command = [sys.executable, "-m", "image_service.cli", *map(str, arguments), "--output=-"]
+    command = [sys.executable, "-m", "image_service", *map(str, arguments)]
     return subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout

@@ -278,12 +278,68 @@ def test_invalid_config_or_ramdisk_is_named(
         ("--karg-replace", "a=b"),
         ("--karg", "a"),
         ("--ignit", "a"),
+        ("--ignition", "-", "--ramdisk", "-"),
+        ("--ignition", "a", "--ignition", "b"),
+        ("--ramdisk", "a", "--network-keyfile", "b"),
     ],
 )
 def test_invalid_options_exit_with_2(run: Run, base: Path, out: Path, arguments: tuple[str, ...]) -> None:
     refused = run("customize", base, *arguments, "-o", out)
     assert refused.status == 2
-    assert "usage: image-service" in refused.errors
+    assert refused.errors.startswith("image-service customize: ")
+    assert refused.errors.endswith("\nTry 'image-service customize --help'.\n")
+    assert refused.errors.count("\n") <= 3
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("more", [(), MINIMAL], ids=["full", "minimal"])
+def test_absent_kernel_argument_is_noted(run: Run, base: Path, out: Path, more: tuple[str, ...]) -> None:
+    arguments = ("--karg-delete", "nosuch", "--karg-replace", "no=such=thing", *GOLDEN_EDIT)
+    ran = run("customize", base, *arguments, *more, "-o", out)
+    assert ran.status == 0
+    assert ran.errors == (
+        "image-service: note: --karg-delete changes nothing: nosuch is not among the kernel arguments\n"
+        "image-service: note: --karg-replace changes nothing: no=such is not among the kernel arguments\n"
+    )
+
+
+def test_names_of_coreos_installer_are_aliases(run: Run, base: Path, out: Path) -> None:
+    config, other = base.with_name("config.ign"), out.with_name("other.iso")
+    config.write_bytes(CONFIG)
+    arguments = ["--ignition", str(config), *GOLDEN_EDIT]
+    aliases = [argument.replace("--", "--live-") for argument in arguments]
+    assert run("customize", base, *arguments, "-o", out).status == 0
+    assert run("customize", base, *aliases, "-o", other).status == 0
+    assert out.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize("more", [(), MINIMAL], ids=["full", "minimal"])
+def test_keyfiles_are_packed_into_a_ramdisk(run: Run, base: Path, out: Path, more: tuple[str, ...]) -> None:
+    names = ("eth1.nmconnection", "eth0.nmconnection")
+    for name in names:
+        base.with_name(name).write_text(f"[connection]\nid={name}\n")
+    options = [word for name in names for word in ("--network-keyfile", base.with_name(name))]
+    assert run("customize", base, *options, *more, "-o", out).status == 0
+    members = json.loads(run("inspect", out, "--json").output)["ignition_area"]["members"]
+    assert [member["name"] for member in members] == [
+        "etc/coreos-firstboot-network/eth0.nmconnection",
+        "etc/coreos-firstboot-network/eth1.nmconnection",
+    ]
+
+
+def test_keyfiles_of_one_name_are_refused(run: Run, base: Path, out: Path) -> None:
+    refused = run("customize", base, "--network-keyfile", "a/eth0", "--network-keyfile", "b/eth0", "-o", out)
+    assert (refused.status, refused.errors.count("\n")) == (1, 1)
+    assert "different names" in refused.errors
+
+
+def test_keyfile_is_refused_by_an_iso_that_would_not_read_it(run: Run, base: Path, out: Path) -> None:
+    base.write_bytes(build_live_iso({**live_files(), "coreos/features.json": b"{}"}))
+    keyfile = base.with_name("eth0.nmconnection")
+    keyfile.write_bytes(b"")
+    refused = run("customize", base, "--network-keyfile", keyfile, "-o", out)
+    assert (refused.status, refused.errors.count("\n")) == (1, 1)
+    assert "live-initrd-network" in refused.errors
     assert not out.exists()
 
 

@@ -21,9 +21,12 @@ from tests.formats.iso_builder import build_live_iso, write_sparse_live_iso
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMAND = (sys.executable, "-m", "image_service.cli")
+COMMAND = (sys.executable, "-m", "image_service")
 # PYTHONUNBUFFERED empty: output is buffered, as for a user.
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONUNBUFFERED": ""}
+
+
+CONFIG = b'{"ignition": {"version": "3.3.0"}}\n'
 
 
 def finish(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
@@ -170,7 +173,31 @@ def test_missing_command_exits_with_2() -> None:
     with subprocess.Popen(COMMAND, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE) as process:
         status, output, errors = finish(process)
     assert (status, output) == (2, b"")
-    assert errors.startswith(b"usage: image-service")
+    assert errors.startswith(b"image-service: the following arguments are required: COMMAND\n")
+
+
+def test_config_is_read_from_standard_input(base: Path, out: Path) -> None:
+    command = [*COMMAND, "customize", str(base), "--ignition", "-", "-o", str(out)]
+    subprocess.run(command, env=ENVIRONMENT, input=CONFIG, check=True)
+    assert subprocess.check_output([*COMMAND, "iso", "ignition", "show", str(out)], env=ENVIRONMENT) == CONFIG
+
+
+@pytest.mark.parametrize("is_pipe", [True, False], ids=["pipe", "file"])
+def test_base_is_read_from_standard_input(base: Path, out: Path, live_iso: bytes, *, is_pipe: bool) -> None:
+    command = [*COMMAND, "customize", "-", "--reset", "-o", str(out)]
+    if is_pipe:
+        subprocess.run(command, env=ENVIRONMENT, input=live_iso, check=True)
+    else:
+        with base.open("rb") as file:
+            subprocess.run(command, env=ENVIRONMENT, stdin=file, check=True)
+    assert out.read_bytes() == live_iso
+
+
+def test_base_on_standard_input_is_named_in_errors() -> None:
+    command = [*COMMAND, "inspect", "-"]
+    ended = subprocess.run(command, env=ENVIRONMENT, input=b"no ISO", check=False, stderr=PIPE)
+    assert (ended.returncode, ended.stderr.count(b"\n")) == (1, 1)
+    assert ended.stderr.startswith(b"image-service: -: ")
 
 
 def test_version_is_that_of_the_package() -> None:

@@ -14,6 +14,7 @@ from image_service.coreos.kargs import (
     Operation,
     check_argument,
     edit_arguments,
+    find_ineffective,
 )
 from image_service.errors import KernelArgumentInvalid, KernelArgumentsTooLarge
 from tests.acceptance.clients import needs_client, run_client
@@ -311,3 +312,31 @@ def test_too_many_characters_are_refused_before_replacing() -> None:
     for argument in (append("b"), delete("b"), replace("b=1=2")):
         with pytest.raises(KernelArgumentsTooLarge, match="at most"):
             edit_arguments("", [*arguments, argument])
+
+
+PRESENT = ["a", "a=1", "a=2", "b"]
+EDITED = [*PRESENT, "a=1=2", "a=2=1", "b=1=1"]
+
+
+@given(
+    st.lists(st.sampled_from(PRESENT)),
+    st.lists(st.tuples(st.sampled_from(Operation), st.sampled_from(EDITED))),
+)
+def test_edits_without_effect_can_be_left_out(current: list[str], edits: list[tuple[Operation, str]]) -> None:
+    arguments = [
+        KernelArgument(operation, value)
+        for operation, value in edits
+        if operation is not Operation.REPLACE or value.count("=") == 2
+    ]
+    text = " ".join(current)
+    ineffective = find_ineffective(text, arguments)
+    assert all(argument.operation is not Operation.APPEND for argument in ineffective)
+    left_out = {id(argument) for argument in ineffective}
+    effective = [argument for argument in arguments if id(argument) not in left_out]
+    assert edit_arguments(text, effective) == edit_arguments(text, arguments)
+
+
+def test_edits_without_effect_are_found_in_the_order_of_editing() -> None:
+    absent = [replace("a=1=2"), delete("c=3"), delete("a=2")]
+    arguments = [absent[0], append("c=3"), delete("b"), *absent[1:], replace("c=3=4")]
+    assert find_ineffective("a b", arguments) == [absent[1], absent[2], absent[0]]

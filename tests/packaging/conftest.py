@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-SOURCES = ("LICENSE", "README.md", "pyproject.toml", "setup.cfg", "image_service", "twisted")
+SOURCES = ("LICENSE", "README.md", "pyproject.toml", "setup.cfg", "image_service", "man", "twisted")
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,15 @@ def test_wheel_holds_every_module(contents: set[str]) -> None:
 
 def test_wheel_holds_the_sample_and_the_typing_marker(contents: set[str]) -> None:
     data = {name for name in contents if not name.endswith(".py")}
-    assert data == {"image_service/py.typed", "image_service/standalone/sample.iso.xz"}
+    assert {name for name in data if "/share/man/man1/" not in name} == {
+        "image_service/py.typed",
+        "image_service/standalone/sample.iso.xz",
+    }
+
+
+def test_wheel_installs_the_manual_pages(installed: Path) -> None:
+    installed_pages = (installed.parent / "share" / "man" / "man1").iterdir()
+    assert {page.name for page in installed_pages} == {page.name for page in (CHECKOUT / "man").iterdir()}
 
 
 @pytest.fixture(scope="module")
