@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from twisted.python import usage
 
+from image_service.app.reactor import get_reactor
 from image_service.app.service import ImageService
 from image_service.app.workers.supervisor import Supervisor
 from image_service.errors import ConfigurationError
@@ -14,7 +15,6 @@ from image_service.settings.settings import Settings
 
 if TYPE_CHECKING:
     from twisted.application.service import Service
-    from twisted.internet.epollreactor import EPollReactor
 
 
 class Options(usage.Options):
@@ -39,7 +39,5 @@ class Options(usage.Options):
 
 def makeService(options: Options) -> Service:
     """Return the service, not yet started: a supervisor if there is more than one worker."""
-    from twisted.internet import reactor  # noqa: PLC0415, TID251 - here and nowhere else
-
     kind = Supervisor if options.settings.process.workers > 1 else ImageService
-    return kind(cast("EPollReactor", reactor), options.settings, standalone=bool(options["standalone"]))
+    return kind(get_reactor(), options.settings, standalone=bool(options["standalone"]))

@@ -23,6 +23,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import ILogObserver, globalLogPublisher
 from zope.interface import implementer
 
+from image_service.app.reactor import get_reactor
 from tests.acceptance.clients import MISSING
 from tests.pytwisted import blockon
 
@@ -76,10 +77,8 @@ def _heap_of_this_module() -> None:
 def the_reactor(twisted_greenlet: object) -> EPollReactor:
     """Return the reactor that pytest-twisted runs: epoll, as under twistd."""
     del twisted_greenlet  # asked for only so that the reactor is installed
-    from twisted.internet import reactor  # noqa: PLC0415, TID251 - pytest-twisted installs it first
-
-    blockon(deferLater(reactor, 0.0))
-    installed = cast("EPollReactor", reactor)
+    installed = get_reactor()
+    blockon(deferLater(installed, 0.0))
     # So that a process ends whose run of tests was killed: nobody stops the reactor then.
     installed.getThreadPool().threadFactory = cast("type[Thread]", partial(Thread, daemon=True))
     return installed

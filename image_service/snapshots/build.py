@@ -69,7 +69,7 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
     parts.call_every(images.mounts.save_seconds, images.mounts.save)
     parts.call_every(images.mounts.save_seconds, images.release_superseded)
     if is_leader:
-        parts.call_every(CLEANUP_SECONDS, lambda: sealed.remove_unused(clock.seconds() - UNUSED_SECONDS))
+        parts.call_every(CLEANUP_SECONDS, lambda: sealed.remove_unused(UNUSED_SECONDS))
     parts.push_async_callback(images.mounts.save)
     return images
 
@@ -109,4 +109,4 @@ async def _open_sealed_repository(parts: PartsStack, data_dir: Path, in_thread: 
     except StoreFailed as error:
         _log.error("snapshots are kept in memory only, until a restart: {reason}", reason=error.detail)
         secret = secrets.token_bytes(SECRET_BYTES)
-    return SealedRepository(repository, SnapshotCipher(secret), in_thread)
+    return SealedRepository(repository, SnapshotCipher(secret), in_thread, parts.reactor)

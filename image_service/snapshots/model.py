@@ -53,7 +53,8 @@ class Snapshot:
         key: what it answers.
         stored_key: stands for the key, and its credentials, in the repository.
         generation: counts from 1; negative: the repository did not take it.
-        taken_at: when assisted-service answered, seconds since the epoch.
+        taken_at: when assisted-service answered; in seconds of the process's clock, as all instants here.
+        stored_at: the same, as stored: it distinguishes snapshots of one generation.
         fingerprint: of the answer without its tokens; None: it has not been compared yet.
         entry: decides how long the snapshot may be seen; None until it is cached.
     """
@@ -62,6 +63,7 @@ class Snapshot:
     stored_key: bytes
     generation: int
     taken_at: float
+    stored_at: float
     fingerprint: bytes | None = None
     entry: CacheEntry | None = attrs.field(default=None, init=False, repr=False)
 
@@ -73,11 +75,11 @@ class Snapshot:
 
 @attrs.define(eq=False)
 class CacheEntry:
-    """The newest snapshot of a key, and older ones that mounts read. Instants are seconds since the epoch.
+    """The newest snapshot of a key, and older ones that mounts read. Instants are the clock's seconds.
 
     Args:
         snapshot: the newest.
-        validated_at: when assisted-service last gave an equal answer.
+        validated_at: when assisted-service last gave an equal answer; minus infinity: never.
         key_counter: the version of `stored_key` in `Coordination` when this was read.
         revalidating_since: None: assisted-service is not being asked.
         retry_at: not to be asked again before.
@@ -121,11 +123,14 @@ class CacheEntry:
     def is_superseded_by(self, stored: StoredSnapshot) -> bool:
         """Return True if what another process has stored takes the place of the newest.
 
-        A snapshot that the repository did not take is superseded by any that it did, but those before it.
+        Numbers start again in a new repository. A snapshot that the repository did not take is superseded by
+        any that it did, but those before it.
         """
         if self.snapshot.generation < 0:
             return not stored.is_ended and self.find_generation(stored.generation) is None
-        return stored.is_ended or stored.taken_at > self.snapshot.taken_at
+        newest = self.snapshot
+        is_same = (stored.generation, stored.taken_at) == (newest.generation, newest.stored_at)
+        return stored.is_ended or not is_same
 
     def confirm(self, at: float) -> None:
         """Record that another process got the same answer."""

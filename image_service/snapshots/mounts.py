@@ -38,7 +38,7 @@ MIN_SAVE_SECONDS = 0.1
 
 @attrs.define(eq=False)
 class Mount:
-    """A reader in the middle of a version. Instants are seconds since the epoch.
+    """A reader in the middle of a version. Instants are seconds of the process's clock.
 
     Args:
         reader: stands for the reader in the repository.
@@ -186,7 +186,7 @@ class Mounts:
     ) -> None:
         """Take over the mount that `find_stored` returned."""
         reader_key = self._repository.reader_key_of(reader)
-        self._adopt(reader, reader_key, version, reader_counter, stored.read_at if stored else 0.0)
+        self._adopt(reader, reader_key, version, reader_counter, stored.read_at if stored else -inf)
 
     async def start_unless_taken(self, reader: Reader, version: Version) -> bool:
         """Start a version for a reader that reads none.

@@ -2,7 +2,8 @@
 
 A key stands for what was asked and by whom, a reader key for a client with its credentials; both are keyed
 digests, and a payload is sealed (`encryption.SnapshotCipher`): a repository holds no secret. All instants are
-wall-clock seconds since 1970, because a monotonic clock starts again with the process.
+wall-clock seconds since 1970, because a monotonic clock starts again with the host. The wall clock may be
+set: what is stored may be in the future, and is replaced then.
 
 The generations of a key only increase, also past an end, so that a number never stands for two snapshots.
 They start at 1 again after all of them have been unused for so long that they were removed.
@@ -91,26 +92,30 @@ class SnapshotRepository(Protocol):
         """
 
     async def record_validation(self, key: bytes, generation: int, at: float) -> None:
-        """Record an equal answer of assisted-service, if the generation is there and has not ended."""
+        """Record an equal answer of assisted-service, if the generation is there and has not ended.
+
+        The time replaces the stored one, which may be later: of a clock that was ahead.
+        """
 
     async def end(self, key: bytes, at: float) -> None:
         """Remove all generations of a key and the mounts that read them, but remember the newest number."""
 
-    async def save_mounts(self, mounts: Sequence[StoredMount]) -> None:
+    async def save_mounts(self, mounts: Sequence[StoredMount], now: float) -> None:
         """Store mounts, all or none, each in the place of its reader's.
 
         A mount is kept instead if it is of another image and has read since ``replaces_before``, or of the
-        same image and has read later.
+        same image and has read later; but not if it has read after ``now``.
         Their snapshots count as used at ``read_at``.
         """
 
     async def find_mount(self, reader: bytes) -> StoredMount | None:
         """Return a reader's mount; its snapshot may be gone."""
 
-    async def remove_unused(self, unused_since: float) -> int:
+    async def remove_unused(self, unused_since: float, now: float) -> int:
         """Remove what has not been used.
 
         Args:
+            now: a snapshot used after that counts as used now; a mount read after that is removed.
             unused_since: snapshots neither taken, validated nor read by a mount since, unless an older
                 generation has been, and mounts that have not read since.
 

@@ -146,9 +146,8 @@ class Resolver:
         async with self._coordination.lock(key):
             stored = await self._repository.load_infra_env(infra_env_id, credentials)
             now = self._clock.seconds()
-            if stored is not None and now < stored[1] + self._settings.ttl_seconds:
-                infra_env, answered_at = stored
-                return infra_env, min(answered_at, now)
+            if stored is not None and stored[1] <= now < stored[1] + self._settings.ttl_seconds:
+                return stored
             infra_env = await self._fetch(
                 infra_env_id, credentials, is_revalidation=is_known or stored is not None
             )

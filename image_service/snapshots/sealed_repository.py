@@ -2,14 +2,19 @@
 
 A repository that fails costs no request: what it did not take is kept in memory for a while, and asked for
 again after that.
+
+Stored instants are of the wall clock, all others of the process's monotonic clock: they are converted here.
 """
 
 from __future__ import annotations
 
 import secrets
+import time
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
+import attrs
 from twisted.logger import Logger
 
 from image_service.concurrency.lru import LruCache
@@ -25,6 +30,8 @@ from image_service.snapshots.model import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+
+    from twisted.internet.interfaces import IReactorTime
 
     from image_service.assisted.responses import InfraEnv
     from image_service.concurrency.parts import InThread
@@ -45,11 +52,27 @@ THREAD_BYTES = 128 * 1024
 
 
 class SealedRepository:
-    """Stores snapshots, mounts and infra-envs. Instants are seconds since the epoch."""
+    """Stores snapshots, mounts and infra-envs. Instants are the clock's seconds; minus infinity: never.
+
+    Args:
+        clock: monotonic.
+        wall_clock: returns seconds since the epoch, which may be wrong, and be set.
+    """
 
     _log = Logger()
 
-    def __init__(self, repository: SnapshotRepository, cipher: SnapshotCipher, in_thread: InThread) -> None:
+    def __init__(
+        self,
+        repository: SnapshotRepository,
+        cipher: SnapshotCipher,
+        in_thread: InThread,
+        clock: IReactorTime,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._offset_at_cleanup = self._offset()
+        self._no_cleanup_until = -inf
         self._repository = repository
         self._cipher = cipher
         self._in_thread = in_thread
@@ -79,8 +102,9 @@ class SealedRepository:
     # Snapshots.
 
     async def find_newest(self, stored_key: bytes) -> StoredSnapshot | None:
-        """Return the state of a key's newest snapshot, which may have ended."""
-        return await self._read(self._repository.find_newest(stored_key))
+        """Return the state of a key's newest snapshot, which may have ended; ``taken_at`` is as stored."""
+        stored = await self._read(self._repository.find_newest(stored_key))
+        return stored and attrs.evolve(stored, validated_at=self._to_monotonic(stored.validated_at))
 
     async def load_newest(
         self, key: SnapshotKey, stored_key: bytes, credentials: Credentials | None
@@ -89,7 +113,8 @@ class SealedRepository:
         stored = await self.find_newest(stored_key)
         if stored is None or stored.is_ended:
             return None
-        snapshot = Snapshot(key, stored_key, stored.generation, stored.taken_at)
+        taken_at = self._to_monotonic(stored.taken_at)
+        snapshot = Snapshot(key, stored_key, stored.generation, taken_at, stored.taken_at)
         is_readable = await self.load(snapshot, credentials) is not None
         return (snapshot, stored.validated_at) if is_readable else None
 
@@ -129,7 +154,7 @@ class SealedRepository:
             the snapshot to be served from now on: of this answer, or the other process's.
         """
         stored_key = self.key_of(key, credentials)
-        snapshot = Snapshot(key, stored_key, max(0, after) + 1, at)
+        snapshot = Snapshot(key, stored_key, max(0, after) + 1, at, self._to_wall(at))
         is_stored = await self._put(snapshot, customization, credentials)
         if is_stored is False:
             found = await self.load_newest(key, stored_key, credentials)
@@ -160,21 +185,32 @@ class SealedRepository:
 
     async def record_validation(self, snapshot: Snapshot, at: float) -> None:
         """Record an equal answer of assisted-service, so that a restart need not ask."""
-        await self._write(self._repository.record_validation(snapshot.stored_key, snapshot.generation, at))
+        key, generation = snapshot.stored_key, snapshot.generation
+        await self._write(self._repository.record_validation(key, generation, self._to_wall(at)))
 
     async def end(self, snapshot: Snapshot, at: float) -> None:
         """Remove all generations of a key: these credentials may not see them any more."""
         self.forget(snapshot)
-        await self._write(self._repository.end(snapshot.stored_key, at))
+        await self._write(self._repository.end(snapshot.stored_key, self._to_wall(at)))
 
     def forget(self, snapshot: Snapshot) -> None:
         """Drop all generations of a key from memory: another process has removed them."""
         for recent in [recent for recent in self._recent if recent[0] == snapshot.stored_key]:
             self._recent.pop(recent)
 
-    async def remove_unused(self, unused_since: float) -> None:
-        """Remove what has not been used since then."""
-        removed = await self._write(self._repository.remove_unused(unused_since))
+    async def remove_unused(self, unused_seconds: float) -> None:
+        """Remove what has not been used for so long; is called periodically.
+
+        After a step of the wall clock that makes everything look unused, nothing is removed for that time.
+        """
+        now, offset = self._clock.seconds(), self._offset()
+        if offset - self._offset_at_cleanup > unused_seconds / 2:
+            self._no_cleanup_until = now + unused_seconds
+        self._offset_at_cleanup = offset
+        if now < self._no_cleanup_until:
+            return
+        wall_now = self._wall_clock()
+        removed = await self._write(self._repository.remove_unused(wall_now - unused_seconds, wall_now))
         if removed:
             self._log.info("removed {count} unused snapshots", count=removed)
 
@@ -182,12 +218,21 @@ class SealedRepository:
 
     async def save_mounts(self, mounts: Sequence[StoredMount]) -> None:
         """Store which version each reader reads."""
-        if mounts:
-            await self._write(self._repository.save_mounts(mounts))
+        stored = [
+            attrs.evolve(
+                mount,
+                read_at=self._to_wall(mount.read_at),
+                replaces_before=self._to_wall(mount.replaces_before),
+            )
+            for mount in mounts
+        ]
+        if stored:
+            await self._write(self._repository.save_mounts(stored, self._wall_clock()))
 
     async def find_mount(self, reader_key: bytes) -> StoredMount | None:
         """Return what a reader was reading."""
-        return await self._read(self._repository.find_mount(reader_key))
+        stored = await self._read(self._repository.find_mount(reader_key))
+        return stored and attrs.evolve(stored, read_at=self._to_monotonic(stored.read_at))
 
     # Infra-envs.
 
@@ -207,14 +252,28 @@ class SealedRepository:
     ) -> None:
         """Store an infra-env without its kernel arguments; a change is a new generation."""
         key, payload = self.key_of_infra_env(infra_env_id, credentials), encode_infra_env(infra_env)
+        stored_at = self._to_wall(at)
         newest = await self.find_newest(key)
         stored = await self.load_infra_env(infra_env_id, credentials)
         if newest and stored and encode_infra_env(stored[0]) == payload:
-            await self._write(self._repository.record_validation(key, newest.generation, at))
+            await self._write(self._repository.record_validation(key, newest.generation, stored_at))
             return
         generation = 1 + (newest.generation if newest else 0)
         sealed = self._cipher.seal(key, generation, credentials, payload)
-        await self._write(self._repository.add(key, generation, sealed, at))
+        await self._write(self._repository.add(key, generation, sealed, stored_at))
+
+    # Time.
+
+    def _offset(self) -> float:
+        """Return how far the wall clock is ahead of the monotonic one."""
+        return self._wall_clock() - self._clock.seconds()
+
+    def _to_wall(self, at: float) -> float:
+        return at + self._offset()
+
+    def _to_monotonic(self, stored_at: float) -> float:
+        """Convert a stored time; one in the future, or none at all, is of a wrong clock: it means never."""
+        return stored_at - self._offset() if stored_at <= self._wall_clock() else -inf
 
     async def _load(
         self,
@@ -245,7 +304,7 @@ class SealedRepository:
             _size(customization),
             lambda: self._cipher.seal(key, generation, credentials, encode_customization(customization)),
         )
-        return await self._write(self._repository.add(key, generation, sealed, snapshot.taken_at))
+        return await self._write(self._repository.add(key, generation, sealed, snapshot.stored_at))
 
     async def _fingerprint(self, customization: Customization) -> bytes:
         work = partial(fingerprint, customization)

@@ -7,6 +7,7 @@ generation, a validation or an end bumps the version afterwards; then the others
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 from image_service.concurrency.lru import LruCache
@@ -63,13 +64,15 @@ class SnapshotCache:
         snapshot = entry.snapshot
         version = self._coordination.counter(snapshot.stored_key)
         stored = await self._repository.find_newest(snapshot.stored_key)
+        if entry.snapshot is not snapshot:  # superseded by this process in the meantime
+            return entry
         if stored is not None and entry.is_superseded_by(stored):
             if not stored.is_ended:
                 return await self._load_newest(entry, version, credentials)
             self._remove(entry)
             return None
         if stored is not None and stored.generation == snapshot.generation:
-            entry.confirm(min(stored.validated_at, self._clock.seconds()))
+            entry.confirm(stored.validated_at)
         entry.key_counter = version
         return entry
 
@@ -82,7 +85,7 @@ class SnapshotCache:
         if found is None:
             return None
         snapshot, validated_at = found
-        return self._add(CacheEntry(snapshot, min(validated_at, self._clock.seconds()), version))
+        return self._add(CacheEntry(snapshot, validated_at, version))
 
     def add(self, snapshot: Snapshot, validated_at: float) -> CacheEntry:
         """Make the entry of a key's first snapshot, which is in the repository."""
@@ -117,7 +120,7 @@ class SnapshotCache:
         """Return a generation of an entry's key; None: it is not stored any more."""
         if known := entry.find_generation(number):
             return known
-        found = Snapshot(entry.snapshot.key, entry.snapshot.stored_key, number, 0.0)
+        found = Snapshot(entry.snapshot.key, entry.snapshot.stored_key, number, -inf, -inf)
         is_stored = await self._repository.load(found, credentials) is not None
         if known := entry.find_generation(number):  # loaded for another request meanwhile
             return known
@@ -148,7 +151,6 @@ class SnapshotCache:
         if found is None or cached is not entry or entry.snapshot is not older:
             return cached
         snapshot, validated_at = found
-        validated_at = min(validated_at, self._clock.seconds())
         if is_stored:
             entry.supersede(snapshot, validated_at)
             return self._add(entry)

@@ -185,8 +185,8 @@ class Snapshots:
         return not self._is_fresh(entry) or self._is_old(entry.snapshot)
 
     def _is_fresh(self, entry: CacheEntry) -> bool:
-        is_within_ttl = self._clock.seconds() < entry.validated_at + self._settings.ttl_seconds
-        return is_within_ttl and self._cache.is_current(entry)
+        now, since = self._clock.seconds(), entry.validated_at
+        return since <= now < since + self._settings.ttl_seconds and self._cache.is_current(entry)
 
     def _is_old(self, snapshot: Snapshot) -> bool:
         return self._clock.seconds() >= snapshot.taken_at + self._settings.max_age_seconds

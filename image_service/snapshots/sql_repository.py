@@ -60,14 +60,11 @@ _MOUNTS = sa.Table(
 
 _OF, _NUMBER = sa.bindparam("of", type_=sa.LargeBinary), sa.bindparam("number", type_=sa.Integer)
 _AT, _BEFORE = sa.bindparam("at", type_=sa.Float), sa.bindparam("replaces_before", type_=sa.Float)
+_NOW = sa.bindparam("now", type_=sa.Float)
 
 
 def _is_generation(table: sa.Table) -> sa.ColumnElement[bool]:
     return sa.and_(table.c.key == _OF, table.c.generation == _NUMBER)
-
-
-def _later(column: sa.Column[float]) -> sa.ColumnElement[float]:
-    return sa.case((column < _AT, _AT), else_=column)
 
 
 def _upsert_mount(database: Database) -> sa.Insert:
@@ -78,7 +75,7 @@ def _upsert_mount(database: Database) -> sa.Insert:
     return upsert.on_conflict_do_update(
         index_elements=[known.reader],
         set_={column.name: column for column in new if column.name != "reader"},
-        where=sa.or_(known.read_at < _BEFORE, is_same & (known.read_at <= new.read_at)),
+        where=sa.or_(known.read_at < _BEFORE, known.read_at > _NOW, is_same & (known.read_at <= new.read_at)),
     )
 
 
@@ -99,10 +96,12 @@ _REMOVE_SURPLUS = sa.delete(_SNAPSHOTS).where(_SNAPSHOTS.c.key == _OF, _SNAPSHOT
 _RECORD_VALIDATION = (
     sa.update(_SNAPSHOTS)
     .where(_is_generation(_SNAPSHOTS), ~_SNAPSHOTS.c.ended)
-    .values(validated_at=_later(_SNAPSHOTS.c.validated_at), used_at=_later(_SNAPSHOTS.c.used_at))
+    .values(validated_at=_AT, used_at=_AT)
 )
 _RECORD_USE = (
-    sa.update(_SNAPSHOTS).where(_is_generation(_SNAPSHOTS)).values(used_at=_later(_SNAPSHOTS.c.used_at))
+    sa.update(_SNAPSHOTS)
+    .where(_is_generation(_SNAPSHOTS), ~_SNAPSHOTS.c.used_at.between(_AT, _NOW))
+    .values(used_at=_AT)
 )
 _FIND_MOUNT = sa.select(_MOUNTS).where(_MOUNTS.c.reader == _OF)
 
@@ -158,10 +157,12 @@ class SqlRepository:
         """Remove all generations of a key and the mounts that read them."""
         await self._write(partial(_end, key, at))
 
-    async def save_mounts(self, mounts: Sequence[StoredMount]) -> None:
+    async def save_mounts(self, mounts: Sequence[StoredMount], now: float) -> None:
         """Store mounts."""
-        rows: list[dict[str, Any]] = [attrs.asdict(mount) for mount in mounts]
-        used = [{"of": mount.key, "number": mount.generation, "at": mount.read_at} for mount in mounts]
+        rows: list[dict[str, Any]] = [{**attrs.asdict(mount), "now": now} for mount in mounts]
+        used = [
+            {"of": mount.key, "number": mount.generation, "at": mount.read_at, "now": now} for mount in mounts
+        ]
 
         def work(connection: sa.Connection) -> None:
             connection.execute(self._upsert_mount, rows)
@@ -176,9 +177,9 @@ class SqlRepository:
         found = await self._read(lambda connection: connection.execute(_FIND_MOUNT, row).first())
         return None if found is None else StoredMount(*found)
 
-    async def remove_unused(self, unused_since: float) -> int:
+    async def remove_unused(self, unused_since: float, now: float) -> int:
         """Remove what has not been used."""
-        return await self._write(partial(_remove_unused, unused_since))
+        return await self._write(partial(_remove_unused, unused_since, now))
 
     async def close(self) -> None:
         """Close the database."""
@@ -201,7 +202,8 @@ def _end(key: bytes, at: float, connection: sa.Connection) -> None:
         connection.execute(sa.delete(table).where(table.c.key == key))
 
 
-def _remove_unused(unused_since: float, connection: sa.Connection) -> int:
+def _remove_unused(unused_since: float, now: float, connection: sa.Connection) -> int:
+    connection.execute(sa.update(_SNAPSHOTS).where(_SNAPSHOTS.c.used_at > now).values(used_at=now))
     older = _SNAPSHOTS.alias()
     in_use = sa.exists().where(
         older.c.key == _SNAPSHOTS.c.key,
@@ -209,5 +211,5 @@ def _remove_unused(unused_since: float, connection: sa.Connection) -> int:
         older.c.used_at >= unused_since,
     )
     removed = connection.execute(sa.delete(_SNAPSHOTS).where(~in_use)).rowcount
-    connection.execute(sa.delete(_MOUNTS).where(_MOUNTS.c.read_at < unused_since))
+    connection.execute(sa.delete(_MOUNTS).where(~_MOUNTS.c.read_at.between(unused_since, now)))
     return removed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from math import floor
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from image_service.transport.sendfile_sender import SendfileSender
 from image_service.transport.tls_sender import TlsSender
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from twisted.internet.interfaces import IReactorTime
 
@@ -46,29 +47,36 @@ class ShutdownState:
 class DateField:
     """The Date field of the current second, rendered once.
 
-    Seconds may go backwards, as the system's clock may.
+    Args:
+        wall_clock: returns seconds since the epoch, which may go backwards.
     """
 
-    __slots__ = ("_line", "_partial_content", "_second")
+    __slots__ = ("_line", "_partial_content", "_second", "_wall_clock")
 
-    def __init__(self) -> None:
+    def __init__(self, wall_clock: Callable[[], float] = time.time) -> None:
+        self._wall_clock = wall_clock
         self._second = -1
         self._line = self._partial_content = b""
 
-    def line(self, now: float) -> bytes:
-        """Return the field line for a time in seconds since the epoch."""
+    def line(self) -> bytes:
+        """Return the field line."""
+        now = self._wall_clock()
         if not self._second <= now < self._second + 1:
-            self._second = floor(now)
-            date = format_http_date(datetime.fromtimestamp(self._second, UTC))
-            self._line = f"Date: {date}\r\n".encode("ascii")
-            self._partial_content = STATUS_LINES[206] + self._line
+            self._render(now)
         return self._line
 
-    def partial_content(self, now: float) -> bytes:
+    def partial_content(self) -> bytes:
         """Return the status line of a 206 with the field line behind it."""
+        now = self._wall_clock()
         if not self._second <= now < self._second + 1:
-            self.line(now)
+            self._render(now)
         return self._partial_content
+
+    def _render(self, now: float) -> None:
+        self._second = floor(now)
+        date = format_http_date(datetime.fromtimestamp(self._second, UTC))
+        self._line = f"Date: {date}\r\n".encode("ascii")
+        self._partial_content = STATUS_LINES[206] + self._line
 
 
 @attrs.frozen(eq=False, kw_only=True)

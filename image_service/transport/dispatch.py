@@ -126,7 +126,7 @@ class Dispatcher:
         exchange.prepared = prepared
         exchange.keep_alive = can_continue and request is not None and request.keep_alive
         has_own_line = context.access_log.has_own_line(response.status)
-        head = exchange.render_head(response, context.date.line(now), needs_id=has_own_line)
+        head = exchange.render_head(response, context.date.line(), needs_id=has_own_line)
         if request is not None and exchange.keep_alive:
             if prepared.ranges is not None and not has_own_line:
                 self.further = FurtherRanges(context, self._log, exchange, prepared.ranges)
@@ -224,7 +224,7 @@ class FurtherRanges:
         exchange = self.exchange
         exchange.started, exchange.int_range, exchange.prepared = now, int_range, self._prepared
         fields, body = message
-        return self._date.partial_content(now) + fields + self._last_lines, body
+        return self._date.partial_content() + fields + self._last_lines, body
 
     def start_sending(self) -> None:
         """Hold the mount: the kernel did not accept all of the response at once."""

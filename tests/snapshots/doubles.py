@@ -233,11 +233,16 @@ class World:
     derived: FakeDerivedFiles = attrs.field(factory=FakeDerivedFiles)
     store: MemoryRepository = attrs.field(factory=MemoryRepository)
     cache_bytes: int = CACHE_BYTES
+    wall_offset: float = 0.0
     archive: SealedRepository = attrs.field(init=False)
     images: BootImages = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.images = self.make_images()
+
+    def get_wall_time(self) -> float:
+        """As ``time.time``."""
+        return self.clock.seconds() + self.wall_offset
 
     def make_images(
         self,
@@ -246,7 +251,9 @@ class World:
         count: Callable[[SnapshotEvent], None] = lambda _: None,
     ) -> BootImages:
         """Boot images of this world that nobody has asked for yet."""
-        self.archive = SealedRepository(self.store, SnapshotCipher(bytes(32)), run_now)
+        self.archive = SealedRepository(
+            self.store, SnapshotCipher(bytes(32)), run_now, self.clock, self.get_wall_time
+        )
         return connect_boot_images(
             SnapshotSettings(
                 ttl_seconds=TTL_SECONDS,

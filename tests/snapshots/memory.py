@@ -50,8 +50,8 @@ class MemoryRepository:
         """Record an equal answer of assisted-service."""
         row = self._rows.get((key, generation))
         if row and not row.stored.is_ended:
-            row.stored = attrs.evolve(row.stored, validated_at=max(row.stored.validated_at, at))
-            row.used_at = max(row.used_at, at)
+            row.stored = attrs.evolve(row.stored, validated_at=at)
+            row.used_at = at
 
     async def end(self, key: bytes, at: float) -> None:
         """Remove all generations of a key and the mounts that read them."""
@@ -63,30 +63,36 @@ class MemoryRepository:
             self._rows[key, newest] = _Row(ended, None, at)
         self._mounts = {reader: mount for reader, mount in self._mounts.items() if mount.key != key}
 
-    async def save_mounts(self, mounts: Sequence[StoredMount]) -> None:
+    async def save_mounts(self, mounts: Sequence[StoredMount], now: float) -> None:
         """Store mounts."""
         for mount in mounts:
             before = self._mounts.get(mount.reader)
-            if before is None or before.read_at < mount.replaces_before or _is_later_of_same(before, mount):
+            if (
+                before is None
+                or not mount.replaces_before <= before.read_at <= now
+                or _is_later_of_same(before, mount)
+            ):
                 self._mounts[mount.reader] = mount
             row = self._rows.get((mount.key, mount.generation))
-            if row:
-                row.used_at = max(row.used_at, mount.read_at)
+            if row and not mount.read_at <= row.used_at <= now:
+                row.used_at = mount.read_at
 
     async def find_mount(self, reader: bytes) -> StoredMount | None:
         """Return a reader's mount."""
         return self._mounts.get(reader)
 
-    async def remove_unused(self, unused_since: float) -> int:
+    async def remove_unused(self, unused_since: float, now: float) -> int:
         """Remove what has not been used."""
         before = len(self._rows)
+        for row in self._rows.values():
+            row.used_at = min(row.used_at, now)
         for key in {key for key, _ in self._rows}:
             for generation in sorted(self._generations(key)):
                 if self._rows[key, generation].used_at >= unused_since:
                     break
                 del self._rows[key, generation]
         self._mounts = {
-            reader: mount for reader, mount in self._mounts.items() if mount.read_at >= unused_since
+            reader: mount for reader, mount in self._mounts.items() if unused_since <= mount.read_at <= now
         }
         return before - len(self._rows)
 

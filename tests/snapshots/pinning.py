@@ -180,6 +180,7 @@ class Pinning:
         secret: of the instance.
         settings: how long to rely on what.
         coordination: with others that share the store.
+        wall_offset: how far the wall clock is ahead of `clock`.
     """
 
     store: FaultyRepository = attrs.field(factory=FaultyRepository)
@@ -189,12 +190,17 @@ class Pinning:
     settings: SnapshotSettings = SETTINGS
     coordination: Coordination = attrs.field(factory=Coordination)
     counted: Counter[str] = attrs.field(factory=Counter)
+    wall_offset: float = 0.0
     archive: SealedRepository = attrs.field(init=False)
     snapshots: Snapshots = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.archive = SealedRepository(
-            cast("SnapshotRepository", self.store), SnapshotCipher(self.secret), run_now
+            cast("SnapshotRepository", self.store),
+            SnapshotCipher(self.secret),
+            run_now,
+            self.clock,
+            self.get_wall_time,
         )
         self.snapshots = Snapshots(
             self.upstream.ask,
@@ -204,6 +210,10 @@ class Pinning:
             self.settings,
             count=lambda event: self.counted.update([event.value]),
         )
+
+    def get_wall_time(self) -> float:
+        """As ``time.time``."""
+        return self.clock.seconds() + self.wall_offset
 
     def restarted(self) -> Pinning:
         """The process that follows."""

@@ -148,7 +148,7 @@ async def test_reused_generation_number_is_another_version(
     Client(world, ref=OTHER_REF).range()
     pass_ttl(world, "changed")
     world.clock.advance(10 * WINDOW_SECONDS)
-    await world.store.remove_unused(world.clock.seconds())
+    await world.store.remove_unused(world.clock.seconds(), world.clock.seconds())
     second = client.range()
     assert second.version.snapshot is not None
     assert first.version.snapshot is not None

@@ -40,7 +40,7 @@ OTHERS = [
 def version(generation: int) -> Version:
     base = cast("BaseImage", SimpleNamespace(sha256="5f" * 32, version="4.20", architecture="x86_64"))
     key = SnapshotKey(REF.infra_env_id, Kind.FULL_ISO, None)
-    return Version(REF, base, Snapshot(key, b"k" * 32, generation, 0.0))
+    return Version(REF, base, Snapshot(key, b"k" * 32, generation, 0.0, 0.0))
 
 
 ONE, TWO = version(1), version(2)
@@ -62,7 +62,9 @@ class Mounting:
     mounts: Mounts = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.archive = SealedRepository(self.repository, SnapshotCipher(SECRET), run_now)
+        self.archive = SealedRepository(
+            self.repository, SnapshotCipher(SECRET), run_now, self.clock, self.clock.seconds
+        )
         self.mounts = Mounts(self.archive, self.clock, WINDOW, Coordination())
 
     def read(self, reader: Reader = READER, version: Version = ONE) -> Mount:

@@ -57,7 +57,7 @@ async def test_new_repository_is_empty(store: SnapshotRepository) -> None:
     assert await store.find_newest(KEY) is None
     assert await store.load(KEY, 1) is None
     assert await store.find_mount(READER) is None
-    assert await store.remove_unused(T) == 0
+    assert await store.remove_unused(T, T + 60) == 0
 
 
 @ensure_deferred
@@ -119,12 +119,12 @@ async def test_oldest_generations_of_a_key_are_removed(store: SnapshotRepository
 
 
 @ensure_deferred
-async def test_validation_time_never_decreases(store: SnapshotRepository) -> None:
+async def test_validation_replaces_also_that_of_a_clock_ahead(store: SnapshotRepository) -> None:
     await store.add(KEY, 1, b"a", T)
     await store.record_validation(KEY, 1, T + 60)
     assert await store.find_newest(KEY) == StoredSnapshot(1, T, T + 60)
     await store.record_validation(KEY, 1, T + 30)
-    assert await store.find_newest(KEY) == StoredSnapshot(1, T, T + 60)
+    assert await store.find_newest(KEY) == StoredSnapshot(1, T, T + 30)
     assert await store.load(KEY, 1) == b"a"
 
 
@@ -142,7 +142,7 @@ async def test_end_removes_all_generations_and_mounts_of_its_key(store: Snapshot
     for key in (KEY, OTHER_KEY):
         await store.add(key, 1, b"1", T)
         await store.add(key, 2, b"2", T)
-    await store.save_mounts([mount(), mount(reader=OTHER_READER, key=OTHER_KEY)])
+    await store.save_mounts([mount(), mount(reader=OTHER_READER, key=OTHER_KEY)], T + 60)
     await store.end(KEY, T + 60)
     assert [await store.load(KEY, generation) for generation in (1, 2)] == [None, None]
     assert await store.find_mount(READER) is None
@@ -177,19 +177,21 @@ async def test_ending_an_unknown_key_does_nothing(store: SnapshotRepository) -> 
 
 @ensure_deferred
 async def test_latest_mount_of_a_reader_is_found(store: SnapshotRepository) -> None:
-    await store.save_mounts([mount(), mount(reader=OTHER_READER, generation=7)])
-    await store.save_mounts([mount(key=OTHER_KEY, generation=3, base_sha256="00" * 32, read_at=T + 1)])
+    await store.save_mounts([mount(), mount(reader=OTHER_READER, generation=7)], T + 60)
+    await store.save_mounts(
+        [mount(key=OTHER_KEY, generation=3, base_sha256="00" * 32, read_at=T + 1)], T + 60
+    )
     assert await store.find_mount(READER) == mount(
         key=OTHER_KEY, generation=3, base_sha256="00" * 32, read_at=T + 1
     )
     assert await store.find_mount(OTHER_READER) == mount(reader=OTHER_READER, generation=7)
-    await store.save_mounts([mount()])
+    await store.save_mounts([mount()], T + 60)
     assert (await store.find_mount(READER) or mount()).read_at == T + 1
 
 
 @ensure_deferred
 async def test_reader_may_occur_twice_in_a_batch(store: SnapshotRepository) -> None:
-    await store.save_mounts([mount(read_at=T + 2, generation=2), mount(read_at=T + 1, generation=1)])
+    await store.save_mounts([mount(read_at=T + 2, generation=2), mount(read_at=T + 1, generation=1)], T + 60)
     assert await store.find_mount(READER) == mount(read_at=T + 2, generation=2)
 
 
@@ -199,29 +201,29 @@ async def test_later_mount_of_another_version_is_not_replaced(
     store: SnapshotRepository, other: dict[str, Any]
 ) -> None:
     moved_on = mount(**other, read_at=T + 10)
-    await store.save_mounts([moved_on])
+    await store.save_mounts([moved_on], T + 60)
     for since in (T, T + 10):
-        await store.save_mounts([mount(read_at=T + 20, replaces_before=since)])
+        await store.save_mounts([mount(read_at=T + 20, replaces_before=since)], T + 60)
         assert await store.find_mount(READER) == moved_on
-    await store.save_mounts([attrs.evolve(moved_on, read_at=T + 15, replaces_before=T)])
+    await store.save_mounts([attrs.evolve(moved_on, read_at=T + 15, replaces_before=T)], T + 60)
     assert (await store.find_mount(READER) or mount()).read_at == T + 15
-    await store.save_mounts([mount(read_at=T + 12, replaces_before=inf)])
+    await store.save_mounts([mount(read_at=T + 12, replaces_before=inf)], T + 60)
     assert await store.find_mount(READER) == mount(read_at=T + 12)
 
 
 @ensure_deferred
 async def test_saving_no_mounts_does_nothing(store: SnapshotRepository) -> None:
-    await store.save_mounts([])
+    await store.save_mounts([], T + 60)
 
 
 @ensure_deferred
 async def test_unused_rows_are_removed(store: SnapshotRepository) -> None:
     await store.add(KEY, 1, b"", T)
-    await store.save_mounts([mount(key=OTHER_KEY, read_at=T)])
-    assert await store.remove_unused(T) == 0
+    await store.save_mounts([mount(key=OTHER_KEY, read_at=T)], T + 60)
+    assert await store.remove_unused(T, T + 60) == 0
     assert await store.find_newest(KEY)
     assert await store.find_mount(READER)
-    assert await store.remove_unused(T + 1) == 1
+    assert await store.remove_unused(T + 1, T + 60) == 1
     assert await store.find_newest(KEY) is None
     assert await store.load(KEY, 1) is None
     assert await store.find_mount(READER) is None
@@ -234,9 +236,11 @@ async def test_validated_or_read_snapshots_are_in_use(store: SnapshotRepository)
     for key in (b"validated", b"mounted", b"ended", b"unused"):
         await store.add(key, 1, b"", T)
     await store.record_validation(b"validated", 1, T + 60)
-    await store.save_mounts([mount(key=b"mounted", read_at=T + 60), mount(key=b"mounted", read_at=T + 1)])
+    await store.save_mounts(
+        [mount(key=b"mounted", read_at=T + 60), mount(key=b"mounted", read_at=T + 1)], T + 60
+    )
     await store.end(b"ended", T + 60)
-    assert await store.remove_unused(T + 60) == 1
+    assert await store.remove_unused(T + 60, T + 60) == 1
     kept = [key for key in (b"validated", b"mounted", b"ended", b"unused") if await store.find_newest(key)]
     assert kept == [b"validated", b"mounted", b"ended"]
 
@@ -245,7 +249,7 @@ async def test_validated_or_read_snapshots_are_in_use(store: SnapshotRepository)
 async def test_superseded_generations_are_removed_one_by_one(store: SnapshotRepository) -> None:
     for generation in (1, 2, 3):
         await store.add(KEY, generation, b"x", T + generation)
-    assert await store.remove_unused(T + 3) == 2
+    assert await store.remove_unused(T + 3, T + 60) == 2
     assert [await store.load(KEY, generation) for generation in (1, 2, 3)] == [None, None, b"x"]
 
 
@@ -256,6 +260,6 @@ async def test_newest_generation_stays_while_an_older_one_is_in_use(
     """Or its number would be given again, and the older one taken for the newest."""
     for generation in (1, 2, 3):
         await store.add(KEY, generation, b"x", T)
-    await store.save_mounts([mount(generation=2, read_at=T + 60)])
-    assert await store.remove_unused(T + 60) == 1
+    await store.save_mounts([mount(generation=2, read_at=T + 60)], T + 60)
+    assert await store.remove_unused(T + 60, T + 60) == 1
     assert [await store.load(KEY, generation) for generation in (1, 2, 3)] == [None, b"x", b"x"]

@@ -90,7 +90,9 @@ class Setting:
     def __attrs_post_init__(self) -> None:
         self.resolver = Resolver(
             self.infra_envs.fetch_infra_env,
-            SealedRepository(MemoryRepository(), SnapshotCipher(SECRET), run_now),
+            SealedRepository(
+                MemoryRepository(), SnapshotCipher(SECRET), run_now, self.clock, self.clock.seconds
+            ),
             self.clock,
             Coordination(),
             SETTINGS,

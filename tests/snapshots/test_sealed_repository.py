@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 
 from image_service.coreos.kargs import KernelArgument, Operation
@@ -78,7 +79,7 @@ def same(pinning: Pinning, snapshot: Snapshot, answer: Customization) -> bool:
 
 
 def find_generation(pinning: Pinning, number: int) -> Snapshot | None:
-    snapshot = Snapshot(KEY, pinning.archive.key_of(KEY, None), number, 0.0)
+    snapshot = Snapshot(KEY, pinning.archive.key_of(KEY, None), number, 0.0, 0.0)
     return snapshot if loaded(pinning, snapshot) is not None else None
 
 
@@ -103,6 +104,7 @@ def test_snapshot_is_restored_by_the_next_process(pinning: Pinning) -> None:
     argument = KernelArgument(Operation.APPEND, "quiet")
     answer = customization("x", kernel_arguments=(argument,), ramdisk=b"070701")
     kept = add(pinning, answer)
+    pinning.clock.advance(60)
     outcome(pinning.archive.record_validation(kept, NOW + 60))
     found = pinning.restarted().newest_stored()
     assert found is not None
@@ -229,7 +231,7 @@ def test_answer_is_kept_in_memory_if_the_repository_fails(pinning: Pinning, brok
     outcome(archive.record_validation(kept, NOW + 1))
     outcome(archive.save_mounts([stored_mount(pinning, READER, kept)]))
     recall(pinning, READER)
-    outcome(archive.remove_unused(NOW))
+    outcome(archive.remove_unused(0))
     outcome(archive.end(kept, NOW))
     assert loaded(pinning, kept) == (answer if broken == ("end",) else None)
 
@@ -340,8 +342,9 @@ def test_saving_no_mounts_needs_no_transaction(pinning: Pinning) -> None:
 def test_unused_snapshots_are_removed(pinning: Pinning) -> None:
     add(pinning, customization())
     with capturedLogs() as events:
-        outcome(pinning.archive.remove_unused(NOW))
-        outcome(pinning.archive.remove_unused(NOW + 1))
+        outcome(pinning.archive.remove_unused(0))
+        pinning.clock.advance(1)
+        outcome(pinning.archive.remove_unused(0.5))
     assert [formatEvent(event) for event in events] == ["removed 1 unused snapshots"]
     assert pinning.restarted().newest_stored() is None
 
@@ -438,10 +441,10 @@ def test_large_answers_are_sealed_and_compared_in_a_thread(
 ) -> None:
     ciphering, fingerprinting = expected
     threads, store = Threads(), MemoryRepository()
-    archive = SealedRepository(store, SnapshotCipher(SECRET), threads)  # type: ignore[arg-type]  # one type for all
+    archive = SealedRepository(store, SnapshotCipher(SECRET), threads, Clock())  # type: ignore[arg-type]  # one type for all
     kept = outcome(archive.add(KEY, None, answer, after=0, at=NOW))
     assert threads.done == ciphering, "sealing, and no fingerprint"
-    archive = SealedRepository(store, SnapshotCipher(SECRET), threads)  # type: ignore[arg-type]  # same
+    archive = SealedRepository(store, SnapshotCipher(SECRET), threads, Clock())  # type: ignore[arg-type]  # same
     outcome(archive.load(kept, None))
     assert threads.done == 2 * ciphering, "and unsealing"
     assert outcome(archive.is_same(kept, answer, None))

@@ -71,7 +71,13 @@ class Setting:
         self.processes = [self.process(), self.process()]
 
     def process(self) -> Resolver:
-        archive = SealedRepository(cast("SnapshotRepository", self.store), SnapshotCipher(SECRET), run_now)
+        archive = SealedRepository(
+            cast("SnapshotRepository", self.store),
+            SnapshotCipher(SECRET),
+            run_now,
+            self.clock,
+            self.clock.seconds,
+        )
         coordination = SharedMemoryCoordination(self.memory, self.directory / "locks", self.clock)
         return Resolver(
             self.upstream.fetch_infra_env,

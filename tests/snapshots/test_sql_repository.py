@@ -79,7 +79,7 @@ def test_content_outlives_the_repository(tmp_path: Path, path: Path) -> None:
     mount = StoredMount(b"r", KEY, 1, "5f" * 32, T)
     first, second = repository_in(tmp_path), repository_in(tmp_path)
     add(first)
-    outcome(first.save_mounts([mount]))
+    outcome(first.save_mounts([mount], T))
     outcome(first.close())
     assert load(second) == b"sealed"
     assert outcome(second.find_newest(KEY)) == StoredSnapshot(1, T, T)
@@ -104,7 +104,7 @@ def test_files_are_private(store: SqlRepository, path: Path, tmp_path: Path, the
 
 def test_removed_rows_free_disk_space(store: SqlRepository, path: Path) -> None:
     add(store, sealed=os.urandom(8 * MIB))
-    outcome(store.remove_unused(T + 1))
+    outcome(store.remove_unused(T + 1, T + 1))
     outcome(store.close())
     assert path.stat().st_size < MIB
     add(store)
@@ -127,7 +127,7 @@ def test_files_hold_nothing_in_clear(store: SqlRepository, tmp_path: Path) -> No
     )
     sealed = cipher.seal(key, 1, credentials, encode_customization(customization))
     outcome(store.add(key, 1, sealed, T))
-    outcome(store.save_mounts([StoredMount(reader, key, 1, "5f" * 32, T)]))
+    outcome(store.save_mounts([StoredMount(reader, key, 1, "5f" * 32, T)], T))
     in_wal = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     outcome(store.close())
     in_file = b"".join(file.read_bytes() for file in tmp_path.iterdir())
@@ -349,7 +349,7 @@ def test_file_replaced_by_another_process_is_used(store: SqlRepository, path: Pa
 
 
 def test_invalid_utf_8_in_a_row_is_damage(store: SqlRepository, path: Path) -> None:
-    outcome(store.save_mounts([StoredMount(b"r", KEY, 1, "5f" * 32, T)]))
+    outcome(store.save_mounts([StoredMount(b"r", KEY, 1, "5f" * 32, T)], T))
     outcome(store.close())
     replaced(path, b"5f" * 32, b"")
     with capturedLogs():

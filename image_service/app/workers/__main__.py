@@ -8,12 +8,13 @@ import socket
 import sys
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.stdio import StandardIO
 from twisted.logger import globalLogBeginner
 
+from image_service.app.reactor import get_reactor
 from image_service.app.service import ImageService, SharedResources
 from image_service.app.workers.channel import Channel
 from image_service.app.workers.shared_state import SharedMemory, SharedSlotPool
@@ -119,9 +120,7 @@ def _sockets(assignment: Assignment, worker: int) -> list[socket.socket]:
 
 def main() -> None:
     """Run until the supervisor stops this worker, or exits."""
-    from twisted.internet import reactor as installed  # noqa: PLC0415, TID251 - an entry point
-
-    reactor = cast("EPollReactor", installed)
+    reactor = get_reactor()
     for number in SHUTDOWN_SIGNALS:  # a terminal sends them to all processes: the supervisor stops this one
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SHUTDOWN_SIGNALS)  # or child processes could not be stopped
