@@ -10,6 +10,7 @@ import base64
 import json
 import socket
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -23,7 +24,6 @@ from tests.formats.iso_builder import build_live_iso
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 pytestmark = pytest.mark.acceptance
 
@@ -101,7 +101,10 @@ def upstream() -> Iterator[origin.Origin]:
         yield server
 
 
-def test_no_secret_is_in_any_output_in_production(upstream: origin.Origin, tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_no_secret_is_in_any_output_in_production(
+    upstream: origin.Origin, tmp_path: Path, workers: str
+) -> None:
     evidence = Evidence()
     environment = {
         **TALKATIVE,
@@ -109,10 +112,14 @@ def test_no_secret_is_in_any_output_in_production(upstream: origin.Origin, tmp_p
         "OS_IMAGES_REQUEST_HEADERS": json.dumps({"X-Key": secret("image_headers")}),
         "OS_IMAGES_REQUEST_QUERY_PARAMS": json.dumps({"key": secret("image_parameters")}),
         "UPSTREAM_TIMEOUT": "1",
+        "WORKERS": workers,
     }
     with run_service(tmp_path, _os_images(upstream), command=SERVE, environment=environment) as service:
         _ask_for_images(service, evidence)
         _ask_badly(service.url, evidence)
+        environments = _environments_of_children(service)
+        assert len(environments) == (int(workers) if workers != "1" else 0)
+        evidence.found |= environments
     evidence.found |= {"output": service.output, **_files(tmp_path / "data")}
     evidence.check("ignition", "infra_env", *CREDENTIALS, *OF_DOWNLOADS)
     assert evidence.statuses >= {200, 401, 403, 404, 405, 412, 416, 422, 502, 503, 504}
@@ -133,6 +140,13 @@ def test_no_secret_is_in_any_output_in_standalone_mode(tmp_path: Path) -> None:
     evidence.found["output"] = service.output
     evidence.check("ignition", "token", "wrong_token", "keyfile", *CREDENTIALS)
     assert evidence.statuses >= {200, 400, 401, 404, 405, 415}
+
+
+def _environments_of_children(service: Service) -> dict[str, bytes]:
+    """Return the environments that the workers were started with."""
+    pid = service.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return {f"environ of {child}": Path(f"/proc/{child}/environ").read_bytes() for child in children}
 
 
 def _os_images(upstream: origin.Origin) -> list[dict[str, str]]:

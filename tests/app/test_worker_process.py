@@ -8,6 +8,7 @@ from image_service.app.standalone_mode import StandIn
 from image_service.app.workers.worker_process import (
     CONTROL_IN,
     CONTROL_OUT,
+    CREDENTIALS,
     FIRST_LISTENER,
     MEMORY,
     SLOTS,
@@ -24,7 +25,7 @@ def test_rendered_assignment_is_parsed_to_the_same(stand_in: StandIn | None) -> 
 
 
 def test_worker_has_its_pipes_shared_memory_slots_and_all_listeners() -> None:
-    descriptors = Assignment(0, 2, 2, None).descriptors(memory=30, slots=31, listeners=[40, 41, 42, 43])
+    descriptors = Assignment(0, 2, 2, None).descriptors(30, 31, 32, [40, 41, 42, 43])
     assert descriptors == {
         0: 0,
         1: 1,
@@ -33,6 +34,7 @@ def test_worker_has_its_pipes_shared_memory_slots_and_all_listeners() -> None:
         CONTROL_OUT: "r",
         MEMORY: 30,
         SLOTS: 31,
+        CREDENTIALS: 32,
         **{FIRST_LISTENER + index: 40 + index for index in range(4)},
     }
-    assert sorted(descriptors) == list(range(11))
+    assert sorted(descriptors) == list(range(12))

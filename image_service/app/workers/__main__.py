@@ -17,10 +17,12 @@ from twisted.logger import globalLogBeginner
 from image_service.app.reactor import get_reactor
 from image_service.app.service import ImageService, SharedResources
 from image_service.app.workers.channel import Channel
+from image_service.app.workers.environment import read_credentials
 from image_service.app.workers.shared_state import SharedMemory, SharedSlotPool
 from image_service.app.workers.worker_process import (
     CONTROL_IN,
     CONTROL_OUT,
+    CREDENTIALS,
     FIRST_LISTENER,
     MEMORY,
     SHUTDOWN_SIGNALS,
@@ -126,6 +128,7 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SHUTDOWN_SIGNALS)  # or child processes could not be stopped
     assignment = Assignment.parse(sys.argv[1])
     globalLogBeginner.beginLoggingTo([WorkerTag(observer(), assignment.worker)])
+    os.environ.update(read_credentials(CREDENTIALS))
     settings = Settings.from_environment(os.environ, standalone=assignment.stand_in is not None)
     service = Worker(reactor, settings, assignment).service
     reactor.callWhenRunning(service.startService)

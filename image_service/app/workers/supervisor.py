@@ -13,6 +13,7 @@ from twisted.logger import Logger
 from image_service.app.process_service import ProcessService
 from image_service.app.shutdown import stop_with_failure
 from image_service.app.standalone_mode import configured_images, start_stand_in
+from image_service.app.workers.environment import write_credentials
 from image_service.app.workers.shared_state import SharedMemory, create_memory, create_slots, return_resources
 from image_service.app.workers.worker_process import Assignment, WorkerProcess
 from image_service.app.workers.worker_slot import WorkerSlot
@@ -67,13 +68,14 @@ class Supervisor(ProcessService):
         memory = create_memory()
         self._memory = SharedMemory(memory)
         self._download_slots = create_slots(settings.limits.downloads)
-        for descriptor in (memory, self._download_slots):
+        credentials = write_credentials(os.environ)
+        for descriptor in (memory, self._download_slots, credentials):
             self._parts.callback(os.close, descriptor)
         self._metrics.read_gauge("workers", lambda: sum(slot.is_serving for slot in self._worker_slots))
         listeners = [listener.fileno() for each in zip(*self._ports, strict=True) for listener in each]
         for number in range(workers):
             assignment = Assignment(number, workers, len(self._ports), stand_in)
-            descriptors = assignment.descriptors(memory, self._download_slots, listeners)
+            descriptors = assignment.descriptors(memory, self._download_slots, credentials, listeners)
             spawn = partial(self._spawn, self._reactor, assignment, descriptors)
             self._worker_slots.append(WorkerSlot(self._reactor, number, spawn, self))
         for slot in self._worker_slots:

@@ -15,6 +15,7 @@ from twisted.internet.protocol import ProcessProtocol
 
 from image_service.app.standalone_mode import StandIn
 from image_service.app.workers.channel import Channel
+from image_service.app.workers.environment import without_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 SHUTDOWN_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """A worker ignores them: the supervisor stops it."""
-CONTROL_IN, CONTROL_OUT, MEMORY, SLOTS = range(3, 7)
+CONTROL_IN, CONTROL_OUT, MEMORY, SLOTS, CREDENTIALS = range(3, 8)
 """Descriptors that every worker has."""
-FIRST_LISTENER = 7
+FIRST_LISTENER = 8
 """From here on: a socket of each port for worker 0, then those for worker 1, and so on."""
 
 
@@ -50,9 +51,11 @@ class Assignment:
         stand_in = members.pop("stand_in")
         return cls(**members, stand_in=stand_in and StandIn(**stand_in))
 
-    def descriptors(self, memory: int, slots: int, listeners: Sequence[int]) -> dict[int, int | str]:
+    def descriptors(
+        self, memory: int, slots: int, credentials: int, listeners: Sequence[int]
+    ) -> dict[int, int | str]:
         """Map the worker's descriptors to the supervisor's, as ``spawnProcess`` takes them."""
-        given = (memory, slots, *listeners)
+        given = (memory, slots, credentials, *listeners)
         return {0: 0, 1: 1, 2: 2, CONTROL_IN: "w", CONTROL_OUT: "r", **dict(enumerate(given, MEMORY))}
 
 
@@ -81,7 +84,10 @@ class WorkerProcess(ProcessProtocol):
         self._channel = Channel(handlers)
         self._exited = exited
         # It imports from the same directories as this process.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = {
+            **without_credentials(os.environ),
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        }
         command = [sys.executable, "-P", "-m", "image_service.app.workers", assignment.render()]
         # The worker starts with these signals blocked, until it ignores them: a terminal sends them to all.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, SHUTDOWN_SIGNALS)
