@@ -47,7 +47,7 @@ class ProcessService(Service):
         """For each port, ``LISTEN_PORT`` first: the listening socket of each process."""
 
     def privilegedStartService(self) -> None:
-        """Bind the ports, which may need privileges, raise the limit of open files, and handle signals.
+        """Bind the ports, which may need privileges, set the limits of the process, and handle signals.
 
         Raises:
             SystemExit: a port cannot be bound, such as one in use.
@@ -56,6 +56,10 @@ class ProcessService(Service):
         self._reactor.callWhenRunning(self.shutdown.handle_signals)
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # every connection is a descriptor
+        _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+        resource.setrlimit(
+            resource.RLIMIT_CORE, (0, hard)
+        )  # a core would have all secrets; prlimit allows it
         if self._settings.tls.key_file is not None:
             warn_if_exposed(self._settings.tls.key_file)
         listen, workers = self._settings.listen, self._settings.process.workers

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -14,9 +15,6 @@ import trustme
 
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import SERVE, TWISTD, Certificate, fetch, run_service
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.acceptance
 
@@ -67,6 +65,18 @@ def test_files_of_secrets_are_private_from_the_start_on(tmp_path: Path) -> None:
     output = (tmp_path / "stdout").read_text()
     assert {name for name in secrets if f"{data / name} had mode 0644" in output} == secrets
     assert f"{data / 'standalone'} had mode 0755" in output
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_no_process_writes_its_secrets_to_a_core_file(tmp_path: Path, workers: str) -> None:
+    allowed = ("sh", "-c", 'ulimit -S -c "$(ulimit -H -c)" && exec "$@"', "sh")
+    command = (*allowed, *STANDALONE["image-service"])
+    with run_service(tmp_path, [], command=command, environment={"WORKERS": workers}) as service:
+        pid = service.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        assert len(children) == (2 if workers == "2" else 0)
+        for each in (str(pid), *children):
+            assert resource.prlimit(int(each), resource.RLIMIT_CORE)[0] == 0
 
 
 def test_key_that_every_user_may_read_is_logged(tmp_path: Path) -> None:

@@ -69,6 +69,13 @@ def test_systemd_accepts_the_unit(unit: Path) -> None:
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
 
+def test_unit_limits_core_memory_and_tasks() -> None:
+    """A unit that systemd accepts may still have misspelled names, which it ignores."""
+    set_by_unit = assignments((CONF / "image-service.service").read_text())
+    limits = {name: set_by_unit.get(name) for name in ("LimitCORE", "MemoryMax", "TasksMax")}
+    assert limits == {"LimitCORE": "0", "MemoryMax": "4G", "TasksMax": "1024"}
+
+
 def test_systemd_finds_little_exposed(unit: Path) -> None:
     checked = analyze("security", "--offline=true", "--threshold=15", unit=unit)
     assert checked.returncode == 0, checked.stdout + checked.stderr
