@@ -57,9 +57,7 @@ class ProcessService(Service):
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # every connection is a descriptor
         _, hard = resource.getrlimit(resource.RLIMIT_CORE)
-        resource.setrlimit(
-            resource.RLIMIT_CORE, (0, hard)
-        )  # a core would have all secrets; prlimit allows it
+        resource.setrlimit(resource.RLIMIT_CORE, (0, hard))  # a core holds secrets; prlimit(1) allows it
         if self._settings.tls.key_file is not None:
             warn_if_exposed(self._settings.tls.key_file)
         listen, workers = self._settings.listen, self._settings.process.workers
