@@ -267,3 +267,8 @@ class SnapshotUnreadable(ImageServiceError):
     """A stored snapshot cannot be decrypted: other credentials, secret or release, or damage."""
 
     code = "snapshot-unreadable"
+
+
+def describe_os_error(error: OSError) -> str:
+    """Return its file, if it has one, and its reason."""
+    return ": ".join(filter(None, (error.filename, error.strerror or str(error))))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from image_service import __version__
 from image_service.cli import completion, customize, extract, images, inspect, iso, loadtest, serve
 from image_service.cli.command import EXIT_FAILURE, STATUS_OF_SIGNALS, CommandParser
-from image_service.errors import ImageServiceError
+from image_service.errors import ImageServiceError, describe_os_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return STATUS_OF_SIGNALS + signal.SIGPIPE
     except OSError as error:
-        return _fail(": ".join(filter(None, (error.filename, error.strerror or str(error)))))
+        return _fail(describe_os_error(error))
     except KeyboardInterrupt:
         return STATUS_OF_SIGNALS + signal.SIGINT
     return status

@@ -24,7 +24,7 @@ from image_service.catalog.storage.inventory import list_stored_images
 from image_service.cli.command import EXIT_FAILURE, exit_on_signals, printable
 from image_service.cli.progress import ProgressBar
 from image_service.concurrency.interruption import Interruption
-from image_service.errors import ImageServiceError, Unavailable
+from image_service.errors import ImageServiceError, Unavailable, describe_os_error
 from image_service.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _run_each(work: Callable[[OsImage], str], entries: Sequence[OsImage], versio
         try:
             result = work(entry)
         except (ImageServiceError, OSError) as error:
-            reason = error.detail if isinstance(error, ImageServiceError) else error.strerror or str(error)
+            reason = error.detail if isinstance(error, ImageServiceError) else describe_os_error(error)
             print(f"{entry.file_name}: {printable(reason)}", file=sys.stderr)  # noqa: T201
             failed.append(entry.version)
         else:

@@ -58,7 +58,7 @@ class DiskQuota:
                 if self.free_bytes() < needed + others:
                     raise Unavailable(
                         f"not enough disk space: {needed} bytes needed, {others} reserved for other files, "
-                        f"{max(0, self.free_bytes())} free"
+                        f"{max(0, self.free_bytes())} free in {self._directory}, {self._limits}"
                     )
                 self._reserved[name] = needed
 
@@ -67,6 +67,12 @@ class DiskQuota:
         finally:
             with self._lock:
                 self._reserved.pop(name, None)
+
+    @property
+    def _limits(self) -> str:
+        """What `free_bytes` subtracts, for messages."""
+        spare = f"beside {SPARE_BYTES} that are kept free"
+        return spare if self._max_bytes is None else f"{spare}, with DATA_DIR_MAX_BYTES={self._max_bytes}"
 
     def free_bytes(self) -> int:
         """Return how many more bytes may be written; negative if the quota is exceeded."""

@@ -15,7 +15,7 @@ from twisted.logger import Logger, LogLevel
 
 from image_service.concurrency.backoff import Backoff
 from image_service.concurrency.interruption import Interrupted, Interruption
-from image_service.errors import StreamMetadataInvalid, Unavailable
+from image_service.errors import StreamMetadataInvalid, Unavailable, describe_os_error
 from image_service.settings.os_images import FULL_ISO, OsImage
 from image_service.streams.stream_state import (
     StreamState,
@@ -210,22 +210,19 @@ class Streams:
         except Interrupted:
             return
         except (Unavailable, StreamMetadataInvalid) as error:
-            self._record_failure(stream, error.detail)
+            delay = self._record_failure(stream, error.detail)
         except Exception:  # noqa: BLE001 - a defect must not end the refreshes
             self._log.failure("unexpected error while refreshing stream {stream}", stream=name)
-            self._record_failure(stream, "unexpected error; see the log")
+            delay = self._record_failure(stream, "unexpected error; see the log")
         else:
             if stream.fault:
                 self._log.info("stream {stream} is available again", stream=name)
             stream.fault, stream.failures = "", 0
+            delay = self._refresh_seconds * self._jitter(1 - JITTER, 1 + JITTER)
             if state != stream.state:
                 await self._set_state(stream, state)
         if not self._interruption.is_set:
-            if stream.failures:
-                seconds = self._backoff.delay_seconds(stream.failures)
-            else:
-                seconds = self._refresh_seconds * self._jitter(1 - JITTER, 1 + JITTER)
-            stream.timer = self._clock.callLater(seconds, self._start_refresh, stream)
+            stream.timer = self._clock.callLater(delay, self._start_refresh, stream)
 
     async def _refreshed_state(self, stream: _Stream) -> StreamState:
         """Return the state after a refresh; aliases may move meanwhile."""
@@ -262,14 +259,19 @@ class Streams:
             self._log.warn(
                 "the state of stream {stream} cannot be stored: {reason}",
                 stream=stream.source.stream,
-                reason=error.strerror or str(error),
+                reason=describe_os_error(error),
             )
 
-    def _record_failure(self, stream: _Stream, reason: str) -> None:
-        """Log the reason, unless it is the last one again."""
+    def _record_failure(self, stream: _Stream, reason: str) -> float:
+        """Log the reason, unless it is the last one again; return the seconds until the next attempt."""
         stream.failures += 1
+        delay = self._backoff.delay_seconds(stream.failures)
         if stream.fault != reason:
             self._log.warn(
-                "stream {stream} cannot be refreshed: {reason}", stream=stream.source.stream, reason=reason
+                "stream {stream} cannot be refreshed: {reason}; next attempt in {seconds:.0f} s",
+                stream=stream.source.stream,
+                reason=reason,
+                seconds=delay,
             )
         stream.fault = reason
+        return delay

@@ -13,7 +13,7 @@ from image_service.catalog.catalog import Catalog
 from image_service.catalog.download.downloader import download_file
 from image_service.catalog.download.origin_client import OriginClient
 from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
-from image_service.catalog.lifecycle.lifecycle import CatalogOptions
+from image_service.catalog.lifecycle.options import CatalogOptions
 from image_service.catalog.lifecycle.status import BaseImageState
 from image_service.catalog.storage.data_dir import LOCKS, MANIFEST, DataDir
 from image_service.concurrency.backoff import Backoff

@@ -13,7 +13,7 @@ from twisted.internet.task import Clock, deferLater
 
 from image_service.catalog.catalog import Catalog
 from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
-from image_service.catalog.lifecycle.lifecycle import DOWNLOADS
+from image_service.catalog.lifecycle.options import DOWNLOADS
 from image_service.catalog.lifecycle.status import BaseImageState
 from image_service.catalog.storage.data_dir import DataDir
 from image_service.errors import NotFound, Unavailable

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet.defer import fail
 from twisted.internet.task import Clock, deferLater
+from twisted.logger import LogLevel, formatEvent
 
 from image_service.catalog.catalog import Catalog
 from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
@@ -307,6 +308,42 @@ async def test_delay_doubles_with_each_failure(catalogs: Catalogs, lines: Lines,
         catalogs.clock.advance(times * RETRY_SECONDS)
     await lines.until(image.file_name, BaseImageState.READY)
     assert catalog.statuses()[0].retry_at is None
+
+
+@ensure_deferred
+async def test_failure_is_logged_with_url_and_next_attempt_until_its_reason_changes(
+    catalogs: Catalogs, lines: Lines, origin: Origin
+) -> None:
+    replies = [Reply(status=500)] * 3 + [Reply(status=404), Reply(ISO)]
+    image = entry(origin.serve("/base.iso", *replies) + "?key=top-secret")
+    catalogs.start(image)
+    for seconds in (60, 120, 240, 240):
+        await lines.until(image.file_name, BaseImageState.FAILED)
+        catalogs.clock.advance(seconds)
+    await lines.until(image.file_name, BaseImageState.READY)
+    shown = [
+        formatEvent(event)
+        for event in lines.events
+        if event.get("state") and event["log_level"] > LogLevel.debug
+    ]
+    prefix = f"base image {image.file_name} is"
+    url = origin.url("/base.iso")
+    assert shown == [
+        f"{prefix} downloading",
+        f"{prefix} failed: cannot fetch {url}: answered with status 500; next attempt in 60 s",
+        f"{prefix} failed: cannot fetch {url}: answered with status 404; next attempt in 240 s",
+        f"{prefix} ready",
+    ]
+
+
+@ensure_deferred
+async def test_local_file_that_is_absent_is_named_by_its_path(
+    catalogs: Catalogs, lines: Lines, tmp_path: Path
+) -> None:
+    image = entry((tmp_path / "live.iso").as_uri())
+    catalog = catalogs.start(image)
+    await lines.until(image.file_name, BaseImageState.FAILED)
+    assert catalog.statuses()[0].reason == f"{tmp_path / 'live.iso'}: No such file or directory"
 
 
 @ensure_deferred

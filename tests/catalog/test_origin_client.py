@@ -11,6 +11,7 @@ import trustme
 
 from image_service.catalog.download.fetch_guard import origin_of
 from image_service.catalog.download.origin_client import OriginClient
+from image_service.catalog.download.urllib_handlers import MAX_REDIRECTS
 from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import Unavailable
 from image_service.settings.settings import Settings
@@ -90,14 +91,20 @@ def test_body_may_be_chunked(origin: Origin) -> None:
         (Reply(BODY, headers={"Content-Encoding": "gzip"}), "content coding 'gzip'"),
         (Reply(status=404), "answered with status 404"),
         (Reply(status=302, headers={"Location": "ftp://127.0.0.1/a.iso"}), "redirects from http to ftp"),
-        (Reply(status=302, headers={"Location": "file:///etc/passwd"}), "answered with status 302"),
-        (Reply(status=302, headers={"Location": "?loop"}), "answered with status 302"),
+        (
+            Reply(status=302, headers={"Location": "file:///etc/passwd"}),
+            "answered with status 302, without an HTTP URL to follow",
+        ),
+        (Reply(status=302), "answered with status 302, without an HTTP URL to follow"),
+        (Reply(status=302, headers={"Location": "?loop"}), "more than 10 redirects, the last one from "),
         (Reply(status=302, headers={"Location": "http://h:port/"}), "ValueError"),
     ],
 )
-def test_failure_names_the_reason_but_not_the_url(origin: Origin, reply: Reply, reason: str) -> None:
+def test_failure_names_the_reason_and_the_url_without_query(
+    origin: Origin, reply: Reply, reason: str
+) -> None:
     url = origin.serve("/a.iso", reply)
-    with pytest.raises(Unavailable, match=f"cannot fetch from {origin.url('')}: .*{reason}") as refusal:
+    with pytest.raises(Unavailable, match=f"^cannot fetch {url}: .*{reason}") as refusal:
         fetch(f"{url}?signature={SECRET}")
     assert SECRET not in str(refusal.value)
 
@@ -139,12 +146,44 @@ def test_retry_after_of_the_origin_is_kept(origin: Origin, value: str, seconds: 
     assert refusal.value.retry_after_seconds == seconds
 
 
-def test_redirect_loop_is_unavailable(origin: Origin) -> None:
-    origin.serve("/b.iso", Reply(status=301, headers={"Location": "/a.iso"}))
-    url = origin.serve("/a.iso", Reply(status=301, headers={"Location": "/b.iso"}))
-    with pytest.raises(Unavailable, match="answered with status 301"):
+def test_redirect_loop_is_told_with_its_urls(origin: Origin) -> None:
+    origin.serve("/b.iso", Reply(status=301, headers={"Location": f"/a.iso?key={SECRET}"}))
+    url = origin.serve("/a.iso", Reply(status=301, headers={"Location": f"/b.iso?key={SECRET}"}))
+    with pytest.raises(Unavailable) as refusal:
         fetch(url)
-    assert len(origin.requests) <= 11
+    loop = f"more than {MAX_REDIRECTS} redirects, the last one from {url} to {origin.url('/b.iso')}"
+    assert refusal.value.detail == f"cannot fetch {url}: {loop}"
+    assert len(origin.requests) == MAX_REDIRECTS + 1
+
+
+def test_failure_behind_a_redirect_names_both_urls(origin: Origin, other: Origin) -> None:
+    url = origin.serve("/a.iso", Reply(status=302, headers={"Location": other.url(f"/b.iso?key={SECRET}")}))
+    with pytest.raises(Unavailable) as refusal:
+        fetch(url)
+    assert refusal.value.detail == (
+        f"cannot fetch {url}, redirected to {other.url('/b.iso')}: answered with status 404"
+    )
+
+
+def test_name_that_does_not_resolve_is_told() -> None:
+    with pytest.raises(Unavailable, match=r"^cannot fetch http://mirror\.invalid/a\.iso: its name does not"):
+        fetch("http://mirror.invalid/a.iso")
+
+
+def test_https_url_of_a_plain_port_is_told(origin: Origin) -> None:
+    with pytest.raises(Unavailable, match="TLS failed: the port may not speak HTTPS"):
+        fetch(f"https://127.0.0.1:{origin.port}/a.iso")
+
+
+def test_failing_proxy_is_named_without_its_password(other: Origin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", f"http://user:{SECRET}@127.0.0.1:{other.port}")
+    other.close()
+    with pytest.raises(Unavailable) as refusal:
+        fetch("http://mirror.invalid/a.iso")
+    assert refusal.value.detail == (
+        f"cannot fetch http://mirror.invalid/a.iso, through the proxy 127.0.0.1:{other.port}: "
+        "Connection refused"
+    )
 
 
 def test_interruption_between_blocks_raises(origin: Origin) -> None:
@@ -295,7 +334,7 @@ def test_redirect_from_https_to_http_is_refused(tmp_path: Path, origin: Origin) 
     with running(trusted.context) as secure:
         location = {"Location": origin.serve("/b.iso", Reply(BODY))}
         url = secure.serve("/a.iso", Reply(status=302, headers=location))
-        with pytest.raises(Unavailable, match="redirects from https to http"):
+        with pytest.raises(Unavailable, match=f"redirects from https to http, to {origin.url('/b.iso')}$"):
             fetch(url, OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE=str(trusted.ca_file))
     assert not origin.requests
 

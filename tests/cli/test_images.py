@@ -195,4 +195,4 @@ def test_images_list_refuses_the_answer_of_another_server(run: Run, origin: Orig
 def test_list_without_a_service_is_an_error(run: Run) -> None:
     listed = run("images", "list", "--url", "http://127.0.0.1:1")
     assert listed.status == 1
-    assert "cannot fetch from http://127.0.0.1:1" in listed.errors
+    assert "cannot fetch http://127.0.0.1:1/images: " in listed.errors

@@ -14,13 +14,13 @@ from weakref import WeakKeyDictionary
 import attrs
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.threads import deferToThreadPool
-from twisted.logger import Logger
+from twisted.logger import Logger, LogLevel
 from twisted.python.threadpool import ThreadPool
 
 from image_service.catalog.derived.derived_files import DerivedFileStore
 from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.coreos.family import WITHOUT_MINIMAL_ISO
-from image_service.errors import ImageServiceError, Unavailable
+from image_service.errors import ImageServiceError, Unavailable, describe_os_error
 from image_service.files.open_files import OpenFiles
 from image_service.images.base import BaseImage, NmstateImage
 
@@ -205,7 +205,8 @@ class DerivedFileCache(Generic[T]):
 
     async def _attempt(self, entry: _CachedFile[T], base: BaseImage) -> None:
         """Derive one file. Is not canceled; raises nothing."""
-        self._log.info("{name} is being derived", name=entry.name)
+        level = LogLevel.debug if entry.reason else LogLevel.info
+        self._log.emit(level, "{name} is being derived", name=entry.name)
         try:
             derived = await self._worker.run(self._derive, base)
         except Interrupted:
@@ -213,7 +214,7 @@ class DerivedFileCache(Generic[T]):
         except ImageServiceError as error:
             self._fail(entry, error.detail)
         except OSError as error:
-            self._fail(entry, error.strerror or str(error))
+            self._fail(entry, describe_os_error(error))
         except Exception:  # noqa: BLE001 - a bug in deriving one must not harm the others
             self._log.failure("unexpected error while deriving {name}", name=entry.name)
             self._fail(entry, "unexpected error; see the log")
@@ -223,6 +224,13 @@ class DerivedFileCache(Generic[T]):
             self._log.info("{name} is ready", name=entry.name)
 
     def _fail(self, entry: _CachedFile[T], reason: str) -> None:
+        level = LogLevel.warn if entry.reason != reason else LogLevel.debug
+        self._log.emit(
+            level,
+            "{name} could not be derived: {reason}; next attempt in {seconds:.0f} s or later",
+            name=entry.name,
+            reason=reason,
+            seconds=RETRY_SECONDS,
+        )
         entry.reason = reason
         entry.retry_at = self._worker.clock.seconds() + RETRY_SECONDS
-        self._log.warn("{name} could not be derived: {reason}", name=entry.name, reason=reason)

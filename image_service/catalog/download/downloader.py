@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
+from image_service.catalog.download.fetch_guard import public_url
 from image_service.catalog.download.partial_file import OriginFile, PartialFile
 from image_service.errors import Unavailable
 
@@ -65,7 +66,9 @@ def download_file(
                 else:
                     file.restart(OriginFile())
     if not file.complete:
-        raise Unavailable("cannot fetch: the origin's responses do not match the requested ranges")
+        raise Unavailable(
+            f"cannot fetch {public_url(url)}: the origin's responses do not match the requested ranges"
+        )
 
 
 def _range_headers(file: PartialFile) -> Mapping[str, str]:
@@ -113,9 +116,9 @@ def _append_body(response: OriginResponse, file: PartialFile, report_progress: R
     for block in response.blocks():
         if total is not None and file.length + len(block) > total:
             file.restart(OriginFile())  # the bytes so far cannot be trusted either
-            raise Unavailable(f"cannot fetch: the origin sent more than the {total} bytes that it promised")
+            raise response.unavailable(f"the origin sent more than the {total} bytes that it promised")
         file.append(block)
         report_progress(file.length, total)
     if total not in {None, file.length}:
-        raise Unavailable(f"cannot fetch: the origin sent up to {file.length} of {total} bytes")
+        raise response.unavailable(f"the origin sent up to {file.length} of {total} bytes")
     file.mark_complete()

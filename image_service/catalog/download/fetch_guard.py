@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import http.client
 import re
+import socket
 import ssl
 import threading
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Self
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
@@ -20,7 +22,6 @@ from image_service.errors import Unavailable
 from image_service.http.retry_after import parse_retry_after
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterator
 
 CONNECT_SECONDS = 10.0
@@ -35,11 +36,13 @@ class FetchGuard:
     """Watches one fetch for as long as the block lasts.
 
     Args:
+        url: the first one; `send_to` says to which a redirect led.
         stall_seconds: a fetch slower than the minimal rate is aborted after these, at most twice these.
     """
 
     def __init__(self, url: str, interruption: Interruption, stall_seconds: float) -> None:
-        self._url = url
+        self._url = self._current_url = url
+        self._proxy = ""
         self._interruption = interruption
         self._stall_seconds = stall_seconds
         self._stall = Interruption()
@@ -55,6 +58,19 @@ class FetchGuard:
     def __exit__(self, *_: object) -> None:
         self._finished.set()
         self._watchdog.join()
+
+    def send_to(self, url: str, proxy: str) -> None:
+        """Record where the next request goes; `proxy` is the host and port of one, or empty."""
+        self._current_url, self._proxy = url, proxy
+
+    def unavailable(self, reason: str, retry_after_seconds: int | None = None) -> Unavailable:
+        """Return the error that says what cannot be fetched from where, and why."""
+        where = public_url(self._url)
+        if public_url(self._current_url) != where:
+            where += f", redirected to {public_url(self._current_url)}"
+        if self._proxy:
+            where += f", through the proxy {self._proxy}"
+        return Unavailable(f"cannot fetch {where}: {reason}", retry_after_seconds=retry_after_seconds)
 
     def raise_if_aborted(self) -> None:
         """Raise if the sockets were shut down, which to a reader looks like the end of the body."""
@@ -79,9 +95,7 @@ class FetchGuard:
                 reason = _reason(error)
             except InvalidResponse as stalled:
                 reason = str(stalled)
-            raise Unavailable(
-                f"cannot fetch from {origin_of(self._url)}: {reason}", retry_after_seconds=retry_after
-            ) from None
+            raise self.unavailable(reason, retry_after) from None
 
     def watch_socket(self, connected: socket.socket) -> None:
         """Shut this socket down when the fetch is aborted."""
@@ -101,23 +115,41 @@ class FetchGuard:
 def _reason(error: Exception) -> str:
     """Return a text without the URL and without content from the peer."""
     if isinstance(error, HTTPError):
-        return f"{origin_of(error.url)} answered with status {error.code}"
+        # A redirect that can be followed is no error.
+        is_redirect = HTTPStatus.MULTIPLE_CHOICES <= error.code < HTTPStatus.BAD_REQUEST
+        return f"answered with status {error.code}" + ", without an HTTP URL to follow" * is_redirect
     if isinstance(error, URLError) and isinstance(error.reason, Exception):
         return _reason(error.reason)
     if isinstance(error, TimeoutError):
         return f"no connection in {CONNECT_SECONDS:g} s"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"certificate: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return _tls_reason(error)
     if isinstance(error, InvalidResponse):
         return str(error)
     refused = re.match(r"Tunnel connection failed: [0-9]{3}", str(error))
-    return refused[0] if refused else getattr(error, "strerror", None) or type(error).__name__
+    text = refused[0] if refused else getattr(error, "strerror", None) or type(error).__name__
+    return f"its name does not resolve: {text}" if isinstance(error, socket.gaierror) else text
+
+
+def _tls_reason(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        hint = "OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE, or --ca-file, has authorities to trust"
+        return f"certificate: {error.verify_message}; {hint}"
+    if error.reason == "WRONG_VERSION_NUMBER":
+        return "TLS failed: the port may not speak HTTPS"
+    return f"TLS failed: {error.reason or error.strerror}"
 
 
 def origin_of(url: str) -> str:
-    """Return the origin of a URL: scheme, host and port (RFC 6454). Nothing else of a URL is logged."""
+    """Return the origin of a URL: scheme, host and port (RFC 6454)."""
     split = urlsplit(url)
     default = {"http": 80, "https": 443}.get(split.scheme)
     host = f"[{split.hostname}]" if ":" in (split.hostname or "") else split.hostname
     port = "" if split.port in (None, default) else f":{split.port}"
     return f"{split.scheme}://{host}{port}"
+
+
+def public_url(url: str) -> str:
+    """Return a URL without user, query and fragment, which may be credentials."""
+    split = urlsplit(url)
+    return split._replace(netloc=split.netloc.rpartition("@")[2], query="", fragment="").geturl()

@@ -16,7 +16,7 @@ from twisted.logger import Logger
 
 from image_service.catalog.download.fetch_guard import FetchGuard, InvalidResponse, origin_of
 from image_service.catalog.download.urllib_handlers import Redirects, open_url
-from image_service.errors import ConfigurationError, Unavailable
+from image_service.errors import ConfigurationError
 from image_service.files.reloaded import Reloaded
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class OriginClient:
             a response with status 200, 206, 304, 412 or 416.
 
         Raises:
-            Unavailable: no such response; the message does not reveal the URL, and the origin's
+            Unavailable: no such response; the message names the URL without its query, and the origin's
                 ``Retry-After`` is kept.
             Interrupted: the service stops.
         """
@@ -100,6 +100,7 @@ class OriginResponse:
         self.headers: Message = response.headers
         self.length = response.length
         """Bytes of the body; None: the end of the stream marks the end of the body."""
+        self.unavailable = guard.unavailable
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the body as it arrives.
@@ -132,12 +133,12 @@ class OriginResponse:
             Unavailable: another status, or a longer body.
         """
         if self.status != HTTPStatus.OK:
-            raise Unavailable(f"cannot fetch: the status is {self.status}, not 200")
+            raise self.unavailable(f"the status is {self.status}, not 200")
         body = bytearray()
         for block in self.blocks():
             body += block
             if len(body) > max_bytes:
-                raise Unavailable(f"cannot fetch: the response has more than {max_bytes} bytes")
+                raise self.unavailable(f"the response has more than {max_bytes} bytes")
         return bytes(body)
 
 

@@ -11,14 +11,21 @@ from http import HTTPStatus
 from typing import IO, TYPE_CHECKING, Any, cast
 from urllib.parse import urlencode, urlsplit
 
-from image_service.catalog.download.fetch_guard import CONNECT_SECONDS, InvalidResponse, origin_of
+from image_service.catalog.download.fetch_guard import (
+    CONNECT_SECONDS,
+    InvalidResponse,
+    origin_of,
+    public_url,
+)
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from email.message import Message
 
     from image_service.catalog.download.fetch_guard import FetchGuard
+
+MAX_REDIRECTS = 10
 
 # Those that say something about the resource; every other status is a failure.
 _EXPECTED_STATUSES = {
@@ -49,12 +56,18 @@ def open_url(
 
 
 class Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects; only requests to `origin`, if any, carry the credentials: headers and parameters."""
+    """Follows the redirects of one fetch.
+
+    Only requests to `origin`, if any, carry the credentials: headers and parameters.
+    """
+
+    max_repeats = max_redirections = MAX_REDIRECTS + 1  # urllib's own limits, whose error says nothing
 
     def __init__(self, origin: str | None, headers: Mapping[str, str], parameters: Mapping[str, str]) -> None:
         self._origin = origin
         self._headers = headers
         self._query = urlencode(parameters)
+        self._count = 0
 
     def first_request(self, url: str) -> urllib.request.Request:
         """Return the request for the URL itself."""
@@ -75,7 +88,13 @@ class Redirects(urllib.request.HTTPRedirectHandler):
         fp.close()  # urllib would read all of the body, however long
         schemes = (urlsplit(req.full_url).scheme, urlsplit(newurl).scheme)
         if schemes not in {("http", "http"), ("http", "https"), ("https", "https")}:
-            raise InvalidResponse(f"{origin_of(req.full_url)} redirects from {schemes[0]} to {schemes[1]}")
+            raise InvalidResponse(f"redirects from {schemes[0]} to {schemes[1]}, to {public_url(newurl)}")
+        self._count += 1
+        if self._count > MAX_REDIRECTS:
+            raise InvalidResponse(
+                f"more than {MAX_REDIRECTS} redirects, the last one from {public_url(req.full_url)} to"
+                f" {public_url(newurl)}"
+            )
         if self._query and origin_of(newurl) != self._origin:  # a Location may repeat our parameters
             split, ours = urlsplit(newurl), self._query.split("&")
             kept = "&".join(part for part in split.query.split("&") if part not in ours)
@@ -118,7 +137,7 @@ class _Statuses(urllib.request.HTTPErrorProcessor):
             return response
         if response.status < HTTPStatus.MULTIPLE_CHOICES:
             response.close()
-            raise InvalidResponse(f"the origin answered with status {response.status}")
+            raise InvalidResponse(f"answered with status {response.status}")
         return cast("http.client.HTTPResponse", super().http_response(request, response))
 
     https_response = http_response
@@ -141,13 +160,21 @@ class _GuardedTlsConnection(_GuardedConnection, http.client.HTTPSConnection):
 class _GuardedConnections(urllib.request.AbstractHTTPHandler):
     def __init__(self, guard: FetchGuard, context: ssl.SSLContext) -> None:
         super().__init__()
+        self._guard = guard
         self._plain = partial(_GuardedConnection, guard)
         self._tls = partial(_GuardedTlsConnection, guard, context=context)
 
     def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(self._plain, req)
+        return self._open(self._plain, req)
 
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(self._tls, req)
+        return self._open(self._tls, req)
 
     http_request = https_request = urllib.request.AbstractHTTPHandler.do_request_
+
+    def _open(
+        self, connection: Callable[..., _GuardedConnection], req: urllib.request.Request
+    ) -> http.client.HTTPResponse:
+        is_proxied = req.host != urllib.request.Request(req.full_url).host  # noqa: S310 - only parsed
+        self._guard.send_to(req.full_url, req.host if is_proxied else "")
+        return self.do_open(connection, req)

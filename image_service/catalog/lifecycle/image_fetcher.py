@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from image_service.catalog.download.downloader import ReportProgress
+from image_service.catalog.download.fetch_guard import public_url
 from image_service.catalog.lifecycle.opening import open_base_image, signature_path
 from image_service.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES, KeyRing
 from image_service.catalog.storage.data_dir import DataDir  # noqa: TC001 - attrs resolves annotations at run time
@@ -124,7 +125,9 @@ class ImageFetcher:
 
         def check_length(done: int, total: int | None) -> None:
             if max(done, total or 0) > MAX_SIGNATURE_BYTES:
-                raise Unavailable(f"the signature at its URL has more than {MAX_SIGNATURE_BYTES} bytes")
+                raise Unavailable(
+                    f"the signature at {public_url(url)} has more than {MAX_SIGNATURE_BYTES} bytes"
+                )
 
         split = urlsplit(entry.url)
         url = entry.signature_url or split._replace(path=f"{split.path}.sig").geturl()

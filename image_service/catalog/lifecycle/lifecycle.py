@@ -22,22 +22,21 @@ from twisted.logger import Logger, LogLevel
 from twisted.python.threadpool import ThreadPool  # noqa: TC002 - same
 
 from image_service.catalog.lifecycle.image_fetcher import ImageFetcher  # noqa: TC001 - same
+from image_service.catalog.lifecycle.options import CatalogOptions  # noqa: TC001 - same
 from image_service.catalog.lifecycle.status import BaseImageState, ImageStatus
-from image_service.concurrency.backoff import Backoff
 from image_service.concurrency.interruption import Interrupted, Interruption
-from image_service.errors import BaseImageError, Unavailable
+from image_service.errors import BaseImageError, Unavailable, describe_os_error
 from image_service.files.open_files import OpenFiles  # noqa: TC001 - same
 from image_service.images.reference import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from image_service.images.base import BaseImage
     from image_service.settings.os_images import OsImage
 
 T = TypeVar("T")
 
-DOWNLOADS = 2
 BUSY_RETRY_AFTER_SECONDS = 10
 REFUSED_RETRY_AFTER_SECONDS = 3600  # needs an operator
 RECHECK_AFTER_SECONDS = 60.0  # when the service has started up
@@ -47,27 +46,6 @@ _LEVELS = {
     BaseImageState.FAILED: LogLevel.warn,
     BaseImageState.REFUSED: LogLevel.error,
 }
-
-
-@attrs.define
-class CatalogOptions:
-    """How base images become ready, and who is notified.
-
-    Args:
-        downloads: at the same time.
-        backoff: delays of retries.
-        ready_when_any: one ready image makes the service ready; else every image must have been attempted.
-        derive: makes the files that images of a base need, like `DerivedImages.derive`; None: all are there.
-        on_change: called when an image may have become ready, or unavailable.
-        on_superseded: called with each base image that can no longer be found.
-    """
-
-    downloads: int = DOWNLOADS
-    backoff: Backoff = attrs.field(factory=Backoff)
-    ready_when_any: bool = False
-    derive: Callable[[BaseImage], Awaitable[None] | None] = lambda _: None
-    on_change: Callable[[], None] = lambda: None
-    on_superseded: Callable[[BaseImage], None] = lambda _: None
 
 
 @attrs.frozen(eq=False)
@@ -108,6 +86,7 @@ class BaseImageLifecycle:
         self._interruption = Interruption()
         self._progress: tuple[int, int | None] = (0, None)
         self._failures = 0
+        self._logged_failure = ""
         self._retry: IDelayedCall | None = None
         self.attempt: Deferred[None] = succeed(None)
         """Fires when the attempt in progress is over."""
@@ -187,12 +166,12 @@ class BaseImageLifecycle:
         except Unavailable as error:
             self._fail(error.detail, error.retry_after_seconds)
         except OSError as error:
-            self._fail(error.strerror or str(error))
+            self._fail(describe_os_error(error))
         except Exception:  # noqa: BLE001 - a bug in reading one image must not harm the others
             self._log.failure("unexpected error while opening base image {image}", image=self.entry.file_name)
             self._set_state(BaseImageState.REFUSED, "unexpected error while opening it; see the log")
         else:
-            self._failures = 0
+            self._failures, self._logged_failure = 0, ""
             self._set_state(BaseImageState.READY)
         self.was_attempted = True
         self._shared.options.on_change()
@@ -245,7 +224,7 @@ class BaseImageLifecycle:
             self._log.warn(
                 "base image {image} cannot be read: {reason}",
                 image=self.entry.file_name,
-                reason=error.strerror or str(error),
+                reason=describe_os_error(error),
             )
         except BaseImageError as error:
             await self.attempt  # to derive from it again
@@ -271,19 +250,28 @@ class BaseImageLifecycle:
     def _fail(self, reason: str, retry_after_seconds: int | None = None) -> None:
         """Schedule a retry, unless the service stops; an open image is served meanwhile."""
         self._failures += 1
+        next_attempt = ""
         if not self._interruption.is_set:
             seconds = self._shared.options.backoff.delay_seconds(self._failures, retry_after_seconds)
             self._retry = self._shared.clock.callLater(seconds, self.start)
-        self._set_state(BaseImageState.DEGRADED if self.base else BaseImageState.FAILED, reason)
+            next_attempt = f"; next attempt in {seconds:.0f} s"
+        state = BaseImageState.DEGRADED if self.base else BaseImageState.FAILED
+        self._set_state(state, reason, next_attempt)
+        self._logged_failure = reason
 
-    def _set_state(self, state: BaseImageState, reason: str = "") -> None:
+    def _set_state(self, state: BaseImageState, reason: str = "", next_attempt: str = "") -> None:
+        """Log the state too; a retry, and that it failed for the same reason again, for debugging only."""
         self.state, self._reason = state, reason
+        is_repeated = self._failures > 0 and reason in {"", self._logged_failure}
         self._log.emit(
-            _LEVELS.get(state, LogLevel.info),
-            "base image {image} is {state}: {reason}" if reason else "base image {image} is {state}",
+            LogLevel.debug if is_repeated else _LEVELS.get(state, LogLevel.info),
+            "base image {image} is {state}: {reason}{next_attempt}"
+            if reason
+            else "base image {image} is {state}",
             image=self.entry.file_name,
             state=state.value,
             reason=reason,
+            next_attempt=next_attempt,
         )
 
     def _log_limits(self, base: BaseImage) -> None:

@@ -6,9 +6,10 @@ import enum
 import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import attrs
+
+from image_service.catalog.download.fetch_guard import public_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,11 +70,9 @@ def render_statuses(statuses: Iterable[ImageStatus]) -> bytes:
 
 
 def _describe(status: ImageStatus, openshift_version: str) -> dict[str, object]:
-    entry, retry_at, url = status.entry, None, urlsplit(status.entry.url)
+    entry, retry_at = status.entry, None
     if status.retry_at is not None:
         retry_at = datetime.fromtimestamp(status.retry_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    # Query and user may be credentials.
-    url = url._replace(netloc=url.netloc.rpartition("@")[2], query="", fragment="")
     return {
         "version": entry.version,
         "openshift_version": openshift_version,
@@ -86,5 +85,5 @@ def _describe(status: ImageStatus, openshift_version: str) -> dict[str, object]:
         "size": status.size,
         "sha256": status.sha256,
         "retry_at": retry_at,
-        "url": url.geturl(),
+        "url": public_url(entry.url),
     }
