@@ -93,7 +93,7 @@ REFUSED: dict[str, Callable[[Path], object]] = {
     LOCKS_FILE: use_locks,
     LOCKS: use_data_dir,
     PARTIAL: download,
-    "infra-envs.sqlite": lambda data_dir: InfraEnvStore(data_dir / "infra-envs.sqlite"),
+    "infra-envs.sqlite": lambda data_dir: InfraEnvStore(data_dir / "infra-envs.sqlite").close(),
 }
 REPLACED: dict[str, Callable[[Path], object]] = {
     f".{SECRET_FILE}.part": load_or_create_secret,

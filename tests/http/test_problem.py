@@ -78,6 +78,7 @@ def test_codes_and_their_statuses_are_stable() -> None:
         ("unauthorized", 401),
         ("unavailable", 503),
         ("upstream-failed", 502),
+        ("upstream-queue-full", 503),
         ("upstream-timeout", 504),
     }
 
