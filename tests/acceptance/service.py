@@ -123,6 +123,16 @@ class Service:
         """Send a request for a path."""
         return fetch(self.url + path, method, headers=headers, ca=self.ca)
 
+    def metrics(self) -> dict[str, float]:
+        """Return all samples of the service's own metrics, by name and labels."""
+        lines = self.get("/metrics").body.decode().splitlines()
+        samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return {name.removeprefix("assisted_image_service_"): float(value) for name, _, value in samples}
+
+    def total(self, pattern: str) -> float:
+        """Return the sum of the samples whose names match."""
+        return sum(value for name, value in self.metrics().items() if re.fullmatch(pattern, name))
+
     def ask_api(self, path: str, fields: Mapping[str, object] | None = None) -> Answer:
         """Send a request to the stand-in's API: POST if there are fields, else GET."""
         headers = {"Content-Type": "application/json"} if fields is not None else {}

@@ -53,7 +53,6 @@ MOST_THREADS = 32
 PATIENCE_SECONDS = 60
 POLL_SECONDS = 0.05
 IN_FLIGHT = r"http_requests_inflight\{.*"
-_METRICS = "assisted_image_service_"
 
 _BODY = CONFIG[:-1] + b', "storage": {"files": [{"path": "/' + SECRET.encode() + b'"}]}}'
 _TOO_SLOW = f"took more than {UPSTREAM_SECONDS} s"
@@ -148,25 +147,13 @@ def requests(infra_env_id: str) -> list[tuple[str, str, dict[str, str]]]:
     ]
 
 
-def metrics(service: Service) -> dict[str, float]:
-    """Return all samples, by name and labels."""
-    lines = service.get("/metrics").body.decode().splitlines()
-    samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
-    return {name.removeprefix(_METRICS): float(value) for name, _, value in samples}
-
-
-def total(service: Service, pattern: str) -> float:
-    """Return the sum of the samples whose names match."""
-    return sum(value for name, value in metrics(service).items() if re.fullmatch(pattern, name))
-
-
 def held(service: Service) -> dict[str, float]:
     """Return the resources that failures must not leak."""
     process = Path(f"/proc/{service.process.pid}")
     gauges = ("http_requests_inflight", "slots_", "connections", "snapshot_grace_active")
     return {
         "descriptors": len(list((process / "fd").iterdir())),
-        **{name: value for name, value in metrics(service).items() if name.startswith(gauges)},
+        **{name: value for name, value in service.metrics().items() if name.startswith(gauges)},
     }
 
 
@@ -248,15 +235,15 @@ def test_concurrent_first_requests_make_one_upstream_round(each_site: Site) -> N
     site = each_site
     go_on = threading.Event()
     infra_env_id = site.register(lambda _: Reply(CONFIG if go_on.wait(PATIENCE_SECONDS) else b""))
-    before = total(site.service, IN_FLIGHT)
+    before = site.service.total(IN_FLIGHT)
     with ExitStack() as stack:
         stack.callback(go_on.set)
         clients = [stack.enter_context(asking(site, infra_env_id, number)) for number in range(CLIENTS)]
-        wait_for(lambda: total(site.service, IN_FLIGHT) >= before + CLIENTS)
+        wait_for(lambda: site.service.total(IN_FLIGHT) >= before + CLIENTS)
         for leaving in clients[::2]:
             leaving.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             leaving.close()
-        wait_for(lambda: total(site.service, IN_FLIGHT) <= before + CLIENTS / 2)
+        wait_for(lambda: site.service.total(IN_FLIGHT) <= before + CLIENTS / 2)
         go_on.set()
         answers = [client.getresponse() for client in clients[1::2]]
         assert {answer.status for answer in answers} == {206}
@@ -280,20 +267,20 @@ def test_known_image_is_served_during_upstream_failure_until_refusal(
     site = each_site
     infra_envs = {status: site.register() for status in (401, 403, 404)}
     known = {status: site.request(iso_of(infra_env_id)) for status, infra_env_id in infra_envs.items()}
-    graces = total(site.service, "snapshot_grace_requests_total")
+    graces = site.service.total("snapshot_grace_requests_total")
     for infra_env_id in infra_envs.values():
         site.upstream.tell(infra_env_id, Reply(after_seconds=None))
-    while total(site.service, "snapshot_grace_active") < len(infra_envs):
+    while site.service.total("snapshot_grace_active") < len(infra_envs):
         time.sleep(POLL_SECONDS)
         for status, infra_env_id in infra_envs.items():
             assert site.request(iso_of(infra_env_id)).body == known[status].body
     for status, infra_env_id in infra_envs.items():
         assert site.request(iso_of(infra_env_id)).body == known[status].body
         site.upstream.tell(infra_env_id, Reply(_BODY, status))
-    assert total(site.service, "snapshot_grace_requests_total") >= graces + len(infra_envs)
+    assert site.service.total("snapshot_grace_requests_total") >= graces + len(infra_envs)
     for status, infra_env_id in infra_envs.items():
         check_the_end(site, infra_env_id, status, known[status])
-    assert total(site.service, "snapshot_grace_active") == 0
+    assert site.service.total("snapshot_grace_active") == 0
 
 
 def check_the_end(site: Site, infra_env_id: str, status: int, known: TimedResponse) -> None:

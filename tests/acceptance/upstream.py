@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import select
 import socket
 import ssl
 import struct
@@ -66,12 +67,19 @@ Script: TypeAlias = Reply | Callable[[http.server.BaseHTTPRequestHandler], Reply
 class Upstream:
     """A running upstream.
 
+    Attributes:
+        unknown: the reply about what is not registered.
+        most_at_once: the largest number of calls at a time so far; a canceled call is none.
+
     Args:
         certificate: of its listener.
     """
 
     def __init__(self, certificate: Certificate) -> None:
+        self.unknown: Script = Reply(status=404)
+        self.most_at_once = 0
         self.ended = threading.Event()
+        self._asking: list[socket.socket] = []
         self._ca: Path = certificate.ca
         self._scripts: dict[str, Script] = {}
         self._counts: Counter[str] = Counter()
@@ -116,17 +124,30 @@ class Upstream:
 
     def _answer(self, handler: http.server.BaseHTTPRequestHandler) -> None:
         path = handler.path.partition("?")[0]
-        with self._lock:
-            self._counts[path] += 1
-        script = self._scripts.get(path, Reply(status=404))
-        reply = script if isinstance(script, Reply) else script(handler)
-        handler.close_connection = not reply.is_sound
-        if reply.after_seconds != 0 and self.ended.wait(reply.after_seconds):
-            handler.close_connection = True
-            return
+        script = self._scripts.get(path, self.unknown)
+        with self._counted(path, handler.connection):
+            reply = script if isinstance(script, Reply) else script(handler)
+            handler.close_connection = not reply.is_sound
+            if reply.after_seconds != 0 and self.ended.wait(reply.after_seconds):
+                handler.close_connection = True
+                return
         _send(handler, reply)
         if reply.holds:
             self.ended.wait()
+
+    @contextmanager
+    def _counted(self, path: str, connection: socket.socket) -> Iterator[None]:
+        """Count a call until its reply begins."""
+        with self._lock:
+            self._counts[path] += 1
+            self._asking.append(connection)
+            left, _, _ = select.select(self._asking, (), (), 0)  # nothing follows a request but the end
+            self.most_at_once = max(self.most_at_once, len(self._asking) - len(left))
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._asking.remove(connection)
 
 
 class _Server(http.server.ThreadingHTTPServer):

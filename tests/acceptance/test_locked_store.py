@@ -1,0 +1,76 @@
+"""Another process locks the snapshot store, as a backup does: no answer waits for it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.acceptance.latency_client import ALLOWED_SECONDS
+from tests.acceptance.tenants import Site, serving_tenants
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.acceptance.service import Certificate
+
+pytestmark = pytest.mark.acceptance
+
+TTL_SECONDS = 1
+OWNER = "owner"
+NEW_IMAGES = 5
+FIRST_SECONDS = 1.5
+"""Of the first image that finds the store locked: well below the 3 s of a request."""
+LATER_SECONDS = 0.5
+"""Of images after it: the store is left alone."""
+
+
+@pytest.fixture(params=[1, 2], ids=["1 worker", "2 workers"])
+def site(request: pytest.FixtureRequest, certificate: Certificate, tmp_path: Path) -> Iterator[Site]:
+    environment = {"SNAPSHOT_TTL": str(TTL_SECONDS), "WORKERS": str(request.param)}
+    with serving_tenants(tmp_path, certificate, environment) as served:
+        yield served
+
+
+@contextmanager
+def locked(database: Path) -> Iterator[None]:
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        yield
+        connection.execute("ROLLBACK")
+
+
+def warnings_about_store(site: Site) -> list[tuple[int | None, str]]:
+    """Return each warning about the store, with the worker that logged it."""
+    lines = [json.loads(line) for line in site.service.stdout.decode().splitlines()]
+    return [
+        (line.get("worker"), line["message"])
+        for line in lines
+        if line["level"] in {"warn", "error"} and "snapshots.sqlite" in line["message"]
+    ]
+
+
+def test_locked_store_delays_no_image(site: Site) -> None:
+    known = site.tenants.register(OWNER)
+    before = site.request(OWNER, known)
+    assert before.status == 206
+    seconds = []
+    with locked(site.service.directory / "data" / "snapshots.sqlite"):
+        for _ in range(NEW_IMAGES):
+            asked_at = time.monotonic()
+            assert site.request(OWNER, site.tenants.register(OWNER)).status == 206
+            seconds.append(time.monotonic() - asked_at)
+            time.sleep(TTL_SECONDS / NEW_IMAGES)
+        asked_at = time.monotonic()
+        again = site.request(OWNER, known)
+        seconds.append(time.monotonic() - asked_at)
+        assert (again.status, again.headers["ETag"]) == (206, before.headers["ETag"])
+    assert max(seconds) < FIRST_SECONDS + ALLOWED_SECONDS
+    warnings = warnings_about_store(site)
+    assert len(warnings) == len(set(warnings))
+    assert warnings
