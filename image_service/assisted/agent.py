@@ -54,8 +54,8 @@ def parse_base_url(base_url: str) -> EncodedURL:
 class ServerEndpoint:
     """The endpoint of the only server.
 
-    An Agent makes an endpoint for each request, and for HTTPS a TLS context with every trusted certificate.
-    Most requests use a connection of the pool, so this one makes both only when it connects.
+    An Agent makes an endpoint for each request, also for those that use a connection of the pool; this one
+    only when it connects.
     """
 
     _reactor: PosixReactorBase

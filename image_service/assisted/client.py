@@ -3,8 +3,11 @@
 Cancellation: a call may be canceled at any step (waiting for a slot, name resolution, connect, TLS
 handshake, waiting for the response, within its body). It then fails with ``CancelledError``, and its
 connection is aborted. A timeout does the same, but raises ``UpstreamTimeout``. It begins when the call has
-its slot: to wait for that is this service's overload, not assisted-service's failure. Calls share nothing but
-the pool and the slots.
+its slot: to wait for that is this service's overload, not assisted-service's failure. Calls share the slots;
+those without credentials share connections too.
+
+A call with credentials has a connection of its own. Else a server, or a proxy before it, that sends a second
+response late would have it taken for the answer to the next question, which may be another tenant's.
 """
 
 from __future__ import annotations
@@ -123,13 +126,16 @@ class AssistedService:
         self.slots = CallSlots(concurrency, reactor, record_refusal)
         self._accepted: LruCache[bytes, bool] = LruCache(MAX_ACCEPTED)
         self._in_flight: set[Deferred[Any]] = set()
-        self._pool = HTTPConnectionPool(reactor)
+        self._pool = HTTPConnectionPool(reactor)  # of calls without credentials
         self._pool.maxPersistentPerHost = _IDLE_CONNECTIONS
         self._pool.cachedConnectionTimeout = _IDLE_SECONDS
         uri = URI.fromBytes(self._infra_envs.to_text().encode("ascii"))
         policy = https_policy(ca_file, insecure=insecure)
         server = ServerEndpoint(reactor, uri, policy, connect_timeout_seconds)
-        self._http = HTTPClient(UncodedAgent(reactor, server, self._pool))
+        self._shared = HTTPClient(UncodedAgent(reactor, server, self._pool))
+        self._single = HTTPClient(
+            UncodedAgent(reactor, server, HTTPConnectionPool(reactor, persistent=False))
+        )
 
     async def fetch_ignition(
         self,
@@ -245,7 +251,8 @@ class AssistedService:
         parameters, headers = list(call.parameters), Headers({"User-Agent": ["image-service"]})
         if credentials is not None:
             add_credentials(credentials, parameters, headers)
-        request: Deferred[_Response] = self._http.get(
+        http = self._shared if credentials is None else self._single
+        request: Deferred[_Response] = http.get(
             self._infra_envs.child(*(quote(segment, safe="") for segment in call.path)),
             params=parameters,
             headers=headers,

@@ -55,7 +55,7 @@ def https_policy(ca_file: Path | None = None, *, insecure: bool = False) -> IPol
 def _trust(authorities: Iterable[Certificate]) -> IPolicyForHTTPS:
     # The same authority is often both in a bundle and behind a hash link.
     distinct = {certificate.dumpPEM(): certificate for certificate in authorities}
-    return BrowserLikePolicyForHTTPS(trustRootFromCertificates(distinct.values()))
+    return _CachedContexts(BrowserLikePolicyForHTTPS(trustRootFromCertificates(distinct.values())))
 
 
 def _certificates_of(file: Path) -> list[Certificate]:
@@ -77,6 +77,20 @@ def _system_certificates() -> Iterator[Certificate]:
     for file in files:
         with suppress(OSError, crypto.Error, ValueError):  # like OpenSSL: skip an unusable file of the system
             yield from map(Certificate.loadPEM, _PEM.findall(file.read_bytes()))
+
+
+@implementer(IPolicyForHTTPS)
+@attrs.frozen
+class _CachedContexts:
+    """Makes the TLS context of a server once: it holds all authorities, and takes a millisecond."""
+
+    _policy: IPolicyForHTTPS
+    _creators: dict[bytes, IOpenSSLClientConnectionCreator] = attrs.field(init=False, factory=dict)
+
+    def creatorForNetloc(self, hostname: bytes, port: int) -> IOpenSSLClientConnectionCreator:
+        if hostname not in self._creators:
+            self._creators[hostname] = self._policy.creatorForNetloc(hostname, port)
+        return self._creators[hostname]
 
 
 @implementer(IPolicyForHTTPS)

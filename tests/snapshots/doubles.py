@@ -10,6 +10,7 @@ import attrs
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
+from image_service.assisted.caller import CALLER, Caller
 from image_service.assisted.responses import IgnitionConfig, InfraEnv
 from image_service.concurrency.coordination import Coordination
 from image_service.coreos.kargs import KernelArgument, Operation
@@ -127,6 +128,7 @@ class FakeAssistedService:
         reported: what every infra-env says about itself.
         initrd: the ramdisk of every infra-env.
         calls: the questions in their order: which, whose, for what, and by whose credentials.
+        callers: for each question, the client request that needs its answer, if any.
         revalidations: for each question, whether an earlier answer was in use.
         held: while this is a list, questions wait in it, to be let go by the test.
         failures: what to raise instead of an answer, by question.
@@ -138,6 +140,7 @@ class FakeAssistedService:
     reported: InfraEnv = attrs.field(factory=infra_env_of)
     initrd: bytes | None = None
     calls: list[tuple[str, str, Kind | None, Credentials | None]] = attrs.field(factory=list)
+    callers: list[Caller | None] = attrs.field(factory=list)
     revalidations: list[bool] = attrs.field(factory=list)
     held: list[Deferred[None]] | None = None
     failures: dict[str, Exception] = attrs.field(factory=dict)
@@ -188,6 +191,7 @@ class FakeAssistedService:
         self, question: str, infra_env_id: str, kind: Kind | None, credentials: Credentials | None
     ) -> None:
         self.calls.append((question, infra_env_id, kind, credentials))
+        self.callers.append(CALLER.get(None))
         if question in self.failures:
             raise self.failures[question]
         if self.held is not None:

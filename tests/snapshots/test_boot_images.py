@@ -100,6 +100,27 @@ def test_only_the_first_range_of_a_mount_awaits_the_repository(world: World, cli
     assert rounds(world) == 1
 
 
+def test_calls_are_made_for_the_client_that_comes_first(world: World) -> None:
+    first = Client(world, "192.0.2.1", ref=ImageRef(ID, None, None, None))
+    second = attrs.evolve(first, address="192.0.2.2")
+    world.assisted.reported = infra_env_of((), VERSION)
+    world.clock.advance(7)
+    world.assisted.held = []
+    asked = [first.ask()]
+    world.clock.advance(1)
+    asked.append(second.ask())
+    world.assisted.release()
+    assert all(each.succeeded for each in asked)
+    assert world.assisted.asked == ["infra-env", "ignition", "infra-env"]
+    (caller,) = set(world.assisted.callers)
+    assert caller
+    assert (caller.address, caller.came_at) == ("192.0.2.1", 7)
+    world.clock.advance(TTL_SECONDS)
+    second.ask()
+    assert {each and each.address for each in world.assisted.callers[3:]} == {"192.0.2.2"}
+    assert world.assisted.revalidations == [False] * 3 + [True] * len(world.assisted.callers[3:])
+
+
 def test_boot_artifact_asks_nothing(world: World) -> None:
     ref = ArtifactRef(BootArtifact.ROOTFS, VERSION, "x86_64")
     client = Client(world, ref=ref)
