@@ -115,7 +115,17 @@ class LimitSettings:
     downloads: int = setting("MAX_CONCURRENT_REQUESTS", parse=parsers.whole_number(1), default="400")
     """Downloads of more than 1 MiB at a time. As many again wait, in each of `WORKERS`, for 2 seconds, then
     they are refused with `Retry-After`. Smaller responses, such as the ranges of a mounted image, are not
-    counted."""
+    counted.
+
+    While some wait, a slot that becomes free goes to the client address with the fewest slots; one address
+    may use all that no other asks for. IPv6 addresses of one /64 network count as one. Public files (kernel,
+    initrd, rootfs, `boot-artifacts`, stream mirrors) hold at most three quarters of the slots."""
+    min_download_rate: int = setting("MIN_DOWNLOAD_RATE", parse=parsers.whole_number(0), default="65536")
+    """Bytes per second below which a download may be aborted while others wait for a slot, the slowest one
+    first; `0`: none is. The rate is what the client has acknowledged in the latest 4 seconds. A BMC's link of
+    1 Mbit/s is 125,000 bytes/s; half of it is left for TCP, TLS, other traffic and jitter. All slots at this
+    rate take 400 * 65,536 bytes/s = 210 Mbit/s: where the service's own link is slower than this product,
+    lower one of the two."""
     handshake_seconds: float = setting("HANDSHAKE_TIMEOUT", parse=parsers.seconds, default="15")
     """Timeout of a TLS handshake, in seconds."""
     head_seconds: float = setting("HEAD_TIMEOUT", parse=parsers.seconds, default="5")

@@ -82,7 +82,7 @@ class Connection(Protocol):
         self._timeouts = Timeouts(context.clock, context.limits, self._handle, self._deadline_passed)
         peer, overloaded = transport.getPeer().host, self._overloaded
         self._dispatcher = Dispatcher(
-            context, peer, overloaded=overloaded, send=self._send_later, abort=self.abort
+            context, self._handle, peer, overloaded=overloaded, send=self._send_later, abort=self.abort
         )
         if self._secure:
             self._timeouts.await_handshake()

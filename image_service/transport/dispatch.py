@@ -18,11 +18,15 @@ from image_service.http.forwarded import client_address
 from image_service.http.problem import problem
 from image_service.http.response import Response
 from image_service.transport.access_log import ConnectionLog
+from image_service.transport.admission.addresses import address_group
+from image_service.transport.admission.rate import DownloadRate
+from image_service.transport.admission.slot_queue import Slot
 from image_service.transport.admission.slots import SMALL_BYTES, is_download
 from image_service.transport.exchange import Exchange, PreparedResponse
 from image_service.transport.observer import AbortReason
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
     from twisted.python.failure import Failure
@@ -42,17 +46,29 @@ class Dispatcher:
 
     Args:
         context: what all connections share.
+        connection: its socket.
         address: of the client, as its socket has it.
         overloaded: True if only probes are answered.
         send: called with a response that was not known at once, unless `abort` is.
         abort: called if there can be no response.
     """
 
-    __slots__ = ("_abort", "_address", "_context", "_log", "_overloaded", "_repeatable", "_send", "further")
+    __slots__ = (
+        "_abort",
+        "_address",
+        "_context",
+        "_log",
+        "_overloaded",
+        "_repeatable",
+        "_send",
+        "_socket",
+        "further",
+    )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the connection, and what it does
         self,
         context: ConnectionContext,
+        connection: socket.socket,
         address: str,
         *,
         overloaded: bool,
@@ -60,6 +76,7 @@ class Dispatcher:
         abort: Callable[[AbortReason, str], None],
     ) -> None:
         self._context = context
+        self._socket = connection
         # A dual-stack listener reports IPv4 addresses as IPv6 ones.
         self._address = address.removeprefix("::ffff:") if "." in address else address
         self._log = ConnectionLog(context.access_log, self._address)
@@ -90,7 +107,7 @@ class Dispatcher:
         if isinstance(prepared, PreparedResponse) and not is_download(prepared.response):
             return prepared
         later = prepared if isinstance(prepared, Deferred) else succeed(prepared)
-        later.addCallback(self._await_slot, exchange)
+        later.addCallback(self._await_slot, exchange, client)
 
         def send(response: PreparedResponse) -> None:
             if exchange.is_over:  # the client has left
@@ -106,13 +123,15 @@ class Dispatcher:
         return None
 
     def _await_slot(
-        self, prepared: PreparedResponse, exchange: Exchange
+        self, prepared: PreparedResponse, exchange: Exchange, client: str
     ) -> PreparedResponse | Deferred[PreparedResponse]:
         if exchange.is_over or not is_download(prepared.response):
             return prepared
         slots = self._context.slots
-        exchange.slot = slots.acquire(exchange.started)
-        return exchange.slot.granted.addCallback(
+        rate = DownloadRate(self._socket)
+        exchange.slot = slot = Slot(address_group(client), prepared.subject.is_public, rate, self._abort)
+        slots.acquire(slot, exchange.started)
+        return slot.granted.addCallback(
             lambda granted: prepared if granted else attrs.evolve(prepared, response=problem(slots.refusal()))
         )
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from image_service.http.head import Request
     from image_service.images.extents import Extent
-    from image_service.transport.admission.slots import Slot
+    from image_service.transport.admission.slot_queue import Slot
 
 Message: TypeAlias = "tuple[bytes, tuple[Extent, ...]]"
 """Rendered field lines or a rendered head, and the content."""
@@ -39,6 +39,11 @@ class Subject:
     handler: str = ""
     infra_env: str = ""
     kind: str = ""
+
+    @property
+    def is_public(self) -> bool:
+        """True for a file that is the same for all clients: that of a base image or of a stream."""
+        return not self.infra_env
 
 
 NO_SUBJECT = Subject()

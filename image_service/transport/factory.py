@@ -122,14 +122,22 @@ def build_transport(
 ) -> Transport:
     """Start the threads that read and send files, and make what connections share."""
     reactor = parts.reactor
-    slots = Slots(slot_pool, settings.limits.downloads, SLOT_TIMEOUT_SECONDS, reactor, observer)
+    limits = settings.limits
+    slots = Slots(
+        slot_pool,
+        limits.downloads,
+        SLOT_TIMEOUT_SECONDS,
+        min_rate=limits.min_download_rate,
+        clock=reactor,
+        observer=observer,
+    )
     make_context = partial(
         ConnectionContext,
         clock=reactor,
         page_cache=PageCache(reactor, parts.start_thread_pool(DISK_THREADS, "disk")),
         sendfile_threads=SendfileThreads(reactor, parts.start_thread_pool(THREADS, "sendfile")),
         access_log=AccessLog(reactor, each_range=settings.log.ranges == "each"),
-        limits=settings.limits,
+        limits=limits,
         slots=slots,
         observer=observer,
         proxies=settings.listen.trusted_proxies,

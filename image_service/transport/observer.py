@@ -16,6 +16,7 @@ class AbortReason(enum.Enum):
 
     CLIENT_GONE = "client-gone"
     NO_PROGRESS = "no-progress"
+    TOO_SLOW = "too-slow"
     SHUTDOWN = "shutdown"
     DISK_FAILED = "disk-failed"
     SHORT_READ = "short-read"

@@ -24,6 +24,7 @@ from image_service.concurrency.coordination import SharedMemoryCoordination
 from image_service.transport.admission.counts import CONNECTIONS, Counts
 from image_service.transport.admission.slots import SLOT_TIMEOUT_SECONDS, Slots
 from tests.pytwisted import ensure_deferred
+from tests.transport.admission.waiting import acquire
 from tests.transport.null_observer import NULL_OBSERVER
 from tests.transport.reactor_turns import turns, until
 
@@ -89,11 +90,18 @@ async def test_waiting_download_is_granted_a_slot_that_another_process_releases(
     workers: Workers, reactor: EPollReactor
 ) -> None:
     one, other = (
-        Slots(workers.pool(reactor, number), 9, SLOT_TIMEOUT_SECONDS, Clock(), NULL_OBSERVER)
+        Slots(
+            workers.pool(reactor, number),
+            9,
+            SLOT_TIMEOUT_SECONDS,
+            min_rate=0,
+            clock=Clock(),
+            observer=NULL_OBSERVER,
+        )
         for number in range(2)
     )
-    taken = [one.acquire(0) for _ in range(LIMIT)]
-    first, second, third = (other.acquire(0) for _ in range(3))
+    taken = [acquire(one) for _ in range(LIMIT)]
+    first, second, third = (acquire(other) for _ in range(3))
     await turns(reactor)
     assert not first.granted.called
     one.release(taken[0])

@@ -214,7 +214,14 @@ async def serving(  # noqa: PLR0913 - each has its default
         sendfile_threads=SendfileThreads(reactor, sendfile_pool),
         access_log=log,
         limits=limits,
-        slots=Slots(LocalSlotPool(downloads, Counts()), 400, SLOT_TIMEOUT_SECONDS, clock, recorded),
+        slots=Slots(
+            LocalSlotPool(downloads, Counts()),
+            400,
+            SLOT_TIMEOUT_SECONDS,
+            min_rate=limits.min_download_rate,
+            clock=clock,
+            observer=recorded,
+        ),
         observer=recorded,
     )
     factory = ConnectionFactory(context, secure=secure)

@@ -9,7 +9,8 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from image_service.settings.network import LimitSettings
-from image_service.transport.admission.slots import ANSWER_SECONDS, SLOT_TIMEOUT_SECONDS
+from image_service.transport.admission.rate import WINDOW_SECONDS
+from image_service.transport.admission.slots import ANSWER_SECONDS, CHECK_SECONDS, SLOT_TIMEOUT_SECONDS
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.transport.client import request
 from tests.transport.image_handler import MIB, PROBES
@@ -124,6 +125,7 @@ async def test_late_image_is_sent_if_a_slot_is_free(
     await until(narrow.reactor, lambda: handler.waiting)
     await narrow.advance(ANSWER_SECONDS + 1)
     handler.answer_next()
+    narrow.clock.advance(0)  # the next turn of its reactor
     assert (await client.answer()).status == status
 
 
@@ -217,3 +219,26 @@ async def test_slot_is_released_when_the_kernel_accepts_everything(narrow: Serve
     for _ in range(3):
         assert (await client.answer()).status == 200
     assert narrow.factory.context.slots.acquired == 0
+
+
+@ensure_deferred
+async def test_slow_download_is_aborted_for_one_that_waits(narrow: Server, image: Image) -> None:
+    slow = await holder(narrow)
+    refused = await waiter(narrow)
+    await narrow.advance(SLOT_TIMEOUT_SECONDS)
+    assert (await refused.answer()).status == 503
+    await narrow.advance(WINDOW_SECONDS)
+    waiting = await waiter(narrow)
+    await narrow.advance(CHECK_SECONDS)
+    assert (await waiting.answer()).body == image.content
+    await slow.read_until_abort()
+    assert narrow.recorded.aborts == ["too-slow"]
+    (ended,) = [line["ended"] for line in narrow.lines if line["ended"] != "complete"]
+    assert ended == "slower than 65536 bytes/s while other downloads waited"
+
+
+@ensure_deferred
+async def test_slow_download_goes_on_while_none_waits(narrow: Server, image: Image) -> None:
+    slow = await holder(narrow)
+    await narrow.advance(3 * WINDOW_SECONDS)
+    assert (await slow.answer()).body == image.content

@@ -48,7 +48,14 @@ class Setting:
     dispatcher: Dispatcher = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.slots = Slots(LocalSlotPool(self.downloads, Counts()), 0, 1, self.clock, self.observer)
+        self.slots = Slots(
+            LocalSlotPool(self.downloads, Counts()),
+            0,
+            1,
+            min_rate=0,
+            clock=self.clock,
+            observer=self.observer,
+        )
         log = AccessLog(self.clock, observer=lambda event: self.lines.append(event["log_fields"]))  # type: ignore[arg-type] # a function is an observer
         context = ConnectionContext(
             clock=self.clock,
@@ -63,6 +70,7 @@ class Setting:
         )
         self.dispatcher = Dispatcher(
             context,
+            Mock(),
             "192.0.2.1",
             overloaded=False,
             send=lambda _exchange, prepared: self.sent.append(prepared),

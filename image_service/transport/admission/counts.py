@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SLOTS, CONNECTIONS = range(2)
-"""The cells in use."""
+SLOTS, PUBLIC_SLOTS, CONNECTIONS, WAITING = range(4)
+"""Cells: slots in use, those of them for public files, connections, and downloads that wait.
+
+The last is the first of one for each kind of waiting download.
+"""
 CELLS = 8
 Row: TypeAlias = "list[int] | memoryview[int]"
 

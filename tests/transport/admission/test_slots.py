@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import TYPE_CHECKING
+
 import attrs
 import pytest
 from hypothesis import given
@@ -11,21 +14,20 @@ from twisted.internet.task import Clock
 from image_service.http.problem import status_of
 from image_service.http.response import Response
 from image_service.images.extents import Zeros
-from image_service.transport.admission.counts import Counts
-from image_service.transport.admission.slot_pool import LocalSlotPool
 from image_service.transport.admission.slots import (
     ANSWER_SECONDS,
     RETRY_AFTER_SECONDS,
     SLOT_TIMEOUT_SECONDS,
     SMALL_BYTES,
-    Slot,
-    Slots,
     is_download,
 )
-from tests.transport.null_observer import NULL_OBSERVER
+from tests.transport.admission.waiting import acquire, make_slots
 from tests.transport.recording_observer import RecordingObserver
 
-LIMIT, QUEUE_LENGTH = 2, 3
+if TYPE_CHECKING:
+    from image_service.transport.admission.slot_queue import Slot
+
+LIMIT, PUBLIC_LIMIT, QUEUE_LENGTH = 4, 3, 3
 
 
 @attrs.define
@@ -33,43 +35,57 @@ class Naive:
     """A naive queue: who holds a slot, who waits until when, and each outcome, by request number."""
 
     now: float = 0
+    who: list[tuple[str, bool]] = attrs.field(factory=list)
     taken: list[int] = attrs.field(factory=list)
     queue: list[tuple[int, float]] = attrs.field(factory=list)
     told: list[tuple[int, bool]] = attrs.field(factory=list)
     refused: list[str] = attrs.field(factory=list)
 
-    def ask(self, number: int, waited: float) -> None:
-        patience = min(SLOT_TIMEOUT_SECONDS, ANSWER_SECONDS - waited)
-        if len(self.taken) < LIMIT:
-            self.grant(number)
-        elif len(self.queue) < QUEUE_LENGTH and patience > 0:
-            self.queue.append((number, self.now + patience))
-        else:
-            self.refuse(
-                [number],
-                "queue-wait" if len(self.queue) < QUEUE_LENGTH else "queue-full",
-            )
+    def ask(self, address: str, waited: float, *, is_public: bool) -> None:
+        self.who.append((address, is_public))
+        seconds = max(0, min(SLOT_TIMEOUT_SECONDS, ANSWER_SECONDS - waited))
+        self.queue.append((len(self.who) - 1, self.now + seconds))
+        self.grant()
+        if len(self.queue) > QUEUE_LENGTH:
+            waiting = Counter(self.who[number] for number, _ in self.queue)
+            last = max((waiting[self.who[number]], self.who[number][1], number) for number, _ in self.queue)[
+                -1
+            ]
+            self.refuse([last], "queue-full")
 
-    def grant(self, number: int) -> None:
-        self.taken.append(number)
-        self.told.append((number, True))
+    def grant(self) -> None:
+        while len(self.taken) < LIMIT:
+            held = Counter(self.who[number][0] for number in self.taken)
+            is_public_part_used = sum(self.who[number][1] for number in self.taken) >= PUBLIC_LIMIT
+            order = sorted(
+                (held[self.who[number][0]], number)
+                for number, _ in self.queue
+                if not (self.who[number][1] and is_public_part_used)
+            )
+            if not order:
+                return
+            self.taken.append(order[0][1])
+            self.told.append((order[0][1], True))
+            self.leave(order[0][1])
+
+    def leave(self, number: int) -> None:
+        self.queue = [(other, until) for other, until in self.queue if other != number]
 
     def refuse(self, numbers: list[int], reason: str) -> None:
+        for number in numbers:
+            self.leave(number)
         self.told += [(number, False) for number in numbers]
         self.refused += [reason] * len(numbers)
 
     def release(self, number: int) -> None:
         self.taken = [other for other in self.taken if other != number]
         self.told += [(other, False) for other, _ in self.queue if other == number]
-        self.queue = [(other, until) for other, until in self.queue if other != number]
-        while self.queue and len(self.taken) < LIMIT:
-            self.grant(self.queue.pop(0)[0])
+        self.leave(number)
+        self.grant()
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
-        over = [number for number, until in self.queue if until <= self.now]
-        self.queue = [(number, until) for number, until in self.queue if until > self.now]
-        self.refuse(over, "queue-wait")
+        self.refuse([number for number, until in self.queue if until <= self.now], "queue-wait")
 
 
 def listen(slot: Slot, number: int, told: list[tuple[int, bool]]) -> None:
@@ -79,24 +95,32 @@ def listen(slot: Slot, number: int, told: list[tuple[int, bool]]) -> None:
 @given(
     st.lists(
         st.one_of(
-            st.tuples(st.just("ask"), st.sampled_from([0, 0.5, 1.5, 2.5, 3, 10])),
+            st.tuples(
+                st.just("ask"),
+                st.sampled_from([0, 0.5, 1.5, 2.5, 3, 10]),
+                st.sampled_from("abc"),
+                st.booleans(),
+            ),
             st.tuples(st.just("release"), st.integers(0, 20)),
             st.tuples(st.just("pass"), st.just(0.5)),
         ),
         max_size=60,
     )
 )
-def test_slots_are_granted_like_a_naive_queue(steps: list[tuple[str, float]]) -> None:
+def test_slots_are_granted_like_a_naive_queue(
+    steps: list[tuple[str, float] | tuple[str, float, str, bool]],
+) -> None:
     clock = Clock()
     naive, recorded = Naive(), RecordingObserver()
-    slots = Slots(LocalSlotPool(LIMIT, Counts()), QUEUE_LENGTH, SLOT_TIMEOUT_SECONDS, clock, recorded)
+    slots = make_slots(LIMIT, QUEUE_LENGTH, clock=clock, observer=recorded)
     asked: list[Slot] = []
     told: list[tuple[int, bool]] = []
-    for what, value in steps:
+    for what, value, *who in steps:
         if what == "ask":
-            asked.append(slots.acquire(clock.seconds() - value))
+            address, is_public = str(who[0]), bool(who[1])
+            asked.append(acquire(slots, address, began=clock.seconds() - value, is_public=is_public))
             listen(asked[-1], len(asked) - 1, told)
-            naive.ask(len(asked) - 1, value)
+            naive.ask(address, value, is_public=is_public)
         elif what == "pass":
             clock.advance(value)
             naive.advance(value)
@@ -104,7 +128,8 @@ def test_slots_are_granted_like_a_naive_queue(steps: list[tuple[str, float]]) ->
             slots.release(asked[int(value)])
             naive.release(int(value))
         assert (slots.acquired, slots.waiting) == (len(naive.taken), len(naive.queue))
-        assert len(clock.getDelayedCalls()) == slots.waiting
+        has_check = bool(slots.acquired or slots.waiting)
+        assert len(clock.getDelayedCalls()) == slots.waiting + has_check
     # Who is refused in the same moment is so in the order of the timers, which is nobody's concern.
     assert sorted(told) == sorted(naive.told)
     assert [number for number, granted in told if granted] == [
@@ -118,8 +143,8 @@ def test_slots_are_granted_like_a_naive_queue(steps: list[tuple[str, float]]) ->
 
 def test_short_downloads_do_not_recurse() -> None:
     """Otherwise a long queue would nest as many calls."""
-    slots = Slots(LocalSlotPool(1, Counts()), 5000, SLOT_TIMEOUT_SECONDS, Clock(), NULL_OBSERVER)
-    first = slots.acquire(0)
+    slots = make_slots(1, 5000)
+    first = acquire(slots)
     order: list[int] = []
 
     def end(_: object, slot: Slot, number: int) -> None:
@@ -127,21 +152,45 @@ def test_short_downloads_do_not_recurse() -> None:
         slots.release(slot)
 
     for number in range(5000):
-        slot = slots.acquire(0)
+        slot = acquire(slots)
         slot.granted.addCallback(end, slot, number)
     slots.release(first)
     assert order == list(range(5000))
     assert (slots.acquired, slots.waiting) == (0, 0)
 
 
+def test_refused_clients_that_ask_again_do_not_recurse() -> None:
+    """Otherwise pipelined requests of a full queue would nest as many calls."""
+    slots = make_slots(1, 2)
+    first = acquire(slots, "greedy")
+    asked: list[Slot] = []
+
+    def ask_again(granted: object) -> None:
+        if not granted and len(asked) < 5000:
+            ask()
+
+    def ask() -> None:
+        asked.append(acquire(slots, "greedy"))
+        asked[-1].granted.addCallback(ask_again)
+
+    ask()
+    ask()
+    other = acquire(slots, "other")
+    assert len(asked) == 5000
+    assert not other.granted.called
+    for slot in (first, *asked, other):
+        slots.release(slot)
+    assert (slots.acquired, slots.waiting) == (0, 0)
+
+
 def test_released_and_reacquired_slot_does_not_overtake_the_queue() -> None:
-    slots = Slots(LocalSlotPool(1, Counts()), 5, SLOT_TIMEOUT_SECONDS, Clock(), NULL_OBSERVER)
-    first, second, third = slots.acquire(0), slots.acquire(0), slots.acquire(0)
+    slots = make_slots(1, 5)
+    first, second, third = acquire(slots), acquire(slots), acquire(slots)
     again: list[Slot] = []
 
     def ask_again(_: object) -> None:
         slots.release(second)
-        again.append(slots.acquire(0))
+        again.append(acquire(slots))
 
     second.granted.addCallback(ask_again)
     slots.release(first)
@@ -151,8 +200,18 @@ def test_released_and_reacquired_slot_does_not_overtake_the_queue() -> None:
     assert again[0].granted.called
 
 
+def test_address_that_fills_the_queue_gives_way_to_another() -> None:
+    recorded = RecordingObserver()
+    slots = make_slots(1, 3, observer=recorded)
+    acquire(slots, "greedy")
+    waiting = [acquire(slots, "greedy") for _ in range(3)]
+    other = acquire(slots, "other")
+    assert [slot.granted.called for slot in (*waiting, other)] == [False, False, True, False]
+    assert recorded.refusals == ["queue-full"]
+
+
 def test_refusal_names_the_limit_and_retry_after() -> None:
-    refusal = Slots(LocalSlotPool(17, Counts()), 0, SLOT_TIMEOUT_SECONDS, Clock(), NULL_OBSERVER).refusal()
+    refusal = make_slots(17).refusal()
     assert (status_of(refusal), refusal.retry_after_seconds) == (503, RETRY_AFTER_SECONDS)
     assert "limit of 17 concurrent downloads" in refusal.detail
 

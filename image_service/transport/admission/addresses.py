@@ -1,0 +1,19 @@
+"""Which addresses count as one client. Pure."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from ipaddress import IPv6Network
+
+_MAX_CACHED = 4096
+
+
+@lru_cache(_MAX_CACHED)
+def address_group(address: str) -> str:
+    """Return what limits and shares count: an IPv4 address, or the /64 network of an IPv6 address.
+
+    One host usually has all addresses of such a network at its disposal.
+    """
+    if ":" not in address:
+        return address
+    return str(IPv6Network((address.partition("%")[0], 64), strict=False))
