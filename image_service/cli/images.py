@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import argparse
+from image_service.coreos.names import is_web_url
 
+if TYPE_CHECKING:
     from image_service.cli.command import AddParser
 
 
@@ -21,7 +22,9 @@ def add(add_parser: AddParser) -> None:
     )
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     listing = verbs.add_parser("list", help="show the state of each")
-    listing.add_argument("--url", help="base URL of a running service; default: read DATA_DIR")
+    listing.add_argument(
+        "--url", type=_parse_url, help="base URL of a running service; default: read DATA_DIR"
+    )
     listing.add_argument("--ca-file", type=Path, help="PEM file of certificate authorities to trust too")
     listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(run=run, verb="list")
@@ -33,6 +36,12 @@ def add(add_parser: AddParser) -> None:
         verb = verbs.add_parser(name, help=text)
         verb.add_argument("versions", nargs=count, metavar="VERSION", help="OS build")
         verb.set_defaults(run=run, verb=name)
+
+
+def _parse_url(url: str) -> str:
+    if not is_web_url(url):
+        raise argparse.ArgumentTypeError("must be an http or https URL, such as http://localhost:8080")
+    return url
 
 
 def run(options: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ _MIB = 1024 * 1024
 
 
 class ProgressBar:
-    """Shows bytes, their share of the total and their rate, if the stream is a terminal.
+    """Shows bytes, their share of the total, their rate and the time left, if the stream is a terminal.
 
     Args:
         total: bytes; None: not known yet, and nothing is shown.
@@ -63,5 +63,6 @@ class ProgressBar:
         rate = self._done / max(now - self._started_at, _SECONDS)
         bar = "#" * int(share * _WIDTH)
         done = f"{self._done / _MIB:.1f} of {total / _MIB:.1f} MiB"
-        self._stream.write(f"\r[{bar:.<{_WIDTH}}] {share:4.0%}  {done}  {rate / _MIB:6.1f} MiB/s")
+        left = "{:4}:{:02}".format(*divmod(int((total - self._done) / rate), 60)) if rate else "   -:--"
+        self._stream.write(f"\r[{bar:.<{_WIDTH}}] {share:4.0%}  {done}  {rate / _MIB:6.1f} MiB/s {left} left")
         self._stream.flush()

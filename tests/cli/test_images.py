@@ -196,3 +196,12 @@ def test_list_without_a_service_is_an_error(run: Run) -> None:
     listed = run("images", "list", "--url", "http://127.0.0.1:1")
     assert listed.status == 1
     assert "cannot fetch http://127.0.0.1:1/images: " in listed.errors
+
+
+@pytest.mark.parametrize("url", ["foo", "localhost:8080", "ftp://localhost", "http://", "http://[::1"])
+def test_list_refuses_what_is_no_http_url(run: Run, url: str) -> None:
+    refused = run("images", "list", "--url", url)
+    assert (refused.status, refused.output) == (2, b"")
+    assert refused.errors.startswith(
+        "image-service images list: argument --url: must be an http or https URL, such as "
+    )

@@ -132,7 +132,7 @@ def test_terminal_shows_the_progress(base: Path, out: Path) -> None:
         seen = read_all(control)
         assert finish(process)[:2] == (0, b"")
     assert b"] 100%  0.0 of 0.0 MiB " in seen
-    assert seen.endswith(b" MiB/s\r\n")
+    assert seen.endswith(b" MiB/s    0:00 left\r\n")
 
 
 def read_all(control: int) -> bytes:
