@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from image_service import __version__
 from tests.packaging.conftest import CHECKOUT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+VERSION = f"image-service {__version__}\n"
 PLUGIN = "twisted/plugins/image_service_plugin.py"
 
 
@@ -75,6 +77,8 @@ def test_twistd_finds_the_plugin(installed: Path, tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_console_script_starts(installed: Path, tmp_path: Path) -> None:
     assert "serve" in run(installed / "image-service", "--help", cwd=tmp_path)
+    assert "customize" in run(installed / "image-service", "completion", "bash", cwd=tmp_path)
+    assert run(installed / "python", "-m", "image_service", "--version", cwd=tmp_path) == VERSION
 
 
 @pytest.mark.timeout(300)
