@@ -263,6 +263,12 @@ class StoreFailed(ImageServiceError):
     code = "store-failed"
 
 
+class StoreFull(StoreFailed):
+    """There is no room in the snapshot store for a snapshot of this size, now or ever."""
+
+    code = "store-full"
+
+
 class SnapshotUnreadable(ImageServiceError):
     """A stored snapshot cannot be decrypted: other credentials, secret or release, or damage."""
 

@@ -30,5 +30,8 @@ class Database(Protocol):
     def insert(self, table: Table) -> Insert:
         """Return the dialect's insert, which has ``on_conflict_do_update`` (SQLite, PostgreSQL)."""
 
+    def used_bytes(self, connection: Connection) -> int:
+        """Return the size of the database once the present transaction is committed."""
+
     def close(self) -> None:
         """Close all connections; the next transaction opens one again."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import attrs
@@ -25,7 +26,7 @@ from image_service.errors import StoreFailed
 from image_service.files.private_files import create_private, restrict_to_owner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 T = TypeVar("T")
 Identity: TypeAlias = "tuple[int, int]"
@@ -42,7 +43,14 @@ _CONNECTION_PRAGMAS = (
     "synchronous = NORMAL",
     "foreign_keys = ON",
     "journal_size_limit = 4194304",  # or the WAL keeps the size of the largest transaction
+    "temp_store = MEMORY",  # or large transactions write temporary files
 )
+_USED_BYTES = (
+    "SELECT (page_count - freelist_count) * page_size"
+    " FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
+)
+_MAX_WAL_BYTES = 6 * 1024 * 1024
+"""The WAL is emptied when it is larger. SQLite does so at 4 MiB itself, unless it is being read then."""
 # "SQL logic error" is a table that is not there, or not ours: all our statements are valid.
 _UNUSABLE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 _log = Logger()
@@ -64,13 +72,22 @@ class SqliteDatabase:
     Args:
         path: is created, readable for its owner alone, if it does not exist.
         tables: created in a new file.
-        version: of the tables, from 1; a file of an earlier one is replaced, one of a later one is refused.
+        version: of the tables, from 1; a file of a later one is refused.
+        migrations: each brings the tables from a version to the next; a file of another earlier version is
+            replaced.
     """
 
-    def __init__(self, path: Path, tables: MetaData, version: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        tables: MetaData,
+        version: int,
+        migrations: Mapping[int, Callable[[Connection], None]] = MappingProxyType({}),
+    ) -> None:
         self._path = path
         self._tables = tables
         self._version = version
+        self._migrations = migrations
         self._opened: _Opened | None = None
 
     def transact(self, work: Callable[[Connection], T]) -> T:
@@ -80,16 +97,23 @@ class SqliteDatabase:
             if opened is None or not self._is_at_path(opened):
                 opened = self._reopen()
             try:
-                return _run(opened.engine, work)
+                result = _run(opened.engine, work)
             except _Unusable as damage:
-                return _run(self._reopen(opened, str(damage)).engine, work)
+                opened = self._reopen(opened, str(damage))
+                result = _run(opened.engine, work)
         except (DBAPIError, OSError, _Unusable) as error:
             reason = error.orig if isinstance(error, DBAPIError) else error
             raise StoreFailed(f"{self._path}: {reason}") from error
+        self._limit_wal(opened.engine)
+        return result
 
     def insert(self, table: Table) -> sqlite_dialect.Insert:
         """Return SQLite's insert."""
         return sqlite_dialect.insert(table)
+
+    def used_bytes(self, connection: Connection) -> int:
+        """Return the size of the pages in use."""
+        return int(connection.exec_driver_sql(_USED_BYTES).scalar_one())
 
     def close(self) -> None:
         """Close the file; the next transaction opens it again."""
@@ -134,15 +158,36 @@ class SqliteDatabase:
         return _Opened(engine, _identity(self._path))
 
     def _prepare(self, connection: Connection) -> None:
-        """Create the tables in an empty file. Another program's has version 0, or fails later."""
-        if not connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar_one():
-            self._tables.create_all(connection)
-            connection.exec_driver_sql(f"PRAGMA user_version = {self._version}")
+        """Create the tables in an empty file, or migrate those of an earlier release.
+
+        Another program's file has version 0, or fails later.
+        """
         version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
+        if version == self._version:
+            return
         if version > self._version:
             raise StoreFailed(f"{self._path} has version {version}, this release supports {self._version}")
-        if version < self._version:
-            raise _Unusable(f"it has version {version}, this release writes {self._version}")
+        connection.exec_driver_sql("BEGIN IMMEDIATE")  # the driver begins none for such statements
+        if not connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar_one():
+            self._tables.create_all(connection)
+        else:
+            for before in range(version, self._version):
+                if before not in self._migrations:
+                    raise _Unusable(f"it has version {version}, this release writes {self._version}")
+                self._migrations[before](connection)
+        connection.exec_driver_sql(f"PRAGMA user_version = {self._version}")
+
+    def _limit_wal(self, engine: Engine) -> None:
+        """Empty the WAL if it is too large, unless another process is using it: then the next time."""
+        wal = Path(f"{self._path}-wal")
+        with suppress(FileNotFoundError, DBAPIError):
+            if wal.stat().st_size > _MAX_WAL_BYTES:
+                with engine.connect() as connection:
+                    connection.exec_driver_sql("PRAGMA busy_timeout = 0")
+                    try:
+                        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").close()
+                    finally:
+                        connection.exec_driver_sql(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
 
     def _move_aside(self, reason: str) -> None:
         """Rename the file, with its WAL and index: another process may have it open."""

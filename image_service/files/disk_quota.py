@@ -26,10 +26,19 @@ class DiskQuota:
         directory: exists when space is reserved.
         max_bytes: all files together; None: the whole disk.
         reclaim: removes files that can be spared.
+        excluded: what the names of files begin with that have a limit of their own.
     """
 
-    def __init__(self, directory: Path, max_bytes: int | None, reclaim: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        max_bytes: int | None,
+        reclaim: Callable[[], object],
+        *,
+        excluded: tuple[str, ...] = (),
+    ) -> None:
         self._directory = directory
+        self._excluded = excluded
         self._max_bytes = max_bytes
         self._reclaim = reclaim
         self._lock = threading.Lock()
@@ -81,7 +90,8 @@ class DiskQuota:
         if self._max_bytes is None:
             return free
         with os.scandir(self._directory) as entries:
-            return min(free, self._max_bytes - sum(map(_size_of, entries)))
+            counted = (entry for entry in entries if not entry.name.startswith(self._excluded))
+            return min(free, self._max_bytes - sum(map(_size_of, counted)))
 
 
 def _size_of(entry: os.DirEntry[str]) -> int:

@@ -27,8 +27,9 @@ class StorageSettings:
     secrets in it have mode 0600: at start, others that are found lose the permissions of group and others,
     which is logged. The directory may be a symbolic link; a link in it is never followed for writing."""
     max_bytes: int | None = setting("DATA_DIR_MAX_BYTES", parse=parsers.whole_number(1))
-    """Maximum size of all files in `DATA_DIR`, in bytes. When not set: the free space of the file system,
-    less some MiB."""
+    """Maximum size of all files in `DATA_DIR` but stored snapshots, in bytes. When not set: the free space of
+    the file system, less some MiB. The file system needs room for both: base images and
+    `SNAPSHOT_STORE_BYTES`."""
     retention_seconds: float = setting("RETENTION", parse=parsers.seconds, default="86400")
     """Seconds for which a downloaded or derived image stays in `DATA_DIR` when it is no longer configured.
     Files that were put there by hand are never removed."""

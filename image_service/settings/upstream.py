@@ -61,6 +61,14 @@ class SnapshotSettings:
     cache_bytes: int = setting("SNAPSHOT_CACHE_BYTES", parse=parsers.whole_number(0), default="268435456")
     """Memory for composed images (their overlays, not their base images), divided equally among `WORKERS`. An
     evicted image is composed again, to the same bytes."""
+    store_bytes: int = setting(
+        "SNAPSHOT_STORE_BYTES", parse=parsers.whole_number(1024**2), default="1073741824"
+    )
+    """Disk space for stored snapshots and mounts, beside that of `DATA_DIR_MAX_BYTES`, in bytes: database,
+    its WAL and their index together, which may exceed it by a tenth and 8 MiB for a moment. At the limit,
+    snapshots that no client is reading are removed, the least recently used first, then the others, the least
+    recently read first; what is in memory is served on until a restart. A snapshot has about 10 KiB, with a
+    large Ignition config some 100 KiB: 1 GiB holds 10,000 of these."""
     mount_window_seconds: float = setting("MOUNT_WINDOW", parse=parsers.seconds, default="60")
     """Seconds after its last range for which a client keeps the version of the image that it is reading,
     whatever has changed since."""

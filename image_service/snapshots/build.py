@@ -15,11 +15,12 @@ from image_service.errors import StoreFailed
 from image_service.snapshots.boot_images import BootImages
 from image_service.snapshots.encryption import SECRET_BYTES, SnapshotCipher, load_or_create_secret
 from image_service.snapshots.image_cache import BootImageCache
-from image_service.snapshots.mounts import Mounts
+from image_service.snapshots.mounts import Mounts, save_seconds
 from image_service.snapshots.resolver import Resolver, VersionFinder
 from image_service.snapshots.sealed_repository import SealedRepository
 from image_service.snapshots.snapshots import Snapshots
-from image_service.snapshots.sql_repository import DATABASE_FILE, SCHEMA_VERSION, TABLES, SqlRepository
+from image_service.snapshots.sql_repository import SqlRepository, StoreLimits
+from image_service.snapshots.sql_statements import DATABASE_FILE, MIGRATIONS, SCHEMA_VERSION, TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +41,7 @@ _log = Logger()
 COMPOSER_THREADS = 2
 REPOSITORY_THREADS = 2
 """So that reading does not wait for a large write."""
-CLEANUP_SECONDS = 600
+CLEANUP_SECONDS = 60
 UNUSED_SECONDS = 6 * 3600
 """How long a snapshot is stored that is not used."""
 
@@ -62,7 +63,7 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
     ``make_builder`` gets the thread pool for long compositions.
     """
     clock, in_thread = parts.reactor, parts.in_thread_pool(COMPOSER_THREADS, "compose")
-    sealed = await _open_sealed_repository(parts, data_dir, in_thread)
+    sealed = await _open_sealed_repository(parts, settings, data_dir, in_thread)
     images = connect_boot_images(
         settings, assisted, make_builder(in_thread), sealed, clock, coordination=coordination, count=count
     )
@@ -93,16 +94,24 @@ def connect_boot_images(  # noqa: PLR0913 - same
     return BootImages(VersionFinder(builder, resolver, snapshots), snapshots, mounts, cache, clock)
 
 
-def open_repository(data_dir: Path, to_read: InThread, to_write: InThread) -> SqlRepository:
+def open_repository(
+    data_dir: Path, to_read: InThread, to_write: InThread, settings: SnapshotSettings
+) -> SqlRepository:
     """Return the repository in a data directory, which it opens when it is first used."""
-    return SqlRepository(SqliteDatabase(data_dir / DATABASE_FILE, TABLES, SCHEMA_VERSION), to_read, to_write)
+    database = SqliteDatabase(data_dir / DATABASE_FILE, TABLES, SCHEMA_VERSION, MIGRATIONS)
+    window = settings.mount_window_seconds
+    return SqlRepository(
+        database, to_read, to_write, StoreLimits(settings.store_bytes, window + save_seconds(window))
+    )
 
 
-async def _open_sealed_repository(parts: PartsStack, data_dir: Path, in_thread: InThread) -> SealedRepository:
+async def _open_sealed_repository(
+    parts: PartsStack, settings: SnapshotSettings, data_dir: Path, in_thread: InThread
+) -> SealedRepository:
     in_repository_thread = parts.in_thread_pool(REPOSITORY_THREADS, "store")
     # A store may be readable while it cannot be written, such as one that is locked, or on a full disk.
     to_read, to_write = (CircuitBreaker(in_repository_thread, parts.reactor) for _ in range(2))
-    repository = open_repository(data_dir, to_read, to_write)
+    repository = open_repository(data_dir, to_read, to_write, settings)
     parts.push_async_callback(repository.close)
     try:
         secret = await in_repository_thread(partial(load_or_create_secret, data_dir))

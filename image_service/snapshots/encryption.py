@@ -30,6 +30,7 @@ from image_service.errors import SnapshotUnreadable, StoreFailed
 from image_service.files.atomic import publish_file
 from image_service.files.private_files import open_no_follow, restrict_to_owner
 from image_service.images.reference import CredentialScheme
+from image_service.snapshots.repository import Owner
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,6 +69,13 @@ class SnapshotCipher:
     def reader_key_of(self, address: str, credentials: Credentials | None, ref: str) -> bytes:
         """Return the 32 bytes that stand for a client reading an image."""
         return self._digest(b"reader", address.encode(), ref.encode(), *_fields(credentials))
+
+    def owner_of(self, infra_env_id: str, credentials: Credentials | None) -> Owner:
+        """Return what stands for an infra-env and for those who may read it."""
+        return Owner(
+            self._digest(b"infra-env", infra_env_id.encode()),
+            self._digest(b"credentials", infra_env_id.encode(), *_fields(credentials)),
+        )
 
     def seal(self, key: bytes, generation: int, credentials: Credentials | None, payload: bytes) -> bytes:
         """Encrypt a payload, which becomes 29 bytes longer."""

@@ -6,7 +6,7 @@ wall-clock seconds since 1970, because a monotonic clock starts again with the h
 set: what is stored may be in the future, and is replaced then.
 
 The generations of a key only increase, also past an end, so that a number never stands for two snapshots.
-They start at 1 again after all of them have been unused for so long that they were removed.
+A key that has none starts above the largest that was ever removed, of any key.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 KEPT_GENERATIONS = 16
 """Of one key; a mount in progress for longer than as many changes loses its snapshot."""
+KEPT_CREDENTIALS = 64
+"""Of one infra-env; beyond that, those are removed that have not been used for longest."""
 
 
 @attrs.frozen
@@ -37,6 +39,19 @@ class StoredSnapshot:
     taken_at: float
     validated_at: float
     is_ended: bool = False
+
+
+@attrs.frozen
+class Owner:
+    """Whose a snapshot is, as keyed digests.
+
+    Args:
+        infra_env: of the infra-env.
+        credentials: of the infra-env and the credentials.
+    """
+
+    infra_env: bytes
+    credentials: bytes
 
 
 @attrs.frozen
@@ -69,32 +84,57 @@ class SnapshotRepository(Protocol):
     """Stores snapshots and mounts.
 
     Every method raises ``StoreFailed`` if the repository cannot be read or written, and changes nothing then.
+    Snapshots and mounts may be missing at any time, because others needed their room.
     What a method has written when it returns survives the process.
     """
 
     async def find_newest(self, key: bytes) -> StoredSnapshot | None:
         """Return the newest generation of a key, also if it has ended."""
 
+    async def has_ended(self, key: bytes, generation: int) -> bool:
+        """Return True if a generation is known to have ended, or one after it."""
+
     async def load(self, key: bytes, generation: int) -> bytes | None:
         """Return a payload as it was given to ``add``; None: it is not there any more."""
 
-    async def add(self, key: bytes, generation: int, sealed: bytes, taken_at: float) -> bool:
-        """Store a new generation, and remove those beyond `KEPT_GENERATIONS`.
+    async def next_generation(self, key: bytes) -> int:
+        """Return the number that a key's next generation has to have."""
+
+    async def add(  # noqa: PLR0913 - the columns
+        self,
+        key: bytes,
+        generation: int,
+        sealed: bytes,
+        taken_at: float,
+        owner: Owner | None = None,
+        *,
+        is_again: bool = False,
+    ) -> bool:
+        """Store a new generation, and remove those beyond `KEPT_GENERATIONS` and `KEPT_CREDENTIALS`.
 
         Args:
             key: of the snapshot.
             generation: one more than that of ``find_newest``, or 1.
             sealed: its payload.
             taken_at: when assisted-service answered; counts as validated and used then.
+            owner: of the key; None: is not counted.
+            is_again: the payload has been stored by this number, and may have been removed.
 
         Returns:
-            False: another writer has stored this generation, or a newer one; nothing was stored.
+            False: another writer has stored this generation or a newer one, or one of this number may have
+            been removed; nothing was stored.
+
+        Raises:
+            StoreFull: there is no room for it.
         """
 
-    async def record_validation(self, key: bytes, generation: int, at: float) -> None:
-        """Record an equal answer of assisted-service, if the generation is there and has not ended.
+    async def record_validation(self, key: bytes, generation: int, at: float) -> bool:
+        """Record an equal answer of assisted-service.
 
         The time replaces the stored one, which may be later: of a clock that was ahead.
+
+        Returns:
+            False: the generation is not there, or has ended.
         """
 
     async def end(self, key: bytes, at: float) -> None:

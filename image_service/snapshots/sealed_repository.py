@@ -18,7 +18,7 @@ import attrs
 from twisted.logger import Logger
 
 from image_service.concurrency.lru import LruCache
-from image_service.errors import SnapshotUnreadable, StoreFailed
+from image_service.errors import SnapshotUnreadable, StoreFailed, StoreFull
 from image_service.images.fingerprint import fingerprint
 from image_service.snapshots.codec import (
     decode_customization,
@@ -118,9 +118,10 @@ class SealedRepository:
         is_readable = await self.load(snapshot, credentials) is not None
         return (snapshot, stored.validated_at) if is_readable else None
 
-    async def is_stored(self, snapshot: Snapshot) -> bool:
-        """Return True unless the snapshot has ended, or too many newer ones have been stored."""
-        return await self._read(self._repository.load(snapshot.stored_key, snapshot.generation)) is not None
+    async def has_ended(self, snapshot: Snapshot) -> bool:
+        """Return True if all generations up to a snapshot have ended; also if that cannot be read."""
+        ended = self._repository.has_ended(snapshot.stored_key, snapshot.generation)
+        return await self._read(ended) is not False
 
     async def load(self, snapshot: Snapshot, credentials: Credentials | None) -> Customization | None:
         """Return the answer that a snapshot pins; None: it is not stored any more."""
@@ -160,9 +161,9 @@ class SealedRepository:
             found = await self.load_newest(key, stored_key, credentials)
             if found is not None and await self.is_same(found[0], customization, credentials):
                 return found[0]
-            stored = await self.find_newest(stored_key)
-            if stored is not None:
-                after = max(stored.generation, snapshot.generation)
+            following = await self._read(self._repository.next_generation(stored_key))
+            if following is not None:
+                after = max(following - 1, snapshot.generation)
                 return await self.add(key, credentials, customization, after=after, at=at)
         if not is_stored:
             # No other has this number, not even one that the repository may have by the one above.
@@ -183,10 +184,44 @@ class SealedRepository:
             snapshot.fingerprint = None if stored is None else await self._fingerprint(stored)
         return snapshot.fingerprint == await self._fingerprint(customization)
 
-    async def record_validation(self, snapshot: Snapshot, at: float) -> None:
-        """Record an equal answer of assisted-service, so that a restart need not ask."""
+    async def record_validation(self, snapshot: Snapshot, credentials: Credentials | None, at: float) -> None:
+        """Record an equal answer of assisted-service, so that a restart need not ask.
+
+        A snapshot that is in memory only, because storing it failed or others needed its room, is stored now.
+        """
         key, generation = snapshot.stored_key, snapshot.generation
-        await self._write(self._repository.record_validation(key, generation, self._to_wall(at)))
+        if generation > 0:
+            recorded = await self._write(
+                self._repository.record_validation(key, generation, self._to_wall(at))
+            )
+            if recorded is not False:
+                return
+        pinned = self._recent.peek((key, generation))
+        number = None if pinned is None else await self._store_again(snapshot, pinned, credentials)
+        if pinned is not None and number is not None:
+            self._recent.pop((key, generation))
+            self._recent[key, number] = pinned
+            snapshot.generation = number
+            await self._write(self._repository.record_validation(key, number, self._to_wall(at)))
+
+    async def _store_again(
+        self, snapshot: Snapshot, pinned: Customization, credentials: Credentials | None
+    ) -> int | None:
+        """Store a snapshot that is in memory only; return its number, or None if it was not stored."""
+        key, number = snapshot.stored_key, snapshot.generation
+        is_again = number > 0
+        if not is_again:
+            newest = await self.find_newest(key)
+            if newest is not None and not newest.is_ended:
+                stored = attrs.evolve(snapshot, generation=newest.generation)
+                if await self.load(stored, credentials) == pinned:
+                    return newest.generation  # by a write that took too long
+            following = await self._read(self._repository.next_generation(key))
+            if following is None:
+                return None
+            number = following
+        again = attrs.evolve(snapshot, generation=number)
+        return number if await self._put(again, pinned, credentials, is_again=is_again) else None
 
     async def end(self, snapshot: Snapshot, at: float) -> None:
         """Remove all generations of a key: these credentials may not see them any more."""
@@ -258,9 +293,11 @@ class SealedRepository:
         if newest and stored and encode_infra_env(stored[0]) == payload:
             await self._write(self._repository.record_validation(key, newest.generation, stored_at))
             return
-        generation = 1 + (newest.generation if newest else 0)
-        sealed = self._cipher.seal(key, generation, credentials, payload)
-        await self._write(self._repository.add(key, generation, sealed, stored_at))
+        generation = await self._read(self._repository.next_generation(key))
+        if generation is not None:
+            sealed = self._cipher.seal(key, generation, credentials, payload)
+            owner = self._cipher.owner_of(infra_env_id, credentials)
+            await self._write(self._repository.add(key, generation, sealed, stored_at, owner))
 
     # Time.
 
@@ -296,7 +333,12 @@ class SealedRepository:
             return None
 
     async def _put(
-        self, snapshot: Snapshot, customization: Customization, credentials: Credentials | None
+        self,
+        snapshot: Snapshot,
+        customization: Customization,
+        credentials: Credentials | None,
+        *,
+        is_again: bool = False,
     ) -> bool | None:
         """Return True if it is stored, False if there is a newer one, None if the repository failed."""
         key, generation = snapshot.stored_key, snapshot.generation
@@ -304,7 +346,10 @@ class SealedRepository:
             _size(customization),
             lambda: self._cipher.seal(key, generation, credentials, encode_customization(customization)),
         )
-        return await self._write(self._repository.add(key, generation, sealed, snapshot.stored_at))
+        owner = self._cipher.owner_of(snapshot.key.infra_env_id, credentials)
+        return await self._write(
+            self._repository.add(key, generation, sealed, snapshot.stored_at, owner, is_again=is_again)
+        )
 
     async def _fingerprint(self, customization: Customization) -> bytes:
         work = partial(fingerprint, customization)
@@ -325,6 +370,9 @@ class SealedRepository:
         """On a repository error, return None; log the first one, and the first success after it."""
         try:
             result = await attempt
+        except StoreFull as error:  # no failure: smaller ones are stored
+            self._log.debug("{reason}", reason=error.detail)
+            return None
         except StoreFailed as error:
             if operation not in self._failing:
                 self._log.error(

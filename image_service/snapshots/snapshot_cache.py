@@ -143,7 +143,7 @@ class SnapshotCache:
         """Supersede an entry's snapshot by the one that another process has stored."""
         older = entry.snapshot
         found = await self._repository.load_newest(older.key, older.stored_key, credentials)
-        is_stored = older.generation < 0 or await self._repository.is_stored(older)
+        has_ended = older.generation > 0 and await self._repository.has_ended(older)
         entry.key_counter = version
         cached = self._entries.peek(older.key) or entry
         if cached.is_ended:
@@ -151,11 +151,11 @@ class SnapshotCache:
         if found is None or cached is not entry or entry.snapshot is not older:
             return cached
         snapshot, validated_at = found
-        if is_stored:
-            entry.supersede(snapshot, validated_at)
-            return self._add(entry)
-        self._remove(entry)  # there has been an end in between
-        return self._add(CacheEntry(snapshot, validated_at, version))
+        if has_ended:  # in between
+            self._remove(entry)
+            return self._add(CacheEntry(snapshot, validated_at, version))
+        entry.supersede(snapshot, validated_at)
+        return self._add(entry)
 
     def _add(self, entry: CacheEntry) -> CacheEntry:
         self._entries[entry.snapshot.key] = entry

@@ -252,7 +252,7 @@ class Snapshots:
         if is_same and not self._is_old(snapshot):
             self._count(SnapshotEvent.UNCHANGED)
             entry.validated_at = self._clock.seconds()
-            await self._repository.record_validation(snapshot, entry.validated_at)
+            await self._repository.record_validation(snapshot, credentials, entry.validated_at)
             self._cache.announce(entry)
             return
         self._count(SnapshotEvent.CHANGED)

@@ -2,108 +2,66 @@
 
 A payload has a table of its own: SQLite writes a row as a whole, and the state of a snapshot changes every
 minute. What differs between databases is the `Database`'s.
+
+What needs room removes, in this order: mounts that are over; snapshots that no mount in progress reads, the
+least recently used first; the other snapshots, the least recently read first; mounts in progress. The newest
+generation of a key stays while there is an older one, which would be taken for the newest.
 """
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
-import sqlalchemy as sa
 
-from image_service.errors import StoreFailed
+from image_service.errors import StoreFailed, StoreFull
+from image_service.snapshots import sql_statements as sql
 from image_service.snapshots.repository import KEPT_GENERATIONS, StoredMount, StoredSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import sqlalchemy as sa
+
     from image_service.concurrency.parts import InThread
     from image_service.database.database import Database
+    from image_service.snapshots.repository import Owner
 
 T = TypeVar("T")
 
-DATABASE_FILE = "snapshots.sqlite"
-SCHEMA_VERSION = 1
-TABLES = sa.MetaData()
-_SNAPSHOTS = sa.Table(
-    "snapshots",
-    TABLES,
-    sa.Column("key", sa.LargeBinary, primary_key=True),
-    sa.Column("generation", sa.Integer, primary_key=True),
-    sa.Column("taken_at", sa.Float, nullable=False),  # this and the next two: seconds since 1970, UTC
-    sa.Column("validated_at", sa.Float, nullable=False),
-    sa.Column("used_at", sa.Float, nullable=False),
-    sa.Column("ended", sa.Boolean, nullable=False),
-)
-_PAYLOADS = sa.Table(
-    "payloads",
-    TABLES,
-    sa.Column("key", sa.LargeBinary, primary_key=True),
-    sa.Column("generation", sa.Integer, primary_key=True),
-    sa.Column("sealed", sa.LargeBinary, nullable=False),
-    sa.ForeignKeyConstraint(
-        ["key", "generation"], ["snapshots.key", "snapshots.generation"], ondelete="CASCADE"
-    ),
-)
-_MOUNTS = sa.Table(
-    "mounts",
-    TABLES,
-    sa.Column("reader", sa.LargeBinary, primary_key=True),
-    sa.Column("key", sa.LargeBinary, nullable=False),
-    sa.Column("generation", sa.Integer, nullable=False),
-    sa.Column("base_sha256", sa.String(64), nullable=False),
-    sa.Column("read_at", sa.Float, nullable=False),
-)
+FILES_BYTES = 6 * 1024 * 1024
+"""Of the limit, for the files beside the database, such as a WAL; of a small limit the half."""
+BATCH_BYTES = 8 * 1024 * 1024
+"""What one transaction removes, about: other writers wait meanwhile."""
+MAX_BATCHES = 16
+"""What is removed at most to make room; what does not fit then is not stored."""
 
 
-_OF, _NUMBER = sa.bindparam("of", type_=sa.LargeBinary), sa.bindparam("number", type_=sa.Integer)
-_AT, _BEFORE = sa.bindparam("at", type_=sa.Float), sa.bindparam("replaces_before", type_=sa.Float)
-_NOW = sa.bindparam("now", type_=sa.Float)
+@attrs.frozen
+class StoreLimits:
+    """How much is stored.
 
+    Args:
+        max_bytes: of all files.
+        idle_seconds: after its last stored read a mount is over.
+    """
 
-def _is_generation(table: sa.Table) -> sa.ColumnElement[bool]:
-    return sa.and_(table.c.key == _OF, table.c.generation == _NUMBER)
+    max_bytes: int
+    idle_seconds: float
 
+    @property
+    def database_bytes(self) -> int:
+        """Of the database itself."""
+        return self.max_bytes - min(FILES_BYTES, self.max_bytes // 2)
 
-def _upsert_mount(database: Database) -> sa.Insert:
-    """Insert a mount, or update the reader's unless that has read another image since, or the same later."""
-    upsert = database.insert(_MOUNTS)
-    known, new = _MOUNTS.c, upsert.excluded
-    is_same = sa.and_(*(known[name] == new[name] for name in ("key", "generation", "base_sha256")))
-    return upsert.on_conflict_do_update(
-        index_elements=[known.reader],
-        set_={column.name: column for column in new if column.name != "reader"},
-        where=sa.or_(known.read_at < _BEFORE, known.read_at > _NOW, is_same & (known.read_at <= new.read_at)),
-    )
-
-
-# The statements of requests are made once: SQLAlchemy takes longer to make one than SQLite to run it.
-_FIND_NEWEST = (
-    sa.select(_SNAPSHOTS.c.generation, _SNAPSHOTS.c.taken_at, _SNAPSHOTS.c.validated_at, _SNAPSHOTS.c.ended)
-    .where(_SNAPSHOTS.c.key == _OF)
-    .order_by(_SNAPSHOTS.c.generation.desc())
-    .limit(1)
-)
-_LOAD = sa.select(_PAYLOADS.c.sealed).where(_is_generation(_PAYLOADS))
-_IS_SUPERSEDED = sa.exists().where(_SNAPSHOTS.c.key == _OF, _SNAPSHOTS.c.generation >= _NUMBER)
-_ADD = sa.insert(_SNAPSHOTS).from_select(
-    list(_SNAPSHOTS.c), sa.select(_OF, _NUMBER, _AT, _AT, _AT, sa.false()).where(~_IS_SUPERSEDED)
-)
-_ADD_PAYLOAD = sa.insert(_PAYLOADS)
-_REMOVE_SURPLUS = sa.delete(_SNAPSHOTS).where(_SNAPSHOTS.c.key == _OF, _SNAPSHOTS.c.generation <= _NUMBER)
-_RECORD_VALIDATION = (
-    sa.update(_SNAPSHOTS)
-    .where(_is_generation(_SNAPSHOTS), ~_SNAPSHOTS.c.ended)
-    .values(validated_at=_AT, used_at=_AT)
-)
-_RECORD_USE = (
-    sa.update(_SNAPSHOTS)
-    .where(_is_generation(_SNAPSHOTS), ~_SNAPSHOTS.c.used_at.between(_AT, _NOW))
-    .values(used_at=_AT)
-)
-_FIND_MOUNT = sa.select(_MOUNTS).where(_MOUNTS.c.reader == _OF)
+    @property
+    def payload_bytes(self) -> int:
+        """Of one payload: while it is written, it is there twice."""
+        return min(self.database_bytes, self.max_bytes // 10 + BATCH_BYTES)
 
 
 class SqlRepository:
@@ -112,46 +70,87 @@ class SqlRepository:
     Nothing is opened before the first call, and one that failed may succeed the next time.
 
     Args:
-        database: with the tables `TABLES`.
+        database: with the tables of `sql_statements`.
         in_thread_to_read: runs what reads from the disk; no reader need wait for a writer.
         in_thread_to_write: runs what writes to it.
+        limits: are checked at each write; ``remove_unused`` applies lower ones than before.
+        now: seconds since the epoch.
     """
 
-    def __init__(self, database: Database, in_thread_to_read: InThread, in_thread_to_write: InThread) -> None:
+    def __init__(
+        self,
+        database: Database,
+        in_thread_to_read: InThread,
+        in_thread_to_write: InThread,
+        limits: StoreLimits,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self._database = database
         self._in_thread_to_read = in_thread_to_read
         self._in_thread_to_write = in_thread_to_write
-        self._upsert_mount = _upsert_mount(database)
+        self._limits = limits
+        self._now = now
+        self._upsert_mount = sql.upsert_mount(database)
+        self._upsert_removed = sql.upsert_removed(database)
 
     async def find_newest(self, key: bytes) -> StoredSnapshot | None:
         """Return the newest generation of a key."""
-        found = await self._read(lambda connection: connection.execute(_FIND_NEWEST, {"of": key}).first())
+        found = await self._read(lambda connection: connection.execute(sql.FIND_NEWEST, {"of": key}).first())
         return None if found is None else StoredSnapshot(*found)
+
+    async def has_ended(self, key: bytes, generation: int) -> bool:
+        """Return True if a generation has ended, or one after it."""
+        row = {"of": key, "number": generation}
+        return await self._read(lambda connection: connection.execute(sql.HAS_ENDED, row).scalar_one())
 
     async def load(self, key: bytes, generation: int) -> bytes | None:
         """Return a payload."""
         row = {"of": key, "number": generation}
-        sealed: bytes | None = await self._read(lambda connection: connection.scalar(_LOAD, row))
+        sealed: bytes | None = await self._read(lambda connection: connection.scalar(sql.LOAD, row))
         return sealed
 
-    async def add(self, key: bytes, generation: int, sealed: bytes, taken_at: float) -> bool:
+    async def next_generation(self, key: bytes) -> int:
+        """Return the number of a key's next generation."""
+        return await self._read(
+            lambda connection: connection.execute(sql.NEXT_GENERATION, {"of": key}).scalar_one()
+        )
+
+    async def add(  # noqa: PLR0913 - the columns
+        self,
+        key: bytes,
+        generation: int,
+        sealed: bytes,
+        taken_at: float,
+        owner: Owner | None = None,
+        *,
+        is_again: bool = False,
+    ) -> bool:
         """Store a new generation."""
+        if len(sealed) > self._limits.payload_bytes:
+            raise StoreFull(f"a snapshot of {len(sealed)} bytes is not stored")
+        row = {"of": key, "number": generation, "at": taken_at, "is_again": is_again}
+        whose = attrs.asdict(owner) if owner else {"infra_env": None, "credentials": None}
 
         def work(connection: sa.Connection) -> bool:
-            row = {"of": key, "number": generation, "at": taken_at}
-            if not connection.execute(_ADD, row).rowcount:
+            if not connection.execute(sql.ADD, {**row, **whose}).rowcount:
                 return False
-            connection.execute(_ADD_PAYLOAD, {"key": key, "generation": generation, "sealed": sealed})
+            connection.execute(sql.ADD_PAYLOAD, {"key": key, "generation": generation, "sealed": sealed})
             if generation > KEPT_GENERATIONS:
-                connection.execute(_REMOVE_SURPLUS, {"of": key, "number": generation - KEPT_GENERATIONS})
+                surplus = {"of": key, "number": generation - KEPT_GENERATIONS}
+                connection.execute(sql.REMOVE_GENERATIONS, surplus)
+            if owner is not None:
+                surplus = {"infra_env": owner.infra_env, "before": self._idle_before}
+                self._record_removed(connection, connection.scalars(sql.REMOVE_CREDENTIALS, surplus).all())
             return True
 
-        return await self._write(work)
+        return await self._write_with_room(len(sealed) + len(sealed) // 64 + 16 * sql.ROW_BYTES, work)
 
-    async def record_validation(self, key: bytes, generation: int, at: float) -> None:
+    async def record_validation(self, key: bytes, generation: int, at: float) -> bool:
         """Record an equal answer of assisted-service."""
         row = {"of": key, "number": generation, "at": at}
-        await self._write(lambda connection: connection.execute(_RECORD_VALIDATION, row).close())
+        return await self._write(
+            lambda connection: connection.execute(sql.RECORD_VALIDATION, row).rowcount > 0
+        )
 
     async def end(self, key: bytes, at: float) -> None:
         """Remove all generations of a key and the mounts that read them."""
@@ -160,31 +159,88 @@ class SqlRepository:
     async def save_mounts(self, mounts: Sequence[StoredMount], now: float) -> None:
         """Store mounts."""
         rows: list[dict[str, Any]] = [{**attrs.asdict(mount), "now": now} for mount in mounts]
-        used = [
+        read = [
             {"of": mount.key, "number": mount.generation, "at": mount.read_at, "now": now} for mount in mounts
         ]
 
         def work(connection: sa.Connection) -> None:
             connection.execute(self._upsert_mount, rows)
-            connection.execute(_RECORD_USE, used)
+            connection.execute(sql.RECORD_READ, read)
 
         if rows:
-            await self._write(work)
+            await self._write_with_room(len(rows) * sql.ROW_BYTES, work)
 
     async def find_mount(self, reader: bytes) -> StoredMount | None:
         """Return a reader's mount."""
         row = {"of": reader}
-        found = await self._read(lambda connection: connection.execute(_FIND_MOUNT, row).first())
+        found = await self._read(lambda connection: connection.execute(sql.FIND_MOUNT, row).first())
         return None if found is None else StoredMount(*found)
 
     async def remove_unused(self, unused_since: float, now: float) -> int:
         """Remove what has not been used."""
-        return await self._write(partial(_remove_unused, unused_since, now))
+
+        def work(connection: sa.Connection) -> tuple[int, int]:
+            for statement in sql.CORRECT_FUTURE:
+                connection.execute(statement, {"now": now})
+            mounts = connection.execute(sql.REMOVE_MOUNTS, {"before": unused_since}).rowcount
+            return self._remove(connection, sql.UNUSED, unused_since, BATCH_BYTES)[0], mounts
+
+        removed = 0
+        while any(batch := await self._write(work)):
+            removed += batch[0]
+        while not await self._write(partial(self._make_room, 0)):
+            pass
+        return removed
 
     async def close(self) -> None:
         """Close the database."""
-        with suppress(StoreFailed):  # which it does already
+        with suppress(StoreFailed):
             await self._in_thread_to_write(self._database.close)
+
+    # Room.
+
+    @property
+    def _idle_before(self) -> float:
+        return self._now() - self._limits.idle_seconds
+
+    def _make_room(self, needed_bytes: int, connection: sa.Connection) -> bool:
+        """Remove what may be removed in one transaction; return True if there is room then."""
+        missing = self._missing_bytes(needed_bytes, connection)
+        if missing <= 0:
+            return True
+        connection.execute(sql.REMOVE_MOUNTS, {"before": self._idle_before})
+        missing = min(missing, BATCH_BYTES)
+        for oldest in (sql.IDLE, sql.IN_PROGRESS):
+            missing -= self._remove(connection, oldest, self._idle_before, missing)[1]
+            if missing <= 0:
+                break
+        else:
+            connection.execute(sql.REMOVE_MOUNTS, {"before": inf})
+        return self._missing_bytes(needed_bytes, connection) <= 0
+
+    def _missing_bytes(self, needed_bytes: int, connection: sa.Connection) -> int:
+        return self._database.used_bytes(connection) + needed_bytes - self._limits.database_bytes
+
+    def _remove(
+        self, connection: sa.Connection, oldest: sa.Select[Any], before: float, missing: int
+    ) -> tuple[int, int]:
+        """Remove snapshots until enough bytes are free; return how many, and the bytes."""
+        removed, freed = [], 0
+        for key, generation, size in connection.execute(oldest, {"before": before}):
+            if freed >= missing:
+                break
+            removed.append({"of": key, "number": generation})
+            freed += size
+        if removed:
+            connection.execute(sql.REMOVE, removed)
+        self._record_removed(connection, [row["number"] for row in removed])
+        return len(removed), freed
+
+    def _record_removed(self, connection: sa.Connection, generations: Sequence[int]) -> None:
+        if generations:
+            connection.execute(self._upsert_removed, {"number": max(generations)})
+
+    # Transactions.
 
     async def _read(self, work: Callable[[sa.Connection], T]) -> T:
         return await self._in_thread_to_read(partial(self._database.transact, work))
@@ -192,24 +248,18 @@ class SqlRepository:
     async def _write(self, work: Callable[[sa.Connection], T]) -> T:
         return await self._in_thread_to_write(partial(self._database.transact, work))
 
+    async def _write_with_room(self, needed_bytes: int, work: Callable[[sa.Connection], T]) -> T:
+        """Run a transaction once there is room for what it adds."""
+
+        def attempt(connection: sa.Connection) -> tuple[T] | None:
+            return (work(connection),) if self._make_room(needed_bytes, connection) else None
+
+        for _ in range(MAX_BATCHES):
+            if (result := await self._write(attempt)) is not None:
+                return result[0]
+        raise StoreFull(f"there is no room for {needed_bytes} bytes yet")
+
 
 def _end(key: bytes, at: float, connection: sa.Connection) -> None:
-    of_key = _SNAPSHOTS.c.key == key
-    newest = sa.select(sa.func.max(_SNAPSHOTS.c.generation)).where(of_key).scalar_subquery()
-    connection.execute(sa.update(_SNAPSHOTS).where(of_key).values(ended=True, used_at=at))
-    connection.execute(sa.delete(_SNAPSHOTS).where(of_key, _SNAPSHOTS.c.generation < newest))
-    for table in (_PAYLOADS, _MOUNTS):
-        connection.execute(sa.delete(table).where(table.c.key == key))
-
-
-def _remove_unused(unused_since: float, now: float, connection: sa.Connection) -> int:
-    connection.execute(sa.update(_SNAPSHOTS).where(_SNAPSHOTS.c.used_at > now).values(used_at=now))
-    older = _SNAPSHOTS.alias()
-    in_use = sa.exists().where(
-        older.c.key == _SNAPSHOTS.c.key,
-        older.c.generation <= _SNAPSHOTS.c.generation,
-        older.c.used_at >= unused_since,
-    )
-    removed = connection.execute(sa.delete(_SNAPSHOTS).where(~in_use)).rowcount
-    connection.execute(sa.delete(_MOUNTS).where(~_MOUNTS.c.read_at.between(unused_since, now)))
-    return removed
+    for statement in sql.END:
+        connection.execute(statement, {"of": key, "at": at})

@@ -16,6 +16,7 @@ from image_service.catalog.storage.data_dir import LOCKS, MANIFEST, DataDir
 from image_service.catalog.storage.manifest import read_manifest
 from image_service.concurrency.interruption import Interruption
 from image_service.errors import Unavailable
+from image_service.snapshots.sql_statements import DATABASE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -252,6 +253,15 @@ def test_refused_image_is_removed_when_space_is_short(tmp_path: Path) -> None:
     with data_dir.quota.reserve("b") as check:
         check(0, 10_000)
     assert not (path / REFUSED).exists()
+
+
+def test_snapshot_store_takes_no_room_of_images(tmp_path: Path) -> None:
+    for suffix in ("", "-wal", "-shm", ".unusable"):
+        (tmp_path / f"{DATABASE_FILE}{suffix}").write_bytes(bytes(60_000))
+    quota = DataDir(tmp_path, max_bytes=20_000).quota
+    assert quota.free_bytes() == 20_000
+    (tmp_path / "image.iso").write_bytes(bytes(5_000))
+    assert quota.free_bytes() == 15_000
 
 
 def test_setting_aside_overwrites_no_foreign_file(directory: Directory) -> None:

@@ -17,7 +17,7 @@ from image_service.errors import StoreFailed
 from image_service.files.atomic import atomic_target
 from image_service.files.base_file import BaseFile
 from image_service.snapshots.encryption import SECRET_FILE, load_or_create_secret
-from image_service.snapshots.sql_repository import DATABASE_FILE, SCHEMA_VERSION, TABLES
+from image_service.snapshots.sql_statements import DATABASE_FILE, SCHEMA_VERSION, TABLES
 from image_service.standalone.certificates import prepare_certificates
 from image_service.standalone.sample import unpack_sample
 from image_service.standalone.store import InfraEnvStore

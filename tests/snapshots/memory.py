@@ -11,6 +11,8 @@ from image_service.snapshots.repository import KEPT_GENERATIONS, StoredMount, St
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from image_service.snapshots.repository import Owner
+
 
 @attrs.define(eq=False)
 class _Row:
@@ -25,20 +27,39 @@ class MemoryRepository:
 
     _rows: dict[tuple[bytes, int], _Row] = attrs.field(factory=dict)
     _mounts: dict[bytes, StoredMount] = attrs.field(factory=dict)
+    _last_removed: int = 0
 
     async def find_newest(self, key: bytes) -> StoredSnapshot | None:
         """Return the newest generation of a key."""
         newest = self._newest(key)
         return self._rows[key, newest].stored if newest else None
 
+    async def has_ended(self, key: bytes, generation: int) -> bool:
+        """Return True if a generation has ended, or one after it."""
+        later = [each for each in self._generations(key) if each >= generation]
+        return any(self._rows[key, each].stored.is_ended for each in later)
+
     async def load(self, key: bytes, generation: int) -> bytes | None:
         """Return a payload."""
         row = self._rows.get((key, generation))
         return row.sealed if row else None
 
-    async def add(self, key: bytes, generation: int, sealed: bytes, taken_at: float) -> bool:
+    async def next_generation(self, key: bytes) -> int:
+        """Return the number of a key's next generation."""
+        return 1 + (self._newest(key) or self._last_removed)
+
+    async def add(  # noqa: PLR0913 - the columns
+        self,
+        key: bytes,
+        generation: int,
+        sealed: bytes,
+        taken_at: float,
+        owner: Owner | None = None,  # noqa: ARG002 - any number is kept
+        *,
+        is_again: bool = False,
+    ) -> bool:
         """Store a new generation."""
-        if generation <= self._newest(key):
+        if generation <= (self._newest(key) or (0 if is_again else self._last_removed)):
             return False
         self._rows[key, generation] = _Row(StoredSnapshot(generation, taken_at, taken_at), sealed, taken_at)
         for other in self._generations(key):
@@ -46,12 +67,14 @@ class MemoryRepository:
                 del self._rows[key, other]
         return True
 
-    async def record_validation(self, key: bytes, generation: int, at: float) -> None:
+    async def record_validation(self, key: bytes, generation: int, at: float) -> bool:
         """Record an equal answer of assisted-service."""
         row = self._rows.get((key, generation))
-        if row and not row.stored.is_ended:
-            row.stored = attrs.evolve(row.stored, validated_at=at)
-            row.used_at = at
+        if row is None or row.stored.is_ended:
+            return False
+        row.stored = attrs.evolve(row.stored, validated_at=at)
+        row.used_at = at
+        return True
 
     async def end(self, key: bytes, at: float) -> None:
         """Remove all generations of a key and the mounts that read them."""
@@ -90,11 +113,16 @@ class MemoryRepository:
             for generation in sorted(self._generations(key)):
                 if self._rows[key, generation].used_at >= unused_since:
                     break
-                del self._rows[key, generation]
+                self.remove(key, generation)
         self._mounts = {
             reader: mount for reader, mount in self._mounts.items() if unused_since <= mount.read_at <= now
         }
         return before - len(self._rows)
+
+    def remove(self, key: bytes, generation: int) -> None:
+        """Remove a snapshot, as where others need its room."""
+        del self._rows[key, generation]
+        self._last_removed = max(self._last_removed, generation)
 
     async def close(self) -> None:
         """Keep everything."""
@@ -107,4 +135,6 @@ class MemoryRepository:
 
 
 def _is_later_of_same(before: StoredMount, mount: StoredMount) -> bool:
+    if before.generation < 0:
+        before = attrs.evolve(before, generation=mount.generation)
     return attrs.evolve(before, read_at=mount.read_at) == mount and before.read_at <= mount.read_at

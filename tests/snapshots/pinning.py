@@ -152,13 +152,13 @@ class FaultyRepository:
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         method = getattr(self.store, name)
 
-        async def call(*arguments: Any) -> Any:
+        async def call(*arguments: Any, **options: Any) -> Any:
             self.called[name] += 1
             if self.gate is not None:
                 await self.gate
             if name in self.broken:
                 raise self.error or StoreFailed(f"{name} fails")
-            return await method(*arguments)
+            return await method(*arguments, **options)
 
         return call
 

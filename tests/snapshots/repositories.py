@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
+from image_service.settings.upstream import SnapshotSettings
 from image_service.snapshots.build import open_repository
 from tests.snapshots.outcomes import run_now
 
@@ -37,6 +38,6 @@ class Threads:
         self._pool.stop()
 
 
-def repository_in(directory: Path) -> SqlRepository:
+def repository_in(directory: Path, **settings: Any) -> SqlRepository:
     """Return a repository that waits for the disk in the calling thread."""
-    return open_repository(directory, run_now, run_now)
+    return open_repository(directory, run_now, run_now, SnapshotSettings(**settings))

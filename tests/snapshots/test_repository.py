@@ -10,6 +10,7 @@ import attrs
 import pytest
 from twisted.internet.defer import Deferred, gatherResults
 
+from image_service.settings.upstream import SnapshotSettings
 from image_service.snapshots.build import open_repository
 from image_service.snapshots.repository import KEPT_GENERATIONS, StoredMount, StoredSnapshot
 from tests.pytwisted import async_fixture, ensure_deferred
@@ -42,7 +43,7 @@ async def store(
     threads = Threads(reactor, 4 if implementation == "sqlite-4-threads" else 1)
     store: SnapshotRepository = MemoryRepository()
     if implementation != "memory":
-        store = open_repository(tmp_path, threads, threads)
+        store = open_repository(tmp_path, threads, threads, SnapshotSettings())
     yield store
     await store.close()
     threads.stop()
@@ -121,9 +122,9 @@ async def test_oldest_generations_of_a_key_are_removed(store: SnapshotRepository
 @ensure_deferred
 async def test_validation_replaces_also_that_of_a_clock_ahead(store: SnapshotRepository) -> None:
     await store.add(KEY, 1, b"a", T)
-    await store.record_validation(KEY, 1, T + 60)
+    assert await store.record_validation(KEY, 1, T + 60)
     assert await store.find_newest(KEY) == StoredSnapshot(1, T, T + 60)
-    await store.record_validation(KEY, 1, T + 30)
+    assert await store.record_validation(KEY, 1, T + 30)
     assert await store.find_newest(KEY) == StoredSnapshot(1, T, T + 30)
     assert await store.load(KEY, 1) == b"a"
 
@@ -131,8 +132,8 @@ async def test_validation_replaces_also_that_of_a_clock_ahead(store: SnapshotRep
 @ensure_deferred
 async def test_validation_of_a_missing_generation_changes_nothing(store: SnapshotRepository) -> None:
     await store.add(KEY, 1, b"", T)
-    await store.record_validation(KEY, 2, T + 60)
-    await store.record_validation(OTHER_KEY, 1, T + 60)
+    assert not await store.record_validation(KEY, 2, T + 60)
+    assert not await store.record_validation(OTHER_KEY, 1, T + 60)
     assert await store.find_newest(KEY) == StoredSnapshot(1, T, T)
     assert await store.find_newest(OTHER_KEY) is None
 
@@ -212,6 +213,30 @@ async def test_later_mount_of_another_version_is_not_replaced(
 
 
 @ensure_deferred
+async def test_removed_snapshot_may_be_stored_again_by_its_number(store: SnapshotRepository) -> None:
+    assert await store.next_generation(KEY) == 1
+    await store.add(KEY, 1, b"1", T)
+    assert await store.next_generation(KEY) == 2
+    assert await store.next_generation(OTHER_KEY) == 1
+    await store.remove_unused(T + 1, T + 60)
+    assert await store.add(KEY, 1, b"1", T + 2, is_again=True)
+    assert await store.load(KEY, 1) == b"1"
+    assert not await store.add(KEY, 1, b"1", T + 2, is_again=True)
+    await store.end(KEY, T + 3)
+    assert not await store.add(KEY, 1, b"1", T + 4, is_again=True)
+
+
+@ensure_deferred
+async def test_mount_gets_the_number_of_a_snapshot_that_is_stored_later(store: SnapshotRepository) -> None:
+    for other in ({"key": OTHER_KEY}, {"base_sha256": "00" * 32}):
+        await store.save_mounts([mount(generation=-5)], T + 60)
+        await store.save_mounts([mount(read_at=T + 1, replaces_before=T, **other)], T + 60)
+        assert await store.find_mount(READER) == mount(generation=-5)
+    await store.save_mounts([mount(generation=3, read_at=T + 1, replaces_before=T)], T + 60)
+    assert await store.find_mount(READER) == mount(generation=3, read_at=T + 1)
+
+
+@ensure_deferred
 async def test_saving_no_mounts_does_nothing(store: SnapshotRepository) -> None:
     await store.save_mounts([], T + 60)
 
@@ -227,8 +252,10 @@ async def test_unused_rows_are_removed(store: SnapshotRepository) -> None:
     assert await store.find_newest(KEY) is None
     assert await store.load(KEY, 1) is None
     assert await store.find_mount(READER) is None
-    assert await store.add(KEY, 1, b"anew", T + 2)
-    assert await store.load(KEY, 1) == b"anew"
+    assert not await store.add(KEY, 1, b"anew", T + 2), "a number that another one has had"
+    assert await store.next_generation(KEY) == await store.next_generation(OTHER_KEY) == 2
+    assert await store.add(KEY, 2, b"anew", T + 2)
+    assert await store.load(KEY, 2) == b"anew"
 
 
 @ensure_deferred

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 import pytest
@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
-from twisted.logger import capturedLogs, formatEvent
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 
+from image_service.assisted.responses import InfraEnv
 from image_service.coreos.kargs import KernelArgument, Operation
+from image_service.errors import StoreFailed, StoreFull
 from image_service.images.customization import Customization
 from image_service.images.reference import (
     ArtifactRef,
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 
 METHODS = (
     "find_newest",
+    "next_generation",
+    "has_ended",
     "load",
     "add",
     "record_validation",
@@ -105,7 +109,7 @@ def test_snapshot_is_restored_by_the_next_process(pinning: Pinning) -> None:
     answer = customization("x", kernel_arguments=(argument,), ramdisk=b"070701")
     kept = add(pinning, answer)
     pinning.clock.advance(60)
-    outcome(pinning.archive.record_validation(kept, NOW + 60))
+    outcome(pinning.archive.record_validation(kept, None, NOW + 60))
     found = pinning.restarted().newest_stored()
     assert found is not None
     snapshot, validated_at = found
@@ -228,7 +232,7 @@ def test_answer_is_kept_in_memory_if_the_repository_fails(pinning: Pinning, brok
     pinning.newest_stored()
     kept = add(pinning, answer)
     assert loaded(pinning, kept) == answer
-    outcome(archive.record_validation(kept, NOW + 1))
+    outcome(archive.record_validation(kept, None, NOW + 1))
     outcome(archive.save_mounts([stored_mount(pinning, READER, kept)]))
     recall(pinning, READER)
     outcome(archive.remove_unused(0))
@@ -266,14 +270,14 @@ def test_generations_follow_the_repository_after_it_recovers(pinning: Pinning) -
 def test_write_only_repository_causes_no_endless_loop(pinning: Pinning) -> None:
     add(pinning, customization("1"))
     other = pinning.restarted()
-    pinning.store.broken.add("find_newest")
+    pinning.store.broken.update({"find_newest", "next_generation"})
     answer = customization("2")
     kept = add(other, answer)
     assert kept.generation < 0
     assert loaded(other, kept) == answer
 
 
-@pytest.mark.parametrize("broken", [{"add"}, {"load", "find_newest"}, set(METHODS)])
+@pytest.mark.parametrize("broken", [{"add"}, {"load", "find_newest", "next_generation"}, set(METHODS)])
 def test_failing_repository_is_logged_once(pinning: Pinning, broken: set[str]) -> None:
     """Also where only writing fails, as on a full disk."""
     pinning.store.broken.update(broken)
@@ -295,6 +299,112 @@ def test_failure_after_a_recovery_is_logged_again(pinning: Pinning) -> None:
     failed, again, failed_again = (formatEvent(event) for event in events)
     assert failed == failed_again
     assert again == "can read stored snapshots again"
+
+
+# What is in memory only is stored later.
+
+
+def is_restored(pinning: Pinning, snapshot: Snapshot, answer: Customization) -> bool:
+    """Return True if the next process finds a snapshot as this one has it."""
+    found = pinning.restarted().newest_stored()
+    return (
+        found is not None
+        and (found[0].generation, found[0].taken_at) == (snapshot.generation, snapshot.taken_at)
+        and loaded(pinning.restarted(), found[0]) == answer
+    )
+
+
+def validate(pinning: Pinning, snapshot: Snapshot) -> None:
+    now = pinning.clock.seconds()
+    outcome(pinning.archive.record_validation(snapshot, credentials_of(snapshot.key), now))
+
+
+def remove_all(pinning: Pinning) -> None:
+    """As when others need the room."""
+    outcome(pinning.store.store.remove_unused(NOW + 1, NOW + 1))
+
+
+def test_snapshot_is_stored_at_its_validation_once_the_repository_works(pinning: Pinning) -> None:
+    pinning.store.broken.update(METHODS)
+    answer = customization()
+    kept = add(pinning, answer)
+    validate(pinning, kept)
+    assert kept.generation < 0
+    pinning.store.broken.clear()
+    pinning.clock.advance(60)
+    validate(pinning, kept)
+    assert kept.generation == 1
+    assert is_restored(pinning, kept, answer)
+    assert loaded(pinning, kept) == answer
+    found = pinning.restarted().newest_stored()
+    assert found is not None
+    assert found[1] == NOW + 60
+
+
+def test_removed_snapshot_is_stored_again_by_its_number(pinning: Pinning) -> None:
+    answer = customization()
+    kept = add(pinning, answer)
+    remove_all(pinning)
+    assert pinning.newest_stored() is None
+    validate(pinning, kept)
+    assert is_restored(pinning, kept, answer)
+    assert kept.generation == 1
+
+
+def test_ended_snapshot_is_not_stored_again(pinning: Pinning) -> None:
+    kept = add(pinning, customization())
+    other = pinning.restarted()
+    outcome(other.archive.end(kept, NOW))
+    validate(pinning, kept)
+    assert pinning.newest_stored() is None
+
+
+def test_snapshot_whose_write_took_too_long_gets_the_number_that_it_has(pinning: Pinning) -> None:
+    class Late(MemoryRepository):
+        async def add(self, *arguments: Any, **options: Any) -> bool:
+            await super().add(*arguments, **options)
+            raise StoreFailed("no result in time")
+
+    late = Late()
+    pinning.store.store = late
+    answer = customization()
+    kept = add(pinning, answer)
+    assert kept.generation < 0
+    validate(pinning, kept)
+    assert kept.generation == 1
+    assert is_restored(pinning, kept, answer)
+    assert list(late._rows) == [(kept.stored_key, 1)]
+
+
+def test_new_key_takes_no_number_that_was_removed(pinning: Pinning) -> None:
+    """Another process may still have the snapshot of that number."""
+    kept = add(pinning, customization("1"))
+    remove_all(pinning)
+    other = pinning.restarted()
+    answer = customization("2")
+    again = add(other, answer)
+    assert (kept.generation, again.generation) == (1, 2)
+    assert is_restored(pinning, again, answer)
+    assert not outcome(pinning.archive.has_ended(kept)), "its mounts continue"
+
+
+def test_infra_env_is_stored_after_others_were_removed(pinning: Pinning) -> None:
+    archive = pinning.archive
+    add(pinning, customization())
+    remove_all(pinning)
+    infra_env = InfraEnv((), "4.20", Kind.FULL_ISO, "x86_64")
+    outcome(archive.save_infra_env(ID, None, infra_env, NOW))
+    assert outcome(archive.load_infra_env(ID, None)) == (infra_env, NOW)
+
+
+def test_snapshot_without_room_is_kept_in_memory_and_not_logged(pinning: Pinning) -> None:
+    pinning.store.broken.add("add")
+    pinning.store.error = StoreFull("too large")
+    answer = customization()
+    with capturedLogs() as events:
+        kept = add(pinning, answer)
+    assert loaded(pinning, kept) == answer
+    assert [event for event in events if event["log_level"] is not LogLevel.debug] == []
 
 
 # Mounts.
@@ -467,9 +577,9 @@ def test_slow_write_delays_no_read(pinning: Pinning) -> None:
 
     @attrs.define(eq=False)
     class Slow(MemoryRepository):
-        async def add(self, key: bytes, generation: int, sealed: bytes, taken_at: float) -> bool:
+        async def add(self, *arguments: Any, **options: Any) -> bool:
             await gate
-            return await super().add(key, generation, sealed, taken_at)
+            return await super().add(*arguments, **options)
 
     pinning.store = FaultyRepository(cast("SnapshotRepository", Slow()))
     pinning.__attrs_post_init__()

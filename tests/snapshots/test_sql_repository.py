@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from sqlalchemy import ClauseElement, Executable, MetaData
+from sqlalchemy import ClauseElement, Executable, MetaData, StaticPool, create_engine
 from sqlalchemy.dialects import postgresql
 from twisted.logger import capturedLogs, formatEvent
 
@@ -26,11 +26,12 @@ from image_service.database.sqlite import SqliteDatabase
 from image_service.errors import StoreFailed
 from image_service.images.customization import Customization
 from image_service.images.reference import Credentials, CredentialScheme
-from image_service.snapshots import sql_repository
+from image_service.snapshots import sql_statements
 from image_service.snapshots.codec import encode_customization
 from image_service.snapshots.encryption import SnapshotCipher
-from image_service.snapshots.repository import StoredMount, StoredSnapshot
-from image_service.snapshots.sql_repository import DATABASE_FILE, SCHEMA_VERSION
+from image_service.snapshots.repository import Owner, StoredMount, StoredSnapshot
+from image_service.snapshots.sql_repository import SqlRepository, StoreLimits
+from image_service.snapshots.sql_statements import DATABASE_FILE, SCHEMA_VERSION, TABLES
 from tests.snapshots.outcomes import outcome, run_now
 from tests.snapshots.repositories import repository_in
 from tests.snapshots.repository_writer import key_of, payload_of
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Dialect
 
     from image_service.database.database import Database
-    from image_service.snapshots.sql_repository import SqlRepository
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = b"k" * 32
@@ -107,8 +107,8 @@ def test_removed_rows_free_disk_space(store: SqlRepository, path: Path) -> None:
     outcome(store.remove_unused(T + 1, T + 1))
     outcome(store.close())
     assert path.stat().st_size < MIB
-    add(store)
-    assert load(store) == b"sealed"
+    assert outcome(store.add(KEY, 2, b"sealed", T))
+    assert outcome(store.load(KEY, 2)) == b"sealed"
 
 
 def test_files_hold_nothing_in_clear(store: SqlRepository, tmp_path: Path) -> None:
@@ -251,7 +251,8 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "a schema that is no text": schema_overwritten,
     "a table of another name": lambda path: replaced(path, b"payloads", b"payload5"),
     "foreign": lambda path: foreign(path, 0),
-    "foreign, with a version of its own": lambda path: foreign(path, 1),
+    "foreign, with a version of an earlier release": lambda path: foreign(path, 1),
+    "foreign, with the version of this release": lambda path: foreign(path, 2),
     "of an earlier release": of_an_earlier_release,
 }
 
@@ -293,13 +294,53 @@ def test_empty_file_is_initialized(store: SqlRepository, path: Path) -> None:
     assert not path.with_name(f"{DATABASE_FILE}.unusable").exists()
 
 
+def test_file_of_version_1_is_migrated(store: SqlRepository, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript("""
+            PRAGMA auto_vacuum = FULL;
+            PRAGMA journal_mode = WAL;
+            CREATE TABLE snapshots (
+                "key" BLOB NOT NULL, generation INTEGER NOT NULL, taken_at FLOAT NOT NULL,
+                validated_at FLOAT NOT NULL, used_at FLOAT NOT NULL, ended BOOLEAN NOT NULL,
+                PRIMARY KEY ("key", generation));
+            CREATE TABLE payloads (
+                "key" BLOB NOT NULL, generation INTEGER NOT NULL, sealed BLOB NOT NULL,
+                PRIMARY KEY ("key", generation),
+                FOREIGN KEY("key", generation) REFERENCES snapshots ("key", generation) ON DELETE CASCADE);
+            CREATE TABLE mounts (
+                reader BLOB NOT NULL, "key" BLOB NOT NULL, generation INTEGER NOT NULL,
+                base_sha256 VARCHAR(64) NOT NULL, read_at FLOAT NOT NULL, PRIMARY KEY (reader));
+            PRAGMA user_version = 1;
+        """)
+        database.execute("INSERT INTO snapshots VALUES (?, 3, ?, ?, ?, 0)", (KEY, T, T + 1, T + 2))
+        database.execute("INSERT INTO payloads VALUES (?, 3, ?)", (KEY, b"sealed"))
+        database.execute("INSERT INTO mounts VALUES (?, ?, 3, ?, ?)", (b"r", KEY, "5f" * 32, T))
+        database.commit()
+    assert outcome(store.find_newest(KEY)) == StoredSnapshot(3, T, T + 1)
+    assert outcome(store.load(KEY, 3)) == b"sealed"
+    assert outcome(store.find_mount(b"r")) == StoredMount(b"r", KEY, 3, "5f" * 32, T)
+    assert outcome(store.add(KEY, 4, b"new", T + 3, Owner(b"i", b"c")))
+    assert outcome(store.remove_unused(T + 3, T + 60)) == 1
+    with closing(sqlite3.connect(path)) as migrated, closing(sqlite3.connect(":memory:")) as new:
+        TABLES.create_all(create_engine("sqlite://", creator=lambda: new, poolclass=StaticPool))
+        for table in TABLES.tables:
+            of_table = f"PRAGMA table_info({table})"
+            columns = [database.execute(of_table).fetchall() for database in (migrated, new)]
+            assert [row[1:4] for row in columns[0]] == [row[1:4] for row in columns[1]]
+            indexes = [
+                {row[1] for row in database.execute(f"PRAGMA index_list({table})")}
+                for database in (migrated, new)
+            ]
+            assert indexes[0] == indexes[1]
+
+
 def test_file_of_a_later_release_is_refused_and_kept(store: SqlRepository, path: Path) -> None:
     add(store)
     outcome(store.close())
     with closing(sqlite3.connect(path)) as database:
-        database.execute("PRAGMA user_version = 2")
+        database.execute("PRAGMA user_version = 3")
     content = path.read_bytes()
-    with pytest.raises(StoreFailed, match="version 2, this release supports 1"):
+    with pytest.raises(StoreFailed, match="version 3, this release supports 2"):
         load(store)
     assert path.read_bytes() == content
 
@@ -457,13 +498,15 @@ def test_statements_compile_for_postgresql() -> None:
     class PostgresqlDialect:
         insert = staticmethod(postgresql.insert)
 
-    repository = sql_repository.SqlRepository(cast("Database", PostgresqlDialect), run_now, run_now)
+    repository = SqlRepository(
+        cast("Database", PostgresqlDialect), run_now, run_now, StoreLimits(1024**3, 60.0)
+    )
     statements = [
         each
-        for each in (*vars(sql_repository).values(), *vars(repository).values())
+        for each in (*vars(sql_statements).values(), *sql_statements.END, *vars(repository).values())
         if isinstance(each, ClauseElement) and isinstance(each, Executable)
     ]
-    assert len(statements) >= 9
+    assert len(statements) >= 20
     dialect = cast("Dialect", postgresql.dialect())  # type: ignore[no-untyped-call]  # its class is untyped
     for statement in statements:
         assert str(statement.compile(dialect=dialect))

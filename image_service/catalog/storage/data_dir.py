@@ -25,6 +25,7 @@ from image_service.concurrency.file_locks import FileLocks
 from image_service.concurrency.interruption import Interruption
 from image_service.files.atomic import publish_file, remove_temporary_files
 from image_service.files.disk_quota import DiskQuota
+from image_service.snapshots.sql_statements import DATABASE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -41,7 +42,7 @@ class DataDir:
     Args:
         path: of the directory.
         retention_seconds: how long an image stays that no configuration refers to.
-        max_bytes: all files together; None: the whole disk.
+        max_bytes: all files together but those of the snapshot store; None: the whole disk.
         scratch: directory of temporary files; None: this one.
         now: seconds since the epoch.
     """
@@ -63,7 +64,7 @@ class DataDir:
         self._now = now
         self._locks = FileLocks(path / LOCKS)
         self._presences: list[int] = []
-        self.quota = DiskQuota(path, max_bytes, self._remove_refused)
+        self.quota = DiskQuota(path, max_bytes, self._remove_refused, excluded=(DATABASE_FILE,))
 
     def open(self) -> None:
         """Create the directories if absent, and remove temporary files of processes that were killed.

@@ -1,0 +1,223 @@
+"""The tables of the snapshot repository, with the migrations of earlier ones, and its statements."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from image_service.snapshots.repository import KEPT_CREDENTIALS
+
+if TYPE_CHECKING:
+    from image_service.database.database import Database
+
+DATABASE_FILE = "snapshots.sqlite"
+SCHEMA_VERSION = 2
+TABLES = sa.MetaData()
+SNAPSHOTS = sa.Table(
+    "snapshots",
+    TABLES,
+    sa.Column("key", sa.LargeBinary, primary_key=True),
+    sa.Column("generation", sa.Integer, primary_key=True),
+    sa.Column("taken_at", sa.Float, nullable=False),  # all times are seconds since 1970, UTC
+    sa.Column("validated_at", sa.Float, nullable=False),
+    sa.Column("used_at", sa.Float, nullable=False, index=True),
+    sa.Column("ended", sa.Boolean, nullable=False),
+    # New in version 2; rows of version 1 keep these values.
+    sa.Column("infra_env", sa.LargeBinary),
+    sa.Column("credentials", sa.LargeBinary),
+    sa.Column("read_at", sa.Float, nullable=False, index=True, server_default="0"),  # by a mount
+    sa.Index("ix_snapshots_credentials", "infra_env", "credentials", "read_at", "used_at"),
+)
+PAYLOADS = sa.Table(
+    "payloads",
+    TABLES,
+    sa.Column("key", sa.LargeBinary, primary_key=True),
+    sa.Column("generation", sa.Integer, primary_key=True),
+    sa.Column("sealed", sa.LargeBinary, nullable=False),
+    sa.ForeignKeyConstraint(
+        ["key", "generation"], ["snapshots.key", "snapshots.generation"], ondelete="CASCADE"
+    ),
+)
+MOUNTS = sa.Table(
+    "mounts",
+    TABLES,
+    sa.Column("reader", sa.LargeBinary, primary_key=True),
+    sa.Column("key", sa.LargeBinary, nullable=False, index=True),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("base_sha256", sa.String(64), nullable=False),
+    sa.Column("read_at", sa.Float, nullable=False, index=True),
+)
+REMOVED = sa.Table(  # of one row at most: the largest generation of all that were removed
+    "removed",
+    TABLES,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("generation", sa.Integer, nullable=False),
+)
+
+
+def _from_version_1(connection: sa.Connection) -> None:
+    for column in ("infra_env BLOB", "credentials BLOB", "read_at FLOAT NOT NULL DEFAULT 0"):
+        connection.exec_driver_sql(f"ALTER TABLE snapshots ADD COLUMN {column}")
+    REMOVED.create(connection)
+    for table in (SNAPSHOTS, MOUNTS):
+        for index in table.indexes:
+            index.create(connection)
+
+
+MIGRATIONS = {1: _from_version_1}
+
+# Statements. They are made once: SQLAlchemy takes longer to make one than SQLite to run it.
+
+BATCH_ROWS = 256
+"""What one statement removes at most."""
+ROW_BYTES = 512
+"""What a snapshot needs beside its payload, about; a mount needs less."""
+_OF, _NUMBER = sa.bindparam("of", type_=sa.LargeBinary), sa.bindparam("number", type_=sa.Integer)
+_AT, _BEFORE = sa.bindparam("at", type_=sa.Float), sa.bindparam("before", type_=sa.Float)
+_NOW = sa.bindparam("now", type_=sa.Float)
+_INFRA_ENV = sa.bindparam("infra_env", type_=sa.LargeBinary)
+_CREDENTIALS = sa.bindparam("credentials", type_=sa.LargeBinary)
+
+
+def _is_generation(table: sa.Table) -> sa.ColumnElement[bool]:
+    return sa.and_(table.c.key == _OF, table.c.generation == _NUMBER)
+
+
+def _later(column: sa.Column[float]) -> sa.ColumnElement[float]:
+    """A time, unless a later one is stored; but one in the future is of a clock that was ahead."""
+    return sa.case((column.between(_AT, _NOW), column), else_=_AT)
+
+
+def upsert_mount(database: Database) -> sa.Insert:
+    """Insert a mount, or update the reader's unless that has read another image since, or the same later.
+
+    A snapshot that was not stored at first has got another number since.
+    """
+    upsert = database.insert(MOUNTS)
+    known, new = MOUNTS.c, upsert.excluded
+    is_generation = sa.or_(known.generation == new.generation, known.generation < 0)
+    is_same = sa.and_(known.key == new.key, known.base_sha256 == new.base_sha256, is_generation)
+    return upsert.on_conflict_do_update(
+        index_elements=[known.reader],
+        set_={column.name: column for column in new if column.name != "reader"},
+        where=sa.or_(
+            known.read_at < sa.bindparam("replaces_before", type_=sa.Float),
+            known.read_at > _NOW,
+            is_same & (known.read_at <= new.read_at),
+        ),
+    )
+
+
+def upsert_removed(database: Database) -> sa.Insert:
+    """Remember the largest generation of all that were removed."""
+    upsert = database.insert(REMOVED).values(id=0, generation=_NUMBER)
+    return upsert.on_conflict_do_update(
+        index_elements=[REMOVED.c.id],
+        set_={"generation": upsert.excluded.generation},
+        where=REMOVED.c.generation < upsert.excluded.generation,
+    )
+
+
+_OLDER, _NEWER = SNAPSHOTS.alias("older"), SNAPSHOTS.alias("newer")
+_HAS_OLDER = sa.exists().where(_OLDER.c.key == SNAPSHOTS.c.key, _OLDER.c.generation < SNAPSHOTS.c.generation)
+_HAS_NEWER = sa.exists().where(_NEWER.c.key == SNAPSHOTS.c.key, _NEWER.c.generation > SNAPSHOTS.c.generation)
+
+
+def _oldest(order: sa.Column[float], *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """Select snapshots that may be removed, and what each occupies."""
+    size = sa.func.coalesce(sa.func.length(PAYLOADS.c.sealed), 0) + ROW_BYTES
+    is_same = sa.and_(PAYLOADS.c.key == SNAPSHOTS.c.key, PAYLOADS.c.generation == SNAPSHOTS.c.generation)
+    return (
+        sa.select(SNAPSHOTS.c.key, SNAPSHOTS.c.generation, size)
+        .outerjoin_from(SNAPSHOTS, PAYLOADS, is_same)
+        .where(*conditions)
+        .order_by(order)
+        .limit(BATCH_ROWS)
+    )
+
+
+FIND_NEWEST = (
+    sa.select(SNAPSHOTS.c.generation, SNAPSHOTS.c.taken_at, SNAPSHOTS.c.validated_at, SNAPSHOTS.c.ended)
+    .where(SNAPSHOTS.c.key == _OF)
+    .order_by(SNAPSHOTS.c.generation.desc())
+    .limit(1)
+)
+_NEWEST = sa.select(sa.func.max(SNAPSHOTS.c.generation)).where(SNAPSHOTS.c.key == _OF).scalar_subquery()
+_LAST_REMOVED = sa.func.coalesce(sa.select(sa.func.max(REMOVED.c.generation)).scalar_subquery(), 0)
+NEXT_GENERATION = sa.select(sa.func.coalesce(_NEWEST, _LAST_REMOVED) + 1)
+HAS_ENDED = sa.select(
+    sa.exists().where(SNAPSHOTS.c.key == _OF, SNAPSHOTS.c.generation >= _NUMBER, SNAPSHOTS.c.ended)
+)
+LOAD = sa.select(PAYLOADS.c.sealed).where(_is_generation(PAYLOADS))
+ADD = sa.insert(SNAPSHOTS).from_select(
+    list(SNAPSHOTS.c),
+    sa.select(_OF, _NUMBER, _AT, _AT, _AT, sa.false(), _INFRA_ENV, _CREDENTIALS, sa.literal(0.0)).where(
+        sa.func.coalesce(
+            _NEWEST, sa.case((sa.bindparam("is_again", type_=sa.Boolean), 0), else_=_LAST_REMOVED)
+        )
+        < _NUMBER
+    ),
+)
+ADD_PAYLOAD = sa.insert(PAYLOADS)
+REMOVE_GENERATIONS = sa.delete(SNAPSHOTS).where(SNAPSHOTS.c.key == _OF, SNAPSHOTS.c.generation <= _NUMBER)
+REMOVE_CREDENTIALS = (
+    sa.delete(SNAPSHOTS)
+    .where(
+        SNAPSHOTS.c.infra_env == _INFRA_ENV,
+        SNAPSHOTS.c.credentials.in_(
+            sa.select(_OLDER.c.credentials)
+            .where(_OLDER.c.infra_env == _INFRA_ENV)
+            .group_by(_OLDER.c.credentials)
+            .order_by((sa.func.max(_OLDER.c.read_at) >= _BEFORE).desc(), sa.func.max(_OLDER.c.used_at).desc())
+            .offset(KEPT_CREDENTIALS)
+        ),
+    )
+    .returning(SNAPSHOTS.c.generation)
+)
+RECORD_VALIDATION = (
+    sa.update(SNAPSHOTS)
+    .where(_is_generation(SNAPSHOTS), ~SNAPSHOTS.c.ended)
+    .values(validated_at=_AT, used_at=_AT)
+)
+RECORD_READ = (
+    sa.update(SNAPSHOTS)
+    .where(_is_generation(SNAPSHOTS))
+    .values(used_at=_later(SNAPSHOTS.c.used_at), read_at=_later(SNAPSHOTS.c.read_at))
+)
+END = (
+    sa.update(SNAPSHOTS).where(SNAPSHOTS.c.key == _OF).values(ended=True, used_at=_AT),
+    sa.delete(SNAPSHOTS).where(SNAPSHOTS.c.key == _OF, SNAPSHOTS.c.generation < _NEWEST),
+    sa.delete(PAYLOADS).where(PAYLOADS.c.key == _OF),
+    sa.delete(MOUNTS).where(MOUNTS.c.key == _OF),
+)
+FIND_MOUNT = sa.select(MOUNTS).where(MOUNTS.c.reader == _OF)
+UNUSED = _oldest(
+    SNAPSHOTS.c.used_at,
+    SNAPSHOTS.c.used_at < _BEFORE,
+    ~sa.exists().where(
+        _OLDER.c.key == SNAPSHOTS.c.key,
+        _OLDER.c.generation < SNAPSHOTS.c.generation,
+        _OLDER.c.used_at >= _BEFORE,
+    ),
+)
+IDLE = _oldest(
+    SNAPSHOTS.c.used_at,
+    SNAPSHOTS.c.read_at + 0.0 < _BEFORE,  # an expression, or SQLite sorts by its index on this
+    _HAS_NEWER | ~_HAS_OLDER,
+)
+IN_PROGRESS = _oldest(SNAPSHOTS.c.read_at, _HAS_NEWER | ~_HAS_OLDER)
+REMOVE = sa.delete(SNAPSHOTS).where(_is_generation(SNAPSHOTS))
+CORRECT_FUTURE = (  # times of a clock that was ahead
+    sa.update(SNAPSHOTS).where(SNAPSHOTS.c.used_at > _NOW).values(used_at=_NOW),
+    sa.update(SNAPSHOTS).where(SNAPSHOTS.c.read_at > _NOW).values(read_at=_NOW),
+    sa.delete(MOUNTS).where(MOUNTS.c.read_at > _NOW),
+)
+REMOVE_MOUNTS = sa.delete(MOUNTS).where(
+    MOUNTS.c.reader.in_(
+        sa.select(MOUNTS.c.reader)
+        .where(MOUNTS.c.read_at < _BEFORE)
+        .order_by(MOUNTS.c.read_at)
+        .limit(BATCH_ROWS)
+    )
+)
