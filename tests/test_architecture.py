@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from configparser import ConfigParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -178,6 +179,13 @@ def test_packages_have_at_most_16_direct_modules() -> None:
         if path.name not in {"__init__.py", "__main__.py"}:
             counts[str(path.parent.relative_to(PACKAGE))] += 1
     assert {package: count for package, count in counts.items() if count > MAX_MODULES} == {}
+
+
+def test_setup_cfg_lists_every_package() -> None:
+    setup = ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    packages = {module_name(path.parent) for path in MODULES}
+    assert set(setup["options"]["packages"].split()) == {*packages, "twisted.plugins"}
 
 
 def test_only_errors_and_the_plugin_entry_are_loose_modules() -> None:
