@@ -20,20 +20,30 @@ from image_service.catalog.lifecycle.opening import open_base_image
 from image_service.catalog.lifecycle.signature import KeyRing
 from image_service.catalog.lifecycle.status import render_statuses
 from image_service.catalog.storage.data_dir import DataDir
+from image_service.catalog.storage.digest import stored_sha256
 from image_service.catalog.storage.inventory import list_stored_images
 from image_service.cli.command import EXIT_FAILURE, exit_on_signals, printable
 from image_service.cli.progress import ProgressBar
 from image_service.concurrency.interruption import Interruption
-from image_service.errors import ImageServiceError, Unavailable, describe_os_error
+from image_service.errors import (
+    BaseImageError,
+    ConfigurationError,
+    ImageServiceError,
+    StreamMetadataInvalid,
+    Unavailable,
+    describe_os_error,
+)
 from image_service.settings.settings import Settings
+from image_service.streams.stream_state import fetch_document, load_state, save_state, state_path
+from image_service.streams.streams import load_releases
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
     from image_service.catalog.lifecycle.status import ImageStatus
-    from image_service.images.base import BaseImage
     from image_service.settings.os_images import OsImage
+    from image_service.settings.stream_sources import StreamSource
 
 MAX_RESPONSE_BYTES = 16 * 1024 * 1024
 STALL_SECONDS = 10.0
@@ -49,7 +59,11 @@ def run_list(options: argparse.Namespace) -> int:
             document = response.read_all(MAX_RESPONSE_BYTES)
     else:
         settings = _settings()
-        document = render_statuses(_stored_images(settings))
+        statuses = _stored_images(settings)
+        if not statuses:
+            absent = f"there is no base image in {settings.storage.data_dir}, and none is configured"
+            print(absent, file=sys.stderr)  # noqa: T201
+        document = render_statuses(statuses)
     if options.json:
         sys.stdout.write(document.decode())
         return 0
@@ -64,25 +78,49 @@ def run_list(options: argparse.Namespace) -> int:
 def run_verify(options: argparse.Namespace) -> int:
     """Read every byte of the stored images, and change nothing."""
     settings = _settings()
-    keys = _keys(settings)
+    keys, directory = _keys(settings), settings.storage.data_dir
+    of_streams = {
+        release.entry.file_name: release for release in load_releases(directory, settings.streams.sources)
+    }
+
+    def find_known_digest(entry: OsImage) -> tuple[str | None, str]:
+        """Return what the SHA-256 must be, and who says so."""
+        image = entry.file_name
+        if image in of_streams:
+            stream, digest = of_streams[image].stream, of_streams[image].entry.sha256
+            if entry.sha256 in {None, digest}:
+                return digest, f"the metadata of the stream {stream}"
+        if entry.sha256:
+            return entry.sha256, "OS_IMAGES"
+        if recorded := DataDir(directory).recorded_sha256(image):
+            return recorded, "the record of its download"
+        return stored_sha256(directory / f"{image}.json"), "the record of its last verification"
 
     def verify(entry: OsImage) -> str:
-        path = entry.local_path or settings.storage.data_dir / entry.file_name
+        path = entry.local_path or directory / entry.file_name
+        known, source = find_known_digest(entry)
+        unchecked = attrs.evolve(entry, sha256=None)
         with TemporaryDirectory() as scratch:  # a stored digest is not trusted
-            return _close(open_base_image(entry, path, Path(scratch) / "sidecar", Interruption(), keys))
+            base = open_base_image(unchecked, path, Path(scratch) / "sidecar", Interruption(), keys)
+        base.file.close()
+        if known is None:
+            return f"SHA-256 {base.sha256}, compared with nothing: no digest is known"
+        if known != base.sha256:
+            raise BaseImageError(f"its SHA-256 is {base.sha256}; it must be {known} by {source}")
+        return f"SHA-256 {base.sha256}, as in {source}"
 
-    entries = [
-        attrs.evolve(status.entry, sha256=status.entry.sha256 or status.sha256)
-        for status in _stored_images(settings)
-        if status.size
-    ]
+    entries = [status.entry for status in _stored_images(settings) if status.size]
+    if not (entries or options.versions):
+        raise Unavailable(f"nothing to verify: there is no base image in {directory}")
     return _run_each(verify, entries, options.versions)
 
 
 def run_fetch(options: argparse.Namespace) -> int:
-    """Fetch the configured images that are absent."""
+    """Fetch the images of OS_IMAGES and COREOS_STREAMS that are absent."""
     exit_on_signals()
     settings = _settings()
+    if not (settings.catalog.images or settings.streams.sources):
+        raise ConfigurationError("nothing to fetch: neither OS_IMAGES nor COREOS_STREAMS is set")
     data_dir = DataDir(
         settings.storage.data_dir, settings.storage.retention_seconds, settings.storage.max_bytes
     )
@@ -92,25 +130,30 @@ def run_fetch(options: argparse.Namespace) -> int:
     def fetch(entry: OsImage) -> str:
         with ProgressBar() as progress:
             fetcher.fetch_if_absent(entry, Interruption(), progress.report)
-        return _close(fetcher.open(entry, Interruption()))
+        base = fetcher.open(entry, Interruption())
+        base.file.close()
+        return f"SHA-256 {base.sha256}"
 
     data_dir.open()
     try:
-        return _run_each(fetch, settings.catalog.images, options.versions)
+        refreshed = [_refresh_stream(source, data_dir.path, client) for source in settings.streams.sources]
+        status = _run_each(fetch, _configured_images(settings), options.versions)
+        return status if all(refreshed) else EXIT_FAILURE
     finally:
         data_dir.close()
 
 
 def run_remove(options: argparse.Namespace) -> int:
-    """Remove fetched images."""
+    """Remove images, and what is derived from them."""
     settings = _settings()
     data_dir = DataDir(settings.storage.data_dir)
 
     def remove(entry: OsImage) -> str:
         for name in (entry.file_name, *derived_names(entry.version, entry.cpu_architecture)):
-            if not data_dir.remove_image(name):
-                raise Unavailable(f"{name} not removed: not managed here, or in use")
-        return "removed"
+            data_dir.remove_image(name, force=options.force)
+        return (
+            f"removed, except {entry.local_path}, which is used in place" if entry.local_path else "removed"
+        )
 
     return _run_each(remove, [status.entry for status in _stored_images(settings)], options.versions)
 
@@ -124,13 +167,29 @@ def _keys(settings: Settings) -> KeyRing | None:
     return KeyRing.read(settings.catalog.signing_keys) if settings.catalog.signing_keys else None
 
 
+def _configured_images(settings: Settings) -> tuple[OsImage, ...]:
+    """Return the images of OS_IMAGES, and the releases of streams that are known; one per file."""
+    releases = load_releases(settings.storage.data_dir, settings.streams.sources)
+    entries = (*settings.catalog.images, *(release.entry for release in releases))
+    return tuple({entry.file_name: entry for entry in reversed(entries)}.values())[::-1]
+
+
 def _stored_images(settings: Settings) -> tuple[ImageStatus, ...]:
-    return list_stored_images(settings.storage.data_dir, settings.catalog.images)
+    return list_stored_images(settings.storage.data_dir, _configured_images(settings))
 
 
-def _close(base: BaseImage) -> str:
-    base.file.close()
-    return f"SHA-256 {base.sha256}"
+def _refresh_stream(source: StreamSource, directory: Path, client: OriginClient) -> bool:
+    """Fetch and store the metadata of a stream, as the service does; return False if that failed."""
+    path = state_path(directory, source)
+    state = load_state(path, source)
+    try:
+        fetched = fetch_document(source, state, client, Interruption())
+    except (Unavailable, StreamMetadataInvalid) as error:
+        print(f"stream {source.stream}: {printable(error.detail)}", file=sys.stderr)  # noqa: T201
+        return False
+    if fetched:
+        save_state(path, state.with_document(source, *fetched))
+    return True
 
 
 def _run_each(work: Callable[[OsImage], str], entries: Sequence[OsImage], versions: Sequence[str]) -> int:

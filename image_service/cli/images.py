@@ -29,13 +29,17 @@ def add(add_parser: AddParser) -> None:
     listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(run=run, verb="list")
     for name, count, text in (
-        ("verify", "*", "read every byte, and report errors"),
-        ("fetch", "*", "fetch the configured images that are absent, and verify them"),
+        ("verify", "*", "read every byte, and compare with the digests that are known"),
+        ("fetch", "*", "fetch the images of OS_IMAGES and COREOS_STREAMS that are absent, and verify them"),
         ("remove", "+", "remove fetched images, and the files derived from them"),
     ):
         verb = verbs.add_parser(name, help=text)
         verb.add_argument("versions", nargs=count, metavar="VERSION", help="OS build")
         verb.set_defaults(run=run, verb=name)
+        if name == "remove":
+            verb.add_argument(
+                "--force", action="store_true", help="also images that were not downloaded, or were changed"
+            )
 
 
 def _parse_url(url: str) -> str:

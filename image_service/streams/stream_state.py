@@ -96,6 +96,11 @@ class StreamState:
         return tuple(release for _, release in _kept_releases(self.documents, self.aliases, source))
 
 
+def state_path(data_dir: Path, source: StreamSource) -> Path:
+    """Return the path of a stream's stored state."""
+    return data_dir / f"rhcos-stream-{source.stream}.json"
+
+
 def load_state(path: Path, source: StreamSource) -> StreamState:
     """Return the stored state; an empty one if there is none, or no valid one.
 

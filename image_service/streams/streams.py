@@ -23,6 +23,7 @@ from image_service.streams.stream_state import (
     load_state,
     move_alias,
     save_state,
+    state_path,
 )
 
 if TYPE_CHECKING:
@@ -62,6 +63,15 @@ class StreamRelease:
             sha256=release.iso.sha256,
             signature_url=release.iso.signature,
         )
+
+
+def load_releases(data_dir: Path, sources: Iterable[StreamSource]) -> tuple[StreamRelease, ...]:
+    """Return the releases to keep, as the stored states of streams have them."""
+    return tuple(
+        StreamRelease(source.stream, release)
+        for source in sources
+        for release in load_state(state_path(data_dir, source), source).releases(source)
+    )
 
 
 @attrs.define(eq=False)
@@ -114,9 +124,7 @@ class Streams:
         self._fetches = fetches
         self._jitter = jitter
         self._backoff = Backoff(RETRY_SECONDS, refresh_seconds, jitter)
-        self._streams = [
-            _Stream(source, data_dir / f"rhcos-stream-{source.stream}.json") for source in sources
-        ]
+        self._streams = [_Stream(source, state_path(data_dir, source)) for source in sources]
         self._interruption = Interruption()
         self._running: set[Deferred[None]] = set()
 

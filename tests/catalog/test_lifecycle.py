@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from typing import TYPE_CHECKING
@@ -240,6 +241,20 @@ async def test_digest_is_computed_once(catalogs: Catalogs, lines: Lines, tmp_pat
 
     os.utime(path, ns=(0, 1))
     assert await digest_of(catalogs, lines, image) == SHA256
+
+
+@ensure_deferred
+async def test_download_that_was_changed_is_told_at_each_start(
+    catalogs: Catalogs, lines: Lines, origin: Origin
+) -> None:
+    image = entry(origin.serve("/base.iso", Reply(ISO)))
+    assert await digest_of(catalogs, lines, image) == SHA256
+    path = catalogs.data_dir / image.file_name
+    path.write_bytes(ISO[:-100] + b"x" + ISO[-99:])
+    changed = hashlib.sha256(path.read_bytes()).hexdigest()
+    for starts in (1, 2):
+        assert await digest_of(catalogs, lines, image) == changed
+        assert lines.text.count(f"its SHA-256 was {SHA256} and is {changed}; ") == starts
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"sha256": 1}', b"{}"])

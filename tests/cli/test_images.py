@@ -13,6 +13,7 @@ import pytest
 from image_service.catalog.storage.data_dir import DataDir
 from image_service.concurrency.interruption import Interruption
 from tests.catalog.origin import Origin, Reply, Resource, running
+from tests.coreos.streams import stream, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,23 +137,155 @@ def test_verify_reads_each_byte_and_changes_nothing(directory: Directory) -> Non
     assert {each.name: each.read_bytes() for each in directory.path.iterdir()} == before
 
 
-def test_remove_keeps_images_that_were_put_there_by_hand(directory: Directory) -> None:
+def change_one_byte(path: Path) -> None:
+    """Change a file, and put its modification time back."""
+    status, content = path.stat(), bytearray(path.read_bytes())
+    content[-100] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("restored", [True, False])
+def test_changed_download_fails_verify_until_it_is_fetched_again(
+    directory: Directory, *, restored: bool
+) -> None:
+    digest = hashlib.sha256(directory.content).hexdigest()
+    directory.images("fetch")
+    verified = directory.images("verify").output.decode()
+    assert verified == f"{NAME}: SHA-256 {digest}, as in the record of its download\n"
+    change_one_byte(directory.path / NAME)
+    if not restored:
+        os.utime(directory.path / NAME, ns=(0, 0))
+    for _ in range(2):
+        changed = directory.images("verify")
+        assert changed.status == 1
+        assert f"it must be {digest} by the record of its download" in changed.errors
+        assert directory.images("fetch").status == 0  # opens it as a start of the service does
+    assert directory.images("remove", "--force", "9.6.1").status == 0
+    assert directory.images("fetch").status == 0
+    assert directory.images("verify").status == 0
+
+
+def test_verify_names_os_images_if_they_have_the_digest(directory: Directory) -> None:
+    digest = hashlib.sha256(directory.content).hexdigest()
+    directory.configure(Reply(directory.content), sha256=digest)
+    directory.images("fetch")
+    assert directory.images("verify").output.decode() == f"{NAME}: SHA-256 {digest}, as in OS_IMAGES\n"
+    change_one_byte(directory.path / NAME)
+    verified = directory.images("verify")
+    assert verified.status == 1
+    assert verified.errors.endswith(f"; it must be {digest} by OS_IMAGES\n")
+
+
+def test_verify_compares_a_local_file_with_its_last_verification(
+    directory: Directory, tmp_path: Path
+) -> None:
+    local = tmp_path / "live.iso"
+    local.write_bytes(directory.content)
+    digest = hashlib.sha256(directory.content).hexdigest()
+    directory.configure(Reply(b""), url=local.as_uri())
+    verified = directory.images("verify").output.decode()
+    assert verified == f"{NAME}: SHA-256 {digest}, compared with nothing: no digest is known\n"
+    directory.images("fetch")
+    assert "as in the record of its last verification" in directory.images("verify").output.decode()
+    change_one_byte(local)
+    verified_again = directory.images("verify")
+    assert verified_again.status == 1
+    assert f"it must be {digest} by the record of its last verification" in verified_again.errors
+    removed = directory.images("remove", "9.6.1").output.decode()
+    assert removed == f"{NAME}: removed, except {local}, which is used in place\n"
+    assert local.exists()
+
+
+def test_verify_of_an_empty_directory_fails(directory: Directory) -> None:
+    verified = directory.images("verify")
+    assert verified.status == 1
+    assert "nothing to verify: there is no base image in " in verified.errors
+
+
+def test_remove_keeps_images_that_were_put_there_by_hand_unless_forced(directory: Directory) -> None:
     directory.images("fetch")
     by_hand = directory.path / "rhcos-full-iso-1-x86_64.iso"
     by_hand.write_bytes(directory.content)
     kept = directory.images("remove", "1")
     assert kept.status == 1
-    assert "not managed here" in kept.errors
+    assert "it was not downloaded here; --force removes it all the same" in kept.errors
     assert by_hand.exists()
     assert directory.images("remove", "9.6.1").status == 0
     assert [path.name for path in directory.path.glob("*rhcos*")] == [by_hand.name]
+    assert directory.images("remove", "--force", "1").status == 0
+    assert not [*directory.path.glob("*rhcos*")]
 
 
-def test_remove_keeps_an_image_in_use(directory: Directory) -> None:
+def test_remove_keeps_a_changed_image_with_its_files_unless_forced(directory: Directory) -> None:
+    directory.images("fetch")
+    os.utime(directory.path / NAME, ns=(0, 0))
+    before = {path.name for path in directory.path.iterdir()}
+    kept = directory.images("remove", "9.6.1")
+    assert kept.status == 1
+    assert kept.errors.startswith(f"{NAME}: not removed: it was changed after its download;")
+    assert {path.name for path in directory.path.iterdir()} == before
+    assert directory.images("remove", "9.6.1", "--force").status == 0
+    assert not [*directory.path.glob("*rhcos*")]
+
+
+def test_remove_keeps_an_image_in_use_though_forced(directory: Directory) -> None:
     directory.images("fetch")
     with DataDir(directory.path).lock(NAME, Interruption()):
-        assert directory.images("remove", "9.6.1").status == 1
+        kept = directory.images("remove", "--force", "9.6.1")
+    assert kept.status == 1
+    assert "another process or thread is working on it" in kept.errors
     assert (directory.path / NAME).exists()
+
+
+def follow_stream(directory: Directory, *replies: Responder) -> str:
+    """Configure a stream, and no images; return the name of its release's file."""
+    told = stream("9.6.2", origin=directory.origin.url(""))
+    disk = told["architectures"]["x86_64"]["artifacts"]["metal"]["formats"]["iso"]["disk"]
+    disk["sha256"] = hashlib.sha256(directory.content).hexdigest()
+    directory.origin.serve(disk["location"].removeprefix(directory.origin.url("")), Reply(directory.content))
+    url = directory.origin.serve("/stable.json", *replies, Reply(text(told)))
+    source = {"stream": "stable", "url": url, "architectures": ["x86_64"]}
+    directory.monkeypatch.delenv("OS_IMAGES")
+    directory.monkeypatch.setenv("COREOS_STREAMS", json.dumps([source]))
+    return "rhcos-full-iso-9.6.2-x86_64.iso"
+
+
+def test_fetch_takes_the_release_of_a_stream(directory: Directory) -> None:
+    name, digest = follow_stream(directory), hashlib.sha256(directory.content).hexdigest()
+    fetched = directory.images("fetch")
+    assert (fetched.status, fetched.output.decode()) == (0, f"{name}: SHA-256 {digest}\n")
+    listed = directory.listed()
+    assert (listed["version"], listed["openshift_version"], listed["state"]) == ("9.6.2", "stable", "ready")
+    verified = directory.images("verify").output.decode()
+    assert verified == f"{name}: SHA-256 {digest}, as in the metadata of the stream stable\n"
+    change_one_byte(directory.path / name)
+    assert directory.images("verify").status == 1
+
+
+def test_fetch_of_a_stream_that_fails_is_told_and_stored_releases_are_fetched(directory: Directory) -> None:
+    name = follow_stream(directory, Reply(status=503))
+    failed = directory.images("fetch")
+    assert failed.status == 1
+    assert failed.errors == (
+        f"stream stable: cannot fetch {directory.origin.url('/stable.json')}: answered with status 503\n"
+    )
+    assert directory.images("fetch").status == 0
+    directory.images("remove", "9.6.2")
+    directory.origin.replies["/stable.json"] = [Reply(status=503)]
+    again = directory.images("fetch")
+    assert (again.status, again.output.decode().split(":")[0]) == (1, name)
+
+
+def test_fetch_without_configuration_fails_and_makes_nothing(directory: Directory) -> None:
+    directory.monkeypatch.delenv("OS_IMAGES")
+    fetched = directory.images("fetch")
+    assert fetched.status == 1
+    assert fetched.errors == "image-service: nothing to fetch: neither OS_IMAGES nor COREOS_STREAMS is set\n"
+    assert not [*directory.path.iterdir()]
+    listed = directory.images("list")
+    assert listed.status == 0
+    assert "there is no base image in " in listed.errors
 
 
 def test_unknown_version_is_an_error(directory: Directory) -> None:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import urlsplit
 
 import attrs
+from twisted.logger import Logger
 
 from image_service.catalog.download.downloader import ReportProgress
 from image_service.catalog.download.fetch_guard import public_url
 from image_service.catalog.lifecycle.opening import open_base_image, signature_path
 from image_service.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES, KeyRing
 from image_service.catalog.storage.data_dir import DataDir  # noqa: TC001 - attrs resolves annotations at run time
-from image_service.catalog.storage.digest import recheck_sha256
+from image_service.catalog.storage.digest import recheck_sha256, stored_sha256
 from image_service.concurrency.interruption import Interruption
 from image_service.errors import BaseImageError, Unavailable
 
@@ -40,6 +41,8 @@ class ImageFetcher:
         download: completes a partial file, like `download_file`.
         keys: an image must be signed by one of them; None: signatures are not verified.
     """
+
+    _log = Logger()
 
     data_dir: DataDir
     download: Download
@@ -95,11 +98,23 @@ class ImageFetcher:
         with self.data_dir.lock(image, interruption):
             interruption.raise_if_interrupted()
             self.data_dir.claim_files(image, sidecar.name)
+            known = self.data_dir.recorded_sha256(image) or stored_sha256(sidecar)
             try:
-                return open_base_image(entry, self._path_of(entry), sidecar, interruption, self.keys)
+                base = open_base_image(entry, self._path_of(entry), sidecar, interruption, self.keys)
             except BaseImageError as error:
                 self._set_aside(entry, error.detail)
                 raise
+            if entry.sha256 is None and known not in {None, base.sha256}:
+                self._log.warn(
+                    "base image {image} was changed or replaced: its SHA-256 was {known} and is {found}; "
+                    "`image-service images remove --force {version}` has it fetched again",
+                    image=image,
+                    known=known,
+                    found=base.sha256,
+                    version=entry.version,
+                )
+            self.data_dir.record_sha256(image, known or base.sha256)
+            return base
 
     def recheck(self, entry: OsImage, base: BaseImage, interruption: Interruption) -> None:
         """Compare the SHA-256 of an open image again, in minutes, mostly idle; raises like `open`."""

@@ -6,7 +6,6 @@ process killed then, or during the step, loses nothing and serves nothing wrong.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -23,6 +22,7 @@ from image_service.catalog.storage.manifest import (
 )
 from image_service.concurrency.file_locks import FileLocks
 from image_service.concurrency.interruption import Interruption
+from image_service.errors import Unavailable
 from image_service.files.atomic import publish_file, remove_temporary_files
 from image_service.files.disk_quota import DiskQuota
 from image_service.snapshots.sql_statements import DATABASE_FILE
@@ -107,10 +107,25 @@ class DataDir:
             partial.unlink()
         else:
             with self._manifest() as entries:
-                self._entry(entries, image).files[path.name] = FileIdentity.of(partial.stat())
+                entry = self._entry(entries, image)
+                entry.files[path.name] = FileIdentity.of(partial.stat())
+                if path.name == image:
+                    entry.sha256 = None
             publish_file(partial, path)
         state_path(partial).unlink(missing_ok=True)
         return path
+
+    def recorded_sha256(self, image: str) -> str | None:
+        """Return the SHA-256 of an image as it was downloaded; None: it was not, or it is not known."""
+        entry = read_manifest(self.path / MANIFEST).get(image)
+        return entry.sha256 if entry else None
+
+    def record_sha256(self, image: str, sha256: str) -> None:
+        """Record the SHA-256 of an image that was downloaded, unless it is recorded already."""
+        with self._manifest() as entries:
+            entry = entries.get(image)
+            if entry and image in entry.files:
+                entry.sha256 = entry.sha256 or sha256
 
     def set_aside(self, image: str, reason: str) -> bool:
         """Rename an image to ``….refused``, and store why; return False if it was not downloaded here."""
@@ -122,6 +137,7 @@ class DataDir:
             if refused.exists() and not self._is_managed(refused.name, entry):
                 return False
             entry.refused, entry.files[refused.name] = reason, entry.files[image]
+            entry.sha256 = None
         path.replace(refused)
         with self._manifest() as entries:
             entries[image].files.pop(image, None)
@@ -155,10 +171,24 @@ class DataDir:
             self._log.info("removed {image}: no configuration refers to it", image=image)
         return removed
 
-    def remove_image(self, image: str) -> bool:
-        """Remove what was made here of an image; return False if it is still there: foreign, or in use."""
-        self._remove(image, math.inf)
-        return not (self.path / image).exists()
+    def remove_image(self, image: str, *, force: bool = False) -> None:
+        """Remove an image and what was made here for it; `force`: also one that was not, or was changed.
+
+        Raises:
+            Unavailable: nothing was removed; says why.
+        """
+        with self._locks.try_lock(image) as is_free, self._manifest() as entries:
+            if not is_free:
+                raise Unavailable("not removed: another process or thread is working on it")
+            entry = entries.get(image, ManifestEntry(self._now()))
+            path = self.path / image
+            if force:
+                entry.files[image] = None
+            elif path.exists() and not self._is_managed(image, entry):
+                was = "was changed after its download" if image in entry.files else "was not downloaded here"
+                raise Unavailable(f"not removed: it {was}; --force removes it all the same")
+            self._unlink_files(entry)
+            entries.pop(image, None)
 
     def _remove(self, image: str, limit: float) -> bool:
         """Remove an image with its files, unless it is locked or was referred to after `limit`."""
@@ -166,11 +196,14 @@ class DataDir:
             entry = entries.get(image)
             if not is_free or entry is None or entry.referred > limit:
                 return False
-            for name in entry.files:
-                if self._is_managed(name, entry):
-                    (self.path / name).unlink(missing_ok=True)
+            self._unlink_files(entry)
             del entries[image]
         return True
+
+    def _unlink_files(self, entry: ManifestEntry) -> None:
+        for name in entry.files:
+            if self._is_managed(name, entry):
+                (self.path / name).unlink(missing_ok=True)
 
     def _remove_refused(self, is_due: Callable[[str], bool] = lambda _: True) -> None:
         """Remove downloads that are set aside."""

@@ -95,6 +95,12 @@ def get_sha256(
     return digest
 
 
+def stored_sha256(sidecar: Path) -> str | None:
+    """Return the SHA-256 of a file when it was last verified, though it may have changed since."""
+    value = str(_load(sidecar).get("sha256"))
+    return value if _SHA256.fullmatch(value) else None
+
+
 def recheck_sha256(file: BaseFile, sha256: str, interruption: Interruption) -> None:
     """Read a file in the background, mostly idle; raise BaseImageError if its SHA-256 is another."""
     started = time.monotonic()

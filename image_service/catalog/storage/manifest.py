@@ -6,6 +6,7 @@
      "images": {"rhcos-full-iso-….iso": {
          "referred": 1763756256,                        seconds since 1970: when a configuration last had it
          "refused": "…",                                why the download is set aside; or null
+         "sha256": "…",                                 of the image as it was downloaded; or null
          "files": {"rhcos-full-iso-….iso": {"size": 1, "mtime_ns": 2},
                    ".rhcos-full-iso-….iso.part": null}}}}
 
@@ -50,12 +51,14 @@ class ManifestEntry:
     Args:
         referred: when a configuration last had it, in seconds since the epoch.
         refused: why the download is set aside; None: it is not.
+        sha256: of the image as it was downloaded; None: not known.
         files: by name in the directory; None: made here, whatever its identity.
     """
 
     referred: float
     refused: str | None = None
     files: dict[str, FileIdentity | None] = attrs.field(factory=dict)
+    sha256: str | None = None
 
 
 def read_manifest(path: Path) -> dict[str, ManifestEntry]:
@@ -77,8 +80,9 @@ def write_manifest(path: Path, entries: Mapping[str, ManifestEntry]) -> None:
 
 
 def _parse_entry(members: Mapping[str, Any]) -> ManifestEntry:
-    refused = members["refused"]
+    refused, sha256 = members["refused"], members.get("sha256")  # which older releases do not write
     entry = ManifestEntry(float(members["referred"]), None if refused is None else str(refused))
+    entry.sha256 = None if sha256 is None else str(sha256)
     for name, identity in members["files"].items():
         if "/" in name or name in {"", ".", ".."}:
             raise ValueError(name)  # it would lead out of the directory
