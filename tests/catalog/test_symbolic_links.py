@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
+from twisted.internet.task import Clock
 
 from image_service.catalog.download.partial_file import OriginFile, PartialFile
 from image_service.catalog.storage.data_dir import LOCKS, MANIFEST, DataDir
@@ -16,16 +17,20 @@ from image_service.database.sqlite import SqliteDatabase
 from image_service.errors import StoreFailed
 from image_service.files.atomic import atomic_target
 from image_service.files.base_file import BaseFile
+from image_service.settings.parsers import ListenAddress
 from image_service.snapshots.encryption import SECRET_FILE, load_or_create_secret
 from image_service.snapshots.sql_statements import DATABASE_FILE, SCHEMA_VERSION, TABLES
 from image_service.standalone.certificates import prepare_certificates
 from image_service.standalone.sample import unpack_sample
+from image_service.standalone.service import Standalone
 from image_service.standalone.store import InfraEnvStore
 from image_service.streams.stream_state import StreamState, save_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from twisted.internet.posixbase import PosixReactorBase
 
 IMAGE = "rhcos-full-iso-x-x86_64.iso"
 PARTIAL = f".{IMAGE}.part"
@@ -139,6 +144,17 @@ def test_link_is_refused_by_name(data_dir: Path, foreign: Path, name: str) -> No
     with pytest.raises((OSError, StoreFailed), match=f"{data_dir / name} is a symbolic link"):
         REFUSED[name](data_dir)
     check_untouched(foreign)
+
+
+def test_link_in_place_of_the_stand_ins_directory_is_refused(data_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o755)
+    (data_dir / "standalone").symlink_to(tmp_path / "elsewhere")
+    reactor = cast("PosixReactorBase", Clock())
+    stand_in = Standalone(reactor, data_dir, ListenAddress("127.0.0.1", 0), None, "http://localhost")
+    with pytest.raises(OSError, match=f"{data_dir / 'standalone'} is a symbolic link"):
+        stand_in._prepare()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert (tmp_path / "elsewhere").stat().st_mode & 0o777 == 0o755
 
 
 @pytest.mark.parametrize("name", REPLACED)
