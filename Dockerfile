@@ -1,14 +1,26 @@
 # The base image needs Python >= 3.11, pip and CA certificates; xorriso and gpgv, or apt-get or dnf to install
-# them: --build-arg BASE_IMAGE=...
+# them. A tag may name another image tomorrow; for production give a digest:
+# --build-arg BASE_IMAGE=docker.io/library/python@sha256:...
 ARG BASE_IMAGE=python:3.13-slim
 
 FROM ${BASE_IMAGE} AS build
+# Wheels only, because building one would fetch and run what no lock has. On platforms without wheels:
+# --build-arg ONLY_BINARY=:none:
+ARG ONLY_BINARY=:all:
 WORKDIR /src
+COPY requirements.lock requirements-build.lock ./
+RUN for purpose in image-service build; do python3 -m venv --without-pip /opt/$purpose; done \
+    && install() { \
+        python3 -m pip --python "/opt/$1/bin/python" install --no-cache-dir --require-hashes \
+            --only-binary="$ONLY_BINARY" --requirement "$2"; \
+    } && install image-service requirements.lock && install build requirements-build.lock
 COPY setup.cfg pyproject.toml README.md LICENSE ./
 COPY twisted twisted
 COPY image_service image_service
-RUN python3 -m venv --without-pip /opt/image-service \
-    && python3 -m pip --python /opt/image-service/bin/python install --no-cache-dir .
+RUN python3 -m pip --python /opt/build/bin/python wheel --no-cache-dir --no-index --no-deps --no-build-isolation \
+        --wheel-dir /opt/build/dist . \
+    && python3 -m pip --python /opt/image-service/bin/python install --no-cache-dir --no-index --no-deps \
+        /opt/build/dist/*.whl
 
 FROM ${BASE_IMAGE}
 LABEL org.opencontainers.image.title="image-service" \

@@ -6,13 +6,15 @@ DATA_DIR ?= $(CURDIR)/data
 
 bin := $(VENV)/bin
 definition := setup.cfg pyproject.toml
+compile := UV_CUSTOM_COMPILE_COMMAND='make lock' $(bin)/uv pip compile --quiet --universal --python-version 3.11 \
+	--generate-hashes --no-emit-index-url --no-emit-find-links
 
 # The checkout precedes the editable install: new modules and the plugin are found at once.
 export PYTHONPATH := $(CURDIR)
 # cargo installs coreos-installer into the first; Debian has administration tools in the others.
 export PATH := $(abspath $(bin)):$(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 
-.PHONY: help run test lint format docs bench deps clean
+.PHONY: help run test lint format docs bench lock release deps clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -43,6 +45,15 @@ docs: $(VENV)/installed ## generate docs/configuration.md, docs/metrics.md and m
 bench: $(VENV)/tools ## measure this service beside nginx; ARGS=--help lists the options
 	$(bin)/python -m bench $(ARGS)
 
+# uv keeps the versions that are locked; ARGS=--upgrade takes the newest.
+lock: $(VENV)/release ## pin the container's dependencies, with hashes; ARGS=--upgrade takes the newest
+	$(compile) setup.cfg --output-file requirements.lock $(ARGS)
+	$(compile) --group build --output-file requirements-build.lock $(ARGS)
+
+release: $(VENV)/release ## look up known vulnerabilities of the locked dependencies
+	.ci/audit requirements.lock
+	.ci/audit requirements-build.lock
+
 deps: ## install the clients that acceptance tests and bench use (apt or dnf, cargo; needs root)
 	.ci/deps
 
@@ -57,6 +68,10 @@ $(VENV)/created: .ci/venv .ci/common.sh
 # Strict mode, because a default editable install loses the twistd plugin.
 $(VENV)/installed: $(VENV)/created $(definition)
 	$(bin)/python -m pip install -qq --editable . --config-settings editable_mode=strict
+	touch $@
+
+$(VENV)/release: $(VENV)/created $(definition)
+	$(bin)/python -m pip install -qq --group release
 	touch $@
 
 $(VENV)/tools: $(VENV)/installed

@@ -39,7 +39,7 @@ def podman() -> Podman:
 
 @pytest.fixture(scope="module")
 def image(podman: Podman, sources: Path) -> Iterator[str]:
-    for name in ("Dockerfile", ".dockerignore"):
+    for name in ("Dockerfile", ".dockerignore", "requirements.lock", "requirements-build.lock"):
         (sources / name).write_text((CHECKOUT / name).read_text())
     podman.make_base()
     podman.build(sources, IMAGE)
