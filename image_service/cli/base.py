@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.cli.command import STANDARD_INPUT, interrupt_on_signals, printable
+from image_service.cli.command import STANDARD_INPUT, interrupt_on_signals, printable, standard_input
 from image_service.cli.progress import ProgressBar
 from image_service.coreos.kargs import Operation, find_ineffective
 from image_service.coreos.live_iso import detect_architecture, read_live_iso
@@ -57,9 +57,9 @@ def open_base(path: str) -> Iterator[BaseImage]:
 
 @contextmanager
 def _open_file(path: str) -> Iterator[BaseFile]:
-    if path == STANDARD_INPUT and not stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode):
-        with TemporaryFile() as copy:  # a pipe cannot be read at an offset
-            shutil.copyfileobj(sys.stdin.buffer, copy)
+    if path == STANDARD_INPUT and not stat.S_ISREG(os.fstat(0).st_mode):
+        with standard_input() as pipe, TemporaryFile() as copy:  # a pipe cannot be read at an offset
+            shutil.copyfileobj(pipe, copy)
             copy.flush()
             yield BaseFile(copy.fileno(), copy.tell(), path)
         return

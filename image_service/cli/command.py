@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import Any, NoReturn
+    from typing import Any, BinaryIO, NoReturn
 
     AddParser: TypeAlias = Callable[..., argparse.ArgumentParser]
 
@@ -88,7 +88,13 @@ def add_file_command(
 
 def read_input(name: str) -> bytes:
     """Return the content of a file; of standard input for -."""
-    return sys.stdin.buffer.read() if name == STANDARD_INPUT else Path(name).read_bytes()
+    with standard_input() if name == STANDARD_INPUT else Path(name).open("rb") as file:
+        return file.read()
+
+
+def standard_input() -> BinaryIO:
+    """Return standard input, whose descriptor stays open; raise OSError if there is none."""
+    return open(0, "rb", closefd=False)
 
 
 def exit_on_signals() -> None:

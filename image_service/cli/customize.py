@@ -140,11 +140,10 @@ def run(options: argparse.Namespace) -> int:
     exit_on_signals()
     customization = _read_customization(options)
     with open_base(options.base) as base:
-        features = read_features(base.file.read_at, base.file.size) or {}
-        if options.network_keyfile and not features.get(FEATURE):
-            raise BaseImageError(
-                f"{options.base} does not read --network-keyfile: it has no feature {FEATURE}"
-            )
+        if options.network_keyfile and not (read_features(base.file.read_at, base.file.size) or {}).get(
+            FEATURE
+        ):
+            raise BaseImageError(f"{options.base} does not support --network-keyfile: it lacks {FEATURE}")
         output = choose_output(options.output, base.file, force=options.force)
         if base.layout.customized and not options.reset:
             raise BaseImageError(

@@ -193,6 +193,13 @@ def test_base_is_read_from_standard_input(base: Path, out: Path, live_iso: bytes
     assert out.read_bytes() == live_iso
 
 
+@pytest.mark.parametrize("arguments", ["inspect -", "customize base.iso --ignition - -o out.iso"])
+def test_closed_standard_input_is_an_error(arguments: str) -> None:
+    command = ["sh", "-c", 'exec "$@" <&-', "sh", *COMMAND, *arguments.split()]
+    ended = subprocess.run(command, env=ENVIRONMENT, check=False, stderr=PIPE)
+    assert (ended.returncode, ended.stderr) == (1, b"image-service: Bad file descriptor\n")
+
+
 def test_base_on_standard_input_is_named_in_errors() -> None:
     command = [*COMMAND, "inspect", "-"]
     ended = subprocess.run(command, env=ENVIRONMENT, input=b"no ISO", check=False, stderr=PIPE)
