@@ -11,6 +11,7 @@ import pytest
 
 from tests.acceptance.service import run_service
 from tests.catalog.origin import Origin, Reply, running
+from tests.formats.iso_builder import build_live_iso
 from tests.formats.reading import fixture
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.acceptance
 ISO = fixture("embed-areas-2022-02.iso")  # from which nothing has to be derived
 SHA256 = hashlib.sha256(ISO).hexdigest()
 PATIENCE_SECONDS = 60
-OUTCOMES = {"ready", "failed", "refused"}
+OUTCOMES = {"ready", "degraded", "failed", "refused"}
 
 
 @pytest.fixture
@@ -78,6 +79,27 @@ def test_bad_url_of_one_base_image_does_not_affect_the_others(tmp_path: Path, or
         head = service.get("/images", method="HEAD")
         assert (head.status, head.body) == (200, b"")
         assert b"top-secret" not in service.get("/images").body + service.output
+
+
+def test_image_is_degraded_and_served_without_xorriso(tmp_path: Path, origin: Origin) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    url = origin.serve("/a.iso", Reply(build_live_iso()))  # has no recipe of its minimal ISO
+    with run_service(tmp_path, [entry(url, "a")], environment={"PATH": str(programs)}) as service:
+        image = until(service, "a", "degraded")
+        assert image["reason"] == (
+            "the minimal ISO of the base image a (x86_64) could not be derived: xorriso is not installed;"
+            " install the package xorriso"
+        )
+        assert image["retry_at"].endswith("Z")
+        assert service.get("/health").status == 200
+        infra_env = service.register("a", {"ignition": {"version": "3.2.0"}})
+        assert service.get(f"/byid/{infra_env}/a/x86_64/full.iso").status == 200
+        minimal = service.get(f"/byid/{infra_env}/a/x86_64/minimal.iso")
+        assert (minimal.status, minimal.json()["detail"]) == (503, image["reason"])
+        assert service.total(r'base_images{state="degraded"}') == 1
+        assert service.total(r'base_images{state="failed"}') == 0
+        assert b"xorriso is not installed; install the package xorriso: without it " in service.output
 
 
 def test_health_is_200_with_one_ready_image_while_another_downloads(tmp_path: Path, origin: Origin) -> None:

@@ -20,6 +20,8 @@ from tests.acceptance.service import Service, run_service
 from tests.catalog.origin import Origin, Reply, running
 from tests.coreos.streams import fixture, metal, stream, text
 from tests.formats.iso_builder import build_live_iso, live_files
+from tests.formats.reading import fixture as live_iso
+from tests.formats.reading import read_layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,6 +49,15 @@ class Release:
         parts = {name: hashlib.shake_256((name + version).encode()).digest(_LEAST_BYTES) for name in PARTS}
         files = {f"images/pxeboot/{PARTS[name]}": content for name, content in parts.items()}
         return cls(version, build_live_iso({**live_files(), **files}), parts)
+
+    @classmethod
+    def complete(cls, version: str) -> Release:
+        """Make one from which nothing has to be derived, for an OpenShift version below 4.18."""
+        iso = bytearray(live_iso("embed-areas-2022-02.iso"))
+        rootfs = read_layout(bytes(iso)).files.rootfs
+        assert rootfs
+        iso[rootfs.offset : rootfs.offset + len(version)] = version.encode()
+        return attrs.evolve(cls.make(version), iso=bytes(iso))
 
     def publish(self, origin: Origin, signature: bytes | None) -> dict[str, Any]:
         """Serve the release at the origin; return its stream metadata. Only the kernel has a signature."""
@@ -83,8 +94,8 @@ def tell(origin: Origin, release: Release, signature: bytes | None = None) -> No
 
 
 @contextmanager
-def following(directory: Path, origin: Origin, **environ: str) -> Iterator[Service]:
-    source = {"stream": "stable", "url": origin.url("/streams/stable.json"), "architectures": ["x86_64"]}
+def following(directory: Path, origin: Origin, name: str = "stable", **environ: str) -> Iterator[Service]:
+    source = {"stream": name, "url": origin.url("/streams/stable.json"), "architectures": ["x86_64"]}
     environment = {"COREOS_STREAMS": json.dumps([source]), "STREAM_REFRESH": "1", **environ}
     directory.mkdir(exist_ok=True)
     with run_service(directory, [], environment=environment) as service:
@@ -199,32 +210,32 @@ def wait_for_states(service: Service, expected: dict[str, str]) -> None:
 
 
 def test_failed_release_does_not_push_out_the_one_that_serves(tmp_path: Path) -> None:
-    """The releases count as ready, but are degraded: their rootfs contains no nmstatectl."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     trust = {"OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE": str(tmp_path / "ca.pem")}
-    third = Release.make("44.3")
+    first, second, third = (Release.complete(version) for version in ("44.1", "44.2", "44.3"))
     with running(context) as origin:
-        tell(origin, FIRST)
-        with following(tmp_path / "service", origin, **trust) as service:
-            infra_env_id = service.register("stable", {"ignition": {"version": "3.2.0"}})
-            wait_for_states(service, {"44.1": "degraded"})
+        tell(origin, first)
+        with following(tmp_path / "service", origin, "4.17", **trust) as service:
+            infra_env_id = service.register("4.17", {"ignition": {"version": "3.2.0"}})
+            wait_for_states(service, {"44.1": "ready"})
 
-            tell(origin, attrs.evolve(SECOND, iso=FIRST.iso))
-            serve(origin, iso_url(origin, "44.2"), SECOND.iso)  # not what its digest says
-            wait_for_states(service, {"44.2": "failed", "44.1": "degraded"})
+            tell(origin, second)
+            serve(origin, iso_url(origin, "44.2"), first.iso)  # not what its digest says
+            wait_for_states(service, {"44.2": "failed", "44.1": "ready"})
 
             tell(origin, third)
             held = Reply(third.iso[:4096], promised=len(third.iso), hold=True)
             origin.replies[iso_url(origin, "44.3").removeprefix(origin.url(""))] = [held, Reply(third.iso)]
-            wait_for_states(service, {"44.3": "downloading", "44.1": "degraded"})
-            image = service.get(f"/byid/{infra_env_id}/stable/x86_64/full.iso")
-            assert (image.status, image.body[-_LEAST_BYTES:]) == (200, FIRST.iso[-_LEAST_BYTES:])
+            wait_for_states(service, {"44.3": "downloading", "44.1": "ready"})
+            image = service.get(f"/byid/{infra_env_id}/4.17/x86_64/full.iso")
+            assert image.status == 200
+            assert (b"44.1" in image.body, b"44.3" in image.body) == (True, False)
             origin.released.set()
-            wait_for_states(service, {"44.3": "degraded", "44.1": "degraded"})
-            assert offered(document(service)) == "44.3"
+            wait_for_states(service, {"44.3": "ready", "44.1": "ready"})
+            assert offered(document(service, "4.17", "44.3")) == "44.3"
 
 
 def iso_url(origin: Origin, version: str) -> str:
