@@ -9,28 +9,30 @@ All classes share the slots that are left. Of the default 32, 8 are reserved for
 credentials, and 18 are shared: however many calls of one class wait, those of another find room.
 
 A free slot goes to a request that has had one before, because its calls are of use together only; then to
-the client with the fewest calls in progress, where a client is an address in one class; then to the call that
-came first. One client may hold all shared slots while nobody else asks.
+the class with the fewest shared slots; then to the address with the fewest calls of that class in progress;
+then to the call that came first. One address may hold all shared slots while nobody else asks.
 """
 
 from __future__ import annotations
 
 import enum
 from collections import Counter
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import attrs
 from twisted.internet.defer import Deferred
 
+from image_service.concurrency.single_flight import shielded
 from image_service.errors import UpstreamQueueFull
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
     from image_service.assisted.caller import Caller
+
+T = TypeVar("T")
 
 WAIT_SECONDS = 2.0
 """How long after its request a call may wait: below the time-out of the image, which is 2.5 s."""
@@ -104,21 +106,26 @@ class CallSlots:
         """Return the class of each call that waits."""
         return [call.of.value for call in self._waiting]
 
-    @asynccontextmanager
-    async def acquire(self, caller: Caller, of: CallClass) -> AsyncIterator[None]:
-        """Hold a slot, for which this waits.
+    async def run(self, caller: Caller, of: CallClass, make_call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Make a call when it has a slot, and return its result.
+
+        Canceling this leaves the queue, or abandons the result: a call that has begun holds its slot to its
+        end, because assisted-service is at work on it.
 
         Raises:
-            UpstreamQueueFull: the request waits for too long, or too many do.
+            UpstreamQueueFull: the request has waited for too long, or too many do.
         """
         call = _Call(caller, of, Deferred(lambda _: self._leave(call)))
-        if self._has_room(of):
+        if self._has_room(of, self._count_taken()):
             self._grant(call)
         else:
             self._wait(call)
         await call.granted
+        return await shielded(Deferred.fromCoroutine(self._finish(call, make_call())))
+
+    async def _finish(self, call: _Call, made: Coroutine[Any, Any, T]) -> T:
         try:
-            yield
+            return await made
         finally:
             self._release(call)
 
@@ -148,21 +155,23 @@ class CallSlots:
         self._refuse(last)
         return True
 
-    def _has_room(self, of: CallClass) -> bool:
-        taken = Counter[CallClass]()
-        for (each, _), count in self._running.items():
-            taken[each] += count
-        if taken[of] < self._reserved[of]:
-            return True
-        return (taken - Counter(self._reserved)).total() < self._shared
+    def _count_taken(self) -> Counter[CallClass]:
+        """Return how many slots each class holds beyond its reserve; negative: so many of that are free."""
+        taken = Counter({of: -self._reserved[of] for of in CallClass})
+        for (of, _), count in self._running.items():
+            taken[of] += count
+        return taken
+
+    def _has_room(self, of: CallClass, taken: Counter[CallClass]) -> bool:
+        return taken[of] < 0 or sum(max(count, 0) for count in taken.values()) < self._shared
 
     def _find_next(self) -> _Call | None:
         """Return the call that a free slot goes to; None: no call waits whose class has room."""
-        with_room = [of for of in CallClass if self._has_room(of)]
-        candidates = (call for call in self._waiting if call.of in with_room)
+        taken = self._count_taken()
+        with_room = [of for of in CallClass if self._has_room(of, taken)]
         return min(
-            candidates,
-            key=lambda call: (not call.caller.has_started, self._running[call.client]),
+            (call for call in self._waiting if call.of in with_room),
+            key=lambda call: (not call.caller.has_started, taken[call.of], self._running[call.client]),
             default=None,
         )
 

@@ -1,10 +1,10 @@
 """The client of assisted-service. Each call returns a complete, parsed response or raises an error.
 
-Cancellation: a call may be canceled at any step (waiting for a slot, name resolution, connect, TLS
-handshake, waiting for the response, within its body). It then fails with ``CancelledError``, and its
-connection is aborted. A timeout does the same, but raises ``UpstreamTimeout``. It begins when the call has
-its slot: to wait for that is this service's overload, not assisted-service's failure. Calls share the slots;
-those without credentials share connections too.
+A call that is canceled fails with ``CancelledError``. While it waits for a slot it is then never made; if it
+has begun, it goes on to its end, and nobody gets its result. A timeout, and ``close``, abort its connection
+at any step (name resolution, connect, TLS handshake, waiting for the response, within its body). The timeout
+begins when the call has its slot: waiting for that is overload of this service, not a failure of the other.
+Calls share the slots; those without credentials share connections too.
 
 A call with credentials has a connection of its own. Else a server, or a proxy before it, that sends a second
 response late would have it taken for the answer to the next question, which may be another tenant's.
@@ -12,6 +12,7 @@ response late would have it taken for the answer to the next question, which may
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import quote
 
@@ -197,13 +198,13 @@ class AssistedService:
         self, call: ApiCall, parse: Callable[[CompleteResponse], T], credentials: Credentials | None
     ) -> T:
         caller = CALLER.get(None) or Caller("", self._reactor.seconds())
-        async with self.slots.acquire(caller, self._class_of(call, credentials)):
-            try:
-                result = await self._send(call, parse, credentials)
-            except (Unauthorized, Forbidden, NotFound):
-                if credentials is not None:
-                    self._accepted.pop(credentials.digest)
-                raise
+        send = partial(self._send, call, parse, credentials)
+        try:
+            result = await self.slots.run(caller, self._class_of(call, credentials), send)
+        except (Unauthorized, Forbidden, NotFound):
+            if credentials is not None:
+                self._accepted.pop(credentials.digest)
+            raise
         if credentials is not None:
             self._accepted[credentials.digest] = True
         return result

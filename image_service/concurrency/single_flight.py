@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -60,7 +60,7 @@ def shielded(work: Deferred[_Value]) -> Deferred[_Value]:
 
 def _share(result: Any, waiters: list[Deferred[_Value]]) -> None:  # noqa: ANN401 - a value or a Failure
     left = [waiter for waiter in waiters if not waiter.called]
-    if not left and isinstance(result, Failure) and not result.check(ImageServiceError):
+    if not left and isinstance(result, Failure) and not result.check(ImageServiceError, CancelledError):
         _log.failure("a task failed after all its callers had left", failure=result)
     for waiter in left:
         if not waiter.called:  # else it was canceled by the callback of one before it

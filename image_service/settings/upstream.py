@@ -33,8 +33,9 @@ class UpstreamSettings:
     concurrency: int = setting("UPSTREAM_CONCURRENCY", parse=parsers.whole_number(1), default="32")
     """Calls to assisted-service at a time, divided equally among `WORKERS`, at least one each. Of each
     worker's, a quarter is reserved for revalidations of known images, and a quarter of the others for new
-    images of credentials that assisted-service has accepted (of 32: 8 and 6). All share the rest (18) equally
-    by client address while several wait. A call that has waited until 2 s after its request is refused with
+    images of credentials that assisted-service has accepted (of 32: 8 and 6). All share the rest (18). While
+    several wait, requests without credentials get as many of these as those with new ones, and each client
+    address as many as another of its kind. A call that has waited until 2 s after its request is refused with
     503. An image takes two or three calls: if each takes 0.5 s, 6 reserved slots make at least 4 new images a
     second, whoever floods the service."""
     insecure: bool = setting("INSECURE_SKIP_VERIFY", parse=parsers.flag, default="false")

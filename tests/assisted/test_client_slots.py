@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import attrs
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.internet.task import deferLater
 
 from image_service.assisted.call_slots import WAIT_SECONDS
@@ -16,7 +16,7 @@ from image_service.errors import UpstreamError, UpstreamQueueFull, UpstreamTimeo
 from image_service.images.reference import Credentials, CredentialScheme
 from tests.assisted.calling import ID, TIMEOUT_SECONDS, client_of, error_of, response
 from tests.assisted.clocked import ClockedReactor
-from tests.assisted.upstream import OK, upstream
+from tests.assisted.upstream import IGNITION, OK, upstream
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from twisted.internet.address import IPv4Address
     from twisted.internet.epollreactor import EPollReactor
     from twisted.internet.interfaces import IAddress, ITCPTransport
+    from twisted.python.failure import Failure
 
 TENANTS = [Credentials(CredentialScheme.AUTHORIZATION, f"Bearer {name}") for name in ("one", "two")]
 MOMENT = 0.01
@@ -78,17 +79,17 @@ async def test_timeout_begins_with_the_slot(reactor: EPollReactor) -> None:
             concurrency=1,
             record=lambda _, __, seconds: durations.append(seconds),
         )
-        first = Deferred.fromCoroutine(assisted.fetch_ignition(ID, None, None))
+        first = Deferred.fromCoroutine(error_of(assisted.fetch_ignition(ID, None, None)))
+        await until(reactor, lambda: server.requests)
         second = Deferred.fromCoroutine(error_of(assisted.fetch_ignition(ID, None, None)))
         clocked.clock.advance(WAIT_SECONDS - MOMENT)
-        first.cancel()
-        with pytest.raises(CancelledError):
-            await first
+        server.connections[0].abort()
+        await first
         clocked.clock.advance(TIMEOUT_SECONDS - MOMENT)
         assert not second.called
         clocked.clock.advance(MOMENT)
         assert isinstance(await second, UpstreamTimeout)
-        assert durations == [pytest.approx(TIMEOUT_SECONDS)]
+        assert durations == [pytest.approx(WAIT_SECONDS - MOMENT), pytest.approx(TIMEOUT_SECONDS)]
         await assisted.close()
 
 
@@ -112,35 +113,46 @@ async def test_assisted_service_never_sees_more_calls_than_the_limit(reactor: EP
 
 
 @ensure_deferred
+async def test_canceled_call_holds_its_slot_while_assisted_service_is_at_work(reactor: EPollReactor) -> None:
+    async with upstream(reactor) as server, client_of(reactor, server, concurrency=1) as assisted:
+        server.answer = b""
+        first = Deferred.fromCoroutine(assisted.fetch_ignition(ID, None, None))
+        await until(reactor, lambda: server.requests)
+        first.cancel()
+        with pytest.raises(CancelledError):
+            await first
+        server.answer = OK
+        second = Deferred.fromCoroutine(assisted.fetch_ignition(ID, None, None))
+        assert (assisted.slots.running(), assisted.slots.waiting()) == (["anonymous"], ["anonymous"])
+        server.connections[0].abort()
+        assert (await second).config == IGNITION
+
+
+@ensure_deferred
 async def test_class_of_a_call_follows_the_latest_answer_to_its_credentials(reactor: EPollReactor) -> None:
     one, two = TENANTS
     async with upstream(reactor) as server, client_of(reactor, server) as assisted:
 
         async def class_of(credentials: Credentials | None, *, is_revalidation: bool = False) -> str:
-            """Return the class of a call, and cancel it."""
-            server.answer = b""
-            call = Deferred.fromCoroutine(
-                assisted.fetch_ignition(ID, None, credentials, is_revalidation=is_revalidation)
-            )
+            """Return the class of a call, which fails."""
+            server.answer, server.close = b"", True
+            fetching = assisted.fetch_ignition(ID, None, credentials, is_revalidation=is_revalidation)
+            call = Deferred.fromCoroutine(error_of(fetching))
             (found,) = assisted.slots.running()
-            call.cancel()
-            with pytest.raises(CancelledError):
-                await call
+            assert isinstance(await call, UpstreamError)
             return found
 
         assert await class_of(None) == "anonymous"
         assert await class_of(None, is_revalidation=True) == "revalidation"
         assert await class_of(one) == "unproven"
         for refusal in ("401 Unauthorized", "403 Forbidden", "404 Not Found"):
-            server.answer = OK
+            server.answer, server.close = OK, False
             await assisted.fetch_ignition(ID, None, one)
-            assert await class_of(one) == "accepted"
+            for _ in range(2):
+                assert await class_of(one) == "accepted", "a failure says nothing about credentials"
             assert await class_of(one, is_revalidation=True) == "revalidation"
             assert await class_of(two) == "unproven"
-            server.answer = response("503 Service Unavailable")
-            assert isinstance(await error_of(assisted.fetch_ignition(ID, None, one)), UpstreamError)
-            assert await class_of(one) == "accepted", "a failure says nothing about credentials"
-            server.answer = response(refusal)
+            server.answer, server.close = response(refusal), False
             await error_of(assisted.fetch_ignition(ID, None, one))
             assert await class_of(one) == "unproven"
 
@@ -153,6 +165,13 @@ class LateServer(Protocol):
 
     _late = b""
 
+    def __init__(self, servers: LateServers) -> None:
+        self._servers = servers
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        del reason
+        self._servers.open -= 1
+
     def dataReceived(self, data: bytes) -> None:
         tenant = data.partition(b"Bearer ")[2].partition(b"\r\n")[0].decode()
         config = b'{"ignition":{"version":"3.2.0"},"of":"%b"}' % tenant.encode()
@@ -164,15 +183,17 @@ class LateServer(Protocol):
 
 @attrs.define
 class LateServers(Factory):
-    """Counts connections."""
+    """Counts connections: all, and those that are open."""
 
     connections: int = 0
+    open: int = 0
     noisy = False
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
         del addr
         self.connections += 1
-        return LateServer()
+        self.open += 1
+        return LateServer(self)
 
 
 @ensure_deferred
@@ -185,6 +206,7 @@ async def test_late_second_response_never_answers_another_tenant(reactor: EPollR
             config = (await assisted.fetch_ignition(ID, None, tenant)).config
             assert config.endswith(b'"of":"%b"}' % tenant.secret.removeprefix("Bearer ").encode())
     assert factory.connections == 80
+    await until(reactor, lambda: not factory.open)
     await assisted.close()
     await port.stopListening()
 
