@@ -12,7 +12,7 @@ class Caller:
     """A request of a client. Its calls to assisted-service belong together.
 
     Args:
-        address: the client's; behind a trusted proxy the forwarded one.
+        address: the client's, or its IPv6 network; behind a trusted proxy the forwarded one.
         came_at: when the request came, the clock's seconds.
         has_started: one of its calls has had a slot.
     """

@@ -24,6 +24,7 @@ from image_service.images.reference import Reader, Ref, digest_of
 from image_service.snapshots.lookups import CachedLookup, NewestLookup
 from image_service.snapshots.model import ComposedVersion, ImageRequest, ReadMode, Version, VersionLost
 from image_service.snapshots.mounts import Mount, Mounts, is_of
+from image_service.transport.admission.addresses import address_group
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
@@ -161,7 +162,7 @@ class BootImages:
                     self._retained.pop(tag)
 
     async def _get_for_caller(self, request: ImageRequest) -> ComposedVersion:
-        CALLER.set(Caller(request.reader.address, self._clock.seconds()))
+        CALLER.set(Caller(address_group(request.reader.address), self._clock.seconds()))
         return await self._get(request)
 
     async def _get(self, request: ImageRequest) -> ComposedVersion:

@@ -102,7 +102,7 @@ def test_only_the_first_range_of_a_mount_awaits_the_repository(world: World, cli
 
 def test_calls_are_made_for_the_client_that_comes_first(world: World) -> None:
     first = Client(world, "192.0.2.1", ref=ImageRef(ID, None, None, None))
-    second = attrs.evolve(first, address="192.0.2.2")
+    second = attrs.evolve(first, address="2001:db8::a:2")
     world.assisted.reported = infra_env_of((), VERSION)
     world.clock.advance(7)
     world.assisted.held = []
@@ -117,7 +117,7 @@ def test_calls_are_made_for_the_client_that_comes_first(world: World) -> None:
     assert (caller.address, caller.came_at) == ("192.0.2.1", 7)
     world.clock.advance(TTL_SECONDS)
     second.ask()
-    assert {each and each.address for each in world.assisted.callers[3:]} == {"192.0.2.2"}
+    assert {each and each.address for each in world.assisted.callers[3:]} == {"2001:db8::/64"}
     assert world.assisted.revalidations == [False] * 3 + [True] * len(world.assisted.callers[3:])
 
 
