@@ -140,9 +140,8 @@ def run(options: argparse.Namespace) -> int:
     exit_on_signals()
     customization = _read_customization(options)
     with open_base(options.base) as base:
-        if options.network_keyfile and not (read_features(base.file.read_at, base.file.size) or {}).get(
-            FEATURE
-        ):
+        features = read_features(base.file.read_at, base.file.size) or {}
+        if options.network_keyfile and not features.get(FEATURE):
             raise BaseImageError(f"{options.base} does not support --network-keyfile: it lacks {FEATURE}")
         output = choose_output(options.output, base.file, force=options.force)
         if base.layout.customized and not options.reset:
