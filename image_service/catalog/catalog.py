@@ -100,12 +100,14 @@ class Catalog:
         """Keep those images that are there already, start new ones, and stop the others.
 
         Args:
-            entries: those that differ in OpenShift versions only are one image.
+            entries: those that differ in OpenShift versions only are one image. One that is served already
+                stays, though it has another URL now.
         """
         before = {_source(lifecycle.entry): lifecycle for lifecycle in self._lifecycles}
         lifecycles = []
         for source, entry in _merge_versions(entries).items():
-            lifecycle = before.pop(source, None)
+            served = next((key for key, each in before.items() if each.serves(entry)), source)
+            lifecycle = before.pop(source if source in before else served, None)
             if lifecycle is None:
                 lifecycle = BaseImageLifecycle(entry, self._shared)
                 if self._pool.started:

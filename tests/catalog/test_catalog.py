@@ -280,6 +280,25 @@ async def test_replace_images_keeps_common_images_and_starts_new_ones(
 
 
 @ensure_deferred
+async def test_served_image_stays_when_its_url_changes(
+    catalogs: Catalogs, lines: Lines, origin: Origin
+) -> None:
+    image = attrs.evolve(entry(origin.serve("/base.iso", Reply(ISO))), sha256=SHA256)
+    gone: list[BaseImage] = []
+    catalog = catalogs.start(image, on_superseded=gone.append)
+    await lines.until(image.file_name, BaseImageState.READY)
+    before = catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
+    moved = attrs.evolve(image, url=NOWHERE)
+    catalog.replace_images([moved])
+    assert catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO) is before
+    assert [status.entry for status in catalog.statuses()] == [moved]
+    catalog.replace_images([attrs.evolve(moved, sha256="ab" * 32)])
+    with pytest.raises(Unavailable):
+        catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
+    assert gone == [before]
+
+
+@ensure_deferred
 async def test_retained_names_are_images_and_derived_files(
     catalogs: Catalogs, lines: Lines, origin: Origin
 ) -> None:

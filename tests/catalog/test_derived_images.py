@@ -369,6 +369,16 @@ async def test_derive_returns_none_if_nothing_is_needed(derivations: Derivations
 
 
 @ensure_deferred
+async def test_derive_raises_the_reasons_of_all_that_is_missing(derivations: Derivations) -> None:
+    base, derived_images = derivations.open(), derivations.start()
+    files = attrs.evolve(base.layout.files, rootfs=None)
+    derived = derived_images.derive(attrs.evolve(base, layout=attrs.evolve(base.layout, files=files)))
+    assert derived is not None
+    with pytest.raises(Unavailable, match=r"^the initrd with nmstatectl of .*; the minimal ISO of "):
+        await derived
+
+
+@ensure_deferred
 async def test_derive_raises_the_reason_of_a_failure(
     derivations: Derivations, monkeypatch: pytest.MonkeyPatch
 ) -> None:

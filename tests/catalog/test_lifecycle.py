@@ -352,6 +352,17 @@ async def test_failure_is_logged_with_url_and_next_attempt_until_its_reason_chan
 
 
 @ensure_deferred
+async def test_invalid_download_is_told_with_its_url(
+    catalogs: Catalogs, lines: Lines, origin: Origin
+) -> None:
+    image = entry(origin.serve("/base.iso", Reply(b"<html>please log in" * 4096)) + "?key=top-secret")
+    catalog = catalogs.start(image)
+    await lines.until(image.file_name, BaseImageState.FAILED)
+    told = f"what {origin.url('/base.iso')} sent is refused: not an ISO 9660 image: "
+    assert catalog.statuses()[0].reason.startswith(told)
+
+
+@ensure_deferred
 async def test_local_file_that_is_absent_is_named_by_its_path(
     catalogs: Catalogs, lines: Lines, tmp_path: Path
 ) -> None:

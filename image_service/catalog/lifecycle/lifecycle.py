@@ -21,6 +21,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger, LogLevel
 from twisted.python.threadpool import ThreadPool  # noqa: TC002 - same
 
+from image_service.catalog.download.fetch_guard import public_url
 from image_service.catalog.lifecycle.image_fetcher import ImageFetcher  # noqa: TC001 - same
 from image_service.catalog.lifecycle.options import CatalogOptions  # noqa: TC001 - same
 from image_service.catalog.lifecycle.status import BaseImageState, ImageStatus
@@ -113,6 +114,12 @@ class BaseImageLifecycle:
         if self.state is not BaseImageState.STOPPED:
             self._set_state(BaseImageState.STOPPED)
 
+    def serves(self, entry: OsImage) -> bool:
+        """Return True if the downloaded image that is served has the name and the digest of this entry."""
+        is_local = self.entry.local_path or entry.local_path
+        is_named = self.entry.file_name == entry.file_name
+        return self.base is not None and is_named and not is_local and self.base.sha256 == entry.sha256
+
     @property
     def status(self) -> ImageStatus:
         """The state, with progress and reason."""
@@ -187,7 +194,12 @@ class BaseImageLifecycle:
         self._is_rechecked = True
         fetch = partial(self._fetcher.fetch_if_absent, self.entry, self._interruption, self._record_progress)
         await self._shared.downloads.run(self._run_in_state, BaseImageState.DOWNLOADING, fetch)
-        return await self._verify()
+        try:
+            return await self._verify()
+        except BaseImageError as error:
+            raise BaseImageError(
+                f"what {public_url(self.entry.url)} sent is refused: {error.detail}"
+            ) from None
 
     def _verify(self) -> Deferred[BaseImage]:
         verify = partial(self._fetcher.open, self.entry, self._interruption)
