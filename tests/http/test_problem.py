@@ -73,6 +73,7 @@ def test_codes_and_their_statuses_are_stable() -> None:
         ("request-timeout", 408),
         ("snapshot-unreadable", 500),
         ("store-failed", 500),
+        ("store-full", 500),
         ("stream-metadata-invalid", 502),
         ("target-too-long", 414),
         ("unauthorized", 401),
