@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
     from twisted.internet.task import Clock
 
+    from image_service.catalog.lifecycle.signature import KeyRing
     from tests.catalog.lines import Lines
 
 ISO = build_live_iso()
@@ -49,10 +50,10 @@ class Catalogs:
     data_dir: Path
     started: list[Catalog]
 
-    def start(self, *entries: OsImage, **options: Any) -> Catalog:
+    def start(self, *entries: OsImage, keys: KeyRing | None = None, **options: Any) -> Catalog:
         client = OriginClient.from_settings(DownloadSettings())
         backoff = Backoff(RETRY_SECONDS, 4 * RETRY_SECONDS, jitter=lambda _, most: most)
-        fetcher = ImageFetcher(DataDir(self.data_dir), partial(download_file, client))
+        fetcher = ImageFetcher(DataDir(self.data_dir), partial(download_file, client), keys)
         catalog = Catalog(
             self.reactor, self.clock, entries, fetcher, CatalogOptions(backoff=backoff, **options)
         )

@@ -13,6 +13,7 @@ from twisted.logger import LogLevel, formatEvent
 from image_service.catalog.catalog import Catalog
 from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.catalog.lifecycle.lifecycle import RECHECK_AFTER_SECONDS, REFUSED_RETRY_AFTER_SECONDS
+from image_service.catalog.lifecycle.signature import KeyRing
 from image_service.catalog.lifecycle.status import BaseImageState
 from image_service.catalog.storage.data_dir import DataDir
 from image_service.errors import BaseImageError, Unavailable
@@ -308,6 +309,27 @@ async def test_status_of_a_ready_image_has_size_and_digest(
     (status,) = catalog.statuses()
     assert (status.bytes_done, status.bytes_total, status.size) == (len(ISO),) * 3
     assert (status.sha256, status.reason, status.image) == (SHA256, "", image.file_name)
+
+
+@ensure_deferred
+async def test_verified_image_is_degraded_without_gpgv(
+    catalogs: Catalogs, lines: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = entry(write(tmp_path / "base.iso").as_uri())
+    keys, signature = KeyRing(b"keys"), write(tmp_path / "base.iso.sig", b"signature")
+    await digest_of(catalogs, lines, image)
+    sidecar = catalogs.data_dir / f"{image.file_name}.json"
+    proof = {"signature_sha256": keys.proof(SHA256, signature.read_bytes())}
+    sidecar.write_text(json.dumps(json.loads(sidecar.read_text()) | proof))
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    catalog = catalogs.start(image, keys=keys)
+    await lines.until(image.file_name, BaseImageState.DEGRADED)
+    assert catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO).sha256 == SHA256
+    assert catalog.statuses()[0].reason.startswith("gpgv is not installed; install the package gpgv")
+    (tmp_path / "gpgv").touch(0o755)
+    catalogs.clock.advance(RETRY_SECONDS)
+    await lines.until(image.file_name, BaseImageState.READY)
 
 
 # Retries and rechecks.

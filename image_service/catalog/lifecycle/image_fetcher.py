@@ -7,6 +7,7 @@ the first has fetched and hashed.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -126,6 +127,13 @@ class ImageFetcher:
                 if os.path.samestat(status, os.fstat(base.file.descriptor)):  # not replaced meanwhile
                     self._set_aside(entry, error.detail)
             raise
+
+    def check_programs(self) -> None:
+        """Raise Unavailable if a program is absent without which no other image could be verified."""
+        if self.keys and not shutil.which("gpgv"):
+            raise Unavailable(
+                "gpgv is not installed; install the package gpgv: without it no new signature can be verified"
+            )
 
     def _path_of(self, entry: OsImage) -> Path:
         return entry.local_path or self.data_dir.path / entry.file_name

@@ -116,9 +116,9 @@ class BaseImageLifecycle:
 
     def serves(self, entry: OsImage) -> bool:
         """Return True if the downloaded image that is served has the name and the digest of this entry."""
-        is_local = self.entry.local_path or entry.local_path
-        is_named = self.entry.file_name == entry.file_name
-        return self.base is not None and is_named and not is_local and self.base.sha256 == entry.sha256
+        is_downloaded = not (self.entry.local_path or entry.local_path)
+        is_same = self.base is not None and self.base.sha256 == entry.sha256
+        return is_downloaded and is_same and self.entry.file_name == entry.file_name
 
     @property
     def status(self) -> ImageStatus:
@@ -166,6 +166,7 @@ class BaseImageLifecycle:
                 if self.state is not BaseImageState.DEGRADED:  # which holds until a retry succeeds
                     self._set_state(BaseImageState.DERIVING)
                 await derived
+            self._fetcher.check_programs()
         except Interrupted:
             self._set_state(BaseImageState.STOPPED)
         except BaseImageError as error:
@@ -277,9 +278,7 @@ class BaseImageLifecycle:
         is_repeated = self._failures > 0 and reason in {"", self._logged_failure}
         self._log.emit(
             LogLevel.debug if is_repeated else _LEVELS.get(state, LogLevel.info),
-            "base image {image} is {state}: {reason}{next_attempt}"
-            if reason
-            else "base image {image} is {state}",
+            "base image {image} is {state}" + (": {reason}{next_attempt}" if reason else ""),
             image=self.entry.file_name,
             state=state.value,
             reason=reason,

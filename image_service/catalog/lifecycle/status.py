@@ -25,7 +25,7 @@ class BaseImageState(enum.Enum):
     VERIFYING = "verifying"
     DERIVING = "deriving"  # the full ISO is served already
     READY = "ready"
-    DEGRADED = "degraded"  # the full ISO is served, something derived from it is not; retried
+    DEGRADED = "degraded"  # the full ISO is served, something that belongs to it is missing; retried
     FAILED = "failed"  # retried
     REFUSED = "refused"  # invalid, until the next start
     STOPPED = "stopped"
