@@ -13,8 +13,8 @@ from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
 from twisted.python.threadpool import ThreadPool
 
 from image_service.catalog.derived.derived_files import derived_names
-from image_service.catalog.lifecycle.lifecycle import BaseImageLifecycle, LifecycleDependencies
-from image_service.catalog.lifecycle.options import CatalogOptions
+from image_service.catalog.lifecycle.lifecycle import BaseImageLifecycle
+from image_service.catalog.lifecycle.options import CatalogOptions, LifecycleDependencies
 from image_service.errors import UnknownBaseImage
 from image_service.files.open_files import OpenFiles
 

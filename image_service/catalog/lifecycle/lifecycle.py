@@ -10,29 +10,21 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-import attrs
-from twisted.internet.defer import Deferred, DeferredSemaphore, succeed
-from twisted.internet.interfaces import (  # noqa: TC002 - attrs resolves annotations at run time
-    IDelayedCall,
-    IReactorFromThreads,
-    IReactorTime,
-)
-from twisted.internet.threads import deferToThreadPool
+from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger, LogLevel
-from twisted.python.threadpool import ThreadPool  # noqa: TC002 - same
 
 from image_service.catalog.download.fetch_guard import public_url
-from image_service.catalog.lifecycle.image_fetcher import ImageFetcher  # noqa: TC001 - same
-from image_service.catalog.lifecycle.options import CatalogOptions  # noqa: TC001 - same
 from image_service.catalog.lifecycle.status import BaseImageState, ImageStatus
 from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import BaseImageError, Unavailable, describe_os_error
-from image_service.files.open_files import OpenFiles  # noqa: TC001 - same
 from image_service.images.reference import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from twisted.internet.interfaces import IDelayedCall
+
+    from image_service.catalog.lifecycle.options import LifecycleDependencies
     from image_service.images.base import BaseImage
     from image_service.settings.os_images import OsImage
 
@@ -47,25 +39,6 @@ _LEVELS = {
     BaseImageState.FAILED: LogLevel.warn,
     BaseImageState.REFUSED: LogLevel.error,
 }
-
-
-@attrs.frozen(eq=False)
-class LifecycleDependencies:
-    """What all base images share. The semaphores limit how many run at a time."""
-
-    reactor: IReactorFromThreads
-    clock: IReactorTime
-    pool: ThreadPool
-    downloads: DeferredSemaphore
-    verifications: DeferredSemaphore
-    rechecks: DeferredSemaphore
-    fetcher: ImageFetcher
-    files: OpenFiles
-    options: CatalogOptions
-
-    def run_in_thread(self, work: Callable[[], T]) -> Deferred[T]:
-        """Run work in the pool."""
-        return deferToThreadPool(self.reactor, self.pool, work)
 
 
 class BaseImageLifecycle:

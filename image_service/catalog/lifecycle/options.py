@@ -1,17 +1,26 @@
-"""How base images become ready, as the catalog is told."""
+"""How base images become ready, and what all of them share."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
+from twisted.internet.threads import deferToThreadPool
 
 from image_service.concurrency.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from twisted.internet.defer import Deferred, DeferredSemaphore
+    from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
+    from twisted.python.threadpool import ThreadPool
+
+    from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
+    from image_service.files.open_files import OpenFiles
     from image_service.images.base import BaseImage
+
+T = TypeVar("T")
 
 DOWNLOADS = 2
 
@@ -35,3 +44,22 @@ class CatalogOptions:
     derive: Callable[[BaseImage], Awaitable[None] | None] = lambda _: None
     on_change: Callable[[], None] = lambda: None
     on_superseded: Callable[[BaseImage], None] = lambda _: None
+
+
+@attrs.frozen(eq=False)
+class LifecycleDependencies:
+    """What all base images share. The semaphores limit how many run at a time."""
+
+    reactor: IReactorFromThreads
+    clock: IReactorTime
+    pool: ThreadPool
+    downloads: DeferredSemaphore
+    verifications: DeferredSemaphore
+    rechecks: DeferredSemaphore
+    fetcher: ImageFetcher
+    files: OpenFiles
+    options: CatalogOptions
+
+    def run_in_thread(self, work: Callable[[], T]) -> Deferred[T]:
+        """Run work in the pool."""
+        return deferToThreadPool(self.reactor, self.pool, work)

@@ -1,4 +1,4 @@
-"""``DATA_DIR``: the directory in which nothing is removed or renamed unless the manifest lists it.
+"""``DATA_DIR``: nothing in it is removed or renamed that the manifest does not list, unless forced.
 
 Files that an operator put there are used and left alone. After every step the directory is such that a
 process killed then, or during the step, loses nothing and serves nothing wrong.
