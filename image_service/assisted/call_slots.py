@@ -180,7 +180,7 @@ class CallSlots:
         if self._is_granting:
             return
         self._is_granting = True
-        while call := self._find_next():
+        while self._waiting and (call := self._find_next()):
             self._leave(call)
             self._grant(call)
         self._is_granting = False
