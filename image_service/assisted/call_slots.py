@@ -1,4 +1,4 @@
-"""The slots for calls to assisted-service: which call may be sent, and which is next. Knows nothing of HTTP.
+"""The slots for calls to assisted-service: which call may be sent, and which is next (decision 18).
 
     revalidation   an earlier answer is in use                            a quarter is reserved for these
     accepted       its credentials' latest answer was a success           a quarter of the others, for these
