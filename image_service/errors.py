@@ -251,6 +251,12 @@ class UpstreamError(ImageServiceError):
     code = "upstream-failed"
 
 
+class UpstreamRefused(ImageServiceError):
+    """assisted-service has answered with a redirect, or with a status that no client of ours can act on."""
+
+    code = "upstream-refused"
+
+
 class UpstreamTimeout(ImageServiceError):
     """assisted-service did not respond in time."""
 

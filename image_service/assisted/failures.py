@@ -23,6 +23,7 @@ from image_service.errors import (
     Unavailable,
     Unprocessable,
     UpstreamError,
+    UpstreamRefused,
     UpstreamTimeout,
 )
 from image_service.http.retry_after import parse_delay_seconds
@@ -55,6 +56,8 @@ _ERRORS_OF_STATUSES: dict[int, type[ImageServiceError]] = {
     410: NotFound,
     422: Unprocessable,
 }
+_FAILURES = frozenset({*range(300), 408, 425, *range(500, 1000)})
+"""The statuses of a server that fails, and those of success, of an answer that it is not."""
 _CHECK_HOST = "check ASSISTED_SERVICE_HOST"
 _CHECK_URL = f"{_CHECK_HOST} and ASSISTED_SERVICE_SCHEME"
 _CHECK_TLS = "check ASSISTED_SERVICE_API_TRUSTED_CA_FILE and ASSISTED_SERVICE_SCHEME"
@@ -82,8 +85,8 @@ def upstream_timeout(detail: str) -> UpstreamTimeout:
 def error_of_status(status: int, headers: Headers, resource: str) -> ImageServiceError:
     """Return the error of a response whose status is not 200.
 
-    It has the same status if the client can act on it (401, 403, 404, 409, 422; a 410 becomes 404, a 429
-    becomes 503). All others become 502: any 5xx, and unexpected ones such as redirects.
+    It has the same status if the client can act on it (400, 401, 403, 404, 409, 422; a 410 becomes 404, a 429
+    becomes 503). All others become 502: UpstreamError if assisted-service fails, else UpstreamRefused.
     """
     detail = f"assisted-service answered {status} for {resource}"
     if status == 401:  # noqa: PLR2004 - the statuses are their own names
@@ -98,7 +101,8 @@ def error_of_status(status: int, headers: Headers, resource: str) -> ImageServic
     if status == 429:  # noqa: PLR2004 - same
         return Unavailable(detail, retry_after_seconds=seconds)
     next_step = _CHECK_URL if status in range(300, 400) else _CHECK_LOG
-    return UpstreamError(f"{detail}; {next_step}", retry_after_seconds=seconds)
+    kind = UpstreamError if status in _FAILURES else UpstreamRefused
+    return kind(f"{detail}; {next_step}", retry_after_seconds=seconds)
 
 
 def error_of_exception(exception: Exception, resource: str) -> ImageServiceError:

@@ -1,4 +1,4 @@
-"""A cache of 404s, for a moment: repeated requests for an absent resource are not sent upstream."""
+"""A cache of refusals, for a moment: a repeated request that was refused is not sent upstream."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IReactorTime
 
-    from image_service.errors import NotFound
+    from image_service.errors import ImageServiceError
 
-MAX_ABSENCES = 4096
-ABSENT_SECONDS = 5.0
-"""Short enough that an infra-env is found soon after it was registered."""
+MAX_REFUSALS = 4096
+REFUSED_SECONDS = 5.0
+"""Short enough that an infra-env is found soon after it was registered, and a token right after its grant."""
 
 _Key = TypeVar("_Key", bound="Hashable")
 
 
 class NegativeCache(Generic[_Key]):
-    """Remembers 404s for `ABSENT_SECONDS`."""
+    """Remembers refusals for `REFUSED_SECONDS`."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
-        self._known: LruCache[_Key, tuple[NotFound, float]] = LruCache(MAX_ABSENCES)
+        self._known: LruCache[_Key, tuple[ImageServiceError, float]] = LruCache(MAX_REFUSALS)
 
-    def check_absence(self, key: _Key) -> None:
-        """Raise the NotFound that was added for this key a moment ago."""
+    def check(self, key: _Key) -> None:
+        """Raise the error that was added for this key a moment ago."""
         error, until = self._known.peek(key) or (None, 0.0)
         if error is not None and self._clock.seconds() < until:
             raise error.copy()
 
-    def add_absence(self, key: _Key, error: NotFound) -> None:
-        """Remember that something is absent; beyond `MAX_ABSENCES` the oldest is evicted."""
-        self._known[key] = (error.copy(), self._clock.seconds() + ABSENT_SECONDS)
+    def add(self, key: _Key, error: ImageServiceError) -> None:
+        """Remember a refusal; beyond `MAX_REFUSALS` the oldest is evicted."""
+        self._known[key] = (error.copy(), self._clock.seconds() + REFUSED_SECONDS)

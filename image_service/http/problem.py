@@ -34,6 +34,7 @@ _STATUSES: dict[type[ImageServiceError], int] = {
     errors.NotImplementedMethod: 501,
     errors.StreamMetadataInvalid: 502,
     errors.UpstreamError: 502,
+    errors.UpstreamRefused: 502,
     errors.BaseImageError: 503,
     errors.Unavailable: 503,
     errors.UpstreamTimeout: 504,

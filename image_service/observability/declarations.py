@@ -134,8 +134,8 @@ class Declarations:
         )
         self.revalidations = Counters(
             "snapshot_revalidations_total",
-            "Revalidations of snapshots with assisted-service, by result. `ended`: it refused the infra-env"
-            " or the credentials.",
+            "Revalidations of snapshots with assisted-service, by result. `refused`: it"
+            " gives no image, to these credentials or to all, and nothing is served.",
             result=tuple(result.value for result in REVALIDATION_RESULTS),
         )
         self.grace = Counters(

@@ -54,8 +54,8 @@ class SnapshotSettings:
     ttl_seconds: float = setting("SNAPSHOT_TTL", parse=parsers.seconds, default="60")
     """Seconds for which an answer of assisted-service is valid before it is fetched again."""
     grace_seconds: float = setting("SNAPSHOT_GRACE", parse=parsers.seconds, default="600")
-    """Seconds for which the known images are served while assisted-service fails, from its first failure
-    on."""
+    """Seconds for which the known images are served while assisted-service fails, from the start of the first
+    call that failed."""
     max_age_seconds: float = setting("SNAPSHOT_MAX_AGE", parse=parsers.seconds, default="3600")
     """Seconds after which an answer of assisted-service is not served to new clients, even if nothing has
     changed: tokens in it expire."""

@@ -4,8 +4,10 @@
     If-Match, If-Range           the version that they name, if it is retained
     everything else              the newest version
 
-Several processes may serve one reader in turn (see `mounts`). A mount whose version is lost, or has ended, is
-refused for as long as it is in progress: it must not get bytes of another version.
+Several processes may serve one reader in turn (see `mounts`). A mount whose version is lost, or has ended,
+is refused for as long as it is in progress: it must not get bytes of another version. A request that starts
+over, for the whole image or for a range at its beginning, gets the newest version, and so do the ranges
+after it.
 """
 
 from __future__ import annotations
@@ -71,9 +73,9 @@ class BootImages:
         """Return the image if it is composed and still valid; None if the caller must await `get`."""
         version = self._find_known(request)
         if version is None:
-            version = (
-                None if self._may_be_stored(request) else self._finder.get_cached_version(request.reader)
-            )
+            if self._may_be_stored(request) or self.mounts.is_lost(request.reader):
+                return None
+            version = self._finder.get_cached_version(request.reader)
         elif self._valid_until(version) <= self._clock.seconds():
             return None
         return None if version is None else self.cache.get_cached_composed(version)
@@ -181,15 +183,19 @@ class BootImages:
         )
 
     async def _get_once(self, request: ImageRequest) -> ComposedVersion:
-        version = self._find_known(request) or await self._find_stored(request)
-        if version is None:
-            return await self._get_newest(request.reader)
+        reader, is_lost = request.reader, self.mounts.is_lost(request.reader)
         try:
-            return await self._continue(version, request.reader.credentials)
+            version = self._find_known(request) or await self._find_stored(request)
+            if version is not None:
+                return await self._continue(version, reader.credentials)
         except VersionLost:
-            if request.mode is not ReadMode.NAMED:
+            if request.mode is ReadMode.RESUME and not request.starts_over:
                 raise
-            return await self._get_newest(request.reader)  # whose validators are others
+            is_lost = True
+        composed = await self._get_newest(reader)
+        if is_lost and request.mode is not ReadMode.NAMED:  # else its validators are others
+            await self.mounts.start_over(reader, composed.version)
+        return composed
 
     async def _get_newest(self, reader: Reader) -> ComposedVersion:
         try:

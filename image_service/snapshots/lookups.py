@@ -44,7 +44,7 @@ class CachedLookup(_Lookup):
         if not self._since <= now < self._until or composed is None or mount.is_over:
             return None
         snapshot = mount.version.snapshot
-        if snapshot is not None and (entry := snapshot.entry) is not None and entry.is_ended:
+        if snapshot is not None and (entry := snapshot.entry) is not None and entry.is_refused:
             return None
         if not self._is_unchanged():
             return None
@@ -65,7 +65,7 @@ class NewestLookup(_Lookup):
             return None
         if snapshot is not None:
             entry = snapshot.entry
-            is_newest = entry is not None and entry.snapshot is snapshot and entry.refusal is None
-            if not is_newest or snapshot.is_ended or not self._is_unchanged():
+            is_newest = entry is not None and entry.snapshot is snapshot and not entry.is_refused
+            if not is_newest or not self._is_unchanged():
                 return None
         return composed.representation.image

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from math import inf
 from typing import TYPE_CHECKING
 
 import attrs
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
     from image_service.snapshots.repository import StoredSnapshot
 
 FAILURES = (UpstreamError, UpstreamTimeout, Unavailable)
-"""After these an older answer of assisted-service is used, for a while."""
+"""After these an older answer of assisted-service is used, for a while. UpstreamQueueFull is an Unavailable
+too, but neither an answer nor a failure of assisted-service: it was not asked."""
 RETRY_SECONDS = 5.0
-"""Between two attempts to ask it again after a failure."""
+"""Between two attempts to ask it again after a failure or a refusal."""
 MAX_OLDER = 8
 """Older generations of one key that are kept in memory."""
 COMPOSED_OVERHEAD_BYTES = 4 * 1024
@@ -69,7 +71,7 @@ class Snapshot:
 
     @property
     def is_ended(self) -> bool:
-        """True if assisted-service has refused it to these credentials since."""
+        """True if assisted-service has refused it to these credentials, and answered otherwise since."""
         return self.entry is not None and self.entry.is_ended
 
 
@@ -81,23 +83,25 @@ class CacheEntry:
         snapshot: the newest.
         validated_at: when assisted-service last gave an equal answer; minus infinity: never.
         key_counter: the version of `stored_key` in `Coordination` when this was read.
+        is_refused: nothing is served until assisted-service has given an equal answer again.
         revalidating_since: None: assisted-service is not being asked.
         retry_at: not to be asked again before.
-        failing_since: of the first failure since the last answer.
-        error: the latest failure.
-        refusal: why assisted-service gives no image to new mounts.
+        failing_since: when it was first asked of those times since its last answer at which it failed.
+        error: the latest failure or refusal; None of a refusal: another process knows.
+        had_no_slot: the latest attempt to ask it found no call slot.
         older: superseded snapshots, the latest first.
-        is_ended: none of them may be seen any more.
+        is_ended: after a refusal there was another answer: none of the snapshots may be seen any more.
     """
 
     snapshot: Snapshot
     validated_at: float
     key_counter: int = 0
+    is_refused: bool = False
     revalidating_since: float | None = None
     retry_at: float = 0.0
     failing_since: float | None = None
     error: ImageServiceError | None = None
-    refusal: ImageServiceError | None = None
+    had_no_slot: bool = False
     older: list[Snapshot] = attrs.field(factory=list)
     is_ended: bool = False
 
@@ -117,8 +121,8 @@ class CacheEntry:
         """Put a new generation in the place of the newest, which becomes an older one."""
         self.add_older(self.snapshot)
         snapshot.entry = self
-        self.snapshot, self.validated_at = snapshot, validated_at
-        self.record_answer()
+        self.snapshot = snapshot
+        self.record_answer(validated_at)
 
     def is_superseded_by(self, stored: StoredSnapshot) -> bool:
         """Return True if what another process has stored takes the place of the newest.
@@ -127,31 +131,45 @@ class CacheEntry:
         any that it did, but those before it.
         """
         if self.snapshot.generation < 0:
-            return not stored.is_ended and self.find_generation(stored.generation) is None
+            return not stored.is_refused and self.find_generation(stored.generation) is None
         newest = self.snapshot
-        is_same = (stored.generation, stored.taken_at) == (newest.generation, newest.stored_at)
-        return stored.is_ended or not is_same
+        return (stored.generation, stored.taken_at) != (newest.generation, newest.stored_at)
 
-    def confirm(self, at: float) -> None:
-        """Record that another process got the same answer."""
-        if at > self.validated_at:
-            self.record_answer()
-            self.validated_at = at
+    def update(self, stored: StoredSnapshot) -> None:
+        """Record what another process has been answered."""
+        if stored.is_refused:
+            if not self.is_refused:
+                self.record_refusal(None, retry_at=-inf)
+        elif stored.generation == self.snapshot.generation and stored.validated_at > self.validated_at:
+            self.record_answer(stored.validated_at)
 
-    def record_failure(self, error: ImageServiceError, now: float) -> None:
-        """Record that assisted-service could not be asked."""
-        self.failing_since = now if self.failing_since is None else self.failing_since
-        self.error, self.retry_at = error.copy(), now + RETRY_SECONDS
-
-    def record_refusal(self, refusal: ImageServiceError, now: float) -> None:
-        """Record that assisted-service gives no image to new mounts."""
-        self.record_answer()
-        self.refusal, self.retry_at = refusal.copy(), now + RETRY_SECONDS
-
-    def record_answer(self) -> None:
-        """Record that assisted-service has answered."""
-        self.failing_since = self.error = self.refusal = None
+    def record_answer(self, at: float) -> None:
+        """Record that assisted-service has answered, and what it answered is the newest snapshot."""
+        self.validated_at = at
+        self.failing_since = self.error = None
+        self.is_refused = self.had_no_slot = False
         self.retry_at = 0.0
+
+    def record_refusal(self, refusal: ImageServiceError | None, retry_at: float) -> None:
+        """Record that assisted-service refuses the image; None: another process knows why."""
+        self.is_refused, self.failing_since, self.had_no_slot = True, None, False
+        self.error, self.retry_at = refusal and refusal.copy(), retry_at
+
+    def record_failure(self, error: ImageServiceError, started_at: float, retry_at: float) -> None:
+        """Record that assisted-service has failed to answer what it was asked at ``started_at``."""
+        if self.failing_since is None and not self.is_refused:
+            self.failing_since = started_at
+        self.error, self.retry_at, self.had_no_slot = error.copy(), retry_at, False
+
+    def end(self) -> None:
+        """Let none of the snapshots be seen any more."""
+        self.is_ended = self.is_refused = True
+
+    def check_refusal(self) -> None:
+        """Raise the reason if nothing may be served."""
+        if self.is_refused:
+            unknown = "assisted-service has refused this image; it is being asked again"
+            raise self.error.copy() if self.error else Unavailable(unknown, retry_after_seconds=1)
 
 
 class SnapshotEvent(enum.Enum):
@@ -163,14 +181,14 @@ class SnapshotEvent(enum.Enum):
     EVICTION = "eviction"
     UNCHANGED = "unchanged"
     CHANGED = "changed"
-    ENDED = "ended"
+    REFUSED = "refused"
     FAILED = "failed"
 
 
 REVALIDATION_RESULTS = (
     SnapshotEvent.UNCHANGED,
     SnapshotEvent.CHANGED,
-    SnapshotEvent.ENDED,
+    SnapshotEvent.REFUSED,
     SnapshotEvent.FAILED,
 )
 
@@ -192,12 +210,14 @@ class ImageRequest:
         mode: which version of it.
         etags: that it names.
         date: that it names, as it stands in the header field.
+        starts_over: it is a range at the beginning: the newest, if what the reader was reading is lost.
     """
 
     reader: Reader
     mode: ReadMode = ReadMode.NEWEST
     etags: tuple[str, ...] = ()
     date: str | None = None
+    starts_over: bool = False
 
 
 @attrs.frozen(cache_hash=True)

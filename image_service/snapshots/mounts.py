@@ -96,6 +96,11 @@ class Mounts:
         mount = self.cache.peek(reader.key)
         return mount.version if mount is not None and self._is_in_progress(mount) else None
 
+    def is_lost(self, reader: Reader) -> bool:
+        """Return True if a reader is reading a version that nobody may see any more."""
+        mount = self.cache.peek(reader.key)
+        return mount is not None and mount.version.snapshot is not None and mount.version.snapshot.is_ended
+
     def versions(self) -> Iterator[Version]:
         """Return the versions that are being read."""
         return (mount.version for mount in self.cache.values() if self._is_in_progress(mount))
@@ -187,6 +192,12 @@ class Mounts:
         """Take over the mount that `find_stored` returned."""
         reader_key = self._repository.reader_key_of(reader)
         self._adopt(reader, reader_key, version, reader_counter, stored.read_at if stored else -inf)
+
+    async def start_over(self, reader: Reader, version: Version) -> None:
+        """Start a version for a reader, whatever it was reading."""
+        reader_key = self._repository.reader_key_of(reader)
+        self._adopt(reader, reader_key, version, self._coordination.bump(reader_key), self._clock.seconds())
+        await self._save_start(reader, reader_key, version, inf)
 
     async def start_unless_taken(self, reader: Reader, version: Version) -> bool:
         """Start a version for a reader that reads none.

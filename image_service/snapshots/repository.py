@@ -32,13 +32,13 @@ class StoredSnapshot:
         generation: counts from 1.
         taken_at: when assisted-service answered.
         validated_at: when it last gave an equal answer; not before ``taken_at``.
-        is_ended: its credentials may not see it any more. Its payload is gone, its number is used up.
+        is_refused: assisted-service has refused it since; after ``end`` its payload is gone, too.
     """
 
     generation: int
     taken_at: float
     validated_at: float
-    is_ended: bool = False
+    is_refused: bool = False
 
 
 @attrs.frozen
@@ -89,7 +89,7 @@ class SnapshotRepository(Protocol):
     """
 
     async def find_newest(self, key: bytes) -> StoredSnapshot | None:
-        """Return the newest generation of a key, also if it has ended."""
+        """Return the newest generation of a key, also if it is refused."""
 
     async def has_ended(self, key: bytes, generation: int) -> bool:
         """Return True if a generation is known to have ended, or one after it."""
@@ -129,7 +129,7 @@ class SnapshotRepository(Protocol):
         """
 
     async def record_validation(self, key: bytes, generation: int, at: float) -> bool:
-        """Record an equal answer of assisted-service.
+        """Record an equal answer of assisted-service, which takes a refusal back.
 
         The time replaces the stored one, which may be later: of a clock that was ahead.
 
@@ -137,8 +137,11 @@ class SnapshotRepository(Protocol):
             False: the generation is not there, or has ended.
         """
 
+    async def record_refusal(self, key: bytes, generation: int) -> None:
+        """Record that assisted-service refuses it to its credentials; that is no use of it."""
+
     async def end(self, key: bytes, at: float) -> None:
-        """Remove all generations of a key and the mounts that read them, but remember the newest number."""
+        """Remove all generations of a key, but remember the newest number, and the mounts: they are lost."""
 
     async def save_mounts(self, mounts: Sequence[StoredMount], now: float) -> None:
         """Store mounts, all or none, each in the place of its reader's.

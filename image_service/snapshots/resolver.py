@@ -75,7 +75,7 @@ class Resolver:
         self._coordination = coordination
         self._settings = settings
         self._resolved: LruCache[_Question, _Resolved] = LruCache(MAX_KNOWN)
-        self._absences: NegativeCache[_Question] = NegativeCache(clock)
+        self._refusals: NegativeCache[_Question] = NegativeCache(clock)
         self._asking: SingleFlight[_Question, ImageRef] = SingleFlight(MAX_ASKING)
 
     def get_cached_ref(self, ref: Ref, credentials: Credentials | None) -> Ref | None:
@@ -98,7 +98,7 @@ class Resolver:
         if found is not None or not ref.needs_customization:
             return found or ref
         question = (ref, digest_of(credentials))
-        self._absences.check_absence(question)
+        self._refusals.check(question)
         asking = self._asking.join(question, lambda: self._resolve(question, credentials))
         older = self._find_older(question)
         if older is None:
@@ -128,8 +128,8 @@ class Resolver:
                 raise
             older.retry_at = self._clock.seconds() + RETRY_SECONDS
             return older.ref
-        except NotFound as error:
-            self._absences.add_absence(question, error)
+        except ImageServiceError as error:
+            self._refusals.add(question, error)
             self._resolved.pop(question)
             raise
         except Exception:

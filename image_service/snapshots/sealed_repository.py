@@ -102,21 +102,23 @@ class SealedRepository:
     # Snapshots.
 
     async def find_newest(self, stored_key: bytes) -> StoredSnapshot | None:
-        """Return the state of a key's newest snapshot, which may have ended; ``taken_at`` is as stored."""
+        """Return the state of a key's newest snapshot, which may be refused; ``taken_at`` is as stored."""
         stored = await self._read(self._repository.find_newest(stored_key))
         return stored and attrs.evolve(stored, validated_at=self._to_monotonic(stored.validated_at))
 
     async def load_newest(
         self, key: SnapshotKey, stored_key: bytes, credentials: Credentials | None
-    ) -> tuple[Snapshot, float] | None:
-        """Return the newest snapshot and when it was last validated."""
+    ) -> tuple[Snapshot, StoredSnapshot] | None:
+        """Return the newest snapshot, and its state as ``find_newest`` returns it."""
         stored = await self.find_newest(stored_key)
-        if stored is None or stored.is_ended:
+        if stored is None:
             return None
+        if stored.is_refused:  # and has ended if the repository has no payload, whatever is in memory
+            self._recent.pop((stored_key, stored.generation))
         taken_at = self._to_monotonic(stored.taken_at)
         snapshot = Snapshot(key, stored_key, stored.generation, taken_at, stored.taken_at)
         is_readable = await self.load(snapshot, credentials) is not None
-        return (snapshot, stored.validated_at) if is_readable else None
+        return (snapshot, stored) if is_readable else None
 
     async def has_ended(self, snapshot: Snapshot) -> bool:
         """Return True if all generations up to a snapshot have ended; also if that cannot be read."""
@@ -212,7 +214,7 @@ class SealedRepository:
         is_again = number > 0
         if not is_again:
             newest = await self.find_newest(key)
-            if newest is not None and not newest.is_ended:
+            if newest is not None:
                 stored = attrs.evolve(snapshot, generation=newest.generation)
                 if await self.load(stored, credentials) == pinned:
                     return newest.generation  # by a write that took too long
@@ -222,6 +224,14 @@ class SealedRepository:
             number = following
         again = attrs.evolve(snapshot, generation=number)
         return number if await self._put(again, pinned, credentials, is_again=is_again) else None
+
+    async def record_refusal(self, snapshot: Snapshot) -> None:
+        """Record that assisted-service refuses it to its credentials.
+
+        Its payload stays: only these credentials open it, and it is served only after assisted-service has
+        given an equal answer to them.
+        """
+        await self._write(self._repository.record_refusal(snapshot.stored_key, snapshot.generation))
 
     async def end(self, snapshot: Snapshot, at: float) -> None:
         """Remove all generations of a key: these credentials may not see them any more."""

@@ -7,8 +7,10 @@ So an answer is stored and served until another one differs in more than that:
     then                                      it is asked once; after a second of waiting, the snapshot
       unchanged                               the snapshot stays
       changed, or too old for new mounts      a new generation; older ones only for mounts in progress
-      401, 403, 404                           the end of all generations, at once
+      refused                                 nothing is served until the answer is unchanged again
       failed                                  the snapshot, for a grace
+
+`cache.validation` says which answer is which.
 
 A snapshot is stored before anyone is served from it, so a restart continues with it.
 
@@ -19,56 +21,34 @@ Processes that share the repository ask one at a time, and read it first: one an
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Protocol
-
-from twisted.logger import Logger
+from typing import TYPE_CHECKING
 
 from image_service.concurrency.negative_cache import NegativeCache
 from image_service.concurrency.single_flight import SingleFlight
-from image_service.errors import (
-    Forbidden,
-    ImageServiceError,
-    NotFound,
-    Unauthorized,
-    UpstreamQueueFull,
-    UpstreamTimeout,
-)
+from image_service.errors import ImageServiceError, UpstreamTimeout
+from image_service.snapshots.cache.snapshot_cache import SnapshotCache
+from image_service.snapshots.cache.validation import Validator
 from image_service.snapshots.model import FAILURES, SnapshotEvent, VersionLost
-from image_service.snapshots.snapshot_cache import SnapshotCache
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.concurrency.coordination import Coordination
     from image_service.images.customization import Customization
-    from image_service.images.reference import Credentials, Kind
+    from image_service.images.reference import Credentials
     from image_service.settings.upstream import SnapshotSettings
+    from image_service.snapshots.cache.validation import Fetch
     from image_service.snapshots.model import CacheEntry, Snapshot, SnapshotKey
     from image_service.snapshots.sealed_repository import SealedRepository
 
-_log = Logger()
-
 MAX_ASKING = 4096
 """Keys that are asked for the first time at once; beyond that is more than can be answered in time."""
-REVALIDATION_TIMEOUT_SECONDS = 1.0
-"""How long requests wait for a revalidation, from its start, before they are served the snapshot."""
-
-_ENDING = (Unauthorized, Forbidden, NotFound)
-
-
-class Fetch(Protocol):
-    """Asks assisted-service for all that makes an infra-env's image of one kind (see ``AssistedApi``)."""
-
-    def __call__(
-        self, infra_env_id: str, kind: Kind, credentials: Credentials | None, /, *, is_revalidation: bool
-    ) -> Awaitable[Customization]:
-        """Return a Deferred or a coroutine."""
 
 
 class Snapshots:
-    """Gets snapshots, and validates them. Credentials are always those of the key."""
+    """Gets snapshots, validated. Credentials are always those of the key."""
 
     def __init__(  # noqa: PLR0913 - each a part that tests replace
         self,
@@ -87,9 +67,11 @@ class Snapshots:
         self._settings = settings
         self._count = count
         self._cache = SnapshotCache(repository, clock, coordination)
-        self._absences: NegativeCache[SnapshotKey] = NegativeCache(clock)
+        self._validator = Validator(
+            fetch, repository, self._cache, clock, coordination=coordination, settings=settings, count=count
+        )
+        self._refusals: NegativeCache[SnapshotKey] = NegativeCache(clock)
         self._first: SingleFlight[SnapshotKey, CacheEntry] = SingleFlight(MAX_ASKING)
-        self._revalidations: SingleFlight[SnapshotKey, None] = SingleFlight()
 
     @property
     def in_grace(self) -> int:
@@ -101,7 +83,7 @@ class Snapshots:
     def get_cached_snapshot(self, key: SnapshotKey) -> Snapshot | None:
         """Return the newest snapshot if it may be given to any mount without waiting; else `get` it."""
         entry = self._cache.get_cached_entry(key)
-        if entry is None or entry.refusal is not None or self._is_due(entry):
+        if entry is None or self._validator.is_due(entry):
             return None
         self.record_hit()
         return entry.snapshot
@@ -113,12 +95,12 @@ class Snapshots:
             ImageServiceError: there is none, and none could be had.
         """
         entry = await self._entry(key, credentials)
-        if entry.refusal is not None or self._is_due(entry):
-            await self._validate(entry, credentials, may_serve_old=not self._is_old(entry.snapshot))
+        if self._validator.is_due(entry):
+            may_serve_old = not self._validator.is_old(entry.snapshot)
+            await self._validator.validate(entry, credentials, may_serve_old=may_serve_old)
             entry = await self._entry(key, credentials)
-        if entry.refusal is not None:
-            raise entry.refusal.copy()
-        if self._is_old(entry.snapshot):
+            entry.check_refusal()
+        if self._validator.is_old(entry.snapshot):
             too_slow = "assisted-service did not answer in time; it is still being asked"
             raise entry.error.copy() if entry.error else UpstreamTimeout(too_slow, retry_after_seconds=1)
         return entry.snapshot
@@ -132,16 +114,17 @@ class Snapshots:
         entry = await self._entry(snapshot.key, credentials)
         if snapshot.entry is not entry and not snapshot.is_ended:
             await self._cache.reattach(entry, snapshot, credentials)
-        if not self._is_fresh(entry):
-            await self._validate(entry, credentials)
-            await self._entry(snapshot.key, credentials)  # raises the reason, if that was the end
+        if not self._validator.is_fresh(entry):
+            await self._validator.validate(entry, credentials)
         if snapshot.is_ended:
             raise VersionLost
 
     def valid_until(self, snapshot: Snapshot) -> float:
         """Return until when ``revalidate`` returns at once, or -inf, unless it ends or its key is bumped."""
         entry = self._cache.get_cached_entry(snapshot.key)
-        if entry is None or snapshot.entry is not entry or not self._cache.is_current(entry):
+        if entry is None or snapshot.entry is not entry or entry.is_refused:
+            return -inf
+        if not self._cache.is_current(entry):
             return -inf
         return entry.validated_at + self._settings.ttl_seconds
 
@@ -178,104 +161,12 @@ class Snapshots:
         """Return what stands for a key in the repository, and in stored mounts."""
         return self._repository.key_of(key, credentials)
 
-    # Validation.
-
-    def _is_due(self, entry: CacheEntry) -> bool:
-        """Return True if the entry is to be validated before a new mount gets its snapshot."""
-        return not self._is_fresh(entry) or self._is_old(entry.snapshot)
-
-    def _is_fresh(self, entry: CacheEntry) -> bool:
-        now, since = self._clock.seconds(), entry.validated_at
-        return since <= now < since + self._settings.ttl_seconds and self._cache.is_current(entry)
-
-    def _is_old(self, snapshot: Snapshot) -> bool:
-        return self._clock.seconds() >= snapshot.taken_at + self._settings.max_age_seconds
-
-    async def _validate(
-        self, entry: CacheEntry, credentials: Credentials | None, *, may_serve_old: bool = True
-    ) -> None:
-        """Ask again, once for all requests that wait; one that waits too long is served the snapshot."""
-        now = self._clock.seconds()
-        if now >= entry.retry_at:
-            since = now if entry.revalidating_since is None else entry.revalidating_since
-            timeout = since + REVALIDATION_TIMEOUT_SECONDS - now
-            if timeout > 0 or not may_serve_old:
-                key = entry.snapshot.key
-                answer = self._revalidations.join(key, lambda: self._revalidate(entry, credentials))
-                if may_serve_old:
-                    answer.addTimeout(timeout, self._clock, lambda *_: None)
-                await answer
-        if entry.failing_since is None or entry.error is None or entry.is_ended:
-            return
-        if self._clock.seconds() >= entry.failing_since + self._settings.grace_seconds:
-            raise entry.error.copy()
-        self._count(SnapshotEvent.GRACE)
-
-    async def _revalidate(self, entry: CacheEntry, credentials: Credentials | None) -> None:
-        entry.revalidating_since = self._clock.seconds()
-        try:
-            async with self._coordination.lock(entry.snapshot.stored_key):
-                current = await self._cache.refresh(entry, credentials)
-                if current is not None and self._is_due(current):
-                    await self._ask_again(current, credentials)
-        finally:
-            entry.revalidating_since = None
-
-    async def _ask_again(self, entry: CacheEntry, credentials: Credentials | None) -> None:
-        key = entry.snapshot.key
-        try:
-            customization = await self._ask(key, credentials, is_revalidation=True)
-            await self._accept(entry, customization, credentials)
-        except _ENDING:
-            self._count(SnapshotEvent.ENDED)
-            await self._cache.end(entry)
-            raise
-        except UpstreamQueueFull:
-            raise  # nothing was asked, so nothing is known to fail
-        except FAILURES as error:
-            self._record_failure(entry, error)
-        except ImageServiceError as error:
-            entry.record_refusal(error, self._clock.seconds())
-            self._cache.announce(entry)
-        except Exception:  # noqa: BLE001 - whatever it is, it is no reason to abort mounts
-            _log.failure(
-                "unexpected error while validating infra-env {infra_env}", infra_env=key.infra_env_id
-            )
-            self._record_failure(entry, ImageServiceError("the answer of assisted-service cannot be used"))
-
-    async def _accept(
-        self, entry: CacheEntry, customization: Customization, credentials: Credentials | None
-    ) -> None:
-        snapshot = entry.snapshot
-        is_same = await self._repository.is_same(snapshot, customization, credentials)
-        entry.record_answer()
-        if is_same and not self._is_old(snapshot):
-            self._count(SnapshotEvent.UNCHANGED)
-            entry.validated_at = self._clock.seconds()
-            await self._repository.record_validation(snapshot, credentials, entry.validated_at)
-            self._cache.announce(entry)
-            return
-        self._count(SnapshotEvent.CHANGED)
-        now = self._clock.seconds()
-        renewed = await self._store(snapshot.key, customization, credentials, snapshot.generation)
-        self._cache.supersede(entry, renewed, now)
-
-    def _record_failure(self, entry: CacheEntry, error: ImageServiceError) -> None:
-        if entry.failing_since is None:
-            _log.warn(
-                "cannot validate infra-env {infra_env}, serving its last snapshot: {detail}",
-                infra_env=entry.snapshot.key.infra_env_id,
-                detail=error.detail,
-            )
-        self._count(SnapshotEvent.FAILED)
-        entry.record_failure(error, self._clock.seconds())
-
     # The first answer.
 
     async def _entry(self, key: SnapshotKey, credentials: Credentials | None) -> CacheEntry:
         entry = await self._cache.get(key, credentials)
         if entry is None:
-            self._absences.check_absence(key)
+            self._refusals.check(key)
             return await self._first.join(key, lambda: self._load_or_ask(key, credentials))
         return entry
 
@@ -291,26 +182,14 @@ class Snapshots:
                 if entry is not None:
                     return entry
             self._count(SnapshotEvent.MISS)
-            customization = await self._ask(key, credentials, is_revalidation=False)
-            now = self._clock.seconds()
-            return self._cache.add(await self._store(key, customization, credentials, 0), now)
-
-    async def _store(
-        self, key: SnapshotKey, customization: Customization, credentials: Credentials | None, after: int
-    ) -> Snapshot:
-        now = self._clock.seconds()
-        snapshot = await self._repository.add(key, credentials, customization, after=after, at=now)
-        if self._is_old(snapshot):  # another process's, of an equal answer long ago
-            after = snapshot.generation
-            snapshot = await self._repository.add(key, credentials, customization, after=after, at=now)
-        return snapshot
-
-    async def _ask(
-        self, key: SnapshotKey, credentials: Credentials | None, *, is_revalidation: bool
-    ) -> Customization:
-        """Ask assisted-service; a 404 is remembered for a moment."""
-        try:
-            return await self._fetch(key.infra_env_id, key.kind, credentials, is_revalidation=is_revalidation)
-        except NotFound as error:
-            self._absences.add_absence(key, error)
-            raise
+            asked_at = self._clock.seconds()
+            try:
+                customization = await self._fetch(
+                    key.infra_env_id, key.kind, credentials, is_revalidation=False
+                )
+            except ImageServiceError as error:
+                if not isinstance(error, FAILURES):
+                    self._refusals.add(key, error)
+                raise
+            snapshot = await self._validator.store(key, customization, credentials, after=0, at=asked_at)
+            return self._cache.add(snapshot, asked_at)

@@ -152,8 +152,13 @@ class SqlRepository:
             lambda connection: connection.execute(sql.RECORD_VALIDATION, row).rowcount > 0
         )
 
+    async def record_refusal(self, key: bytes, generation: int) -> None:
+        """Record that assisted-service refuses it."""
+        row = {"of": key, "number": generation}
+        await self._write(lambda connection: connection.execute(sql.RECORD_REFUSAL, row).close())
+
     async def end(self, key: bytes, at: float) -> None:
-        """Remove all generations of a key and the mounts that read them."""
+        """Remove all generations of a key."""
         await self._write(partial(_end, key, at))
 
     async def save_mounts(self, mounts: Sequence[StoredMount], now: float) -> None:

@@ -22,7 +22,7 @@ SNAPSHOTS = sa.Table(
     sa.Column("taken_at", sa.Float, nullable=False),  # all times are seconds since 1970, UTC
     sa.Column("validated_at", sa.Float, nullable=False),
     sa.Column("used_at", sa.Float, nullable=False, index=True),
-    sa.Column("ended", sa.Boolean, nullable=False),
+    sa.Column("ended", sa.Boolean, nullable=False),  # refused; without a payload: ended for good
     # New in version 2; rows of version 1 keep these values.
     sa.Column("infra_env", sa.LargeBinary),
     sa.Column("credentials", sa.LargeBinary),
@@ -146,8 +146,13 @@ FIND_NEWEST = (
 _NEWEST = sa.select(sa.func.max(SNAPSHOTS.c.generation)).where(SNAPSHOTS.c.key == _OF).scalar_subquery()
 _LAST_REMOVED = sa.func.coalesce(sa.select(sa.func.max(REMOVED.c.generation)).scalar_subquery(), 0)
 NEXT_GENERATION = sa.select(sa.func.coalesce(_NEWEST, _LAST_REMOVED) + 1)
+_HAS_PAYLOAD = sa.exists().where(
+    PAYLOADS.c.key == SNAPSHOTS.c.key, PAYLOADS.c.generation == SNAPSHOTS.c.generation
+)
 HAS_ENDED = sa.select(
-    sa.exists().where(SNAPSHOTS.c.key == _OF, SNAPSHOTS.c.generation >= _NUMBER, SNAPSHOTS.c.ended)
+    sa.exists().where(
+        SNAPSHOTS.c.key == _OF, SNAPSHOTS.c.generation >= _NUMBER, SNAPSHOTS.c.ended, ~_HAS_PAYLOAD
+    )
 )
 LOAD = sa.select(PAYLOADS.c.sealed).where(_is_generation(PAYLOADS))
 ADD = sa.insert(SNAPSHOTS).from_select(
@@ -177,9 +182,10 @@ REMOVE_CREDENTIALS = (
 )
 RECORD_VALIDATION = (
     sa.update(SNAPSHOTS)
-    .where(_is_generation(SNAPSHOTS), ~SNAPSHOTS.c.ended)
-    .values(validated_at=_AT, used_at=_AT)
+    .where(_is_generation(SNAPSHOTS), _HAS_PAYLOAD)
+    .values(validated_at=_AT, used_at=_AT, ended=False)
 )
+RECORD_REFUSAL = sa.update(SNAPSHOTS).where(_is_generation(SNAPSHOTS)).values(ended=True)
 RECORD_READ = (
     sa.update(SNAPSHOTS)
     .where(_is_generation(SNAPSHOTS))
@@ -189,7 +195,6 @@ END = (
     sa.update(SNAPSHOTS).where(SNAPSHOTS.c.key == _OF).values(ended=True, used_at=_AT),
     sa.delete(SNAPSHOTS).where(SNAPSHOTS.c.key == _OF, SNAPSHOTS.c.generation < _NEWEST),
     sa.delete(PAYLOADS).where(PAYLOADS.c.key == _OF),
-    sa.delete(MOUNTS).where(MOUNTS.c.key == _OF),
 )
 FIND_MOUNT = sa.select(MOUNTS).where(MOUNTS.c.reader == _OF)
 UNUSED = _oldest(

@@ -17,6 +17,7 @@ from image_service.errors import (
     IgnitionInvalid,
     Unauthorized,
     UpstreamError,
+    UpstreamRefused,
 )
 from image_service.formats.initrd import read_members
 from image_service.formats.newc import Member, write_archive
@@ -348,7 +349,7 @@ async def test_redirect_is_not_followed(reactor: EPollReactor, status: int) -> N
             assisted.fetch_ignition(ID, None, Credentials(CredentialScheme.IMAGE_TOKEN, SECRET))
         )
         assert elsewhere.requests == []
-    assert isinstance(error, UpstreamError)
+    assert isinstance(error, UpstreamRefused)
     assert error.retry_after_seconds
 
 

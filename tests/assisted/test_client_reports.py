@@ -73,7 +73,7 @@ CASES = (
         b"",
         LogLevel.warn,
         f"assisted-service answered 302 for {CONFIG}; {CHECK_URL}",
-        "failed",
+        "refused",
     ),
     Case("404 No", b"", LogLevel.info, f"assisted-service answered 404 for {CONFIG}", "not-found"),
     Case("200 OK", b"<html>", LogLevel.warn, f"assisted-service: {CONFIG}, 6 bytes, is not JSON", "failed"),

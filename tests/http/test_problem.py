@@ -80,6 +80,7 @@ def test_codes_and_their_statuses_are_stable() -> None:
         ("unavailable", 503),
         ("upstream-failed", 502),
         ("upstream-queue-full", 503),
+        ("upstream-refused", 502),
         ("upstream-timeout", 504),
     }
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from image_service.concurrency.negative_cache import REFUSED_SECONDS
 from image_service.errors import Forbidden, NotFound, Unauthorized, UpstreamError, UpstreamTimeout
 from image_service.images.reference import Credentials, CredentialScheme
 from image_service.observability.log import describe
@@ -221,6 +222,7 @@ def test_upstream_failure_is_reported_and_not_cached(service: Service, error: Ex
         assert answer.subject == SUBJECT
         assert problem_of(answer.response)["detail"] == str(error)
     service.world.assisted.failures.clear()
+    service.world.clock.advance(REFUSED_SECONDS)
     assert service.get().response.status == 200
 
 

@@ -37,7 +37,7 @@ class MemoryRepository:
     async def has_ended(self, key: bytes, generation: int) -> bool:
         """Return True if a generation has ended, or one after it."""
         later = [each for each in self._generations(key) if each >= generation]
-        return any(self._rows[key, each].stored.is_ended for each in later)
+        return any(self._rows[key, each].sealed is None for each in later)
 
     async def load(self, key: bytes, generation: int) -> bytes | None:
         """Return a payload."""
@@ -70,21 +70,26 @@ class MemoryRepository:
     async def record_validation(self, key: bytes, generation: int, at: float) -> bool:
         """Record an equal answer of assisted-service."""
         row = self._rows.get((key, generation))
-        if row is None or row.stored.is_ended:
+        if row is None or row.sealed is None:
             return False
-        row.stored = attrs.evolve(row.stored, validated_at=at)
+        row.stored = attrs.evolve(row.stored, validated_at=at, is_refused=False)
         row.used_at = at
         return True
 
+    async def record_refusal(self, key: bytes, generation: int) -> None:
+        """Record that assisted-service refuses it."""
+        row = self._rows.get((key, generation))
+        if row:
+            row.stored = attrs.evolve(row.stored, is_refused=True)
+
     async def end(self, key: bytes, at: float) -> None:
-        """Remove all generations of a key and the mounts that read them."""
+        """Remove all generations of a key."""
         newest = self._newest(key)
         if newest:
-            ended = attrs.evolve(self._rows[key, newest].stored, is_ended=True)
+            ended = attrs.evolve(self._rows[key, newest].stored, is_refused=True)
             for generation in self._generations(key):
                 del self._rows[key, generation]
             self._rows[key, newest] = _Row(ended, None, at)
-        self._mounts = {reader: mount for reader, mount in self._mounts.items() if mount.key != key}
 
     async def save_mounts(self, mounts: Sequence[StoredMount], now: float) -> None:
         """Store mounts."""

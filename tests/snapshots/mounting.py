@@ -9,11 +9,7 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from image_service.errors import (
-    Conflict,
     Forbidden,
-    IgnitionInvalid,
-    NotFound,
-    Unauthorized,
     Unavailable,
     UpstreamError,
     UpstreamTimeout,
@@ -39,10 +35,7 @@ OTHER_REF = attrs.evolve(REF, infra_env_id=OTHER_ID)
 OPEN_REF = ImageRef(ID, None, None, None)
 UPSTREAM_FAILS: dict[str, Exception] = {"ignition": UpstreamError("502")}
 UPSTREAM_REFUSES: dict[str, Exception] = {"ignition": Forbidden("403")}
-ENDED = (Forbidden, NotFound)
-ENDING = [Unauthorized("401"), Forbidden("403"), NotFound("404")]
 FAILING = [UpstreamError("502"), UpstreamTimeout("504"), Unavailable("429")]
-REFUSING = [Conflict("409"), IgnitionInvalid("422")]
 
 
 def bytes_of(composed: ComposedVersion) -> bytes:

@@ -25,6 +25,11 @@ class Outcome(Generic[T]):
         return bool(self._results)
 
     @property
+    def result(self) -> T | Failure:
+        (result,) = self._results
+        return result
+
+    @property
     def value(self) -> T:
         """The result; raises the error instead."""
         (result,) = self._results

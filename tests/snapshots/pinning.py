@@ -16,11 +16,13 @@ from image_service.errors import (
     Conflict,
     Forbidden,
     IgnitionInvalid,
+    InvalidRequest,
     NotFound,
     StoreFailed,
     Unauthorized,
     Unavailable,
     UpstreamError,
+    UpstreamRefused,
     UpstreamTimeout,
 )
 from image_service.images.customization import Customization
@@ -67,9 +69,16 @@ CREDENTIALS = [
 
 TTL, GRACE, MAX_AGE = SETTINGS.ttl_seconds, SETTINGS.grace_seconds, SETTINGS.max_age_seconds
 MOMENT = 0.01
-ENDING = [Unauthorized("401"), Forbidden("403"), NotFound("404")]
 FAILING = [UpstreamError("down"), UpstreamTimeout("slow"), Unavailable("429"), KeyError("nobody foresaw it")]
-REFUSING = [Conflict("409"), IgnitionInvalid("422")]
+REFUSING = [
+    Unauthorized("401"),
+    Forbidden("403"),
+    NotFound("404"),
+    InvalidRequest("400"),
+    Conflict("409"),
+    IgnitionInvalid("422"),
+    UpstreamRefused("302"),
+]
 OTHERS = [
     SnapshotKey(ID.replace("a", "b"), Kind.FULL_ISO, None),
     SnapshotKey(ID, Kind.MINIMAL_ISO, None),
@@ -231,7 +240,8 @@ class Pinning:
         """The newest snapshot in the archive, and when it was validated."""
         credentials = credentials_of(key)
         stored_key = self.archive.key_of(key, credentials)
-        return outcome(self.archive.load_newest(key, stored_key, credentials))
+        found = outcome(self.archive.load_newest(key, stored_key, credentials))
+        return found and (found[0], found[1].validated_at)
 
     def config(self, snapshot: Snapshot) -> bytes:
         """The config in a snapshot, byte for byte."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import attrs
+import pytest
 
-from image_service.errors import (
-    NotFound,
-    Unauthorized,
-)
+from image_service.errors import Unauthorized
+from image_service.snapshots.cache.validation import REVALIDATION_TIMEOUT_SECONDS
 from image_service.snapshots.image_builder import THREAD_BYTES
-from image_service.snapshots.model import ImageRequest, ReadMode
-from image_service.snapshots.snapshots import REVALIDATION_TIMEOUT_SECONDS
+from image_service.snapshots.model import RETRY_SECONDS, ImageRequest, ReadMode, VersionLost
 from tests.snapshots.doubles import (
+    TTL_SECONDS,
     VERSION,
     WINDOW_SECONDS,
     World,
@@ -27,6 +26,7 @@ from tests.snapshots.mounting import (
     bytes_of,
     etag_of,
     pass_ttl,
+    restart,
     say,
     use_faulty_repository,
 )
@@ -103,20 +103,67 @@ def test_concurrent_first_ranges_get_one_version(world: World, client: Client) -
     assert client.range() is late
 
 
-def test_refused_mount_is_not_moved_to_another_version(world: World, client: Client) -> None:
-    first = client.range()
-    pass_ttl(world)
+def refuse(world: World, client: Client) -> None:
+    """Have a client be refused once; the next answer is asked for."""
+    world.clock.advance(TTL_SECONDS - MOMENT)
+    client.range()
+    world.clock.advance(MOMENT)
     world.assisted.failures["ignition"] = Unauthorized("for a moment")
     assert isinstance(client.ask().error, Unauthorized)
     world.assisted.failures.clear()
+    assert isinstance(client.ask().error, Unauthorized), "remembered for a moment"
+    world.clock.advance(RETRY_SECONDS)
+
+
+def test_mount_goes_on_when_a_refusal_is_taken_back(world: World, client: Client) -> None:
+    first = client.range()
     for _ in range(3):
-        assert isinstance(client.ask().error, NotFound)
+        say(world)
+        refuse(world, client)
+        assert client.range() is first
+        assert client.named(etag_of(first)) is first
+        assert client.head() is first
+
+
+def test_mount_in_the_middle_of_a_lost_version_is_refused(world: World, client: Client) -> None:
+    first = client.range()
+    say(world, "changed")
+    refuse(world, client)
+    for _ in range(3):
+        assert isinstance(client.ask().error, VersionLost)
     newcomer = attrs.evolve(client, address="192.0.2.2")
     second = newcomer.range()
-    assert client.head() is second
+    assert isinstance(client.ask().error, VersionLost)
     assert newcomer.named(etag_of(first)) is second
     world.clock.advance(WINDOW_SECONDS + MOMENT)
     assert client.range() is second
+
+
+@pytest.mark.parametrize("is_composed", [False, True])
+@pytest.mark.parametrize("begin", ["head", "whole", "beginning"])
+def test_reader_of_a_lost_version_that_starts_over_gets_the_newest(
+    world: World, client: Client, begin: str, *, is_composed: bool
+) -> None:
+    first = client.range()
+    say(world, "changed")
+    refuse(world, client)
+    assert isinstance(client.ask().error, VersionLost)
+    if is_composed:
+        attrs.evolve(client, address="192.0.2.2").range()
+    beginning = ImageRequest(client.reader, ReadMode.RESUME, starts_over=True)
+    second = client.ask(beginning).composed if begin == "beginning" else getattr(client, begin)()
+    assert bytes_of(second) != bytes_of(first)
+    for _ in range(2):
+        assert client.range() is second
+        restart(world)
+        second = client.range()
+
+
+def test_range_at_the_beginning_resumes_a_version_that_is_not_lost(world: World, client: Client) -> None:
+    first = client.range()
+    pass_ttl(world, "changed")
+    assert client.head() is not first
+    assert client.ask(ImageRequest(client.reader, ReadMode.RESUME, starts_over=True)).composed is first
 
 
 # Versions that are named.

@@ -23,8 +23,8 @@ from image_service.images.reference import (
     Kind,
 )
 from image_service.snapshots.boot_images import TIMEOUT_SECONDS
+from image_service.snapshots.cache.validation import REVALIDATION_TIMEOUT_SECONDS
 from image_service.snapshots.model import RETRY_SECONDS, ImageRequest, ReadMode
-from image_service.snapshots.snapshots import REVALIDATION_TIMEOUT_SECONDS
 from tests.formats.iso_builder import KERNEL_ARGUMENTS, build_live_iso, live_files
 from tests.images.building import base_image
 from tests.snapshots.doubles import (
@@ -42,12 +42,10 @@ from tests.snapshots.doubles import (
     infra_env_of,
 )
 from tests.snapshots.mounting import (
-    ENDING,
     FAILING,
     MOMENT,
     OPEN_REF,
     OTHER_REF,
-    REFUSING,
     Client,
     bytes_of,
     etag_of,
@@ -55,6 +53,7 @@ from tests.snapshots.mounting import (
     rounds,
     say,
 )
+from tests.snapshots.pinning import REFUSING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -265,8 +264,8 @@ def test_hanging_upstream_delays_a_mount_once(world: World, client: Client) -> N
     world.assisted.release()
 
 
-@pytest.mark.parametrize("error", ENDING)
-def test_refusal_ends_mounts_and_named_versions(
+@pytest.mark.parametrize("error", REFUSING)
+def test_refusal_stops_mounts_and_named_versions(
     world: World, client: Client, error: ImageServiceError
 ) -> None:
     first = client.range()
@@ -286,22 +285,6 @@ def test_refusal_ends_mounts_and_named_versions(
     for _ in range(2):
         for want in wants:
             assert type(client.ask(want).error) is type(error)
-
-
-@pytest.mark.parametrize("error", REFUSING)
-def test_conflict_is_an_error_for_new_mounts_only(
-    world: World, client: Client, error: ImageServiceError
-) -> None:
-    first = client.range()
-    world.clock.advance(TTL_SECONDS)
-    world.assisted.failures["ignition"] = error
-    newcomer = attrs.evolve(client, address="192.0.2.2")
-    for _ in range(3):
-        assert client.range() is first
-        assert client.named(etag_of(first)) is first
-        assert type(newcomer.ask().error) is type(error)
-        assert type(client.ask(ImageRequest(client.reader)).error) is type(error)
-        world.clock.advance(TTL_SECONDS / 2)
 
 
 def test_old_snapshot_is_served_to_mounts_in_progress_only(world: World, client: Client) -> None:
@@ -331,7 +314,7 @@ def test_unknown_base_is_reported_before_upstream_is_asked(world: World) -> None
 
 
 @pytest.mark.parametrize("question", ["ignition", "infra-env"])
-@pytest.mark.parametrize("error", [*FAILING, *ENDING, *REFUSING, OSError("odd")])
+@pytest.mark.parametrize("error", [*FAILING, *REFUSING, OSError("odd")])
 def test_failure_without_a_snapshot_is_raised_and_not_cached(
     world: World, client: Client, question: str, error: Exception
 ) -> None:

@@ -34,8 +34,6 @@ from tests.snapshots.doubles import (
 from tests.snapshots.doubles import world as make_world
 from tests.snapshots.memory import MemoryRepository
 from tests.snapshots.mounting import (
-    ENDED,
-    ENDING,
     MOMENT,
     OPEN_REF,
     UPSTREAM_FAILS,
@@ -49,7 +47,7 @@ from tests.snapshots.mounting import (
     say,
     use_faulty_repository,
 )
-from tests.snapshots.pinning import CREDENTIALS
+from tests.snapshots.pinning import CREDENTIALS, REFUSING
 
 if TYPE_CHECKING:
     from image_service.images.reference import (
@@ -173,7 +171,7 @@ def test_credentials_stay_separate_after_a_restart(world: World) -> None:
     assert rounds(world) == len(clients)
 
 
-@pytest.mark.parametrize("error", ENDING)
+@pytest.mark.parametrize("error", REFUSING)
 def test_refusal_is_raised_after_a_restart(world: World, client: Client, error: ImageServiceError) -> None:
     client.range()
     restart(world)
@@ -292,8 +290,8 @@ def test_no_mount_gets_bytes_of_two_versions(steps: list[tuple[str, int]]) -> No
         say(world)
         clients = [Client(world, f"192.0.2.{number}") for number in range(2)]
         clients.append(Client(world, credentials=CREDENTIALS[1]))
-        reading: dict[Client, tuple[bytes, float]] = {}
-        ended: set[Client] = set()
+        reading: dict[Client, tuple[set[bytes], float]] = {}
+        refused: set[Client] = set()
         text = ""
         for step, number in steps:
             now = world.clock.seconds()
@@ -318,14 +316,19 @@ def test_no_mount_gets_bytes_of_two_versions(steps: list[tuple[str, int]]) -> No
                         else ImageRequest(client.reader)
                     )
                     asked = client.ask(want, moves=step != "head")
-                    before, read_at = reading.get(client, (b"", -1000.0))
-                    if not asked.succeeded and isinstance(asked.error, ENDED):
-                        ended |= {other for other in clients if other.credentials == client.credentials}
-                    if step == "range" and now <= read_at + WINDOW_SECONDS and client not in ended:
-                        assert bytes_of(asked.composed) == before
-                    if step != "head" and asked.succeeded:
-                        ended.discard(client)
-                        reading[client] = (bytes_of(asked.composed), now)
+                    expected, read_at = reading.get(client, (set(), -1000.0))
+                    is_reading = step == "range" and now <= read_at + WINDOW_SECONDS
+                    if not asked.succeeded:
+                        is_refusal = isinstance(asked.error, Forbidden | NotFound)
+                        assert is_refusal or client in refused or not is_reading
+                        refused |= {other for other in clients if other.credentials == client.credentials}
+                    else:
+                        assert bytes_of(asked.composed) in expected or not is_reading
+                        if step != "head":
+                            expected, read_at = set(), now
+                        is_moved = step != "head" or client in refused
+                        more = {bytes_of(asked.composed)} if is_moved else set()
+                        reading[client] = (expected | more, read_at)
 
 
 # A store that fails.

@@ -142,7 +142,7 @@ async def test_version_after_a_removed_one_is_another(
     world: World, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store has forgotten the question, and so has the process, but not what it composed."""
-    monkeypatch.setattr("image_service.snapshots.snapshot_cache.MAX_ENTRIES", 1)
+    monkeypatch.setattr("image_service.snapshots.cache.snapshot_cache.MAX_ENTRIES", 1)
     restart(world)
     first = client.range()
     Client(world, ref=OTHER_REF).range()

@@ -139,16 +139,35 @@ async def test_validation_of_a_missing_generation_changes_nothing(store: Snapsho
 
 
 @ensure_deferred
-async def test_end_removes_all_generations_and_mounts_of_its_key(store: SnapshotRepository) -> None:
+async def test_end_removes_all_generations_of_its_key_and_no_mounts(store: SnapshotRepository) -> None:
     for key in (KEY, OTHER_KEY):
         await store.add(key, 1, b"1", T)
         await store.add(key, 2, b"2", T)
     await store.save_mounts([mount(), mount(reader=OTHER_READER, key=OTHER_KEY)], T + 60)
     await store.end(KEY, T + 60)
     assert [await store.load(KEY, generation) for generation in (1, 2)] == [None, None]
-    assert await store.find_mount(READER) is None
+    assert await store.find_mount(READER) == mount(), "or its reader would be given another version"
     assert [await store.load(OTHER_KEY, generation) for generation in (1, 2)] == [b"1", b"2"]
     assert await store.find_mount(OTHER_READER) == mount(reader=OTHER_READER, key=OTHER_KEY)
+
+
+@ensure_deferred
+async def test_refusal_is_recorded_until_the_next_validation(store: SnapshotRepository) -> None:
+    await store.add(KEY, 1, b"1", T)
+    await store.record_refusal(KEY, 1)
+    assert await store.find_newest(KEY) == StoredSnapshot(1, T, T, is_refused=True)
+    assert await store.load(KEY, 1) == b"1"
+    await store.record_validation(KEY, 1, T + 60)
+    assert await store.find_newest(KEY) == StoredSnapshot(1, T, T + 60)
+    await store.record_refusal(OTHER_KEY, 1)
+    assert await store.find_newest(OTHER_KEY) is None
+
+
+@ensure_deferred
+async def test_refusal_is_no_use(store: SnapshotRepository) -> None:
+    await store.add(KEY, 1, b"1", T)
+    await store.record_refusal(KEY, 1)
+    assert await store.remove_unused(T + 1, T + 60) == 1
 
 
 @ensure_deferred
@@ -157,9 +176,7 @@ async def test_number_of_an_ended_generation_is_not_reused(store: SnapshotReposi
     await store.add(KEY, 1, b"1", T)
     await store.add(KEY, 2, b"2", T + 1)
     await store.end(KEY, T + 60)
-    assert await store.find_newest(KEY) == StoredSnapshot(2, T + 1, T + 1, is_ended=True)
-    await store.record_validation(KEY, 2, T + 70)
-    assert await store.find_newest(KEY) == StoredSnapshot(2, T + 1, T + 1, is_ended=True)
+    assert await store.find_newest(KEY) == StoredSnapshot(2, T + 1, T + 1, is_refused=True)
     assert [await store.add(KEY, generation, b"new", T + 80) for generation in (1, 2, 3)] == [
         False,
         False,
@@ -167,7 +184,7 @@ async def test_number_of_an_ended_generation_is_not_reused(store: SnapshotReposi
     ]
     assert await store.find_newest(KEY) == StoredSnapshot(3, T + 80, T + 80)
     await store.end(KEY, T + 90)
-    assert await store.find_newest(KEY) == StoredSnapshot(3, T + 80, T + 80, is_ended=True)
+    assert await store.find_newest(KEY) == StoredSnapshot(3, T + 80, T + 80, is_refused=True)
 
 
 @ensure_deferred

@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from image_service.concurrency.coordination import Coordination
-from image_service.concurrency.negative_cache import ABSENT_SECONDS
+from image_service.concurrency.negative_cache import REFUSED_SECONDS
 from image_service.errors import (
     Conflict,
     Forbidden,
@@ -279,7 +279,7 @@ def test_refusal_removes_the_older_answer(setting: Setting, error: Exception) ->
     with pytest.raises(type(error)):
         setting.resolve()
     setting.infra_envs.error = UpstreamError("no")
-    setting.clock.advance(ABSENT_SECONDS)
+    setting.clock.advance(REFUSED_SECONDS)
     with pytest.raises(UpstreamError):
         setting.resolve()
 
@@ -292,7 +292,7 @@ def test_not_found_is_cached_for_a_while(setting: Setting) -> None:
     assert setting.rounds == 1
     setting.infra_envs.error = None
     assert setting.resolve(attrs.evolve(OPEN, version="4.20")) == COMPLETE
-    setting.clock.advance(ABSENT_SECONDS)
+    setting.clock.advance(REFUSED_SECONDS)
     assert setting.resolve() == COMPLETE
 
 

@@ -56,6 +56,7 @@ METHODS = (
     "load",
     "add",
     "record_validation",
+    "record_refusal",
     "end",
     "save_mounts",
     "find_mount",
@@ -218,7 +219,7 @@ def test_generation_follows_an_end_by_another_process(pinning: Pinning) -> None:
     kept = add(pinning, customization("1"))
     outcome(other.archive.end(kept, NOW))
     assert loaded(pinning, kept) is not None, "what is in memory is another matter"
-    assert pinning.newest_stored() is None
+    assert pinning.restarted().newest_stored() is None
     assert add(other, customization("1")).generation == 2
 
 
@@ -435,13 +436,6 @@ REFS: list[Ref] = [
     ArtifactRef(BootArtifact.ROOTFS, "4.20", "x86_64"),
     ArtifactRef(BootArtifact.KERNEL, "4.20", "x86_64"),
 ]
-
-
-def test_end_removes_mounts_of_the_snapshot(pinning: Pinning) -> None:
-    kept = add(pinning, customization())
-    outcome(pinning.archive.save_mounts([stored_mount(pinning, READER, kept)]))
-    outcome(pinning.archive.end(kept, NOW))
-    assert recall(pinning.restarted(), READER) is None
 
 
 def test_saving_no_mounts_needs_no_transaction(pinning: Pinning) -> None:

@@ -17,7 +17,7 @@ from image_service.concurrency.coordination import COUNT, SIZE_BYTES, SharedMemo
 from image_service.errors import Forbidden, NotFound
 from image_service.images.reference import ImageRef, Kind
 from image_service.snapshots.image_builder import THREAD_BYTES
-from image_service.snapshots.model import ImageRequest, ReadMode
+from image_service.snapshots.model import RETRY_SECONDS, ImageRequest, ReadMode, VersionLost
 from tests.snapshots.doubles import (
     DISCONNECTED,
     FULL,
@@ -284,9 +284,11 @@ def test_pausing_mount_stays_in_progress_in_all_processes(world: World, processe
     assert bytes_of(part(one)) != first
 
 
-def test_refusal_ends_mounts_in_all_processes(world: World, processes: list[BootImages]) -> None:
-    for images in processes:
-        part(images)
+@pytest.mark.parametrize("changes", [False, True])
+def test_refusal_stops_mounts_in_all_processes_until_the_same_answer(
+    world: World, processes: list[BootImages], *, changes: bool
+) -> None:
+    first = [part(images) for images in processes]
     world.clock.advance(TTL_SECONDS - 1)
     for images in processes:
         part(images)
@@ -295,15 +297,42 @@ def test_refusal_ends_mounts_in_all_processes(world: World, processes: list[Boot
     for images in processes:
         assert isinstance(ask(images, ReadMode.RESUME).error, Forbidden)
     world.assisted.failures = {}
+    say(world, "changed" if changes else "")
+    world.clock.advance(RETRY_SECONDS)
+    for images, before in zip(processes, first, strict=True):
+        asked = ask(images, ReadMode.RESUME)
+        if changes:
+            assert isinstance(asked.error, VersionLost)
+        else:
+            assert bytes_of(asked.composed) == bytes_of(before)
+
+
+@pytest.mark.parametrize("reading", [ReadMode.NEWEST, ReadMode.RESUME])
+def test_reader_whose_version_is_lost_starts_over_in_any_process(
+    world: World, processes: list[BootImages], reading: ReadMode
+) -> None:
+    one, *others = processes
+    first = part(one)
+    world.clock.advance(TTL_SECONDS)
+    world.assisted.failures = {"ignition": Forbidden("403")}
+    assert isinstance(ask(one, ReadMode.RESUME).error, Forbidden)
+    world.assisted.failures = {}
+    say(world, "changed")
+    for images in others:
+        assert isinstance(ask(images, ReadMode.RESUME).error, VersionLost)
+    beginning = ImageRequest(READER, reading, starts_over=reading is ReadMode.RESUME)
+    second = PendingRequest(others[0], beginning, moves=True).composed
+    assert bytes_of(second) != bytes_of(first)
+    world.clock.advance(RETRY_SECONDS)
     for images in processes:
-        assert isinstance(ask(images, ReadMode.RESUME).error, NotFound)
+        assert bytes_of(part(images)) == bytes_of(second)
 
 
 NUMBERS = st.integers(0, 2)
 
 
 class Mounting(RuleBasedStateMachine):
-    """Whatever happens, and whoever is asked, no mount gets bytes of two images."""
+    """Whatever happens, and whoever is asked, no mount gets bytes of two images, or any while refused."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -314,6 +343,7 @@ class Mounting(RuleBasedStateMachine):
         self.processes = sharing(self.world, self.coordination)
         self.text = ""
         self.read: dict[Reader, tuple[bytes, float]] = {}
+        self.is_refused = False
 
     @rule(text=st.sampled_from("abc"))
     def change(self, text: str) -> None:
@@ -356,9 +386,10 @@ class Mounting(RuleBasedStateMachine):
         rounds = self.world.assisted.asked.count("ignition")
         asked = ask(self.processes[number], reading, reader=reader)
         assert asked.is_over
-        if self.world.assisted.failures and self.world.assisted.asked.count("ignition") > rounds:
+        if self.world.assisted.asked.count("ignition") > rounds:
+            self.is_refused = bool(self.world.assisted.failures)
+        if self.is_refused:
             assert isinstance(asked.error, Forbidden | NotFound)
-            self.read.clear()
         return asked, reader
 
     def take(self, reader: Reader, asked: PendingRequest) -> None:

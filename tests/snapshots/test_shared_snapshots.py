@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
@@ -13,15 +13,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from image_service.concurrency.coordination import MAX_POLL_SECONDS, SIZE_BYTES, SharedMemoryCoordination
-from image_service.concurrency.negative_cache import ABSENT_SECONDS
-from image_service.errors import Conflict, Forbidden, NotFound, Unauthorized, UpstreamError
-from image_service.snapshots.model import RETRY_SECONDS
-from image_service.snapshots.snapshots import REVALIDATION_TIMEOUT_SECONDS
+from image_service.concurrency.negative_cache import REFUSED_SECONDS
+from image_service.errors import Conflict, Forbidden, NotFound, UpstreamError
+from image_service.snapshots.cache.validation import REVALIDATION_TIMEOUT_SECONDS
+from image_service.snapshots.model import RETRY_SECONDS, VersionLost
 from tests.snapshots.memory import MemoryRepository
 from tests.snapshots.outcomes import Outcome, outcome
-from tests.snapshots.pinning import KEY, SETTINGS, FaultyRepository, Pinning
+from tests.snapshots.pinning import KEY, REFUSING, SETTINGS, FaultyRepository, Pinning
 
 if TYPE_CHECKING:
     from image_service.snapshots.model import Snapshot
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 TTL, MAX_AGE = SETTINGS.ttl_seconds, SETTINGS.max_age_seconds
 METHODS = {"find_newest", "load", "add", "record_validation", "end", "save_mounts", "find_mount"}
-ENDING = [Unauthorized("401"), Forbidden("403"), NotFound("404")]
 
 
 def sharing(directory: Path, store: SnapshotRepository) -> list[Pinning]:
@@ -113,8 +113,11 @@ def test_change_is_seen_by_all_processes_and_mounts_continue(processes: list[Pin
     assert one.rounds == 2
 
 
-@pytest.mark.parametrize("ending", ENDING)
-def test_no_process_serves_after_an_end(processes: list[Pinning], ending: Exception) -> None:
+@pytest.mark.parametrize("error", REFUSING)
+@pytest.mark.parametrize("changes", [False, True])
+def test_no_process_serves_while_refused(
+    processes: list[Pinning], error: Exception, *, changes: bool
+) -> None:
     one, *others = processes
     old = {process: process.newest() for process in processes}
     one.clock.advance(MAX_AGE - 1)
@@ -122,22 +125,25 @@ def test_no_process_serves_after_an_end(processes: list[Pinning], ending: Except
         outcome(process.snapshots.revalidate(old[process], None))
     one.clock.advance(1)  # too old for new mounts, while those in progress have nothing to ask for long
     assert all(process.may_continue(old[process]) for process in processes)
-    one.upstream.error = ending
-    with pytest.raises(type(ending)):
+    one.upstream.error = error
+    with pytest.raises(type(error)):
         one.newest()
     for process in others:
         assert not process.may_continue(old[process])
-        with pytest.raises(type(ending)):
+        with pytest.raises(type(error)):
             outcome(process.snapshots.revalidate(old[process], None))
-        with pytest.raises(type(ending)):
+        with pytest.raises(type(error)):
             process.newest()
-    one.clock.advance(ABSENT_SECONDS)
-    one.upstream.error = None
+    one.clock.advance(REFUSED_SECONDS)
+    one.upstream.error, one.upstream.text = None, "changed" if changes else ""
     assert len(configs(processes)) == 1
     for process in processes:
-        with pytest.raises(NotFound):
+        if changes:
+            with pytest.raises(VersionLost):
+                outcome(process.snapshots.revalidate(old[process], None))
+        else:
             outcome(process.snapshots.revalidate(old[process], None))
-        assert not process.may_continue(old[process])
+        assert process.may_continue(old[process]) is not changes
 
 
 def test_missed_end_ends_older_snapshots(processes: list[Pinning]) -> None:
@@ -150,6 +156,7 @@ def test_missed_end_ends_older_snapshots(processes: list[Pinning]) -> None:
     with pytest.raises(Forbidden):
         one.newest()
     one.upstream.error, one.upstream.text = None, "anew"
+    one.clock.advance(RETRY_SECONDS)
     new = one.config(one.newest())
     with pytest.raises(NotFound):
         outcome(other.snapshots.revalidate(old, None))
@@ -277,7 +284,7 @@ NUMBERS = st.integers(0, 2)
 
 
 class Processes(RuleBasedStateMachine):
-    """One round per TTL, whoever is asked; nobody is served what was seen before an end."""
+    """One round per TTL, whoever is asked; nobody is served while refused, nor what was lost by that."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -286,14 +293,17 @@ class Processes(RuleBasedStateMachine):
         self.clock, self.upstream = self.processes[0].clock, self.processes[0].upstream
         self.answered_at, self.rounds = -inf, 0
         self.newest: bytes | None = None
+        self.pinned = ""
+        self.is_refused = False
+        self.refused_at = dict.fromkeys(range(3), -inf)
         self.mounts: dict[int, tuple[Snapshot, bytes]] = {}
-        self.ended: set[int] = set()
+        self.lost: set[int] = set()
 
     @rule(text=st.sampled_from("abc"))
     def change(self, text: str) -> None:
         self.upstream.text = text
 
-    @rule(seconds=st.sampled_from([1, 30, TTL - 1, TTL]))
+    @rule(seconds=st.sampled_from([1, RETRY_SECONDS, 30, TTL - 1, TTL]))
     def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)
 
@@ -305,18 +315,19 @@ class Processes(RuleBasedStateMachine):
     def restart(self, number: int) -> None:
         self.processes[number] = self.processes[number].restarted()
         self.mounts.pop(number, None)
+        self.refused_at[number] = -inf
 
     @rule(number=NUMBERS)
     def begin(self, number: int) -> None:
         process = self.processes[number]
         asked = Outcome(process.snapshots.get(KEY, None))
-        if self.count_rounds() and self.upstream.error:
-            assert asked.error is not None
+        self.count_rounds()
+        if self.may_fail(number, asked):
             return
         config = process.config(asked.value)
         assert config == self.newest or self.answered_at == self.clock.seconds()
         self.mounts[number], self.newest = (asked.value, config), config
-        self.ended.discard(number)
+        self.lost.discard(number)
 
     @rule(number=NUMBERS)
     def go_on(self, number: int) -> None:
@@ -324,13 +335,24 @@ class Processes(RuleBasedStateMachine):
             return
         process, (snapshot, config) = self.processes[number], self.mounts[number]
         kept = Outcome(process.snapshots.revalidate(snapshot, None))
-        if self.count_rounds() and not self.upstream.error:
+        if self.count_rounds() and not self.is_refused:
             self.newest = process.config(process.newest())
-        if number in self.ended:
-            assert isinstance(kept.error, Forbidden | NotFound)
+        if self.may_fail(number, kept):
+            return
+        if number in self.lost:
+            assert isinstance(kept.error, VersionLost)
         else:
             assert kept.value is None
             assert process.config(snapshot) == config
+
+    def may_fail(self, number: int, asked: Outcome[Any]) -> bool:
+        """Whether it has been refused; must have been, while the latest round was."""
+        is_refused = isinstance(asked.result, Failure) and asked.result.check(Forbidden) is not None
+        if is_refused and self.refused_at[number] <= self.clock.seconds() - REFUSED_SECONDS:
+            assert self.is_refused
+            self.refused_at[number] = self.clock.seconds()
+        assert is_refused or not self.is_refused
+        return is_refused
 
     def count_rounds(self) -> bool:
         """Whether there was one just now; there may have been."""
@@ -339,11 +361,12 @@ class Processes(RuleBasedStateMachine):
         if self.rounds == rounds:
             return False
         if self.upstream.error:
-            self.answered_at, self.newest = -inf, None
-            self.ended |= set(self.mounts)
-        else:
-            assert self.clock.seconds() >= self.answered_at + TTL
-            self.answered_at = self.clock.seconds()
+            self.answered_at, self.is_refused = -inf, True
+            return True
+        assert self.clock.seconds() >= self.answered_at + TTL
+        if self.is_refused and self.pinned != self.upstream.text:
+            self.lost |= set(self.mounts)
+        self.answered_at, self.is_refused, self.pinned = self.clock.seconds(), False, self.upstream.text
         return True
 
     def teardown(self) -> None:

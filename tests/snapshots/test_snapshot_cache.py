@@ -16,10 +16,10 @@ from image_service.errors import (
     Unavailable,
     UpstreamError,
 )
-from image_service.snapshots import snapshot_cache
 from image_service.snapshots import snapshots as snapshots_module
+from image_service.snapshots.cache import snapshot_cache
+from image_service.snapshots.cache.validation import REVALIDATION_TIMEOUT_SECONDS
 from image_service.snapshots.model import MAX_OLDER, RETRY_SECONDS, SnapshotKey
-from image_service.snapshots.snapshots import REVALIDATION_TIMEOUT_SECONDS
 from tests.snapshots.outcomes import Outcome, outcome
 from tests.snapshots.pinning import KEY, MAX_AGE, OTHERS, TTL, Pinning, credentials_of, warnings_of_failure
 
@@ -74,7 +74,8 @@ def test_mount_of_an_evicted_entry_ends_with_a_missed_end(
     pinning.upstream.error = Forbidden("no longer")
     with pytest.raises(Forbidden):
         pinning.newest()
-    pinning.upstream.error = None
+    pinning.upstream.error, pinning.upstream.text = None, "changed"
+    pinning.clock.advance(RETRY_SECONDS)
     pinning.newest()
     assert not pinning.may_continue(first)
     with pytest.raises(NotFound):
@@ -116,7 +117,8 @@ def test_end_reaches_an_entry_restored_during_revalidation(
     held[0].callback(None)
     for snapshot in (first, again.value):
         assert not pinning.may_continue(snapshot)
-        assert snapshot.is_ended
+        with pytest.raises(Forbidden):
+            outcome(pinning.snapshots.revalidate(snapshot, None))
 
 
 def test_older_generations_are_bounded(pinning: Pinning) -> None:
@@ -164,7 +166,7 @@ def test_repeated_error_does_not_grow(pinning: Pinning, error: ImageServiceError
     pinning.clock.advance(seconds)
     pinning.upstream.error = error
     Outcome(pinning.snapshots.get(KEY, None))
-    kept = entry.error or entry.refusal
+    kept = entry.error
     if kept is not None:
         assert kept.__traceback__ is None
         entry.failing_since = 0.0 if entry.error else None
@@ -221,5 +223,5 @@ def test_events_are_counted(pinning: Pinning, logged_failures: LoggedFailures) -
         "changed": 1,
         "failed": 1,
         "grace": 1,
-        "ended": 1,
+        "refused": 1,
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from twisted.python.failure import Failure
 
 from image_service.errors import (
     Conflict,
@@ -15,8 +16,8 @@ from image_service.errors import (
     UpstreamQueueFull,
     UpstreamTimeout,
 )
+from image_service.snapshots.cache.validation import REVALIDATION_TIMEOUT_SECONDS
 from image_service.snapshots.model import RETRY_SECONDS
-from image_service.snapshots.snapshots import REVALIDATION_TIMEOUT_SECONDS
 from tests.snapshots.outcomes import Outcome, outcome
 from tests.snapshots.pinning import (
     FAILING,
@@ -24,7 +25,7 @@ from tests.snapshots.pinning import (
     KEY,
     MAX_AGE,
     MOMENT,
-    REFUSING,
+    NOW,
     TTL,
     Pinning,
     warnings_of_failure,
@@ -86,6 +87,88 @@ def test_missing_slot_starts_no_grace(pinning: Pinning) -> None:
     pinning.upstream.error = None
     assert pinning.newest() is first, "without a pause"
     assert pinning.upstream.revalidations == [False, *[True] * 5]
+
+
+def test_snapshot_is_served_during_the_first_wait_for_a_slot_only(pinning: Pinning) -> None:
+    """Or who keeps the slots taken would keep a revoked credential good."""
+    first = pinning.newest()
+    pinning.clock.advance(TTL)
+    for number in range(3):
+        pinning.upstream.held = []
+        requests = pinning.snapshots.revalidate(first, None), pinning.snapshots.get(KEY, None)
+        asked: list[Outcome[Any]] = [Outcome(request) for request in requests]
+        pinning.clock.advance(REVALIDATION_TIMEOUT_SECONDS)
+        assert [each.has_fired for each in asked] == [number == 0] * 2
+        pinning.upstream.error = UpstreamQueueFull("no slot")
+        pinning.upstream.release()
+        assert [isinstance(each.result, Failure) for each in asked] == [number > 0] * 2
+    pinning.upstream.error = Forbidden("revoked")
+    with pytest.raises(Forbidden):
+        outcome(pinning.snapshots.revalidate(first, None))
+
+
+def test_missing_slot_ends_no_grace(pinning: Pinning, logged_failures: LoggedFailures) -> None:
+    first = pinning.newest()
+    pinning.clock.advance(TTL)
+    warnings_of_failure(pinning, UpstreamError("down"), logged_failures)
+    pinning.upstream.error = UpstreamQueueFull("no slot")
+    while pinning.clock.seconds() < NOW + TTL + GRACE - RETRY_SECONDS:
+        pinning.clock.advance(RETRY_SECONDS)
+        assert pinning.newest() is first
+    pinning.clock.advance(RETRY_SECONDS)
+    with pytest.raises(UpstreamError):
+        pinning.newest()
+
+
+def test_grace_begins_with_the_first_call_that_failed(pinning: Pinning) -> None:
+    first = pinning.newest()
+    pinning.clock.advance(TTL)
+    pinning.upstream.held, pinning.upstream.error = [], UpstreamTimeout("slow")
+    asked = Outcome(pinning.snapshots.revalidate(first, None))
+    pinning.clock.advance(30)
+    assert asked.value is None
+    pinning.upstream.release()
+    pinning.clock.advance(GRACE - 30 - MOMENT)
+    assert pinning.newest() is first
+    pinning.clock.advance(MOMENT)
+    with pytest.raises(UpstreamTimeout):
+        pinning.newest()
+
+
+def test_call_that_never_ends_is_no_excuse_beyond_the_grace(pinning: Pinning) -> None:
+    first = pinning.newest()
+    pinning.clock.advance(TTL)
+    pinning.upstream.held = []
+    Outcome(pinning.snapshots.revalidate(first, None))
+    pinning.clock.advance(GRACE - MOMENT)
+    assert pinning.newest() is first
+    pinning.clock.advance(MOMENT)
+    waiting = Outcome(pinning.snapshots.revalidate(first, None))
+    pinning.clock.advance(GRACE)
+    assert not waiting.has_fired
+    pinning.upstream.release()
+    assert waiting.value is None
+
+
+def test_answer_counts_from_when_it_was_asked_for(pinning: Pinning) -> None:
+    """Who was revoked since would be served for longer, otherwise."""
+    pinning.upstream.held = []
+    asked = Outcome(pinning.snapshots.get(KEY, None))
+    pinning.clock.advance(TTL / 2)
+    pinning.upstream.release()
+    first = asked.value
+    pinning.clock.advance(TTL / 2 - MOMENT)
+    assert pinning.may_continue(first)
+    pinning.clock.advance(MOMENT)
+    assert not pinning.may_continue(first)
+    pinning.upstream.held = []
+    asked = Outcome(pinning.snapshots.get(KEY, None))
+    pinning.clock.advance(TTL / 2)
+    pinning.upstream.release()
+    pinning.clock.advance(TTL / 2 - MOMENT)
+    assert pinning.may_continue(first)
+    pinning.clock.advance(MOMENT)
+    assert not pinning.may_continue(first)
 
 
 def test_grace_ends(pinning: Pinning, logged_failures: LoggedFailures) -> None:
@@ -238,26 +321,6 @@ def test_old_snapshot_serves_mounts_in_progress_while_asking_is_slow(pinning: Pi
 # A state that assisted-service gives no image for.
 
 
-@pytest.mark.parametrize("error", REFUSING)
-def test_conflict_is_raised_for_new_mounts_only(pinning: Pinning, error: ImageServiceError) -> None:
-    first = pinning.newest()
-    pinning.clock.advance(TTL)
-    pinning.upstream.error = error
-    for _ in range(100):
-        with pytest.raises(type(error)):
-            pinning.newest()
-        outcome(pinning.snapshots.revalidate(first, None))
-        assert pinning.snapshots.get_cached_snapshot(KEY) is None
-    assert pinning.rounds == 2, "who asks again and again is told the same for a while"
-    for _ in range(5):
-        pinning.clock.advance(GRACE)
-        outcome(pinning.snapshots.revalidate(first, None))
-    pinning.upstream.error = None
-    pinning.clock.advance(RETRY_SECONDS)
-    assert pinning.newest().generation in {1, 2}
-    assert pinning.config(first)
-
-
 def test_corrected_infra_env_is_served_again(pinning: Pinning) -> None:
     first = pinning.newest()
     pinning.clock.advance(TTL)
@@ -269,13 +332,13 @@ def test_corrected_infra_env_is_served_again(pinning: Pinning) -> None:
     assert pinning.newest() is first
 
 
-def test_conflict_ends_a_failure(pinning: Pinning, logged_failures: LoggedFailures) -> None:
+def test_refusal_ends_a_failure(pinning: Pinning, logged_failures: LoggedFailures) -> None:
     first = pinning.newest()
     pinning.clock.advance(TTL)
     warnings_of_failure(pinning, UpstreamError("no"), logged_failures)
     pinning.clock.advance(RETRY_SECONDS)
     pinning.upstream.error = Conflict("409")
-    with pytest.raises(Conflict):
-        pinning.newest()
-    pinning.clock.advance(GRACE)
-    outcome(pinning.snapshots.revalidate(first, None))
+    for _ in range(2):
+        with pytest.raises(Conflict):
+            outcome(pinning.snapshots.revalidate(first, None))
+        pinning.clock.advance(GRACE)

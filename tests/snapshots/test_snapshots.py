@@ -17,12 +17,15 @@ from image_service.errors import (
     ImageServiceError,
     NotFound,
     Unauthorized,
+    Unavailable,
     UpstreamError,
+    UpstreamQueueFull,
+    UpstreamTimeout,
 )
-from image_service.snapshots.snapshots import REVALIDATION_TIMEOUT_SECONDS
+from image_service.snapshots.cache.validation import REVALIDATION_TIMEOUT_SECONDS
+from image_service.snapshots.model import RETRY_SECONDS, VersionLost
 from tests.snapshots.outcomes import Outcome, outcome
 from tests.snapshots.pinning import (
-    ENDING,
     FAILING,
     KEY,
     MOMENT,
@@ -86,7 +89,7 @@ def test_first_failure_is_shared_by_waiting_requests_only(pinning: Pinning) -> N
     assert pinning.rounds == 2
 
 
-@pytest.mark.parametrize("error", [*ENDING, *FAILING, *REFUSING])
+@pytest.mark.parametrize("error", [*FAILING, *REFUSING])
 def test_error_without_a_snapshot_is_raised_and_not_stored(pinning: Pinning, error: Exception) -> None:
     pinning.upstream.error = error
     with pytest.raises(type(error)):
@@ -243,33 +246,88 @@ def test_generations_count_the_changes(texts: list[str]) -> None:
     assert pinning.rounds == len(texts)
 
 
-# The end.
+# A refusal.
 
 
-@pytest.mark.parametrize("error", ENDING)
-def test_401_403_404_end_all_generations(pinning: Pinning, error: ImageServiceError) -> None:
+@pytest.mark.parametrize("error", REFUSING)
+def test_nothing_is_served_while_refused_and_the_same_after(
+    pinning: Pinning, error: ImageServiceError
+) -> None:
     first = pinning.newest()
     pinning.clock.advance(TTL)
     pinning.upstream.text = "changed"
     second = pinning.newest()
+    configs = [pinning.config(snapshot) for snapshot in (first, second)]
     pinning.clock.advance(TTL)
     pinning.upstream.error = error
-    for _ in range(2):
+    for process in (pinning, pinning, pinning.restarted()):
+        for snapshot in (first, second):
+            with pytest.raises(type(error)):
+                outcome(process.snapshots.revalidate(snapshot, None))
         with pytest.raises(type(error)):
-            outcome(pinning.snapshots.revalidate(first, None))
-        with pytest.raises(type(error)):
-            outcome(pinning.snapshots.revalidate(second, None))
+            process.newest()
+        assert not process.may_continue(first)
+        assert process.snapshots.get_cached_snapshot(KEY) is None
+    assert pinning.rounds == 4, "once in each process"
+    pinning.upstream.error = None
+    for process in (pinning, pinning.restarted()):
+        with pytest.raises((type(error), Unavailable)):
+            pinning.newest()
+        pinning.clock.advance(RETRY_SECONDS)
+        assert process.config(process.newest()) == configs[1]
+        older = outcome(process.snapshots.find_generation(KEY, None, 1))
+        assert older is not None
+        assert process.config(older) == configs[0]
+        outcome(process.snapshots.revalidate(older, None))
+        pinning.clock.advance(TTL)
+        pinning.upstream.error = error
         with pytest.raises(type(error)):
             pinning.newest()
+        pinning.upstream.error = None
+
+
+def test_other_answer_after_a_refusal_loses_all_older_ones(pinning: Pinning) -> None:
+    first = pinning.newest()
+    pinning.clock.advance(TTL)
+    pinning.upstream.error = Unauthorized("expired")
+    with pytest.raises(Unauthorized):
+        pinning.newest()
+    pinning.upstream.error, pinning.upstream.text = None, "changed"
+    pinning.clock.advance(RETRY_SECONDS)
+    second = pinning.newest()
+    assert second.generation == 2, "nobody may take it for the one that was refused"
+    with pytest.raises(VersionLost):
+        outcome(pinning.snapshots.revalidate(first, None))
+    assert not pinning.may_continue(first)
+    assert outcome(pinning.snapshots.load(first, None)) is None
+    outcome(pinning.snapshots.revalidate(second, None))
+
+
+def test_failure_takes_no_refusal_back(pinning: Pinning) -> None:
+    first = pinning.newest()
+    pinning.clock.advance(TTL)
+    for error in (Forbidden("403"), UpstreamError("502"), UpstreamTimeout("504"), Conflict("409")):
+        pinning.upstream.error = error
         with pytest.raises(type(error)):
-            outcome(pinning.snapshots.find_generation(KEY, None, 1))
-        assert first.is_ended
-        assert second.is_ended
-        assert not pinning.may_continue(first)
-        assert pinning.snapshots.get_cached_snapshot(KEY) is None
-    for snapshot in (first, second):
-        assert outcome(pinning.snapshots.load(snapshot, None)) is None
-    assert pinning.restarted().newest_stored() is None
+            outcome(pinning.snapshots.revalidate(first, None))
+        pinning.clock.advance(RETRY_SECONDS)
+        assert pinning.snapshots.in_grace == 0
+    after = pinning.restarted()
+    pinning.upstream.error = UpstreamError("502")
+    with pytest.raises(UpstreamError):
+        after.newest()
+
+
+def test_refusal_without_a_call_slot_stays_one(pinning: Pinning) -> None:
+    pinning.newest()
+    pinning.clock.advance(TTL)
+    for error in (Forbidden("403"), UpstreamQueueFull("busy")):
+        pinning.upstream.error = error
+        with pytest.raises(type(error)):
+            pinning.newest()
+        pinning.clock.advance(RETRY_SECONDS)
+    pinning.upstream.error = None
+    assert pinning.newest().generation == 1
 
 
 def test_end_is_raised_in_all_waiting_requests(pinning: Pinning) -> None:
@@ -296,39 +354,26 @@ def test_mount_served_during_revalidation_ends_with_a_refusal(pinning: Pinning) 
         outcome(pinning.snapshots.revalidate(snapshot, None))
 
 
-def test_old_mount_stays_ended_when_the_infra_env_is_back(pinning: Pinning) -> None:
-    first = pinning.newest()
-    pinning.clock.advance(TTL)
-    pinning.upstream.error = Unauthorized("expired")
-    with pytest.raises(Unauthorized):
-        pinning.newest()
-    pinning.upstream.error = None
-    second = pinning.newest()
-    assert second.generation == 2, "nobody may take it for the one that has ended"
-    with pytest.raises(NotFound):
-        outcome(pinning.snapshots.revalidate(first, None))
-    assert not pinning.may_continue(first)
-    outcome(pinning.snapshots.revalidate(second, None))
-
-
-def test_not_found_is_cached_for_a_while(pinning: Pinning) -> None:
-    pinning.upstream.error = NotFound("no such infra-env")
+@pytest.mark.parametrize("error", REFUSING)
+def test_first_refusal_is_remembered_for_five_seconds(pinning: Pinning, error: ImageServiceError) -> None:
+    pinning.upstream.error = error
     for _ in range(100):
-        with pytest.raises(NotFound, match="no such infra-env"):
+        with pytest.raises(type(error), match=error.detail):
             pinning.newest()
         pinning.clock.advance(4.9 / 100)
     assert pinning.rounds == 1
     for question in OTHERS:
-        Outcome(pinning.snapshots.get(question, None))
+        Outcome(pinning.snapshots.get(question, credentials_of(question)))
     assert pinning.rounds == 1 + len(OTHERS)
     pinning.clock.advance(0.1)
     pinning.upstream.error = None
     assert pinning.newest().generation == 1
 
 
-def test_other_refusals_are_not_cached(pinning: Pinning) -> None:
-    for error in (Unauthorized("401"), Forbidden("403"), Conflict("409"), UpstreamError("502")):
-        pinning.upstream.error = error
+@pytest.mark.parametrize("error", [*FAILING, UpstreamQueueFull("busy")])
+def test_first_failure_is_not_remembered(pinning: Pinning, error: Exception) -> None:
+    pinning.upstream.error = error
+    for _ in range(3):
         with pytest.raises(type(error)):
             pinning.newest()
-    assert pinning.rounds == 4
+    assert pinning.rounds == 3

@@ -1,7 +1,7 @@
 """The newest snapshot of each key, in step with the other processes that share the repository.
 
 An entry is current while the version of its key is what it was when the entry was read. Whoever stores a new
-generation, a validation or an end bumps the version afterwards; then the others read the repository again.
+generation, a validation or a refusal bumps the version afterwards; then the others read the repository again.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.concurrency.coordination import Coordination
+    from image_service.errors import ImageServiceError
     from image_service.images.reference import Credentials
     from image_service.snapshots.model import SnapshotKey
     from image_service.snapshots.sealed_repository import SealedRepository
@@ -66,13 +67,10 @@ class SnapshotCache:
         stored = await self._repository.find_newest(snapshot.stored_key)
         if entry.snapshot is not snapshot:  # superseded by this process in the meantime
             return entry
-        if stored is not None and entry.is_superseded_by(stored):
-            if not stored.is_ended:
+        if stored is not None:
+            entry.update(stored)
+            if entry.is_superseded_by(stored):
                 return await self._load_newest(entry, version, credentials)
-            self._remove(entry)
-            return None
-        if stored is not None and stored.generation == snapshot.generation:
-            entry.confirm(stored.validated_at)
         entry.key_counter = version
         return entry
 
@@ -84,8 +82,8 @@ class SnapshotCache:
         found = await self._repository.load_newest(key, stored_key, credentials)
         if found is None:
             return None
-        snapshot, validated_at = found
-        return self._add(CacheEntry(snapshot, validated_at, version))
+        snapshot, stored = found
+        return self._add(CacheEntry(snapshot, stored.validated_at, version, stored.is_refused))
 
     def add(self, snapshot: Snapshot, validated_at: float) -> CacheEntry:
         """Make the entry of a key's first snapshot, which is in the repository."""
@@ -105,11 +103,21 @@ class SnapshotCache:
         if is_current:  # else this process has to read it, too
             entry.key_counter = version
 
+    async def refuse(self, entry: CacheEntry, refusal: ImageServiceError, retry_at: float) -> None:
+        """Let nothing of a key be served, in all processes."""
+        is_news, cached = not entry.is_refused, self._entries.peek(entry.snapshot.key)
+        for each in (entry, cached or entry):  # another one, if this one was evicted
+            each.record_refusal(refusal, retry_at)
+        if is_news:
+            self.announce(entry)
+            await self._repository.record_refusal(entry.snapshot)
+            self.announce(entry)  # to processes that have read before the write
+
     async def end(self, entry: CacheEntry) -> None:
         """Drop all generations of a key, in all processes."""
         snapshot = entry.snapshot
-        cached = self._entries.pop(snapshot.key) or entry  # another one, if this one was evicted
-        cached.is_ended = entry.is_ended = True
+        for each in (entry, self._entries.pop(snapshot.key) or entry):  # same
+            each.end()
         self._coordination.bump(snapshot.stored_key)
         await self._repository.end(snapshot, self._clock.seconds())
         self._coordination.bump(snapshot.stored_key)  # for processes that have read before the write
@@ -135,7 +143,7 @@ class SnapshotCache:
         if is_stored is not None:
             snapshot.entry = entry
         elif snapshot.entry is not None:
-            snapshot.entry.is_ended = True  # in the meantime
+            snapshot.entry.end()  # in the meantime
 
     async def _load_newest(
         self, entry: CacheEntry, version: int, credentials: Credentials | None
@@ -150,11 +158,12 @@ class SnapshotCache:
             return None
         if found is None or cached is not entry or entry.snapshot is not older:
             return cached
-        snapshot, validated_at = found
+        snapshot, stored = found
         if has_ended:  # in between
             self._remove(entry)
-            return self._add(CacheEntry(snapshot, validated_at, version))
-        entry.supersede(snapshot, validated_at)
+            return self._add(CacheEntry(snapshot, stored.validated_at, version, stored.is_refused))
+        entry.supersede(snapshot, stored.validated_at)
+        entry.is_refused = stored.is_refused
         return self._add(entry)
 
     def _add(self, entry: CacheEntry) -> CacheEntry:
@@ -163,7 +172,7 @@ class SnapshotCache:
 
     def _remove(self, entry: CacheEntry) -> None:
         """Drop what another process has seen the end of."""
-        entry.is_ended = True
+        entry.end()
         self._repository.forget(entry.snapshot)
         if self._entries.peek(entry.snapshot.key) is entry:
             self._entries.pop(entry.snapshot.key)

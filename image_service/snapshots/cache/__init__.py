@@ -1,0 +1,1 @@
+"""What a process keeps of snapshots, and how it is validated."""

@@ -1,0 +1,216 @@
+"""Validation: what is pinned is compared with what assisted-service answers now.
+
+    an equal answer but for tokens   unchanged: served for another TTL
+    an answer that is not equal      changed: a new generation; older ones for mounts in progress
+    3xx, all other 4xx, a config     refused: nothing is served until an answer is equal again; if one is not
+      that is not Ignition's           equal instead, mounts in progress are lost
+    408, 425, 429, 5xx, other 2xx,   failed: served for the grace, from the start of the first failed call on
+      no answer, an unreadable one
+    no call slot in time             not asked: what is due is not served, unless the grace has begun before
+
+A request waits a second, then it is served what is pinned while the answer is late; but not if it is
+refused, or if the latest attempt found no call slot. So a credential that was revoked is good for at most
+
+    SNAPSHOT_TTL, the wait for a call slot and UPSTREAM_TIMEOUT    if assisted-service answers
+    SNAPSHOT_TTL and SNAPSHOT_GRACE                                if it fails
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from twisted.logger import Logger
+
+from image_service.concurrency.single_flight import SingleFlight
+from image_service.errors import ImageServiceError, UpstreamQueueFull
+from image_service.snapshots.model import FAILURES, RETRY_SECONDS, SnapshotEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from twisted.internet.interfaces import IReactorTime
+
+    from image_service.concurrency.coordination import Coordination
+    from image_service.images.customization import Customization
+    from image_service.images.reference import Credentials, Kind
+    from image_service.settings.upstream import SnapshotSettings
+    from image_service.snapshots.cache.snapshot_cache import SnapshotCache
+    from image_service.snapshots.model import CacheEntry, Snapshot, SnapshotKey
+    from image_service.snapshots.sealed_repository import SealedRepository
+
+_log = Logger()
+
+REVALIDATION_TIMEOUT_SECONDS = 1.0
+"""How long requests wait for a revalidation, from its start, before they are served the snapshot."""
+
+
+class Fetch(Protocol):
+    """Asks assisted-service for all that makes an infra-env's image of one kind (see ``AssistedApi``)."""
+
+    def __call__(
+        self, infra_env_id: str, kind: Kind, credentials: Credentials | None, /, *, is_revalidation: bool
+    ) -> Awaitable[Customization]:
+        """Return a Deferred or a coroutine."""
+
+
+class Validator:
+    """Validates cache entries. Credentials are always those of their keys."""
+
+    def __init__(  # noqa: PLR0913 - what validation needs of others
+        self,
+        fetch: Fetch,
+        repository: SealedRepository,
+        cache: SnapshotCache,
+        clock: IReactorTime,
+        *,
+        coordination: Coordination,
+        settings: SnapshotSettings,
+        count: Callable[[SnapshotEvent], None],
+    ) -> None:
+        self._fetch = fetch
+        self._repository = repository
+        self._cache = cache
+        self._clock = clock
+        self._coordination = coordination
+        self._settings = settings
+        self._count = count
+        self._revalidations: SingleFlight[SnapshotKey, None] = SingleFlight()
+
+    def is_due(self, entry: CacheEntry) -> bool:
+        """Return True if the entry is to be validated before a new mount gets its snapshot."""
+        return not self.is_fresh(entry) or self.is_old(entry.snapshot)
+
+    def is_fresh(self, entry: CacheEntry) -> bool:
+        """Return True if mounts in progress may go on without asking."""
+        if entry.is_refused or not self._cache.is_current(entry):
+            return False
+        return entry.validated_at <= self._clock.seconds() < entry.validated_at + self._settings.ttl_seconds
+
+    def is_old(self, snapshot: Snapshot) -> bool:
+        """Return True if the snapshot is too old for new mounts."""
+        return (
+            not snapshot.taken_at
+            <= self._clock.seconds()
+            < snapshot.taken_at + self._settings.max_age_seconds
+        )
+
+    async def validate(
+        self, entry: CacheEntry, credentials: Credentials | None, *, may_serve_old: bool = True
+    ) -> None:
+        """Ask again, once for all requests that wait; one that waits too long is served the snapshot.
+
+        Raises:
+            ImageServiceError: nothing may be served now.
+        """
+        now = self._clock.seconds()
+        if now >= entry.retry_at:
+            try:
+                await self._wait(entry, credentials, now, may_serve_old=may_serve_old)
+            except UpstreamQueueFull:
+                if entry.failing_since is None:
+                    raise
+        if entry.is_ended:  # there is another one
+            return
+        entry.check_refusal()
+        if entry.failing_since is not None and entry.error is not None:
+            if self._clock.seconds() >= entry.failing_since + self._settings.grace_seconds:
+                raise entry.error.copy()
+            self._count(SnapshotEvent.GRACE)
+
+    async def _wait(
+        self, entry: CacheEntry, credentials: Credentials | None, now: float, *, may_serve_old: bool
+    ) -> None:
+        since = now if entry.revalidating_since is None else entry.revalidating_since
+        if entry.is_refused or (entry.had_no_slot and entry.failing_since is None):
+            may_serve_old = False
+        if now >= since + self._settings.grace_seconds:
+            may_serve_old = False
+        timeout = since + REVALIDATION_TIMEOUT_SECONDS - now
+        if timeout <= 0 and may_serve_old:
+            return
+        answer = self._revalidations.join(entry.snapshot.key, lambda: self._revalidate(entry, credentials))
+        if may_serve_old:
+            answer.addTimeout(timeout, self._clock, lambda *_: None)
+        await answer
+
+    async def _revalidate(self, entry: CacheEntry, credentials: Credentials | None) -> None:
+        entry.revalidating_since = self._clock.seconds()
+        try:
+            async with self._coordination.lock(entry.snapshot.stored_key):
+                current = await self._cache.refresh(entry, credentials)
+                if current is not None and self.is_due(current):
+                    await self._ask_again(current, credentials, entry.revalidating_since)
+        finally:
+            entry.revalidating_since = None
+
+    async def _ask_again(self, entry: CacheEntry, credentials: Credentials | None, started_at: float) -> None:
+        key, asked_at = entry.snapshot.key, self._clock.seconds()
+        try:
+            customization = await self._fetch(key.infra_env_id, key.kind, credentials, is_revalidation=True)
+            await self._accept(entry, customization, credentials, asked_at)
+        except UpstreamQueueFull:
+            entry.had_no_slot = True
+            raise
+        except FAILURES as error:
+            self._record_failure(entry, error, started_at)
+        except ImageServiceError as error:
+            self._count(SnapshotEvent.REFUSED)
+            await self._cache.refuse(entry, error, self._clock.seconds() + RETRY_SECONDS)
+        except Exception:  # noqa: BLE001 - whatever it is, it is no reason to abort mounts
+            _log.failure(
+                "unexpected error while validating infra-env {infra_env}", infra_env=key.infra_env_id
+            )
+            unexpected = ImageServiceError("the answer of assisted-service cannot be used")
+            self._record_failure(entry, unexpected, started_at)
+
+    async def _accept(
+        self,
+        entry: CacheEntry,
+        customization: Customization,
+        credentials: Credentials | None,
+        asked_at: float,
+    ) -> None:
+        snapshot = entry.snapshot
+        is_same = await self._repository.is_same(snapshot, customization, credentials)
+        if is_same and not self.is_old(snapshot):
+            self._count(SnapshotEvent.UNCHANGED)
+            entry.record_answer(asked_at)
+            await self._repository.record_validation(snapshot, credentials, asked_at)
+            self._cache.announce(entry)
+            return
+        self._count(SnapshotEvent.CHANGED)
+        must_end = entry.is_refused and not is_same
+        if must_end:
+            await self._cache.end(entry)
+        after = snapshot.generation
+        renewed = await self.store(snapshot.key, customization, credentials, after=after, at=asked_at)
+        if must_end:
+            self._cache.add(renewed, asked_at)
+        else:
+            self._cache.supersede(entry, renewed, asked_at)
+
+    def _record_failure(self, entry: CacheEntry, error: ImageServiceError, started_at: float) -> None:
+        if entry.failing_since is None and not entry.is_refused:
+            _log.warn(
+                "cannot validate infra-env {infra_env}, serving its last snapshot: {detail}",
+                infra_env=entry.snapshot.key.infra_env_id,
+                detail=error.detail,
+            )
+        self._count(SnapshotEvent.FAILED)
+        entry.record_failure(error, started_at, self._clock.seconds() + RETRY_SECONDS)
+
+    async def store(
+        self,
+        key: SnapshotKey,
+        customization: Customization,
+        credentials: Credentials | None,
+        *,
+        after: int,
+        at: float,
+    ) -> Snapshot:
+        """Store what was answered as the generation after ``after``, unless another process just has."""
+        snapshot = await self._repository.add(key, credentials, customization, after=after, at=at)
+        if self.is_old(snapshot):  # another process's, of an equal answer long ago
+            after = snapshot.generation
+            snapshot = await self._repository.add(key, credentials, customization, after=after, at=at)
+        return snapshot
