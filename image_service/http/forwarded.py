@@ -48,6 +48,12 @@ def client_address(peer: str, headers: Mapping[str, str], proxies: Collection[Ne
     return str(client)
 
 
+def is_trusted_proxy(peer: str, proxies: Collection[Network]) -> bool:
+    """Return True if a connection comes from a trusted proxy."""
+    address = _parse(peer) if proxies else None
+    return address is not None and any(address in network for network in proxies)
+
+
 @lru_cache(_MAX_CACHED)
 def _parse(hop: str) -> IPv4Address | IPv6Address | None:
     """Return the address of a hop; None if it has none, like ``unknown``."""

@@ -89,8 +89,9 @@ class Declarations:
         self.refused = Counters(
             "refusals_total",
             "Requests refused because of the service's own load, by the limit reached: the length of the"
-            " queue for slots (`queue-full`), the time in it (`queue-wait`), the connections, or the time or"
-            " length of the queue for calls to assisted-service (`upstream-queue`, counted per call).",
+            " queue for slots (`queue-full`), the time in it (`queue-wait`), the connections in all"
+            " (`connections`) or of one address, or the time or length of the queue for calls to"
+            " assisted-service (`upstream-queue`, counted per call).",
             reason=_values(RefusalReason),
         )
         self.slots_taken = Gauge(

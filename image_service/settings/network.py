@@ -109,9 +109,18 @@ class LimitSettings:
             factory=lambda: min(MAX_CONNECTIONS, _connection_limit() or MAX_CONNECTIONS)
         ),
     )
-    """Connections at a time; beyond that only `/health` and `/live` are answered. At most the hard limit of
-    open files (`ulimit -Hn`) less 256, which are reserved for other uses; a larger number is refused. When
-    not set: 8192, or that limit if it is lower."""
+    """Connections at a time. For one more, the connection that has waited longest for a request, and for a
+    second at least, is closed: first one that has not been served an image of an infra-env yet, and of those
+    one of the address with the most connections. If none waits, only `/health` and `/live` are answered on
+    the new one. At most the hard limit of open files (`ulimit -Hn`) less 256, which are reserved for other
+    uses; a larger number is refused. When not set: 8192, or that limit if it is lower."""
+    connections_per_address: int = setting(
+        "MAX_CONNECTIONS_PER_ADDRESS", parse=parsers.whole_number(0), default="0"
+    )
+    """Connections of one client address at a time, in each of `WORKERS`; more are closed at once. Behind
+    `TRUSTED_PROXIES` the forwarded address counts: a request beyond the limit gets 503 with `Retry-After`.
+    IPv6 addresses of one /64 network count as one. `0`: no limit, because a NAT or a load balancer has the
+    connections of many clients."""
     downloads: int = setting("MAX_CONCURRENT_REQUESTS", parse=parsers.whole_number(1), default="400")
     """Downloads of more than 1 MiB at a time. As many again wait, in each of `WORKERS`, for 2 seconds, then
     they are refused with `Retry-After`. Smaller responses, such as the ranges of a mounted image, are not

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
     from image_service.http.request_reader import Event, RepeatedRange
+    from image_service.transport.admission.connection_limit import Admission
     from image_service.transport.context import ConnectionContext
 
 _IDLE, _HEAD = State.IDLE, State.HEAD  # looked up for each range
@@ -43,8 +44,8 @@ class Connection(Protocol):
     Args:
         context: what all connections of the listener share.
         lost: called with this connection when it is gone.
+        admission: what the limit on connections knows of it.
         secure: True if it uses TLS.
-        overloaded: True if it is beyond the limit: only probes are answered, one per connection.
     """
 
     # tcp.Server, or the TLS protocol over one: both have more than ITransport, neither says so by a type.
@@ -54,15 +55,15 @@ class Connection(Protocol):
         self,
         context: ConnectionContext,
         lost: Callable[[Connection], None],
+        admission: Admission,
         *,
         secure: bool,
-        overloaded: bool,
     ) -> None:
         self._context = context
         self._shutdown = context.shutdown
         self._lost = lost
         self._secure = secure
-        self._overloaded = overloaded
+        self.admission = admission
         self._state = State.HANDSHAKE if secure else State.HEAD
         self._reader = RequestReader()
         self.exchange: Exchange | None = None
@@ -80,20 +81,17 @@ class Connection(Protocol):
         self._tcp = transport.transport if self._secure else transport
         self._handle = self._tcp.getHandle()
         self._timeouts = Timeouts(context.clock, context.limits, self._handle, self._deadline_passed)
-        peer, overloaded = transport.getPeer().host, self._overloaded
+        peer, admission = transport.getPeer().host, self.admission
         self._dispatcher = Dispatcher(
-            context, self._handle, peer, overloaded=overloaded, send=self._send_later, abort=self.abort
+            context, self._handle, peer, admission, send=self._send_later, abort=self.abort
         )
-        if self._secure:
-            self._timeouts.await_handshake()
-        else:
-            self._timeouts.await_first_head(overloaded=self._overloaded)
+        self._timeouts.await_first_head(self._state, overloaded=admission.overloaded)
 
     def handshakeCompleted(self) -> None:
         """TLS is established."""
         if self._state is State.HANDSHAKE:
             self._enter(State.HEAD)
-            self._timeouts.await_first_head(overloaded=self._overloaded)
+            self._timeouts.await_first_head(self._state, overloaded=self.admission.overloaded)
 
     def dataReceived(self, data: bytes) -> None:
         """Bytes have arrived."""
@@ -115,7 +113,7 @@ class Connection(Protocol):
         if self._state is State.CLOSING:
             self._close_transport()
         elif self._state in _IDLE_STATES:
-            self._close()
+            self.close()
 
     def writeConnectionLost(self) -> None:
         """Our own half-close."""
@@ -155,7 +153,7 @@ class Connection(Protocol):
             elif isinstance(event, BadRequest):
                 self._refuse(event)
             elif event is END:
-                self._close()
+                self.close()
             else:
                 if self._state is _IDLE and self._reader.buffer:
                     self._enter(_HEAD)
@@ -230,7 +228,7 @@ class Connection(Protocol):
             self._timeouts.await_progress()
 
     def _can_continue(self) -> bool:
-        return not (self._overloaded or self._reader.is_exhausted or self._shutdown.draining)
+        return not (self.admission.overloaded or self._reader.is_exhausted or self._shutdown.draining)
 
     def response_sent(self) -> None:
         """The kernel has accepted all of the response, after `send` had returned."""
@@ -249,7 +247,7 @@ class Connection(Protocol):
         if exchange.keep_alive and self._can_continue():
             self._await_request()
         else:
-            self._close()
+            self.close()
 
     # Deadlines and the close.
 
@@ -266,32 +264,36 @@ class Connection(Protocol):
         elif is_closing or self._state is State.SENDING:
             if self._timeouts.is_stalled(closing=is_closing):
                 self.abort(AbortReason.NO_PROGRESS, f"no progress for {limits.stall_seconds:g} s")
-        elif self._state is State.HEAD and self._reader.buffer:
+        elif self._state is State.HEAD and self._reader.buffer and not self.admission.overloaded:
             self._sender.begin_turn()
             error = RequestTimeout(f"the request head was not complete after {limits.head_seconds:g} s")
             self._refuse(self._reader.reject(error))
-        else:
-            self._close()
+        else:  # if it is not idle, nothing was sent that the client might still read
+            self.close(at_once=self._state is not State.IDLE)
 
-    def close_if_idle(self) -> None:
-        """Close the connection unless a request is being answered."""
-        if self._state in _IDLE_STATES:
-            self._close()
+    @property
+    def idle_since(self) -> float | None:
+        """When it began to wait for a request, the clock's seconds; None: it does not wait for one."""
+        return self._timeouts.idle_since(self._state)
 
-    def _close(self) -> None:
-        self._enter(State.CLOSING)
+    def close(self, *, at_once: bool = False) -> None:
+        """Close the connection, on which no request is in progress; `at_once`: without lingering."""
+        if self._state is not State.CLOSING:
+            self._enter(State.CLOSING)
         self._reader.close()
         self._limit_input()
-        self._close_transport()
+        self._close_transport(at_once=at_once)
 
-    def _close_transport(self) -> None:
-        """Close our side so that the client can read what it was sent.
+    def _close_transport(self, *, at_once: bool = False) -> None:
+        """Close our side so that the client can read what it was sent, unless `at_once`.
 
         On plain TCP the client's close is awaited: closing with input unread would send a reset, which can
         destroy the response. TLS does the same by its closing alerts.
         """
         self._timeouts.await_progress(closing=True)
-        if self._secure or self._reader.is_client_closed:
+        if at_once or self._secure or self._reader.is_client_closed:
             self.transport.loseConnection()
+            if at_once:
+                self._tcp.loseConnection()  # else TLS awaits the client's alert
         else:
             self.transport.loseWriteConnection()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from image_service.http.forwarded import Network
     from image_service.settings.network import LimitSettings
     from image_service.transport.access_log import AccessLog
+    from image_service.transport.admission.connection_limit import ConnectionLimit
     from image_service.transport.admission.slots import Slots
     from image_service.transport.exchange import RequestHandler
     from image_service.transport.observer import Observer
@@ -88,6 +89,7 @@ class ConnectionContext:
         sendfile_threads: for fast clients.
         limits: deadlines and the number of connections.
         slots: for downloads; shared with the other listeners.
+        connection_limit: shared with them too.
         proxies: networks of the proxies that are trusted to name the client's address.
     """
 
@@ -98,6 +100,7 @@ class ConnectionContext:
     access_log: AccessLog
     limits: LimitSettings
     slots: Slots
+    connection_limit: ConnectionLimit
     observer: Observer
     proxies: Collection[Network] = ()
     shutdown: ShutdownState = attrs.field(factory=ShutdownState, init=False)

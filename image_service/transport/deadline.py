@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from image_service.http.connection_state import State
 from image_service.transport.tcp import acknowledged_bytes
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 LINGER_SECONDS = 2
 """How long a closed connection is kept for the client to read the last response (RFC 9112 9.6)."""
 OVERLOADED_HEAD_SECONDS = 1.0
-"""Deadline of the first head beyond the limit on connections: silent clients must not use up the reserve."""
+"""Deadline of the handshake and of the first head beyond the limit on connections."""
 _STALL_CHECKS = 4  # in one stall timeout
 
 
@@ -101,13 +102,10 @@ class Timeouts(Deadline):
         self._acknowledged = 0
         self._changed_at = 0.0
 
-    def await_handshake(self) -> None:
-        """Wait for the TLS handshake."""
-        self.set(self._limits.handshake_seconds)
-
-    def await_first_head(self, *, overloaded: bool) -> None:
-        """Wait for the first request."""
-        seconds = self._limits.head_seconds
+    def await_first_head(self, state: State, *, overloaded: bool) -> None:
+        """Wait for the first request, or in the state HANDSHAKE for the TLS handshake before it."""
+        limits = self._limits
+        seconds = limits.handshake_seconds if state is State.HANDSHAKE else limits.head_seconds
         self.set(min(OVERLOADED_HEAD_SECONDS, seconds) if overloaded else seconds)
 
     def await_head(self) -> None:
@@ -117,6 +115,15 @@ class Timeouts(Deadline):
     def await_request(self) -> None:
         """Wait for the next request."""
         self.set(self._limits.idle_seconds)
+
+    def idle_since(self, state: State) -> float | None:
+        """Return when a connection in a state began to wait for a request; None: it does not wait for one."""
+        seconds = {
+            State.HANDSHAKE: self._limits.handshake_seconds,
+            State.HEAD: self._limits.head_seconds,
+            State.IDLE: self._limits.idle_seconds,
+        }.get(state)
+        return None if seconds is None or self._due is None else self._due - seconds
 
     def await_progress(self, *, closing: bool = False) -> None:
         """Wait for the client to acknowledge bytes of a response, or to close the connection."""

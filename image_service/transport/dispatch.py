@@ -8,6 +8,7 @@ they have in common is prepared once.
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import attrs
@@ -18,7 +19,7 @@ from image_service.http.forwarded import client_address
 from image_service.http.problem import problem
 from image_service.http.response import Response
 from image_service.transport.access_log import ConnectionLog
-from image_service.transport.admission.addresses import address_group
+from image_service.transport.admission.addresses import address_group, unmapped
 from image_service.transport.admission.rate import DownloadRate
 from image_service.transport.admission.slot_queue import Slot
 from image_service.transport.admission.slots import SMALL_BYTES, is_download
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from image_service.http.head import Request
     from image_service.http.request_reader import RepeatedRange
+    from image_service.transport.admission.connection_limit import Admission
     from image_service.transport.context import ConnectionContext
     from image_service.transport.exchange import Message, RangeResponder
 
@@ -48,7 +50,7 @@ class Dispatcher:
         context: what all connections share.
         connection: its socket.
         address: of the client, as its socket has it.
-        overloaded: True if only probes are answered.
+        admission: the connection's.
         send: called with a response that was not known at once, unless `abort` is.
         abort: called if there can be no response.
     """
@@ -56,9 +58,9 @@ class Dispatcher:
     __slots__ = (
         "_abort",
         "_address",
+        "_admission",
         "_context",
         "_log",
-        "_overloaded",
         "_repeatable",
         "_send",
         "_socket",
@@ -70,17 +72,16 @@ class Dispatcher:
         context: ConnectionContext,
         connection: socket.socket,
         address: str,
+        admission: Admission,
         *,
-        overloaded: bool,
         send: Callable[[Exchange, PreparedResponse], None],
         abort: Callable[[AbortReason, str], None],
     ) -> None:
         self._context = context
         self._socket = connection
-        # A dual-stack listener reports IPv4 addresses as IPv6 ones.
-        self._address = address.removeprefix("::ffff:") if "." in address else address
+        self._address = unmapped(address)
         self._log = ConnectionLog(context.access_log, self._address)
-        self._overloaded = overloaded
+        self._admission = admission
         self._send = send
         self._abort = abort
         self.further: FurtherRanges | None = None
@@ -103,11 +104,14 @@ class Dispatcher:
         self.further = self._repeatable = None
         context = self._context
         client = client_address(self._address, request.headers, context.proxies)
-        prepared = context.handler.handle(request, client, overloaded=self._overloaded)
+        group = address_group(client)
+        if group != self._admission.group:
+            context.connection_limit.set_group(self._admission, group)
+        prepared = context.handler.handle(request, client, overloaded=self._admission.overloaded)
         if isinstance(prepared, PreparedResponse) and not is_download(prepared.response):
             return prepared
         later = prepared if isinstance(prepared, Deferred) else succeed(prepared)
-        later.addCallback(self._await_slot, exchange, client)
+        later.addCallback(self._await_slot, exchange)
 
         def send(response: PreparedResponse) -> None:
             if exchange.is_over:  # the client has left
@@ -123,13 +127,13 @@ class Dispatcher:
         return None
 
     def _await_slot(
-        self, prepared: PreparedResponse, exchange: Exchange, client: str
+        self, prepared: PreparedResponse, exchange: Exchange
     ) -> PreparedResponse | Deferred[PreparedResponse]:
         if exchange.is_over or not is_download(prepared.response):
             return prepared
         slots = self._context.slots
         rate = DownloadRate(self._socket)
-        exchange.slot = slot = Slot(address_group(client), prepared.subject.is_public, rate, self._abort)
+        exchange.slot = slot = Slot(self._admission.group, prepared.subject.is_public, rate, self._abort)
         slots.acquire(slot, exchange.started)
         return slot.granted.addCallback(
             lambda granted: prepared if granted else attrs.evolve(prepared, response=problem(slots.refusal()))
@@ -143,6 +147,8 @@ class Dispatcher:
         context, request, response = self._context, exchange.request, prepared.response
         now = context.clock.seconds()
         exchange.prepared = prepared
+        if response.status < HTTPStatus.BAD_REQUEST and not prepared.subject.is_public:
+            self._admission.is_proven = True
         exchange.keep_alive = can_continue and request is not None and request.keep_alive
         has_own_line = context.access_log.has_own_line(response.status)
         head = exchange.render_head(response, context.date.line(), needs_id=has_own_line)

@@ -11,15 +11,17 @@ from twisted.internet.protocol import Factory
 
 from image_service.files.page_cache import PageCache
 from image_service.transport.access_log import AccessLog
-from image_service.transport.admission.counts import CONNECTIONS, Counts
+from image_service.transport.admission.connection_limit import ConnectionLimit
 from image_service.transport.admission.slots import SLOT_TIMEOUT_SECONDS, Slots
 from image_service.transport.connection import Connection
 from image_service.transport.context import ConnectionContext
-from image_service.transport.observer import AbortReason, RefusalReason
+from image_service.transport.observer import AbortReason
 from image_service.transport.sendfile_threads import THREADS, SendfileThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from twisted.internet.address import IPv4Address, IPv6Address
 
     from image_service.concurrency.parts import PartsStack
     from image_service.settings.settings import Settings
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     from image_service.transport.observer import Observer
 
 DISK_THREADS = 8
-OVERLOAD_RESERVE = 64
-"""Connections accepted beyond the limit: for probes, and to refuse the others by a response."""
 
 
 @attrs.define(eq=False)
@@ -39,31 +39,32 @@ class ConnectionFactory(Factory):
     Args:
         context: what the connections share.
         secure: True if they use TLS.
-        counts: of the connections of all listeners, which the limit is for.
     """
 
     context: ConnectionContext
     secure: bool = False
-    counts: Counts = attrs.field(factory=Counts)
     connections: set[Connection] = attrs.field(factory=set, init=False)
     _drained: Deferred[None] | None = attrs.field(default=None, init=False)
 
     noisy = False
 
-    def buildProtocol(self, addr: object) -> Connection | None:  # noqa: ARG002 - Twisted's signature
-        """Accept a connection, or close it if the reserve is used up too."""
-        count, limit = self.counts.total(CONNECTIONS), self.context.limits.connections
-        if count >= limit + OVERLOAD_RESERVE:
-            self.context.observer.record_refusal(RefusalReason.CONNECTIONS)
+    def __attrs_post_init__(self) -> None:
+        self.context.connection_limit.listeners.append(self.connections)
+
+    def buildProtocol(self, addr: IPv4Address | IPv6Address) -> Connection | None:  # type: ignore[override] # all are TCP
+        """Accept a connection, or close it if it is not admitted."""
+        limit = self.context.connection_limit
+        admission = limit.admit(addr.host)
+        if admission is None:
             return None
-        connection = Connection(self.context, self._lost, secure=self.secure, overloaded=count >= limit)
+        connection = Connection(self.context, self._lost, admission, secure=self.secure)
         self.connections.add(connection)
-        self.counts.add(CONNECTIONS, 1)
+        limit.add(connection)
         return connection
 
     def _lost(self, connection: Connection) -> None:
         self.connections.remove(connection)
-        self.counts.add(CONNECTIONS, -1)
+        self.context.connection_limit.remove(connection)
         if self._drained is not None and not self.connections:
             self._drained.callback(None)
 
@@ -81,7 +82,8 @@ class ConnectionFactory(Factory):
         self.announce_shutdown()
         self.context.shutdown.draining = True
         for connection in tuple(self.connections):
-            connection.close_if_idle()
+            if connection.idle_since is not None:
+                connection.close()
         if self.connections:
             self._drained = Deferred()
             timer = self.context.clock.callLater(seconds, self.abort)
@@ -110,7 +112,7 @@ class Transport:
     def make_factory(self, handler: RequestHandler, *, secure: bool = False) -> ConnectionFactory:
         """Return the factory of a listener's connections; `secure` if they use TLS."""
         context = self.make_context(handler=handler)
-        return ConnectionFactory(context, secure=secure, counts=self.slots.pool.counts)
+        return ConnectionFactory(context, secure=secure)
 
 
 def build_transport(
@@ -122,7 +124,7 @@ def build_transport(
 ) -> Transport:
     """Start the threads that read and send files, and make what connections share."""
     reactor = parts.reactor
-    limits = settings.limits
+    limits, proxies = settings.limits, settings.listen.trusted_proxies
     slots = Slots(
         slot_pool,
         limits.downloads,
@@ -139,7 +141,8 @@ def build_transport(
         access_log=AccessLog(reactor, each_range=settings.log.ranges == "each"),
         limits=limits,
         slots=slots,
+        connection_limit=ConnectionLimit(limits, proxies, slot_pool.counts, reactor, observer),
         observer=observer,
-        proxies=settings.listen.trusted_proxies,
+        proxies=proxies,
     )
     return Transport(slots, make_context)

@@ -29,6 +29,7 @@ class RefusalReason(enum.Enum):
     QUEUE_FULL = "queue-full"
     QUEUE_WAIT = "queue-wait"
     CONNECTIONS = "connections"
+    CONNECTIONS_PER_ADDRESS = "connections-per-address"
     UPSTREAM_QUEUE = "upstream-queue"
 
 

@@ -12,11 +12,12 @@ from tests.transport.image_handler import Image, ImageHandler, make_image
 from tests.transport.server import DEFAULTS, Server, serving
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Collection, Iterator
 
     from twisted.internet.epollreactor import EPollReactor
 
     from image_service.files.page_cache import PageCache
+    from image_service.http.forwarded import Network
     from image_service.settings.network import LimitSettings
 
 
@@ -44,6 +45,7 @@ class Serve(Protocol):
         limits: LimitSettings = DEFAULTS,
         downloads: int = 400,
         page_cache: PageCache | None = None,
+        proxies: Collection[Network] = (),
     ) -> Server: ...
 
 
@@ -57,6 +59,7 @@ async def serve(reactor: EPollReactor, handler: ImageHandler) -> AsyncIterator[S
             limits: LimitSettings = DEFAULTS,
             downloads: int = 400,
             page_cache: PageCache | None = None,
+            proxies: Collection[Network] = (),
         ) -> Server:
             return await running.enter_async_context(
                 serving(
@@ -66,6 +69,7 @@ async def serve(reactor: EPollReactor, handler: ImageHandler) -> AsyncIterator[S
                     limits=limits,
                     downloads=downloads,
                     page_cache=page_cache,
+                    proxies=proxies,
                 )
             )
 

@@ -76,12 +76,14 @@ class ImageHandler:
     Args:
         image: what is served.
         asked: called with every request.
+        subject: of its responses.
         given: how many responses with the image were returned.
         ended: how many of them have ended.
     """
 
     image: Image
     asked: Callable[[Request], object] = lambda _: None
+    subject: Subject = SUBJECT
     targets: list[str] = attrs.field(factory=list, init=False)
     waiting: list[tuple[Deferred[PreparedResponse], PreparedResponse]] = attrs.field(factory=list, init=False)
     given: int = attrs.field(default=0, init=False)
@@ -114,7 +116,7 @@ class ImageHandler:
         stop = min(int(target["stop"] or size), size)
         part = self.image.extents.slice(min(int(target["start"] or 0), stop), stop)
         made = answer(request, part, status=206 if target["how"] == "part" else 200)
-        made = attrs.evolve(made, on_end=self._end)
+        made = attrs.evolve(made, subject=self.subject, on_end=self._end)
         if target["how"] == "later":
             return self._wait(made)
         self.given += 1

@@ -21,6 +21,7 @@ from twisted.python.threadpool import ThreadPool
 from image_service.files.page_cache import PageCache
 from image_service.settings.network import LimitSettings
 from image_service.transport.access_log import AccessLog
+from image_service.transport.admission.connection_limit import ConnectionLimit
 from image_service.transport.admission.counts import Counts
 from image_service.transport.admission.slot_pool import LocalSlotPool
 from image_service.transport.admission.slots import SLOT_TIMEOUT_SECONDS, Slots
@@ -33,11 +34,12 @@ from tests.transport.reactor_turns import turns, until
 from tests.transport.recording_observer import RecordingObserver
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Collection
 
     from twisted.internet.epollreactor import EPollReactor
     from twisted.internet.interfaces import IListeningPort
 
+    from image_service.http.forwarded import Network
     from image_service.transport.connection import Connection
     from image_service.transport.exchange import RequestHandler
 
@@ -198,6 +200,7 @@ async def serving(  # noqa: PLR0913 - each has its default
     each_range: bool = False,
     listener: socket.socket | None = None,
     certificate: ServerCertificate | None = None,
+    proxies: Collection[Network] = (),
 ) -> AsyncIterator[Server]:
     """Run a server, and check that it leaves no descriptor, timer or connection behind."""
     pool, sendfile_pool = ThreadPool(0, 2, "disk"), ThreadPool(0, 2, "sendfile")
@@ -207,6 +210,7 @@ async def serving(  # noqa: PLR0913 - each has its default
     lines: list[dict[str, Any]] = []
     log = AccessLog(clock, each_range, lambda event: lines.append(event["log_fields"]))  # type: ignore[arg-type] # a function is an observer
     recorded = RecordingObserver()
+    counts = Counts()
     context = ConnectionContext(
         clock=clock,
         handler=handler,
@@ -215,14 +219,16 @@ async def serving(  # noqa: PLR0913 - each has its default
         access_log=log,
         limits=limits,
         slots=Slots(
-            LocalSlotPool(downloads, Counts()),
+            LocalSlotPool(downloads, counts),
             400,
             SLOT_TIMEOUT_SECONDS,
             min_rate=limits.min_download_rate,
             clock=clock,
             observer=recorded,
         ),
+        connection_limit=ConnectionLimit(limits, proxies, counts, clock, recorded),
         observer=recorded,
+        proxies=proxies,
     )
     factory = ConnectionFactory(context, secure=secure)
     listener = listener or socket.create_server(("127.0.0.1", 0), backlog=1024)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
+import attrs
 import pytest
 
 from image_service.settings.network import LimitSettings
+from image_service.transport.admission.connection_limit import MIN_IDLE_SECONDS, OVERLOAD_RESERVE
 from image_service.transport.deadline import LINGER_SECONDS, OVERLOADED_HEAD_SECONDS
-from image_service.transport.factory import OVERLOAD_RESERVE
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
 from tests.transport.image_handler import MIB, PROBES, ImageHandler
@@ -252,15 +254,79 @@ async def test_closed_connections_end_the_overload(serve: Serve) -> None:
 
 
 @ensure_deferred
-async def test_connections_beyond_the_reserve_are_closed(serve_both: Serve) -> None:
+async def test_silent_connections_of_the_reserve_are_closed_for_new_ones(serve_both: Serve) -> None:
     server = await serve_both(limits=LimitSettings(connections=1))
     clients = [server.connect() for _ in range(1 + OVERLOAD_RESERVE + 5)]
-    await until(server.reactor, lambda: len(server.factory.connections) == 1 + OVERLOAD_RESERVE)
+    await until(server.reactor, lambda: all(_is_closed(client) for client in clients[1:6]))
     await turns(server.reactor)
-    assert [_is_closed(client) for client in clients] == [False] * (1 + OVERLOAD_RESERVE) + [True] * 5
-    clients[0].close()
-    await until(server.reactor, lambda: len(server.factory.connections) == OVERLOAD_RESERVE)
-    assert await server.connection_of(server.connect()) in server.factory.connections
+    assert not any(_is_closed(client) for client in (clients[0], *clients[6:]))
+    assert len(server.factory.connections) == 1 + OVERLOAD_RESERVE
+
+
+@ensure_deferred
+async def test_probe_is_answered_beyond_a_reserve_of_silent_connections(serve_both: Serve) -> None:
+    server = await serve_both(limits=LimitSettings(connections=1))
+    silent = [server.connect() for _ in range(1 + OVERLOAD_RESERVE)]
+    for client in silent[: OVERLOAD_RESERVE // 2]:
+        client.send_some(b"G")
+    for _ in range(3):
+        probe = await server.client()
+        assert (await probe.ask("/live")).status == 200
+
+
+@ensure_deferred
+async def test_idle_connection_is_closed_for_a_new_one(serve_both: Serve) -> None:
+    server = await serve_both(limits=LimitSettings(connections=2))
+    used, idle = await server.client(), await server.client()
+    await idle.ask("/image/0-9")
+    await server.advance(MIN_IDLE_SECONDS / 2)
+    await used.ask("/image/0-9")
+    await server.advance(MIN_IDLE_SECONDS / 2)
+    new = await server.client()
+    assert await idle.read_until_close() == b""
+    for client in (used, new):
+        assert (await client.ask("/image/0-9")).status == 200
+
+
+@ensure_deferred
+async def test_connection_that_was_served_an_image_is_kept_longer(
+    serve: Serve, handler: ImageHandler
+) -> None:
+    server = await serve(limits=LimitSettings(connections=2))
+    proven, other = await server.client(), await server.client()
+    handler.subject = attrs.evolve(handler.subject, infra_env="an infra-env")
+    await proven.ask("/image/0-9")
+    handler.subject = attrs.evolve(handler.subject, infra_env="")
+    await server.advance(MIN_IDLE_SECONDS)
+    await other.ask("/image/0-9")
+    await server.advance(MIN_IDLE_SECONDS)
+    await server.client()
+    assert await other.read_until_close() == b""
+    assert await proven.is_silent()
+
+
+@ensure_deferred
+async def test_forwarded_address_with_too_many_connections_is_refused(serve_both: Serve) -> None:
+    limits = LimitSettings(connections_per_address=1)
+    server = await serve_both(limits=limits, proxies=[ip_network("127.0.0.0/8")])
+    first, second, third = [await server.client() for _ in range(3)]
+    assert (await first.ask("/image/0-9", "X-Forwarded-For: 192.0.2.1")).status == 200
+    answer = await second.ask("/image/0-9", "X-Forwarded-For: 192.0.2.1")
+    assert (answer.status, answer.closes, answer.fields["retry-after"]) == (503, True, "5")
+    assert (await third.ask("/image/0-9", "X-Forwarded-For: 192.0.2.2")).status == 200
+    probe = await server.client()
+    assert (await probe.ask("/live", "X-Forwarded-For: 192.0.2.1")).status == 200
+    assert server.recorded.refusals == ["connections-per-address"] * 2
+
+
+@ensure_deferred
+async def test_overloaded_handshake_has_a_short_deadline(serve: Serve) -> None:
+    server = await serve(secure=True, limits=LimitSettings(connections=1))
+    await server.client()
+    silent = server.connect()
+    await server.connection_of(silent)
+    await server.advance(OVERLOADED_HEAD_SECONDS)
+    await until(server.reactor, lambda: _is_closed(silent))
 
 
 def _is_closed(client: Client) -> bool:

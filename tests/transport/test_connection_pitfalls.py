@@ -28,7 +28,8 @@ A disconnect is not noticed while input is paused:
     test_stalled_reader_is_aborted_while_its_input_is_paused,
     test_disconnect_while_the_request_is_handled_and_input_is_paused
 Connections are not limited, or an overloaded listener answers no probe:
-    test_overloaded_listener_answers_only_probes, test_connections_beyond_the_reserve_are_closed
+    test_overloaded_listener_answers_only_probes,
+    test_probe_is_answered_beyond_a_reserve_of_silent_connections
 Closing flushes forever, or resets:
     test_client_that_never_reads_the_end_is_aborted, test_linger_ends_although_the_client_stays_open,
     test_close_does_not_reset_unread_responses,

@@ -16,6 +16,7 @@ from image_service.http.response import Response
 from image_service.images.extents import Zeros
 from image_service.settings.network import LimitSettings
 from image_service.transport.access_log import COMPLETE, AccessLog
+from image_service.transport.admission.connection_limit import Admission
 from image_service.transport.admission.counts import Counts
 from image_service.transport.admission.slot_pool import LocalSlotPool
 from image_service.transport.admission.slots import SMALL_BYTES, Slots
@@ -65,6 +66,7 @@ class Setting:
             access_log=log,
             limits=LimitSettings(),
             slots=self.slots,
+            connection_limit=Mock(),
             observer=self.observer,
             proxies=(ip_network("192.0.2.0/24"),),
         )
@@ -72,7 +74,7 @@ class Setting:
             context,
             Mock(),
             "192.0.2.1",
-            overloaded=False,
+            Admission("192.0.2.1", overloaded=False),
             send=lambda _exchange, prepared: self.sent.append(prepared),
             abort=lambda reason, _detail: self.aborts.append(reason),
         )

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 
 from image_service.images.extents import FileExtent
 from image_service.settings.network import LimitSettings
-from image_service.transport.factory import OVERLOAD_RESERVE
+from image_service.transport.admission import connection_limit
 from image_service.transport.observer import AbortReason, RefusalReason
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
@@ -20,6 +20,7 @@ from tests.transport.server import SMALL_BUFFER
 from tests.transport.slow_disk import SlowDisk
 
 if TYPE_CHECKING:
+    import pytest
     from twisted.internet.epollreactor import EPollReactor
 
     from image_service.transport.observer import Observer
@@ -162,9 +163,12 @@ async def test_failing_disk_is_recorded_as_an_abort(serve_both: Serve, reactor: 
 
 
 @ensure_deferred
-async def test_connections_beyond_the_reserve_are_recorded_as_refusals(serve: Serve) -> None:
+async def test_connections_beyond_the_reserve_are_recorded_as_refusals(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_limit, "OVERLOAD_RESERVE", 0)
     server = await serve(limits=LimitSettings(connections=1))
-    for _ in range(1 + OVERLOAD_RESERVE + 2):
+    for _ in range(3):
         server.connect()
     await until(reactor := server.reactor, lambda: len(server.recorded.refusals) == 2)
     await turns(reactor)
