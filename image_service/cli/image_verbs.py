@@ -132,6 +132,12 @@ def run_fetch(options: argparse.Namespace) -> int:
             fetcher.fetch_if_absent(entry, Interruption(), progress.report)
         base = fetcher.open(entry, Interruption())
         base.file.close()
+        recorded = data_dir.recorded_sha256(entry.file_name)
+        if entry.sha256 is None and recorded not in {None, base.sha256}:
+            raise BaseImageError(
+                f"its SHA-256 is {base.sha256}, it was {recorded} when it was downloaded; remove it with"
+                " --force to fetch it again"
+            )
         return f"SHA-256 {base.sha256}"
 
     data_dir.open()

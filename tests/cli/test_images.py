@@ -160,7 +160,9 @@ def test_changed_download_fails_verify_until_it_is_fetched_again(
         changed = directory.images("verify")
         assert changed.status == 1
         assert f"it must be {digest} by the record of its download" in changed.errors
-        assert directory.images("fetch").status == 0  # opens it as a start of the service does
+        fetched = directory.images("fetch")  # opens it as a start of the service does
+        assert fetched.status == 1
+        assert f"it was {digest} when it was downloaded; remove it with --force" in fetched.errors
     assert directory.images("remove", "--force", "9.6.1").status == 0
     assert directory.images("fetch").status == 0
     assert directory.images("verify").status == 0
