@@ -44,7 +44,7 @@ FOR_EVER = "100000"
 COMMANDS = {"twistd": (*TWISTD, "--standalone"), "image-service": (*SERVE, "--standalone")}
 _TIMEOUT_SECONDS = 100
 _POLL_SECONDS = 0.02
-_OPEN = r'base image .* is failed.*"worker": (\d)'  # to derive what it is not asked for; it is served
+_OPEN = r'base image .* is degraded.*"worker": (\d)'  # to derive what it is not asked for; it is served
 
 
 @attrs.frozen
