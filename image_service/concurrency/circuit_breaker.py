@@ -29,8 +29,8 @@ MAX_PENDING = 256
 class CircuitBreaker:
     """Runs work in threads; every call returns or raises within `TIMEOUT_SECONDS`. An `InThread`.
 
-    After StoreFailed or a timeout, calls fail at once for `PAUSE_SECONDS`, and until no earlier call is left
-    in the threads. Then a single call is tried; if it succeeds, all are.
+    After StoreFailed, a timeout or too many calls, they fail at once for `PAUSE_SECONDS`, and until none
+    of them is left in the threads. Then a single call is tried; if it succeeds, all are.
     """
 
     def __init__(self, in_thread: InThread, clock: IReactorTime) -> None:
@@ -51,8 +51,8 @@ class CircuitBreaker:
         if self._failure is not None and (self._pending or self._clock.seconds() < self._retry_at):
             raise self._failure.copy()
         if self._pending >= MAX_PENDING:
-            raise StoreFailed(f"{MAX_PENDING} calls are waiting for the store")
-        is_given_up = False
+            raise self._open(StoreFailed(f"{MAX_PENDING} calls are waiting for the store"))
+        is_attempt, is_given_up = self._failure is not None, False
 
         def run() -> T:
             if is_given_up:
@@ -65,14 +65,19 @@ class CircuitBreaker:
             result = await shielded(done).addTimeout(TIMEOUT_SECONDS, self._clock, _raise_timeout)
         except StoreFailed as failure:
             is_given_up = True
-            self._failure = failure.copy()
-            self._retry_at = self._clock.seconds() + PAUSE_SECONDS
+            self._open(failure)
             raise
         except CancelledError:
             is_given_up = True
             raise
-        self._failure = None
+        if is_attempt:
+            self._failure = None
         return result
+
+    def _open(self, failure: StoreFailed) -> StoreFailed:
+        self._failure = failure.copy()
+        self._retry_at = self._clock.seconds() + PAUSE_SECONDS
+        return failure
 
     async def _run(self, work: Callable[[], T]) -> T:
         try:

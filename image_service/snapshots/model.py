@@ -54,7 +54,7 @@ class Snapshot:
     Args:
         key: what it answers.
         stored_key: stands for the key, and its credentials, in the repository.
-        generation: counts from 1; negative: the repository did not take it.
+        generation: negative: the repository did not take it.
         taken_at: when assisted-service answered; in seconds of the process's clock, as all instants here.
         stored_at: the same, as stored: it distinguishes snapshots of one generation.
         fingerprint: of the answer without its tokens; None: it has not been compared yet.

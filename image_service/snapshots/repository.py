@@ -6,7 +6,7 @@ wall-clock seconds since 1970, because a monotonic clock starts again with the h
 set: what is stored may be in the future, and is replaced then.
 
 The generations of a key only increase, also past an end, so that a number never stands for two snapshots.
-A key that has none starts above the largest that was ever removed, of any key.
+A new key starts at a random number: it may have had others before, which processes still serve.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class StoredSnapshot:
     """The newest generation of a key, without its payload.
 
     Args:
-        generation: counts from 1.
+        generation: greater than 0.
         taken_at: when assisted-service answered.
         validated_at: when it last gave an equal answer; not before ``taken_at``.
         is_refused: assisted-service has refused it since; after ``end`` its payload is gone, too.
@@ -97,32 +97,25 @@ class SnapshotRepository(Protocol):
     async def load(self, key: bytes, generation: int) -> bytes | None:
         """Return a payload as it was given to ``add``; None: it is not there any more."""
 
-    async def next_generation(self, key: bytes) -> int:
-        """Return the number that a key's next generation has to have."""
-
-    async def add(  # noqa: PLR0913 - the columns
+    async def add(
         self,
         key: bytes,
         generation: int,
         sealed: bytes,
         taken_at: float,
         owner: Owner | None = None,
-        *,
-        is_again: bool = False,
     ) -> bool:
         """Store a new generation, and remove those beyond `KEPT_GENERATIONS` and `KEPT_CREDENTIALS`.
 
         Args:
             key: of the snapshot.
-            generation: one more than that of ``find_newest``, or 1.
+            generation: one more than that of ``find_newest``, or a random number.
             sealed: its payload.
             taken_at: when assisted-service answered; counts as validated and used then.
             owner: of the key; None: is not counted.
-            is_again: the payload has been stored by this number, and may have been removed.
 
         Returns:
-            False: another writer has stored this generation or a newer one, or one of this number may have
-            been removed; nothing was stored.
+            False: another writer has stored this generation, or a newer one; nothing was stored.
 
         Raises:
             StoreFull: there is no room for it.

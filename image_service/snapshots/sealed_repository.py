@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import attrs
 from twisted.logger import Logger
 
+from image_service.concurrency.circuit_breaker import TIMEOUT_SECONDS
 from image_service.concurrency.lru import LruCache
 from image_service.errors import SnapshotUnreadable, StoreFailed, StoreFull
 from image_service.images.fingerprint import fingerprint
@@ -51,6 +52,11 @@ THREAD_BYTES = 128 * 1024
 """What is larger is encrypted and compared in a thread."""
 
 
+def first_generation() -> int:
+    """Return the number of a new key's first generation, which no other has had: 1 to 2**62."""
+    return 1 + secrets.randbits(62)
+
+
 class SealedRepository:
     """Stores snapshots, mounts and infra-envs. Instants are the clock's seconds; minus infinity: never.
 
@@ -79,7 +85,7 @@ class SealedRepository:
         self._recent: LruCache[tuple[bytes, int], Customization] = LruCache(
             RECENT_BYTES, lambda customization: _size(customization) + OVERHEAD_BYTES
         )
-        self._failing: set[str] = set()
+        self._failed_at: dict[str, float] = {}
 
     def key_of(self, key: SnapshotKey, credentials: Credentials | None) -> bytes:
         """Return what stands for a key, and its credentials, in the repository."""
@@ -157,15 +163,16 @@ class SealedRepository:
             the snapshot to be served from now on: of this answer, or the other process's.
         """
         stored_key = self.key_of(key, credentials)
-        snapshot = Snapshot(key, stored_key, max(0, after) + 1, at, self._to_wall(at))
+        generation = after + 1 if after > 0 else first_generation()
+        snapshot = Snapshot(key, stored_key, generation, at, self._to_wall(at))
         is_stored = await self._put(snapshot, customization, credentials)
         if is_stored is False:
             found = await self.load_newest(key, stored_key, credentials)
             if found is not None and await self.is_same(found[0], customization, credentials):
                 return found[0]
-            following = await self._read(self._repository.next_generation(stored_key))
-            if following is not None:
-                after = max(following - 1, snapshot.generation)
+            stored = await self.find_newest(stored_key)
+            if stored is not None:
+                after = max(stored.generation, generation)
                 return await self.add(key, credentials, customization, after=after, at=at)
         if not is_stored:
             # No other has this number, not even one that the repository may have by the one above.
@@ -210,20 +217,16 @@ class SealedRepository:
         self, snapshot: Snapshot, pinned: Customization, credentials: Credentials | None
     ) -> int | None:
         """Store a snapshot that is in memory only; return its number, or None if it was not stored."""
-        key, number = snapshot.stored_key, snapshot.generation
-        is_again = number > 0
-        if not is_again:
-            newest = await self.find_newest(key)
+        number = snapshot.generation
+        if number < 0:
+            newest = await self.find_newest(snapshot.stored_key)
+            number = 1 + newest.generation if newest else first_generation()
             if newest is not None:
                 stored = attrs.evolve(snapshot, generation=newest.generation)
                 if await self.load(stored, credentials) == pinned:
                     return newest.generation  # by a write that took too long
-            following = await self._read(self._repository.next_generation(key))
-            if following is None:
-                return None
-            number = following
         again = attrs.evolve(snapshot, generation=number)
-        return number if await self._put(again, pinned, credentials, is_again=is_again) else None
+        return number if await self._put(again, pinned, credentials) else None
 
     async def record_refusal(self, snapshot: Snapshot) -> None:
         """Record that assisted-service refuses it to its credentials.
@@ -303,11 +306,10 @@ class SealedRepository:
         if newest and stored and encode_infra_env(stored[0]) == payload:
             await self._write(self._repository.record_validation(key, newest.generation, stored_at))
             return
-        generation = await self._read(self._repository.next_generation(key))
-        if generation is not None:
-            sealed = self._cipher.seal(key, generation, credentials, payload)
-            owner = self._cipher.owner_of(infra_env_id, credentials)
-            await self._write(self._repository.add(key, generation, sealed, stored_at, owner))
+        generation = 1 + newest.generation if newest else first_generation()
+        sealed = self._cipher.seal(key, generation, credentials, payload)
+        owner = self._cipher.owner_of(infra_env_id, credentials)
+        await self._write(self._repository.add(key, generation, sealed, stored_at, owner))
 
     # Time.
 
@@ -347,8 +349,6 @@ class SealedRepository:
         snapshot: Snapshot,
         customization: Customization,
         credentials: Credentials | None,
-        *,
-        is_again: bool = False,
     ) -> bool | None:
         """Return True if it is stored, False if there is a newer one, None if the repository failed."""
         key, generation = snapshot.stored_key, snapshot.generation
@@ -357,9 +357,7 @@ class SealedRepository:
             lambda: self._cipher.seal(key, generation, credentials, encode_customization(customization)),
         )
         owner = self._cipher.owner_of(snapshot.key.infra_env_id, credentials)
-        return await self._write(
-            self._repository.add(key, generation, sealed, snapshot.stored_at, owner, is_again=is_again)
-        )
+        return await self._write(self._repository.add(key, generation, sealed, snapshot.stored_at, owner))
 
     async def _fingerprint(self, customization: Customization) -> bytes:
         work = partial(fingerprint, customization)
@@ -384,16 +382,17 @@ class SealedRepository:
             self._log.debug("{reason}", reason=error.detail)
             return None
         except StoreFailed as error:
-            if operation not in self._failing:
+            if operation not in self._failed_at:
                 self._log.error(
                     "cannot {operation} stored snapshots, continuing in memory: {reason}",
                     operation=operation,
                     reason=error.detail,
                 )
-            self._failing.add(operation)
+            self._failed_at[operation] = self._clock.seconds()
             return None
-        if operation in self._failing:
-            self._failing.remove(operation)
+        # Soon after a failure, others are over that began before it.
+        if self._clock.seconds() > self._failed_at.get(operation, inf) + TIMEOUT_SECONDS:
+            del self._failed_at[operation]
             self._log.info("can {operation} stored snapshots again", operation=operation)
         return result
 

@@ -91,7 +91,6 @@ class SqlRepository:
         self._limits = limits
         self._now = now
         self._upsert_mount = sql.upsert_mount(database)
-        self._upsert_removed = sql.upsert_removed(database)
 
     async def find_newest(self, key: bytes) -> StoredSnapshot | None:
         """Return the newest generation of a key."""
@@ -109,26 +108,18 @@ class SqlRepository:
         sealed: bytes | None = await self._read(lambda connection: connection.scalar(sql.LOAD, row))
         return sealed
 
-    async def next_generation(self, key: bytes) -> int:
-        """Return the number of a key's next generation."""
-        return await self._read(
-            lambda connection: connection.execute(sql.NEXT_GENERATION, {"of": key}).scalar_one()
-        )
-
-    async def add(  # noqa: PLR0913 - the columns
+    async def add(
         self,
         key: bytes,
         generation: int,
         sealed: bytes,
         taken_at: float,
         owner: Owner | None = None,
-        *,
-        is_again: bool = False,
     ) -> bool:
         """Store a new generation."""
         if len(sealed) > self._limits.payload_bytes:
             raise StoreFull(f"a snapshot of {len(sealed)} bytes is not stored")
-        row = {"of": key, "number": generation, "at": taken_at, "is_again": is_again}
+        row = {"of": key, "number": generation, "at": taken_at}
         whose = attrs.asdict(owner) if owner else {"infra_env": None, "credentials": None}
 
         def work(connection: sa.Connection) -> bool:
@@ -140,7 +131,7 @@ class SqlRepository:
                 connection.execute(sql.REMOVE_GENERATIONS, surplus)
             if owner is not None:
                 surplus = {"infra_env": owner.infra_env, "before": self._idle_before}
-                self._record_removed(connection, connection.scalars(sql.REMOVE_CREDENTIALS, surplus).all())
+                connection.execute(sql.REMOVE_CREDENTIALS, surplus)
             return True
 
         return await self._write_with_room(len(sealed) + len(sealed) // 64 + 16 * sql.ROW_BYTES, work)
@@ -238,12 +229,7 @@ class SqlRepository:
             freed += size
         if removed:
             connection.execute(sql.REMOVE, removed)
-        self._record_removed(connection, [row["number"] for row in removed])
         return len(removed), freed
-
-    def _record_removed(self, connection: sa.Connection, generations: Sequence[int]) -> None:
-        if generations:
-            connection.execute(self._upsert_removed, {"number": max(generations)})
 
     # Transactions.
 

@@ -48,18 +48,11 @@ MOUNTS = sa.Table(
     sa.Column("base_sha256", sa.String(64), nullable=False),
     sa.Column("read_at", sa.Float, nullable=False, index=True),
 )
-REMOVED = sa.Table(  # of one row at most: the largest generation of all that were removed
-    "removed",
-    TABLES,
-    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("generation", sa.Integer, nullable=False),
-)
 
 
 def _from_version_1(connection: sa.Connection) -> None:
     for column in ("infra_env BLOB", "credentials BLOB", "read_at FLOAT NOT NULL DEFAULT 0"):
         connection.exec_driver_sql(f"ALTER TABLE snapshots ADD COLUMN {column}")
-    REMOVED.create(connection)
     for table in (SNAPSHOTS, MOUNTS):
         for index in table.indexes:
             index.create(connection)
@@ -109,16 +102,6 @@ def upsert_mount(database: Database) -> sa.Insert:
     )
 
 
-def upsert_removed(database: Database) -> sa.Insert:
-    """Remember the largest generation of all that were removed."""
-    upsert = database.insert(REMOVED).values(id=0, generation=_NUMBER)
-    return upsert.on_conflict_do_update(
-        index_elements=[REMOVED.c.id],
-        set_={"generation": upsert.excluded.generation},
-        where=REMOVED.c.generation < upsert.excluded.generation,
-    )
-
-
 _OLDER, _NEWER = SNAPSHOTS.alias("older"), SNAPSHOTS.alias("newer")
 _HAS_OLDER = sa.exists().where(_OLDER.c.key == SNAPSHOTS.c.key, _OLDER.c.generation < SNAPSHOTS.c.generation)
 _HAS_NEWER = sa.exists().where(_NEWER.c.key == SNAPSHOTS.c.key, _NEWER.c.generation > SNAPSHOTS.c.generation)
@@ -144,8 +127,6 @@ FIND_NEWEST = (
     .limit(1)
 )
 _NEWEST = sa.select(sa.func.max(SNAPSHOTS.c.generation)).where(SNAPSHOTS.c.key == _OF).scalar_subquery()
-_LAST_REMOVED = sa.func.coalesce(sa.select(sa.func.max(REMOVED.c.generation)).scalar_subquery(), 0)
-NEXT_GENERATION = sa.select(sa.func.coalesce(_NEWEST, _LAST_REMOVED) + 1)
 _HAS_PAYLOAD = sa.exists().where(
     PAYLOADS.c.key == SNAPSHOTS.c.key, PAYLOADS.c.generation == SNAPSHOTS.c.generation
 )
@@ -158,27 +139,20 @@ LOAD = sa.select(PAYLOADS.c.sealed).where(_is_generation(PAYLOADS))
 ADD = sa.insert(SNAPSHOTS).from_select(
     list(SNAPSHOTS.c),
     sa.select(_OF, _NUMBER, _AT, _AT, _AT, sa.false(), _INFRA_ENV, _CREDENTIALS, sa.literal(0.0)).where(
-        sa.func.coalesce(
-            _NEWEST, sa.case((sa.bindparam("is_again", type_=sa.Boolean), 0), else_=_LAST_REMOVED)
-        )
-        < _NUMBER
+        sa.func.coalesce(_NEWEST, 0) < _NUMBER
     ),
 )
 ADD_PAYLOAD = sa.insert(PAYLOADS)
 REMOVE_GENERATIONS = sa.delete(SNAPSHOTS).where(SNAPSHOTS.c.key == _OF, SNAPSHOTS.c.generation <= _NUMBER)
-REMOVE_CREDENTIALS = (
-    sa.delete(SNAPSHOTS)
-    .where(
-        SNAPSHOTS.c.infra_env == _INFRA_ENV,
-        SNAPSHOTS.c.credentials.in_(
-            sa.select(_OLDER.c.credentials)
-            .where(_OLDER.c.infra_env == _INFRA_ENV)
-            .group_by(_OLDER.c.credentials)
-            .order_by((sa.func.max(_OLDER.c.read_at) >= _BEFORE).desc(), sa.func.max(_OLDER.c.used_at).desc())
-            .offset(KEPT_CREDENTIALS)
-        ),
-    )
-    .returning(SNAPSHOTS.c.generation)
+REMOVE_CREDENTIALS = sa.delete(SNAPSHOTS).where(
+    SNAPSHOTS.c.infra_env == _INFRA_ENV,
+    SNAPSHOTS.c.credentials.in_(
+        sa.select(_OLDER.c.credentials)
+        .where(_OLDER.c.infra_env == _INFRA_ENV)
+        .group_by(_OLDER.c.credentials)
+        .order_by((sa.func.max(_OLDER.c.read_at) >= _BEFORE).desc(), sa.func.max(_OLDER.c.used_at).desc())
+        .offset(KEPT_CREDENTIALS)
+    ),
 )
 RECORD_VALIDATION = (
     sa.update(SNAPSHOTS)

@@ -36,3 +36,9 @@ def repository(tmp_path: Path) -> Iterator[SqlRepository]:
     repository = repository_in(tmp_path)
     yield repository
     outcome(repository.close())
+
+
+@pytest.fixture(autouse=True)
+def _first_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the generations of each key count from 1."""
+    monkeypatch.setattr("image_service.snapshots.sealed_repository.first_generation", lambda: 1)

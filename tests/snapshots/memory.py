@@ -27,7 +27,6 @@ class MemoryRepository:
 
     _rows: dict[tuple[bytes, int], _Row] = attrs.field(factory=dict)
     _mounts: dict[bytes, StoredMount] = attrs.field(factory=dict)
-    _last_removed: int = 0
 
     async def find_newest(self, key: bytes) -> StoredSnapshot | None:
         """Return the newest generation of a key."""
@@ -44,22 +43,16 @@ class MemoryRepository:
         row = self._rows.get((key, generation))
         return row.sealed if row else None
 
-    async def next_generation(self, key: bytes) -> int:
-        """Return the number of a key's next generation."""
-        return 1 + (self._newest(key) or self._last_removed)
-
-    async def add(  # noqa: PLR0913 - the columns
+    async def add(
         self,
         key: bytes,
         generation: int,
         sealed: bytes,
         taken_at: float,
         owner: Owner | None = None,  # noqa: ARG002 - any number is kept
-        *,
-        is_again: bool = False,
     ) -> bool:
         """Store a new generation."""
-        if generation <= (self._newest(key) or (0 if is_again else self._last_removed)):
+        if generation <= self._newest(key):
             return False
         self._rows[key, generation] = _Row(StoredSnapshot(generation, taken_at, taken_at), sealed, taken_at)
         for other in self._generations(key):
@@ -118,16 +111,11 @@ class MemoryRepository:
             for generation in sorted(self._generations(key)):
                 if self._rows[key, generation].used_at >= unused_since:
                     break
-                self.remove(key, generation)
+                del self._rows[key, generation]
         self._mounts = {
             reader: mount for reader, mount in self._mounts.items() if unused_since <= mount.read_at <= now
         }
         return before - len(self._rows)
-
-    def remove(self, key: bytes, generation: int) -> None:
-        """Remove a snapshot, as where others need its room."""
-        del self._rows[key, generation]
-        self._last_removed = max(self._last_removed, generation)
 
     async def close(self) -> None:
         """Keep everything."""

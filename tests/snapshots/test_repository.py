@@ -230,20 +230,6 @@ async def test_later_mount_of_another_version_is_not_replaced(
 
 
 @ensure_deferred
-async def test_removed_snapshot_may_be_stored_again_by_its_number(store: SnapshotRepository) -> None:
-    assert await store.next_generation(KEY) == 1
-    await store.add(KEY, 1, b"1", T)
-    assert await store.next_generation(KEY) == 2
-    assert await store.next_generation(OTHER_KEY) == 1
-    await store.remove_unused(T + 1, T + 60)
-    assert await store.add(KEY, 1, b"1", T + 2, is_again=True)
-    assert await store.load(KEY, 1) == b"1"
-    assert not await store.add(KEY, 1, b"1", T + 2, is_again=True)
-    await store.end(KEY, T + 3)
-    assert not await store.add(KEY, 1, b"1", T + 4, is_again=True)
-
-
-@ensure_deferred
 async def test_mount_gets_the_number_of_a_snapshot_that_is_stored_later(store: SnapshotRepository) -> None:
     for other in ({"key": OTHER_KEY}, {"base_sha256": "00" * 32}):
         await store.save_mounts([mount(generation=-5)], T + 60)
@@ -269,10 +255,8 @@ async def test_unused_rows_are_removed(store: SnapshotRepository) -> None:
     assert await store.find_newest(KEY) is None
     assert await store.load(KEY, 1) is None
     assert await store.find_mount(READER) is None
-    assert not await store.add(KEY, 1, b"anew", T + 2), "a number that another one has had"
-    assert await store.next_generation(KEY) == await store.next_generation(OTHER_KEY) == 2
-    assert await store.add(KEY, 2, b"anew", T + 2)
-    assert await store.load(KEY, 2) == b"anew"
+    assert await store.add(KEY, 1, b"anew", T + 2)
+    assert await store.load(KEY, 1) == b"anew"
 
 
 @ensure_deferred

@@ -107,8 +107,8 @@ def test_removed_rows_free_disk_space(store: SqlRepository, path: Path) -> None:
     outcome(store.remove_unused(T + 1, T + 1))
     outcome(store.close())
     assert path.stat().st_size < MIB
-    assert outcome(store.add(KEY, 2, b"sealed", T))
-    assert outcome(store.load(KEY, 2)) == b"sealed"
+    add(store)
+    assert load(store) == b"sealed"
 
 
 def test_files_hold_nothing_in_clear(store: SqlRepository, tmp_path: Path) -> None:
