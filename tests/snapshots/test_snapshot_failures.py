@@ -16,7 +16,7 @@ from image_service.errors import (
     UpstreamQueueFull,
     UpstreamTimeout,
 )
-from image_service.snapshots.cache.validation import REVALIDATION_TIMEOUT_SECONDS
+from image_service.snapshots.cache.validation import LATE_SECONDS, REVALIDATION_TIMEOUT_SECONDS
 from image_service.snapshots.model import RETRY_SECONDS
 from tests.snapshots.outcomes import Outcome, outcome
 from tests.snapshots.pinning import (
@@ -135,12 +135,12 @@ def test_grace_begins_with_the_first_call_that_failed(pinning: Pinning) -> None:
         pinning.newest()
 
 
-def test_call_that_never_ends_is_no_excuse_beyond_the_grace(pinning: Pinning) -> None:
+def test_snapshot_is_served_for_30_seconds_while_an_answer_is_late(pinning: Pinning) -> None:
     first = pinning.newest()
     pinning.clock.advance(TTL)
     pinning.upstream.held = []
     Outcome(pinning.snapshots.revalidate(first, None))
-    pinning.clock.advance(GRACE - MOMENT)
+    pinning.clock.advance(LATE_SECONDS - MOMENT)
     assert pinning.newest() is first
     pinning.clock.advance(MOMENT)
     waiting = Outcome(pinning.snapshots.revalidate(first, None))

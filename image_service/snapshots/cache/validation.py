@@ -8,11 +8,11 @@
       no answer, an unreadable one
     no call slot in time             not asked: what is due is not served, unless the grace has begun before
 
-A request waits a second, then it is served what is pinned while the answer is late; but not if it is
-refused, or if the latest attempt found no call slot. So a credential that was revoked is good for at most
+A request waits a second, then it is served what is pinned, for 30 s while the answer is late; but not if it
+is refused, or if the latest attempt found no call slot. So a credential that was revoked is good for at most
 
-    SNAPSHOT_TTL, the wait for a call slot and UPSTREAM_TIMEOUT    if assisted-service answers
-    SNAPSHOT_TTL and SNAPSHOT_GRACE                                if it fails
+    SNAPSHOT_TTL and 30 s               if assisted-service answers, or is not asked
+    SNAPSHOT_TTL and SNAPSHOT_GRACE     if it fails
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ _log = Logger()
 
 REVALIDATION_TIMEOUT_SECONDS = 1.0
 """How long requests wait for a revalidation, from its start, before they are served the snapshot."""
+LATE_SECONDS = 30.0
+"""For how long they are, from its start on, if it has not ended; then they wait for its end."""
 
 
 class Fetch(Protocol):
@@ -82,17 +84,14 @@ class Validator:
 
     def is_fresh(self, entry: CacheEntry) -> bool:
         """Return True if mounts in progress may go on without asking."""
-        if entry.is_refused or not self._cache.is_current(entry):
-            return False
-        return entry.validated_at <= self._clock.seconds() < entry.validated_at + self._settings.ttl_seconds
+        now, since = self._clock.seconds(), entry.validated_at
+        is_within_ttl = since <= now < since + self._settings.ttl_seconds
+        return is_within_ttl and not entry.is_refused and self._cache.is_current(entry)
 
     def is_old(self, snapshot: Snapshot) -> bool:
         """Return True if the snapshot is too old for new mounts."""
-        return (
-            not snapshot.taken_at
-            <= self._clock.seconds()
-            < snapshot.taken_at + self._settings.max_age_seconds
-        )
+        now, since = self._clock.seconds(), snapshot.taken_at
+        return not since <= now < since + self._settings.max_age_seconds
 
     async def validate(
         self, entry: CacheEntry, credentials: Credentials | None, *, may_serve_old: bool = True
@@ -121,9 +120,8 @@ class Validator:
         self, entry: CacheEntry, credentials: Credentials | None, now: float, *, may_serve_old: bool
     ) -> None:
         since = now if entry.revalidating_since is None else entry.revalidating_since
-        if entry.is_refused or (entry.had_no_slot and entry.failing_since is None):
-            may_serve_old = False
-        if now >= since + self._settings.grace_seconds:
+        is_too_late = entry.had_no_slot or now >= since + LATE_SECONDS
+        if entry.is_refused or (is_too_late and entry.failing_since is None):
             may_serve_old = False
         timeout = since + REVALIDATION_TIMEOUT_SECONDS - now
         if timeout <= 0 and may_serve_old:
