@@ -36,8 +36,8 @@ T = TypeVar("T")
 
 WAIT_SECONDS = 2.0
 """How long after its request a call may wait: below the time-out of the image, which is 2.5 s."""
-MAX_WAITING = 256
-"""Requests of one class that wait. With 32 slots and calls of 0.25 s this is what 2 s are enough for."""
+MAX_WAITING = 512
+"""Calls of one class that wait. With 32 slots and calls of 0.125 s this is what 2 s are enough for."""
 RETRY_AFTER_SECONDS = 5
 
 
@@ -84,7 +84,7 @@ class CallSlots:
     Args:
         limit: how many there are.
         clock: by which calls wait.
-        record_refusal: is called for each call that gets no slot.
+        record_refusal: is called for each request that gets no slot.
     """
 
     def __init__(
@@ -96,6 +96,7 @@ class CallSlots:
         self._shared = limit - sum(self._reserved.values())
         self._running: Counter[_Client] = Counter()
         self._waiting: dict[_Call, IDelayedCall] = {}  # in the order of arrival
+        self._places: Counter[_Client] = Counter()  # how many calls of each client wait
         self._is_granting = False
 
     def running(self) -> list[str]:
@@ -140,17 +141,18 @@ class CallSlots:
             self._refuse(call)
         else:
             self._waiting[call] = self._clock.callLater(seconds, self._time_out, call)
+            self._places[call.client] += 1
+            call.caller.waiting += 1
 
     def _find_place(self, call: _Call) -> bool:
-        """Return True if the queue has a place for a call; if need be, the longest client's last one."""
-        queued = {other.caller: other for other in self._waiting if other.of is call.of}  # its last calls
-        if call.caller in queued or len(queued) < MAX_WAITING:
+        """Return True if the queue has a place for a call; if need be, the last one of the longest client."""
+        places = {client: count for client, count in self._places.items() if client[0] is call.of}
+        if call.caller.waiting or sum(places.values()) < MAX_WAITING:
             return True
-        places = Counter(other.client for other in queued.values())
-        longest, most = places.most_common(1)[0]
-        if places[call.client] + 1 >= most:
+        longest = max(places, key=places.__getitem__)
+        if places.get(call.client, 0) + 1 >= places[longest]:
             return False
-        last = next(other for other in reversed(queued.values()) if other.client == longest)
+        last = next(other for other in reversed(self._waiting) if other.client == longest)
         self._leave(last)
         self._refuse(last)
         return True
@@ -192,20 +194,25 @@ class CallSlots:
 
     def _release(self, call: _Call) -> None:
         self._running[call.client] -= 1
-        self._running += Counter()  # drops clients without calls
+        self._running += Counter()  # drops clients of whom none is in progress
         self._grant_free()
 
     def _leave(self, call: _Call) -> None:
         timer = self._waiting.pop(call)
         if timer.active():
             timer.cancel()
+        call.caller.waiting -= 1
+        self._places[call.client] -= 1
+        self._places += Counter()  # drops clients that do not wait
 
     def _time_out(self, call: _Call) -> None:
         self._leave(call)
         self._refuse(call)
 
     def _refuse(self, call: _Call) -> None:
-        self._record_refusal()
+        if not call.caller.is_refused:
+            self._record_refusal()
+        call.caller.is_refused = True
         call.granted.errback(
             UpstreamQueueFull(
                 "too many images are being asked of assisted-service; UPSTREAM_CONCURRENCY limits its calls",

@@ -15,11 +15,15 @@ class Caller:
         address: the client's, or its IPv6 network; behind a trusted proxy the forwarded one.
         came_at: when the request came, the clock's seconds.
         has_started: one of its calls has had a slot.
+        waiting: how many of its calls wait for one.
+        is_refused: one of its calls got none in time.
     """
 
     address: str
     came_at: float
     has_started: bool = False
+    waiting: int = 0
+    is_refused: bool = False
 
 
 CALLER: ContextVar[Caller] = ContextVar("CALLER")

@@ -97,7 +97,7 @@ class AssistedService:
         silence_timeout_seconds: without a byte of the response.
         concurrency: the number of concurrent calls; more of them wait.
         record: is called after each call with its kind, outcome and duration in seconds, for the metrics.
-        record_refusal: is called for each call that gets no slot.
+        record_refusal: is called for each request whose calls get no slot.
 
     Raises:
         ConfigurationError: ``base_url`` is not an http or https URL with a host, or ``ca_file`` is unusable.

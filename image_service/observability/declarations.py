@@ -91,7 +91,7 @@ class Declarations:
             "Requests refused because of the service's own load, by the limit reached: the length of the"
             " queue for slots (`queue-full`), the time in it (`queue-wait`), the connections in all"
             " (`connections`) or of one address, or the time or length of the queue for calls to"
-            " assisted-service (`upstream-queue`, counted per call).",
+            " assisted-service (`upstream-queue`).",
             reason=_values(RefusalReason),
         )
         self.slots_taken = Gauge(

@@ -187,7 +187,7 @@ def test_wait_is_limited_from_the_request_on(setting: Setting) -> None:
     assert latest.is_waiting
     too_late = setting.ask(ANONYMOUS, caller=caller)
     assert isinstance(too_late.error, UpstreamQueueFull)
-    assert len(setting.refusals) == 2
+    assert len(setting.refusals) == 1
 
 
 def test_free_slot_is_granted_however_old_the_request_is(setting: Setting) -> None:
@@ -214,8 +214,16 @@ def test_request_in_the_full_queue_adds_its_other_calls(
     setting.ask_often(4, ANONYMOUS)
     caller = Caller("one", 0)
     assert all(setting.ask(ANONYMOUS, caller=caller).is_waiting for _ in range(3))
-    assert setting.ask(ANONYMOUS).is_waiting
     assert setting.ask(ANONYMOUS).error
+
+
+def test_refused_request_is_recorded_once(setting: Setting) -> None:
+    setting.ask_often(4, ANONYMOUS)
+    caller = Caller("one", 0)
+    calls = [setting.ask(ANONYMOUS, caller=caller) for _ in range(3)]
+    setting.clock.advance(WAIT_SECONDS)
+    assert all(isinstance(call.error, UpstreamQueueFull) for call in calls)
+    assert len(setting.refusals) == 1
 
 
 def test_close_cancels_what_waits(setting: Setting) -> None:
