@@ -224,7 +224,10 @@ def test_worker_whose_start_fails_is_restarted_while_the_other_serves(tmp_path: 
 
 
 def test_slots_are_shared_and_those_of_a_killed_worker_are_released(tmp_path: Path) -> None:
-    with serving(tmp_path, MAX_CONCURRENT_REQUESTS="3") as served, ExitStack() as stack:
+    with (
+        serving(tmp_path, MAX_CONCURRENT_REQUESTS="3", MIN_DOWNLOAD_RATE="0") as served,
+        ExitStack() as stack,
+    ):
         readers = served.read_of_each(stack, at_most=3)
         while served.metric("slots_taken") < 3:
             served.read(stack)
@@ -269,7 +272,7 @@ def test_metrics_are_summed_over_workers_and_never_decrease(tmp_path: Path) -> N
             served.service.get(served.path)
         assert served.metric(count) == before + 20
         earlier = served.metrics()
-        assert earlier['assisted_image_service_base_images{state="failed"}'] == 1
+        assert earlier['assisted_image_service_base_images{state="degraded"}'] == 1
         os.kill(next(iter(served.workers())), signal.SIGKILL)
         until(lambda: served.metric("workers") == 1)
         until(lambda: served.metric("workers") == 2)
@@ -492,6 +495,6 @@ def test_base_image_is_downloaded_once_for_all_workers(tmp_path: Path) -> None:
     with origin.running() as server:
         entry = {**os_image(tmp_path / "x", "fetched"), "url": server.serve("/x.iso", origin.Reply(iso))}
         with run_service(tmp_path, [entry], environment={"WORKERS": "2"}) as service:
-            both = r'base image .* is (?:ready|failed).*"worker": (\d)'
+            both = r'base image .* is (?:ready|degraded).*"worker": (\d)'
             until(lambda: {"0", "1"} <= set(re.findall(both, service.stdout.decode())))
         assert [request.target for request in server.requests].count("/x.iso") == 1
