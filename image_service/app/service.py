@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from image_service.app.standalone_mode import StandIn
     from image_service.catalog.catalog import Catalog
-    from image_service.serving.request_handler import Page
+    from image_service.serving.request_handler import ImageRequestHandler, Page
     from image_service.settings.settings import Settings
     from image_service.snapshots.boot_images import BootImages
     from image_service.transport.admission.slots import Slots
@@ -134,7 +134,7 @@ class ImageService(ProcessService):
             slot_pool=shared.slot_pool(settings.limits.downloads, shared.counts),
             observer=self.metrics,
         )
-        self._add_gauges(catalog, images, transport.slots)
+        self._add_gauges(catalog, images, transport.slots, (main, plain))
         factory = transport.make_factory(main, secure=settings.tls.is_enabled)
         self._factories = [(factory, with_tls(factory, settings.tls, self._reactor))]
         if len(self._ports) > 1:
@@ -164,10 +164,16 @@ class ImageService(ProcessService):
             count=self.metrics.record_snapshot_event,
         )
 
-    def _add_gauges(self, catalog: Catalog, images: BootImages, slots: Slots) -> None:
+    def _add_gauges(
+        self, catalog: Catalog, images: BootImages, slots: Slots, handlers: Iterable[ImageRequestHandler]
+    ) -> None:
         metrics, listeners = self.metrics, self._listeners
         metrics.count_states("base_images", lambda: [status.state.value for status in catalog.statuses()])
         metrics.read_gauge("snapshot_held_bytes", lambda: images.cache.held_bytes)
+        metrics.read_gauges(
+            "cache_bytes",
+            lambda: {**images.cache_bytes(), "routes": sum(each.routes_bytes for each in handlers)},
+        )
         metrics.read_gauge("snapshot_grace_active", lambda: images.snapshots.in_grace)
         metrics.read_gauge("slots_limit", lambda: slots.limit)
         metrics.read_gauge("slots_taken", lambda: slots.acquired)

@@ -12,6 +12,10 @@ _Key = TypeVar("_Key", bound="Hashable")
 _Value = TypeVar("_Value")
 
 
+ENTRY_BYTES = 2048
+"""What an entry takes in memory, about: its key, and a value of some objects without large texts."""
+
+
 class LruCache(Generic[_Key, _Value]):
     """A mapping bounded by the number of its entries, or by their summed size.
 
@@ -40,6 +44,11 @@ class LruCache(Generic[_Key, _Value]):
     def size(self) -> int:
         """The sum of the entries' sizes; without `size_of`, their number."""
         return self._summed if self._size_of else len(self._entries)
+
+    @property
+    def held_bytes(self) -> int:
+        """What the entries take in memory: the sum of their sizes, or about `ENTRY_BYTES` each."""
+        return self._summed if self._size_of else len(self._entries) * ENTRY_BYTES
 
     def get(self, key: _Key) -> _Value | None:
         """Return a value, now the most recently used; None if the key is absent."""

@@ -27,6 +27,11 @@ class NegativeCache(Generic[_Key]):
         self._clock = clock
         self._known: LruCache[_Key, tuple[ImageServiceError, float]] = LruCache(MAX_REFUSALS)
 
+    @property
+    def held_bytes(self) -> int:
+        """What it takes in memory, about."""
+        return self._known.held_bytes
+
     def check(self, key: _Key) -> None:
         """Raise the error that was added for this key a moment ago."""
         error, until = self._known.peek(key) or (None, 0.0)

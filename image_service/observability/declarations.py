@@ -14,10 +14,12 @@ from image_service.observability.families import (
     Counters,
     Family,
     Gauge,
+    GaugeByLabel,
     Histograms,
     SentBytesCounter,
     StateGauge,
 )
+from image_service.snapshots.boot_images import CACHES
 from image_service.snapshots.model import REVALIDATION_RESULTS
 from image_service.transport.observer import AbortReason, RefusalReason
 
@@ -151,6 +153,12 @@ class Declarations:
             "Composed images evicted from memory; the same bytes are composed again on request.",
         )
         self.held = Gauge("snapshot_held_bytes", "Memory used by composed images, in bytes.")
+        self.caches = GaugeByLabel(
+            "cache_bytes",
+            "Memory used by caches, in bytes. `images`, `answers` of assisted-service and `routes` are sums;"
+            " the others have limited numbers of entries, which count 2 KiB each.",
+            cache=(*CACHES, "routes"),
+        )
         self.base_images = StateGauge(
             "base_images",
             "Base images, by state; `ready`, `degraded` and `deriving` ones are served. A `degraded` one"

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 from image_service.transport.observer import SentBytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from prometheus_client import Metric
 
@@ -112,6 +112,21 @@ class Gauge(Family):
         family = GaugeMetricFamily(self.name, self.description, labels=())
         if self.read is not None:
             family.add_metric((), self.read())
+        yield family
+
+
+class GaugeByLabel(Family):
+    """A number for each value of one label: read when Prometheus asks, absent as long as `read` is None."""
+
+    kind = "gauge"
+    fallback = ()
+    read: Callable[[], Mapping[str, float]] | None = None
+
+    def collect(self) -> Iterable[Metric]:
+        """Read them."""
+        family = GaugeMetricFamily(self.name, self.description, labels=tuple(self.labels))
+        for value, number in (self.read() if self.read else {}).items():
+            family.add_metric((value,), number)
         yield family
 
 

@@ -17,12 +17,12 @@ from image_service import __version__
 from image_service.http.routes import Probe
 from image_service.images.boot_image import COMPOSER_VERSION
 from image_service.observability.declarations import Declarations
-from image_service.observability.families import PREFIX, Family, Gauge, Histograms, StateGauge
+from image_service.observability.families import PREFIX, Family, Gauge, GaugeByLabel, Histograms, StateGauge
 from image_service.observability.process import ProcessMetrics
 from image_service.snapshots.model import REVALIDATION_RESULTS, SnapshotEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from prometheus_client import Metric
 
@@ -130,6 +130,18 @@ class Metrics:
             KeyError: there is no such gauge.
         """
         self._find(name, Gauge).read = read
+
+    def read_gauges(self, name: str, read: Callable[[], Mapping[str, float]]) -> None:
+        """Read a gauge with one label by a function from now on.
+
+        Args:
+            name: without the prefix.
+            read: returns the number for each value of the label; called whenever the page is rendered.
+
+        Raises:
+            KeyError: there is no such gauge.
+        """
+        self._find(name, GaugeByLabel).read = read
 
     def count_states(self, name: str, read: Callable[[], Iterable[str]]) -> None:
         """Count things by state from now on.

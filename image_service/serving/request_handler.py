@@ -11,7 +11,7 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from image_service.concurrency.lru import LruCache
+from image_service.concurrency.lru import ENTRY_BYTES, LruCache
 from image_service.concurrency.single_flight import shielded
 from image_service.errors import ImageServiceError, InvalidParameter, NotFound, Unavailable, UnknownBaseImage
 from image_service.http.head import ALLOWED_METHODS
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 _log = Logger()
 
-MAX_CACHED_ROUTES = 4096
+ROUTES_BYTES = 8 * 1024 * 1024
+"""Of all cached routes: they hold the credentials that a new mount needs."""
 Page: TypeAlias = tuple[bytes, str]
 """Content and its media type."""
 _Handled: TypeAlias = "PreparedResponse | Deferred[PreparedResponse]"
@@ -57,6 +58,12 @@ class _CachedRoute:
 
     reader: Reader
     subject: Subject
+
+    @property
+    def held_bytes(self) -> int:
+        """What it holds in memory, about."""
+        credentials = self.reader.credentials
+        return ENTRY_BYTES + (len(credentials.secret) if credentials else 0)
 
 
 @attrs.define(eq=False)
@@ -88,8 +95,13 @@ class ImageRequestHandler:
     _mirror: Callable[[StreamRef], BootImage] = attrs.field(default=_no_streams, kw_only=True)
     # By a digest of target, Authorization and client address: the first two may hold credentials.
     _cached_routes: LruCache[bytes, _CachedRoute] = attrs.field(
-        init=False, factory=lambda: LruCache(MAX_CACHED_ROUTES)
+        init=False, factory=lambda: LruCache(ROUTES_BYTES, lambda route: route.held_bytes)
     )
+
+    @property
+    def routes_bytes(self) -> int:
+        """What the cached routes take in memory."""
+        return self._cached_routes.held_bytes
 
     def handle(self, request: Request, address: str, *, overloaded: bool) -> _Handled:
         """Return the response to a request (see `exchange.RequestHandler`)."""

@@ -29,6 +29,8 @@ from image_service.snapshots.mounts import Mount, Mounts, is_of
 from image_service.transport.admission.addresses import address_group
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.images.base import BaseImage
@@ -45,6 +47,9 @@ MAX_RETAINED = 4096
 MAX_LOOKUP_SECONDS = 1.0
 """How long a lookup is used. Meanwhile a range does not count its reader among the latest ones, and a HEAD
 does not notice that a version or an infra-env now names another base image."""
+
+CACHES = ("images", "answers", "snapshots", "mounts", "versions", "infra-envs", "refusals")
+"""What is cached of images, by the values of the metric's label."""
 
 _Tag: TypeAlias = "tuple[Ref, bytes | None, str]"
 """A reference, the digest of the credentials, and an entity tag."""
@@ -68,6 +73,20 @@ class BootImages:
         self._clock = clock
         self._retained: LruCache[_Tag, Version] = LruCache(MAX_RETAINED)
         self._superseded: list[tuple[float, BaseImage]] = []
+
+    def cache_bytes(self) -> Mapping[str, int]:
+        """Return what each of `CACHES` takes in memory."""
+        snapshots, resolver = self.snapshots, self._finder.resolver
+        held = (
+            self.cache.held_bytes,
+            snapshots.answers_bytes,
+            snapshots.cache.held_bytes,
+            self.mounts.cache.held_bytes,
+            self._retained.held_bytes,
+            resolver.held_bytes,
+            snapshots.refusals.held_bytes + resolver.refusals.held_bytes + self.cache.refused_bytes,
+        )
+        return dict(zip(CACHES, held, strict=True))
 
     def get_cached_image(self, request: ImageRequest) -> ComposedVersion | None:
         """Return the image if it is composed and still valid; None if the caller must await `get`."""

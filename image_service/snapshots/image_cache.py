@@ -54,7 +54,12 @@ class BootImageCache:
     @property
     def held_bytes(self) -> int:
         """What all composed images hold in memory."""
-        return self._composed.size
+        return self._composed.held_bytes
+
+    @property
+    def refused_bytes(self) -> int:
+        """What errors of images that cannot be composed take in memory, about."""
+        return self._refused.held_bytes
 
     def get_cached_composed(self, version: Version) -> ComposedVersion | None:
         """Return a version if it is composed."""

@@ -75,8 +75,13 @@ class Resolver:
         self._coordination = coordination
         self._settings = settings
         self._resolved: LruCache[_Question, _Resolved] = LruCache(MAX_KNOWN)
-        self._refusals: NegativeCache[_Question] = NegativeCache(clock)
+        self.refusals: NegativeCache[_Question] = NegativeCache(clock)
         self._asking: SingleFlight[_Question, ImageRef] = SingleFlight(MAX_ASKING)
+
+    @property
+    def held_bytes(self) -> int:
+        """What complete references take in memory, about."""
+        return self._resolved.held_bytes
 
     def get_cached_ref(self, ref: Ref, credentials: Credentials | None) -> Ref | None:
         """Return the complete reference if it is known; else `resolve` it."""
@@ -98,7 +103,7 @@ class Resolver:
         if found is not None or not ref.needs_customization:
             return found or ref
         question = (ref, digest_of(credentials))
-        self._refusals.check(question)
+        self.refusals.check(question)
         asking = self._asking.join(question, lambda: self._resolve(question, credentials))
         older = self._find_older(question)
         if older is None:
@@ -129,7 +134,7 @@ class Resolver:
             older.retry_at = self._clock.seconds() + RETRY_SECONDS
             return older.ref
         except ImageServiceError as error:
-            self._refusals.add(question, error)
+            self.refusals.add(question, error)
             self._resolved.pop(question)
             raise
         except Exception:
@@ -179,12 +184,12 @@ class VersionFinder:
 
     def __init__(self, builder: ImageBuilder, resolver: Resolver, snapshots: Snapshots) -> None:
         self._builder = builder
-        self._resolver = resolver
+        self.resolver = resolver
         self._snapshots = snapshots
 
     def get_cached_version(self, reader: Reader) -> Version | None:
         """Return the newest version if it is known; else `get` it."""
-        ref = self._resolver.get_cached_ref(reader.ref, reader.credentials)
+        ref = self.resolver.get_cached_ref(reader.ref, reader.credentials)
         if ref is None:
             return None
         snapshot = None
@@ -199,7 +204,7 @@ class VersionFinder:
 
     async def get(self, reader: Reader) -> Version:
         """Return the newest version; raises ImageServiceError if there is none."""
-        ref = await self._resolver.resolve(reader.ref, reader.credentials)
+        ref = await self.resolver.resolve(reader.ref, reader.credentials)
         base = self._builder.find_base(ref)
         if not ref.needs_customization:
             return Version(ref, base, None)

@@ -87,6 +87,11 @@ class SealedRepository:
         )
         self._failed_at: dict[str, float] = {}
 
+    @property
+    def recent_bytes(self) -> int:
+        """What answers in clear take in memory."""
+        return self._recent.held_bytes
+
     def key_of(self, key: SnapshotKey, credentials: Credentials | None) -> bytes:
         """Return what stands for a key, and its credentials, in the repository."""
         return self._cipher.key_of(key.infra_env_id, key.kind.value, credentials)

@@ -66,23 +66,28 @@ class Snapshots:
         self._coordination = coordination
         self._settings = settings
         self._count = count
-        self._cache = SnapshotCache(repository, clock, coordination)
+        self.cache = SnapshotCache(repository, clock, coordination)
         self._validator = Validator(
-            fetch, repository, self._cache, clock, coordination=coordination, settings=settings, count=count
+            fetch, repository, self.cache, clock, coordination=coordination, settings=settings, count=count
         )
-        self._refusals: NegativeCache[SnapshotKey] = NegativeCache(clock)
+        self.refusals: NegativeCache[SnapshotKey] = NegativeCache(clock)
         self._first: SingleFlight[SnapshotKey, CacheEntry] = SingleFlight(MAX_ASKING)
+
+    @property
+    def answers_bytes(self) -> int:
+        """What answers of assisted-service take in memory."""
+        return self._repository.recent_bytes
 
     @property
     def in_grace(self) -> int:
         """The number of snapshots that are served although they could not be validated."""
         started_after = self._clock.seconds() - self._settings.grace_seconds
-        failing = [entry.failing_since for entry in self._cache.current_entries()]
+        failing = [entry.failing_since for entry in self.cache.current_entries()]
         return sum(since is not None and since > started_after for since in failing)
 
     def get_cached_snapshot(self, key: SnapshotKey) -> Snapshot | None:
         """Return the newest snapshot if it may be given to any mount without waiting; else `get` it."""
-        entry = self._cache.get_cached_entry(key)
+        entry = self.cache.get_cached_entry(key)
         if entry is None or self._validator.is_due(entry):
             return None
         self.record_hit()
@@ -113,7 +118,7 @@ class Snapshots:
         """
         entry = await self._entry(snapshot.key, credentials)
         if snapshot.entry is not entry and not snapshot.is_ended:
-            await self._cache.reattach(entry, snapshot, credentials)
+            await self.cache.reattach(entry, snapshot, credentials)
         if not self._validator.is_fresh(entry):
             await self._validator.validate(entry, credentials)
         if snapshot.is_ended:
@@ -121,10 +126,10 @@ class Snapshots:
 
     def valid_until(self, snapshot: Snapshot) -> float:
         """Return until when ``revalidate`` returns at once, or -inf, unless it ends or its key is bumped."""
-        entry = self._cache.get_cached_entry(snapshot.key)
+        entry = self.cache.get_cached_entry(snapshot.key)
         if entry is None or snapshot.entry is not entry or entry.is_refused:
             return -inf
-        if not self._cache.is_current(entry):
+        if not self.cache.is_current(entry):
             return -inf
         return entry.validated_at + self._settings.ttl_seconds
 
@@ -155,7 +160,7 @@ class Snapshots:
         Raises:
             ImageServiceError: assisted-service refuses what the key asks.
         """
-        return await self._cache.find_generation(await self._entry(key, credentials), generation, credentials)
+        return await self.cache.find_generation(await self._entry(key, credentials), generation, credentials)
 
     def stored_key_of(self, key: SnapshotKey, credentials: Credentials | None) -> bytes:
         """Return what stands for a key in the repository, and in stored mounts."""
@@ -164,21 +169,21 @@ class Snapshots:
     # The first answer.
 
     async def _entry(self, key: SnapshotKey, credentials: Credentials | None) -> CacheEntry:
-        entry = await self._cache.get(key, credentials)
+        entry = await self.cache.get(key, credentials)
         if entry is None:
-            self._refusals.check(key)
+            self.refusals.check(key)
             return await self._first.join(key, lambda: self._load_or_ask(key, credentials))
         return entry
 
     async def _load_or_ask(self, key: SnapshotKey, credentials: Credentials | None) -> CacheEntry:
         stored_key = self._repository.key_of(key, credentials)
         version = self._coordination.counter(stored_key)
-        entry = await self._cache.load(key, stored_key, credentials)
+        entry = await self.cache.load(key, stored_key, credentials)
         if entry is not None:
             return entry
         async with self._coordination.lock(stored_key):
             if self._coordination.counter(stored_key) != version:  # another process has stored something
-                entry = await self._cache.load(key, stored_key, credentials)
+                entry = await self.cache.load(key, stored_key, credentials)
                 if entry is not None:
                     return entry
             self._count(SnapshotEvent.MISS)
@@ -189,7 +194,7 @@ class Snapshots:
                 )
             except ImageServiceError as error:
                 if not isinstance(error, FAILURES):
-                    self._refusals.add(key, error)
+                    self.refusals.add(key, error)
                 raise
             snapshot = await self._validator.store(key, customization, credentials, after=0, at=asked_at)
-            return self._cache.add(snapshot, asked_at)
+            return self.cache.add(snapshot, asked_at)

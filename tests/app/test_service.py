@@ -17,6 +17,7 @@ from twisted.logger import globalLogPublisher
 
 from image_service.app.service import ImageService
 from image_service.settings.settings import Settings
+from image_service.snapshots.boot_images import CACHES
 from image_service.standalone.sample import SAMPLE_VERSION, unpack_sample
 from image_service.standalone.service import SAMPLE_ID
 from image_service.transport.tcp import bind
@@ -88,6 +89,8 @@ async def test_service_answers_health_metrics_and_images(reactor: EPollReactor, 
         metrics = (await get("GET", "/metrics")).body.decode()
         for gauge in ("base_images", "connections", "snapshot_held_bytes", "slots_limit"):
             assert gauge in metrics
+        for cache in (*CACHES, "routes"):
+            assert f'assisted_image_service_cache_bytes{{cache="{cache}"}} ' in metrics
         assert "assisted_image_service_http_request_duration_seconds" in metrics
 
 

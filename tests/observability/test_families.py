@@ -15,6 +15,7 @@ from image_service.observability.families import (
     Counters,
     Family,
     Gauge,
+    GaugeByLabel,
     Histograms,
     StateGauge,
 )
@@ -115,3 +116,17 @@ def test_series_of_equal_labels_is_always_the_same_object() -> None:
 
 def test_names_have_the_prefix() -> None:
     assert Gauge("things", "Things.").name == f"{PREFIX}things"
+
+
+def test_gauge_by_label_is_read_when_it_is_collected() -> None:
+    numbers = {"a": 1.0}
+    gauge = GaugeByLabel("some_bytes", "Bytes.", part=("a", "b"))
+    (family,) = gauge.collect()
+    assert family.samples == []
+    gauge.read = lambda: numbers
+    numbers["b"] = 2.0
+    (family,) = gauge.collect()
+    assert [(sample.labels, sample.value) for sample in family.samples] == [
+        ({"part": "a"}, 1.0),
+        ({"part": "b"}, 2.0),
+    ]

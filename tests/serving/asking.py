@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from image_service.http.cors import Cors
     from image_service.images.reference import Kind
-    from image_service.transport import exchange
     from tests.snapshots.doubles import World
 
 TARGET = f"/byid/{ID}/4.20/x86_64/full.iso"
@@ -45,7 +44,7 @@ class Service:
     cors: Cors | None = None
     withheld: Collection[Kind] = ()
     hashes: Callable[[Callable[[], bytes]], Deferred[bytes]] = _at_once
-    handler: exchange.RequestHandler = attrs.field(init=False)
+    handler: ImageRequestHandler = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.handler = ImageRequestHandler(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from image_service.concurrency.lru import ENTRY_BYTES
 from image_service.concurrency.negative_cache import REFUSED_SECONDS
 from image_service.errors import Forbidden, NotFound, Unauthorized, UpstreamError, UpstreamTimeout
 from image_service.images.reference import Credentials, CredentialScheme
@@ -276,7 +277,7 @@ def test_subject_has_the_kind_that_was_served(service: Service) -> None:
 
 @pytest.fixture
 def known_limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_handler, "MAX_CACHED_ROUTES", request.param)
+    monkeypatch.setattr(request_handler, "ROUTES_BYTES", request.param * ENTRY_BYTES)
 
 
 @pytest.mark.parametrize("known_limit", [3], indirect=True)
@@ -290,6 +291,15 @@ def test_number_of_cached_routes_is_bounded(service: Service) -> None:
     known = [isinstance(service.ask(targets[number]), PreparedResponse) for number in (0, 2, 3, 1)]
     assert known == [True, True, True, False]
     assert service.upstream_calls == 2
+
+
+@pytest.mark.parametrize("known_limit", [8], indirect=True)
+@pytest.mark.usefixtures("known_limit")
+def test_credentials_count_toward_the_bound_of_cached_routes(service: Service) -> None:
+    for number in range(20):
+        service.get(TARGET, authorization=f"Bearer {number}".ljust(3 * ENTRY_BYTES, "x"))
+        assert service.handler.routes_bytes <= 8 * ENTRY_BYTES
+    assert service.handler.routes_bytes > 6 * ENTRY_BYTES
 
 
 @pytest.mark.parametrize("known_limit", [2], indirect=True)

@@ -39,6 +39,11 @@ class SnapshotCache:
         self._entries: LruCache[SnapshotKey, CacheEntry] = LruCache(MAX_ENTRIES)
         self._refreshing: SingleFlight[SnapshotKey, CacheEntry | None] = SingleFlight()
 
+    @property
+    def held_bytes(self) -> int:
+        """What the entries take in memory, about."""
+        return self._entries.held_bytes
+
     def current_entries(self) -> Iterator[CacheEntry]:
         """Return the entries that no other process has changed."""
         return filter(self.is_current, self._entries.values())
