@@ -67,10 +67,7 @@ class _Call:
 def reserve(limit: int) -> Mapping[CallClass, int]:
     """Return how many of ``limit`` slots are reserved for each class."""
     revalidation = _quarter(limit)
-    return Counter({
-        CallClass.REVALIDATION: revalidation,
-        CallClass.ACCEPTED: _quarter(limit - revalidation),
-    })  # fmt: skip
+    return Counter({CallClass.REVALIDATION: revalidation, CallClass.ACCEPTED: _quarter(limit - revalidation)})
 
 
 def _quarter(slots: int) -> int:

@@ -75,7 +75,7 @@ class Resolver:
         self._coordination = coordination
         self._settings = settings
         self._resolved: LruCache[_Question, _Resolved] = LruCache(MAX_KNOWN)
-        self.refusals: NegativeCache[_Question] = NegativeCache(clock)
+        self.refusals: NegativeCache[tuple[str, bytes | None]] = NegativeCache(clock)  # of infra-envs
         self._asking: SingleFlight[_Question, ImageRef] = SingleFlight(MAX_ASKING)
 
     @property
@@ -103,7 +103,7 @@ class Resolver:
         if found is not None or not ref.needs_customization:
             return found or ref
         question = (ref, digest_of(credentials))
-        self.refusals.check(question)
+        self.refusals.check((ref.infra_env_id, digest_of(credentials)))
         asking = self._asking.join(question, lambda: self._resolve(question, credentials))
         older = self._find_older(question)
         if older is None:
@@ -119,7 +119,7 @@ class Resolver:
         return resolved
 
     async def _resolve(self, question: _Question, credentials: Credentials | None) -> ImageRef:
-        ref, _ = question
+        ref, credentials_digest = question
         is_known = self._resolved.peek(question) is not None
         try:
             infra_env, answered_at = await self._get_infra_env(
@@ -134,7 +134,7 @@ class Resolver:
             older.retry_at = self._clock.seconds() + RETRY_SECONDS
             return older.ref
         except ImageServiceError as error:
-            self.refusals.add(question, error)
+            self.refusals.add((ref.infra_env_id, credentials_digest), error)
             self._resolved.pop(question)
             raise
         except Exception:

@@ -12,6 +12,7 @@ from image_service.concurrency.negative_cache import REFUSED_SECONDS
 from image_service.errors import (
     Conflict,
     Forbidden,
+    ImageServiceError,
     NotFound,
     Unauthorized,
     Unavailable,
@@ -284,14 +285,20 @@ def test_refusal_removes_the_older_answer(setting: Setting, error: Exception) ->
         setting.resolve()
 
 
-def test_not_found_is_cached_for_a_while(setting: Setting) -> None:
-    setting.infra_envs.error = NotFound("no such infra-env")
-    for _ in range(100):
-        with pytest.raises(NotFound, match="no such infra-env"):
-            setting.resolve()
+@pytest.mark.parametrize("error", [Unauthorized("401"), Forbidden("403"), NotFound("404")])
+def test_refusal_is_cached_for_a_while_whatever_version_is_requested(
+    setting: Setting, error: ImageServiceError
+) -> None:
+    setting.infra_envs.error = error
+    for number in range(100):
+        with pytest.raises(type(error), match=error.detail):
+            setting.resolve(attrs.evolve(OPEN, version=f"4.{number}"))
     assert setting.rounds == 1
     setting.infra_envs.error = None
-    assert setting.resolve(attrs.evolve(OPEN, version="4.20")) == COMPLETE
+    other = Credentials(CredentialScheme.API_KEY, "other")
+    assert setting.resolve(OPEN, other) == COMPLETE
+    with pytest.raises(type(error)):
+        setting.resolve()
     setting.clock.advance(REFUSED_SECONDS)
     assert setting.resolve() == COMPLETE
 
