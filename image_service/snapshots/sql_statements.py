@@ -120,8 +120,13 @@ def _oldest(order: sa.Column[float], *conditions: sa.ColumnElement[bool]) -> sa.
     )
 
 
+def _select(*columns: sa.Column[Any]) -> sa.Select[Any]:
+    """Select values of the columns' types; a damaged file may have any in any column of SQLite."""
+    return sa.select(*(sa.cast(column, column.type) for column in columns))
+
+
 FIND_NEWEST = (
-    sa.select(SNAPSHOTS.c.generation, SNAPSHOTS.c.taken_at, SNAPSHOTS.c.validated_at, SNAPSHOTS.c.ended)
+    _select(SNAPSHOTS.c.generation, SNAPSHOTS.c.taken_at, SNAPSHOTS.c.validated_at, SNAPSHOTS.c.ended)
     .where(SNAPSHOTS.c.key == _OF)
     .order_by(SNAPSHOTS.c.generation.desc())
     .limit(1)
@@ -135,7 +140,7 @@ HAS_ENDED = sa.select(
         SNAPSHOTS.c.key == _OF, SNAPSHOTS.c.generation >= _NUMBER, SNAPSHOTS.c.ended, ~_HAS_PAYLOAD
     )
 )
-LOAD = sa.select(PAYLOADS.c.sealed).where(_is_generation(PAYLOADS))
+LOAD = _select(PAYLOADS.c.sealed).where(_is_generation(PAYLOADS))
 ADD = sa.insert(SNAPSHOTS).from_select(
     list(SNAPSHOTS.c),
     sa.select(_OF, _NUMBER, _AT, _AT, _AT, sa.false(), _INFRA_ENV, _CREDENTIALS, sa.literal(0.0)).where(
@@ -170,7 +175,7 @@ END = (
     sa.delete(SNAPSHOTS).where(SNAPSHOTS.c.key == _OF, SNAPSHOTS.c.generation < _NEWEST),
     sa.delete(PAYLOADS).where(PAYLOADS.c.key == _OF),
 )
-FIND_MOUNT = sa.select(MOUNTS).where(MOUNTS.c.reader == _OF)
+FIND_MOUNT = _select(*MOUNTS.c).where(MOUNTS.c.reader == _OF)
 UNUSED = _oldest(
     SNAPSHOTS.c.used_at,
     SNAPSHOTS.c.used_at < _BEFORE,
