@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from image_service.transport.observer import Observer
 
 OVERLOAD_RESERVE = 64
-"""Connections accepted beyond the limit: for probes, and to refuse the others by a response."""
+"""Connections that each worker accepts beyond the limit: for probes, and to refuse others by a response."""
 MIN_IDLE_SECONDS = 1.0
 """A connection that has waited for a request for a shorter time is not closed for another."""
 SEARCH_SECONDS = 1.0
@@ -112,10 +112,10 @@ class ConnectionLimit:
         if most and self._by_group[group] >= most and not is_trusted_proxy(address, self._proxies):
             self._observer.record_refusal(RefusalReason.CONNECTIONS_PER_ADDRESS)
             return None
-        total = self._counts.total(CONNECTIONS)
-        if total < self._limit or self._close_idle():
+        if self._counts.total(CONNECTIONS) < self._limit or self._close_idle():
             return Admission(group, overloaded=False)
-        if total < self._limit + OVERLOAD_RESERVE or self._close_in_reserve():
+        # Not the reserve of all workers: one may have every connection in it, and another close none of them.
+        if len(self._reserve) < OVERLOAD_RESERVE or self._close_in_reserve():
             return Admission(group, overloaded=True)
         self._observer.record_refusal(RefusalReason.CONNECTIONS)
         return None
