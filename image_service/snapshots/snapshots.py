@@ -187,7 +187,6 @@ class Snapshots:
                 if entry is not None:
                     return entry
             self._count(SnapshotEvent.MISS)
-            asked_at = self._clock.seconds()
             try:
                 customization = await self._fetch(
                     key.infra_env_id, key.kind, credentials, is_revalidation=False
@@ -196,5 +195,7 @@ class Snapshots:
                 if not isinstance(error, FAILURES):
                     self.refusals.add(key, error)
                 raise
-            snapshot = await self._validator.store(key, customization, credentials, after=0, at=asked_at)
-            return self.cache.add(snapshot, asked_at)
+            # From now on, or the answers of a slow assisted-service would be used once each.
+            now = self._clock.seconds()
+            snapshot = await self._validator.store(key, customization, credentials, after=0, at=now)
+            return self.cache.add(snapshot, now)
