@@ -46,6 +46,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
         "HTTP_LISTEN_PORT": str(beside),
         "HTTP_SERVES_IMAGES": "true",
         "MAX_CONCURRENT_REQUESTS": str(SLOTS),
+        "MIN_DOWNLOAD_RATE": "0",  # else slow readers are aborted while others wait
     }
     with run_service(tmp_path, [os_image(iso, VERSION)], environment=environment) as service:
         infra_env_id = service.register(VERSION, {"ignition": {"version": "3.2.0"}})
