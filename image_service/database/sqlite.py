@@ -9,6 +9,7 @@ power failure may take the latest commits, and leaves the file consistent.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
@@ -85,6 +86,7 @@ class SqliteDatabase:
         migrations: Mapping[int, Callable[[Connection], None]] = MappingProxyType({}),
     ) -> None:
         self._path = path
+        self._wal = f"{path}-wal"
         self._tables = tables
         self._version = version
         self._migrations = migrations
@@ -179,9 +181,8 @@ class SqliteDatabase:
 
     def _limit_wal(self, engine: Engine) -> None:
         """Empty the WAL if it is too large, unless another process is using it: then the next time."""
-        wal = Path(f"{self._path}-wal")
         with suppress(FileNotFoundError, DBAPIError):
-            if wal.stat().st_size > _MAX_WAL_BYTES:
+            if os.stat(self._wal).st_size > _MAX_WAL_BYTES:  # noqa: PTH116 - Path.stat takes three times as long
                 with engine.connect() as connection:
                     connection.exec_driver_sql("PRAGMA busy_timeout = 0")
                     try:

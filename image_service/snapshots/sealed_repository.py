@@ -12,14 +12,11 @@ import secrets
 import time
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import attrs
-from twisted.logger import Logger
 
-from image_service.concurrency.circuit_breaker import TIMEOUT_SECONDS
 from image_service.concurrency.lru import LruCache
-from image_service.errors import SnapshotUnreadable, StoreFailed, StoreFull
 from image_service.images.fingerprint import fingerprint
 from image_service.snapshots.codec import (
     decode_customization,
@@ -28,9 +25,10 @@ from image_service.snapshots.codec import (
     encode_infra_env,
 )
 from image_service.snapshots.model import Snapshot
+from image_service.snapshots.repository_access import RepositoryAccess
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable
 
     from twisted.internet.interfaces import IReactorTime
 
@@ -40,16 +38,12 @@ if TYPE_CHECKING:
     from image_service.images.reference import Credentials, Reader
     from image_service.snapshots.encryption import SnapshotCipher
     from image_service.snapshots.model import SnapshotKey
-    from image_service.snapshots.repository import SnapshotRepository, StoredMount, StoredSnapshot
-
-T = TypeVar("T")
+    from image_service.snapshots.repository import SnapshotRepository, StoredSnapshot
 
 RECENT_BYTES = 32 * 1024 * 1024
 """Answers kept in clear: the first client to ask for one needs it again at once."""
 OVERHEAD_BYTES = 1024
 """What one of them costs beside its bytes, about."""
-THREAD_BYTES = 128 * 1024
-"""What is larger is encrypted and compared in a thread."""
 
 
 def first_generation() -> int:
@@ -57,15 +51,8 @@ def first_generation() -> int:
     return 1 + secrets.randbits(62)
 
 
-class SealedRepository:
-    """Stores snapshots, mounts and infra-envs. Instants are the clock's seconds; minus infinity: never.
-
-    Args:
-        clock: monotonic.
-        wall_clock: returns seconds since the epoch, which may be wrong, and be set.
-    """
-
-    _log = Logger()
+class SealedRepository(RepositoryAccess):
+    """Stores snapshots, mounts and infra-envs. Instants are the clock's seconds; minus infinity: never."""
 
     def __init__(
         self,
@@ -75,17 +62,12 @@ class SealedRepository:
         clock: IReactorTime,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._clock = clock
-        self._wall_clock = wall_clock
+        super().__init__(repository, cipher, in_thread, clock, wall_clock)
         self._offset_at_cleanup = self._offset()
         self._no_cleanup_until = -inf
-        self._repository = repository
-        self._cipher = cipher
-        self._in_thread = in_thread
         self._recent: LruCache[tuple[bytes, int], Customization] = LruCache(
             RECENT_BYTES, lambda customization: _size(customization) + OVERHEAD_BYTES
         )
-        self._failed_at: dict[str, float] = {}
 
     @property
     def recent_bytes(self) -> int:
@@ -111,11 +93,6 @@ class SealedRepository:
         return self._cipher.reader_key_of(reader.address, reader.credentials, text)
 
     # Snapshots.
-
-    async def find_newest(self, stored_key: bytes) -> StoredSnapshot | None:
-        """Return the state of a key's newest snapshot, which may be refused; ``taken_at`` is as stored."""
-        stored = await self._read(self._repository.find_newest(stored_key))
-        return stored and attrs.evolve(stored, validated_at=self._to_monotonic(stored.validated_at))
 
     async def load_newest(
         self, key: SnapshotKey, stored_key: bytes, credentials: Credentials | None
@@ -267,26 +244,6 @@ class SealedRepository:
         if removed:
             self._log.info("removed {count} unused snapshots", count=removed)
 
-    # Mounts.
-
-    async def save_mounts(self, mounts: Sequence[StoredMount]) -> None:
-        """Store which version each reader reads."""
-        stored = [
-            attrs.evolve(
-                mount,
-                read_at=self._to_wall(mount.read_at),
-                replaces_before=self._to_wall(mount.replaces_before),
-            )
-            for mount in mounts
-        ]
-        if stored:
-            await self._write(self._repository.save_mounts(stored, self._wall_clock()))
-
-    async def find_mount(self, reader_key: bytes) -> StoredMount | None:
-        """Return what a reader was reading."""
-        stored = await self._read(self._repository.find_mount(reader_key))
-        return stored and attrs.evolve(stored, read_at=self._to_monotonic(stored.read_at))
-
     # Infra-envs.
 
     async def load_infra_env(
@@ -316,44 +273,8 @@ class SealedRepository:
         owner = self._cipher.owner_of(infra_env_id, credentials)
         await self._write(self._repository.add(key, generation, sealed, stored_at, owner))
 
-    # Time.
-
-    def _offset(self) -> float:
-        """Return how far the wall clock is ahead of the monotonic one."""
-        return self._wall_clock() - self._clock.seconds()
-
-    def _to_wall(self, at: float) -> float:
-        return at + self._offset()
-
-    def _to_monotonic(self, stored_at: float) -> float:
-        """Convert a stored time; one in the future, or none at all, is of a wrong clock: it means never."""
-        return stored_at - self._offset() if stored_at <= self._wall_clock() else -inf
-
-    async def _load(
-        self,
-        name: str,
-        key: bytes,
-        generation: int,
-        credentials: Credentials | None,
-        decode: Callable[[bytes], T],
-    ) -> T | None:
-        """Return a stored payload; None: it is not stored any more, or unreadable."""
-        sealed = await self._read(self._repository.load(key, generation))
-        if sealed is None:
-            return None
-        try:
-            return await self._run(
-                len(sealed), lambda: decode(self._cipher.unseal(key, generation, credentials, sealed))
-            )
-        except SnapshotUnreadable as error:
-            self._log.warn("cannot read a stored {name}: {detail}", name=name, detail=error.detail)
-            return None
-
     async def _put(
-        self,
-        snapshot: Snapshot,
-        customization: Customization,
-        credentials: Credentials | None,
+        self, snapshot: Snapshot, customization: Customization, credentials: Credentials | None
     ) -> bool | None:
         """Return True if it is stored, False if there is a newer one, None if the repository failed."""
         key, generation = snapshot.stored_key, snapshot.generation
@@ -369,37 +290,6 @@ class SealedRepository:
         if customization.ramdisk is not None:  # of a few bytes, it may unpack to many
             return await self._in_thread(work)
         return await self._run(_size(customization), work)
-
-    async def _run(self, size: int, work: Callable[[], T]) -> T:
-        return await self._in_thread(work) if size > THREAD_BYTES else work()
-
-    async def _read(self, attempt: Awaitable[T | None]) -> T | None:
-        return await self._try("read", attempt)
-
-    async def _write(self, attempt: Awaitable[T]) -> T | None:
-        return await self._try("write", attempt)
-
-    async def _try(self, operation: str, attempt: Awaitable[T]) -> T | None:
-        """On a repository error, return None; log the first one, and the first success after it."""
-        try:
-            result = await attempt
-        except StoreFull as error:  # no failure: smaller ones are stored
-            self._log.debug("{reason}", reason=error.detail)
-            return None
-        except StoreFailed as error:
-            if operation not in self._failed_at:
-                self._log.error(
-                    "cannot {operation} stored snapshots, continuing in memory: {reason}",
-                    operation=operation,
-                    reason=error.detail,
-                )
-            self._failed_at[operation] = self._clock.seconds()
-            return None
-        # Soon after a failure, others are over that began before it.
-        if self._clock.seconds() > self._failed_at.get(operation, inf) + TIMEOUT_SECONDS:
-            del self._failed_at[operation]
-            self._log.info("can {operation} stored snapshots again", operation=operation)
-        return result
 
 
 def _size(customization: Customization) -> int:

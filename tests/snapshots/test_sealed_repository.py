@@ -27,7 +27,8 @@ from image_service.snapshots import sealed_repository as archive_module
 from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.model import Snapshot, SnapshotKey
 from image_service.snapshots.repository import StoredMount
-from image_service.snapshots.sealed_repository import THREAD_BYTES, SealedRepository, first_generation
+from image_service.snapshots.repository_access import THREAD_BYTES
+from image_service.snapshots.sealed_repository import SealedRepository, first_generation
 from tests.snapshots.memory import MemoryRepository
 from tests.snapshots.outcomes import Outcome, outcome
 from tests.snapshots.pinning import (

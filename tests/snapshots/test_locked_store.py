@@ -1,0 +1,84 @@
+"""A database that another process has locked: who waits, for how long, and what is stored later."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, TypeVar
+
+from twisted.internet.task import deferLater
+
+from image_service.concurrency import circuit_breaker
+from image_service.concurrency.circuit_breaker import CircuitBreaker
+from image_service.settings.upstream import SnapshotSettings
+from image_service.snapshots.build import open_repository
+from image_service.snapshots.encryption import SnapshotCipher
+from image_service.snapshots.sealed_repository import SealedRepository
+from image_service.snapshots.sql_statements import DATABASE_FILE
+from tests.pytwisted import async_fixture, ensure_deferred
+from tests.snapshots.outcomes import run_now
+from tests.snapshots.pinning import KEY, OTHERS, customization
+from tests.snapshots.repositories import Threads
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    import pytest
+    from twisted.internet.defer import Deferred
+    from twisted.internet.epollreactor import EPollReactor
+
+PAUSE_SECONDS = 1.0
+T = TypeVar("T")
+
+
+class CountingThreads(Threads):
+    """Threads that count what they run."""
+
+    run = 0
+
+    def __call__(self, work: Callable[[], T], /) -> Deferred[T]:
+        self.run += 1
+        return super().__call__(work)
+
+
+@async_fixture
+async def threads(reactor: EPollReactor) -> AsyncIterator[CountingThreads]:
+    threads = CountingThreads(reactor, 2)
+    yield threads
+    threads.stop()
+
+
+@async_fixture
+async def archive(
+    reactor: EPollReactor, tmp_path: Path, threads: CountingThreads, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[SealedRepository]:
+    monkeypatch.setattr(circuit_breaker, "PAUSE_SECONDS", PAUSE_SECONDS)
+    to_read, to_write = CircuitBreaker(threads, reactor), CircuitBreaker(threads, reactor)
+    repository = open_repository(tmp_path, to_read, to_write, SnapshotSettings())
+    yield SealedRepository(repository, SnapshotCipher(bytes(32)), run_now, reactor)
+    await repository.close()
+
+
+@ensure_deferred
+async def test_locked_database_is_tried_once_and_stored_to_when_it_is_free(
+    archive: SealedRepository, threads: CountingThreads, reactor: EPollReactor, tmp_path: Path
+) -> None:
+    key, *others = OTHERS
+    known = await archive.add(KEY, None, customization("known"), after=0, at=reactor.seconds())
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        new = await archive.add(key, None, customization("new"), after=0, at=reactor.seconds())
+        assert new.generation < 0
+        assert await archive.load(new, None) is not None
+        assert await archive.load_newest(KEY, known.stored_key, None) is not None, "reading goes on"
+        before = threads.run
+        for each in others:
+            unstored = await archive.add(each, None, customization("new"), after=0, at=reactor.seconds())
+            assert unstored.generation < 0
+        assert threads.run == before, "the store is left alone"
+        other.execute("ROLLBACK")
+    await deferLater(reactor, 2 * PAUSE_SECONDS)
+    await archive.record_validation(new, None, reactor.seconds())
+    assert new.generation > 0
+    assert await archive.load_newest(key, new.stored_key, None) is not None
