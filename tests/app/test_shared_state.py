@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import attrs
 import pytest
@@ -22,7 +23,8 @@ from image_service.app.workers.shared_state import (
 )
 from image_service.concurrency.coordination import SharedMemoryCoordination
 from image_service.transport.admission.counts import CONNECTIONS, Counts
-from image_service.transport.admission.slots import SLOT_TIMEOUT_SECONDS, Slots
+from image_service.transport.admission.slot_queue import Slot
+from image_service.transport.admission.slots import CHECK_SECONDS, SLOT_TIMEOUT_SECONDS, Slots
 from tests.pytwisted import ensure_deferred
 from tests.transport.admission.waiting import acquire
 from tests.transport.null_observer import NULL_OBSERVER
@@ -49,7 +51,8 @@ class Workers:
         return self.shared.row(worker)
 
     def pool(self, reactor: EPollReactor, worker: int) -> SharedSlotPool:
-        return SharedSlotPool(reactor, self.slots[worker], LIMIT, Counts(self.row(worker)))
+        counts = Counts(self.row(worker), [self.row(number) for number in range(2)])
+        return SharedSlotPool(reactor, self.slots[worker], LIMIT, counts)
 
 
 @pytest.fixture
@@ -115,6 +118,39 @@ async def test_waiting_download_is_granted_a_slot_that_another_process_releases(
         other.release(slot)
     await turns(reactor)
     assert _readers(reactor) == []  # a free slot wakes no process in which nothing waits
+
+
+@ensure_deferred
+async def test_slow_download_is_aborted_for_one_that_waits_in_another_process(
+    workers: Workers, reactor: EPollReactor
+) -> None:
+    clock = Clock()
+    one, other = (
+        Slots(
+            workers.pool(reactor, number),
+            9,
+            SLOT_TIMEOUT_SECONDS,
+            min_rate=100,
+            clock=clock,
+            observer=NULL_OBSERVER,
+        )
+        for number in range(2)
+    )
+    taken = [Slot(f"slow {rate}", False, Mock(sample=Mock(return_value=rate)), Mock()) for rate in (9, 2, 5)]  # noqa: FBT003 - no public files
+    for slot in taken:
+        one.acquire(slot, 0)
+    waiting = acquire(other, "other")
+    clock.advance(CHECK_SECONDS)
+    assert [slot.abort.called for slot in taken] == [False, True, False]  # type: ignore[attr-defined] # mocks
+    # The address that was too slow leaves the slot to the other process.
+    again = Slot("slow 2", False, Mock(sample=Mock(return_value=None)), Mock())  # noqa: FBT003 - same
+    one.acquire(again, clock.seconds())
+    one.release(taken[1])
+    assert not again.granted.called
+    await until(reactor, lambda: waiting.granted.called)
+    for slot in (*taken, again):
+        one.release(slot)
+    other.release(waiting)
 
 
 def _readers(reactor: EPollReactor) -> list[IReadDescriptor]:
