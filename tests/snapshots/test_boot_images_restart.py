@@ -16,7 +16,9 @@ from image_service.errors import (
     NotFound,
     UpstreamError,
 )
-from image_service.snapshots.model import ImageRequest, ReadMode
+from image_service.snapshots import sealed_repository
+from image_service.snapshots.model import ImageRequest, ReadMode, VersionLost
+from image_service.snapshots.sealed_repository import first_generation
 from tests.formats.iso_builder import build_live_iso, live_files
 from tests.images.building import base_image
 from tests.pytwisted import ensure_deferred
@@ -47,6 +49,7 @@ from tests.snapshots.mounting import (
     say,
     use_faulty_repository,
 )
+from tests.snapshots.outcomes import outcome
 from tests.snapshots.pinning import CREDENTIALS, REFUSING
 
 if TYPE_CHECKING:
@@ -393,3 +396,42 @@ def test_mount_that_cannot_be_saved_is_served_and_logged(
     store.broken, store.error = {"save_mounts"}, KeyError("odd")
     assert client.range() is client.range()
     assert len(logged_failures.flush(KeyError)) == 1
+
+
+# The store removes what others need the room for.
+
+
+def remove_snapshots(world: World) -> None:
+    world.store._rows.clear()
+
+
+def test_mount_continues_from_memory_when_its_snapshot_is_removed(world: World, client: Client) -> None:
+    first = bytes_of(client.range())
+    remove_snapshots(world)
+    assert bytes_of(client.range()) == first
+    pass_ttl(world)
+    assert bytes_of(client.range()) == first
+    restart(world)
+    assert bytes_of(client.range()) == first, "stored again at the validation"
+
+
+def test_mount_of_a_removed_snapshot_is_lost_in_the_next_process(
+    world: World, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealed_repository, "first_generation", first_generation)
+    client.range()
+    remove_snapshots(world)
+    restart(world)
+    assert isinstance(client.ask().error, VersionLost), "or it would get bytes of two images"
+
+
+def test_mount_survives_a_store_that_failed_when_it_began(world: World, client: Client) -> None:
+    store = use_faulty_repository(world)
+    store.broken.update(("add", "save_mounts"))
+    first = bytes_of(client.range())
+    store.broken.clear()
+    pass_ttl(world)
+    assert bytes_of(client.range()) == first
+    outcome(world.images.mounts.save())
+    restart(world)
+    assert bytes_of(client.range()) == first
