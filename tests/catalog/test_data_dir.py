@@ -98,6 +98,17 @@ def test_reference_restarts_the_retention_time(directory: Directory) -> None:
     assert directory.another().collect_garbage([]) == [IMAGE]
 
 
+def test_reference_in_the_future_counts_from_now(directory: Directory) -> None:
+    directory.time += 100 * RETENTION
+    directory.download()
+    directory.time -= 100 * RETENTION
+    assert directory.another().collect_garbage([]) == []
+    directory.time += RETENTION - 1
+    assert directory.another().collect_garbage([]) == []
+    directory.time += 1
+    assert directory.another().collect_garbage([]) == [IMAGE]
+
+
 def test_image_referred_to_by_another_process_stays(directory: Directory) -> None:
     directory.download()
     other = directory.another()

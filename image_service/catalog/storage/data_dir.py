@@ -160,8 +160,8 @@ class DataDir:
         """
         now, retained = self._now(), set(retained)
         with self._manifest() as entries:
-            for image in retained & entries.keys():
-                entries[image].referred = now
+            for image, entry in entries.items():  # a time in the future is of a clock that was ahead
+                entry.referred = now if image in retained else min(entry.referred, now)
         self._remove_refused(lambda image: (self.path / image).exists())  # replaced by a good one
         limit = now - self._retention_seconds
         entries = read_manifest(self.path / MANIFEST)
