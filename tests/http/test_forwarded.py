@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.http.forwarded import _parse, client_address
+from image_service.http.forwarded import _parse, client_address, is_trusted_proxy
 
 PROXIES = tuple(map(ip_network, ("10.0.0.0/8", "2001:db8::/32")))
 PROXY, CLIENT = "10.0.0.1", "203.0.113.7"
@@ -98,3 +98,12 @@ def test_client_address_equals_a_naive_backward_search(hops: list[object], peer:
     expected = found if hops else str(peer)
     plain = getattr(ip_address(expected), "ipv4_mapped", None)
     assert told(", ".join(map(str, hops)), peer=str(peer)) in {expected, str(plain)}
+
+
+@pytest.mark.parametrize(
+    ("peer", "expected"),
+    [(PROXY, True), ("::ffff:10.0.0.1", True), ("2001:db8::1", True), (CLIENT, False), ("", False)],
+)
+def test_trusted_proxy_is_one_of_its_networks(peer: str, expected: object) -> None:
+    assert is_trusted_proxy(peer, PROXIES) is expected
+    assert not is_trusted_proxy(peer, ())
