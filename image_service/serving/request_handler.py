@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 
 _log = Logger()
 
-ROUTES_BYTES = 8 * 1024 * 1024
-"""Of all cached routes: they hold the credentials that a new mount needs."""
+ROUTES_BYTES = 2 * 1024 * 1024
+"""Of all cached routes, for some 700 clients with tokens. They hold the credentials, which a new mount needs,
+in clear: so there are no more than serve clients that open a connection for each range."""
 Page: TypeAlias = tuple[bytes, str]
 """Content and its media type."""
 _Handled: TypeAlias = "PreparedResponse | Deferred[PreparedResponse]"
