@@ -84,6 +84,7 @@ class CacheEntry:
         validated_at: when assisted-service last gave an equal answer; minus infinity: never.
         key_counter: the version of `stored_key` in `Coordination` when this was read.
         is_refused: nothing is served until assisted-service has given an equal answer again.
+        refused_at: when it last refused; minus infinity: not to this process.
         revalidating_since: None: assisted-service is not being asked.
         retry_at: not to be asked again before.
         failing_since: when it was first asked of those times since its last answer at which it failed.
@@ -97,6 +98,7 @@ class CacheEntry:
     validated_at: float
     key_counter: int = 0
     is_refused: bool = False
+    refused_at: float = -inf
     revalidating_since: float | None = None
     retry_at: float = 0.0
     failing_since: float | None = None
@@ -139,8 +141,11 @@ class CacheEntry:
         """Record what another process has been answered."""
         if stored.is_refused:
             if not self.is_refused:
-                self.record_refusal(None, retry_at=-inf)
-        elif stored.generation == self.snapshot.generation and stored.validated_at > self.validated_at:
+                self.record_refusal(None, at=-inf)
+            return
+        # What it answered before it refused is no news, even if the refusal was not stored.
+        is_news = stored.validated_at > max(self.validated_at, self.refused_at)
+        if is_news and stored.generation == self.snapshot.generation:
             self.record_answer(stored.validated_at)
 
     def record_answer(self, at: float) -> None:
@@ -150,10 +155,10 @@ class CacheEntry:
         self.is_refused = self.had_no_slot = False
         self.retry_at = 0.0
 
-    def record_refusal(self, refusal: ImageServiceError | None, retry_at: float) -> None:
-        """Record that assisted-service refuses the image; None: another process knows why."""
+    def record_refusal(self, refusal: ImageServiceError | None, at: float) -> None:
+        """Record that assisted-service refuses the image; None: another process knows why, and when."""
         self.is_refused, self.failing_since, self.had_no_slot = True, None, False
-        self.error, self.retry_at = refusal and refusal.copy(), retry_at
+        self.error, self.refused_at, self.retry_at = refusal and refusal.copy(), at, at + RETRY_SECONDS
 
     def record_failure(self, error: ImageServiceError, started_at: float, retry_at: float) -> None:
         """Record that assisted-service has failed to answer what it was asked at ``started_at``."""

@@ -213,6 +213,25 @@ def test_processes_retry_a_failed_question_independently(processes: list[Pinning
     assert (one.snapshots.in_grace, other.snapshots.in_grace) == (0, 0)
 
 
+def test_answer_before_a_refusal_does_not_end_it_while_the_repository_cannot_be_written(
+    processes: list[Pinning],
+) -> None:
+    """After a step of the wall clock the stored answer looks as if it had come later."""
+    one, other, _ = processes
+    for process in (one, other):
+        process.newest()
+    one.clock.advance(TTL)
+    one.store.broken = {"record_refusal"}
+    one.upstream.error = Forbidden("403")
+    with pytest.raises(Forbidden):
+        one.newest()
+    one.wall_offset -= TTL / 2
+    with pytest.raises(Forbidden):
+        other.newest()  # from now on the first reads the repository again
+    with pytest.raises(Forbidden):
+        one.newest()
+
+
 def test_refusal_ends_in_all_processes_with_the_next_answer(processes: list[Pinning]) -> None:
     one, other, _ = processes
     expected = configs(processes)

@@ -108,11 +108,11 @@ class SnapshotCache:
         if is_current:  # else this process has to read it, too
             entry.key_counter = version
 
-    async def refuse(self, entry: CacheEntry, refusal: ImageServiceError, retry_at: float) -> None:
+    async def refuse(self, entry: CacheEntry, refusal: ImageServiceError) -> None:
         """Let nothing of a key be served, in all processes."""
         is_news, cached = not entry.is_refused, self._entries.peek(entry.snapshot.key)
         for each in (entry, cached or entry):  # another one, if this one was evicted
-            each.record_refusal(refusal, retry_at)
+            each.record_refusal(refusal, self._clock.seconds())
         if is_news:
             self.announce(entry)
             await self._repository.record_refusal(entry.snapshot)

@@ -153,7 +153,7 @@ class Validator:
             self._record_failure(entry, error, started_at)
         except ImageServiceError as error:
             self._count(SnapshotEvent.REFUSED)
-            await self._cache.refuse(entry, error, self._clock.seconds() + RETRY_SECONDS)
+            await self._cache.refuse(entry, error)
         except Exception:  # noqa: BLE001 - whatever it is, it is no reason to abort mounts
             _log.failure(
                 "unexpected error while validating infra-env {infra_env}", infra_env=key.infra_env_id
