@@ -60,8 +60,8 @@ class StoreLimits:
 
     @property
     def payload_bytes(self) -> int:
-        """Of one payload: while it is written, it is there twice."""
-        return min(self.database_bytes, self.max_bytes // 10 + BATCH_BYTES)
+        """Of one payload: it fits in beside the tables, and while it is written, it is there twice."""
+        return min(self.database_bytes * 3 // 4, self.max_bytes // 10 + BATCH_BYTES)
 
 
 class SqlRepository:

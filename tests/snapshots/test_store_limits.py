@@ -160,6 +160,19 @@ def test_payload_larger_than_the_limit_is_refused(store: Store) -> None:
     assert len(store.names()) == 6
 
 
+@pytest.mark.parametrize("mebibytes", [1, 2, 12, 32])
+def test_largest_payload_fits_and_a_larger_one_removes_nothing(tmp_path: Path, mebibytes: int) -> None:
+    limits = StoreLimits(mebibytes * MIB, IDLE_SECONDS)
+    store = Store(tmp_path, limits.max_bytes)
+    store.add("small ")
+    with pytest.raises(StoreFull):
+        store.add("too large ", size=limits.payload_bytes + 1)
+    assert store.names() == ["small 1"]
+    store.add("largest ", size=limits.payload_bytes)
+    assert "largest 1" in store.names()
+    outcome(store.repository.close())
+
+
 def test_large_payload_takes_the_room_of_many_small_ones(tmp_path: Path) -> None:
     store = Store(tmp_path, 32 * MIB)
     for number in range(600):
