@@ -27,10 +27,10 @@ pytestmark = pytest.mark.acceptance
 MIB = 1024 * 1024
 STORE_BYTES = 8 * MIB
 OVER_BYTES = STORE_BYTES // 10 + 8 * MIB
-CREDENTIALS = 400
+CREDENTIALS = 240
 CREDENTIALS_KEPT = 64
 CONFIG_BYTES = 150_000
-"""400 of them are 57 MiB."""
+"""240 of them are 34 MiB."""
 CLIENTS = 8
 OWNER = "owner"
 WORKERS = pytest.mark.parametrize("workers", [1, 2], ids=["1 worker", "2 workers"])
