@@ -111,9 +111,12 @@ class LimitSettings:
     )
     """Connections at a time. For one more, the connection that has waited longest for a request, and for a
     second at least, is closed: first one that has not been served an image of an infra-env yet, and of those
-    one of the address with the most connections. If none waits, only `/health` and `/live` are answered on
-    the new one. At most the hard limit of open files (`ulimit -Hn`) less 256, which are reserved for other
-    uses; a larger number is refused. When not set: 8192, or that limit if it is lower."""
+    one of the address with the most connections; one that has been served an image only after 20 seconds. A
+    client without an image must also take a response of at most 1 MiB in the time that 1 MiB takes at
+    `MIN_DOWNLOAD_RATE` (16 seconds), or its connection may be closed too. If no connection can be closed,
+    only `/health` and `/live` are answered on the new one. At most the hard limit of open files (`ulimit
+    -Hn`) less 256, which are reserved for other uses; a larger number is refused. When not set: 8192, or that
+    limit if it is lower."""
     connections_per_address: int = setting(
         "MAX_CONNECTIONS_PER_ADDRESS", parse=parsers.whole_number(0), default="0"
     )

@@ -276,6 +276,12 @@ class Connection(Protocol):
         """When it began to wait for a request, the clock's seconds; None: it does not wait for one."""
         return self._timeouts.idle_since(self._state)
 
+    @property
+    def unread_since(self) -> float | None:
+        """When it began to wait for the client to take a response without a slot; None: it does not."""
+        has_slot = self.exchange is not None and self.exchange.slot is not None
+        return None if has_slot else self._timeouts.unread_since(self._state)
+
     def close(self, *, at_once: bool = False) -> None:
         """Close the connection, on which no request is in progress; `at_once`: without lingering."""
         if self._state is not State.CLOSING:

@@ -91,7 +91,7 @@ class Timeouts(Deadline):
         expired: called when a deadline has passed.
     """
 
-    __slots__ = ("_acknowledged", "_changed_at", "_handle", "_limits")
+    __slots__ = ("_acknowledged", "_begun_at", "_changed_at", "_handle", "_limits")
 
     def __init__(
         self, clock: IReactorTime, limits: LimitSettings, handle: socket.socket, expired: Callable[[], None]
@@ -100,7 +100,7 @@ class Timeouts(Deadline):
         self._limits = limits
         self._handle = handle
         self._acknowledged = 0
-        self._changed_at = 0.0
+        self._begun_at = self._changed_at = 0.0
 
     def await_first_head(self, state: State, *, overloaded: bool) -> None:
         """Wait for the first request, or in the state HANDSHAKE for the TLS handshake before it."""
@@ -128,8 +128,12 @@ class Timeouts(Deadline):
     def await_progress(self, *, closing: bool = False) -> None:
         """Wait for the client to acknowledge bytes of a response, or to close the connection."""
         self._acknowledged = acknowledged_bytes(self._handle)
-        self._changed_at = self._clock.seconds()
+        self._begun_at = self._changed_at = self._clock.seconds()
         self._check_later(closing=closing)
+
+    def unread_since(self, state: State) -> float | None:
+        """Return when a connection in a state began to wait for progress; None: it does not wait for it."""
+        return self._begun_at if state in {State.SENDING, State.CLOSING} else None
 
     def is_stalled(self, *, closing: bool) -> bool:
         """Return True if the client makes no progress; else wait on."""

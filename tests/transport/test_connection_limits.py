@@ -306,6 +306,18 @@ async def test_connection_that_was_served_an_image_is_kept_longer(
 
 
 @ensure_deferred
+async def test_client_that_does_not_read_its_range_gives_way_to_a_new_one(serve: Serve) -> None:
+    # With TLS: here, the kernel takes all of 1 MiB for a plain client.
+    server = await serve(secure=True, limits=LimitSettings(connections=1, min_download_rate=MIB // 8))
+    slow = await server.client(receive_buffer=4096)
+    await slow.send(request(f"/image/0-{MIB}"))
+    await until(server.reactor, lambda: bool(server.recorded.answers))
+    await server.advance(8)
+    assert (await (await server.client()).ask("/image/0-9")).status == 200
+    await until(server.reactor, lambda: server.recorded.aborts == ["too-slow"])
+
+
+@ensure_deferred
 async def test_forwarded_address_with_too_many_connections_is_refused(serve_both: Serve) -> None:
     limits = LimitSettings(connections_per_address=1)
     server = await serve_both(limits=limits, proxies=[ip_network("127.0.0.0/8")])

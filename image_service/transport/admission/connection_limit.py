@@ -15,7 +15,8 @@ import attrs
 from image_service.http.forwarded import is_trusted_proxy
 from image_service.transport.admission.addresses import address_group
 from image_service.transport.admission.counts import CONNECTIONS
-from image_service.transport.observer import RefusalReason
+from image_service.transport.admission.slots import SMALL_BYTES
+from image_service.transport.observer import AbortReason, RefusalReason
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -31,6 +32,8 @@ OVERLOAD_RESERVE = 64
 """Connections that each worker accepts beyond the limit: for probes, and to refuse others by a response."""
 MIN_IDLE_SECONDS = 1.0
 """A connection that has waited for a request for a shorter time is not closed for another."""
+MIN_IDLE_PROVEN_SECONDS = 20.0
+"""The same for a proven one. By then slow readers give way, who are never idle and would push out mounts."""
 SEARCH_SECONDS = 1.0
 """How long a list of idle connections is used."""
 
@@ -63,6 +66,13 @@ class LimitedConnection(Protocol):
     def idle_since(self) -> float | None:
         """When it began to wait for a request, the clock's seconds; None: it does not wait for one."""
 
+    @property
+    def unread_since(self) -> float | None:
+        """When it began to wait for the client to take a response without a slot; None: it does not."""
+
+    def abort(self, reason: AbortReason, detail: str) -> None:
+        """Abort the response in progress."""
+
     def close(self, *, at_once: bool) -> None:
         """Close it; `at_once`: without lingering."""
 
@@ -87,6 +97,8 @@ class ConnectionLimit:
         self.listeners: list[Collection[LimitedConnection]] = []
         """The connections of each listener; their owners update them."""
         self._limit = limits.connections
+        rate = limits.min_download_rate
+        self._slow_seconds = SMALL_BYTES / rate if rate else float("inf")  # for what needs no slot
         self._limit_per_address = limits.connections_per_address
         self._proxies = proxies
         self._counts = counts
@@ -156,7 +168,10 @@ class ConnectionLimit:
     def _close(self, connection: LimitedConnection) -> None:
         self._discount(connection)
         self._closed.add(connection)
-        connection.close(at_once=True)
+        if connection.exchange is None:
+            connection.close(at_once=True)
+        else:
+            connection.abort(AbortReason.TOO_SLOW, "too slow while other connections waited")
 
     def _close_in_reserve(self) -> bool:
         """Close the oldest connection of the reserve on which no request is in progress."""
@@ -167,28 +182,39 @@ class ConnectionLimit:
         return False
 
     def _close_idle(self) -> bool:
-        """Close the connection that is to go first of those that wait for a request."""
+        """Close the connection that is to go first of those that wait for their clients."""
         now = self._clock.seconds()
         if now - self._searched_at >= SEARCH_SECONDS:
             self._searched_at = now
             self._idle = self._find_idle(now)
         while self._idle:
             connection, since = self._idle.pop()
-            if connection.idle_since == since and connection not in self._closed:
+            if self._closable_since(connection, now) == since and connection not in self._closed:
                 self._close(connection)
                 return True
         return False
 
+    def _closable_since(self, connection: LimitedConnection, now: float) -> float | None:
+        """Return since when a connection has waited for its client; None: not for long enough to be closed.
+
+        One that waits for a client that is not proven to take a response without a slot counts too.
+        """
+        is_proven = connection.admission.is_proven
+        since, enough = connection.idle_since, MIN_IDLE_PROVEN_SECONDS if is_proven else MIN_IDLE_SECONDS
+        if since is None and not is_proven:
+            since, enough = connection.unread_since, self._slow_seconds
+        return since if since is not None and now - since >= enough else None
+
     def _find_idle(self, now: float) -> list[tuple[LimitedConnection, float]]:
-        """Return the connections that wait for a request, the one that is to go first at the end.
+        """Return the connections that wait for their clients, the one that is to go first at the end.
 
         First those that are not proven; of them, one of the address with the most connections that would then
         be left; of those, the one that has waited longest.
         """
         by_group: defaultdict[str, list[tuple[bool, float, LimitedConnection]]] = defaultdict(list)
         for connection in chain.from_iterable(self.listeners):
-            since, admission = connection.idle_since, connection.admission
-            if since is not None and now - since >= MIN_IDLE_SECONDS and not admission.overloaded:
+            since, admission = self._closable_since(connection, now), connection.admission
+            if since is not None and not admission.overloaded:
                 by_group[admission.group].append((admission.is_proven, since, connection))
         ranked = []
         for group, idle in by_group.items():

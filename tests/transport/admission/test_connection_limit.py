@@ -14,6 +14,7 @@ from twisted.internet.task import Clock
 
 from image_service.settings.network import LimitSettings
 from image_service.transport.admission.connection_limit import (
+    MIN_IDLE_PROVEN_SECONDS,
     MIN_IDLE_SECONDS,
     OVERLOAD_RESERVE,
     SEARCH_SECONDS,
@@ -21,9 +22,12 @@ from image_service.transport.admission.connection_limit import (
     ConnectionLimit,
 )
 from image_service.transport.admission.counts import CONNECTIONS, Counts
+from image_service.transport.observer import AbortReason
 from tests.transport.recording_observer import RecordingObserver
 
 PROXY = "10.0.0.1"
+SLOW_SECONDS = 16
+"""After this a response without a slot, of 1 MiB at most, is slower than the default least rate."""
 
 
 @attrs.define(eq=False)
@@ -33,23 +37,36 @@ class FakeConnection:
     admission: Admission
     idle_since: float | None
     exchange: object | None = None
+    unread_since: float | None = None
     closed: list[FakeConnection] = attrs.field(factory=list)
 
     def close(self, *, at_once: bool) -> None:
         """Record the close."""
         assert at_once
-        self.idle_since = None
+        assert self.exchange is None
+        self._end()
+
+    def abort(self, reason: AbortReason, detail: str) -> None:
+        """Record the close."""
+        assert (reason, bool(detail)) == (AbortReason.TOO_SLOW, True)
+        assert self.exchange is not None
+        self._end()
+
+    def _end(self) -> None:
+        self.idle_since = self.unread_since = None
         self.closed.append(self)
 
 
 class World:
     """A limit and its connections."""
 
-    def __init__(self, connections: int, per_address: int = 0) -> None:
+    def __init__(self, connections: int, per_address: int = 0, *, min_rate: int = 65536) -> None:
         self.clock = Clock()
         self.observer = RecordingObserver()
         self.counts = Counts()
-        limits = LimitSettings(connections=connections, connections_per_address=per_address)
+        limits = LimitSettings(
+            connections=connections, connections_per_address=per_address, min_download_rate=min_rate
+        )
         proxies = (ip_network("10.0.0.0/8"),)
         self.limit = ConnectionLimit(limits, proxies, self.counts, self.clock, self.observer)
         self.connections: set[Any] = set()
@@ -74,6 +91,13 @@ class World:
             connection.exchange, connection.idle_since = object(), None
         return connection
 
+    def accept_slow(self, *, is_proven: bool = False) -> FakeConnection:
+        """Let a client connect that does not read what it has asked for."""
+        connection = self.accept(is_busy=True)
+        connection.unread_since = self.clock.seconds()
+        connection.admission.is_proven = is_proven
+        return connection
+
     def lose(self, connection: FakeConnection) -> None:
         """Let a connection end."""
         self.connections.remove(connection)
@@ -81,7 +105,7 @@ class World:
 
 
 CONNECTIONS_OF_CLIENTS = st.lists(
-    st.tuples(st.sampled_from("abc"), st.booleans(), st.booleans(), st.floats(0.1, 3)),
+    st.tuples(st.sampled_from("abc"), st.booleans(), st.booleans(), st.floats(0.1, 9)),
     min_size=1,
     max_size=12,
 )
@@ -102,7 +126,8 @@ def test_connections_are_closed_in_the_order_of_a_naive_search(
     idle = {
         connection: since
         for connection in made
-        if (since := connection.idle_since) is not None and now - since >= MIN_IDLE_SECONDS
+        if (since := connection.idle_since) is not None
+        and now - since >= (MIN_IDLE_PROVEN_SECONDS if connection.admission.is_proven else MIN_IDLE_SECONDS)
     }
     expected = []
     while idle:
@@ -118,6 +143,55 @@ def test_connections_are_closed_in_the_order_of_a_naive_search(
     closed = [(each.admission.group, each.admission.is_proven, idle_before[each]) for each in world.closed]
     assert closed == expected
     assert world.counts.total(CONNECTIONS) == len(clients) + 1
+
+
+def test_slow_reader_of_a_small_response_gives_way_before_an_idle_mount() -> None:
+    world = World(2)
+    slow, mount = world.accept_slow(), world.accept("mount")
+    mount.admission.is_proven = True
+    world.clock.advance(SLOW_SECONDS)
+    assert not world.accept(is_busy=True).admission.overloaded
+    assert world.closed == [slow]
+
+
+def test_mount_is_kept_until_slow_readers_give_way() -> None:
+    world = World(2)
+    mount = world.accept("mount")
+    mount.admission.is_proven = True
+    slow = world.accept_slow()
+    world.clock.advance(SLOW_SECONDS - 1)
+    assert world.accept(is_busy=True).admission.overloaded
+    world.clock.advance(MIN_IDLE_PROVEN_SECONDS)
+    assert not any(world.accept(is_busy=True).admission.overloaded for _ in range(2))
+    assert world.closed == [slow, mount]
+
+
+def test_slow_reader_is_kept_while_it_may_be_fast_enough_and_a_proven_one_longer() -> None:
+    world = World(2)
+    world.accept_slow(is_proven=True)
+    slow = world.accept_slow()
+    world.clock.advance(SLOW_SECONDS - 1)
+    assert world.accept().admission.overloaded
+    world.clock.advance(1)
+    assert not world.accept(is_busy=True).admission.overloaded
+    assert world.accept().admission.overloaded
+    assert world.closed == [slow]
+
+
+def test_connection_that_closes_slowly_gives_way() -> None:
+    world = World(1)
+    closing = world.accept_slow()
+    closing.exchange = None
+    world.clock.advance(SLOW_SECONDS)
+    assert not world.accept().admission.overloaded
+    assert world.closed == [closing]
+
+
+def test_without_a_least_rate_no_reader_is_slow() -> None:
+    world = World(1, min_rate=0)
+    world.accept_slow()
+    world.clock.advance(1000 * SLOW_SECONDS)
+    assert world.accept().admission.overloaded
 
 
 def test_connection_that_is_used_again_is_not_closed() -> None:
