@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-WAIT_SECONDS = 2.0
-"""How long after its request a call may wait: below the time-out of the image, which is 2.5 s."""
+WAIT_SECONDS = 1.5
+"""How long after its request a call may wait: a call then has a second before the image is timed out."""
 MAX_WAITING = 512
-"""Calls of one class that wait. With 32 slots and calls of 0.125 s this is what 2 s are enough for."""
+"""Calls of one class that wait. With 32 slots and calls of 0.1 s this is what 1.5 s are enough for."""
 RETRY_AFTER_SECONDS = 5
 
 

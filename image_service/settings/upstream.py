@@ -35,9 +35,9 @@ class UpstreamSettings:
     worker's, a quarter is reserved for revalidations of known images, and a quarter of the others for new
     images of credentials that assisted-service has accepted (of 32: 8 and 6). All share the rest (18). While
     several wait, requests without credentials get as many of these as those with new ones, and each client
-    address as many as another of its kind. A call that has waited until 2 s after its request is refused with
-    503. An image takes two or three calls: if each takes 0.5 s, 6 reserved slots make at least 4 new images a
-    second, whoever floods the service."""
+    address as many as another of its kind. A call that has waited until 1.5 s after its request is refused
+    with 503. An image takes two or three calls: if each takes 0.5 s, 6 reserved slots make at least 4 new
+    images a second, whoever floods the service."""
     insecure: bool = setting("INSECURE_SKIP_VERIFY", parse=parsers.flag, default="false")
     """`true`: fetch base images and call assisted-service without verifying certificates. For trials only."""
 

@@ -96,7 +96,7 @@ def asking_for_new_images(client: Client, tenants: Tenants) -> Iterator[list[Tim
 def check_new_images(responses: Sequence[TimedResponse]) -> None:
     """Check that at least a third is served, and that each is answered or refused in time."""
     statuses = [response.status for response in responses]
-    assert set(statuses) <= {200, 503, 504}  # 504: the last call got its slot late
+    assert set(statuses) <= {200, 503}
     assert statuses.count(200) >= len(statuses) / 3
     for response in responses:
         response.check_time()
