@@ -183,14 +183,15 @@ class BootImages:
                     self._retained.pop(tag)
 
     async def _get_for_caller(self, request: ImageRequest) -> ComposedVersion:
-        CALLER.set(Caller(address_group(request.reader.address), self._clock.seconds()))
-        return await self._get(request)
+        now = self._clock.seconds()
+        CALLER.set(Caller(address_group(request.reader.address), now))
+        return await self._get(request, now + TIMEOUT_SECONDS)
 
-    async def _get(self, request: ImageRequest) -> ComposedVersion:
-        composed = await self._get_once(request)
+    async def _get(self, request: ImageRequest, deadline: float) -> ComposedVersion:
+        composed = await self._get_once(request, deadline)
         if request.mode is not ReadMode.RESUME or await self._claim(request, composed.version):
             return composed
-        return await self._get(request)  # another range of this mount has started another version
+        return await self._get(request, deadline)  # another range of this mount has started another version
 
     async def _claim(self, request: ImageRequest, version: Version) -> bool:
         """Return True if the reader reads this version; from now on, if it reads none."""
@@ -201,7 +202,7 @@ class BootImages:
             else known == version
         )
 
-    async def _get_once(self, request: ImageRequest) -> ComposedVersion:
+    async def _get_once(self, request: ImageRequest, deadline: float) -> ComposedVersion:
         reader, is_lost = request.reader, self.mounts.is_lost(request.reader)
         try:
             version = self._find_known(request) or await self._find_stored(request)
@@ -213,6 +214,8 @@ class BootImages:
             is_lost = True
         composed = await self._get_newest(reader)
         if is_lost and request.mode is not ReadMode.NAMED:  # else its validators are others
+            if self._clock.seconds() >= deadline:  # it has got an error, and may go on with what it has read
+                raise VersionLost
             await self.mounts.start_over(reader, composed.version)
         return composed
 

@@ -14,8 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from twisted.internet.defer import Deferred
 
 from image_service.concurrency.coordination import COUNT, SIZE_BYTES, SharedMemoryCoordination
-from image_service.errors import Forbidden, NotFound
+from image_service.errors import Forbidden, NotFound, UpstreamTimeout
 from image_service.images.reference import ImageRef, Kind
+from image_service.snapshots.boot_images import TIMEOUT_SECONDS
 from image_service.snapshots.image_builder import THREAD_BYTES
 from image_service.snapshots.model import RETRY_SECONDS, ImageRequest, ReadMode, VersionLost
 from tests.snapshots.doubles import (
@@ -326,6 +327,31 @@ def test_reader_whose_version_is_lost_starts_over_in_any_process(
     world.clock.advance(RETRY_SECONDS)
     for images in processes:
         assert bytes_of(part(images)) == bytes_of(second)
+
+
+def test_request_that_is_answered_too_late_starts_nothing_over(
+    world: World, processes: list[BootImages]
+) -> None:
+    """Its client has only bytes of the lost version, and may go on reading in the middle."""
+    one, other, _ = processes
+    part(one)
+    world.clock.advance(TTL_SECONDS - 1)
+    part(one)
+    Deferred.fromCoroutine(one.mounts.save())
+    world.clock.advance(1)
+    world.assisted.failures = {"ignition": Forbidden("403")}
+    assert isinstance(ask(one, ReadMode.RESUME).error, Forbidden)
+    world.assisted.failures, world.assisted.held = {}, []
+    say(world, "changed")
+    world.clock.advance(RETRY_SECONDS)
+    beginning = ImageRequest(READER, ReadMode.RESUME, starts_over=True)
+    late = PendingRequest(one, beginning, moves=True)
+    world.clock.advance(TIMEOUT_SECONDS)
+    assert isinstance(late.error, UpstreamTimeout)
+    world.assisted.release()
+    for images in (one, other):
+        assert isinstance(ask(images, ReadMode.RESUME).error, VersionLost)
+    assert PendingRequest(one, beginning, moves=True).succeeded
 
 
 NUMBERS = st.integers(0, 2)
