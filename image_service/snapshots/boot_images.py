@@ -281,9 +281,12 @@ class BootImages:
         return version
 
     async def _restore(self, reader: Reader, stored: StoredMount | None) -> Version | None:
-        """Return the stored version; the one that is known here if there is none, or none can be read."""
+        """Return the stored version; the one that is known here if there is none, or none can be read.
+
+        While the repository failed, each process served its own; what another has in memory cannot be read.
+        """
         known = self.mounts.find_local(reader)
-        if stored is None or (known is not None and is_of(stored, known)):
+        if stored is None or (known is not None and (is_of(stored, known) or stored.generation < 0)):
             return known
         return await self._finder.find_stored(reader, stored)
 

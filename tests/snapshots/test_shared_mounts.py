@@ -32,6 +32,7 @@ from tests.snapshots.doubles import (
 )
 from tests.snapshots.doubles import world as make_world
 from tests.snapshots.mounting import Client, PendingRequest, bytes_of, etag_of, say
+from tests.snapshots.outcomes import outcome
 from tests.snapshots.pinning import FaultyRepository
 
 if TYPE_CHECKING:
@@ -270,6 +271,17 @@ def test_failing_repository_loses_only_the_coordination(
     for number in range(COUNT):
         coordination.bump(number.to_bytes(8))
     assert bytes_of(part(processes[0])) == first
+
+
+def test_mount_that_began_while_the_repository_failed_goes_on_in_each_process(
+    processes: list[BootImages], store: FaultyRepository
+) -> None:
+    store.broken = {"add", "save_mounts", "find_mount"}
+    first = [bytes_of(part(images)) for images in processes]
+    store.broken = {"add"}  # the mounts are stored, their snapshots are not yet
+    for images in processes:
+        outcome(images.mounts.save())
+    assert [bytes_of(part(images)) for images in processes] == first
 
 
 def test_pausing_mount_stays_in_progress_in_all_processes(world: World, processes: list[BootImages]) -> None:
