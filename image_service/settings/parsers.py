@@ -152,11 +152,12 @@ def address(value: str) -> Address:
 
 
 def ip_address(value: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Parse an IP address, without brackets."""
+    """Parse an IP address, without brackets; one of IPv4 that is written as IPv6 becomes IPv4."""
     try:
-        return ipaddress.ip_address(value)
+        address = ipaddress.ip_address(value)
     except ValueError:
         raise ValueError("must be an IP address, such as 127.0.0.1, 0.0.0.0 or ::") from None
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def listen(value: str) -> ListenAddress:

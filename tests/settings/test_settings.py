@@ -141,7 +141,9 @@ def test_listen_address_is_in_the_base_url(complete: dict[str, str], text: str, 
     assert settings.base_url(8080) == url
 
 
-@pytest.mark.parametrize(("text", "address"), [("", "127.0.0.1"), ("::", "::")])
+@pytest.mark.parametrize(
+    ("text", "address"), [("", "127.0.0.1"), ("::", "::"), ("::ffff:127.0.0.1", "127.0.0.1")]
+)
 def test_standalone_mode_listens_on_loopback_by_default(tmp_path: Path, text: str, address: str) -> None:
     settings = Settings.from_environment({"DATA_DIR": str(tmp_path), "LISTEN_ADDRESS": text}, standalone=True)
     assert settings.listen.address == ip_address(address)
