@@ -6,6 +6,7 @@ import re
 import socket
 import ssl
 import struct
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import attrs
@@ -191,6 +192,13 @@ class Client:
         except (ConnectionResetError, ssl.SSLEOFError):
             return bytes(self._received)
         raise AssertionError("the connection ended in order")
+
+    async def read_to_end(self) -> bytes:
+        """Receive until the connection is closed or aborted."""
+        with suppress(ConnectionResetError, ssl.SSLEOFError):
+            while await self._receive_more():
+                pass
+        return bytes(self._received)
 
     async def answers(self, methods: Sequence[str] = ()) -> list[Answer]:
         """Receive until the server closes its side, and return the responses."""
