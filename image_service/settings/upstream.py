@@ -36,8 +36,8 @@ class UpstreamSettings:
     images of credentials that assisted-service has accepted (of 32: 8 and 6). All share the rest (18). While
     several wait, requests without credentials get as many of these as those with new ones, and each client
     address as many as another of its kind. A call that has waited until 1.5 s after its request is refused
-    with 503. An image takes two or three calls: if each takes 0.5 s, 6 reserved slots make at least 4 new
-    images a second, whoever floods the service."""
+    with 503. An image takes two or three calls. If each takes 0.5 s, the 6 slots reserved for accepted
+    credentials serve at least 4 new images a second, also during a flood without credentials."""
     insecure: bool = setting("INSECURE_SKIP_VERIFY", parse=parsers.flag, default="false")
     """`true`: fetch base images and call assisted-service without verifying certificates. For trials only."""
 
@@ -67,9 +67,10 @@ class SnapshotSettings:
     )
     """Disk space for stored snapshots and mounts, beside that of `DATA_DIR_MAX_BYTES`, in bytes: database,
     its WAL and their index together, which may exceed it by a tenth and 8 MiB for a moment. At the limit,
-    snapshots that no client is reading are removed, the least recently used first, then the others, the least
-    recently read first; what is in memory is served on until a restart. A snapshot has about 10 KiB, with a
-    large Ignition config some 100 KiB: 1 GiB holds 10,000 of these."""
+    the service removes snapshots that no client is reading, the least recently used first, then the others,
+    the least recently read first. Each process goes on serving a removed snapshot from memory until it
+    restarts. A snapshot takes about 10 KiB, one with a large Ignition config about 100 KiB: 1 GiB holds
+    10,000 of the latter."""
     mount_window_seconds: float = setting("MOUNT_WINDOW", parse=parsers.seconds, default="60")
     """Seconds after its last range for which a client keeps the version of the image that it is reading,
     whatever has changed since."""

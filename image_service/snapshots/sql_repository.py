@@ -126,9 +126,8 @@ class SqlRepository:
             if not connection.execute(sql.ADD, {**row, **whose}).rowcount:
                 return False
             connection.execute(sql.ADD_PAYLOAD, {"key": key, "generation": generation, "sealed": sealed})
-            if generation > KEPT_GENERATIONS:
-                surplus = {"of": key, "number": generation - KEPT_GENERATIONS}
-                connection.execute(sql.REMOVE_GENERATIONS, surplus)
+            surplus = {"of": key, "number": generation - KEPT_GENERATIONS}
+            connection.execute(sql.REMOVE_GENERATIONS, surplus)
             if owner is not None:
                 surplus = {"infra_env": owner.infra_env, "before": self._idle_before}
                 connection.execute(sql.REMOVE_CREDENTIALS, surplus)

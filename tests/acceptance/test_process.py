@@ -69,9 +69,9 @@ def test_files_of_secrets_are_private_from_the_start_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_no_process_writes_its_secrets_to_a_core_file(tmp_path: Path, workers: str) -> None:
-    if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0:
-        pytest.skip("this machine allows no core files")
-    allowed = ("sh", "-c", 'ulimit -S -c "$(ulimit -H -c)" && exec "$@"', "sh")
+    if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0 and os.geteuid() != 0:
+        pytest.skip("the hard limit is 0, which only root can raise: the kernel writes no core file anyway")
+    allowed = ("sh", "-c", 'ulimit -c unlimited || ulimit -S -c "$(ulimit -H -c)"; exec "$@"', "sh")
     command = (*allowed, *STANDALONE["image-service"])
     with run_service(tmp_path, [], command=command, environment={"WORKERS": workers}) as service:
         pid = service.process.pid

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 TENANTS = [Credentials(CredentialScheme.AUTHORIZATION, f"Bearer {name}") for name in ("one", "two")]
 MOMENT = 0.01
+ONE_SLOT = {"upstream_timeout_seconds": TIMEOUT_SECONDS, "concurrency": 1}
 
 
 async def until(reactor: EPollReactor, is_true: Callable[[], object]) -> None:
@@ -42,16 +43,13 @@ async def test_wait_for_a_slot_is_not_a_timeout_of_assisted_service(reactor: EPo
     clocked: Any = ClockedReactor(reactor)
     outcomes: list[str] = []
     refusals: list[None] = []
-    async with upstream(reactor) as server:
+    settings: Any = {
+        **ONE_SLOT,
+        "record": lambda _, outcome, __: outcomes.append(outcome),
+        "record_refusal": lambda: refusals.append(None),
+    }
+    async with upstream(reactor) as server, client_of(clocked, server, **settings) as assisted:
         server.answer = b""
-        assisted = AssistedService(
-            clocked,
-            f"http://127.0.0.1:{server.port}",
-            upstream_timeout_seconds=TIMEOUT_SECONDS,
-            concurrency=1,
-            record=lambda _, outcome, __: outcomes.append(outcome),
-            record_refusal=lambda: refusals.append(None),
-        )
         first = Deferred.fromCoroutine(error_of(assisted.fetch_ignition(ID, None, None)))
         await until(reactor, lambda: server.requests)
         second = Deferred.fromCoroutine(error_of(assisted.fetch_ignition(ID, None, None)))
@@ -63,22 +61,15 @@ async def test_wait_for_a_slot_is_not_a_timeout_of_assisted_service(reactor: EPo
         clocked.clock.advance(TIMEOUT_SECONDS - WAIT_SECONDS)
         assert isinstance(await first, UpstreamTimeout)
         assert (outcomes, len(refusals)) == (["timeout"], 1)
-        await assisted.close()
 
 
 @ensure_deferred
 async def test_timeout_begins_with_the_slot(reactor: EPollReactor) -> None:
     clocked: Any = ClockedReactor(reactor)
     durations: list[float] = []
-    async with upstream(reactor) as server:
+    settings: Any = {**ONE_SLOT, "record": lambda _, __, seconds: durations.append(seconds)}
+    async with upstream(reactor) as server, client_of(clocked, server, **settings) as assisted:
         server.answer = b""
-        assisted = AssistedService(
-            clocked,
-            f"http://127.0.0.1:{server.port}",
-            upstream_timeout_seconds=TIMEOUT_SECONDS,
-            concurrency=1,
-            record=lambda _, __, seconds: durations.append(seconds),
-        )
         first = Deferred.fromCoroutine(error_of(assisted.fetch_ignition(ID, None, None)))
         await until(reactor, lambda: server.requests)
         second = Deferred.fromCoroutine(error_of(assisted.fetch_ignition(ID, None, None)))
@@ -90,7 +81,6 @@ async def test_timeout_begins_with_the_slot(reactor: EPollReactor) -> None:
         clocked.clock.advance(MOMENT)
         assert isinstance(await second, UpstreamTimeout)
         assert durations == [pytest.approx(WAIT_SECONDS - MOMENT), pytest.approx(TIMEOUT_SECONDS)]
-        await assisted.close()
 
 
 @ensure_deferred

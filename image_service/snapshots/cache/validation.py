@@ -6,7 +6,7 @@
       that is not Ignition's           equal instead, mounts in progress are lost
     408, 425, 429, 5xx, other 2xx,   failed: served for the grace, from the start of the first failed call on
       no answer, an unreadable one
-    no call slot in time             not asked: what is due is not served, unless the grace has begun before
+    no call slot in time             not asked: 503 once the TTL has passed, unless the grace has begun before
 
 A request waits a second, then it is served what is pinned, for 30 s while the answer is late; but not if it
 is refused, or if the latest attempt found no call slot. So a credential that was revoked is good for at most
