@@ -188,10 +188,11 @@ class BootImages:
         return await self._get(request, now + TIMEOUT_SECONDS)
 
     async def _get(self, request: ImageRequest, deadline: float) -> ComposedVersion:
-        composed = await self._get_once(request, deadline)
-        if request.mode is not ReadMode.RESUME or await self._claim(request, composed.version):
-            return composed
-        return await self._get(request, deadline)  # another range of this mount has started another version
+        while True:
+            composed = await self._get_once(request, deadline)
+            if request.mode is not ReadMode.RESUME or await self._claim(request, composed.version):
+                return composed
+            # Another range of this mount has started another version.
 
     async def _claim(self, request: ImageRequest, version: Version) -> bool:
         """Return True if the reader reads this version; from now on, if it reads none."""
