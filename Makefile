@@ -3,6 +3,7 @@
 
 VENV ?= .venv
 DATA_DIR ?= $(CURDIR)/data
+ADMIN_LISTEN ?= 127.0.0.1:8081
 
 bin := $(VENV)/bin
 definition := setup.cfg pyproject.toml
@@ -22,7 +23,7 @@ help: ## list the targets
 
 run: $(VENV)/installed ## serve a sample image with the embedded stand-in for assisted-service
 	mkdir -p '$(DATA_DIR)'
-	DATA_DIR='$(DATA_DIR)' exec $(bin)/image-service serve --standalone
+	DATA_DIR='$(DATA_DIR)' ADMIN_LISTEN='$(ADMIN_LISTEN)' exec $(bin)/image-service serve --standalone
 
 # Two processes take whole modules, so that each module's fixtures are set up once; acceptance, the longest, first.
 test: $(VENV)/tools ## run all tests; ARGS="-k ranges -x" goes to pytest; -n0: in one process
@@ -46,19 +47,20 @@ bench: $(VENV)/tools ## measure this service beside nginx; ARGS=--help lists the
 	$(bin)/python -m bench $(ARGS)
 
 # uv keeps the versions that are locked; ARGS=--upgrade takes the newest.
-lock: $(VENV)/release ## pin the container's dependencies, with hashes; ARGS=--upgrade takes the newest
+lock: $(VENV)/lock ## pin the container's dependencies, with hashes; ARGS=--upgrade takes the newest
 	$(compile) setup.cfg --output-file requirements.lock $(ARGS)
-	$(compile) --group build --output-file requirements-build.lock $(ARGS)
+	$(compile) --group release --output-file requirements-build.lock $(ARGS)
 
-release: $(VENV)/release ## look up known vulnerabilities of the locked dependencies
+release: $(VENV)/lock ## build dist/: sdist, wheel, SBOM, SHA256SUMS; look up vulnerabilities of the dependencies
 	.ci/audit requirements.lock
 	.ci/audit requirements-build.lock
+	PYTHON='$(abspath $(bin))/python' .ci/release dist
 
 deps: ## install the clients that acceptance tests and bench use (apt or dnf, cargo; needs root)
 	.ci/deps
 
 clean: ## remove all generated files except the data
-	rm -rf '$(VENV)' build .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf '$(VENV)' build dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/created: .ci/venv .ci/common.sh
@@ -70,8 +72,8 @@ $(VENV)/installed: $(VENV)/created $(definition)
 	$(bin)/python -m pip install -qq --editable . --config-settings editable_mode=strict
 	touch $@
 
-$(VENV)/release: $(VENV)/created $(definition)
-	$(bin)/python -m pip install -qq --group release
+$(VENV)/lock: $(VENV)/created $(definition)
+	$(bin)/python -m pip install -qq --group lock
 	touch $@
 
 $(VENV)/tools: $(VENV)/installed

@@ -62,6 +62,12 @@ class InvalidParameter(InvalidRequest):
     code = "parameter-invalid"
 
 
+class PlainHttp(InvalidRequest):
+    """The request is in plain HTTP, and its port requires TLS."""
+
+    code = "plain-http"
+
+
 class Unauthorized(ImageServiceError):
     """assisted-service requires other credentials, or some."""
 

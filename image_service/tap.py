@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from twisted.python import usage
@@ -10,8 +9,9 @@ from twisted.python import usage
 from image_service.app.reactor import get_reactor
 from image_service.app.service import ImageService
 from image_service.app.workers.supervisor import Supervisor
-from image_service.errors import ConfigurationError
-from image_service.settings.settings import Settings
+from image_service.errors import describe_os_error
+from image_service.observability.log import log_through_observer
+from image_service.settings.settings import Settings, read_settings
 
 if TYPE_CHECKING:
     from twisted.application.service import Service
@@ -26,15 +26,19 @@ class Options(usage.Options):
     settings: Settings
 
     def postOptions(self) -> None:
-        """Read the environment.
+        """Read the environment, and log as ``image-service serve`` does.
 
         Raises:
-            UsageError: it has faults; names all of them.
+            UsageError: the log file cannot be opened.
+            SystemExit: it has faults, all of which are printed. After a UsageError, twistd would print its
+                own options and exit with status 1, after which service managers try again.
         """
-        try:
-            self.settings = Settings.from_environment(os.environ, standalone=bool(self["standalone"]))
-        except ConfigurationError as error:
-            raise usage.UsageError(f"the configuration is not valid:\n{error.detail}") from error
+        self.settings = read_settings(standalone=bool(self["standalone"]))
+        if self.parent is not None:
+            try:
+                log_through_observer(self.parent)
+            except OSError as error:
+                raise usage.UsageError(f"--logfile: {describe_os_error(error)}") from error
 
 
 def makeService(options: Options) -> Service:

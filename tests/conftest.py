@@ -20,11 +20,12 @@ import attrs
 import pytest
 from hypothesis import settings
 from twisted.internet.task import deferLater
-from twisted.logger import ILogObserver, globalLogPublisher
+from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
 from zope.interface import implementer
 
 from image_service.app.reactor import get_reactor
 from tests.acceptance.clients import MISSING
+from tests.postgres import PostgresServer, running_postgres
 from tests.pytwisted import blockon
 
 if TYPE_CHECKING:
@@ -98,6 +99,26 @@ def logged_failures(reactor: EPollReactor) -> Iterator[LoggedFailures]:
     problems += [f"logged failure: {failure.getTraceback()}" for failure in logged.failures]
     if problems:
         pytest.fail("\n".join(problems), pytrace=False)
+
+
+@pytest.fixture
+def messages() -> Iterator[list[str]]:
+    """The messages that are logged."""
+    found: list[str] = []
+
+    def observe(event: LogEvent) -> None:
+        found.append(formatEvent(event))
+
+    globalLogPublisher.addObserver(observe)  # type: ignore[arg-type]  # a function is an observer too
+    yield found
+    globalLogPublisher.removeObserver(observe)  # type: ignore[arg-type]  # same
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """Run one PostgreSQL server for all tests of the process."""
+    with running_postgres() as server:
+        yield server
 
 
 def _pending(reactor: EPollReactor) -> set[object]:

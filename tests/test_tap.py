@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import re
+import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from twisted.python import usage
 
 from image_service.app.service import ImageService
 from image_service.app.workers.supervisor import Supervisor
+from image_service.concurrency.signals import UNUSED
 from image_service.tap import Options, makeService
-from image_service.transport.tcp import bind
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from twisted.internet.epollreactor import EPollReactor
 
 # Sends SIGTERM to itself as soon as the handler for it is installed for the given time.
@@ -39,6 +40,24 @@ from image_service.cli import main
 sys.exit(main())
 """
 
+# Sends itself a signal before it reads the configuration, and SIGTERM when its reactor runs.
+SIGNALED_WHILE_IT_IMPORTS = """
+import os, signal, sys
+number = int(sys.argv.pop(1))
+from image_service.settings.settings import Settings
+read = Settings.from_environment.__func__
+
+def signaled(*arguments, **options):
+    os.kill(os.getpid(), number)
+    from twisted.internet import reactor
+    reactor.callWhenRunning(reactor.callLater, 0, os.kill, os.getpid(), signal.SIGTERM)
+    return read(*arguments, **options)
+
+Settings.from_environment = classmethod(signaled)
+from image_service.cli import main
+sys.exit(main())
+"""
+
 
 @pytest.fixture(autouse=True)
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,11 +72,26 @@ def parsed(*arguments: str) -> Options:
     return options
 
 
-def serve(*program: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *program, "serve", "--standalone"]
+PROGRAMS = {
+    "serve": (sys.executable, "-m", "image_service.cli", "serve", "--standalone"),
+    "twistd": (
+        str(Path(sys.executable).with_name("twistd")),
+        "--nodaemon",
+        "--pidfile=",
+        "image-service",
+        "--standalone",
+    ),
+}
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60
     )
+
+
+def serve(*program: str) -> subprocess.CompletedProcess[str]:
+    return run(sys.executable, *program, "serve", "--standalone")
 
 
 def test_options_read_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -66,11 +100,14 @@ def test_options_read_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert (settings.listen.port, settings.storage.data_dir) == (1234, tmp_path)
 
 
-def test_options_report_all_faults_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_print_all_faults_of_the_environment_and_exit_with_78(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("LISTEN_PORT", "x")
-    with pytest.raises(usage.UsageError) as raised:
+    with pytest.raises(SystemExit) as raised:
         parsed()
-    _, *faults = str(raised.value).splitlines()
+    assert raised.value.code == 78
+    _, *faults = capsys.readouterr().err.splitlines()
     assert [fault.partition(":")[0].partition("=")[0] for fault in faults] == [
         "LISTEN_PORT",
         "ASSISTED_SERVICE_HOST",
@@ -87,24 +124,53 @@ def test_service_of_several_workers_is_a_supervisor(
     assert type(makeService(parsed("--standalone"))) is kind
 
 
-def test_port_in_use_exits_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    with bind(0) as other:
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("variable", ["LISTEN_PORT", "HTTP_LISTEN_PORT", "STANDALONE_LISTEN"])
+def test_port_in_use_exits_with_78_and_names_the_variable(
+    monkeypatch: pytest.MonkeyPatch, program: str, workers: str, variable: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        monkeypatch.setenv("LISTEN_PORT", str(port))
-        done = serve("-m", "image_service.cli")
-    assert done.returncode == 1
-    assert f"port {port}: Address already in use" in done.stdout
+        text = f"127.0.0.1:{port}" if variable == "STANDALONE_LISTEN" else str(port)
+        monkeypatch.setenv("LISTEN_PORT", "0")
+        monkeypatch.setenv("WORKERS", workers)
+        monkeypatch.setenv(variable, text)
+        done = run(*PROGRAMS[program])
+    assert done.returncode == 78, done.stdout
+    fault = f"{variable}={text}: 127.0.0.1 port {port} is in use by another process; choose another port"
+    assert len([line for line in done.stdout.splitlines() if fault in line]) == 1, done.stdout
     assert "Traceback" not in done.stdout
 
 
-def test_service_that_cannot_start_exits_with_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        address = f"127.0.0.1:{other.getsockname()[1]}"
-        monkeypatch.setenv("LISTEN_PORT", "0")
-        monkeypatch.setenv("STANDALONE_LISTEN", address)
-        done = serve("-m", "image_service.cli")
-    assert done.returncode == 1
-    assert "the service cannot start" in done.stdout
+def test_log_begins_with_versions_and_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LISTEN_PORT", "0")
+    monkeypatch.setenv("LISTEN_ADDRESS", "::")
+    monkeypatch.setenv("HTTP_LISTEN_PORT", "0")
+    monkeypatch.setenv("HTTP_SERVES_INITRD", "false")
+    monkeypatch.setenv("WORKERS", "2")
+    lines = serve("-c", TERMINATED, "3").stdout.splitlines()
+    messages = [json.loads(line)["message"] for line in lines]
+    assert re.fullmatch(
+        r"image-service \d\S+ \(composer \d+, Python 3\.\S+, Twisted \S+, OpenSSL \S+\)", messages[0]
+    )
+    listening = [re.sub(r":[1-9]\d* ", ":PORT ", text) for text in messages if text.startswith("listening")]
+    assert listening == [
+        "listening on [::]:PORT (HTTP: images)",
+        "listening on [::]:PORT (HTTP: boot artifacts, probes)",
+        "listening on 127.0.0.1:PORT (HTTP: the API of the stand-in)",
+    ]
+    assert not [text for text in messages if "twistd" in text or "reactor" in text or "Shut Down" in text]
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, *UNUSED])
+def test_signals_before_the_reactor_runs_do_not_end_the_process(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setenv("LISTEN_PORT", "0")
+    done = run(sys.executable, "-c", SIGNALED_WHILE_IT_IMPORTS, str(number), "serve", "--standalone")
+    assert done.returncode == 0, done.stdout
+    assert "the service has stopped" in done.stdout
 
 
 @pytest.mark.parametrize("times", [1, 3])

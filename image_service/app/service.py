@@ -6,56 +6,45 @@ import signal
 from functools import partial
 from typing import TYPE_CHECKING
 
-import attrs
 from twisted.logger import Logger
 
+from image_service.app.gauges import add_gauges, add_leader_gauges
 from image_service.app.process_service import ProcessService
+from image_service.app.shared_resources import SharedResources
 from image_service.app.standalone_mode import announce_sample, configured_images, start_stand_in
+from image_service.app.state import ProcessState
 from image_service.app.upstream import connect_assisted_service
 from image_service.catalog.build import BaseImages, build_base_images
 from image_service.catalog.download.origin_client import OriginClient
-from image_service.catalog.lifecycle.status import render_statuses
-from image_service.concurrency.coordination import Coordination
+from image_service.catalog.lifecycle.status import count_ready
+from image_service.files.reloaded import prepare_changed
+from image_service.observability.log import set_level
 from image_service.observability.metrics import Metrics
 from image_service.serving.build import build_request_handlers
 from image_service.snapshots.build import build_boot_images
 from image_service.snapshots.image_builder import ImageBuilder
 from image_service.streams.build import start_streams
-from image_service.transport.admission.counts import Counts
-from image_service.transport.admission.slot_pool import LocalSlotPool, SlotPool
 from image_service.transport.factory import ConnectionFactory, build_transport
 from image_service.transport.listeners import Listeners
-from image_service.transport.tls import with_tls
+from image_service.transport.tls.certificate import ServerCertificate
+from image_service.transport.tls.protocol import TlsFactory
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from twisted.internet.defer import Deferred
     from twisted.internet.epollreactor import EPollReactor
     from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 
+    from image_service.app.reload import Configuration
     from image_service.app.standalone_mode import StandIn
-    from image_service.catalog.catalog import Catalog
-    from image_service.serving.request_handler import ImageRequestHandler, Page
     from image_service.settings.settings import Settings
     from image_service.snapshots.boot_images import BootImages
-    from image_service.transport.admission.slots import Slots
 
 _log = Logger()
 
-
-@attrs.frozen(kw_only=True)
-class SharedResources:
-    """Resources that the processes of the service share; the defaults are those of a single process."""
-
-    is_leader: bool = True  # in the one process that does the work that is done once
-    counts: Counts = attrs.field(factory=Counts)  # of slots and connections
-    slot_pool: Callable[[int, Counts], SlotPool] = LocalSlotPool  # makes the pool, by its number of slots
-    coordination: Coordination = attrs.field(factory=Coordination)
-    stand_in: StandIn | None = None  # in another process; None: in standalone mode it is started here
-    metrics_page: Callable[[Metrics], Page | Deferred[Page]] = Metrics.render  # of all processes
-    serving: Callable[[], None] = lambda: None  # is called when connections are accepted
+STATUS_SECONDS = 1.0
+"""Interval at which the service manager learns how many base images are ready, if that has changed."""
 
 
 class ImageService(ProcessService):
@@ -94,7 +83,9 @@ class ImageService(ProcessService):
     async def start_parts(self) -> None:
         """Start the parts in the order in which they need each other; they stop in reverse order."""
         settings, shared, base_url = self._settings, self._shared, self.base_url
-        http = OriginClient.from_settings(settings.download, settings.source_urls)
+        self._http = http = OriginClient.from_settings(
+            settings.download, settings.source_urls, settings.proxies
+        )
         base_images = build_base_images(
             self._parts,
             settings.catalog,
@@ -105,7 +96,7 @@ class ImageService(ProcessService):
             is_leader=shared.is_leader,
         )
         catalog = base_images.catalog
-        mirror = await start_streams(
+        self._sync = sync = await start_streams(
             self._parts,
             settings.streams,
             http,
@@ -119,14 +110,15 @@ class ImageService(ProcessService):
             stand_in = await start_stand_in(self._parts, settings, base_images.configured, base_url)
         images = await self._build_boot_images(base_images, stand_in, base_url)
         base_images.options.on_superseded = images.supersede
+        state, has_admin = ProcessState(catalog, self._listeners, self.metrics), settings.admin.is_enabled
         main, plain = build_request_handlers(
             self._parts,
             settings.listen,
             images,
-            is_ready=lambda: catalog.is_ready and not self._listeners.shutting_down,
-            metrics=partial(shared.metrics_page, self.metrics),
-            base_images=lambda: render_statuses(catalog.statuses()),
-            mirror=mirror.find_boot_image,
+            unready=lambda: state.unready,
+            metrics=None if has_admin else partial(shared.metrics_page, self.metrics),
+            base_images=None if has_admin else lambda: state.images,
+            mirror=sync.mirror.find_boot_image,
         )
         transport = build_transport(
             self._parts,
@@ -134,16 +126,31 @@ class ImageService(ProcessService):
             slot_pool=shared.slot_pool(settings.limits.downloads, shared.counts),
             observer=self.metrics,
         )
-        self._add_gauges(catalog, images, transport.slots, (main, plain))
-        factory = transport.make_factory(main, secure=settings.tls.is_enabled)
-        self._factories = [(factory, with_tls(factory, settings.tls, self._reactor))]
+        add_gauges(
+            self.metrics,
+            catalog=catalog,
+            images=images,
+            slots=transport.slots,
+            listeners=self._listeners,
+            handlers=(main, plain),
+        )
+        certificate = ServerCertificate.from_settings(settings.tls, self._reactor)
+        if shared.is_leader:
+            streams, quota = sync.streams, base_images.data_dir.quota
+            add_leader_gauges(self.metrics, self._parts, settings, streams, quota, certificate=certificate)
+            set_status = shared.set_status or self.manager.set_status
+            self._parts.call_every(STATUS_SECONDS, lambda: set_status(count_ready(catalog.statuses())))
+        factory = transport.make_factory(main, secure=certificate is not None)
+        self._factories = [(factory, factory if certificate is None else TlsFactory(certificate, factory))]
         if len(self._ports) > 1:
             plain_factory = transport.make_factory(plain)
             self._factories.append((plain_factory, plain_factory))
+        shared.start_admin(self._parts, settings, state)
         self.adopt(listener for (listener,) in self._ports)
         self._parts.push_async_callback(self._close_listeners)
         _log.info("serving at {url}", url=base_url)
         shared.serving()
+        self.manager.ready()
         if stand_in is not None and stand_in.sample is not None and shared.is_leader:
             announce_sample(catalog, f"{base_url}/{stand_in.sample}")
 
@@ -155,7 +162,9 @@ class ImageService(ProcessService):
             self._parts,
             settings.snapshots,
             settings.storage.data_dir,
-            connect_assisted_service(self._parts, settings.upstream, stand_in, self.metrics),
+            connect_assisted_service(
+                self._parts, settings, stand_in, self.metrics, is_leader=self._shared.is_leader
+            ),
             self._shared.coordination,
             make_builder=lambda in_thread: ImageBuilder(
                 base_images.catalog, base_images.derived, in_thread, base_url
@@ -164,23 +173,6 @@ class ImageService(ProcessService):
             count=self.metrics.record_snapshot_event,
         )
 
-    def _add_gauges(
-        self, catalog: Catalog, images: BootImages, slots: Slots, handlers: Iterable[ImageRequestHandler]
-    ) -> None:
-        metrics, listeners = self.metrics, self._listeners
-        metrics.count_states("base_images", lambda: [status.state.value for status in catalog.statuses()])
-        metrics.read_gauge("snapshot_held_bytes", lambda: images.cache.held_bytes)
-        metrics.read_gauges(
-            "cache_bytes",
-            lambda: {**images.cache_bytes(), "routes": sum(each.routes_bytes for each in handlers)},
-        )
-        metrics.read_gauge("snapshot_grace_active", lambda: images.snapshots.in_grace)
-        metrics.read_gauge("slots_limit", lambda: slots.limit)
-        metrics.read_gauge("slots_taken", lambda: slots.acquired)
-        metrics.read_gauge("slots_queue_length", lambda: slots.waiting)
-        metrics.read_gauge("connections", lambda: listeners.connections)
-        metrics.count_states("http_requests_inflight", listeners.handlers)
-
     async def _close_listeners(self) -> None:
         _log.info("shutting down")
         process = self._settings.process
@@ -188,6 +180,16 @@ class ImageService(ProcessService):
         is_terminated = self.shutdown.signal_number == signal.SIGTERM
         delay_seconds = process.drain_delay_seconds if is_terminated else 0
         await self._listeners.close(delay_seconds, process.drain_timeout_seconds)
+
+    async def reload_parts(self, configuration: Configuration) -> list[str]:
+        """Replace base images, streams, certificates, CAs and the log's level."""
+        settings = configuration.settings
+        images = configured_images(settings, standalone=self._standalone)
+        replace_files = prepare_changed()
+        set_level(settings.log.level)
+        self._http.set_credential_urls(settings.source_urls)
+        self._sync.configure(images, settings.streams.sources)
+        return replace_files()
 
     async def stop_parts(self) -> None:
         """Stop the parts in reverse order."""

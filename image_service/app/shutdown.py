@@ -57,10 +57,10 @@ class ShutdownHandler:
         _stop(self._reactor)
 
 
-def stop_with_failure(reactor: EPollReactor) -> None:
-    """Stop a reactor that runs, or is about to, in order; the process exits with status 1."""
+def stop_with_failure(reactor: EPollReactor, status: int = 1) -> None:
+    """Stop a reactor that runs, or is about to, in order; the process exits with this status."""
     # twistd has no exit status of its own; this runs after everything that stops in order.
-    reactor.addSystemEventTrigger("after", "shutdown", os._exit, 1)
+    reactor.addSystemEventTrigger("after", "shutdown", os._exit, status)
     reactor.callWhenRunning(_stop, reactor)
 
 

@@ -9,6 +9,7 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from image_service.catalog.storage.data_dir import create_directory
 from image_service.settings.os_images import FULL_ISO, OsImage
 from image_service.standalone.sample import (
     SAMPLE_ARCHITECTURE,
@@ -46,11 +47,6 @@ async def start_stand_in(
         ConfigurationError: its address cannot be listened on.
         OSError: ``DATA_DIR`` cannot be written.
     """
-    if settings.listen.address is None or not settings.listen.address.is_loopback:
-        _log.warn(
-            "standalone mode serves all images without credentials to everybody who reaches {url}",
-            url=base_url,
-        )
     standalone = Standalone(
         parts.reactor,
         settings.storage.data_dir,
@@ -77,7 +73,7 @@ def configured_images(settings: Settings, *, standalone: bool) -> tuple[OsImage,
     if not standalone or settings.catalog.images or settings.streams.sources:
         return settings.catalog.images
     data_dir = settings.storage.data_dir
-    data_dir.mkdir(parents=True, exist_ok=True)
+    create_directory(data_dir)
     sample = OsImage(
         version=SAMPLE_VERSION,
         cpu_architecture=SAMPLE_ARCHITECTURE,

@@ -21,12 +21,20 @@ if TYPE_CHECKING:
 class _BodyReader(Protocol):
     """Collects a body; on any failure aborts the connection, which cannot be used again."""
 
-    def __init__(self, resource: str, limit_bytes: int, silence_seconds: float, clock: IReactorTime) -> None:
+    def __init__(
+        self,
+        resource: str,
+        limit_bytes: int,
+        silence_seconds: float,
+        clock: IReactorTime,
+        may_end_early: bool,  # noqa: FBT001 - same
+    ) -> None:
         self.finished: Deferred[bytes] = Deferred(lambda _: self._abort())
         self._resource = resource
         self._limit_bytes = limit_bytes
         self._silence_seconds = silence_seconds
         self._clock = clock
+        self._may_end_early = may_end_early
         self._watchdog: IDelayedCall | None = None
         self._chunks: list[bytes] = []
         self._size_bytes = 0
@@ -54,7 +62,7 @@ class _BodyReader(Protocol):
         if self._is_too_large:
             detail = f"{self._resource} is larger than {self._limit_bytes} bytes"
             self.finished.errback(upstream_error(detail))
-        elif isinstance(reason.value, ResponseDone):
+        elif isinstance(reason.value, ResponseDone) or self._may_end_early:
             self.finished.callback(b"".join(self._chunks))
         else:
             # Also without Content-Length and chunked coding: a close does not prove that the body is whole.
@@ -75,16 +83,24 @@ class _BodyReader(Protocol):
         self._watchdog = None
 
 
-def read_body(
-    response: IResponse, resource: str, limit_bytes: int, silence_seconds: float, clock: IReactorTime
+def read_body(  # noqa: PLR0913 - a response and its limits
+    response: IResponse,
+    resource: str,
+    limit_bytes: int,
+    silence_seconds: float,
+    clock: IReactorTime,
+    *,
+    may_end_early: bool = False,
 ) -> Deferred[bytes]:
     """Read the whole body of a response; ``resource`` names it in errors.
+
+    With ``may_end_early`` it may end before it is whole, and without a promised length: that of an error.
 
     Fails with ``UpstreamError`` if the body is incomplete or too large, with ``UpstreamTimeout`` if no byte
     arrives for ``silence_seconds``. May be canceled at any time. If it fails or is canceled, the connection
     is aborted and does not return to its pool.
     """
-    reader = _BodyReader(resource, limit_bytes, silence_seconds, clock)
+    reader = _BodyReader(resource, limit_bytes, silence_seconds, clock, may_end_early)
     response.deliverBody(reader)
     return reader.finished
 

@@ -74,6 +74,21 @@ class ApiCall:
     is_revalidation: bool = False  # the answer to an earlier call is in use
 
 
+@attrs.define(eq=False)
+class Attempt:
+    """A call that is in progress.
+
+    Args:
+        call: the call.
+        request_id: of the client's request on whose behalf it is made; empty: there is none.
+        answer_id: the X-Request-ID of the response; empty: it has none, or there is no response yet.
+    """
+
+    call: ApiCall
+    request_id: str = ""
+    answer_id: str = ""
+
+
 def add_credentials(credentials: Credentials, parameters: list[tuple[str, str]], headers: Headers) -> None:
     """Add the credential where assisted-service expects one of its scheme."""
     if credentials.scheme is CredentialScheme.API_KEY:

@@ -10,7 +10,6 @@ import re
 from typing import TYPE_CHECKING
 
 from OpenSSL import SSL
-from service_identity import VerificationError
 from twisted.internet import error as network
 from twisted.web.client import RequestTransmissionFailed, ResponseFailed
 
@@ -39,15 +38,6 @@ RETRY_AFTER_SECONDS = 5  # long enough for a connection to recover, short enough
 _MAX_RETRY_SECONDS = 3600
 _CHALLENGE = re.compile("[ -~]{1,1024}")  # printable ASCII, safe in a header field
 
-CLIENT_ERRORS: tuple[type[Exception], ...] = (
-    ResponseFailed,
-    RequestTransmissionFailed,
-    network.ConnectError,
-    network.ConnectionClosed,
-    network.DNSLookupError,
-)
-"""The exceptions of Twisted's client that mean a failure of the server or of the network."""
-
 _ERRORS_OF_STATUSES: dict[int, type[ImageServiceError]] = {
     400: InvalidRequest,
     403: Forbidden,
@@ -60,16 +50,39 @@ _FAILURES = frozenset({*range(300), 408, 425, *range(500, 1000)})
 """The statuses of a server that fails, and those of success, of an answer that it is not."""
 _CHECK_HOST = "check ASSISTED_SERVICE_HOST"
 _CHECK_URL = f"{_CHECK_HOST} and ASSISTED_SERVICE_SCHEME"
-_CHECK_TLS = "check ASSISTED_SERVICE_API_TRUSTED_CA_FILE and ASSISTED_SERVICE_SCHEME"
 _CHECK_LOG = "see the log of assisted-service"
+_SPEAKS_HTTPS = "does it speak HTTPS? then set ASSISTED_SERVICE_SCHEME=https"
 _CAUSES: tuple[tuple[type[BaseException], str], ...] = (
-    (VerificationError, f"its certificate is not for this host; {_CHECK_HOST} and the certificate"),
-    (network.DNSLookupError, f"its name does not resolve; {_CHECK_HOST}"),
-    (network.ConnectionRefusedError, f"it refuses the connection; {_CHECK_HOST} and that it runs"),
+    (network.DNSLookupError, f"its host name does not resolve; {_CHECK_HOST} and DNS"),
+    (network.ConnectionRefusedError, f"it refuses the connection; {_CHECK_HOST} and that it is running"),
     (network.ConnectError, f"it cannot be connected to; {_CHECK_HOST} and the network"),
-    (network.ConnectionClosed, f"the connection ended before the answer; {_CHECK_LOG}"),
 )
 """Causes of failures, each with the next step for the operator."""
+
+
+class ConnectFailed(Exception):
+    """No connection could be made.
+
+    Args:
+        explanation: why, with the next step for the operator.
+        is_late: True if something took too long.
+    """
+
+    def __init__(self, explanation: str, *, is_late: bool = False) -> None:
+        super().__init__(explanation)
+        self.explanation = explanation
+        self.is_late = is_late
+
+
+CLIENT_ERRORS: tuple[type[Exception], ...] = (
+    ConnectFailed,
+    ResponseFailed,
+    RequestTransmissionFailed,
+    network.ConnectError,
+    network.ConnectionClosed,
+    network.DNSLookupError,
+)
+"""The exceptions of the HTTP client that mean a failure of the server or of the network."""
 
 
 def upstream_error(detail: str) -> UpstreamError:
@@ -105,23 +118,33 @@ def error_of_status(status: int, headers: Headers, resource: str) -> ImageServic
     return kind(f"{detail}; {next_step}", retry_after_seconds=seconds)
 
 
-def error_of_exception(exception: Exception, resource: str) -> ImageServiceError:
-    """Return the error of one of ``CLIENT_ERRORS``: 504 if connecting took too long, else 502."""
-    causes = list(_root_causes(exception))
-    if any(isinstance(cause, network.TimeoutError) for cause in causes):
-        return upstream_timeout(f"no connection in time for {resource}; {_CHECK_HOST} and the network")
-    explanation = next(
-        (text for kind, text in _CAUSES if any(isinstance(cause, kind) for cause in causes)),
-        f"the answer is not HTTP; {_CHECK_URL}",
-    )
+def error_of_exception(exception: Exception, resource: str, *, is_plain: bool = True) -> ImageServiceError:
+    """Return the error of one of ``CLIENT_ERRORS``: 504 if connecting took too long, else 502.
+
+    Args:
+        exception: the error of the HTTP client.
+        resource: the requested one.
+        is_plain: True if the connection was to be without TLS.
+    """
+    failure = _explain(list(_root_causes(exception)), is_plain=is_plain)
+    make = upstream_timeout if failure.is_late else upstream_error
+    return make(f"no answer for {resource}: {failure.explanation}")
+
+
+def _explain(causes: list[BaseException], *, is_plain: bool) -> ConnectFailed:
     for cause in causes:
-        if isinstance(cause, SSL.Error):
-            # OpenSSL's own texts, which contain neither the peer's name nor what it sent.
-            stack = cause.args[0] if cause.args and isinstance(cause.args[0], list) else []
-            reasons = ", ".join(reason for _, _, reason in stack) or "the connection ended"
-            explanation = f"TLS failed: {reasons}; {_CHECK_TLS}"
-            break
-    return upstream_error(f"no answer for {resource}: {explanation}")
+        if isinstance(cause, ConnectFailed):
+            return cause
+        if isinstance(cause, network.TimeoutError):
+            return ConnectFailed(f"no connection in time; {_CHECK_HOST} and the network", is_late=True)
+        for kind, text in _CAUSES:
+            if isinstance(cause, kind):
+                return ConnectFailed(text)
+    next_step = f"{_SPEAKS_HTTPS}; else {_CHECK_LOG}" if is_plain else _CHECK_LOG
+    if any(isinstance(cause, network.ConnectionClosed | SSL.Error) for cause in causes):
+        return ConnectFailed(f"the connection ended before the answer; {next_step}")
+    next_step = f"{_SPEAKS_HTTPS}; else {_CHECK_HOST}" if is_plain else _CHECK_URL
+    return ConnectFailed(f"the answer is not HTTP; {next_step}")
 
 
 def _root_causes(exception: BaseException) -> Iterator[BaseException]:

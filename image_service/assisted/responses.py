@@ -21,11 +21,12 @@ from image_service.images.reference import ISOS, Kind
 
 @attrs.frozen
 class CompleteResponse:
-    """A response with status 200 or 204, read to its end, and the name of its resource, for errors."""
+    """A response, read to its end, and the name of its resource, for errors."""
 
     resource: str
     headers: Headers = attrs.field(repr=False)
     body: bytes = attrs.field(repr=False)
+    status: int = 200
 
 
 @attrs.frozen

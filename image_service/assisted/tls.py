@@ -107,7 +107,7 @@ class _ReloadedPolicy:
 @implementer(IPolicyForHTTPS, IOpenSSLClientConnectionCreator)
 @attrs.frozen
 class _UnverifiedTls:
-    """TLS connections that name their server but do not verify it (``INSECURE_SKIP_VERIFY``)."""
+    """TLS connections that name their server but do not verify it."""
 
     _hostname: bytes = b""
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
-from twisted.logger import Logger
 
 from image_service.catalog.catalog import Catalog
 from image_service.catalog.derived.derived_images import DerivedImages
@@ -19,8 +17,6 @@ from image_service.catalog.storage.data_dir import DataDir
 from image_service.concurrency.backoff import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from image_service.catalog.download.origin_client import OriginClient
     from image_service.concurrency.parts import PartsStack
     from image_service.settings.base_images import CatalogSettings, DownloadSettings, StorageSettings
@@ -28,12 +24,6 @@ if TYPE_CHECKING:
 
 COLLECT_SECONDS = 600
 """Interval at which files of images that are no longer configured are removed."""
-
-
-_PROGRAMS = {
-    "xorriso": "base images without a recipe of their minimal ISO, or that need nmstatectl, are degraded",
-    "gpgv": "no base image is served whose signature was not verified before",
-}
 
 
 @attrs.frozen
@@ -68,8 +58,6 @@ def build_base_images(  # noqa: PLR0913 - three groups of settings
         storage.data_dir, storage.retention_seconds, storage.max_bytes, scratch=storage.scratch_dir
     )
     keys = KeyRing.read(settings.signing_keys) if settings.signing_keys else None
-    if is_leader:
-        warn_of_missing_programs(["xorriso", "gpgv"] if keys else ["xorriso"])
     derived = DerivedImages(reactor, reactor, data_dir)
     options = CatalogOptions(
         downloads=downloads.concurrency,
@@ -88,14 +76,3 @@ def build_base_images(  # noqa: PLR0913 - three groups of settings
     parts.push_async_callback(catalog.stop)
     parts.push_async_callback(derived.stop)  # before the files that it reads are closed
     return BaseImages(configured, catalog, derived, data_dir, options)
-
-
-def warn_of_missing_programs(programs: Iterable[str]) -> None:
-    """Log which of these programs are not in PATH, and what is missing without them."""
-    for program in programs:
-        if not shutil.which(program):
-            Logger().warn(
-                "{program} is not installed; install the package {program}: without it {effect}",
-                program=program,
-                effect=_PROGRAMS[program],
-            )

@@ -70,6 +70,7 @@ class Catalog:
         self._aliases: Mapping[tuple[str, str], str] = {}
         self._index: dict[tuple[str, str, Kind], BaseImageLifecycle] = {}
         self._stopping: list[Deferred[None]] = []
+        self._was_ready = False
         self.replace_images(entries)
 
     def start(self) -> None:
@@ -103,6 +104,7 @@ class Catalog:
             entries: those that differ in OpenShift versions only are one image. One that is served already
                 stays, though it has another URL now.
         """
+        self._was_ready = self._was_ready or self.is_ready
         before = {_source(lifecycle.entry): lifecycle for lifecycle in self._lifecycles}
         lifecycles = []
         for source, entry in _merge_versions(entries).items():
@@ -165,11 +167,17 @@ class Catalog:
 
     @property
     def is_ready(self) -> bool:
-        """True if images can be served, and (unless any is enough) each image was attempted."""
+        """True if images can be served, and (unless any is enough) each image at the start was attempted."""
         served = [lifecycle.was_attempted for lifecycle in self._lifecycles if lifecycle.base]
-        if self._options.ready_when_any:
+        if self._options.ready_when_any or self._was_ready:
             return any(served)
         return bool(served) and all(lifecycle.was_attempted for lifecycle in self._lifecycles)
+
+    def is_served(self, entry: OsImage) -> bool:
+        """Return True if the image that this entry names is there and can be served."""
+        return any(
+            each.base is not None and each.entry.file_name == entry.file_name for each in self._lifecycles
+        )
 
     def find_states(self, version: str, architecture: str) -> set[BaseImageState]:
         """Return the states of the images of an OS build; more than one if it has several types."""

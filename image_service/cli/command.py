@@ -10,6 +10,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from image_service.coreos.names import is_web_url
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any, BinaryIO, NoReturn
@@ -84,6 +86,29 @@ def add_file_command(
         parser.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
     parser.set_defaults(run=run)
     return parser
+
+
+def add_admin_arguments(parser: argparse.ArgumentParser, *other_names: str) -> None:
+    """Declare the arguments that say how a running service is reached, for `AdminClient`."""
+    parser.add_argument(
+        "--admin",
+        *other_names,
+        type=_parse_url,
+        metavar="URL",
+        help="base URL of the ADMIN_LISTEN of a running service; of its LISTEN_PORT if that is not set",
+    )
+    parser.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="file of the token, as in ADMIN_TOKEN_FILE"
+    )
+    parser.add_argument(
+        "--ca-file", type=Path, metavar="FILE", help="PEM file of certificate authorities to trust too"
+    )
+
+
+def _parse_url(url: str) -> str:
+    if not is_web_url(url):
+        raise argparse.ArgumentTypeError("must be an http or https URL, such as http://localhost:8081")
+    return url
 
 
 def read_input(name: str) -> bytes:

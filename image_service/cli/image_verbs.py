@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.admin.client import AdminClient
 from image_service.catalog.derived.derived_files import derived_names
 from image_service.catalog.download.downloader import download_file
-from image_service.catalog.download.origin_client import OriginClient, trusted_authorities
+from image_service.catalog.download.origin_client import OriginClient
 from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.catalog.lifecycle.opening import open_base_image
 from image_service.catalog.lifecycle.signature import KeyRing
@@ -34,8 +35,8 @@ from image_service.errors import (
     describe_os_error,
 )
 from image_service.settings.settings import Settings
+from image_service.streams.stream import load_releases
 from image_service.streams.stream_state import fetch_document, load_state, save_state, state_path
-from image_service.streams.streams import load_releases
 
 if TYPE_CHECKING:
     import argparse
@@ -45,18 +46,14 @@ if TYPE_CHECKING:
     from image_service.settings.os_images import OsImage
     from image_service.settings.stream_sources import StreamSource
 
-MAX_RESPONSE_BYTES = 16 * 1024 * 1024
-STALL_SECONDS = 10.0
 _MIB = 1024 * 1024
-_COLUMNS = ("version", "cpu_architecture", "type", "state", "progress", "sha256", "reason")
+_COLUMNS = ("version", "cpu_architecture", "type", "state", "progress", "sha256", "retry_at", "reason")
 
 
 def run_list(options: argparse.Namespace) -> int:
     """Print the state of each image."""
-    if options.url:
-        client = OriginClient(trusted_authorities(options.ca_file), STALL_SECONDS)
-        with client.fetch(f"{options.url.rstrip('/')}/images", {}, Interruption()) as response:
-            document = response.read_all(MAX_RESPONSE_BYTES)
+    if options.admin:
+        document = AdminClient(options.admin, options.token_file, options.ca_file).get("/images")
     else:
         settings = _settings()
         statuses = _stored_images(settings)
@@ -124,7 +121,7 @@ def run_fetch(options: argparse.Namespace) -> int:
     data_dir = DataDir(
         settings.storage.data_dir, settings.storage.retention_seconds, settings.storage.max_bytes
     )
-    client = OriginClient.from_settings(settings.download, settings.source_urls)
+    client = OriginClient.from_settings(settings.download, settings.source_urls, settings.proxies)
     fetcher = ImageFetcher(data_dir, partial(download_file, client), _keys(settings))
 
     def fetch(entry: OsImage) -> str:
@@ -165,8 +162,9 @@ def run_remove(options: argparse.Namespace) -> int:
 
 
 def _settings() -> Settings:
-    # Standalone: the settings of assisted-service are not required.
-    return Settings.from_environment(os.environ, standalone=True)
+    # Standalone: the settings of assisted-service are not required; a service's environment may have them.
+    environ = {name: value for name, value in os.environ.items() if name != "ASSISTED_SERVICE_HOST"}
+    return Settings.from_environment(environ, standalone=True)
 
 
 def _keys(settings: Settings) -> KeyRing | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from image_service.coreos.names import is_web_url
+from image_service.cli.command import add_admin_arguments
 
 if TYPE_CHECKING:
+    import argparse
+
     from image_service.cli.command import AddParser
 
 
@@ -18,14 +18,12 @@ def add(add_parser: AddParser) -> None:
         "images",
         help="list, verify, fetch or remove base images",
         description="Work on the base images of DATA_DIR, as OS_IMAGES and the rest of the environment"
-        " configure them; or list those of a running service.",
+        " configure them; or list those of a running service (--admin), with why one is not ready, and when"
+        " it is tried again.",
     )
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     listing = verbs.add_parser("list", help="show the state of each")
-    listing.add_argument(
-        "--url", type=_parse_url, help="base URL of a running service; default: read DATA_DIR"
-    )
-    listing.add_argument("--ca-file", type=Path, help="PEM file of certificate authorities to trust too")
+    add_admin_arguments(listing, "--url")
     listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(run=run, verb="list")
     for name, count, text in (
@@ -40,12 +38,6 @@ def add(add_parser: AddParser) -> None:
             verb.add_argument(
                 "--force", action="store_true", help="also images that were not downloaded, or were changed"
             )
-
-
-def _parse_url(url: str) -> str:
-    if not is_web_url(url):
-        raise argparse.ArgumentTypeError("must be an http or https URL, such as http://localhost:8080")
-    return url
 
 
 def run(options: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
+from image_service import __version__
 from image_service.cli.command import exit_on_signals
 from image_service.errors import ConfigurationError
 
@@ -104,4 +105,4 @@ def run(options: argparse.Namespace) -> int:
     from twisted.internet import reactor  # noqa: PLC0415, TID251 - an entry point
 
     exit_on_signals()
-    return run_command(options, os.environ.get("STANDALONE_TOKEN"), reactor)
+    return run_command(options, os.environ.get("STANDALONE_TOKEN"), reactor, __version__)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
-from image_service.errors import ConfigurationError
-from image_service.settings.settings import Settings
+from image_service.concurrency.signals import UNUSED, ignore_signals
 
 if TYPE_CHECKING:
     import argparse
 
     from image_service.cli.command import AddParser
-
-EXIT_CONFIGURATION = 78  # EX_CONFIG of sysexits.h: a restart will not help
 
 
 def add(add_parser: AddParser) -> None:
@@ -26,18 +23,35 @@ def add(add_parser: AddParser) -> None:
     parser.add_argument(
         "--standalone", action="store_true", help="with the embedded stand-in for assisted-service"
     )
-    parser.set_defaults(run=run)
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="print the settings in force, faults and warnings, and exit with 0, or 78 if there are faults;"
+        " nothing is written, and no port bound",
+    )
+    parser.add_argument(
+        "--offline",
+        action="store_true",
+        help="with --check: do not try to reach assisted-service and the origins of base images",
+    )
+    parser.set_defaults(run=partial(run, parser))
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run the twistd plugin in the foreground, without a pid file, with this service's log."""
+def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Run the twistd plugin in the foreground, without a pid file.
+
+    Raises:
+        SystemExit: the configuration is not valid; see `image_service.tap`.
+    """
+    if options.offline and not options.check:
+        parser.error("--offline needs --check")
+    if options.check:
+        from image_service.cli.check import check  # noqa: PLC0415 - no other command needs it
+
+        return check(standalone=options.standalone, offline=options.offline)
     # Until the reactor handles the signal; a container's first process would ignore it otherwise.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    try:
-        Settings.from_environment(os.environ, standalone=options.standalone)
-    except ConfigurationError as error:
-        print(f"image-service: the configuration is not valid:\n{error.detail}", file=sys.stderr)  # noqa: T201
-        return EXIT_CONFIGURATION
+    ignore_signals(signal.SIGHUP, *UNUSED)
     # Imported here because they install the reactor.
     from twisted.scripts._twistd_unix import ServerOptions  # noqa: PLC0415
     from twisted.scripts.twistd import runApp  # noqa: PLC0415
@@ -47,7 +61,6 @@ def run(options: argparse.Namespace) -> int:
         [
             "--nodaemon",
             "--pidfile=",
-            "--logger=image_service.observability.log.observer",
             "image-service",
             *(["--standalone"] if options.standalone else []),
         ]

@@ -47,8 +47,16 @@ class PartsStack(AsyncExitStack):
         super().__init__()
         self.reactor = reactor
 
-    def call_every(self, seconds: float, task: Callable[[], Awaitable[object] | None]) -> None:
-        """Call a task periodically, the first time after `seconds`; a failure is logged and stops nothing."""
+    def call_every(
+        self, seconds: float, task: Callable[[], Awaitable[object] | None], *, now: bool = False
+    ) -> None:
+        """Call a task periodically; a failure is logged and stops nothing.
+
+        Args:
+            seconds: between two calls; one that takes longer delays the next one.
+            task: is not called again before its result is there.
+            now: call it the first time at once, not after `seconds`.
+        """
 
         def attempt() -> Deferred[object]:
             done = maybeDeferred(task)
@@ -56,7 +64,7 @@ class PartsStack(AsyncExitStack):
 
         loop = LoopingCall(attempt)
         loop.clock = self.reactor
-        loop.start(seconds, now=False)
+        loop.start(seconds, now=now)
         self.callback(loop.stop)
 
     def in_thread_pool(

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sqlalchemy import Connection, Table
-    from sqlalchemy.dialects.sqlite import Insert
+    from sqlalchemy.dialects import postgresql, sqlite
 
 T = TypeVar("T")
 
@@ -27,8 +27,8 @@ class Database(Protocol):
             StoreFailed: it cannot be done.
         """
 
-    def insert(self, table: Table) -> Insert:
-        """Return the dialect's insert, which has ``on_conflict_do_update`` (SQLite, PostgreSQL)."""
+    def insert(self, table: Table) -> sqlite.Insert | postgresql.Insert:
+        """Return the dialect's insert, which has ``on_conflict_do_nothing`` and ``…_do_update``."""
 
     def used_bytes(self, connection: Connection) -> int:
         """Return the size of the database once the present transaction is committed."""

@@ -7,6 +7,8 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import attrs
+
 from image_service.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -17,6 +19,23 @@ SPARE_BYTES = 32 * 1024 * 1024
 """Never filled: sidecars, the manifest and the snapshots need space too."""
 
 _STEP_BYTES = 8 * 1024 * 1024  # written between two checks of the disk
+
+
+@attrs.frozen
+class DiskUsage:
+    """How full a directory and its file system are, in bytes.
+
+    Args:
+        size: of the file system.
+        free: bytes that this process may still write to it.
+        counted: the files in the directory that a quota counts.
+        excluded: the files that have a limit of their own.
+    """
+
+    size: int
+    free: int
+    counted: int
+    excluded: int
 
 
 class DiskQuota:
@@ -37,9 +56,9 @@ class DiskQuota:
         *,
         excluded: tuple[str, ...] = (),
     ) -> None:
+        self.max_bytes = max_bytes
         self._directory = directory
         self._excluded = excluded
-        self._max_bytes = max_bytes
         self._reclaim = reclaim
         self._lock = threading.Lock()
         self._reserved: dict[str, int] = {}
@@ -81,17 +100,27 @@ class DiskQuota:
     def _limits(self) -> str:
         """What `free_bytes` subtracts, for messages."""
         spare = f"beside {SPARE_BYTES} that are kept free"
-        return spare if self._max_bytes is None else f"{spare}, with DATA_DIR_MAX_BYTES={self._max_bytes}"
+        return spare if self.max_bytes is None else f"{spare}, with DATA_DIR_MAX_BYTES={self.max_bytes}"
 
     def free_bytes(self) -> int:
         """Return how many more bytes may be written; negative if the quota is exceeded."""
+        usage = self.measure()
+        free = usage.free - SPARE_BYTES
+        return free if self.max_bytes is None else min(free, self.max_bytes - usage.counted)
+
+    def measure(self) -> DiskUsage:
+        """Return how full the directory is now; blocks while its file system does not respond."""
         status = os.statvfs(self._directory)
-        free = status.f_bavail * status.f_frsize - SPARE_BYTES
-        if self._max_bytes is None:
-            return free
+        counted = excluded = 0
         with os.scandir(self._directory) as entries:
-            counted = (entry for entry in entries if not entry.name.startswith(self._excluded))
-            return min(free, self._max_bytes - sum(map(_size_of, counted)))
+            for entry in entries:
+                if entry.name.startswith(self._excluded):
+                    excluded += _size_of(entry)
+                else:
+                    counted += _size_of(entry)
+        return DiskUsage(
+            status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize, counted, excluded
+        )
 
 
 def _size_of(entry: os.DirEntry[str]) -> int:

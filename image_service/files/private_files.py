@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from twisted.logger import Logger
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 _OWNERS_BITS = stat.S_IRWXU
@@ -69,13 +70,14 @@ def restrict_to_owner(path: Path) -> None:
             except PermissionError:
                 text = "{path} has mode {mode:04o}, which gives others access and only its owner can change"
             _log.warn(text, path=str(path), mode=mode, now=mode & _OWNERS_BITS)
-        _warn_of_owner(path, status)
+        for warning in _describe_owner(path, status):
+            _log.warn("{warning}", warning=warning)
     finally:
         os.close(descriptor)
 
 
-def warn_if_exposed(path: Path) -> None:
-    """Log a secret file of the operator that every user may read or write, or whose owner is a third user.
+def describe_exposure(path: Path) -> Iterator[str]:
+    """Yield why others have access to a secret file of the operator: its mode, and its owner.
 
     Its group is the operator's choice. Links are followed: Kubernetes mounts secrets with them.
 
@@ -85,18 +87,16 @@ def warn_if_exposed(path: Path) -> None:
     status = path.stat()
     mode = stat.S_IMODE(status.st_mode)
     if mode & stat.S_IRWXO:
-        _log.warn("{path} has mode {mode:04o}: every user has access to it", path=str(path), mode=mode)
-    _warn_of_owner(path, status)
+        yield f"{path} has mode {mode:04o}: every user has access to it"
+    yield from _describe_owner(path, status)
 
 
-def _warn_of_owner(path: Path, status: os.stat_result) -> None:
-    """Log a secret file that belongs neither to this process's user nor to root."""
+def _describe_owner(path: Path, status: os.stat_result) -> Iterator[str]:
+    """Yield a sentence if a secret file belongs neither to this process's user nor to root."""
     if status.st_uid not in {os.geteuid(), 0}:
-        _log.warn(
-            "{path} belongs to uid {owner}, who can read and change it; this service runs as uid {user}",
-            path=str(path),
-            owner=status.st_uid,
-            user=os.geteuid(),
+        yield (
+            f"{path} belongs to uid {status.st_uid}, who can read and change it; this service runs as uid"
+            f" {os.geteuid()}"
         )
 
 

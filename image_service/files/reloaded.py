@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from time import monotonic
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from weakref import WeakSet
 
 from twisted.logger import Logger
 
@@ -18,6 +19,8 @@ T = TypeVar("T")
 _State: TypeAlias = "tuple[tuple[int, ...] | None, ...]"
 
 CHECK_SECONDS = 1.0
+
+_in_use: WeakSet[Reloaded[Any]] = WeakSet()
 
 
 class Reloaded(Generic[T]):
@@ -47,6 +50,7 @@ class Reloaded(Generic[T]):
         self._state = self._read_state()
         self._made = make()
         self._fault = ""
+        _in_use.add(self)
 
     def get(self) -> T:
         """Return the object made of the files when they could last be used."""
@@ -54,25 +58,46 @@ class Reloaded(Generic[T]):
         if now - self._checked_at < CHECK_SECONDS:
             return self._made
         self._checked_at = now
-        state = self._read_state()  # before the files are read: a change meanwhile is seen at the next check
-        if state == self._state:
+        if not self.has_changed:
             self._fault = ""
             return self._made
-        names = ", ".join(map(str, self._files))
         try:
-            self._made = self._make()
+            self.prepare()()
         except ConfigurationError as error:
             if error.detail != self._fault:
                 self._fault = error.detail
                 self._log.error(
                     "cannot reload {files}, keeping the previous content: {fault}",
                     fault=error.detail,
-                    files=names,
+                    files=self.names,
                 )
-        else:
-            self._state, self._fault = state, ""
-            self._log.info("reloaded {files}", files=names)
         return self._made
+
+    def prepare(self) -> Callable[[], None]:
+        """Make the object of the files as they are now; return the function that replaces the cached one.
+
+        Raises:
+            ConfigurationError: the files cannot be used; the cached object stays.
+        """
+        state = self._read_state()  # before the files are read: a change meanwhile is seen at the next check
+        made = self._make()
+
+        def replace() -> None:
+            if state != self._state:
+                self._log.info("reloaded {files}", files=self.names)
+            self._made, self._state, self._fault = made, state, ""
+
+        return replace
+
+    @property
+    def has_changed(self) -> bool:
+        """True if the files differ from those of the cached object."""
+        return self._read_state() != self._state
+
+    @property
+    def names(self) -> str:
+        """The paths of the files."""
+        return ", ".join(map(str, self._files))
 
     def _read_state(self) -> _State:
         """Return device, inode, time and size of each file; None: there is no file."""
@@ -85,3 +110,29 @@ class Reloaded(Generic[T]):
             return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
         return tuple(map(state_of, self._files))
+
+
+def prepare_changed() -> Callable[[], list[str]]:
+    """Prepare each object in use whose files have changed; return the function that replaces them all.
+
+    That returns the names of the changed files.
+
+    Raises:
+        ConfigurationError: files cannot be used; names all faults. Every cached object stays.
+    """
+    changed = [each for each in _in_use if each.has_changed]
+    replacements, faults = [], []
+    for each in changed:
+        try:
+            replacements.append(each.prepare())
+        except ConfigurationError as error:
+            faults.append(error.detail)
+    if faults:
+        raise ConfigurationError("\n".join(sorted(set(faults))))
+
+    def replace_all() -> list[str]:
+        for replace in replacements:
+            replace()
+        return sorted({each.names for each in changed})
+
+    return replace_all

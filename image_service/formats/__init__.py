@@ -1,1 +1,1 @@
-"""Generic binary formats: ISO 9660, newc, squashfs, erofs; no Twisted, no CoreOS."""
+"""Generic binary formats: ISO 9660, newc, squashfs, erofs, OpenPGP; no Twisted, no CoreOS."""

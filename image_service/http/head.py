@@ -42,6 +42,7 @@ _ABSOLUTE_FORM = re.compile(r"https?://[^/?]+", re.IGNORECASE | re.ASCII)
 # RFC 9110 7.2:  Host = uri-host [ ":" port ]
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(?::[0-9]*)?", re.ASCII)
 _END = b"\r\n\r\n"
+_TLS_HANDSHAKE = b"\x16\x03"  # RFC 8446 5.1:  type handshake, legacy_record_version 3.x
 
 
 @attrs.frozen
@@ -69,11 +70,13 @@ def find_head(data: bytes) -> int | None:
     Raises:
         HeadTooLarge: it is longer than `MAX_HEAD_BYTES`, complete or not.
         UriTooLong: the data is one long request line.
-        InvalidRequest: a line ends in LF alone, so the end would never be found.
+        InvalidRequest: a line ends in LF alone, so the end would never be found; or it is no HTTP, but TLS.
     """
     end = data.find(_END, 0, MAX_HEAD_BYTES)
     if end >= 0:
         return end + len(_END)
+    if data.startswith(_TLS_HANDSHAKE):
+        raise InvalidRequest("the client speaks TLS, and this port plain HTTP; use http://")
     if b"\r\n" not in data[: MAX_TARGET_BYTES + 64] and len(data) > MAX_TARGET_BYTES + 64:
         raise UriTooLong(f"the request target is longer than {MAX_TARGET_BYTES} bytes")
     if len(data) >= MAX_HEAD_BYTES:
@@ -81,6 +84,15 @@ def find_head(data: bytes) -> int | None:
     if data.count(b"\n") != data.count(b"\r\n"):
         raise InvalidRequest("a line of the request head ends in LF alone, not in CR LF")
     return None
+
+
+def parse_request_line(data: bytes) -> tuple[str, str]:
+    """Return method and target of bytes that begin with a request line; empty strings if they are unknown."""
+    match = _REQUEST_LINE.match(data[: MAX_TARGET_BYTES + 64])
+    if match is None:
+        return "", ""
+    method = match["method"].decode("ascii")
+    return method if method in _METHODS else "", match["target"].decode("ascii")
 
 
 def parse_head(head: bytes) -> Request:

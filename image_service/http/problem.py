@@ -7,10 +7,13 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from image_service import errors
-from image_service.http.response import Response, render_fields
+from image_service.http.request_id import new_request_id, valid_request_id
+from image_service.http.response import Problem, Response, render_fields
 from image_service.images.extents import Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from image_service.errors import ImageServiceError
 
 _STATUSES: dict[type[ImageServiceError], int] = {
@@ -57,15 +60,20 @@ def problem_document(error: ImageServiceError) -> dict[str, object]:
     return {"title": title, "status": status, "code": error.code, "detail": error.detail}
 
 
-def problem(error: ImageServiceError, *, head_only: bool = False, extra: bytes = b"") -> Response:
-    """Return the response for an error.
+def problem(
+    error: ImageServiceError, headers: Mapping[str, str], *, head_only: bool = False, extra: bytes = b""
+) -> Response:
+    """Return the response for an error, with the request's identifier in its content.
 
     Args:
         error: what went wrong.
+        headers: of the request, by lower-case name; X-Request-ID is read. Empty: the request was invalid.
         head_only: True for a HEAD request: the fields without the content.
         extra: further rendered field lines (the ETag of a 412 or 416).
     """
-    status, body = status_of(error), json.dumps(problem_document(error)).encode()
+    status = status_of(error)
+    request_id = valid_request_id(headers.get("x-request-id")) or new_request_id()
+    body = json.dumps({**problem_document(error), "id": request_id}).encode()
     fields = [
         ("Content-Type", "application/problem+json"),
         ("Content-Length", str(len(body))),
@@ -76,6 +84,7 @@ def problem(error: ImageServiceError, *, head_only: bool = False, extra: bytes =
     if error.retry_after_seconds is not None:
         fields.append(("Retry-After", str(error.retry_after_seconds)))
     rendered = render_fields(*fields) + extra
+    logged = Problem(error.code, error.detail, request_id, error.retry_after_seconds is not None)
     if head_only:
-        return Response(status, rendered, code=error.code)
-    return Response(status, rendered, (Literal(body),), len(body), code=error.code)
+        return Response(status, rendered, problem=logged)
+    return Response(status, rendered, (Literal(body),), len(body), logged)

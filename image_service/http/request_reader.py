@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import attrs
 
 from image_service.errors import ImageServiceError
-from image_service.http.head import MAX_HEAD_BYTES, find_head, parse_head
+from image_service.http.head import MAX_HEAD_BYTES, find_head, parse_head, parse_request_line
 from image_service.http.ranges import INT_RANGE, format_int_range
 
 if TYPE_CHECKING:
@@ -45,11 +45,14 @@ class BadRequest:
 
     Args:
         error: the refusal.
-        method: ``HEAD`` if the bytes begin like a HEAD request, whose response has no content; else empty.
+        method: as sent, if it is a known one; ``HEAD`` too if the bytes only begin like a HEAD request, whose
+            response has no content; else empty.
+        target: as sent, it may hold a credential; empty if the bytes do not begin with a request line.
     """
 
     error: ImageServiceError
     method: str
+    target: str = attrs.field(default="", repr=False)
 
 
 RepeatedRange: TypeAlias = tuple[int, int]
@@ -135,9 +138,11 @@ class RequestReader:
 
     def reject(self, error: ImageServiceError) -> BadRequest:
         """Refuse the buffered bytes as a request, and drop them: nothing behind them can be trusted."""
-        method = "HEAD" if self.buffer.startswith(b"HEAD ") else ""
+        method, target = parse_request_line(self.buffer)
+        if self.buffer.startswith(b"HEAD "):
+            method = "HEAD"
         self.close()
-        return BadRequest(error, method)
+        return BadRequest(error, method, target)
 
     def close(self) -> None:
         """Drop the buffered bytes; no request follows."""

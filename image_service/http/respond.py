@@ -96,7 +96,7 @@ class Representation:
             if outcome is Outcome.FAILED:
                 error = PreconditionFailed("the image does not, or no longer, match the precondition")
                 etag = render_fields(("ETag", self.image.etag))
-                return problem(error, head_only=head_only, extra=etag)
+                return problem(error, headers, head_only=head_only, extra=etag)
         fields, content_type = self._fields + more, self._content_type(headers)
         size, ranges = self.image.size, None
         requested = None if head_only else headers.get("range")  # 14.2: for GET only
@@ -114,7 +114,7 @@ class Representation:
             return self._parts(fields, content_type, ranges)
         unsatisfiable = RangeNotSatisfiable(f"no requested range starts within the image's {size} bytes")
         extra = render_fields(("Content-Range", f"bytes */{size}"), ("ETag", self.image.etag))
-        return problem(unsatisfiable, extra=extra)
+        return problem(unsatisfiable, headers, extra=extra)
 
     def part_fields(self, headers: Mapping[str, str], more: bytes = b"") -> PartFields:
         """Return the fields of responses to requests that differ in Range only (see `respond`)."""

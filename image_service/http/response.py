@@ -9,6 +9,23 @@ import attrs
 from image_service.images.extents import Extent  # noqa: TC001 - attrs resolves annotations at run time
 
 
+@attrs.frozen
+class Problem:
+    """The error in the response to a failed request, for the log.
+
+    Args:
+        code: of the error.
+        detail: of the error; as it is in the content.
+        request_id: as it is in the content.
+        is_temporary: True if the response says when a retry may succeed.
+    """
+
+    code: str
+    detail: str
+    request_id: str
+    is_temporary: bool = False
+
+
 @attrs.frozen(eq=False)
 class Response:
     """A response without the fields of its connection (Date, Connection, X-Request-ID).
@@ -18,14 +35,19 @@ class Response:
         fields: rendered field lines, Content-Length included.
         body: empty for HEAD and 304.
         length: bytes in `body`.
-        code: of the error, for the log; empty for an image.
+        problem: the error, if it is the response to a failed request.
     """
 
     status: int
     fields: bytes
     body: tuple[Extent, ...] = ()
     length: int = 0
-    code: str = ""
+    problem: Problem | None = None
+
+    @property
+    def code(self) -> str:
+        """The error's; empty for an image."""
+        return self.problem.code if self.problem is not None else ""
 
 
 def render_fields(*fields: tuple[str, str]) -> bytes:

@@ -93,7 +93,7 @@ class MirrorRoute:
 
 
 Route: TypeAlias = ImageRoute | MirrorRoute | Probe
-_PROBES = frozenset(probe.value for probe in Probe)
+_PROBES = tuple(probe.value for probe in Probe)
 
 
 @attrs.frozen
@@ -163,6 +163,11 @@ class _Target:
         if file not in _ARTIFACT_BY_FILE:
             raise NotFound(f"not found; the files are {', '.join(_ARTIFACT_BY_FILE)}")
         return ImageRoute(self.handler, ArtifactRef(_ARTIFACT_BY_FILE[file], version, architecture))
+
+
+def names_probe(target: str) -> bool:
+    """Return True for a request target that names a probe, below any base path; no image's path ends so."""
+    return target.partition("?")[0].endswith(_PROBES)
 
 
 def parse_route(target: str, headers: Mapping[str, str], base_path: str = "") -> Route:

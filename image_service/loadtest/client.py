@@ -14,6 +14,7 @@ from image_service.loadtest.verification import (
     ContentCheck,
     MountCheck,
     VerificationFault,
+    find_detail,
 )
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from image_service.loadtest.run_state import RunState
     from image_service.loadtest.verification import ResponseHead
 
+MAX_ERROR_BYTES = 4096
+"""Of an error response, which are kept for its detail."""
 BACKOFF_SECONDS = 0.5
 """After an error: immediate retries would turn an error of the server into an attack."""
 DEFAULT_RETRY_SECONDS = 5.0
@@ -59,6 +62,7 @@ class VerifyingReceiver:
         self._make_content_check = make_content_check
         self._content: ContentCheck | None = None
         self._refused = False
+        self._error: bytearray | None = None  # the content of an error response
 
     def receive_head(self, head: ResponseHead) -> None:
         """Verify the head."""
@@ -66,22 +70,27 @@ class VerifyingReceiver:
             self._refused = True
             return
         if head.status not in {self._status, OK}:
-            raise RequestFailed(f"status-{head.status}")
+            self._error = bytearray()
+            return
         fault = self._check_head(head)
         if fault:
             raise VerificationError(fault)
         self._content = self._make_content_check and self._make_content_check()
 
     def receive_content(self, data: bytes) -> None:
-        """Compare content with earlier reads."""
-        if self._content is not None:
+        """Compare content with earlier reads, or keep that of an error."""
+        if self._error is not None:
+            self._error += data[: MAX_ERROR_BYTES - len(self._error)]
+        elif self._content is not None:
             self._content.feed(data)
 
     def check_complete(self, head: ResponseHead) -> None:
-        """Raise RequestRefused or VerificationError if the complete response is one."""
+        """Raise RequestRefused, RequestFailed or VerificationError if the complete response is one."""
         if self._refused:
             text = head.fields["retry-after"]
             raise RequestRefused(float(text) if text.isdecimal() else DEFAULT_RETRY_SECONDS)
+        if self._error is not None:
+            raise RequestFailed(f"status-{head.status}", find_detail(head, bytes(self._error)))
         if self._content is not None and self._content.differs_at is not None:
             raise VerificationError(VerificationFault.BYTES_DIFFER, self._content.differs_at)
 
@@ -175,7 +184,8 @@ class LoadClient:
             await self._state.sleep(float(refused.args[0]))
         except RequestFailed as failed:
             self._disconnect()
-            counters.errors[failed.kind] += 1
+            target = self._plan.targets[mount.image]
+            counters.record_error(failed.kind, self._plan.redact(target, failed.detail))
             await self._state.sleep(BACKOFF_SECONDS)
         else:
             counters.requests += 1
@@ -188,6 +198,8 @@ class LoadClient:
         self._is_first = self._state.is_first_request(mount.image)
         request = self._state.encode_request(target, method, fields)
         connection, head = await self._send(target, request, receiver, due, head=method == "HEAD")
+        if self._is_first:
+            self._state.counters.record_server(head.fields.get("server"))
         receiver.check_complete(head)
         finished_at = self._state.clock()
         record = self._state.counters.record_duration

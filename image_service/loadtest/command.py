@@ -39,13 +39,19 @@ _OWN_DESCRIPTORS = 64
 """Open in this process in addition to its connections."""
 
 
-def run_command(arguments: argparse.Namespace, token: str | None, reactor: Any) -> int:  # noqa: ANN401 - a module
+def run_command(
+    arguments: argparse.Namespace,
+    token: str | None,
+    reactor: Any,  # noqa: ANN401 - a module
+    version: str,
+) -> int:
     """Run a load test and write its reports.
 
     Args:
         arguments: as ``image-service loadtest`` declares them.
         token: of the API that registers infra-envs, if it needs one.
         reactor: the reactor, which has not run yet.
+        version: of this program, for the report.
 
     Returns:
         exit status: 0; 1, an objective missed or a verification failed; 2, the command line is invalid.
@@ -57,7 +63,7 @@ def run_command(arguments: argparse.Namespace, token: str | None, reactor: Any) 
         options = parse_options(arguments)
         _raise_descriptor_limit(options.plan.clients + _OWN_DESCRIPTORS)
         with _infra_envs(options, token) as infra_envs:
-            report = _run(options, options.plan_for(infra_envs), reactor)
+            report = _run(options, options.plan_for(infra_envs), reactor, version)
     except (OptionsError, RegistrationError) as error:
         for line in str(error).splitlines():
             print(f"image-service: {line}", file=sys.stderr)  # noqa: T201
@@ -82,7 +88,7 @@ def _infra_envs(options: LoadTestOptions, token: str | None) -> AbstractContextM
     return registered(options.api, options.register, options.build, token, context)
 
 
-def _run(options: LoadTestOptions, plan: Plan, reactor: Any) -> Report:  # noqa: ANN401 - same
+def _run(options: LoadTestOptions, plan: Plan, reactor: Any, version: str) -> Report:  # noqa: ANN401 - same
     addresses = {}
     for origin in sorted({target.origin for target in plan.targets}):
         try:
@@ -108,6 +114,9 @@ def _run(options: LoadTestOptions, plan: Plan, reactor: Any) -> Report:  # noqa:
         refusals=counters.refusals,
         reconnects=counters.reconnects,
         errors=counters.errors,
+        details=counters.details,
+        client_version=version,
+        server_software=sorted(counters.servers),
         faults=counters.faults,
         examples=counters.examples,
         blocks_compared=run.state.blocks.compared,

@@ -40,12 +40,14 @@ class RequestFailed(Exception):
 
     Args:
         kind: one word for the cause; errors are counted by it.
+        detail: the server's own words; empty if it sent none.
         stale: the server closed a kept-alive connection before it responded: the request may be sent again.
     """
 
-    def __init__(self, kind: str, *, stale: bool = False) -> None:
+    def __init__(self, kind: str, detail: str = "", *, stale: bool = False) -> None:
         super().__init__(kind)
         self.kind = kind
+        self.detail = detail
         self.stale = stale
 
 

@@ -57,6 +57,8 @@ class LoadCounters:
         self.byte_count = 0
         self.refusals = 0
         self.errors: Counter[str] = Counter()
+        self.details: dict[str, str] = {}
+        self.servers: set[str] = set()
         self.faults: Counter[VerificationFault] = Counter()
         self.examples: list[str] = []
         self.reconnects = 0
@@ -70,6 +72,17 @@ class LoadCounters:
         self.timings[timing].record(seconds)
         if timing is self.plotted:
             self._current.record(seconds)
+
+    def record_error(self, kind: str, detail: str = "") -> None:
+        """Count an error; the first detail of each kind is kept."""
+        self.errors[kind] += 1
+        if detail:
+            self.details.setdefault(kind, detail)
+
+    def record_server(self, software: str | None) -> None:
+        """Keep the content of a ``Server`` field; None: the response has none."""
+        if software and len(self.servers) < MAX_EXAMPLES:
+            self.servers.add(software)
 
     def record_fault(self, fault: VerificationFault, example: str) -> None:
         """Count a failed verification; the first few are kept as examples."""

@@ -39,16 +39,20 @@ class DigestCheck:
         outcome: ``equal``; ``not-offered`` if the server has no digest; or the verification fault, or the
             error for which the image could not be read.
         sha256: of the bytes read, hexadecimal; empty if the image could not be read.
+        detail: the server's own words for that; empty if it sent none.
     """
 
     image: str
     outcome: str
     sha256: str = ""
+    detail: str = ""
 
     @property
     def text(self) -> str:
         """The outcome for people; without a digest, only why the image could not be read."""
-        return f"SHA-256 {self.outcome}" if self.sha256 else self.outcome
+        if self.sha256:
+            return f"SHA-256 {self.outcome}"
+        return f"{self.outcome}: {self.detail}" if self.detail else self.outcome
 
 
 class _HashingReceiver(VerifyingReceiver):
@@ -110,7 +114,7 @@ class ImageChecker:
         except VerificationError as error:
             return self._fault(image, error.args[0])
         except RequestFailed as failed:
-            return DigestCheck(target.label, failed.kind)
+            return DigestCheck(target.label, failed.kind, detail=self._plan.redact(target, failed.detail))
         digest = receiver.digest.hexdigest()
         try:
             line = await self._read(target, target.digest_path, _LineReceiver)

@@ -112,7 +112,9 @@ def parse_objective(text: str) -> Objective:
     units = _UNITS[dimension]
     if unit not in units:
         known = ", ".join(name or "none" for name in units)
-        raise ValueError(f"has the unit {unit or 'none'}; here it is one of {known}")
+        if not unit:
+            raise ValueError(f"needs a unit, one of {known}")
+        raise ValueError(f"has the unit {unit}; here it is one of {known}")
     return Objective(text.strip(), statistic, timing, comparison, float(number) * units[unit], dimension)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import attrs
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 PLACEHOLDER = "{infra_env}"
 """In a URL template: replaced by an infra-env's identifier."""
 MAX_PORT = 65535
+_BEFORE_BUILD = -3  # version, architecture and file name end a path, and are no secrets
+_SHORTEST_SECRET = 4
 _PORTS = {"http": 80, "https": 443}
 # authority without userinfo (RFC 3986 section 3.2), where a name is one of DNS or /etc/hosts
 _AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?")
@@ -100,6 +102,15 @@ class Plan:
     def servers(self) -> list[str]:
         """The servers of the images, each once."""
         return sorted({str(target.origin) for target in self.targets})
+
+    def redact(self, target: ImageTarget, text: str) -> str:
+        """Return text of a server without possible credentials: parts of the URL, and values of fields."""
+        path, _, query = target.path.partition("?")
+        parts = [*path.split("/")[:_BEFORE_BUILD], *re.split("[&=]", query)]
+        parts += [word for _, value in self.fields for word in value.split()]
+        for part in sorted((part for part in parts if len(part) >= _SHORTEST_SECRET), key=len, reverse=True):
+            text = text.replace(part, "…").replace(unquote(part), "…")
+        return text
 
 
 def parse_target(url: str) -> ImageTarget:

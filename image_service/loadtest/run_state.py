@@ -94,7 +94,7 @@ class RunState:
     def record_unanswered(self) -> None:
         """Count an outstanding request that was canceled at the end, if it had time for a response."""
         if self._is_overdue:
-            self.counters.errors["unanswered"] += 1
+            self.counters.record_error("unanswered")
 
     def _count_content(self, byte_count: int) -> None:
         self.counters.byte_count += byte_count

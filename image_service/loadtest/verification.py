@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from array import array
 from enum import StrEnum
@@ -21,6 +22,7 @@ _VERSIONS = 1 << 22
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")
 _CHECKSUM = re.compile(rb"([0-9a-f]{64})  [^\n]*\n?")
 OK, PARTIAL_CONTENT = 200, 206
+_MAX_DETAIL = 300
 
 
 class VerificationFault(StrEnum):
@@ -194,3 +196,18 @@ def parse_checksum(body: bytes) -> str | None:
     """Return the 64 hexadecimal digits of a line of ``sha256sum``; None if it is something else."""
     found = _CHECKSUM.fullmatch(body)
     return found[1].decode() if found else None
+
+
+def find_detail(head: ResponseHead, body: bytes) -> str:
+    """Return why an error response says that it is one, in one line; empty if it does not say."""
+    text = body.decode(errors="replace")
+    media_type = head.fields.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type.endswith("json"):
+        try:
+            document = json.loads(text)
+            text = str(document.get("detail") or document.get("message") or document.get("reason") or "")
+        except (ValueError, AttributeError):
+            return ""
+    elif media_type != "text/plain":
+        return ""
+    return " ".join("".join(filter(str.isprintable, text.replace("\n", " "))).split())[:_MAX_DETAIL]

@@ -75,4 +75,7 @@ def json_response(
 def problem_response(error: ImageServiceError) -> ApiResponse:
     """Return an error as ``application/problem+json`` (RFC 9457)."""
     body = json.dumps(problem_document(error)).encode() + b"\n"
-    return ApiResponse(status_of(error), body, "application/problem+json", fields=error.fields)
+    fields = error.fields
+    if error.retry_after_seconds is not None:
+        fields += (("Retry-After", str(error.retry_after_seconds)),)
+    return ApiResponse(status_of(error), body, "application/problem+json", fields=fields)

@@ -21,7 +21,8 @@ from image_service.observability.families import (
 )
 from image_service.snapshots.boot_images import CACHES
 from image_service.snapshots.model import REVALIDATION_RESULTS
-from image_service.transport.observer import AbortReason, RefusalReason
+from image_service.snapshots.repository_access import STORE_OPERATIONS
+from image_service.transport.observer import AbortReason, HandshakeFailure, RefusalReason
 
 if TYPE_CHECKING:
     import enum
@@ -69,7 +70,8 @@ class Declarations:
         )
         self.inflight = StateGauge(
             "http_requests_inflight",
-            "Requests in progress; `other` are those whose image is not ready yet.",
+            "Requests in progress but those for `/health`, `/live`, `/metrics` and `/images`; `other` are"
+            " those whose image is not ready yet.",
             service=_SERVICE,
             handler=HANDLERS,
         )
@@ -95,6 +97,22 @@ class Declarations:
             " (`connections`) or of one address, or the time or length of the queue for calls to"
             " assisted-service (`upstream-queue`).",
             reason=_values(RefusalReason),
+        )
+        self.handshake_failures = Counters(
+            "tls_handshake_failures_total",
+            "TLS handshakes that failed, by reason. The client does not trust the certificate"
+            " (`not-trusted`, by its alert); it offers no supported TLS version (`protocol-version`), or no"
+            " supported cipher suite, group or signature algorithm (`no-shared-cipher`); it sends a request"
+            " in plain HTTP, which gets 400, or other bytes that are not TLS; it takes longer than"
+            " `HANDSHAKE_TIMEOUT`; it closes the connection (`closed`); it sends an invalid message"
+            " (`protocol-error`). A client that closes the connection before it has sent a byte, as load"
+            " balancers do to check a port, is not counted.",
+            reason=_values(HandshakeFailure),
+        )
+        self.certificate_not_after = GaugeByLabel(
+            "certificate_not_after_seconds",
+            "End of validity of the certificate in use, in seconds since the epoch; absent without TLS.",
+            purpose=("server",),
         )
         self.slots_taken = Gauge(
             "slots_taken", "Downloads of more than 1 MiB in progress: each holds a slot."
@@ -165,6 +183,39 @@ class Declarations:
             " lacks something, such as its minimal ISO. That is retried, as a `failed` one is; a `refused`"
             " one is not, until the next start.",
             state=_values(BaseImageState),
+        )
+        self.stream_failures = GaugeByLabel(
+            "stream_refresh_failures",
+            "Attempts to refresh a stream that failed since the last success; 0: the last one succeeded.",
+            stream=(),
+        )
+        self.stream_ages = GaugeByLabel(
+            "stream_refresh_age_seconds",
+            "Seconds since a stream was last refreshed; before the first time, since the process started.",
+            stream=(),
+        )
+        self.disk_size = Gauge(
+            "data_dir_file_system_bytes",
+            "Size of the file system of `DATA_DIR`. This metric and those below are measured every 30 s; they"
+            " are absent while the file system does not respond.",
+        )
+        self.disk_free = Gauge(
+            "data_dir_free_bytes", "Bytes that the service can still write to the file system of `DATA_DIR`."
+        )
+        self.disk_used = Gauge(
+            "data_dir_used_bytes",
+            "Size of the files in `DATA_DIR`, without the snapshot store: `DATA_DIR_MAX_BYTES` limits it.",
+        )
+        self.disk_limit = Gauge("data_dir_limit_bytes", "`DATA_DIR_MAX_BYTES`; absent if it is not set.")
+        self.store_bytes = Gauge(
+            "snapshot_store_bytes",
+            "Size of the files of the snapshot store: `SNAPSHOT_STORE_BYTES` limits it.",
+        )
+        self.store_limit = Gauge("snapshot_store_limit_bytes", "`SNAPSHOT_STORE_BYTES`.")
+        self.store_failing = GaugeByLabel(
+            "snapshot_store_failing",
+            "Processes whose latest attempt to read or write stored snapshots failed; memory has to do.",
+            operation=STORE_OPERATIONS,
         )
 
         self.workers = Gauge("workers", "Worker processes that serve, if there are several: `WORKERS`.")

@@ -102,16 +102,20 @@ class SentBytesCounter(Family):
 
 
 class Gauge(Family):
-    """A number that another object keeps: read when Prometheus asks, absent as long as `read` is None."""
+    """A number that another object keeps: read when Prometheus asks.
+
+    It is absent as long as `read` is None, and while that returns None: the number is not known.
+    """
 
     kind = "gauge"
-    read: Callable[[], float] | None = None
+    read: Callable[[], float | None] | None = None
 
     def collect(self) -> Iterable[Metric]:
         """Read it."""
         family = GaugeMetricFamily(self.name, self.description, labels=())
-        if self.read is not None:
-            family.add_metric((), self.read())
+        value = self.read() if self.read is not None else None
+        if value is not None:
+            family.add_metric((), value)
         yield family
 
 

@@ -1,34 +1,49 @@
-"""The log: one JSON object per line, or readable lines on a terminal."""
+"""The log: JSON objects, one per line, or readable lines for a terminal or for the journal (`LOG_FORMAT`)."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import re
 import sys
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+from weakref import WeakSet
 
 from twisted.logger import (
     ILogObserver,
     LogLevel,
+    eventAsText,
     formatEvent,
-    formatEventAsClassicLogText,
 )
 from twisted.python.reflect import safe_str
 from zope.interface import implementer
 
-from image_service.settings.parsers import log_level
+from image_service.settings.network import LogSettings
+from image_service.settings.variables import read_group
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, MutableMapping
 
     from twisted.logger import LogEvent
 
 # Fields that Twisted puts into events, and that repeat others.
 _INTERNAL = frozenset({"isError", "format", "failure", "why", "message", "system", "time", "logLevel"})
+# Factories of ours have our namespace.
 _NOISE = frozenset({"Starting factory {factory!r}", "Stopping factory {factory!r}"})
+_BELOW_WARNING = frozenset({LogLevel.debug, LogLevel.info})
+_LIBRARIES = ("twisted.", "log_legacy")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # all but tab and line end
+_PRIORITIES = {
+    "debug": 7,
+    "info": 6,
+    "warn": 4,
+    "error": 3,
+    "critical": 2,
+}  # of syslog, as sd-daemon(3) has them
 _COMMON_TYPES = frozenset({str, int, bool, type(None)})
 
 # The encoder behind `json.dumps`, which makes one for each call: half of the time of an access log line.
@@ -65,17 +80,31 @@ class JsonLines:
 
 @implementer(ILogObserver)
 class ReadableLines:
-    """Writes events to a stream as Twisted's readable lines."""
+    """Writes events to a stream as readable lines: time, source, level, message; a traceback is indented."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
 
     def __call__(self, event: LogEvent) -> None:
         """Write one event."""
-        text = formatEventAsClassicLogText(event)
-        if text is not None:
-            self._out.write(text)
+        self._write(eventAsText(event))
+
+    def _write(self, text: str, prefix: str = "") -> None:
+        if text:
+            text = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text).replace("\n", f"\n{prefix}\t")
+            self._out.write(f"{prefix}{text}\n")
             self._out.flush()
+
+
+@implementer(ILogObserver)
+class JournalLines(ReadableLines):
+    """Writes events as readable lines without time, each after its priority: `<4>`, as sd-daemon(3) says."""
+
+    def __call__(self, event: LogEvent) -> None:
+        """Write one event."""
+        level = event.get("log_level")
+        priority = _PRIORITIES[level.name if level is not None else "info"]
+        self._write(eventAsText(event, includeTimestamp=False), f"<{priority}>")
 
 
 @implementer(ILogObserver)
@@ -88,7 +117,9 @@ class WorkerTag:
 
     def __call__(self, event: LogEvent) -> None:
         """Write one event."""
-        system = f"worker {self._number}: {event.get('log_namespace', '')}"
+        level = event.get("log_level")
+        source = f"{event.get('log_namespace', '')}#{level.name if level is not None else 'info'}"
+        system = f"worker {self._number}: {source}"
         self._lines({**event, "worker": self._number, "log_system": system})
 
 
@@ -133,7 +164,7 @@ def _is_json(value: object) -> bool:
 
 @implementer(ILogObserver)
 class LevelFilter:
-    """Drops events below a level, and the info events of Twisted's factories and ports: nobody acts on those.
+    """Drops events below a level, and those of Twisted below warning, such as the start of each connection.
 
     Args:
         lines: writes the others.
@@ -142,6 +173,10 @@ class LevelFilter:
 
     def __init__(self, lines: ILogObserver, lowest: str) -> None:
         self._lines = lines
+        self.set_lowest(lowest)
+
+    def set_lowest(self, lowest: str) -> None:
+        """Drop events below this level from now on."""
         lowest_level = LogLevel.levelWithName(lowest)
         self._levels = frozenset(level for level in LogLevel.iterconstants() if level >= lowest_level)
 
@@ -150,25 +185,78 @@ class LevelFilter:
         level = event.get("log_level")
         if level not in self._levels:
             return
-        if level is LogLevel.info and (
-            event.get("log_namespace") == "log_legacy" or event.get("log_format") in _NOISE
+        if level in _BELOW_WARNING and (
+            event.get("log_namespace", "").startswith(_LIBRARIES) or event.get("log_format") in _NOISE
         ):
             return
         self._lines(event)
+
+
+_FORMATS = {"json": JsonLines, "text": ReadableLines, "journal": JournalLines}
+_STANDARD_OUTPUT = 1
+_in_use: WeakSet[LevelFilter] = WeakSet()
+_files: list[TextIO] = []  # of `twistd --logfile`, else empty
 
 
 def observer(out: TextIO | None = None, environ: Mapping[str, str] | None = None) -> ILogObserver:
     """Return the log's observer; `twistd --logger` calls this without arguments.
 
     Args:
-        out: None: standard output.
-        environ: has the lowest level in `LOGLEVEL` or `LOG_LEVEL`; None: the process's environment.
+        out: None: the log file of twistd, or standard output.
+        environ: has the lowest level and the format (see `LogSettings`); None: the process's environment.
     """
-    out = out or sys.stdout
+    out = out or (_files[-1] if _files else sys.stdout)
     environ = os.environ if environ is None else environ
+    faults: list[str] = []  # reported with the settings' other errors, which need a log
+    settings = read_group(LogSettings, environ, faults)
+    form = settings.format
+    if form == "auto":
+        is_journal = _is_journal(out, environ.get("JOURNAL_STREAM"))
+        form = "text" if out.isatty() else "journal" if is_journal else "json"
+    level_filter = LevelFilter(_FORMATS[form](out), settings.level)
+    _in_use.add(level_filter)
+    return level_filter
+
+
+def _is_journal(out: TextIO, journal_stream: str | None) -> bool:
+    """Return True if a stream is the one that `JOURNAL_STREAM` names as `device:inode` (systemd.exec(5))."""
+    if not journal_stream:
+        return False
     try:
-        level = log_level(environ.get("LOGLEVEL") or environ.get("LOG_LEVEL") or "info")
-    except ValueError:  # reported with the settings' other errors, which need a log
-        level = "info"
-    lines: ILogObserver = ReadableLines(out) if out.isatty() else JsonLines(out)
-    return LevelFilter(lines, level)
+        status = os.fstat(out.fileno())
+    except OSError:  # it is no file
+        return False
+    return journal_stream == f"{status.st_dev}:{status.st_ino}"
+
+
+def log_through_observer(twistd: MutableMapping[str, Any]) -> None:
+    """Make twistd log as `image-service serve` does, to standard output or to its log file.
+
+    Args:
+        twistd: its options. Those that have `logger` or `syslog` stay as they are.
+
+    Raises:
+        OSError: the log file cannot be opened.
+    """
+    is_foreground = twistd["nodaemon"]
+    path = twistd["logfile"] or ("-" if is_foreground else "twistd.log")
+    if twistd["logger"] or twistd["syslog"] or (path == "-" and not is_foreground):  # twistd refuses the last
+        return
+    if path != "-":
+        _files.append(Path(path).open("a", encoding="utf-8"))  # noqa: SIM115 - until the process ends
+    twistd["logger"] = f"{__name__}.observer"
+
+
+def log_descriptor() -> int:
+    """Return the descriptor of the log: a worker's standard output."""
+    return _files[-1].fileno() if _files else _STANDARD_OUTPUT
+
+
+def set_level(name: str) -> None:
+    """Set the lowest level that this process writes, as `LOGLEVEL` does at the start.
+
+    Args:
+        name: of a level of `twisted.logger`, as `settings.parsers.log_level` returns it.
+    """
+    for level_filter in _in_use:
+        level_filter.set_lowest(name)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from image_service.observability.families import HistogramSeries
-    from image_service.transport.observer import AbortReason, RefusalReason, SentBytes
+    from image_service.transport.observer import AbortReason, HandshakeFailure, RefusalReason, SentBytes
 
 F = TypeVar("F", bound=Family)
 
@@ -104,6 +104,10 @@ class Metrics:
         """Record a request or a connection that was refused for our own load."""
         self._all.refused.increment(reason.value)
 
+    def record_handshake_failure(self, reason: HandshakeFailure) -> None:
+        """Record a TLS handshake that failed."""
+        self._all.handshake_failures.increment(reason.value)
+
     def record_upstream_call(self, kind: str, outcome: str, seconds: float) -> None:
         """Record a finished call to assisted-service, by the values of a `CallKind` and a `CallOutcome`."""
         self._all.upstream.increment(kind, outcome)
@@ -119,12 +123,12 @@ class Metrics:
 
     # States.
 
-    def read_gauge(self, name: str, read: Callable[[], float]) -> None:
+    def read_gauge(self, name: str, read: Callable[[], float | None]) -> None:
         """Read a gauge by a function from now on.
 
         Args:
             name: of a gauge without labels, without the prefix.
-            read: returns the number; called whenever the page is rendered.
+            read: returns the number, None if it is not known; called whenever the page is rendered.
 
         Raises:
             KeyError: there is no such gauge.
@@ -200,6 +204,8 @@ def _details(family: Family) -> Iterator[str]:
             yield "Label `service`: empty."
         elif label == "code":
             yield "Label `code`: the status."
+        elif label == "stream":
+            yield "Label `stream`: the names in `COREOS_STREAMS`."
         else:
             yield f"Label `{label}`: {', '.join(f'`{value}`' for value in (*values, *family.fallback))}."
     if isinstance(family, Histograms):
@@ -217,10 +223,25 @@ process (`process_open_fds`, `process_max_fds`, `process_resident_memory_bytes`,
 …). `{PREFIX}http_request_duration_seconds`, `…_response_size_bytes` and `…_requests_inflight`
 are those of assisted-image-service, with its names, labels and buckets.
 
+With `ADMIN_LISTEN` it is on that listener alone. A job of Prometheus for one that is not on loopback:
+
+```yaml
+scrape_configs:
+  - job_name: image-service
+    scheme: https
+    authorization:
+      credentials_file: /etc/prometheus/image-service.token
+    static_configs:
+      - targets: ["images.example.com:8081"]
+```
+
+The file has the token of `ADMIN_TOKEN_FILE`.
+
 Labels have the listed values and no others, whatever clients send. No identifier, address or credential is
 among them.
 
-[conf/prometheus-rules.yaml](../conf/prometheus-rules.yaml) has rules for alerts. On Kubernetes its `groups`
+[conf/prometheus-rules.yaml](../conf/prometheus-rules.yaml) has rules for alerts, which [alerts.md](alerts.md)
+explains. On Kubernetes its `groups`
 are the `spec` of a `PrometheusRule`. [conf/grafana-dashboard.json](../conf/grafana-dashboard.json) shows the
 objectives of [slo.md](slo.md).
 

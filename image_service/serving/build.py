@@ -28,9 +28,9 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
     settings: ListenSettings,
     images: BootImages,
     *,
-    is_ready: Callable[[], bool],
-    metrics: Callable[[], Page | Deferred[Page]],
-    base_images: Callable[[], bytes],
+    unready: Callable[[], str],
+    metrics: Callable[[], Page | Deferred[Page]] | None,
+    base_images: Callable[[], bytes] | None,
     mirror: Callable[[StreamRef], BootImage],
 ) -> tuple[ImageRequestHandler, ImageRequestHandler]:
     """Return the request handler of the port for images, and that of the port for plain HTTP."""
@@ -40,7 +40,7 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
         ImageRequestHandler,
         images,
         digests,
-        is_ready,
+        unready,
         settings.base_path,
         cors=Cors(settings.allowed_origins) if settings.allowed_origins else None,
         metrics=metrics,

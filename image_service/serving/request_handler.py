@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from weakref import ref
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
 from image_service.concurrency.lru import ENTRY_BYTES, LruCache
@@ -16,6 +16,7 @@ from image_service.concurrency.single_flight import shielded
 from image_service.errors import ImageServiceError, InvalidParameter, NotFound, Unavailable, UnknownBaseImage
 from image_service.http.head import ALLOWED_METHODS
 from image_service.http.problem import problem
+from image_service.http.request_id import new_request_id, valid_request_id
 from image_service.http.respond import Representation
 from image_service.http.response import Response, render_fields
 from image_service.http.routes import ImageRoute, MirrorRoute, Probe, parse_route
@@ -74,25 +75,23 @@ class ImageRequestHandler:
     Args:
         images: finds or composes images.
         digests: computes their digests.
-        is_ready: returns True if images can be served.
+        unready: returns why no image can be served; empty if some can.
         base_path: the path of the service's base URL.
         withheld: kinds of image that only another listener serves.
         cors: which pages of other origins may read the responses; None: none.
-        metrics: renders the metrics.
-        base_images: renders the base images' states as JSON.
+        metrics: renders the metrics; None: another listener serves them.
+        base_images: renders the base images' states as JSON; None: same.
         mirror: returns a published file of a stream.
     """
 
     _images: BootImages
     _digests: Digests
-    _is_ready: Callable[[], bool]
+    _unready: Callable[[], str]
     _base_path: str = ""
     _withheld: Collection[Kind] = attrs.field(default=(), kw_only=True)
     _cors: Cors | None = attrs.field(default=None, kw_only=True)
-    _metrics: Callable[[], Page | Deferred[Page]] = attrs.field(
-        default=lambda: (b"", "text/plain"), kw_only=True
-    )
-    _base_images: Callable[[], bytes] = attrs.field(default=lambda: b"{}", kw_only=True)
+    _metrics: Callable[[], Page | Deferred[Page]] | None = attrs.field(default=None, kw_only=True)
+    _base_images: Callable[[], bytes] | None = attrs.field(default=None, kw_only=True)
     _mirror: Callable[[StreamRef], BootImage] = attrs.field(default=_no_streams, kw_only=True)
     # By a digest of target, Authorization and client address: the first two may hold credentials.
     _cached_routes: LruCache[bytes, _CachedRoute] = attrs.field(
@@ -173,27 +172,29 @@ class ImageRequestHandler:
 
     def _render_probe(self, probe: Probe) -> Page | Deferred[Page]:
         match probe:
-            case Probe.METRICS:
+            case Probe.METRICS if self._metrics is not None:
                 return self._metrics()
-            case Probe.IMAGES:
+            case Probe.IMAGES if self._base_images is not None:
                 return self._base_images(), "application/json"
-            case Probe.HEALTH if not self._is_ready():
-                detail = "base images are not ready yet, or this service is shutting down"
-                raise Unavailable(detail, retry_after_seconds=1)
+            case Probe.METRICS | Probe.IMAGES:
+                raise NotFound("not found; the administrative listener of this service has it")
+            case Probe.HEALTH if reason := self._unready():
+                raise Unavailable(reason, retry_after_seconds=1)
             case _:
                 return b"ok\n", "text/plain"
 
     async def _handle_image(
         self, request: Request, route: ImageRoute, reader: Reader, key: bytes, subject: Subject
     ) -> PreparedResponse:
+        request, request_id = _identify(request)
         try:
             if route.is_digest:
                 deadline = self._digests.deadline()
-                image = (await self._images.get(ImageRequest(reader))).representation.image
+                image = (await self._images.get(ImageRequest(reader), request_id)).representation.image
                 page = checksum_line(await self._digests.get(image, deadline), image.file_name), "text/plain"
                 return _prepare_page(request, subject, page, ("Image-ETag", image.etag))
             image_request = parse_image_request(request, reader)
-            composed = await self._images.get(image_request)
+            composed = await self._images.get(image_request, request_id)
             subject = attrs.evolve(subject, kind=_kind(composed.version.ref))
             self._cached_routes[key] = _CachedRoute(reader, subject)
             prepared = self._prepare_image(request, image_request, composed, subject)
@@ -246,8 +247,16 @@ def _prepare_page(request: Request, subject: Subject, page: Page, *more: tuple[s
     return PreparedResponse(Response(200, fields, (Literal(body),), len(body)), subject)
 
 
+def _identify(request: Request) -> tuple[Request, str]:
+    """Return a request with a valid X-Request-ID, its own or a new one, so that log lines can name it."""
+    request_id = valid_request_id(request.headers.get("x-request-id")) or new_request_id()
+    return attrs.evolve(request, headers={**request.headers, "x-request-id": request_id}), request_id
+
+
 def _refuse(request: Request, error: Exception, subject: Subject = NO_SUBJECT) -> PreparedResponse:
     """Return the response for an error, which is logged with its traceback if it is unexpected."""
+    if isinstance(error, CancelledError):
+        error = Unavailable("this service is shutting down", retry_after_seconds=1)
     if not isinstance(error, ImageServiceError):
         _log.failure(
             "unexpected error while handling a request: {handler} {infra_env}",
@@ -255,7 +264,7 @@ def _refuse(request: Request, error: Exception, subject: Subject = NO_SUBJECT) -
             infra_env=subject.infra_env,
         )
         error = ImageServiceError("the image could not be composed; see the log of this service")
-    return PreparedResponse(problem(error, head_only=request.method == "HEAD"), subject)
+    return PreparedResponse(problem(error, request.headers, head_only=request.method == "HEAD"), subject)
 
 
 def _subject(route: Route) -> Subject:
@@ -267,7 +276,8 @@ def _subject(route: Route) -> Subject:
             return Subject(route.handler)
         case ImageRoute():
             infra_env = route.ref.infra_env_id if route.ref.needs_customization else ""
-            return Subject(route.handler, infra_env, _kind(route.ref))
+            digest = " sha256" if route.is_digest else ""
+            return Subject(route.handler, infra_env, f"{_kind(route.ref)}{digest}")
 
 
 def _kind(ref: Ref) -> str:

@@ -42,7 +42,13 @@ class CatalogSettings:
     """Base images."""
 
     images: tuple[OsImage, ...] = setting(
-        "OS_IMAGES", "RHCOS_VERSIONS", parse=parse_os_images, absent=(), required=True, is_secret=True
+        "OS_IMAGES",
+        "RHCOS_VERSIONS",
+        parse=parse_os_images,
+        absent=(),
+        required=True,
+        is_secret=True,
+        from_file=True,
     )
     """The base images: a JSON list of objects of strings. `openshift_version`, `version` (the OS build),
     `cpu_architecture` and `url` (`file:///…`, served in place; `http://…` or `https://…`, downloaded once)
@@ -54,7 +60,7 @@ class CatalogSettings:
     ready_when: str = setting("READY_WHEN", parse=parsers.one_of("all", "any"), default="all")
     """When `/health` begins to return 200: once `all` base images are ready or their first attempts have
     failed, and at least one can be served; or once `any` is ready."""
-    signing_keys: Path | None = setting("SIGNING_KEYS", parse=parsers.readable_file)
+    signing_keys: Path | None = setting("SIGNING_KEYS", parse=parsers.key_ring)
     """OpenPGP key ring, binary or ASCII-armored. With it, a base image is served only if it has a detached
     signature by one of the keys: at its URL with `.sig` appended to the path, or beside its file. `gpgv`
     verifies it. When not set: signatures are not verified."""
@@ -65,7 +71,7 @@ class StreamSettings:
     """CoreOS streams."""
 
     sources: tuple[StreamSource, ...] = setting(
-        "COREOS_STREAMS", parse=parse_coreos_streams, absent=(), is_secret=True
+        "COREOS_STREAMS", parse=parse_coreos_streams, absent=(), is_secret=True, from_file=True
     )
     """Streams to take base images from, with or without `OS_IMAGES`: a JSON list of objects. `stream` (its
     name here), `url` (of its metadata, `http://…` or `https://…`) and `architectures` (a list) are required,
@@ -107,4 +113,6 @@ class DownloadSettings:
     retry_max_seconds: float = setting("DOWNLOAD_RETRY_MAX", parse=parsers.seconds, default="300")
     """Maximum retry delay in seconds, unless the source asks for more."""
     insecure: bool = setting("INSECURE_SKIP_VERIFY", parse=parsers.flag, default="false")
-    """As in `UpstreamSettings`."""
+    """`true`: do not verify the certificates of the origins of base images and streams. Anybody between them
+    and this service can then replace an image whose digest or signature is not known otherwise. It does not
+    apply to assisted-service: see `ASSISTED_SERVICE_INSECURE_SKIP_VERIFY`. For trials only."""

@@ -27,7 +27,13 @@ def _connection_limit() -> int | None:
 
 
 def _parse_connections(text: str) -> int:
-    return parsers.whole_number(1, _connection_limit())(text)
+    number, limit = parsers.whole_number(1)(text), _connection_limit()
+    if limit is not None and number > limit:
+        raise ValueError(
+            f"must be at most {limit}: the hard limit of open files (ulimit -Hn; LimitNOFILE of systemd) less"
+            f" {RESERVED_DESCRIPTORS}"
+        )
+    return number
 
 
 @attrs.frozen(kw_only=True)
@@ -39,11 +45,12 @@ class ListenSettings:
     all of IPv4. When not set: all addresses; in standalone mode, which serves everybody without credentials,
     127.0.0.1. A container in standalone mode is reached from outside only with `0.0.0.0` or `::`."""
     port: int = setting("LISTEN_PORT", parse=parsers.port, default="8080")
-    """Port for images: HTTPS if a key and a certificate are given, else HTTP. 0: any free port. `/health`,
-    `/live`, `/metrics` and `/images` need no credentials here, nor on `HTTP_LISTEN_PORT`: `/metrics` tells
-    how many requests of each route had which outcome, and how loaded the service is; `/images` tells the
-    base images' versions, digests, sources (file paths and URLs without credentials), and why one failed.
-    Nothing there names an infra-env. A proxy may withhold both from clients."""
+    """Port for images: HTTPS if a key and a certificate are given, else HTTP. 0: any free port. `/health` and
+    `/live` need no credentials here, nor on `HTTP_LISTEN_PORT`; neither do `/metrics` and `/images`, unless
+    `ADMIN_LISTEN` is set, which is then the only listener to have them. `/metrics` tells how many requests of
+    each route had which outcome, and how loaded the service is; `/images` tells the base images' versions,
+    digests, sources (file paths and URLs without credentials), and why one failed. Nothing there names an
+    infra-env."""
     http_port: int | None = setting("HTTP_LISTEN_PORT", parse=parsers.port)
     """Port for plain HTTP beside `LISTEN_PORT`, for clients that cannot trust its certificate. It serves
     `boot-artifacts`, the published files of streams, and probes, in which nothing is secret; `pxe-initrd`
@@ -171,9 +178,23 @@ class ProcessSettings:
 class LogSettings:
     """Log."""
 
-    level: str = setting("LOGLEVEL", "LOG_LEVEL", parse=parsers.log_level, default="info")
+    level: str = setting(
+        "LOGLEVEL", "LOG_LEVEL", parse=parsers.log_level, default="info", absent="info", from_file=True
+    )
     """Minimum log level: `debug`, `info`, `warn`, `error` or `critical`; `trace`, `warning`, `fatal` and
     `panic` are other names."""
+    format: str = setting(
+        "LOG_FORMAT",
+        parse=parsers.one_of("auto", "text", "json", "journal"),
+        default="auto",
+        absent="auto",
+    )
+    """`text`: readable lines with time, source and level. `json`: a JSON object per line. `journal`: readable
+    lines that begin with their priority, such as `<4>`: `journalctl -p warning` finds them. `auto`: `text` on
+    a terminal, `journal` if systemd connects standard output to the journal (`JOURNAL_STREAM`), else `json`.
+
+    `twistd image-service` logs the same, to standard output or to the file of `--logfile`, which it never
+    rotates; `--logger` and `--syslog` replace this log. [logging.md](logging.md) explains the lines."""
     ranges: str = setting("LOG_RANGES", parse=parsers.one_of("summed", "each"), default="summed")
     """`summed`: one line every 10 seconds for the ranges that a connection reads of an image; `each`: a line
     for each range."""

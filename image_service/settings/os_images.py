@@ -85,7 +85,9 @@ def _faults(entry: object) -> Iterable[str]:
         member = entry.get(name)
         if name not in entry:
             yield f"{name} is missing; it {message}"
-        elif not isinstance(member, str) or not is_right(member):
+        elif not isinstance(member, str):
+            yield f"{name} must be a string, in double quotes"
+        elif not is_right(member):
             yield f"{name} {message}"
     digest = entry.get("sha256")
     if "sha256" in entry and not (isinstance(digest, str) and SHA256.fullmatch(digest)):

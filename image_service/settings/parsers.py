@@ -12,6 +12,7 @@ import math
 import os
 import re
 import ssl
+import stat
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -21,10 +22,13 @@ from urllib.parse import urlsplit
 import attrs
 
 from image_service.coreos.names import AUTHORITY, MAX_PORT
+from image_service.errors import FormatError
+from image_service.formats.openpgp import read_key_ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+MAX_FILE_BYTES = 1024**2
 MAX_SECONDS = 1_000_000  # timers of the operating system count milliseconds in 31 bits: 24 days
 
 # The spellings of Go's strconv.ParseBool, which assisted-image-service uses.
@@ -45,7 +49,7 @@ _FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # field-value of RFC 9110 section 5.5 without obs-text; neither empty nor with white space around it
 _FIELD_VALUE = re.compile(r"[!-~](?:[ -~\t]*[!-~])?")
 # b64token (RFC 6750 section 2.1), which is how a bearer token travels
-_BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
 @attrs.frozen
@@ -213,6 +217,25 @@ def readable_file(value: str) -> Path:
         raise ValueError(f"must be a readable file: {error.strerror}") from None
 
 
+def file_content(value: str) -> str:
+    """Return the text of a small file, without white space around it; `value` is its absolute path."""
+    path = Path(value)
+    if not path.is_absolute():
+        raise ValueError("must have the absolute path of a file after the @")
+    try:
+        if path.exists() and not path.is_file():
+            raise ValueError("must be a regular file")  # reading a FIFO could wait forever
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) <= MAX_FILE_BYTES:
+            return content.decode().strip()
+    except OSError as error:
+        raise ValueError(f"must be a readable file: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"must be a file in UTF-8: byte {error.start} is not") from None
+    raise ValueError(f"must be a file of at most {MAX_FILE_BYTES} bytes")
+
+
 def ca_file(value: str) -> Path:
     """Return the path of a file of PEM certificates."""
     path = readable_file(value)
@@ -223,20 +246,42 @@ def ca_file(value: str) -> Path:
     return path
 
 
+def key_ring(value: str) -> Path:
+    """Return the path of a file of OpenPGP public keys."""
+    path = readable_file(value)
+    try:
+        read_key_ring(path.read_bytes())
+    except FormatError as error:
+        raise ValueError(f"must be an OpenPGP key ring: {error.detail}") from None
+    return path
+
+
 def writable_directory(value: str) -> Path:
     """Return the path of a directory that can be written, or created."""
     path = Path(value)
     existing = path.absolute()
-    while not existing.exists() and existing != existing.parent:
+    while not os.path.lexists(existing) and existing != existing.parent:
         existing = existing.parent
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise ValueError(f"must be a writable directory; {existing} is not writable")
+    if not os.path.isdir(existing):  # noqa: PTH112 - Path.is_dir raises if a directory above is locked
+        raise ValueError(f"must be a writable directory; {existing} is not a directory")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ValueError(f"must be a writable directory; {_why_not_writable(existing)}")
     return path
+
+
+def _why_not_writable(directory: Path) -> str:
+    if os.statvfs(directory).f_flag & os.ST_RDONLY:
+        return f"{directory} is on a read-only file system"
+    status = directory.stat()
+    return (
+        f"{directory} belongs to uid {status.st_uid} and gid {status.st_gid} with mode"
+        f" {stat.S_IMODE(status.st_mode):04o}; uid {os.geteuid()} may not write to it"
+    )
 
 
 def bearer_token(value: str) -> str:
     """Return a token that an ``Authorization: Bearer`` field can hold."""
-    if not _BEARER_TOKEN.fullmatch(value):
+    if not BEARER_TOKEN.fullmatch(value):
         raise ValueError("must be made of letters, digits and . _ ~ + / -, with = at its end only")
     return value
 
@@ -245,7 +290,7 @@ def json_entries(value: str, faults_of: Callable[[object], Iterable[str]]) -> li
     """Return the entries of a JSON list; raises the faults of all of them, each with its index."""
     try:
         document: object = json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"must be JSON: {error}") from None
     if not isinstance(document, list) or not document:
         raise ValueError("must be a JSON list with at least one entry")
@@ -259,7 +304,7 @@ def string_map(value: str) -> Mapping[str, str]:
     """Parse a JSON object of strings."""
     try:
         document: object = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict) or not all(isinstance(item, str) for item in document.values()):
         raise ValueError("must be a JSON object whose values are strings")

@@ -17,6 +17,13 @@ Everything is configured by environment variables. All of them are read and chec
 the service reports every fault and does not start. A variable that is empty is not set. Durations are plain
 seconds, sizes plain bytes. Where two names are given, the first that is set counts.
 
+`image-service serve --check` checks the same without a start. It prints all faults; if there is none, it
+prints the value of each setting, and warnings, and tries to reach assisted-service and the origins of base
+images unless `--offline` is given. It writes no file and binds no port.
+
+Where the text may be in a file, `NAME=@/path/of/the/file` stands for the file's content, without white space
+around it: UTF-8, at most 1 MiB.
+
 `make docs` generates this page from `image_service/settings/`."""
 
 
@@ -31,6 +38,8 @@ def render_reference() -> str:
             documented.add(variable.names)
             sections.append("### " + ", else ".join(f"`{name}`" for name in variable.names))
             sections.append(textwrap.fill(" ".join(meaning.split()), 110, break_on_hyphens=False))
+            if variable.from_file:
+                sections.append(f"In a file: `{variable.names[0]}=@/path/of/the/file`")
             if variable.default is not None:
                 sections.append(f"Default: `{variable.default}`")
     return "\n\n".join(sections) + "\n"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import ssl
+import sys
 from ipaddress import IPv4Address, ip_address
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from image_service.errors import ConfigurationError
+from image_service.files.certificates import read_private_key
 from image_service.settings import parsers
+from image_service.settings.admin import AdminSettings
 from image_service.settings.base_images import (
     CatalogSettings,
     DownloadSettings,
@@ -23,13 +27,14 @@ from image_service.settings.network import (
     ProcessSettings,
     TlsSettings,
 )
+from image_service.settings.proxies import ProxySettings
 from image_service.settings.upstream import SnapshotSettings, StandaloneSettings, UpstreamSettings
 from image_service.settings.variables import read_group, variables_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from image_service.settings.variables import Variable
+    from image_service.settings.variables import ReadFile, Variable
 
 _STANDALONE_ADDRESS = IPv4Address("127.0.0.1")
 _LOCALHOST = frozenset(map(ip_address, ("127.0.0.1", "::1", "0.0.0.0", "::")))  # noqa: S104 - only compared
@@ -44,28 +49,39 @@ class Settings:
     limits: LimitSettings = attrs.field(factory=LimitSettings)
     process: ProcessSettings = attrs.field(factory=ProcessSettings)
     upstream: UpstreamSettings = attrs.field(factory=UpstreamSettings)
+    proxies: ProxySettings = attrs.field(factory=ProxySettings)
     snapshots: SnapshotSettings = attrs.field(factory=SnapshotSettings)
     storage: StorageSettings = attrs.field(factory=StorageSettings)
     catalog: CatalogSettings = attrs.field(factory=CatalogSettings)
     streams: StreamSettings = attrs.field(factory=StreamSettings)
     download: DownloadSettings = attrs.field(factory=DownloadSettings)
+    admin: AdminSettings = attrs.field(factory=AdminSettings)
     log: LogSettings = attrs.field(factory=LogSettings)
     standalone: StandaloneSettings = attrs.field(factory=StandaloneSettings)
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str], *, standalone: bool = False) -> Settings:
+    def from_environment(
+        cls,
+        environ: Mapping[str, str],
+        *,
+        standalone: bool = False,
+        read_file: ReadFile = parsers.file_content,
+    ) -> Settings:
         """Read and check everything.
 
         Args:
             environ: such as ``os.environ``; unknown variables are ignored, empty ones are not set.
             standalone: True if the embedded stand-in takes assisted-service's place.
+            read_file: reads the files that variables name.
 
         Raises:
             ConfigurationError: ``detail`` has one line per fault: the variable, the text found (unless it
                 is a secret), and the values that are valid.
         """
         faults: list[str] = []
-        values: dict[str, Any] = {name: read_group(group, environ, faults) for name, group in groups()}
+        values: dict[str, Any] = {
+            name: read_group(group, environ, faults, read_file) for name, group in groups()
+        }
         if standalone and values["listen"].address is None:
             values["listen"] = attrs.evolve(values["listen"], address=_STANDALONE_ADDRESS)
         settings = cls(**values)
@@ -83,14 +99,17 @@ class Settings:
         if bool(environ.get("HTTPS_KEY_FILE")) != bool(environ.get("HTTPS_CERT_FILE")):
             yield "HTTPS_KEY_FILE and HTTPS_CERT_FILE: one is set; both must be, or none"
         if self.tls.key_file and self.tls.certificate_file:
-            key, certificate = str(self.tls.key_file), str(self.tls.certificate_file)
-            try:  # as a listener does; an encrypted key fails instead of prompting
-                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
-            except OSError as error:
-                reason = getattr(error, "reason", None) or error.strerror
-                yield f"HTTPS_KEY_FILE={key!r} and HTTPS_CERT_FILE={certificate!r}: not a pair: {reason}"
+            try:
+                read_private_key(self.tls.key_file, self.tls.certificate_file)
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                context.load_cert_chain(self.tls.certificate_file, self.tls.key_file, password="")
+            except ConfigurationError as error:
+                yield f"HTTPS_KEY_FILE and HTTPS_CERT_FILE: {error.detail}"
+            except OSError as error:  # from OpenSSL, such as for a damaged certificate of an authority
+                yield f"HTTPS_KEY_FILE and HTTPS_CERT_FILE: OpenSSL refuses them: {error}"
         if self.listen.http_port and self.listen.http_port == self.listen.port:
             yield f"HTTP_LISTEN_PORT={self.listen.http_port}: LISTEN_PORT is the same; they must differ"
+        yield from self.admin.contradictions(environ)
         if standalone and environ.get("ASSISTED_SERVICE_HOST"):
             yield (
                 "--standalone and ASSISTED_SERVICE_HOST: both are given; standalone mode would serve "
@@ -126,6 +145,20 @@ class Settings:
         return (*images, *(source.url for source in self.streams.sources))
 
 
+def read_settings(*, standalone: bool) -> Settings:
+    """Return the settings of this process's environment.
+
+    Raises:
+        SystemExit: it has faults, all of which are printed; the status tells service managers that another
+            try ends the same way.
+    """
+    try:
+        return Settings.from_environment(os.environ, standalone=standalone)
+    except ConfigurationError as error:
+        print(f"image-service: the configuration is not valid:\n{error.detail}", file=sys.stderr)  # noqa: T201
+        raise SystemExit(os.EX_CONFIG) from None
+
+
 def groups() -> list[tuple[str, type[attrs.AttrsInstance]]]:
     """Return the name and class of each group."""
     defaults: dict[str, Any] = {field.name: field.default for field in attrs.fields(Settings)}
@@ -136,3 +169,17 @@ def variables() -> list[Variable]:
     """Return every variable that is read, once."""
     found = (variable for _, group in groups() for variable in variables_of(group))
     return list({variable.names: variable for variable in found}.values())
+
+
+def read_texts(environ: Mapping[str, str], read_file: ReadFile = parsers.file_content) -> dict[str, str]:
+    """Return the contents of the files that variables name as ``@FILE``, by the names of the variables.
+
+    Raises:
+        ValueError: a file cannot be read.
+    """
+    texts = {}
+    for variable in variables():
+        name, text = variable.find(environ)
+        if text is not None and variable.is_file(text):
+            texts[name] = variable.resolve(text, read_file)
+    return texts

@@ -14,7 +14,6 @@ from image_service.coreos.names import ARCHITECTURE, ARCHITECTURE_FAULT, VERSION
 from image_service.settings import parsers
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Iterable
 
 KEEP = 2
@@ -51,24 +50,23 @@ def _faults(entry: object) -> Iterable[str]:
     if not isinstance(entry, dict):
         yield "must be an object"
         return
-    if not _matches(VERSION, entry.get("stream")):
+    stream = entry.get("stream")
+    if not isinstance(stream, str):
+        yield "stream must be a string, in double quotes"
+    elif not VERSION.fullmatch(stream):
         yield f"stream {VERSION_FAULT}"
     url, architectures = entry.get("url"), entry.get("architectures")
     if not isinstance(url, str) or not is_web_url(url):
         yield f"url must be an {parsers.WEB_URL}"
     if not isinstance(architectures, list) or not architectures:
         yield "architectures must be a list of at least one"
-    elif not all(_matches(ARCHITECTURE, architecture) for architecture in architectures):
+    elif not all(isinstance(each, str) and ARCHITECTURE.fullmatch(each) for each in architectures):
         yield f"architectures: each {ARCHITECTURE_FAULT}"
     elif _repeated(architectures):
         yield "architectures: each must be there once"
     keep = entry.get("keep", KEEP)
     if type(keep) is not int or not 1 <= keep <= MAX_KEEP:
         yield f"keep must be a whole number from 1 to {MAX_KEEP}, or absent"
-
-
-def _matches(pattern: re.Pattern[str], value: object) -> bool:
-    return isinstance(value, str) and pattern.fullmatch(value) is not None
 
 
 def _repeated(names: list[str]) -> list[str]:

@@ -38,8 +38,9 @@ class UpstreamSettings:
     address as many as another of its kind. A call that has waited until 1.5 s after its request is refused
     with 503. An image takes two or three calls. If each takes 0.5 s, the 6 slots reserved for accepted
     credentials serve at least 4 new images a second, also during a flood without credentials."""
-    insecure: bool = setting("INSECURE_SKIP_VERIFY", parse=parsers.flag, default="false")
-    """`true`: fetch base images and call assisted-service without verifying certificates. For trials only."""
+    insecure: bool = setting("ASSISTED_SERVICE_INSECURE_SKIP_VERIFY", parse=parsers.flag, default="false")
+    """`true`: do not verify the certificate of assisted-service. Anybody between it and this service can then
+    read tokens and replace Ignition configs. For trials only."""
 
     @property
     def url(self) -> str:

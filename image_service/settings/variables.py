@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import attrs
 
+from image_service.settings import parsers
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    ReadFile: TypeAlias = Callable[[str], str]
 
 _Group = TypeVar("_Group", bound="attrs.AttrsInstance")
 
@@ -23,24 +27,49 @@ class Variable:
     absent: object = None  # the value without text
     required: bool = False  # must be set, except in standalone mode
     is_secret: bool = False  # faults do not repeat the text
+    from_file: bool = False  # ``@FILE`` as the text stands for the content of the file
 
     def is_set(self, environ: Mapping[str, str]) -> bool:
         """Return True if one of the names has a text."""
         return any(map(environ.get, self.names))
 
-    def read(self, environ: Mapping[str, str], faults: list[str]) -> object:
-        """Return the value; ``absent``, with the faults added, if the text is wrong."""
+    def find(self, environ: Mapping[str, str]) -> tuple[str, str | None]:
+        """Return the name that counts, and its text or the default; None: neither is there."""
         name = next((name for name in self.names if environ.get(name)), self.names[0])
-        text = environ.get(name) or self.default
+        return name, environ.get(name) or self.default
+
+    def resolve(self, text: str, read_file: ReadFile = parsers.file_content) -> str:
+        """Return the text, or the content of the file that it stands for.
+
+        Raises:
+            ValueError: the file cannot be read.
+        """
+        return read_file(text.removeprefix("@")) if self.is_file(text) else text
+
+    def is_file(self, text: str) -> bool:
+        """Return True if the text is ``@FILE`` and stands for the content of the file."""
+        return self.from_file and text.startswith("@")
+
+    def read(
+        self, environ: Mapping[str, str], faults: list[str], read_file: ReadFile = parsers.file_content
+    ) -> object:
+        """Return the value; ``absent``, with the faults added, if the text is wrong."""
+        name, text = self.find(environ)
         if text is None:
             return self.absent
         try:
-            return self.parse(text)
+            return self.parse(self.resolve(text, read_file))
         except ValueError as error:
-            shown = re.sub(r"(?s).*@", "…@", text)  # without a user name and password in front of a host
-            found = "" if self.is_secret else f"={shown!r}"
-            faults += [f"{name}{found}: {fault}" for fault in error.args]
+            hint = f"; to read this file, write {name}=@{text}" if self.from_file and text[0] == "/" else ""
+            faults += [f"{self._show(name, text)}: {fault}{hint}" for fault in error.args]
             return self.absent
+
+    def _show(self, name: str, text: str) -> str:
+        """The variable and its text, without credentials."""
+        if self.is_file(text):
+            return f"{name}={text}" if text.startswith("@/") else name
+        shown = re.sub(r"(?s).*@", "…@", text)  # without a user name and password in front of a host
+        return name if self.is_secret else f"{name}={shown!r}"
 
 
 def setting(*names: str, converter: Any = None, **declaration: Any) -> Any:  # noqa: ANN401 - of any type
@@ -62,13 +91,19 @@ def variables_of(group: type[attrs.AttrsInstance]) -> list[Variable]:
     return [field.metadata[Variable] for field in attrs.fields(group)]
 
 
-def read_group(group: type[_Group], environ: Mapping[str, str], faults: list[str]) -> _Group:
+def read_group(
+    group: type[_Group],
+    environ: Mapping[str, str],
+    faults: list[str],
+    read_file: ReadFile = parsers.file_content,
+) -> _Group:
     """Read a group's variables.
 
     Args:
         group: an attrs class whose fields are all declared by ``setting``.
         environ: such as ``os.environ``.
         faults: those found are added.
+        read_file: returns the content of the file with an absolute path; raises ValueError if it cannot.
     """
     variables = zip(attrs.fields(group), variables_of(group), strict=True)
-    return group(**{field.name: variable.read(environ, faults) for field, variable in variables})
+    return group(**{field.name: variable.read(environ, faults, read_file) for field, variable in variables})

@@ -99,14 +99,14 @@ class BootImages:
             return None
         return None if version is None else self.cache.get_cached_composed(version)
 
-    def get(self, request: ImageRequest) -> Deferred[ComposedVersion]:
-        """Find or make the image.
+    def get(self, request: ImageRequest, request_id: str = "") -> Deferred[ComposedVersion]:
+        """Find or make the image; log lines of calls to assisted-service name the request.
 
         Returns:
             fires with the image; with UpstreamTimeout after `TIMEOUT_SECONDS`: the image is still being made,
             and a retry finds it.
         """
-        found = Deferred.fromCoroutine(self._get_for_caller(request))
+        found = Deferred.fromCoroutine(self._get_for_caller(request, request_id))
         return shielded(found).addTimeout(TIMEOUT_SECONDS, self._clock, _raise_timeout)
 
     def record_mount(self, request: ImageRequest, composed: ComposedVersion) -> Mount:
@@ -182,9 +182,9 @@ class BootImages:
                 for tag in [tag for tag, version in self._retained.items() if version.base is base]:
                     self._retained.pop(tag)
 
-    async def _get_for_caller(self, request: ImageRequest) -> ComposedVersion:
+    async def _get_for_caller(self, request: ImageRequest, request_id: str) -> ComposedVersion:
         now = self._clock.seconds()
-        CALLER.set(Caller(address_group(request.reader.address), now))
+        CALLER.set(Caller(address_group(request.reader.address), now, request_id))
         return await self._get(request, now + TIMEOUT_SECONDS)
 
     async def _get(self, request: ImageRequest, deadline: float) -> ComposedVersion:

@@ -12,7 +12,7 @@ from image_service.concurrency.circuit_breaker import TIMEOUT_SECONDS
 from image_service.errors import SnapshotUnreadable, StoreFailed, StoreFull
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from twisted.internet.interfaces import IReactorTime
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+STORE_OPERATIONS = (READ, WRITE) = ("read", "write")
+"""On stored snapshots, as in logs and metrics."""
 THREAD_BYTES = 128 * 1024
 """What is larger is encrypted and compared in a thread."""
 
@@ -53,6 +55,11 @@ class RepositoryAccess:
         self._clock = clock
         self._wall_clock = wall_clock
         self._failed_at: dict[str, float] = {}
+
+    @property
+    def failing(self) -> Mapping[str, bool]:
+        """Of each of `STORE_OPERATIONS`, whether it has failed and not succeeded since."""
+        return {operation: operation in self._failed_at for operation in STORE_OPERATIONS}
 
     async def find_newest(self, stored_key: bytes) -> StoredSnapshot | None:
         """Return the state of a key's newest snapshot, which may be refused; ``taken_at`` is as stored."""
@@ -112,10 +119,10 @@ class RepositoryAccess:
         return await self._in_thread(work) if size > THREAD_BYTES else work()
 
     async def _read(self, attempt: Awaitable[T | None]) -> T | None:
-        return await self._try("read", attempt)
+        return await self._try(READ, attempt)
 
     async def _write(self, attempt: Awaitable[T]) -> T | None:
-        return await self._try("write", attempt)
+        return await self._try(WRITE, attempt)
 
     async def _try(self, operation: str, attempt: Awaitable[T]) -> T | None:
         """On a repository error, return None; log the first one, and the first success after it."""

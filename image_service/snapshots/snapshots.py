@@ -31,7 +31,7 @@ from image_service.snapshots.cache.validation import Validator
 from image_service.snapshots.model import FAILURES, SnapshotEvent, VersionLost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from twisted.internet.interfaces import IReactorTime
 
@@ -77,6 +77,11 @@ class Snapshots:
     def answers_bytes(self) -> int:
         """What answers of assisted-service take in memory."""
         return self._repository.recent_bytes
+
+    @property
+    def store_failing(self) -> Mapping[str, bool]:
+        """Of each operation on stored snapshots, whether its latest attempt failed."""
+        return self._repository.failing
 
     @property
     def in_grace(self) -> int:

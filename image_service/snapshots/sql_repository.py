@@ -90,6 +90,7 @@ class SqlRepository:
         self._in_thread_to_write = in_thread_to_write
         self._limits = limits
         self._now = now
+        self._add_snapshot = sql.add_snapshot(database)
         self._upsert_mount = sql.upsert_mount(database)
 
     async def find_newest(self, key: bytes) -> StoredSnapshot | None:
@@ -123,7 +124,7 @@ class SqlRepository:
         whose = attrs.asdict(owner) if owner else {"infra_env": None, "credentials": None}
 
         def work(connection: sa.Connection) -> bool:
-            if not connection.execute(sql.ADD, {**row, **whose}).rowcount:
+            if not connection.execute(self._add_snapshot, {**row, **whose}).rowcount:
                 return False
             connection.execute(sql.ADD_PAYLOAD, {"key": key, "generation": generation, "sealed": sealed})
             surplus = {"of": key, "number": generation - KEPT_GENERATIONS}

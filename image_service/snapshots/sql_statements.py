@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 DATABASE_FILE = "snapshots.sqlite"
 SCHEMA_VERSION = 2
 TABLES = sa.MetaData()
+GENERATION = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # up to 2**62
 SNAPSHOTS = sa.Table(
     "snapshots",
     TABLES,
     sa.Column("key", sa.LargeBinary, primary_key=True),
-    sa.Column("generation", sa.Integer, primary_key=True),
+    sa.Column("generation", GENERATION, primary_key=True),
     sa.Column("taken_at", sa.Float, nullable=False),  # all times are seconds since 1970, UTC
     sa.Column("validated_at", sa.Float, nullable=False),
     sa.Column("used_at", sa.Float, nullable=False, index=True),
@@ -33,7 +34,7 @@ PAYLOADS = sa.Table(
     "payloads",
     TABLES,
     sa.Column("key", sa.LargeBinary, primary_key=True),
-    sa.Column("generation", sa.Integer, primary_key=True),
+    sa.Column("generation", GENERATION, primary_key=True),
     sa.Column("sealed", sa.LargeBinary, nullable=False),
     sa.ForeignKeyConstraint(
         ["key", "generation"], ["snapshots.key", "snapshots.generation"], ondelete="CASCADE"
@@ -44,7 +45,7 @@ MOUNTS = sa.Table(
     TABLES,
     sa.Column("reader", sa.LargeBinary, primary_key=True),
     sa.Column("key", sa.LargeBinary, nullable=False, index=True),
-    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("generation", GENERATION, nullable=False),
     sa.Column("base_sha256", sa.String(64), nullable=False),
     sa.Column("read_at", sa.Float, nullable=False, index=True),
 )
@@ -66,11 +67,13 @@ BATCH_ROWS = 256
 """What one statement removes at most."""
 ROW_BYTES = 512
 """What a snapshot needs beside its payload, about; a mount needs less."""
-_OF, _NUMBER = sa.bindparam("of", type_=sa.LargeBinary), sa.bindparam("number", type_=sa.Integer)
+_OF, _NUMBER = sa.bindparam("of", type_=sa.LargeBinary), sa.bindparam("number", type_=GENERATION)
 _AT, _BEFORE = sa.bindparam("at", type_=sa.Float), sa.bindparam("before", type_=sa.Float)
 _NOW = sa.bindparam("now", type_=sa.Float)
 _INFRA_ENV = sa.bindparam("infra_env", type_=sa.LargeBinary)
 _CREDENTIALS = sa.bindparam("credentials", type_=sa.LargeBinary)
+
+_NEWEST = sa.select(sa.func.max(SNAPSHOTS.c.generation)).where(SNAPSHOTS.c.key == _OF).scalar_subquery()
 
 
 def _is_generation(table: sa.Table) -> sa.ColumnElement[bool]:
@@ -80,6 +83,16 @@ def _is_generation(table: sa.Table) -> sa.ColumnElement[bool]:
 def _later(column: sa.Column[float]) -> sa.ColumnElement[float]:
     """A time, unless a later one is stored; but one in the future is of a clock that was ahead."""
     return sa.case((column.between(_AT, _NOW), column), else_=_AT)
+
+
+def add_snapshot(database: Database) -> sa.Insert:
+    """Insert a snapshot, unless its generation, or a newer one of its key, is there."""
+    row = sa.select(_OF, _NUMBER, _AT, _AT, _AT, sa.false(), _INFRA_ENV, _CREDENTIALS, sa.literal(0.0))
+    insert = database.insert(SNAPSHOTS).from_select(
+        list(SNAPSHOTS.c), row.where(sa.func.coalesce(_NEWEST, 0) < _NUMBER)
+    )
+    # Another transaction may be inserting it; psycopg's rows are not counted for an insert by default.
+    return insert.on_conflict_do_nothing().execution_options(preserve_rowcount=True)
 
 
 def upsert_mount(database: Database) -> sa.Insert:
@@ -131,7 +144,6 @@ FIND_NEWEST = (
     .order_by(SNAPSHOTS.c.generation.desc())
     .limit(1)
 )
-_NEWEST = sa.select(sa.func.max(SNAPSHOTS.c.generation)).where(SNAPSHOTS.c.key == _OF).scalar_subquery()
 _HAS_PAYLOAD = sa.exists().where(
     PAYLOADS.c.key == SNAPSHOTS.c.key, PAYLOADS.c.generation == SNAPSHOTS.c.generation
 )
@@ -141,12 +153,6 @@ HAS_ENDED = sa.select(
     )
 )
 LOAD = _select(PAYLOADS.c.sealed).where(_is_generation(PAYLOADS))
-ADD = sa.insert(SNAPSHOTS).from_select(
-    list(SNAPSHOTS.c),
-    sa.select(_OF, _NUMBER, _AT, _AT, _AT, sa.false(), _INFRA_ENV, _CREDENTIALS, sa.literal(0.0)).where(
-        sa.func.coalesce(_NEWEST, 0) < _NUMBER
-    ),
-)
 ADD_PAYLOAD = sa.insert(PAYLOADS)
 REMOVE_GENERATIONS = sa.delete(SNAPSHOTS).where(SNAPSHOTS.c.key == _OF, SNAPSHOTS.c.generation <= _NUMBER)
 REMOVE_CREDENTIALS = sa.delete(SNAPSHOTS).where(
@@ -191,6 +197,15 @@ IDLE = _oldest(
     _HAS_NEWER | ~_HAS_OLDER,
 )
 IN_PROGRESS = _oldest(SNAPSHOTS.c.read_at, _HAS_NEWER | ~_HAS_OLDER)
+STORED_BYTES = sa.select(
+    sa.func.coalesce(sa.func.sum(sa.func.length(PAYLOADS.c.sealed)), 0)
+    + ROW_BYTES
+    * (
+        sa.select(sa.func.count()).select_from(SNAPSHOTS).scalar_subquery()
+        + sa.select(sa.func.count()).select_from(MOUNTS).scalar_subquery()
+    )
+)
+"""The size of all rows, about."""
 REMOVE = sa.delete(SNAPSHOTS).where(_is_generation(SNAPSHOTS))
 CORRECT_FUTURE = (  # times of a clock that was ahead
     sa.update(SNAPSHOTS).where(SNAPSHOTS.c.used_at > _NOW).values(used_at=_NOW),

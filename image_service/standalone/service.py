@@ -7,6 +7,7 @@ standalone mode uses the same client in the same way as a real assisted-service.
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
@@ -15,18 +16,18 @@ from twisted.internet.defer import Deferred, DeferredLock, maybeDeferred
 from twisted.internet.error import CannotListenError
 from twisted.internet.ssl import DefaultOpenSSLContextFactory
 from twisted.internet.threads import deferToThreadPool
-from twisted.logger import Logger
-from twisted.protocols.policies import WrappingFactory
 
 from image_service.coreos.kargs import KernelArgument, Operation
 from image_service.errors import ConfigurationError
 from image_service.files.private_files import restrict_to_owner
 from image_service.management.authentication import RequestGuard
+from image_service.management.connections import LimitedFactory
 from image_service.management.resource import ApiResource, ApiSite
 from image_service.settings.parsers import Address, ListenAddress
 from image_service.standalone.api import InfraEnvApi
 from image_service.standalone.certificates import prepare_certificates
 from image_service.standalone.store import InfraEnvStore
+from image_service.transport.listeners import cannot_listen, log_listening
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +48,8 @@ _SAMPLE_IGNITION = (
     '"contents":{"source":"data:,A%20sample%20of%20image-service%0A"}}]}}'
 )
 _LOOPBACK = "127.0.0.1"
+MAX_BODY_BYTES = 20 * 1024 * 1024
+MAX_CONNECTIONS = 1024
 
 
 @attrs.frozen
@@ -70,8 +73,6 @@ class Standalone:
         ConfigurationError: the address is not loopback, and there is no token.
     """
 
-    _log = Logger()
-
     def __init__(
         self,
         reactor: PosixReactorBase,
@@ -86,10 +87,10 @@ class Standalone:
         self._reactor = reactor
         self._directory = data_dir / "standalone"
         self._listen = listen
-        self._token = token
+        self._token = None if token is None else lambda: token
         self._lock = DeferredLock()
         self._ports: list[IListeningPort] = []
-        self._factories: list[WrappingFactory] = []
+        self._factories: list[LimitedFactory] = []
         self._running: _StartedParts | None = None
 
     @property
@@ -129,16 +130,16 @@ class Standalone:
             )
         except CannotListenError as error:
             await self.stop()
-            raise ConfigurationError(f"STANDALONE_LISTEN: {error}") from None
-        self._log.info("the stand-in's API is at {url}", url=self.api_url)
+            listen = self._listen
+            raise cannot_listen("STANDALONE_LISTEN", listen.host, listen.port, error.socketError) from None
+        log_listening(self._listen.host, _number(self._ports[1]), "HTTP: the API of the stand-in")
 
     async def stop(self) -> None:
         """Stop listening, close every connection, and close the store after its last call."""
         for port in self._ports:
             await maybeDeferred(port.stopListening)
         for factory in self._factories:
-            for protocol in tuple(factory.protocols):
-                protocol.transport.abortConnection()
+            factory.abort_all()
         self._ports.clear()
         self._factories.clear()
         if self._running is not None:
@@ -174,13 +175,12 @@ class Standalone:
         restrict_to_owner(self._directory)
         certificates = prepare_certificates(self._directory, datetime.now(UTC))
         store = InfraEnvStore(self._directory / "infra-envs.sqlite")
-        api = InfraEnvApi(store, self._in_thread, self._reactor.seconds, lambda: self.image_service_base_url)
+        api = InfraEnvApi(store, self._in_thread, time.time, lambda: self.image_service_base_url)
         return _StartedParts(store, certificates, api)
 
-    def _site(self, resource: ApiResource) -> WrappingFactory:
-        """Return a site that keeps its connections, so that they can be closed."""
-        factory = WrappingFactory(ApiSite(resource, self._reactor))
-        factory.noisy = False
+    def _site(self, resource: ApiResource) -> LimitedFactory:
+        """Return a site whose connections can be aborted."""
+        factory = LimitedFactory(ApiSite(resource, self._reactor, MAX_BODY_BYTES), MAX_CONNECTIONS)
         self._factories.append(factory)
         return factory
 

@@ -13,6 +13,7 @@ from image_service.streams.release_preparer import ReleasePreparer
 from image_service.streams.streams import Streams
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from image_service.catalog.build import BaseImages
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from image_service.images.base import BaseImage
     from image_service.settings.base_images import StreamSettings
     from image_service.settings.os_images import OsImage
+    from image_service.settings.stream_sources import StreamSource
     from image_service.streams.release_preparer import MirroredRelease
-    from image_service.streams.streams import StreamRelease
+    from image_service.streams.stream import StreamRelease
 
 _SERVED = {BaseImageState.READY, BaseImageState.DEGRADED}
 _NOT_READY = {BaseImageState.DEGRADED, BaseImageState.FAILED, BaseImageState.REFUSED}
@@ -33,18 +35,31 @@ RELOAD_SECONDS = 10.0
 """Interval at which a process that fetches no metadata reads the metadata stored by the one that fetches."""
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class StreamSync:
     """Keeps the catalog in step with the streams, and the streams' aliases and the mirror with the catalog.
 
     Args:
         configured: base images that the catalog has in any case.
+        superseded: were configured before; see ``configure``.
     """
 
     configured: tuple[OsImage, ...]
     catalog: Catalog
     streams: Streams
     mirror: Mirror
+    superseded: tuple[OsImage, ...] = ()
+
+    def configure(self, images: Iterable[OsImage], sources: Iterable[StreamSource]) -> None:
+        """Take other configured images and streams.
+
+        An image that is not configured any more stays as long as it is the only one that is served for its
+        OpenShift version, and another is configured for that.
+        """
+        self.superseded = (*self.configured, *self.superseded)
+        self.configured = tuple(images)
+        self.streams.replace_sources(sources)
+        self.update()
 
     def update(self) -> None:
         """Move aliases, then replace the images of the catalog by those still desired, and update the mirror.
@@ -59,9 +74,33 @@ class StreamSync:
             known = entries.setdefault(entry.file_name, entry)
             names = dict.fromkeys((*known.openshift_versions, *entry.openshift_versions))
             entries[entry.file_name] = attrs.evolve(known, openshift_versions=tuple(names))
-        self.catalog.replace_images(entries.values())
+        self.superseded = tuple(self._still_needed(entries))
+        # First, so that an OpenShift version is theirs.
+        self.catalog.replace_images((*self.superseded, *entries.values()))
         self.catalog.set_aliases(self.streams.aliases)
         self.mirror.update()
+
+    def _still_needed(self, entries: Mapping[str, OsImage]) -> Iterator[OsImage]:
+        """Yield the superseded images that are served, with the OpenShift versions that need them.
+
+        Args:
+            entries: all others, by file name.
+        """
+
+        def needs(image: OsImage, openshift_version: str) -> bool:
+            successors = [
+                other
+                for other in entries.values()
+                if openshift_version in other.openshift_versions
+                and (other.cpu_architecture, other.image_type) == (image.cpu_architecture, image.image_type)
+            ]
+            return bool(successors) and not any(map(self.catalog.is_served, successors))
+
+        for image in self.superseded:
+            if image.file_name not in entries and self.catalog.is_served(image):
+                versions = tuple(version for version in image.openshift_versions if needs(image, version))
+                if versions:
+                    yield attrs.evolve(image, openshift_versions=versions)
 
     def _may_replace(self, release: Release, current: str | None) -> bool:
         """Return True for a ready release, and for a degraded one if nothing is lost by it."""
@@ -81,7 +120,7 @@ async def start_streams(  # noqa: PLR0913 - streams and mirror connect these
     directory: Path,
     base_url: str,
     is_leader: bool,
-) -> Mirror:
+) -> StreamSync:
     """Start the streams, which add base images to the catalog, and the mirror, which publishes those.
 
     The leader fetches metadata to the directory; the other processes read it there.
@@ -119,4 +158,4 @@ async def start_streams(  # noqa: PLR0913 - streams and mirror connect these
     parts.push_async_callback(streams.stop)
     await streams.start(sync.update)
     parts.callback(setattr, base_images.options, "on_change", lambda: None)
-    return mirror
+    return sync

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from image_service.images.base import BaseImage
     from image_service.images.reference import StreamRef
     from image_service.streams.release_preparer import MirroredRelease
-    from image_service.streams.streams import StreamRelease, Streams
+    from image_service.streams.stream import StreamRelease
+    from image_service.streams.streams import Streams
 
 RETRY_AFTER_SECONDS = 10
 JSON = "application/json"

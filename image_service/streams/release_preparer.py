@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from image_service.concurrency.interruption import Interruption
     from image_service.coreos.stream_metadata import StreamArtifact
     from image_service.images.base import BaseImage
-    from image_service.streams.streams import StreamRelease
+    from image_service.streams.stream import StreamRelease
 
 # A signature packet of RFC 9580 in either format, or one in ASCII armor
 _SIGNATURE = re.compile(rb"[\x88-\x8b\xc2]|-----BEGIN PGP SIGNATURE-----")

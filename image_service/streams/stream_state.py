@@ -91,6 +91,10 @@ class StreamState:
         stored = attrs.evolve(stored, documents=(*stored.documents, *own))
         return stored.with_aliases(source, self.aliases)
 
+    def for_source(self, source: StreamSource) -> StreamState:
+        """Return the state without the documents that are not valid for all architectures of `source`."""
+        return attrs.evolve(self, documents=tuple(each for each in self.documents if _is_valid(each, source)))
+
     def releases(self, source: StreamSource) -> tuple[Release, ...]:
         """Return the releases to keep of each architecture, the newest first."""
         return tuple(release for _, release in _kept_releases(self.documents, self.aliases, source))
@@ -111,14 +115,12 @@ def load_state(path: Path, source: StreamSource) -> StreamState:
         documents = []
         for document in members.pop("documents"):
             with suppress(StreamMetadataInvalid):
-                parsed = parse_stream(json.dumps(document).encode())
-                select_releases(parsed, source.architectures)
-                documents.append(parsed)
+                documents.append(parse_stream(json.dumps(document).encode()))
         texts = (members["source"], *members["aliases"].values())
         validators = (members["etag"], members["last_modified"])
         if not all(isinstance(text, str) for text in (*texts, *filter(None, validators))):
             return StreamState()
-        return StreamState(documents=tuple(documents), **members)
+        return StreamState(documents=tuple(documents), **members).for_source(source)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return StreamState()
 
@@ -189,6 +191,14 @@ def _kept_releases(
             else:
                 continue
             yield index, release
+
+
+def _is_valid(document: Document, source: StreamSource) -> bool:
+    try:
+        select_releases(document, source.architectures)
+    except StreamMetadataInvalid:
+        return False
+    return True
 
 
 def _restrict_to_aliases(

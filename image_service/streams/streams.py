@@ -9,16 +9,14 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import attrs
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.logger import Logger, LogLevel
 
 from image_service.concurrency.backoff import Backoff
 from image_service.concurrency.interruption import Interrupted, Interruption
 from image_service.errors import StreamMetadataInvalid, Unavailable, describe_os_error
-from image_service.settings.os_images import FULL_ISO, OsImage
+from image_service.streams.stream import Stream, StreamRelease
 from image_service.streams.stream_state import (
-    StreamState,
     fetch_document,
     load_state,
     move_alias,
@@ -30,68 +28,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping
     from pathlib import Path
 
-    from twisted.internet.interfaces import IDelayedCall, IReactorTime
+    from twisted.internet.interfaces import IReactorTime
 
     from image_service.catalog.download.origin_client import OriginClient
     from image_service.concurrency.parts import InThread
     from image_service.coreos.stream_metadata import Release
     from image_service.settings.stream_sources import StreamSource
+    from image_service.streams.stream_state import StreamState
 
 RETRY_SECONDS = 30.0
 """At most, after a first failure; the time between two refreshes is the limit after many."""
 JITTER = 0.1
 """As a fraction, so that replicas do not poll in step."""
-
-
-@attrs.frozen
-class StreamRelease:
-    """A release of the stream of that name, for one architecture."""
-
-    stream: str
-    release: Release
-
-    @property
-    def entry(self) -> OsImage:
-        """Its ISO as a base image."""
-        release = self.release
-        return OsImage(
-            version=release.version,
-            cpu_architecture=release.architecture,
-            image_type=FULL_ISO,
-            openshift_versions=(self.stream,),
-            url=release.iso.location,
-            sha256=release.iso.sha256,
-            signature_url=release.iso.signature,
-        )
-
-
-def load_releases(data_dir: Path, sources: Iterable[StreamSource]) -> tuple[StreamRelease, ...]:
-    """Return the releases to keep, as the stored states of streams have them."""
-    return tuple(
-        StreamRelease(source.stream, release)
-        for source in sources
-        for release in load_state(state_path(data_dir, source), source).releases(source)
-    )
-
-
-@attrs.define(eq=False)
-class _Stream:
-    source: StreamSource
-    path: Path
-    state: StreamState = attrs.field(factory=StreamState)
-    releases: Mapping[str, tuple[Release, ...]] = attrs.field(factory=dict)
-    """The desired ones by architecture, the newest first."""
-    fault: str = ""
-    failures: int = 0
-    timer: IDelayedCall | None = None
-
-    def set_state(self, state: StreamState) -> None:
-        self.state = state
-        releases = state.releases(self.source)
-        self.releases = {
-            architecture: tuple(release for release in releases if release.architecture == architecture)
-            for architecture in self.source.architectures
-        }
 
 
 class Streams:
@@ -124,7 +72,8 @@ class Streams:
         self._fetches = fetches
         self._jitter = jitter
         self._backoff = Backoff(RETRY_SECONDS, refresh_seconds, jitter)
-        self._streams = [_Stream(source, state_path(data_dir, source)) for source in sources]
+        self._data_dir = data_dir
+        self._streams = list(map(self._make, sources))
         self._interruption = Interruption()
         self._running: set[Deferred[None]] = set()
 
@@ -138,6 +87,43 @@ class Streams:
         for stream in self._streams:
             self._start_refresh(stream)
 
+    def replace_sources(self, sources: Iterable[StreamSource]) -> None:
+        """Keep the streams that are as before, take the others, and forget the rest.
+
+        A stream with another source keeps its releases until those of that source are ready.
+        """
+        before = {stream.source.stream: stream for stream in self._streams}
+        self._streams = []
+        for source in sources:
+            stream = before.get(source.stream)
+            if stream is not None and stream.source == source:
+                self._streams.append(before.pop(source.stream))
+                continue
+            self._streams.append(begun := self._make(source))
+            if stream is None:
+                self._track(self._load(begun))
+            else:
+                begun.set_state(stream.state.for_source(source))
+                self._start_refresh(begun)
+        for stream in before.values():
+            stream.cancel_timer()
+
+    def _make(self, source: StreamSource) -> Stream:
+        path = state_path(self._data_dir, source)
+        return Stream(source, path, refreshed_at=self._clock.seconds())
+
+    async def _load(self, stream: Stream) -> None:
+        """Load the stored state of a new stream, and refresh it. Raises nothing."""
+        stream.set_state(await self._in_thread(partial(load_state, stream.path, stream.source)))
+        if self._is_current(stream):
+            if any(stream.releases.values()):
+                self._changed()
+            self._start_refresh(stream)
+
+    def _is_current(self, stream: Stream) -> bool:
+        """Return True unless the stream was replaced, or the service stops."""
+        return stream in self._streams and not self._interruption.is_set
+
     async def wait_until_idle(self) -> None:
         """Wait until no refresh is running and no state is being written."""
         while self._running:
@@ -147,9 +133,7 @@ class Streams:
         """Interrupt the refreshes that are running, and wait for their end."""
         self._interruption.interrupt()
         for stream in self._streams:
-            if stream.timer:
-                stream.timer.cancel()
-                stream.timer = None
+            stream.cancel_timer()
         await self.wait_until_idle()
 
     @property
@@ -170,6 +154,17 @@ class Streams:
             for stream in self._streams
             for architecture, version in stream.state.aliases.items()
         }
+
+    @property
+    def failures(self) -> Mapping[str, int]:
+        """The failed attempts to refresh each stream since the last successful one, by its name."""
+        return {stream.source.stream: stream.failures for stream in self._streams}
+
+    @property
+    def ages_seconds(self) -> Mapping[str, float]:
+        """The seconds since each stream was last refreshed, at first since the start, by its name."""
+        now = self._clock.seconds()
+        return {stream.source.stream: now - stream.refreshed_at for stream in self._streams}
 
     def move_aliases(self, may_replace: Callable[[Release, str | None], bool]) -> None:
         """Let the streams' names stand for the newest releases that are ready.
@@ -199,7 +194,7 @@ class Streams:
             stream.set_state(stream.state.with_aliases(stream.source, aliases))
             self._track(self._save(stream))
 
-    def _start_refresh(self, stream: _Stream) -> None:
+    def _start_refresh(self, stream: Stream) -> None:
         stream.timer = None
         self._track(self._refresh(stream))
 
@@ -210,7 +205,7 @@ class Streams:
             self._running.add(running)
             running.addCallback(lambda _: self._running.discard(running))
 
-    async def _refresh(self, stream: _Stream) -> None:
+    async def _refresh(self, stream: Stream) -> None:
         """Refresh once, and schedule the next time. Raises nothing."""
         name = stream.source.stream
         try:
@@ -225,14 +220,14 @@ class Streams:
         else:
             if stream.fault:
                 self._log.info("stream {stream} is available again", stream=name)
-            stream.fault, stream.failures = "", 0
+            stream.fault, stream.failures, stream.refreshed_at = "", 0, self._clock.seconds()
             delay = self._refresh_seconds * self._jitter(1 - JITTER, 1 + JITTER)
-            if state != stream.state:
+            if state != stream.state and self._is_current(stream):
                 await self._set_state(stream, state)
-        if not self._interruption.is_set:
+        if self._is_current(stream):
             stream.timer = self._clock.callLater(delay, self._start_refresh, stream)
 
-    async def _refreshed_state(self, stream: _Stream) -> StreamState:
+    async def _refreshed_state(self, stream: Stream) -> StreamState:
         """Return the state after a refresh; aliases may move meanwhile."""
         source = stream.source
         if not self._fetches:
@@ -242,7 +237,7 @@ class Streams:
         fetched = await self._in_thread(fetch)
         return stream.state.with_document(source, *fetched) if fetched else stream.state
 
-    async def _set_state(self, stream: _Stream, state: StreamState) -> None:
+    async def _set_state(self, stream: Stream, state: StreamState) -> None:
         releases = stream.releases
         stream.set_state(state)
         if stream.releases != releases:
@@ -257,7 +252,7 @@ class Streams:
             self._changed()
         await self._save(stream)
 
-    async def _save(self, stream: _Stream) -> None:
+    async def _save(self, stream: Stream) -> None:
         """Store the state; without it, a restart fetches everything again. Raises nothing."""
         if not self._fetches:
             return
@@ -270,7 +265,7 @@ class Streams:
                 reason=describe_os_error(error),
             )
 
-    def _record_failure(self, stream: _Stream, reason: str) -> float:
+    def _record_failure(self, stream: Stream, reason: str) -> float:
         """Log the reason, unless it is the last one again; return the seconds until the next attempt."""
         stream.failures += 1
         delay = self._backoff.delay_seconds(stream.failures)

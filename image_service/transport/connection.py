@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListen
 from twisted.internet.protocol import Protocol, connectionDone
 from zope.interface import implementer
 
-from image_service.errors import RequestTimeout
+from image_service.errors import PlainHttp, RequestTimeout
 from image_service.http.connection_state import State, check_transition
 from image_service.http.head import Request
 from image_service.http.problem import problem
@@ -21,12 +21,13 @@ from image_service.transport.access_log import COMPLETE
 from image_service.transport.deadline import Timeouts
 from image_service.transport.dispatch import Dispatcher
 from image_service.transport.exchange import Exchange, PreparedResponse
-from image_service.transport.observer import AbortReason
+from image_service.transport.observer import AbortReason, HandshakeFailure
 from image_service.transport.tcp import queued_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from twisted.internet.tcp import Server
     from twisted.python.failure import Failure
 
     from image_service.http.request_reader import Event, RepeatedRange
@@ -93,6 +94,16 @@ class Connection(Protocol):
             self._enter(State.HEAD)
             self._timeouts.await_first_head(self._state, overloaded=self.admission.overloaded)
 
+    def refuse_plain_http(self, tcp: Server, data: bytes) -> None:
+        """Respond, in plain HTTP, to a client whose first bytes are not TLS."""
+        self.transport, self._secure = tcp, False
+        self._sender = self._context.make_sender(tcp, self, secure=False)
+        self._sender.begin_turn()
+        self._enter(_HEAD)
+        self._context.observer.record_handshake_failure(HandshakeFailure.PLAIN_HTTP)
+        self._reader.receive(data)
+        self._refuse(self._reader.reject(PlainHttp("this port requires TLS; use https://")))
+
     def dataReceived(self, data: bytes) -> None:
         """Bytes have arrived."""
         state = self._state
@@ -118,15 +129,18 @@ class Connection(Protocol):
     def writeConnectionLost(self) -> None:
         """Our own half-close."""
 
-    def connectionLost(self, reason: Failure = connectionDone) -> None:  # noqa: ARG002 - Twisted's signature
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
         """The connection is gone, ended by either side."""
+        is_unused = self._state in (State.HANDSHAKE, _HEAD) and not self._reader.buffer
+        if self._secure and is_unused and self._failure is None:
+            self.transport.lost_unused(reason, completed=self._state is _HEAD)
         self._enter(State.CLOSED)
         self._timeouts.cancel()
         self._sender.stop()
         if self.exchange is not None:
             abort, detail = self._failure or (AbortReason.CLIENT_GONE, "the client is gone")
             self._context.observer.record_abort(abort)
-            self._dispatcher.end_exchange(self.exchange, self._sender.body_bytes, detail)
+            self._dispatcher.end_exchange(self.exchange, self._sender.body_bytes, detail, abort)
             self.exchange = None
         self._dispatcher.close()
         self._lost(self)
@@ -213,8 +227,9 @@ class Connection(Protocol):
 
     def _refuse(self, bad: BadRequest) -> None:
         self._timeouts.clear()
-        exchange = self.exchange = Exchange(bad.method, None, self._context.clock.seconds())
-        self._send(exchange, PreparedResponse(problem(bad.error, head_only=bad.method == "HEAD")))
+        now = self._context.clock.seconds()
+        exchange = self.exchange = Exchange(bad.method, None, now, invalid_target=bad.target)
+        self._send(exchange, PreparedResponse(problem(bad.error, {}, head_only=bad.method == "HEAD")))
 
     # Responses.
 
@@ -268,7 +283,10 @@ class Connection(Protocol):
             self._sender.begin_turn()
             error = RequestTimeout(f"the request head was not complete after {limits.head_seconds:g} s")
             self._refuse(self._reader.reject(error))
-        else:  # if it is not idle, nothing was sent that the client might still read
+        else:
+            if self._state is State.HANDSHAKE and not self.admission.overloaded:
+                self.transport.record_failure(HandshakeFailure.TIMEOUT)
+            # If it is not idle, nothing was sent that the client might still read.
             self.close(at_once=self._state is not State.IDLE)
 
     @property

@@ -12,7 +12,7 @@ import attrs
 from image_service.http.dates import format_http_date
 from image_service.http.response import STATUS_LINES
 from image_service.transport.sendfile_sender import SendfileSender
-from image_service.transport.tls_sender import TlsSender
+from image_service.transport.tls.sender import TlsSender
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from image_service.transport.observer import Observer
     from image_service.transport.sender import Sender, SenderCallbacks
     from image_service.transport.sendfile_threads import SendfileThreads
+    from image_service.transport.tls.handshake_failures import HandshakeFailures
 
 
 @attrs.define
@@ -90,6 +91,7 @@ class ConnectionContext:
         limits: deadlines and the number of connections.
         slots: for downloads; shared with the other listeners.
         connection_limit: shared with them too.
+        handshake_failures: of TLS; shared with them too.
         proxies: networks of the proxies that are trusted to name the client's address.
     """
 
@@ -102,6 +104,7 @@ class ConnectionContext:
     slots: Slots
     connection_limit: ConnectionLimit
     observer: Observer
+    handshake_failures: HandshakeFailures
     proxies: Collection[Network] = ()
     shutdown: ShutdownState = attrs.field(factory=ShutdownState, init=False)
     date: DateField = attrs.field(factory=DateField, init=False)

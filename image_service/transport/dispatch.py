@@ -136,7 +136,11 @@ class Dispatcher:
         exchange.slot = slot = Slot(self._admission.group, prepared.subject.is_public, rate, self._abort)
         slots.acquire(slot, exchange.started)
         return slot.granted.addCallback(
-            lambda granted: prepared if granted else attrs.evolve(prepared, response=problem(slots.refusal()))
+            lambda granted: (
+                prepared
+                if granted
+                else attrs.evolve(prepared, response=problem(slots.refusal(), exchange.headers))
+            )
         )
 
     def start_response(self, exchange: Exchange, prepared: PreparedResponse, *, can_continue: bool) -> bytes:
@@ -164,19 +168,22 @@ class Dispatcher:
         """Complete the access log: the connection is gone."""
         self._log.close()
 
-    def end_exchange(self, exchange: Exchange, body_bytes: int, outcome: str) -> None:
+    def end_exchange(
+        self, exchange: Exchange, body_bytes: int, outcome: str, abort: AbortReason | None = None
+    ) -> None:
         """Record the end of an exchange, and release what it holds.
 
         Args:
             exchange: in progress.
             body_bytes: of content, accepted by the kernel; negative if not even the head was.
-            outcome: `COMPLETE`, or the reason of the abort.
+            outcome: `COMPLETE`, or the reason of the abort in words.
+            abort: why it was not sent to its end; None: it was.
         """
         exchange.is_over = True
         context, prepared = self._context, exchange.prepared
         seconds = context.clock.seconds() - exchange.started
         body_bytes = 0 if prepared is None else max(0, body_bytes)
-        self._log.add(exchange, body_bytes, seconds, outcome)
+        self._log.add(exchange, body_bytes, seconds, outcome, abort)
         context.observer.record_request(
             exchange.subject.handler, exchange.method, exchange.status, seconds, body_bytes
         )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable  # noqa: TC003 - attrs resolves annotations
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import attrs
 
 from image_service.http.ranges import format_int_range
-from image_service.http.response import STATUS_LINES, Response
+from image_service.http.request_id import new_request_id, valid_request_id
+from image_service.http.response import STATUS_LINES, Problem, Response
+from image_service.http.routes import names_probe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 Message: TypeAlias = "tuple[bytes, tuple[Extent, ...]]"
 """Rendered field lines or a rendered head, and the content."""
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
 @attrs.frozen
@@ -112,6 +111,7 @@ class Exchange:
         keep_alive: True if the response allows another request on the connection.
         slot: that of a download.
         is_over: True once its end is recorded.
+        invalid_target: of an invalid request, if it has one.
     """
 
     method: str
@@ -123,6 +123,7 @@ class Exchange:
     keep_alive: bool = False
     slot: Slot | None = None
     is_over: bool = False
+    invalid_target: str = attrs.field(default="", repr=False)
 
     @property
     def subject(self) -> Subject:
@@ -135,24 +136,35 @@ class Exchange:
         return self.prepared.response.status if self.prepared is not None else 0
 
     @property
-    def code(self) -> str:
-        """The error's, if the response is one."""
-        return self.prepared.response.code if self.prepared is not None else ""
+    def problem(self) -> Problem | None:
+        """The error, if the response is one."""
+        return self.prepared.response.problem if self.prepared is not None else None
+
+    @property
+    def is_probe(self) -> bool:
+        """True for a request of an orchestrator or of monitoring."""
+        return self.request is not None and names_probe(self.request.target)
+
+    @property
+    def target(self) -> str:
+        """The request target as sent, which may hold a credential; empty if there is none."""
+        return self.request.target if self.request is not None else self.invalid_target
 
     @property
     def user_agent(self) -> str:
         """As sent."""
-        return self._headers.get("user-agent", "")
+        return self.headers.get("user-agent", "")
 
     @property
     def range(self) -> str:
         """The Range field."""
         if self.int_range is not None:
             return format_int_range(*self.int_range)
-        return self._headers.get("range", "")
+        return self.headers.get("range", "")
 
     @property
-    def _headers(self) -> Mapping[str, str]:
+    def headers(self) -> Mapping[str, str]:
+        """Those of the request, by lower-case name; none if it was invalid."""
         return self.request.headers if self.request is not None else {}
 
     def render_head(self, response: Response, date_line: bytes, *, needs_id: bool) -> bytes:
@@ -163,8 +175,10 @@ class Exchange:
             date_line: the Date field.
             needs_id: give a request without an identifier a new one.
         """
-        requested_id = self._headers.get("x-request-id")
-        if requested_id is not None or needs_id:
+        requested_id = self.headers.get("x-request-id")
+        if response.problem is not None:
+            self.request_id = response.problem.request_id
+        elif requested_id is not None or needs_id:
             self.request_id = valid_request_id(requested_id) or (new_request_id() if needs_id else "")
         return STATUS_LINES[response.status] + date_line + response.fields + self.render_last_lines()
 
@@ -193,13 +207,3 @@ class RequestHandler(Protocol):
             address: the client's, as trusted proxies report it.
             overloaded: the limit on connections is reached: only probes and OPTIONS are served.
         """
-
-
-def new_request_id() -> str:
-    """Return a new identifier: 32 random hexadecimal digits."""
-    return os.urandom(16).hex()
-
-
-def valid_request_id(value: str | None) -> str:
-    """Return an X-Request-ID that is safe to echo and to log; else empty."""
-    return value if value is not None and _REQUEST_ID.fullmatch(value) else ""

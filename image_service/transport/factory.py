@@ -17,6 +17,7 @@ from image_service.transport.connection import Connection
 from image_service.transport.context import ConnectionContext
 from image_service.transport.observer import AbortReason
 from image_service.transport.sendfile_threads import THREADS, SendfileThreads
+from image_service.transport.tls.handshake_failures import HandshakeFailures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,9 +70,9 @@ class ConnectionFactory(Factory):
             self._drained.callback(None)
 
     def handlers(self) -> Iterator[str]:
-        """Return the handler of each request in progress; empty as long as it has no response."""
+        """Return the handler of each request in progress but probes; empty as long as it has no response."""
         exchanges = (connection.exchange for connection in self.connections)
-        return (exchange.subject.handler for exchange in exchanges if exchange is not None)
+        return (each.subject.handler for each in exchanges if each is not None and not each.is_probe)
 
     def announce_shutdown(self) -> None:
         """Make each response from now on the last one of its connection."""
@@ -133,6 +134,8 @@ def build_transport(
         clock=reactor,
         observer=observer,
     )
+    handshake_failures = HandshakeFailures(reactor, observer)
+    parts.callback(handshake_failures.close)
     make_context = partial(
         ConnectionContext,
         clock=reactor,
@@ -143,6 +146,7 @@ def build_transport(
         slots=slots,
         connection_limit=ConnectionLimit(limits, proxies, slot_pool.counts, reactor, observer),
         observer=observer,
+        handshake_failures=handshake_failures,
         proxies=proxies,
     )
     return Transport(slots, make_context)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, gatherResults, maybeDeferred
+from twisted.logger import Logger
+
+from image_service.errors import ConfigurationError
+from image_service.settings.parsers import Address
 
 if TYPE_CHECKING:
     import socket
@@ -15,6 +20,8 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IReactorTime
 
     from image_service.transport.factory import ConnectionFactory
+
+_log = Logger()
 
 
 class Listeners:
@@ -99,3 +106,44 @@ class Listeners:
         for factory in self._factories:
             if factory.context.shutdown.draining:
                 factory.abort()
+
+
+def log_listening(host: str, port: int, purpose: str) -> None:
+    """Log that clients can connect to a socket.
+
+    Args:
+        host: IP literal.
+        port: bound.
+        purpose: the protocol and the content, such as ``HTTPS: images``.
+    """
+    _log.info("listening on {address} ({purpose})", address=Address(host, port).netloc, purpose=purpose)
+
+
+def cannot_listen(
+    variable: str, host: str | None, port: int, error: OSError, *, address_variable: str | None = None
+) -> ConfigurationError:
+    """Return the error for a socket that cannot be bound, with the cause and the remedy.
+
+    Args:
+        variable: that configures the port.
+        host: IP literal; None: all addresses.
+        port: to be bound; 0: any.
+        error: by the kernel.
+        address_variable: that configures the host; None: `variable` does.
+    """
+    address = Address(host, port).netloc if host and not address_variable else str(port)
+    where = f"{host} port {port}" if host else f"port {port}"
+    match error.errno:
+        case errno.EADDRINUSE:
+            fault = f"{where} is in use by another process; choose another port"
+        case errno.EACCES | errno.EPERM:
+            fault = (
+                f"this process has no permission for {where}; choose a port from 1024 on, or grant the "
+                f"capability CAP_NET_BIND_SERVICE"
+            )
+        case errno.EADDRNOTAVAIL:
+            variable, address = (address_variable, str(host)) if address_variable else (variable, address)
+            fault = f"this host has no interface with the address {host}; choose an address that it has"
+        case _:
+            fault = f"cannot listen on {where}: {error.strerror}"
+    return ConfigurationError(f"{variable}={address}: {fault}")

@@ -33,6 +33,19 @@ class RefusalReason(enum.Enum):
     UPSTREAM_QUEUE = "upstream-queue"
 
 
+class HandshakeFailure(enum.Enum):
+    """Why a TLS handshake failed."""
+
+    NOT_TRUSTED = "not-trusted"
+    PROTOCOL_VERSION = "protocol-version"
+    NO_SHARED_CIPHER = "no-shared-cipher"
+    PLAIN_HTTP = "plain-http"
+    NOT_TLS = "not-tls"
+    TIMEOUT = "timeout"
+    CLOSED = "closed"
+    PROTOCOL_ERROR = "protocol-error"
+
+
 @attrs.define
 class SentBytes:
     """Bytes that the kernel accepted, heads included.
@@ -77,3 +90,6 @@ class Observer(Protocol):
 
     def record_refusal(self, reason: RefusalReason) -> None:
         """Record a request or a connection that was refused for our own load."""
+
+    def record_handshake_failure(self, reason: HandshakeFailure) -> None:
+        """Record a TLS handshake that failed."""

@@ -14,7 +14,7 @@ import pytest
 import trustme
 
 from tests.acceptance.clients import run_client
-from tests.acceptance.service import SERVE, TWISTD, Certificate, fetch, run_service
+from tests.acceptance.service import CHECKOUT, SERVE, TWISTD, Certificate, fetch, os_image, run_service
 
 pytestmark = pytest.mark.acceptance
 
@@ -48,6 +48,42 @@ def test_standalone_mode_with_an_upstream_exits_with_78(tmp_path: Path) -> None:
     done = subprocess.run(STANDALONE["image-service"], env=environment, capture_output=True, check=False)
     assert done.returncode == 78
     assert b"--standalone and ASSISTED_SERVICE_HOST" in done.stderr
+
+
+def test_faults_of_the_configuration_are_the_same_under_twistd(tmp_path: Path) -> None:
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT), "DATA_DIR": str(tmp_path)}
+    ended = [
+        subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, check=False, text=True, timeout=100
+        )
+        for command in (SERVE, TWISTD)
+    ]
+    assert [(each.returncode, each.stdout, each.stderr) for each in ended] == 2 * [
+        (
+            78,
+            "",
+            (
+                "image-service: the configuration is not valid:\n"
+                "ASSISTED_SERVICE_HOST: is not set, but required\n"
+                "OS_IMAGES or RHCOS_VERSIONS: is not set, but required\n"
+            ),
+        )
+    ]
+
+
+def test_texts_of_variables_are_read_from_files(tmp_path: Path) -> None:
+    """The sample is in OS_IMAGES; a level above info silences the log."""
+    sample = tmp_path / "sample.iso"
+    with run_service(tmp_path, []) as service:
+        sample.write_bytes((tmp_path / "data" / "sample.iso").read_bytes())
+    (tmp_path / "images.json").write_text(json.dumps([os_image(sample, "4.99")], indent=4))
+    (tmp_path / "level").write_text("error\n")
+    (tmp_path / "stdout").unlink()
+    environment = {"OS_IMAGES": f"@{tmp_path}/images.json", "LOGLEVEL": f"@{tmp_path}/level", "WORKERS": "2"}
+    with run_service(tmp_path, [], command=STANDALONE["image-service"], environment=environment) as service:
+        (image,) = json.loads(service.get("/images").body)["images"]
+        assert image["version"] == "4.99"
+    assert service.stdout == b""
 
 
 def test_files_of_secrets_are_private_from_the_start_on(tmp_path: Path) -> None:
@@ -93,6 +129,21 @@ def test_key_that_every_user_may_read_is_logged(tmp_path: Path) -> None:
     key.chmod(0o644)
     with run_service(tmp_path, [], certificate=Certificate(key, chain, ca)) as service:
         assert f"{key} has mode 0644: every user has access to it" in service.output.decode()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_warning_about_the_settings_is_logged_once(tmp_path: Path, workers: str) -> None:
+    environment = {"LISTEN_ADDRESS": "0.0.0.0", "WORKERS": workers}  # noqa: S104 - for a minute
+    with run_service(tmp_path, [], command=STANDALONE["image-service"], environment=environment) as service:
+        port = urlsplit(service.url).port
+    lines = [json.loads(line) for line in service.stdout.splitlines()]
+    warnings = [line["message"] for line in lines if "IMAGE_SERVICE_BASE_URL" in line["message"]]
+    assert warnings == [
+        (
+            f"clients elsewhere cannot reach http://localhost:{port}: minimal ISOs, PXE and mirror URLs will"
+            " not work; set IMAGE_SERVICE_BASE_URL"
+        )
+    ]
 
 
 def test_log_is_json_lines_on_stdout_only(tmp_path: Path) -> None:

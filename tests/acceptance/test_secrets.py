@@ -21,6 +21,7 @@ from image_service.standalone.sample import SAMPLE_OPENSHIFT_VERSION
 from tests.acceptance.service import INFRA_ENVS, SERVE, Answer, Service, fetch, run_service
 from tests.catalog import origin
 from tests.formats.iso_builder import build_live_iso
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -113,15 +114,19 @@ def test_no_secret_is_in_any_output_in_production(
         "OS_IMAGES_REQUEST_QUERY_PARAMS": json.dumps({"key": secret("image_parameters")}),
         "UPSTREAM_TIMEOUT": "1",
         "WORKERS": workers,
+        "ADMIN_LISTEN": (admin := f"127.0.0.1:{free_port()}"),
+        "ADMIN_TOKEN_FILE": str(tmp_path / "token"),
     }
+    (tmp_path / "token").write_text(secret("admin"))
     with run_service(tmp_path, _os_images(upstream), command=SERVE, environment=environment) as service:
         _ask_for_images(service, evidence)
         _ask_badly(service.url, evidence)
+        _ask_administration(f"http://{admin}", evidence)
         environments = _environments_of_children(service)
         assert len(environments) == (int(workers) if workers != "1" else 0)
         evidence.found |= environments
     evidence.found |= {"output": service.output, **_files(tmp_path / "data")}
-    evidence.check("ignition", "infra_env", *CREDENTIALS, *OF_DOWNLOADS)
+    evidence.check("ignition", "infra_env", "admin", "wrong_admin", *CREDENTIALS, *OF_DOWNLOADS)
     assert evidence.statuses >= {200, 401, 403, 404, 405, 412, 416, 422, 502, 503, 504}
     asked = "".join(f"{each.target} {each.headers}" for each in upstream.requests)
     assert [place for place in (*CREDENTIALS, *OF_DOWNLOADS) if secret(place) not in asked] == []
@@ -140,6 +145,18 @@ def test_no_secret_is_in_any_output_in_standalone_mode(tmp_path: Path) -> None:
     evidence.found["output"] = service.output
     evidence.check("ignition", "token", "wrong_token", "keyfile", *CREDENTIALS)
     assert evidence.statuses >= {200, 400, 401, 404, 405, 415}
+
+
+def _ask_administration(url: str, evidence: Evidence) -> None:
+    """Request pages of the administrative listener; they hold no secret either."""
+    for place, status in (("admin", 200), ("wrong_admin", 401)):
+        password = base64.b64encode(f"admin:{secret(place)}".encode()).decode()
+        for authorization in (f"Bearer {secret(place)}", f"Basic {password}"):
+            for path in ("/metrics", "/images", f"/images?token={secret(place)}"):
+                answer = fetch(url + path, headers={"Authorization": authorization})
+                assert answer.status == status
+                evidence.add(f"{path} with {authorization[:5]} of {place}", answer)
+                evidence.found[f"content of {path}, {authorization[:5]}, {place}"] = answer.body
 
 
 def _environments_of_children(service: Service) -> dict[str, bytes]:

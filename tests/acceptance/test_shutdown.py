@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import signal
 import ssl
 import time
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
+from tests.acceptance import upstream
 from tests.acceptance.readers import Reader, reading
 from tests.acceptance.service import (
     CHECKOUT,
@@ -224,3 +226,29 @@ def test_second_signal_exits_although_a_thread_hangs(tmp_path: Path) -> None:
         service.wait_for("(shutting down)")
         service.process.terminate()
         assert service.process.wait(_TIMEOUT_SECONDS) == 0
+
+
+def test_shutdown_while_assisted_service_hangs_logs_no_failure(
+    certificate: Certificate, tmp_path: Path
+) -> None:
+    iso = tmp_path / "base.iso"
+    iso.write_bytes(build_live_iso())
+    with upstream.running(certificate) as assisted:
+        known = assisted.register(version=VERSION)
+        environment = {**assisted.environment, "SNAPSHOT_TTL": "1"}
+        with run_service(
+            tmp_path, [os_image(iso, VERSION)], command=SERVE, environment=environment
+        ) as service:
+            path = f"/byid/{known}/{VERSION}/x86_64/full.iso"
+            assert service.get(path).status == 200
+            calls = assisted.count(known)
+            assisted.tell(known, upstream.Reply(after_seconds=None))
+            deadline = time.monotonic() + _TIMEOUT_SECONDS
+            while assisted.count(known) == calls:  # it is validated again
+                assert service.get(path, method="HEAD").status == 200
+                assert time.monotonic() < deadline
+            unknown = assisted.register(upstream.Reply(after_seconds=None), version=VERSION)
+            assert service.get(f"/byid/{unknown}/{VERSION}/x86_64/full.iso").status == 504
+    lines = [json.loads(line) for line in service.stdout.splitlines()]
+    begin = [line["message"] for line in lines].index("shutting down")
+    assert [line for line in lines[begin:] if line["level"] != "info"] == []

@@ -6,6 +6,7 @@ measured by continuous requests of `/live`, which depends on nothing but the CPU
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import threading
@@ -120,7 +121,7 @@ def site_of_two(certificate: Certificate, tmp_path_factory: pytest.TempPathFacto
     with serving(tmp_path_factory.mktemp("upstream"), certificate, workers=2) as served:
         yield served
         output = served.service.stdout.decode()
-        assert set(re.findall(r' ranges of .*"worker": (\d)', output)) == {"0", "1"}
+        assert set(re.findall(r' ranges? of .*"worker": (\d)', output)) == {"0", "1"}
 
 
 @pytest.fixture(params=["site", "site_of_two"])
@@ -207,15 +208,22 @@ def test_retry_after_slow_upstream_gets_the_image(each_site: Site) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_log_names_each_upstream_failure_once(site: Site, storm: Storm, fault: str) -> None:
+def test_log_names_upstream_failures_and_each_failed_request_once(
+    site: Site, storm: Storm, fault: str
+) -> None:
     _, cause = FAULTS[fault]
     infra_env_id = storm.infra_envs[fault]
-    lines = [line for line in site.service.output.decode().splitlines() if infra_env_id in line]
-    logged = [line for line in lines if "assisted-service" in line]
-    # Twisted's pool asks once more by itself where a kept connection is reset before any answer.
-    repeated = len(logged) if fault == "resetting" else 0
-    assert len(logged) <= site.upstream.count(infra_env_id) <= len(logged) + repeated
-    assert all(cause in line for line in logged)
+    lines = [json.loads(line) for line in site.service.stdout.splitlines() if infra_env_id.encode() in line]
+    requests = [line for line in lines if line["logger"] == "access"]
+    assert sorted(line["id"] for line in requests) == sorted(
+        response.headers["X-Request-ID"] for response in storm.responses[fault]
+    )
+    assert {line["level"] for line in requests} <= {"warn", "error"}
+    assert all(infra_env_id in line["path"] and line["detail"] for line in requests)
+    upstream = [line["message"] for line in lines if "assisted" in line["logger"]]
+    assert len(upstream) <= site.upstream.count(infra_env_id)
+    assert upstream or cause == _TOO_SLOW, "too many failures of one cause are not logged"
+    assert all(cause in message for message in upstream)
 
 
 def wait_until_no_more(service: Service, before: Mapping[str, float]) -> None:

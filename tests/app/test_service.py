@@ -89,6 +89,8 @@ async def test_service_answers_health_metrics_and_images(reactor: EPollReactor, 
         metrics = (await get("GET", "/metrics")).body.decode()
         for gauge in ("base_images", "connections", "snapshot_held_bytes", "slots_limit"):
             assert gauge in metrics
+        assert "assisted_image_service_snapshot_store_limit_bytes 1.073741824e+09" in metrics
+        assert 'assisted_image_service_snapshot_store_failing{operation="write"} 0.0' in metrics
         for cache in (*CACHES, "routes"):
             assert f'assisted_image_service_cache_bytes{{cache="{cache}"}} ' in metrics
         assert "assisted_image_service_http_request_duration_seconds" in metrics

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, cast
 
 import attrs
+import pytest
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
+from twisted.python.failure import Failure
 
+from image_service.app.reload import Configuration
+from image_service.app.workers.environment import read_credentials
 from image_service.app.workers.supervisor import Supervisor
+from image_service.app.workers.worker_process import CREDENTIALS
+from image_service.app.workers.worker_slot import RELOAD_SECONDS
+from image_service.errors import ConfigurationError
 from image_service.observability.merging import export
 from image_service.observability.metrics import Metrics
 from image_service.settings.network import ProcessSettings
@@ -16,7 +25,7 @@ from image_service.snapshots.model import SnapshotEvent
 from tests.pytwisted import async_fixture
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from twisted.internet.epollreactor import EPollReactor
 
@@ -31,17 +40,17 @@ class FakeProcess:
     """A worker's process, which the test drives; it exits when it is told to stop."""
 
     handlers: Handlers
-    exited: Callable[[str], None]
+    exited: Callable[[str, int | None], None]
     received: list[tuple[str, object]] = attrs.field(factory=list)
 
     def send(self, word: str, value: object = None) -> None:
         if word != "ping":
             self.received.append((word, value))
         if word == "stop":
-            self.exited("stopped")
+            self.exited("stopped", 0)
 
     def kill(self) -> None:
-        self.exited("killed")
+        self.exited("killed", None)
 
     def say(self, word: str, value: Any = None) -> None:
         self.handlers[word](value)
@@ -53,6 +62,7 @@ class Supervised:
 
     clock: Clock = attrs.field(factory=Clock)
     workers: dict[int, FakeProcess] = attrs.field(factory=dict)
+    credentials: dict[str, str] = attrs.field(factory=dict)
     supervisor: Supervisor = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -62,10 +72,25 @@ class Supervised:
         self.supervisor.startService()
 
     def _spawn(
-        self, _: object, assignment: Assignment, __: object, handlers: Handlers, exited: Callable[[str], None]
+        self,
+        _: object,
+        assignment: Assignment,
+        descriptors: Mapping[int, int | str],
+        handlers: Handlers,
+        exited: Callable[[str, int | None], None],
     ) -> FakeProcess:
         self.workers[assignment.worker] = FakeProcess(handlers, exited)
+        self.credentials = read_credentials(os.dup(int(descriptors[CREDENTIALS])))
         return self.workers[assignment.worker]
+
+    def result_of(self, deferred: Deferred[list[str]]) -> list[str]:
+        assert deferred.called
+        found: list[list[str] | Failure] = []
+        deferred.addBoth(found.append)
+        if isinstance(found[0], Failure):
+            found[0].raiseException()
+        assert isinstance(found[0], list)
+        return found[0]
 
     def serve(self, *workers: int) -> None:
         for worker in workers:
@@ -99,7 +124,7 @@ def test_first_worker_that_serves_adopts_the_connections_of_the_others(supervise
 def test_connections_of_an_exited_worker_are_adopted_until_it_serves_again(supervised: Supervised) -> None:
     supervised.serve(0, 1, 2)
     supervised.received()
-    supervised.workers[2].exited("killed")
+    supervised.workers[2].exited("killed", None)
     assert supervised.received() == [(0, "adopt", 2)]
     supervised.clock.advance(1)
     supervised.serve(2)
@@ -108,9 +133,9 @@ def test_connections_of_an_exited_worker_are_adopted_until_it_serves_again(super
 
 def test_substitute_that_exits_is_substituted_too(supervised: Supervised) -> None:
     supervised.serve(0, 1, 2)
-    supervised.workers[2].exited("killed")
+    supervised.workers[2].exited("killed", None)
     supervised.received()
-    supervised.workers[0].exited("killed")
+    supervised.workers[0].exited("killed", None)
     assert supervised.received() == [(1, "adopt", 0), (1, "adopt", 2)]
 
 
@@ -134,7 +159,7 @@ def test_metrics_page_sums_serving_and_exited_workers(supervised: Supervised) ->
     assert content_type.startswith("text/plain")
     assert hits_in(body) == 1 + 2 + 3
 
-    supervised.workers[2].exited("killed")
+    supervised.workers[2].exited("killed", None)
     supervised.workers[1].say("page")
     supervised.received()
     for worker in range(2):
@@ -148,3 +173,66 @@ def hits_in(page: str) -> float:
         line for line in page.splitlines() if line.startswith("assisted_image_service_snapshot_hits_total ")
     )
     return float(line.split()[-1])
+
+
+def reload(supervised: Supervised, texts: dict[str, str]) -> Deferred[list[str]]:
+    configuration = Configuration(Settings(), texts)
+    return Deferred.fromCoroutine(supervised.supervisor.reload(configuration))
+
+
+def test_reload_is_over_when_each_worker_has_responded_or_exited(supervised: Supervised) -> None:
+    supervised.serve(0, 1)
+    supervised.received()
+    texts = {"OS_IMAGES": "[]"}
+    reloaded = reload(supervised, texts)
+    assert supervised.received() == [(worker, "reload", texts) for worker in range(WORKERS)]
+    supervised.workers[0].say("reloaded", (["/tls.crt"], None))
+    supervised.workers[1].exited("killed", None)
+    assert not reloaded.called
+    supervised.workers[2].say("reloaded", (["/ca.crt", "/tls.crt"], None))  # after its start
+    assert supervised.result_of(reloaded) == ["/ca.crt", "/tls.crt"]
+
+
+def test_reload_does_not_wait_for_a_worker_that_never_responds(supervised: Supervised) -> None:
+    supervised.serve(0, 1)
+    reloaded = reload(supervised, {})
+    for worker in (0, 1):
+        supervised.workers[worker].say("reloaded", ([], None))
+    supervised.clock.advance(RELOAD_SECONDS)
+    assert supervised.result_of(reloaded) == []
+
+
+def test_worker_that_restarts_after_a_reload_is_given_the_new_texts(supervised: Supervised) -> None:
+    supervised.serve(0, 1, 2)
+    reloaded = reload(supervised, {"LOGLEVEL": "debug"})
+    for worker in range(WORKERS):
+        supervised.workers[worker].say("reloaded", ([], None))
+    assert reloaded.called
+    supervised.workers[1].exited("killed", None)
+    supervised.clock.advance(1)
+    assert supervised.credentials["LOGLEVEL"] == "debug"
+
+
+def test_worker_that_cannot_reload_is_logged(supervised: Supervised, messages: list[str]) -> None:
+    supervised.workers[2].say("reloaded", ([], "HTTPS_KEY_FILE: no\nHTTPS_CERT_FILE: no"))
+    assert messages == [
+        "worker 2 cannot reload, keeping the previous configuration: HTTPS_KEY_FILE: no; HTTPS_CERT_FILE: no"
+    ]
+
+
+def test_reload_that_one_worker_cannot_apply_has_failed(supervised: Supervised) -> None:
+    supervised.serve(0, 1, 2)
+    reloaded = reload(supervised, {})
+    for worker, fault in enumerate((None, "HTTPS_KEY_FILE: no", None)):
+        supervised.workers[worker].say("reloaded", ([], fault))
+    with pytest.raises(ConfigurationError, match="worker 1 cannot use the new one"):
+        supervised.result_of(reloaded)
+
+
+def test_reload_during_the_shutdown_is_refused(supervised: Supervised) -> None:
+    supervised.serve(0, 1, 2)
+    supervised.supervisor.running = False
+    reloaded = reload(supervised, {})
+    with pytest.raises(CancelledError):
+        supervised.result_of(reloaded)
+    supervised.supervisor.running = True

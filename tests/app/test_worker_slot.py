@@ -33,8 +33,11 @@ class RecordingObserver:
     def page_requested(self, _: WorkerSlot) -> None:
         self.events.append("page requested")
 
-    def start_failed(self) -> None:
-        self.events.append("start failed")
+    def status_received(self, text: str) -> None:
+        self.events.append(text)
+
+    def start_failed(self, status: int | None) -> None:
+        self.events.append(f"start failed: {status}")
 
 
 class FakeProcesses:
@@ -42,12 +45,12 @@ class FakeProcesses:
 
     def __init__(self) -> None:
         self.handlers: Handlers = {}
-        self.exited: Callable[[str], None] = lambda _: None
+        self.exited: Callable[[str, int | None], None] = lambda *_: None
         self.can_start = True
         self.responds = True
         self.received: list[str] = []
 
-    def spawn(self, handlers: Handlers, exited: Callable[[str], None]) -> FakeProcesses:
+    def spawn(self, handlers: Handlers, exited: Callable[[str, int | None], None]) -> FakeProcesses:
         if not self.can_start:
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         self.handlers, self.exited = handlers, exited
@@ -59,7 +62,7 @@ class FakeProcesses:
             self.handlers["pong"](None)
 
     def kill(self) -> None:
-        self.exited("killed")
+        self.exited("killed", None)
 
     def serve(self) -> None:
         self.handlers["serving"](None)
@@ -91,7 +94,7 @@ def test_worker_restart_is_retried_when_fork_fails(
     slot.start()
     processes.serve()
     processes.can_start = False
-    processes.exited("killed")
+    processes.exited("killed", None)
     assert len(clock.getDelayedCalls()) == 1  # the restart; nothing is pinged
     clock.pump([40] * 3)
     assert observer.events == ["serves", "exited"]
@@ -108,7 +111,7 @@ def test_first_start_that_fails_is_reported(
 ) -> None:
     processes.can_start = False
     slot.start()
-    assert observer.events == ["start failed"]
+    assert observer.events == ["start failed: None"]
     assert clock.getDelayedCalls() == []
 
 
@@ -116,8 +119,8 @@ def test_worker_that_exits_before_it_serves_is_reported(
     slot: WorkerSlot, clock: Clock, processes: FakeProcesses, observer: RecordingObserver
 ) -> None:
     slot.start()
-    processes.exited("exit status 1")
-    assert observer.events == ["exited", "start failed"]
+    processes.exited("exit status 1", 1)
+    assert observer.events == ["exited", "start failed: 1"]
     assert clock.getDelayedCalls() == []
 
 
@@ -142,7 +145,7 @@ def test_metrics_are_collected_from_a_serving_worker_only(
     processes.handlers["metrics"]([])
     assert collected.called
     slot.stop(None)
-    processes.exited("done")
+    processes.exited("done", 0)
     assert clock.getDelayedCalls() == []
 
 
@@ -179,6 +182,6 @@ def test_stop_waits_for_a_worker_as_long_as_it_responds(
 def test_stop_cancels_a_restart(slot: WorkerSlot, clock: Clock, processes: FakeProcesses) -> None:
     slot.start()
     processes.serve()
-    processes.exited("killed")
+    processes.exited("killed", None)
     assert slot.stop(None).called
     assert (slot.starts, clock.getDelayedCalls()) == (1, [])

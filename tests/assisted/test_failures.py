@@ -68,7 +68,11 @@ def test_unusable_challenge_is_replaced_by_bearer(received: list[bytes]) -> None
 @pytest.mark.parametrize(
     ("cause", "status", "text"),
     [
-        (network.DNSLookupError("secret.test"), 502, "its name does not resolve"),
+        (
+            network.DNSLookupError("secret.test"),
+            502,
+            "its host name does not resolve; check ASSISTED_SERVICE_HOST and DNS",
+        ),
         (network.ConnectionRefusedError(), 502, "it refuses the connection"),
         (network.TimeoutError(), 504, "no connection in time"),
         (network.ConnectionLost(), 502, "the connection ended"),

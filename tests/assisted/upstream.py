@@ -76,20 +76,20 @@ class Upstream(Factory):
 
 @asynccontextmanager
 async def upstream(
-    reactor: EPollReactor, interface: str = "127.0.0.1", certificate: Path | None = None
+    reactor: EPollReactor, interface: str = "127.0.0.1", certificate: Path | None = None, port: int = 0
 ) -> AsyncIterator[Upstream]:
-    """Listen on a free port; over TLS with a certificate, whose key is in the same file."""
+    """Listen on a port, by default a free one; over TLS with a certificate, whose key is in the same file."""
     factory = Upstream()
     if certificate is None:
-        port = reactor.listenTCP(0, factory, interface=interface)
+        listening = reactor.listenTCP(port, factory, interface=interface)
     else:
         tls = DefaultOpenSSLContextFactory(str(certificate), str(certificate))
-        port = reactor.listenSSL(0, factory, tls, interface=interface)
-    factory.port = cast("IPv4Address", port.getHost()).port
+        listening = reactor.listenSSL(port, factory, tls, interface=interface)
+    factory.port = cast("IPv4Address", listening.getHost()).port
     try:
         yield factory
     finally:
-        await maybeDeferred(port.stopListening)
+        await maybeDeferred(listening.stopListening)
         for connection in tuple(factory.connections):
             connection.abort()
 

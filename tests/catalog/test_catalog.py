@@ -288,14 +288,29 @@ async def test_served_image_stays_when_its_url_changes(
     catalog = catalogs.start(image, on_superseded=gone.append)
     await lines.until(image.file_name, BaseImageState.READY)
     before = catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
-    moved = attrs.evolve(image, url=NOWHERE)
-    catalog.replace_images([moved])
-    assert catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO) is before
-    assert [status.entry for status in catalog.statuses()] == [moved]
+    for moved in (attrs.evolve(image, url=NOWHERE, sha256=None), attrs.evolve(image, url=NOWHERE)):
+        catalog.replace_images([moved])
+        assert catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO) is before
+        assert [status.entry for status in catalog.statuses()] == [moved]
     catalog.replace_images([attrs.evolve(moved, sha256="ab" * 32)])
     with pytest.raises(Unavailable):
         catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
     assert gone == [before]
+
+
+@ensure_deferred
+async def test_image_that_is_added_later_does_not_end_readiness(
+    catalogs: Catalogs, lines: Lines, origin: Origin
+) -> None:
+    image = entry(origin.serve("/base.iso", Reply(ISO)))
+    hanging = entry(origin.serve("/hanging.iso", Reply(ISO, hold_head=True)), "hanging", "hanging")
+    catalog = catalogs.start(image)
+    await lines.until(image.file_name, BaseImageState.READY)
+    catalog.replace_images([image, hanging])
+    await lines.until(hanging.file_name, BaseImageState.DOWNLOADING)
+    assert catalog.is_ready
+    catalog.replace_images([hanging])
+    assert not catalog.is_ready
 
 
 @ensure_deferred

@@ -9,10 +9,11 @@ import attrs
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from twisted.logger import capturedLogs, formatEvent
 
 from image_service.catalog.download.partial_file import state_path
 from image_service.catalog.storage import data_dir
-from image_service.catalog.storage.data_dir import LOCKS, MANIFEST, DataDir
+from image_service.catalog.storage.data_dir import LOCKS, MANIFEST, DataDir, create_directory
 from image_service.catalog.storage.manifest import read_manifest
 from image_service.concurrency.interruption import Interruption
 from image_service.errors import Unavailable
@@ -273,6 +274,9 @@ def test_snapshot_store_takes_no_room_of_images(tmp_path: Path) -> None:
     assert quota.free_bytes() == 20_000
     (tmp_path / "image.iso").write_bytes(bytes(5_000))
     assert quota.free_bytes() == 15_000
+    usage = quota.measure()
+    assert (usage.counted, usage.excluded) == (5_000, 240_000)
+    assert 0 < usage.free <= usage.size
 
 
 def test_setting_aside_overwrites_no_foreign_file(directory: Directory) -> None:
@@ -339,3 +343,12 @@ def test_kill_while_publishing_loses_nothing(directory: Directory, monkeypatch: 
     path = directory.another().publish(IMAGE)
     assert path.read_bytes() == b"fetched"
     assert json.loads((directory.path / MANIFEST).read_bytes())["images"][IMAGE]["files"][IMAGE]["size"] == 7
+
+
+def test_directory_that_is_made_is_logged(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b"
+    with capturedLogs() as events:
+        for _ in range(2):
+            create_directory(path)
+    assert [formatEvent(event) for event in events] == [f"created the directory {path}, which did not exist"]
+    assert path.is_dir()

@@ -151,10 +151,11 @@ async def test_file_that_is_no_pristine_live_iso_is_refused(
     with pytest.raises(BaseImageError, match=reason) as refusal:
         catalog.find_base_image("1", "x86_64", Kind.FULL_ISO)
     assert refusal.value.retry_after_seconds
+    assert f"{tmp_path / 'bad.iso'}: " in lines.text
     assert catalog.find_base_image("2", "x86_64", Kind.FULL_ISO).sha256 == SHA256
     assert catalog.is_ready
     assert [status.state for status in catalog.statuses()] == [BaseImageState.REFUSED, BaseImageState.READY]
-    assert [status.retry_at for status in catalog.statuses()] == [None, None]  # stays refused
+    assert [status.retry_seconds for status in catalog.statuses()] == [None, None]  # stays refused
     assert (tmp_path / "bad.iso").exists()
     assert open_files() == before + 2  # the good one, and the lock of this process's presence
 
@@ -204,7 +205,7 @@ async def test_invalid_download_is_fetched_again_after_an_hour(
     catalog = catalogs.start(image)
     await lines.until(image.file_name, BaseImageState.FAILED)
     (status,) = catalog.statuses()
-    assert status.retry_at == pytest.approx(catalogs.clock.seconds() + REFUSED_RETRY_AFTER_SECONDS)
+    assert status.retry_seconds == pytest.approx(REFUSED_RETRY_AFTER_SECONDS)
     catalogs.clock.advance(REFUSED_RETRY_AFTER_SECONDS)
     await lines.until(image.file_name, BaseImageState.READY)
 
@@ -294,7 +295,7 @@ async def test_status_has_the_progress_of_a_download(
 
     (status,) = catalog.statuses()
     assert (status.bytes_done, status.bytes_total) == (4096, len(ISO))
-    assert (status.size, status.sha256, status.retry_at) == (None, None, None)
+    assert (status.size, status.sha256, status.retry_seconds) == (None, None, None)
     with pytest.raises(Unavailable, match=f"is downloading: 4096 of {len(ISO)} bytes$"):
         catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
 
@@ -341,10 +342,10 @@ async def test_delay_doubles_with_each_failure(catalogs: Catalogs, lines: Lines,
     catalog = catalogs.start(image)
     for times in (1, 2, 4, 4):
         await lines.until(image.file_name, BaseImageState.FAILED)
-        assert catalog.statuses()[0].retry_at == catalogs.clock.seconds() + times * RETRY_SECONDS
+        assert catalog.statuses()[0].retry_seconds == times * RETRY_SECONDS
         catalogs.clock.advance(times * RETRY_SECONDS)
     await lines.until(image.file_name, BaseImageState.READY)
-    assert catalog.statuses()[0].retry_at is None
+    assert catalog.statuses()[0].retry_seconds is None
 
 
 @ensure_deferred
@@ -474,7 +475,7 @@ async def test_recheck_of_a_degraded_image_ends_its_retry(
     await lines.until(image.file_name, BaseImageState.DEGRADED)
     catalogs.clock.advance(RECHECK_AFTER_SECONDS)
     await lines.until(image.file_name, BaseImageState.REFUSED)
-    assert catalog.statuses()[0].retry_at is None
+    assert catalog.statuses()[0].retry_seconds is None
     assert catalogs.clock.getDelayedCalls() == []
 
 

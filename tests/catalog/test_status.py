@@ -1,8 +1,17 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 
-from image_service.catalog.lifecycle.status import BaseImageState, ImageStatus, render_statuses
+import attrs
+import pytest
+
+from image_service.catalog.lifecycle.status import (
+    BaseImageState,
+    ImageStatus,
+    describe_unready,
+    render_statuses,
+)
 from image_service.settings.os_images import OsImage
 
 ENTRY = OsImage("9.6.1-0", "x86_64", "full-iso", ("4.19",), "https://origin.test/base.iso")
@@ -42,11 +51,12 @@ def test_ready_image_is_rendered_with_all_members() -> None:
 
 def test_failed_image_has_reason_and_retry_time() -> None:
     (failed,) = rendered(
-        ImageStatus(ENTRY, BaseImageState.FAILED, "cable cut", 3, None, retry_at=1_700_000_000.9)
+        ImageStatus(ENTRY, BaseImageState.FAILED, "cable cut", 3, None, retry_seconds=3600.0)
     )
     assert (failed["state"], failed["reason"]) == ("failed", "cable cut")
     assert (failed["bytes_done"], failed["bytes_total"], failed["size"]) == (3, None, None)
-    assert failed["retry_at"] == "2023-11-14T22:13:20Z"
+    retry_at = datetime.strptime(str(failed["retry_at"]), "%Y-%m-%dT%H:%M:%S%z")
+    assert timedelta(minutes=50) < retry_at - datetime.now(UTC) <= timedelta(hours=1)
 
 
 def test_each_openshift_version_has_an_object() -> None:
@@ -64,3 +74,41 @@ def test_urls_are_rendered_without_credentials() -> None:
 
 def test_no_images_render_as_an_empty_list() -> None:
     assert rendered() == []
+
+
+READY = ImageStatus(ENTRY, BaseImageState.READY, size=7)
+DERIVING = ImageStatus(ENTRY, BaseImageState.DERIVING, size=7)
+WAITING = ImageStatus(ENTRY, BaseImageState.WAITING)
+FAILED = ImageStatus(ENTRY, BaseImageState.FAILED, "cable cut")
+NAME = "rhcos-full-iso-9.6.1-0-x86_64.iso"
+
+
+@pytest.mark.parametrize(
+    ("statuses", "sentence"),
+    [
+        ([], "no base images yet: no release of COREOS_STREAMS is known; see the log"),
+        ([DERIVING], f"0 of 1 base images are ready; {NAME} is deriving; see /images"),
+        ([WAITING], f"0 of 1 base images are ready; {NAME} is waiting; see /images"),
+        (
+            [READY, FAILED, WAITING],
+            f"1 of 3 base images is ready; {NAME} is failed: cable cut; {NAME} is waiting; see /images",
+        ),
+        (
+            [attrs.evolve(READY, state=BaseImageState.DEGRADED, reason="x"), READY, FAILED],
+            f"2 of 3 base images are ready; {NAME} is failed: cable cut; see /images",
+        ),
+        (
+            [WAITING] * 5,
+            f"0 of 5 base images are ready; {'; '.join([f'{NAME} is waiting'] * 3)}; 2 more; see /images",
+        ),
+    ],
+)
+def test_unready_service_says_which_images_and_why(statuses: list[ImageStatus], sentence: str) -> None:
+    assert describe_unready(statuses) == sentence
+
+
+def test_reason_of_an_unready_service_is_short_and_without_credentials() -> None:
+    reason = f"cannot fetch https://user:s3cr3t@mirror.test/an.iso?sig=s3cr3t: {'very ' * 100}long"
+    sentence = describe_unready([attrs.evolve(FAILED, reason=reason)] * 100)
+    assert "s3cr3t" not in sentence
+    assert len(sentence) < 1000

@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import attrs
@@ -93,10 +96,20 @@ def test_configured_image_is_fetched_verified_and_listed(directory: Directory) -
     assert len(directory.origin.requests) == 1
 
 
+def test_each_verb_works_in_the_environment_of_a_service(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSISTED_SERVICE_HOST", "assisted.example:8090")
+    for verb in ("fetch", "list", "verify"):
+        assert (directory.images(verb).status, directory.images(verb).errors) == (0, "")
+    assert directory.images("remove", "9.6.1").status == 0
+
+
 def test_list_prints_a_table(directory: Directory) -> None:
     directory.images("fetch")
     head, line = directory.images("list").output.decode().splitlines()
-    assert head.split() == ["VERSION", "CPU", "ARCHITECTURE", "TYPE", "STATE", "PROGRESS", "SHA256", "REASON"]
+    columns = ("VERSION", "CPU ARCHITECTURE", "TYPE", "STATE", "PROGRESS", "SHA256", "RETRY AT", "REASON")
+    assert re.split(" {2,}", head) == list(columns)
     assert line.split()[:4] == ["9.6.1", "x86_64", "full-iso", "ready"]
     assert "100% of" in line
 
@@ -297,9 +310,13 @@ def test_unknown_version_is_an_error(directory: Directory) -> None:
         assert ran.errors == "1\\x1b[2J: there is no such image\n"
 
 
+RETRY_AT = "2026-11-22T21:00:00Z"
+
+
 def test_list_asks_a_running_service(run: Run, origin: Origin) -> None:
     image = {
-        **dict.fromkeys(("bytes_total", "size", "sha256", "retry_at")),
+        **dict.fromkeys(("bytes_total", "size", "sha256")),
+        "retry_at": RETRY_AT,
         "version": "9",
         "openshift_version": "4",
         "cpu_architecture": "x86_64",
@@ -311,12 +328,13 @@ def test_list_asks_a_running_service(run: Run, origin: Origin) -> None:
     }
     body = json.dumps({"images": [image]}).encode()
     url = origin.serve("/base/images", Reply(body)).removesuffix("images")
-    listed = run("images", "list", "--url", url)
-    assert listed.status == 0
-    assert listed.output.decode().splitlines()[1].split() == [
-        *("9", "x86_64", "full-iso", "failed", "2.0", "MiB", "cable\\x1bcut")
-    ]
-    assert run("images", "list", "--url", url, "--json").output == body
+    for option in ("--admin", "--url"):
+        listed = run("images", "list", option, url)
+        assert listed.status == 0
+        assert listed.output.decode().splitlines()[1].split() == [
+            *("9", "x86_64", "full-iso", "failed", "2.0", "MiB", RETRY_AT, "cable\\x1bcut")
+        ]
+    assert run("images", "list", "--admin", url, "--json").output == body
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"images": 1}', b'{"images": [{}]}'])
@@ -333,10 +351,26 @@ def test_list_without_a_service_is_an_error(run: Run) -> None:
     assert "cannot fetch http://127.0.0.1:1/images: " in listed.errors
 
 
+def test_list_without_a_response_asks_for_the_scheme(run: Run) -> None:
+    """The listener of a service that speaks HTTPS closes a connection on which plain HTTP arrives."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def close_after_the_request() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+
+        with ThreadPoolExecutor() as threads:
+            threads.submit(close_after_the_request)
+            listed = run("images", "list", "--admin", f"http://127.0.0.1:{server.getsockname()[1]}")
+    assert listed.status == 1
+    assert "if the port speaks HTTPS, write https://" in listed.errors
+
+
 @pytest.mark.parametrize("url", ["foo", "localhost:8080", "ftp://localhost", "http://", "http://[::1"])
 def test_list_refuses_what_is_no_http_url(run: Run, url: str) -> None:
     refused = run("images", "list", "--url", url)
     assert (refused.status, refused.output) == (2, b"")
     assert refused.errors.startswith(
-        "image-service images list: argument --url: must be an http or https URL, such as "
+        "image-service images list: argument --admin/--url: must be an http or https URL, such as "
     )

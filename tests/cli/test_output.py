@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.cli import output
-from image_service.cli.output import choose_output, write_output
+from image_service.cli.iso import output
+from image_service.cli.iso.output import choose_output, write_output
 from image_service.errors import BaseImageError
 from image_service.files.base_file import BaseFile
 from image_service.images.extents import ExtentMap, FileExtent, Literal

@@ -64,6 +64,16 @@ async def test_periodic_task_is_called_until_the_end_even_if_it_fails(
 
 
 @ensure_deferred
+async def test_periodic_task_may_be_called_at_once() -> None:
+    clock, calls = Clock(), list[float]()
+    parts = PartsStack(cast("EPollReactor", clock))
+    parts.call_every(10, lambda: calls.append(clock.seconds()), now=True)
+    clock.advance(10)
+    assert calls == [0, 10]
+    await parts.aclose()
+
+
+@ensure_deferred
 async def test_work_of_a_low_priority_pool_runs_at_low_priority(reactor: EPollReactor) -> None:
     parts = PartsStack(reactor)
     in_thread = parts.in_thread_pool(1, "test", low_priority=True)

@@ -213,11 +213,15 @@ def test_check_of_residency_reads_nothing(page_cache: PageCache, file: BaseFile)
 
 def test_partly_resident_part_is_read_in_part(page_cache: PageCache, file: BaseFile) -> None:
     os.posix_fadvise(file.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-    assert os.pread(file.descriptor, 1, 0)
-    found = read(page_cache, file, 5, SIZE - 5)
-    assert found
-    assert len(found) < SIZE - 5
-    assert CONTENT.startswith(found, 5)
+    for _ in range(10):  # on a busy machine the kernel has once held all of it again
+        _evict(file)
+        assert os.pread(file.descriptor, 1, 0)
+        found = read(page_cache, file, 5, SIZE - 5)
+        assert found
+        assert CONTENT.startswith(found, 5)
+        if len(found) < SIZE - 5:
+            return
+    pytest.fail("a part that is not resident was read to its end")
 
 
 @ensure_deferred

@@ -13,9 +13,9 @@ from twisted.logger import capturedLogs, formatEvent
 
 from image_service.files.private_files import (
     create_private,
+    describe_exposure,
     open_no_follow,
     restrict_to_owner,
-    warn_if_exposed,
 )
 
 if TYPE_CHECKING:
@@ -114,8 +114,7 @@ def test_file_of_a_third_user_is_logged(tmp_path: Path, monkeypatch: pytest.Monk
     expected = [
         f"{path} belongs to uid {owner}, who can read and change it; this service runs as uid {owner + 1}"
     ]
-    for check in (restrict_to_owner, warn_if_exposed):
-        assert logged(check, path) == expected
+    assert logged(restrict_to_owner, path) == list(describe_exposure(path)) == expected
 
 
 def test_file_that_cannot_be_restricted_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,5 +141,5 @@ def test_configured_file_is_exposed_if_every_user_has_access(
     path.chmod(mode)
     link.symlink_to(path)
     expected = f"{link} has mode {mode:04o}: every user has access to it"
-    assert logged(warn_if_exposed, link) == ([expected] if is_logged else [])
+    assert list(describe_exposure(link)) == ([expected] if is_logged else [])
     assert mode_of(path) == mode

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 from twisted.internet.task import Clock
-from twisted.logger import formatEvent, globalLogPublisher
 
 from image_service.errors import ConfigurationError
 from image_service.files.reloaded import CHECK_SECONDS, Reloaded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
-
-    from twisted.logger import LogEvent
 
 
 @attrs.define
@@ -76,34 +73,22 @@ def pair(tmp_path: Path) -> Pair:
     return made
 
 
-@pytest.fixture
-def logged() -> Iterator[list[str]]:
-    lines: list[str] = []
-
-    def observe(event: LogEvent) -> None:
-        lines.append(formatEvent(event))
-
-    globalLogPublisher.addObserver(observe)  # type: ignore[arg-type] # a function is an observer too
-    yield lines
-    globalLogPublisher.removeObserver(observe)  # type: ignore[arg-type] # same
-
-
-def test_unchanged_files_are_not_reloaded(pair: Pair, logged: list[str]) -> None:
+def test_unchanged_files_are_not_reloaded(pair: Pair, messages: list[str]) -> None:
     reloaded = pair.reloaded()
     for _ in range(10):
         assert reloaded.get() == "first"
         pair.later()
-    assert (pair.made, logged) == (1, [])
+    assert (pair.made, messages) == (1, [])
 
 
-def test_change_is_reloaded_a_second_later(pair: Pair, logged: list[str]) -> None:
+def test_change_is_reloaded_a_second_later(pair: Pair, messages: list[str]) -> None:
     reloaded = pair.reloaded()
     pair.write("second", "second")
     pair.clock.advance(CHECK_SECONDS - 0.001)
     assert reloaded.get() == "first"
     pair.clock.advance(0.001)
     assert reloaded.get() == "second"
-    assert (pair.made, len(logged)) == (2, 1)
+    assert (pair.made, len(messages)) == (2, 1)
 
 
 def test_files_are_checked_at_most_once_a_second(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,35 +174,35 @@ def test_kubernetes_secret_is_reloaded_through_its_links(tmp_path: Path) -> None
     assert reloaded.get() == "second"
 
 
-def test_previous_version_is_kept_during_a_change(pair: Pair, logged: list[str]) -> None:
+def test_previous_version_is_kept_during_a_change(pair: Pair, messages: list[str]) -> None:
     reloaded = pair.reloaded()
     pair.write("second", "first")
     for _ in range(5):
         pair.later()
         assert reloaded.get() == "first"
-    assert logged == [f"cannot reload {pair.names}, keeping the previous content: no pair"]
+    assert messages == [f"cannot reload {pair.names}, keeping the previous content: no pair"]
     pair.write("second", "second")
     pair.later()
     assert reloaded.get() == "second"
-    assert len(logged) == 2
+    assert len(messages) == 2
     pair.write("third", "second")
     pair.later()
     assert reloaded.get() == "second"
-    assert logged[2:] == logged[:1]  # anew, for it was well in between
+    assert messages[2:] == messages[:1]  # anew, for it was well in between
 
 
-def test_previous_version_is_kept_when_a_file_is_missing(pair: Pair, logged: list[str]) -> None:
+def test_previous_version_is_kept_when_a_file_is_missing(pair: Pair, messages: list[str]) -> None:
     reloaded = pair.reloaded()
     pair.files[0].unlink()
     for _ in range(3):
         pair.later()
         assert reloaded.get() == "first"
-    assert logged == [
+    assert messages == [
         f"cannot reload {pair.names}, keeping the previous content: not read: No such file or directory"
     ]
 
 
-def test_unreadable_file_is_retried_without_a_visible_change(pair: Pair, logged: list[str]) -> None:
+def test_unreadable_file_is_retried_without_a_visible_change(pair: Pair, messages: list[str]) -> None:
     """A file that may be read again looks as it did before."""
     reloaded = pair.reloaded()
     pair.write("second", "second")
@@ -228,10 +213,10 @@ def test_unreadable_file_is_retried_without_a_visible_change(pair: Pair, logged:
     pair.readable = True
     pair.later()
     assert reloaded.get() == "second"
-    assert len(logged) == 2
+    assert len(messages) == 2
 
 
-def test_return_to_the_previous_files_is_no_fault(pair: Pair, logged: list[str]) -> None:
+def test_return_to_the_previous_files_is_no_fault(pair: Pair, messages: list[str]) -> None:
     reloaded = pair.reloaded()
     aside = pair.directory / "aside"
     pair.files[0].rename(aside)
@@ -244,7 +229,7 @@ def test_return_to_the_previous_files_is_no_fault(pair: Pair, logged: list[str])
     pair.files[0].rename(aside)
     pair.later()
     assert reloaded.get() == "first"
-    assert len(logged) == 2  # once for each time
+    assert len(messages) == 2  # once for each time
 
 
 def test_unusable_files_at_the_start_are_refused(pair: Pair) -> None:
@@ -261,3 +246,30 @@ def test_change_during_a_reload_is_seen_at_the_next_check(pair: Pair) -> None:
     assert reloaded.get() == "second"
     pair.later()
     assert reloaded.get() == "third as well"
+
+
+def test_prepared_object_replaces_the_cached_one_at_once(pair: Pair, messages: list[str]) -> None:
+    reloaded = pair.reloaded()
+    pair.write("second", "second")
+    replace = reloaded.prepare()
+    assert reloaded.get() == "first"
+    replace()
+    assert reloaded.get() == "second"
+    assert len(messages) == 1
+    pair.later()
+    assert reloaded.get() == "second"
+    assert len(messages) == 1
+
+
+def test_preparing_unusable_files_raises_and_keeps_the_cached_object(pair: Pair) -> None:
+    reloaded = pair.reloaded()
+    pair.write("one", "other")
+    with pytest.raises(ConfigurationError, match="no pair"):
+        reloaded.prepare()
+    assert reloaded.get() == "first"
+
+
+def test_preparing_unchanged_files_logs_nothing(pair: Pair, messages: list[str]) -> None:
+    reloaded = pair.reloaded()
+    reloaded.prepare()()
+    assert (reloaded.get(), messages) == ("first", [])

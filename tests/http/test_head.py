@@ -15,6 +15,7 @@ from image_service.http.head import (
     Request,
     find_head,
     parse_head,
+    parse_request_line,
 )
 from image_service.http.problem import status_of
 
@@ -438,3 +439,19 @@ def test_refusals_quote_nothing_of_the_request(head: bytes) -> None:
     with pytest.raises(ImageServiceError) as caught:
         parse(head)
     assert "s3cr3t" not in caught.value.detail.lower()
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (b"POST /a?b HTTP/1.1\r\nX: y", ("POST", "/a?b")),
+        (b"GET http://h/a HTTP/9.9", ("GET", "http://h/a")),
+        (b"FOO /a HTTP/1.1", ("", "/a")),
+        (b"GET /a", ("", "")),
+        (b"GET /#b HTTP/1.1", ("", "")),
+        (b"", ("", "")),
+        (b"GET /%b HTTP/1.1" % (b"a" * 9000), ("", "")),
+    ],
+)
+def test_request_line_is_parsed_for_the_log(data: bytes, line: tuple[str, str]) -> None:
+    assert parse_request_line(data) == line

@@ -12,6 +12,8 @@ from image_service.errors import (
     Unavailable,
 )
 from image_service.http.problem import problem, status_of
+from image_service.http.request_id import valid_request_id
+from image_service.http.response import Problem
 from tests.http.reading import body_of, fields_of, problem_of
 
 ERRORS = sorted(
@@ -27,16 +29,17 @@ STALE = {"etag", "last-modified", "accept-ranges", "content-range", "content-dis
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_every_error_has_problem_details_with_its_code(error: type[ImageServiceError]) -> None:
-    response = problem(error("what was wrong"))
+    response = problem(error("what was wrong"), {})
     assert response.code == error.code
     members = problem_of(response)
     assert members.pop("title")
+    assert valid_request_id(str(members.pop("id")))
     assert members == {"status": response.status, "code": error.code, "detail": "what was wrong"}
 
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_error_has_no_field_of_a_success(error: type[ImageServiceError]) -> None:
-    fields = fields_of(problem(error("x")))
+    fields = fields_of(problem(error("x"), {}))
     assert not STALE & set(fields)
     assert fields["cache-control"] == "no-store"
 
@@ -70,6 +73,7 @@ def test_codes_and_their_statuses_are_stable() -> None:
         ("ramdisk-too-large", 422),
         ("range-not-satisfiable", 416),
         ("request-invalid", 400),
+        ("plain-http", 400),
         ("request-timeout", 408),
         ("snapshot-unreadable", 500),
         ("store-failed", 500),
@@ -87,38 +91,59 @@ def test_codes_and_their_statuses_are_stable() -> None:
 
 @pytest.mark.parametrize("detail", ["", "line\nend", 'quote "', "ä \u2028", "\ud800", "\0", "</script>"])
 def test_any_detail_is_well_formed_json(detail: str) -> None:
-    response = problem(NotFound(detail))
+    response = problem(NotFound(detail), {})
     assert problem_of(response)["detail"] == detail
     assert fields_of(response)["content-length"] == str(len(body_of(response)))
 
 
+@pytest.mark.parametrize(("requested", "is_kept"), [("r-1", True), ("not valid", False)])
+def test_content_has_the_identifier_that_is_logged(requested: str, *, is_kept: bool) -> None:
+    response = problem(NotFound("x"), {"x-request-id": requested})
+    assert response.problem is not None
+    identifier = problem_of(response)["id"]
+    assert identifier == response.problem.request_id
+    assert (identifier == requested) is is_kept
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(None, False), (0, True), (5, True)])
+def test_problem_is_temporary_if_a_retry_may_succeed(seconds: int | None, *, expected: bool) -> None:
+    error = Unavailable("try later", retry_after_seconds=seconds)
+    response = problem(error, {"x-request-id": "r-1"})
+    assert response.problem == Problem("unavailable", "try later", "r-1", expected)
+
+
 def test_head_has_the_fields_and_no_content() -> None:
     error = NotFound("x", retry_after_seconds=3)
-    get, head = problem(error), problem(error, head_only=True)
+    get, head = problem(error, {}), problem(error, {}, head_only=True)
     assert (head.status, head.fields, head.code) == (get.status, get.fields, get.code)
     assert (head.body, head.length) == ((), 0)
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(None, None), (0, "0"), (5, "5")])
 def test_retry_after_is_rendered(seconds: int | None, expected: str | None) -> None:
-    assert fields_of(problem(Unavailable("x", retry_after_seconds=seconds))).get("retry-after") == expected
+    assert (
+        fields_of(problem(Unavailable("x", retry_after_seconds=seconds), {})).get("retry-after") == expected
+    )
 
 
 def test_fields_of_the_error_are_rendered() -> None:
-    assert fields_of(problem(MethodNotAllowed("x", fields=(("Allow", "GET, HEAD"),))))["allow"] == "GET, HEAD"
+    assert (
+        fields_of(problem(MethodNotAllowed("x", fields=(("Allow", "GET, HEAD"),)), {}))["allow"]
+        == "GET, HEAD"
+    )
     challenge = 'Bearer realm="a b", error="invalid_token"'
     unauthorized = Unauthorized("x", fields=(("WWW-Authenticate", challenge),))
-    assert fields_of(problem(unauthorized))["www-authenticate"] == challenge
+    assert fields_of(problem(unauthorized, {}))["www-authenticate"] == challenge
 
 
 @pytest.mark.parametrize(
     "hostile", ["Bearer\r\nSet-Cookie: a=b", "Bearer\0", "Bearer\x7f\u2028", "Be\nar\rer"]
 )
 def test_value_cannot_inject_another_field(hostile: str) -> None:
-    fields = fields_of(problem(Unauthorized("x", fields=(("WWW-Authenticate", hostile),))))
+    fields = fields_of(problem(Unauthorized("x", fields=(("WWW-Authenticate", hostile),)), {}))
     assert "set-cookie" not in fields
     assert fields["www-authenticate"].startswith("Bearer")
 
 
 def test_problem_response_has_the_extra_header_fields() -> None:
-    assert fields_of(problem(ConfigurationError("x"), extra=b'ETag: "e"\r\n'))["etag"] == '"e"'
+    assert fields_of(problem(ConfigurationError("x"), {}, extra=b'ETag: "e"\r\n'))["etag"] == '"e"'

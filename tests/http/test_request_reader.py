@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from image_service.errors import ImageServiceError, InvalidRequest, RequestTimeout
-from image_service.http.head import MAX_HEAD_BYTES, Request, find_head, parse_head
+from image_service.http.head import MAX_HEAD_BYTES, Request, find_head, parse_head, parse_request_line
 from image_service.http.request_reader import (
     END,
     MAX_BUFFERED_BYTES,
@@ -92,7 +92,8 @@ def expected_events(stream: bytes) -> list[Event]:
                 return events
             request = parse_head(stream[:length])
         except ImageServiceError as error:
-            return [*events, (type(error).__name__, "HEAD" if stream.startswith(b"HEAD ") else "")]
+            method = "HEAD" if stream.startswith(b"HEAD ") else parse_request_line(stream)[0]
+            return [*events, (type(error).__name__, method)]
         events.append(request)
         if not request.keep_alive:
             return events
@@ -219,7 +220,9 @@ def test_nothing_is_read_behind_the_last_request(last: bytes) -> None:
     assert reader.next_event() is END
 
 
-@pytest.mark.parametrize(("start", "method"), [(b"GET /#", ""), (b"HEAD /#", "HEAD"), (b"HEADS /", "")])
+@pytest.mark.parametrize(
+    ("start", "method"), [(b"GET /#", ""), (b"HEAD /#", "HEAD"), (b"HEADS /", ""), (b"PUT /", "PUT")]
+)
 def test_nothing_is_read_behind_a_bad_request(start: bytes, method: str) -> None:
     reader = RequestReader()
     reader.receive(start + b" HTTP/1.1\r\nHost: a\r\n\r\n" + REQUEST)

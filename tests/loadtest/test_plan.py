@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from image_service.loadtest.plan import (
@@ -12,6 +13,7 @@ from image_service.loadtest.plan import (
     parse_lines,
     parse_target,
 )
+from tests.loadtest.reports import PLAN
 
 
 def test_url_is_parsed() -> None:
@@ -21,6 +23,14 @@ def test_url_is_parsed() -> None:
     assert target.digest_path == "/bytoken/top.secret/4.17/x86_64/full.iso.sha256?x=1"
     assert target.label == "https://images.example.com/…/full.iso"
     assert "secret" not in f"{target!r} {target.label}"
+
+
+def test_text_of_a_server_is_shown_without_credentials() -> None:
+    target = parse_target("https://h/bytoken/top.secret%2B/4.17/x86_64/full.iso?api_key=k-1234")
+    plan = attrs.evolve(PLAN, targets=(target,), fields=(("Authorization", "Bearer xyzzy"),))
+    said = "no /bytoken/top.secret%2B/4.17, nor top.secret+, for k-1234 with xyzzy; there are full.iso, 4.17"
+    shown = "no /…/…/4.17, nor …, for … with …; there are full.iso, 4.17"
+    assert plan.redact(target, said) == shown
 
 
 def test_ipv6_brackets_are_in_the_host_field_only() -> None:

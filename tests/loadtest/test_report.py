@@ -54,7 +54,7 @@ def test_objectives_are_measured(objective: str, measured: float) -> None:
         (report("errors<0.1%", errors={"reset": 1}), "errors<0.1% is missed: 25 %"),
         (report("head.p99<1s"), "head.p99<1s is missed: not measured"),
         (report(faults={VerificationFault.BYTES_DIFFER: 2}), "verification failed: bytes-differ, 2 times"),
-        (report(durations=()), "no request was answered"),
+        (report(durations=()), "no request succeeded: no errors"),
     ],
 )
 def test_missed_objective_is_reported_with_the_measured_value(made: Report, reason: str) -> None:
@@ -83,6 +83,12 @@ def test_success_is_reported() -> None:
         ({"plan": attrs.evolve(PLAN, requests_per_second=5.0)}, "count from when a request was due"),
         ({"cpu_share": 0.95}, "used 95% of a processor: it was at its own limit"),
         ({"was_interrupted": True}, "It was ended early"),
+        (
+            {"errors": {"status-404": 9}, "details": {"status-404": "not found"}},
+            "status-404: the server says: not found",
+        ),
+        ({}, "client: image-service 1.2.3; server: no Server field"),
+        ({"server_software": ["a/1", "b"]}, "server: a/1, b"),
         *(({"errors": {"reset": 1, kind: 1}}, f"{kind}: {advice}.") for kind, advice in ADVICE.items()),
         (
             {"plan": attrs.evolve(PLAN, profile=Profile.DOWNLOAD), "durations": ()},
@@ -101,6 +107,7 @@ def test_remarks_explain_the_numbers(changes: dict[str, Any], remark: str) -> No
     [
         (DigestCheck("full.iso", "not-offered", "ab" * 32), "full.iso: SHA-256 not-offered"),
         (DigestCheck("full.iso", "status-404"), "full.iso: status-404"),
+        (DigestCheck("full.iso", "status-404", detail="not found"), "full.iso: status-404: not found"),
     ],
 )
 def test_digest_is_shown_only_for_images_that_were_read(check: DigestCheck, shown: str) -> None:
@@ -124,7 +131,12 @@ def names(value: object) -> set[str]:
 
 
 def test_json_members_are_documented() -> None:
-    made = report("p99<1s", errors=dict.fromkeys(["reset", *ADVICE], 1), faults={VerificationFault.LENGTH: 1})
+    made = report(
+        "p99<1s",
+        errors=dict.fromkeys(["reset", *ADVICE], 1),
+        details={"reset": "x"},
+        faults={VerificationFault.LENGTH: 1},
+    )
     document = json.loads(json.dumps(made.to_json()))
     documented = set(re.findall(r"`([^`\s]+)`", DOCUMENT.read_text()))
     assert names(document) <= documented
@@ -143,6 +155,14 @@ class Outside(HTMLParser):
             name for name, _ in attributes
         }:
             self.found.append(tag)
+
+
+def test_charts_and_tables_scroll_on_narrow_screens() -> None:
+    page = render_page(report("p99<1s"))
+    wide = re.findall(r'(<div class="scroll">)?<(svg|table)[ >]', page)
+    assert len(wide) == 5 + 3
+    assert all(scrolls for scrolls, _ in wide)
+    assert re.search(r"^svg \{.*min-width: 700px", page, re.MULTILINE)
 
 
 def test_page_has_no_external_resources() -> None:

@@ -16,6 +16,7 @@ from image_service.loadtest.verification import (
     MountCheck,
     ResponseHead,
     VerificationFault,
+    find_detail,
     parse_checksum,
 )
 
@@ -176,3 +177,21 @@ DIGEST = "0123456789abcdef" * 4
 )
 def test_checksum_line_of_sha256sum_is_parsed(body: str, digest: str | None) -> None:
     assert parse_checksum(body.encode()) == digest
+
+
+@pytest.mark.parametrize(
+    ("media_type", "body", "detail"),
+    [
+        ("application/problem+json", b'{"title": "Not Found", "detail": "not\\n  found"}', "not found"),
+        ("application/json; charset=utf-8", b'{"message": "no infra-env"}', "no infra-env"),
+        ("application/json", b'{"reason": 5}', "5"),
+        ("application/json", b"[1]", ""),
+        ("application/json", b'{"detail": "cut', ""),
+        ("text/plain", b"404 page\x1b[2J not found\n", "404 page[2J not found"),
+        ("text/plain", b"\xff" * 1000, "\ufffd" * 300),
+        ("text/html", b"<h1>404</h1>", ""),
+        ("", b"not found", ""),
+    ],
+)
+def test_detail_of_an_error_is_found(media_type: str, body: bytes, detail: str) -> None:
+    assert find_detail(ResponseHead(404, {"content-type": media_type}), body) == detail

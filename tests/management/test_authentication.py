@@ -1,23 +1,30 @@
 from __future__ import annotations
 
+import hmac
+from base64 import b64encode
+
 import pytest
 from twisted.web.http_headers import Headers
 
-from image_service.errors import ImageServiceError
+from image_service.errors import ImageServiceError, Unauthorized
 from image_service.http.problem import status_of
 from image_service.management.authentication import RequestGuard
 
 TOKEN = "t0ken"
 OPEN = RequestGuard()
-CLOSED = RequestGuard(TOKEN)
-PUBLIC = RequestGuard(TOKEN, any_host=True)
+CLOSED = RequestGuard(lambda: TOKEN)
+PUBLIC = RequestGuard(lambda: TOKEN, any_host=True, public_paths={"/health"})
 
 
-def status(guard: RequestGuard, method: str = "GET", **fields: str | list[str]) -> int:
+def basic(credentials: bytes) -> str:
+    return f"Basic {b64encode(credentials).decode()}"
+
+
+def status(guard: RequestGuard, method: str = "GET", path: str = "/", /, **fields: str | list[str]) -> int:
     raw = {"Host": "127.0.0.1:8090"} | {name.replace("_", "-"): value for name, value in fields.items()}
     headers = Headers({name: [value] if isinstance(value, str) else value for name, value in raw.items()})
     try:
-        guard.check_head(method, headers)
+        guard.check_head(method, path, headers)
     except ImageServiceError as error:
         return status_of(error)
     return 200
@@ -80,7 +87,7 @@ def test_missing_or_repeated_host_is_refused(hosts: list[str]) -> None:
     [
         "http://evil.test",
         "null",
-        "https://127.0.0.1:8090",
+        "ftp://127.0.0.1:8090",
         "http://127.0.0.1",
         "http://127.0.0.1:8091",
         "http://localhost:8090",
@@ -93,8 +100,9 @@ def test_other_origins_are_refused(origin: str | list[str], method: str) -> None
     assert status(OPEN, method, Origin=origin, Content_Type="application/json") == 403
 
 
-def test_own_origin_is_accepted() -> None:
-    assert status(OPEN, Origin="http://127.0.0.1:8090") == 200
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_own_origin_is_accepted(scheme: str) -> None:
+    assert status(OPEN, Origin=f"{scheme}://127.0.0.1:8090") == 200
 
 
 @pytest.mark.parametrize(
@@ -108,6 +116,18 @@ def test_own_origin_is_accepted() -> None:
         "Bearer t0ken2",
         "Bearer T0KEN",
         "Basic t0ken",
+        "Basic",
+        "Basic :",
+        "Basic \xe9",
+        basic(b"t0ken"),
+        basic(b":t0kem"),
+        basic(b"t0ken:"),
+        basic(b"admin: t0ken"),
+        basic(b"t0ken:wrong"),
+        basic(b":\xff"),
+        f"Bearer {basic(b':t0ken')}",
+        "Digest t0ken",
+        "Bearer \xe9",
         "t0ken",
         ["Bearer t0ken", "Bearer t0ken"],
     ],
@@ -117,9 +137,56 @@ def test_missing_or_wrong_token_is_401(authorization: str | list[str] | None) ->
     assert status(CLOSED, "GET", **fields) == 401
 
 
-@pytest.mark.parametrize("authorization", ["Bearer t0ken", "bearer t0ken", "Bearer  t0ken"])
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        "Bearer t0ken",
+        "bearer t0ken",
+        "Bearer  t0ken",
+        basic(b":t0ken"),
+        basic(b"admin:t0ken"),
+        basic(b"\xff:t0ken").replace("Basic", "basic"),
+    ],
+)
 def test_correct_token_is_accepted(authorization: str) -> None:
     assert status(CLOSED, Authorization=authorization) == 200
+
+
+def test_challenges_for_bearer_and_basic_are_separate_fields() -> None:
+    with pytest.raises(Unauthorized) as refused:
+        CLOSED.check_head("GET", "/", Headers({"Host": ["localhost"]}))
+    assert refused.value.fields == (
+        ("WWW-Authenticate", 'Bearer realm="image-service"'),
+        ("WWW-Authenticate", 'Basic realm="image-service"'),
+    )
+    assert TOKEN not in refused.value.detail
+
+
+def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+
+    def compare(presented: bytes, expected: bytes) -> bool:
+        compared.append((presented, expected))
+        return False
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    for authorization in ("Bearer t0ken", basic(b"admin:t0ken")):
+        assert status(CLOSED, Authorization=authorization) == 401
+    assert compared == [(b"t0ken", b"t0ken")] * 2
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("/health", 200), ("/health/", 401), ("//health", 401), ("/%68ealth", 401), ("/metrics", 401)],
+)
+def test_public_paths_need_no_token(path: str, expected: int) -> None:
+    assert status(PUBLIC, "GET", path) == expected
+
+
+def test_token_may_change() -> None:
+    tokens = iter(["first", "second"])
+    guard = RequestGuard(lambda: next(tokens))
+    assert [status(guard, Authorization="Bearer first") for _ in range(2)] == [200, 401]
 
 
 def test_token_is_not_in_repr() -> None:

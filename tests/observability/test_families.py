@@ -90,9 +90,9 @@ def test_state_gauge_counts_every_state_zeros_included(states: list[str]) -> Non
 def test_gauge_is_read_each_time() -> None:
     gauge = Gauge("things", "Things.")
     assert samples(gauge) == {}, "there is no reader"
-    numbers = iter((1.0, 2.5))
+    numbers = iter((1.0, None, 0.0))
     gauge.read = lambda: next(numbers)
-    assert [samples(gauge), samples(gauge)] == [{("",): 1.0}, {("",): 2.5}]
+    assert [samples(gauge) for _ in range(3)] == [{("",): 1.0}, {}, {("",): 0.0}]
 
 
 @given(st.lists(st.tuples(st.text(), st.text()), min_size=1))

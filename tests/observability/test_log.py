@@ -4,6 +4,8 @@ import enum
 import io
 import json
 import os
+import re
+import unicodedata
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,16 @@ from hypothesis import strategies as st
 from twisted.logger import Logger, LogLevel, globalLogPublisher
 from twisted.python import log as legacy_log
 
-from image_service.observability.log import JsonLines, ReadableLines, WorkerTag, describe, observer
+from image_service.observability.log import (
+    JournalLines,
+    JsonLines,
+    ReadableLines,
+    WorkerTag,
+    describe,
+    log_through_observer,
+    observer,
+    set_level,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +64,7 @@ def test_worker_tag_is_in_each_line() -> None:
     assert (line["message"], line["worker"], len(out.pieces)) == ("hello", 3, 1)
     readable = Written()
     WorkerTag(ReadableLines(readable), 3)(event(log_format="hello"))
-    assert "[worker 3: x] hello" in readable.getvalue()
+    assert "[worker 3: x#info] hello" in readable.getvalue()
 
 
 def test_event_is_one_line_of_json() -> None:
@@ -241,6 +252,22 @@ def test_events_below_the_level_are_dropped(environ: dict[str, str], lowest: str
     assert told(environ) == LEVELS[LEVELS.index(lowest) :]
 
 
+@pytest.mark.parametrize("lowest", LEVELS)
+def test_level_can_be_set_while_the_process_runs(lowest: str) -> None:
+    out = Written()
+    log = Logger(observer=WorkerTag(observer(out, {"LOGLEVEL": "error"}), 1))
+    set_level(lowest)
+    for level in LEVELS:
+        log.emit(LogLevel.lookupByName(level), "x")
+    assert [line["level"] for line in out.lines()] == LEVELS[LEVELS.index(lowest) :]
+
+
+def test_level_is_read_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "level").write_text("error\n")
+    assert told({"LOGLEVEL": f"@{tmp_path / 'level'}"}) == ["error", "critical"]
+    assert told({"LOGLEVEL": f"@{tmp_path / 'missing'}"}) == LEVELS[1:]
+
+
 def test_observer_defaults_to_the_environment_and_stdout(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -252,16 +279,21 @@ def test_observer_defaults_to_the_environment_and_stdout(
     assert json.loads(capsys.readouterr().out)["message"] == "told"
 
 
-def test_info_events_of_twisted_factories_are_dropped() -> None:
+@pytest.mark.parametrize("level", ["debug", "info"])
+def test_events_of_twisted_below_warning_are_dropped(level: str) -> None:
     out = Written()
-    legacy = Logger(namespace="log_legacy", observer=observer(out, {}))
-    factory = Logger(namespace="twisted.web.client._HTTP11ClientFactory", observer=observer(out, {}))
+    lines = observer(out, {"LOGLEVEL": level})
+    legacy, ours = Logger(namespace="log_legacy", observer=lines), Logger(namespace="x", observer=lines)
+    factory = Logger(namespace="twisted.web.client._HTTP11ClientFactory", observer=lines)
     legacy.info("ApiSite starting on 8090")
-    factory.info("Starting factory {factory!r}", factory="f")
-    factory.info("Stopping factory {factory!r}", factory="f")
     legacy.error("an old-style error")
+    for log in (factory, ours):
+        log.info("Starting factory {factory!r}", factory="f")
+        log.info("Stopping factory {factory!r}", factory="f")
     factory.info("something else")
-    assert [line["message"] for line in out.lines()] == ["an old-style error", "something else"]
+    factory.warn("a warning")
+    ours.info("ours")
+    assert [line["message"] for line in out.lines()] == ["an old-style error", "a warning", "ours"]
 
 
 # A terminal.
@@ -284,3 +316,92 @@ def test_terminal_gets_readable_lines() -> None:
     assert "[catalog#info] ä.iso is ready" in first
     assert "[catalog#critical] no image" in second
     assert "the disk is on fire" in second
+
+
+# Formats.
+
+
+def format_of(out: Written, **environ: str) -> str:
+    """Return the format of a line, as a reader recognizes it."""
+    Logger(namespace="x", observer=observer(out, environ)).warn("hello")
+    if out.getvalue() == "<4>[x#warn] hello\n":
+        return "journal"
+    if re.fullmatch(r"\d{4}-\d\d-\d\dT\S+ \[x#warn\] hello\n", out.getvalue()):
+        return "text"
+    (line,) = out.lines()
+    assert (line["level"], line["message"]) == ("warn", "hello")
+    return "json"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("text", "text"),
+        ("json", "json"),
+        ("journal", "journal"),
+        ("auto", "json"),
+        ("", "json"),
+        ("x", "json"),
+    ],
+)
+def test_format_is_the_variables(value: str, expected: str) -> None:
+    assert format_of(Written(), LOG_FORMAT=value) == expected
+
+
+def test_auto_is_journal_only_on_the_journals_stream(tmp_path: Path) -> None:
+    with (tmp_path / "a").open("w") as journal, (tmp_path / "b").open("w") as file:
+        status = os.fstat(journal.fileno())
+        stream = f"{status.st_dev}:{status.st_ino}"
+        for out in (journal, file):
+            Logger(observer=observer(out, {"JOURNAL_STREAM": stream})).info("hello")
+    assert (tmp_path / "a").read_text().startswith("<6>[")
+    assert (tmp_path / "b").read_text().startswith("{")
+    assert format_of(Written(), JOURNAL_STREAM=stream) == "json"
+
+
+def test_each_line_for_the_journal_begins_with_its_priority() -> None:
+    out = io.StringIO()
+    log = Logger(namespace="x", observer=observer(out, {"LOG_FORMAT": "journal", "LOGLEVEL": "debug"}))
+    for level in LEVELS:
+        log.emit(LogLevel.lookupByName(level), "two\nlines")
+    try:
+        burn()
+    except OSError:
+        log.failure("no image")
+    lines = out.getvalue().splitlines()
+    assert lines[:10:2] == [
+        f"<{7 - index - (index > 1)}>[x#{level}] two" for index, level in enumerate(LEVELS)
+    ]
+    assert lines[1:10:2] == [f"<{number}>\tlines" for number in (7, 6, 4, 3, 2)]
+    assert len(lines) > 12
+    assert {line[:4] for line in lines[11:]} == {"<2>\t"}
+
+
+@given(st.text(), st.sampled_from([ReadableLines, JournalLines]))
+def test_any_text_makes_lines_without_control_characters(text: str, kind: type[ReadableLines]) -> None:
+    out = io.StringIO()
+    kind(out)(event(log_format="{text}", text=text))
+    *lines, end = out.getvalue().split("\n")
+    categories = {unicodedata.category(character) for line in lines for character in line.replace("\t", "")}
+    assert not categories & {"Cc", "Cs", "Zl", "Zp"}
+    assert end == ""
+    assert all(line.removeprefix("<6>").startswith("\t") for line in lines[1:])
+
+
+# twistd.
+
+TWISTD = {"logger": None, "syslog": 0, "logfile": None, "nodaemon": 1}
+
+
+def test_twistd_uses_the_observer_on_standard_output() -> None:
+    for path in (None, "-"):
+        options: dict[str, object] = {**TWISTD, "logfile": path}
+        log_through_observer(options)
+        assert options["logger"] == "image_service.observability.log.observer"
+
+
+@pytest.mark.parametrize("given_options", [{"logger": print}, {"syslog": 1}, {"nodaemon": 0, "logfile": "-"}])
+def test_twistd_keeps_another_log_that_was_asked_for(given_options: dict[str, object]) -> None:
+    options: dict[str, object] = {**TWISTD, **given_options}
+    log_through_observer(options)
+    assert options["logger"] == given_options.get("logger")

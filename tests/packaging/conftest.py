@@ -10,20 +10,30 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-SOURCES = ("LICENSE", "README.md", "pyproject.toml", "setup.cfg", "image_service", "man", "twisted")
 
 
 @pytest.fixture(scope="session")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copy the sources that a build reads: a build writes into its tree."""
-    copy = tmp_path_factory.mktemp("sources")
-    for name in SOURCES:
-        if (CHECKOUT / name).is_dir():
-            ignored = shutil.ignore_patterns("__pycache__", "dropin.cache")
-            shutil.copytree(CHECKOUT / name, copy / name, ignore=ignored)
-        else:
-            shutil.copy(CHECKOUT / name, copy)
-    return copy
+def tracked() -> list[str]:
+    """Return the files of the repository that exist, with those that are not committed yet."""
+    if not (CHECKOUT / ".git").exists():
+        pytest.skip("not a Git checkout: which files belong to the sources is not known")
+    listing = ("git", "-C", CHECKOUT, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    found = subprocess.run(listing, check=True, capture_output=True, text=True)
+    names = sorted(set(found.stdout.split("\0")) - {""})
+    return [name for name in names if (CHECKOUT / name).exists()]
+
+
+def copy_sources(names: list[str], directory: Path) -> Path:
+    """Copy files of the repository: a build writes into its tree."""
+    for name in names:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(CHECKOUT / name, directory / name, follow_symlinks=False)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def sources(tracked: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_sources(tracked, tmp_path_factory.mktemp("sources"))
 
 
 @pytest.fixture(scope="session")

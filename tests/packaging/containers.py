@@ -85,7 +85,7 @@ class Podman:
                 missing(f"no base image can be made: {made.stderr.decode(errors='replace')}")
             self.run("import", archive, BASE)
 
-    def build(self, context: Path, image: str) -> None:
+    def build(self, context: Path, image: str, arguments: dict[str, str]) -> None:
         """Build an image on the base, with this machine's access to its package registry."""
         with TemporaryDirectory() as directory:
             settings = pip_settings()
@@ -94,19 +94,20 @@ class Podman:
                 settings.write(file)
             mounts = {str(pip_conf): "/etc/pip.conf"} | {path: path for path in trusted_files(settings)}
             volumes = [f"--volume={source}:{target}:ro" for source, target in mounts.items()]
-            options = (
+            options = [
                 "--isolation=chroot",
                 "--network=host",
                 "--layers=false",
+                "--format=docker",
                 f"--build-arg=BASE_IMAGE={BASE}",
-            )
+            ]
+            options += [f"--build-arg={name}={value}" for name, value in arguments.items()]
             self.run("build", *options, *volumes, "--tag", image, context)
 
     def inspect(self, image: str) -> dict[str, Any]:
-        """Return an image's configuration."""
-        (found,) = json.loads(self.run("image", "inspect", image))
-        config: dict[str, Any] = found["Config"]
-        return config
+        """Return what podman says about an image."""
+        found: list[dict[str, Any]] = json.loads(self.run("image", "inspect", image))
+        return found[0]
 
 
 def finish(command: list[str]) -> str:
@@ -150,15 +151,23 @@ class PodmanRun:
     image: str
     options: Sequence[str] = ()
 
-    def command(self, arguments: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-        """Return the command line that runs ``arguments`` with a read-only root under an arbitrary uid."""
-        entrypoint, *rest = arguments
+    def command(
+        self, arguments: Sequence[str], variables: Mapping[str, str], entrypoint: str | None = None
+    ) -> list[str]:
+        """Return the command line of a container with a read-only root under an arbitrary uid.
+
+        Args:
+            arguments: of the entry point, instead of those of the image.
+            variables: of the environment, in addition to those of the image.
+            entrypoint: a program instead of that of the image.
+        """
         environment = [f"--env={name}={value}" for name, value in variables.items()]
         # The limits are given because podman's own may be more than this machine lets it set.
         limits = ("--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096")
         read_only = ("--read-only", "--read-only-tmpfs=false")
         confined = ("--rm", *read_only, "--network=host", f"--user={ANY_USER}", *limits)
-        started = ("run", *confined, *environment, f"--entrypoint={entrypoint}", self.image, *rest)
+        instead = [f"--entrypoint={entrypoint}"] if entrypoint else []
+        started = ("run", *confined, *environment, *instead, self.image, *arguments)
         return self.podman.command(*self.options, *started)
 
 
@@ -174,15 +183,19 @@ class ChrootRun:
     podman: Podman
     image: str
 
-    def command(self, arguments: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-        """Return the command line that runs ``arguments`` with a read-only root under an arbitrary uid."""
-        root = self.podman.mount(self.image)
-        environment = [*self.podman.inspect(self.image)["Env"], *(f"{n}={v}" for n, v in variables.items())]
+    def command(
+        self, arguments: Sequence[str], variables: Mapping[str, str], entrypoint: str | None = None
+    ) -> list[str]:
+        """Return the command line of a container, as ``PodmanRun.command`` does."""
+        root, config = self.podman.mount(self.image), self.podman.inspect(self.image)["Config"]
+        environment = [*config["Env"], *(f"{name}={value}" for name, value in variables.items())]
+        own = [*config["Entrypoint"], *(arguments or config["Cmd"])]
+        words = [entrypoint, *arguments] if entrypoint else own
         shell = ("unshare", "--mount", "sh", "-c", _IN_CHROOT, "sh", root, ANY_USER)
-        return self.podman.as_root(*shell, "env", "--ignore-environment", *environment, *arguments)
+        return self.podman.as_root(*shell, "env", "--ignore-environment", *environment, *words)
 
 
 def works(runner: PodmanRun | ChrootRun) -> bool:
     """Return True if this machine can run containers in this way."""
-    tried = subprocess.run(runner.command(["true"], {}), capture_output=True, check=False)
+    tried = subprocess.run(runner.command([], {}, entrypoint="true"), capture_output=True, check=False)
     return tried.returncode == 0

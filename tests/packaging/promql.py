@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 from prometheus_client.parser import text_string_to_metric_families
 
+from image_service.observability.declarations import Declarations
+from image_service.observability.families import PREFIX, Gauge, GaugeByLabel
 from image_service.observability.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     Series: TypeAlias = list[tuple[str, Mapping[str, str]]]
 
 OPERATORS = {"and", "or", "unless", "bool", "offset"}
 GROUPINGS = {"by", "without", "on", "ignoring", "group_left", "group_right"}
-OF_TARGETS = {"job", "instance"}
+OF_TARGETS = {"job", "instance", "namespace"}
 """Labels that Prometheus adds to whatever it reads."""
 
 TOKEN = re.compile(
@@ -89,12 +92,19 @@ def all_series() -> Series:
     metrics.count_states("http_requests_inflight", lambda: ["/byid/:token"])
     for name in ("upstream_calls_running", "upstream_calls_waiting"):
         metrics.count_states(name, lambda: ["anonymous"])
-    for name in ("slots_taken", "slots_limit", "slots_queue_length", "connections"):
-        metrics.read_gauge(name, lambda: 1)
-    for name in ("snapshot_grace_active", "snapshot_held_bytes"):
-        metrics.read_gauge(name, lambda: 1)
+    for family in Declarations():
+        name = family.name.removeprefix(PREFIX)
+        if isinstance(family, Gauge):
+            metrics.read_gauge(name, lambda: 1)
+        elif isinstance(family, GaugeByLabel):
+            (declared,) = family.labels.values()
+            metrics.read_gauges(name, partial(_ones, declared or ["any"]))
     families = text_string_to_metric_families(metrics.render()[0].decode())
     return [(sample.name, sample.labels) for family in families for sample in family.samples]
+
+
+def _ones(labels: Iterable[str]) -> Mapping[str, float]:
+    return dict.fromkeys(labels, 1.0)
 
 
 def matches(labels: Mapping[str, str], matcher: tuple[str, ...]) -> bool:

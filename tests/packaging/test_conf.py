@@ -76,6 +76,21 @@ def test_unit_limits_core_memory_and_tasks() -> None:
     assert limits == {"LimitCORE": "0", "MemoryMax": "4G", "TasksMax": "1024"}
 
 
+def test_unit_is_notified_watched_and_reloaded_and_not_restarted_in_vain() -> None:
+    set_by_unit = assignments((CONF / "image-service.service").read_text())
+    expected = {
+        "Type": "notify",
+        "NotifyAccess": "main",
+        "WatchdogSec": "30",
+        "TimeoutStartSec": "60",
+        "ExecReload": "/bin/kill -HUP $MAINPID",
+        "RestartPreventExitStatus": "78",
+        "StartLimitIntervalSec": "300",
+        "StartLimitBurst": "10",
+    }
+    assert {name: set_by_unit.get(name) for name in expected} == expected
+
+
 def test_systemd_finds_little_exposed(unit: Path) -> None:
     checked = analyze("security", "--offline=true", "--threshold=15", unit=unit)
     assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
+from image_service import __version__
 from image_service.coreos.live_iso import read_live_iso
 from image_service.formats.initrd import read_members
 from tests.acceptance.clients import missing
 from tests.acceptance.service import fetch
 from tests.packaging.conftest import CHECKOUT
 from tests.packaging.containers import ChrootRun, Podman, PodmanRun, finish, works
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +30,14 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(600)
 
 IMAGE = "localhost/image-service:test"
-# Any ports that are free: the container shares the network of the machine.
-VARIABLES = {"DRAIN_DELAY": "0", "LISTEN_PORT": "0", "STANDALONE_LISTEN": "127.0.0.1:0"}
+# Ports that are free: the container shares the network of the machine.
+VARIABLES = {"DRAIN_DELAY": "0", "STANDALONE_LISTEN": "127.0.0.1:0"}
+ARGUMENTS = {
+    "VERSION": __version__,
+    "REVISION": "0123456789abcdef0123456789abcdef01234567",
+    "SOURCE": "https://git.example.com/image-service",
+    "SOURCE_DATE_EPOCH": "1700000000",
+}
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +49,8 @@ def podman() -> Podman:
 
 @pytest.fixture(scope="module")
 def image(podman: Podman, sources: Path) -> Iterator[str]:
-    for name in ("Dockerfile", ".dockerignore", "requirements.lock", "requirements-build.lock"):
-        (sources / name).write_text((CHECKOUT / name).read_text())
     podman.make_base()
-    podman.build(sources, IMAGE)
+    podman.build(sources, IMAGE, ARGUMENTS)
     yield IMAGE
     podman.remove(IMAGE)
 
@@ -57,27 +65,59 @@ def runners(podman: Podman, image: str) -> dict[str, PodmanRun | ChrootRun]:
         found["podman"] = runner
     if works(in_chroot):
         found["chroot"] = in_chroot
-    return found
+    return found or missing("neither podman nor a chroot can run a container here")
 
 
 @pytest.fixture(params=["podman", "chroot"])
 def runner(
     request: pytest.FixtureRequest, runners: dict[str, PodmanRun | ChrootRun]
 ) -> PodmanRun | ChrootRun:
-    if not runners:
-        missing("neither podman nor a chroot can run a container here")
     if request.param not in runners:
         pytest.skip(f"{request.param} cannot run containers on this machine; {', '.join(runners)} can")
     return runners[request.param]
 
 
 def run(runner: PodmanRun | ChrootRun, script: str) -> list[str]:
-    return finish(runner.command(["sh", "-c", f"set -e; {script}"], {})).splitlines()
+    return finish(runner.command(["-c", f"set -e; {script}"], {}, entrypoint="sh")).splitlines()
 
 
 def test_container_runs_as_any_uid_and_writes_only_data_dir(runner: PodmanRun | ChrootRun) -> None:
     writable = "for place in /data /opt /tmp /var/tmp /usr; do test ! -w $place || echo $place; done"
     assert run(runner, f"id -u; id -g; {writable}; touch /data/ours") == ["54321", "0", "/data"]
+
+
+def test_arguments_are_those_of_the_program(runner: PodmanRun | ChrootRun) -> None:
+    assert finish(runner.command(["--version"], {})) == f"image-service {__version__}"
+
+
+def test_container_without_arguments_serves(runner: PodmanRun | ChrootRun) -> None:
+    ended = subprocess.run(runner.command([], {}), capture_output=True, text=True, check=False)
+    assert ended.returncode == os.EX_CONFIG
+    assert "ASSISTED_SERVICE_HOST: is not set, but required" in ended.stdout + ended.stderr
+
+
+def test_labels_are_those_of_the_build_arguments(podman: Podman, image: str) -> None:
+    labels = podman.inspect(image)["Config"]["Labels"]
+    found = [labels[f"org.opencontainers.image.{name}"] for name in ("version", "revision", "source")]
+    assert found == [ARGUMENTS[name] for name in ("VERSION", "REVISION", "SOURCE")]
+
+
+def test_sbom_describes_the_packages_that_are_installed(runners: dict[str, PodmanRun | ChrootRun]) -> None:
+    runner = next(iter(runners.values()))
+    sbom = "\n".join(run(runner, "cat /opt/image-service/sbom.cdx.json"))
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(sbom) is None
+    document = json.loads(sbom)
+    code = (
+        "from importlib.metadata import distributions as d; print(*(f'{i.name}=={i.version}' for i in d()))"
+    )
+    installed = run(runner, f'/opt/image-service/bin/python -c "{code}"')[0].split()
+    subject, components = document["metadata"]["component"], document["components"]
+    assert subject["name"] == "image-service"
+    described = [f"{component['name']}=={component['version']}" for component in (subject, *components)]
+    assert sorted(described) == sorted(installed)
+    assert all(component["externalReferences"][-1]["hashes"] for component in components)
+    assert document["metadata"]["timestamp"] == "2023-11-14T22:13:20+00:00"
+    assert "file://" not in sbom
 
 
 def test_container_contains_xorriso(runner: PodmanRun | ChrootRun) -> None:
@@ -91,20 +131,25 @@ def test_container_has_the_plugin_cache(runner: PodmanRun | ChrootRun) -> None:
 
 
 def test_container_serves_until_sigterm(runner: PodmanRun | ChrootRun, podman: Podman) -> None:
-    with started(runner, [*podman.inspect(IMAGE)["Entrypoint"], "--standalone"]) as process:
+    variables = VARIABLES | {"LISTEN_PORT": str(free_port())}
+    with started(runner, ["serve", "--standalone"], variables) as process:
         url = next((event["url"] for event in logged(process) if event["message"].startswith("try it")), None)
         assert url is not None, "the service ended"
         health, image = fetch(urljoin(url, "/health")), fetch(url)
+        _, *probe = podman.inspect(IMAGE)["Healthcheck"]["Test"]
+        probed = finish(runner.command(probe[1:], variables, entrypoint=probe[0]))
         os.killpg(process.pid, signal.SIGTERM)
         assert "the service has stopped" in [event["message"] for event in logged(process)]
-    assert (health.status, image.status) == (200, 200)
+    assert (health.status, image.status, probed) == (200, 200, "ok")
     assert served_config(image.body)["ignition"]
 
 
 @contextmanager
-def started(runner: PodmanRun | ChrootRun, arguments: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """Start a command in a process group of its own: without root, podman passes no signals on."""
-    command = runner.command(arguments, VARIABLES)
+def started(
+    runner: PodmanRun | ChrootRun, arguments: list[str], variables: dict[str, str]
+) -> Iterator[subprocess.Popen[str]]:
+    """Start a container in a process group of its own: without root, podman passes no signals on."""
+    command = runner.command(arguments, variables)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
             yield process

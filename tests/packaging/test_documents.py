@@ -32,3 +32,15 @@ def test_make_targets_in_documents_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):", (CHECKOUT / "Makefile").read_text(), re.MULTILINE))
     named = {name for document in DOCUMENTS for name in re.findall(r"`make ([a-z]+)", document.read_text())}
     assert named <= targets
+
+
+def test_build_arguments_in_documents_exist() -> None:
+    declared = set(re.findall(r"^ARG (\w+)", (CHECKOUT / "Dockerfile").read_text(), re.MULTILINE))
+    named = {
+        name for document in DOCUMENTS for name in re.findall(r"--build-arg (\w+)", document.read_text())
+    }
+    rows = re.findall(
+        r"^\| (`[A-Z_]+`.*?) \|", (CHECKOUT / "docs" / "container.md").read_text(), re.MULTILINE
+    )
+    assert {name for row in rows for name in re.findall(r"\w+", row)} == declared
+    assert named <= declared

@@ -34,7 +34,9 @@ def required() -> dict[str, list[Requirement]]:
     """Return what each lock is made of."""
     setup, project = ConfigParser(), tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
     setup.read(CHECKOUT / "setup.cfg")
-    texts = (setup["options"]["install_requires"].strip().splitlines(), project["build-system"]["requires"])
+    groups = project["dependency-groups"]
+    release = [line for line in groups["release"] if isinstance(line, str)]
+    texts = (setup["options"]["install_requires"].strip().splitlines(), [*groups["build"], *release])
     return {
         name: [Requirement(line) for line in lines if not line.startswith("#")]
         for name, lines in zip(LOCKS, texts, strict=True)

@@ -1,19 +1,28 @@
-"""Every query in ``conf/prometheus-rules.yaml`` matches series of the metrics page."""
+"""Every rule matches series of the metrics page, and ``docs/alerts.md`` explains every alert."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
+from tests.packaging.conftest import CHECKOUT
 from tests.packaging.promql import Query, all_series, check_alternatives, check_query, parse
 
 if TYPE_CHECKING:
     from tests.packaging.promql import Series
 
-FILE = Path(__file__).resolve().parents[2] / "conf" / "prometheus-rules.yaml"
+FILE = CHECKOUT / "conf" / "prometheus-rules.yaml"
+RUNBOOK = "docs/alerts.md"
+SECTIONS = {
+    heading: text
+    for heading, _, text in (
+        section.partition("\n") for section in (CHECKOUT / RUNBOOK).read_text().split("\n## ")[1:]
+    )
+}
 RULES: list[dict[str, Any]] = [
     rule for group in yaml.safe_load(FILE.read_text())["groups"] for rule in group["rules"]
 ]
@@ -58,12 +67,45 @@ def test_recorded_series_are_defined_before_use() -> None:
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
-def test_alerts_have_severity_and_runbook_text(alert: dict[str, Any]) -> None:
-    assert alert["alert"].startswith("ImageService")
-    assert alert["labels"]["severity"] in {"warning", "critical"}
-    assert alert["annotations"].keys() == {"summary", "description"}
+def test_alerts_have_severity_and_texts(alert: dict[str, Any]) -> None:
+    name, severity = alert["alert"], alert["labels"]["severity"]
+    assert name.startswith("ImageService")
+    assert severity in {"warning", "critical"}
+    assert alert["annotations"].keys() == {"summary", "description", "runbook"}
+    assert alert["annotations"]["runbook"] == f"{RUNBOOK}#{name.lower()}"
+    assert f"{severity.capitalize()}: " in SECTIONS[name]
 
 
-def test_alert_names_are_unique() -> None:
-    names = [alert["alert"] for alert in ALERTS]
+def test_alerts_of_one_name_differ_in_severity() -> None:
+    names = [(alert["alert"], alert["labels"]["severity"]) for alert in ALERTS]
     assert len(set(names)) == len(names)
+
+
+def test_each_alert_is_tested_under_its_fault() -> None:
+    text = (CHECKOUT / "tests" / "acceptance" / "test_alerts.py").read_text()
+    tested = {
+        (f"ImageService{name}", severity)
+        for severity, name in re.findall(r'(warning|critical)\("(\w+)"\)', text)
+    }
+    assert tested == {(alert["alert"], alert["labels"]["severity"]) for alert in ALERTS}
+
+
+def test_each_alert_has_one_section_in_the_order_of_the_rules() -> None:
+    assert list(SECTIONS) == list(dict.fromkeys(alert["alert"] for alert in ALERTS))
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_sections_name_causes_evidence_and_actions(name: str, series: Series) -> None:
+    text = SECTIONS[name]
+    assert re.findall(r"^- \*\*(.*?)\*\*", text, re.MULTILINE) in (
+        ["Causes", "Look at", "Do"],
+        ["Causes, look at, do"],
+    )
+    panels = {
+        panel["title"] for panel in json.loads((FILE.parent / "grafana-dashboard.json").read_text())["panels"]
+    }
+    for listed in re.findall(r"panels? ((?:\*[^*\n]+\*(?:, | and )?)+)", text.replace("\n", " ")):
+        assert set(re.findall(r"\*([^*]+)\*", listed)) <= panels
+    metrics = {shown for shown, _ in series}
+    assert set(re.findall(r"\bassisted_image_service_\w+", text)) <= metrics
+    assert set(re.findall(r"\(#(\w+)\)", text)) <= {other.lower() for other in SECTIONS}

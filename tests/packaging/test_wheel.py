@@ -31,11 +31,12 @@ def test_wheel_holds_every_module(contents: set[str]) -> None:
     assert {name for name in contents if name.endswith(".py")} == modules | {PLUGIN}
 
 
-def test_wheel_holds_the_sample_and_the_typing_marker(contents: set[str]) -> None:
+def test_wheel_holds_the_sample_the_examples_and_the_typing_marker(contents: set[str]) -> None:
     data = {name for name in contents if not name.endswith(".py")}
     assert {name for name in data if "/share/man/man1/" not in name} == {
         "image_service/py.typed",
         "image_service/standalone/sample.iso.xz",
+        *(f"image_service/examples/{path.name}" for path in (CHECKOUT / "conf").iterdir()),
     }
 
 
@@ -79,6 +80,13 @@ def test_console_script_starts(installed: Path, tmp_path: Path) -> None:
     assert "serve" in run(installed / "image-service", "--help", cwd=tmp_path)
     assert "customize" in run(installed / "image-service", "completion", "bash", cwd=tmp_path)
     assert run(installed / "python", "-m", "image_service", "--version", cwd=tmp_path) == VERSION
+
+
+@pytest.mark.timeout(300)
+def test_installed_program_writes_the_examples(installed: Path, tmp_path: Path) -> None:
+    run(installed / "image-service", "examples", "written", cwd=tmp_path)
+    written = {path.name: path.read_bytes() for path in (tmp_path / "written").iterdir()}
+    assert written == {path.name: path.read_bytes() for path in (CHECKOUT / "conf").iterdir()}
 
 
 @pytest.mark.timeout(300)

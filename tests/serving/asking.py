@@ -50,7 +50,7 @@ class Service:
         self.handler = ImageRequestHandler(
             self.world.images,
             Digests(self.world.clock, self.hashes),
-            lambda: self.ready,
+            lambda: "" if self.ready else "no image yet",
             "/base",
             withheld=self.withheld,
             cors=self.cors,

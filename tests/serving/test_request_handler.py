@@ -62,6 +62,8 @@ def test_health_is_503_until_images_can_be_served(service: Service, method: str)
     service.ready = False
     answer = service.get("/health", method)
     assert answer.response.status == 503
+    assert answer.response.problem is not None
+    assert (answer.response.code, answer.response.problem.detail) == ("unavailable", "no image yet")
     assert fields_of(answer.response)["retry-after"] == "1"
     assert answer.subject.handler == "/health"
     assert service.get("/live", method).response.status == 200

@@ -131,9 +131,9 @@ def test_every_response_to_an_allowed_origin_has_cors_fields(
     service: Service, target: str, method: str, fields: dict[str, str], status: int
 ) -> None:
     """The first answer is waited for, the next is there at once; and it is the one for everybody else."""
-    plain = Service(service.world).get(target, method, **fields).response
+    plain = Service(service.world).get(target, method, x_request_id="r-1", **fields).response
     for _ in range(2):
-        response = service.get(target, method, origin=CONSOLE, **fields).response
+        response = service.get(target, method, origin=CONSOLE, x_request_id="r-1", **fields).response
         assert response.status == status
         assert response.fields.startswith(plain.fields)
         assert body_of(response) == body_of(plain)

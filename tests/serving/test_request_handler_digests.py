@@ -160,7 +160,7 @@ def test_slow_digest_is_503_and_found_later(world: World) -> None:
     (answer,) = waiting
     assert answer.response.status == 503
     assert int(fields_of(answer.response)["retry-after"]) > 0
-    assert (answer.subject.infra_env, answer.subject.kind) == (ID, "full-iso")
+    assert (answer.subject.infra_env, answer.subject.kind) == (ID, "full-iso sha256")
     hashes.release()
     assert service.get(DIGEST).response.status == 200
 

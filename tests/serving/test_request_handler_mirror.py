@@ -68,7 +68,7 @@ def service(request: pytest.FixtureRequest, world: World, mirror: Mirror) -> Ser
     made = Service(world)
     digests = Digests(world.clock, lambda _: succeed(b""))
     made.handler = ImageRequestHandler(
-        world.images, digests, lambda: True, "/base", withheld=request.param, mirror=mirror
+        world.images, digests, lambda: "", "/base", withheld=request.param, mirror=mirror
     )
     return made
 

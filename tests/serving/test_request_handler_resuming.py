@@ -41,7 +41,7 @@ class Service:
 
     def start(self) -> None:
         digests = Digests(self.world.clock, lambda work: succeed(work()))
-        self.application = ImageRequestHandler(self.world.images, digests, lambda: True)
+        self.application = ImageRequestHandler(self.world.images, digests, lambda: "")
 
     def restart(self) -> None:
         restart(self.world)

@@ -65,9 +65,9 @@ def test_missing_member_is_refused(name: str) -> None:
     (fault,) = faults(json.dumps([ENTRY, without]))
     assert fault.startswith(f"entry 1: {name} is missing; it must be ")
 
-    for wrong in (None, 4.19, "", ["x"]):
+    for wrong in (None, 4.19, ["x"]):
         (fault,) = faults(json.dumps([{**ENTRY, name: wrong}]))
-        assert fault.startswith(f"entry 0: {name} must be ")
+        assert fault == f"entry 0: {name} must be a string, in double quotes"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_missing_member_is_refused(name: str) -> None:
     [
         *itertools.product(
             ["version", "openshift_version"],
-            ["..", ".hidden", "-x", "a/b", "a b", "a%41", "a+b", "a~b", "a,b", "a\n", "ä", "x" * 101],
+            ["", "..", ".hidden", "-x", "a/b", "a b", "a%41", "a+b", "a~b", "a,b", "a\n", "ä", "x" * 101],
         ),
         *itertools.product(["cpu_architecture"], ["x86-64", "x86.64", "..", "_x", "a/b", "x\n", "x" * 33]),
         ("type", "minimal-iso"),

@@ -46,7 +46,8 @@ def test_malformed_json_is_refused() -> None:
 @pytest.mark.parametrize(
     ("member", "value", "expected"),
     [
-        ("stream", None, "stream must be at most 100"),
+        ("stream", None, "stream must be a string, in double quotes"),
+        ("stream", 39, "stream must be a string, in double quotes"),
         ("stream", "a/b", "stream must be at most 100"),
         ("url", "file:///etc/passwd", "url must be an http"),
         ("url", "https://user:top-secret@builds.example/", "url must be an http"),

@@ -255,10 +255,11 @@ class Pinning:
         return len(self.upstream.asked)
 
 
-def warnings_of_failure(pinning: Pinning, error: Exception, logged_failures: LoggedFailures) -> list[str]:
-    """Ask once more, and give the warnings of it."""
+def lines_of_failure(pinning: Pinning, error: Exception, logged_failures: LoggedFailures) -> list[str]:
+    """Ask once more, and return the lines that say that the last snapshot is served."""
     pinning.upstream.error = error
     with capturedLogs() as events:
         pinning.newest()
     logged_failures.flush(KeyError)
-    return [formatEvent(event) for event in events if event["log_level"] is LogLevel.warn]
+    lines = [formatEvent(event) for event in events if event["log_level"] is LogLevel.info]
+    return [line for line in lines if "serving its last snapshot" in line]

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
+from image_service.database.postgresql import PostgresqlDatabase
 from image_service.settings.upstream import SnapshotSettings
 from image_service.snapshots.build import open_repository
+from image_service.snapshots.sql_statements import SCHEMA_VERSION, STORED_BYTES, TABLES
 from tests.snapshots.outcomes import run_now
 
 if TYPE_CHECKING:
@@ -36,6 +38,11 @@ class Threads:
 
     def stop(self) -> None:
         self._pool.stop()
+
+
+def postgresql_database(url: str) -> PostgresqlDatabase:
+    """Return a database with the tables of snapshots."""
+    return PostgresqlDatabase(url, TABLES, SCHEMA_VERSION, stored_bytes=STORED_BYTES)
 
 
 def repository_in(directory: Path, **settings: Any) -> SqlRepository:

@@ -13,9 +13,10 @@ from twisted.internet.defer import Deferred, gatherResults
 from image_service.settings.upstream import SnapshotSettings
 from image_service.snapshots.build import open_repository
 from image_service.snapshots.repository import KEPT_GENERATIONS, StoredMount, StoredSnapshot
+from image_service.snapshots.sql_repository import SqlRepository, StoreLimits
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.snapshots.memory import MemoryRepository
-from tests.snapshots.repositories import Threads
+from tests.snapshots.repositories import Threads, postgresql_database
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -31,18 +32,21 @@ T = 1_700_000_000.25
 BASE = "5f" * 32
 
 
-@pytest.fixture(params=["memory", "sqlite-1-thread", "sqlite-4-threads"])
+@pytest.fixture(params=["memory", "sqlite-1-thread", "sqlite-4-threads", "postgresql"])
 def implementation(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @async_fixture
 async def store(
-    reactor: EPollReactor, tmp_path: Path, implementation: str
+    request: pytest.FixtureRequest, reactor: EPollReactor, tmp_path: Path, implementation: str
 ) -> AsyncIterator[SnapshotRepository]:
-    threads = Threads(reactor, 4 if implementation == "sqlite-4-threads" else 1)
+    threads = Threads(reactor, 1 if implementation == "sqlite-1-thread" else 4)
     store: SnapshotRepository = MemoryRepository()
-    if implementation != "memory":
+    if implementation == "postgresql":
+        database = postgresql_database(request.getfixturevalue("postgres").create_database())
+        store = SqlRepository(database, threads, threads, StoreLimits(1024**3, 60.0))
+    elif implementation != "memory":
         store = open_repository(tmp_path, threads, threads, SnapshotSettings())
     yield store
     await store.close()

@@ -289,6 +289,7 @@ def test_failing_repository_is_logged_once(pinning: Pinning, broken: set[str]) -
     shown = [formatEvent(event) for event in events]
     assert len(shown) == len({method == "add" for method in broken})
     assert all("fails" in line for line in shown)
+    assert pinning.snapshots.store_failing == {"read": broken != {"add"}, "write": "add" in broken}
 
 
 def test_failure_after_a_recovery_is_logged_again(pinning: Pinning) -> None:
@@ -300,6 +301,7 @@ def test_failure_after_a_recovery_is_logged_again(pinning: Pinning) -> None:
     failed, again, failed_again = (formatEvent(event) for event in events)
     assert failed == failed_again
     assert again == "can read stored snapshots again"
+    assert pinning.snapshots.store_failing == {"read": True, "write": False}
 
 
 # What is in memory only is stored later.

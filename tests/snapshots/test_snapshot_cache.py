@@ -21,7 +21,7 @@ from image_service.snapshots.cache import snapshot_cache
 from image_service.snapshots.cache.validation import REVALIDATION_TIMEOUT_SECONDS
 from image_service.snapshots.model import MAX_OLDER, RETRY_SECONDS, SnapshotKey
 from tests.snapshots.outcomes import Outcome, outcome
-from tests.snapshots.pinning import KEY, MAX_AGE, OTHERS, TTL, Pinning, credentials_of, warnings_of_failure
+from tests.snapshots.pinning import KEY, MAX_AGE, OTHERS, TTL, Pinning, credentials_of, lines_of_failure
 
 if TYPE_CHECKING:
     from tests.conftest import LoggedFailures
@@ -212,7 +212,7 @@ def test_events_are_counted(pinning: Pinning, logged_failures: LoggedFailures) -
     pinning.clock.advance(TTL)
     pinning.newest()
     pinning.clock.advance(TTL)
-    warnings_of_failure(pinning, UpstreamError("no"), logged_failures)
+    lines_of_failure(pinning, UpstreamError("no"), logged_failures)
     pinning.upstream.error = Forbidden("no")
     pinning.clock.advance(RETRY_SECONDS)
     Outcome(pinning.snapshots.get(KEY, None))

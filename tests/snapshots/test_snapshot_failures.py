@@ -28,7 +28,7 @@ from tests.snapshots.pinning import (
     NOW,
     TTL,
     Pinning,
-    warnings_of_failure,
+    lines_of_failure,
 )
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ def test_snapshot_is_served_for_the_grace_while_asking_fails(
 ) -> None:
     first = pinning.newest()
     pinning.clock.advance(TTL)
-    assert len(warnings_of_failure(pinning, error, logged_failures)) == 1
+    assert len(lines_of_failure(pinning, error, logged_failures)) == 1
     for _ in range(int(GRACE / 10)):
-        assert warnings_of_failure(pinning, error, logged_failures) == []
+        assert lines_of_failure(pinning, error, logged_failures) == []
         assert pinning.newest() is first
         outcome(pinning.snapshots.revalidate(first, None))
         pinning.clock.advance(10)
@@ -110,7 +110,7 @@ def test_snapshot_is_served_during_the_first_wait_for_a_slot_only(pinning: Pinni
 def test_missing_slot_ends_no_grace(pinning: Pinning, logged_failures: LoggedFailures) -> None:
     first = pinning.newest()
     pinning.clock.advance(TTL)
-    warnings_of_failure(pinning, UpstreamError("down"), logged_failures)
+    lines_of_failure(pinning, UpstreamError("down"), logged_failures)
     pinning.upstream.error = UpstreamQueueFull("no slot")
     while pinning.clock.seconds() < NOW + TTL + GRACE - RETRY_SECONDS:
         pinning.clock.advance(RETRY_SECONDS)
@@ -168,7 +168,7 @@ def test_validation_counts_from_when_it_was_asked_for(pinning: Pinning) -> None:
 def test_grace_ends(pinning: Pinning, logged_failures: LoggedFailures) -> None:
     pinning.newest()
     pinning.clock.advance(TTL)
-    warnings_of_failure(pinning, UpstreamError("no"), logged_failures)
+    lines_of_failure(pinning, UpstreamError("no"), logged_failures)
     pinning.clock.advance(GRACE - MOMENT)
     pinning.newest()
     assert pinning.snapshots.in_grace == 1
@@ -181,7 +181,7 @@ def test_grace_ends(pinning: Pinning, logged_failures: LoggedFailures) -> None:
 def test_error_after_the_grace_is_the_latest(pinning: Pinning, logged_failures: LoggedFailures) -> None:
     pinning.newest()
     pinning.clock.advance(TTL)
-    warnings_of_failure(pinning, UpstreamError("first", retry_after_seconds=9), logged_failures)
+    lines_of_failure(pinning, UpstreamError("first", retry_after_seconds=9), logged_failures)
     pinning.clock.advance(GRACE)
     pinning.upstream.error = UpstreamTimeout("find_newest", retry_after_seconds=7)
     with pytest.raises(UpstreamTimeout, match="find_newest") as raised:
@@ -194,7 +194,7 @@ def test_failed_revalidation_is_retried_after_a_pause(
 ) -> None:
     snapshot = pinning.newest()
     pinning.clock.advance(TTL)
-    warnings_of_failure(pinning, UpstreamError("no"), logged_failures)
+    lines_of_failure(pinning, UpstreamError("no"), logged_failures)
     for _ in range(10):
         pinning.newest()
         outcome(pinning.snapshots.revalidate(snapshot, None))
@@ -210,7 +210,7 @@ def test_each_failure_after_a_recovery_has_its_own_grace_and_warning(
     first = pinning.newest()
     for _ in range(3):
         pinning.clock.advance(TTL)
-        assert len(warnings_of_failure(pinning, UpstreamError("no"), logged_failures)) == 1
+        assert len(lines_of_failure(pinning, UpstreamError("no"), logged_failures)) == 1
         pinning.clock.advance(GRACE - 1)
         pinning.upstream.error = None
         assert pinning.newest() is first
@@ -220,7 +220,7 @@ def test_each_failure_after_a_recovery_has_its_own_grace_and_warning(
 def test_change_after_a_failure_is_seen(pinning: Pinning, logged_failures: LoggedFailures) -> None:
     pinning.newest()
     pinning.clock.advance(TTL)
-    warnings_of_failure(pinning, UpstreamError("no"), logged_failures)
+    lines_of_failure(pinning, UpstreamError("no"), logged_failures)
     pinning.upstream.error, pinning.upstream.text = None, "changed"
     pinning.clock.advance(RETRY_SECONDS)
     assert pinning.newest().generation == 2
@@ -229,7 +229,7 @@ def test_change_after_a_failure_is_seen(pinning: Pinning, logged_failures: Logge
 def test_refusal_ends_the_grace(pinning: Pinning, logged_failures: LoggedFailures) -> None:
     snapshot = pinning.newest()
     pinning.clock.advance(TTL)
-    warnings_of_failure(pinning, UpstreamError("no"), logged_failures)
+    lines_of_failure(pinning, UpstreamError("no"), logged_failures)
     pinning.clock.advance(RETRY_SECONDS)
     pinning.upstream.error = Forbidden("no longer")
     with pytest.raises(Forbidden):
@@ -329,7 +329,7 @@ def test_corrected_infra_env_is_served_again(pinning: Pinning) -> None:
 def test_refusal_ends_a_failure(pinning: Pinning, logged_failures: LoggedFailures) -> None:
     first = pinning.newest()
     pinning.clock.advance(TTL)
-    warnings_of_failure(pinning, UpstreamError("no"), logged_failures)
+    lines_of_failure(pinning, UpstreamError("no"), logged_failures)
     pinning.clock.advance(RETRY_SECONDS)
     pinning.upstream.error = Conflict("409")
     for _ in range(2):

@@ -13,11 +13,10 @@ import sys
 import tempfile
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import ClauseElement, Executable, MetaData, StaticPool, create_engine
-from sqlalchemy.dialects import postgresql
+from sqlalchemy import MetaData, StaticPool, create_engine
 from twisted.logger import capturedLogs, formatEvent
 
 from image_service.coreos.kargs import KernelArgument, Operation
@@ -26,22 +25,21 @@ from image_service.database.sqlite import SqliteDatabase
 from image_service.errors import StoreFailed
 from image_service.images.customization import Customization
 from image_service.images.reference import Credentials, CredentialScheme
-from image_service.snapshots import sql_statements
 from image_service.snapshots.codec import encode_customization
 from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.repository import Owner, StoredMount, StoredSnapshot
-from image_service.snapshots.sql_repository import SqlRepository, StoreLimits
 from image_service.snapshots.sql_statements import DATABASE_FILE, SCHEMA_VERSION, TABLES
-from tests.snapshots.outcomes import outcome, run_now
+from tests.snapshots.outcomes import outcome
 from tests.snapshots.repositories import repository_in
 from tests.snapshots.repository_writer import key_of, payload_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sqlalchemy import Connection, Dialect
+    from sqlalchemy import Connection
 
-    from image_service.database.database import Database
+    from image_service.snapshots.sql_repository import SqlRepository
+
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = b"k" * 32
@@ -489,24 +487,3 @@ def test_unwritable_directory_is_a_store_failure(forbidden: Path, there_already:
         with pytest.raises(StoreFailed):
             add(store)
     assert sorted(forbidden.iterdir()) == before
-
-
-# Other databases.
-
-
-def test_statements_compile_for_postgresql() -> None:
-    class PostgresqlDialect:
-        insert = staticmethod(postgresql.insert)
-
-    repository = SqlRepository(
-        cast("Database", PostgresqlDialect), run_now, run_now, StoreLimits(1024**3, 60.0)
-    )
-    statements = [
-        each
-        for each in (*vars(sql_statements).values(), *sql_statements.END, *vars(repository).values())
-        if isinstance(each, ClauseElement) and isinstance(each, Executable)
-    ]
-    assert len(statements) >= 20
-    dialect = cast("Dialect", postgresql.dialect())  # type: ignore[no-untyped-call]  # its class is untyped
-    for statement in statements:
-        assert str(statement.compile(dialect=dialect))

@@ -14,8 +14,8 @@ from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs
 
 from image_service.formats.initrd import read_members
-from image_service.management.resource import MAX_BODY_BYTES
 from image_service.standalone.infra_env import MAX_OVERRIDE_BYTES, MAX_RAMDISK_BYTES
+from image_service.standalone.service import MAX_BODY_BYTES
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.standalone.running import BASE_URL, INFRA_ENVS, LOOPBACK, ApiClient, Reply, running
 
@@ -264,7 +264,7 @@ async def test_every_request_needs_the_token(guarded: ApiClient) -> None:
     for method, path in (("GET", INFRA_ENVS), ("GET", NOWHERE), ("GET", "/"), ("DELETE", NOWHERE)):
         reply = await guarded(method, path)
         assert problem(reply) == (401, "unauthorized")
-        assert reply.field("WWW-Authenticate") == "Bearer"
+        assert reply.field("WWW-Authenticate") == 'Bearer realm="image-service"'
     assert (await guarded("GET", INFRA_ENVS, Authorization="Bearer wrong")).status == 401
     assert (await guarded("GET", INFRA_ENVS, Authorization="Bearer t0ken")).status == 200
 

@@ -8,9 +8,10 @@ import pytest
 from image_service.catalog.lifecycle.status import BaseImageState
 from image_service.coreos.stream_metadata import select_releases
 from image_service.settings.os_images import OsImage
+from image_service.settings.stream_sources import StreamSource
 from image_service.streams.build import StreamSync
+from image_service.streams.stream import StreamRelease
 from image_service.streams.stream_state import move_alias
-from image_service.streams.streams import StreamRelease
 from tests.coreos.streams import stream
 
 if TYPE_CHECKING:
@@ -35,12 +36,19 @@ class Doubles:
     entries: tuple[OsImage, ...] = ()
     named: Mapping[tuple[str, str], str] = attrs.field(factory=dict)
     updates: int = 0
+    sources: tuple[StreamSource, ...] = ()
 
     def replace_images(self, entries: Iterable[OsImage]) -> None:
         self.entries = tuple(entries)
 
     def set_aliases(self, aliases: Mapping[tuple[str, str], str]) -> None:
         self.named = aliases
+
+    def replace_sources(self, sources: Iterable[StreamSource]) -> None:
+        self.sources = tuple(sources)
+
+    def is_served(self, entry: OsImage) -> bool:
+        return self.states.get(entry.version) in {BaseImageState.READY, BaseImageState.DEGRADED}
 
     def find_states(self, version: str, architecture: str) -> set[BaseImageState]:
         assert architecture == "x86_64"
@@ -134,3 +142,43 @@ def test_catalog_gets_the_releases_that_are_desired_after_an_alias_moved(
     sync.update()
     assert doubles.entries == (CONFIGURED, release("2").entry)
     assert doubles.named == {("stable", "x86_64"): "2"}
+
+
+def other_image(version: str, *openshift_versions: str) -> OsImage:
+    return attrs.evolve(CONFIGURED, version=version, openshift_versions=openshift_versions)
+
+
+def test_other_images_and_streams_are_configured_at_once(doubles: Doubles, sync: StreamSync) -> None:
+    source = StreamSource("next", "https://mirror.example/next.json", ("x86_64",))
+    sync.configure([other_image("9.7", "4.21")], [source])
+    assert doubles.entries == (other_image("9.7", "4.21"),)
+    assert (doubles.sources, doubles.updates) == ((source,), 1)
+
+
+def test_image_that_is_not_configured_any_more_stays_until_its_successor_is_served(
+    doubles: Doubles, sync: StreamSync
+) -> None:
+    sync.configured = (other_image("9.6", "4.20", "4.19"),)
+    doubles.states["9.6"] = BaseImageState.READY
+    successor = other_image("9.7", "4.20")
+    sync.configure([successor], [])
+    assert doubles.entries == (other_image("9.6", "4.20"), successor)  # nothing is configured for 4.19
+    second = other_image("9.8", "4.20")
+    sync.configure([second], [])  # before the first one was served
+    assert doubles.entries == (other_image("9.6", "4.20"), second)
+    doubles.states["9.8"] = BaseImageState.DEGRADED
+    sync.update()
+    assert list(doubles.entries) == [second]
+
+
+def test_image_that_was_never_served_is_removed_at_once(doubles: Doubles, sync: StreamSync) -> None:
+    doubles.states["9.6"] = BaseImageState.FAILED
+    sync.configure([other_image("9.7", "4.20")], [])
+    assert doubles.entries == (other_image("9.7", "4.20"),)
+
+
+def test_image_that_is_configured_again_is_itself(doubles: Doubles, sync: StreamSync) -> None:
+    doubles.states["9.6"] = BaseImageState.READY
+    sync.configure([other_image("9.7", "4.20")], [])
+    sync.configure([CONFIGURED], [])
+    assert doubles.entries == (CONFIGURED,)

@@ -16,7 +16,7 @@ from image_service.errors import Unavailable
 from image_service.files.base_file import BaseFile
 from image_service.settings.base_images import DownloadSettings
 from image_service.streams.release_preparer import MirroredFile, MirroredRelease, ReleasePreparer
-from image_service.streams.streams import StreamRelease
+from image_service.streams.stream import StreamRelease
 from tests.catalog.origin import Origin, Reply
 from tests.coreos.streams import stream
 from tests.formats.iso_builder import build_live_iso, live_files

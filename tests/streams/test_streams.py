@@ -274,12 +274,14 @@ async def test_failed_refresh_changes_nothing_and_is_logged_once(
     for retries in range(2):
         await setup.later(streams, RETRY_SECONDS * 2**retries)
     assert len(setup.origin.requests) == 4
+    assert (streams.failures, streams.ages_seconds) == ({"stable": 3}, {"stable": HOUR + 3 * RETRY_SECONDS})
     assert (versions(streams), setup.changes) == (["1"], 1)
     assert (setup.directory / "rhcos-stream-stable.json").read_bytes() == before
     assert lines.text.count("stream stable cannot be refreshed: ") == 1
     assert says in lines.text
     await setup.later(streams, RETRY_SECONDS * 4)
     assert versions(streams) == ["2", "1"]
+    assert (streams.failures, streams.ages_seconds) == ({"stable": 0}, {"stable": 0})
     assert "stream stable is available again" in lines.text
 
 
@@ -340,3 +342,56 @@ async def test_stop_interrupts_a_hanging_refresh(setup: Setup) -> None:
     await held
     await DeferredList([Deferred.fromCoroutine(streams.stop())])
     assert streams.desired == ()
+
+
+@ensure_deferred
+async def test_streams_are_added_and_removed(setup: Setup) -> None:
+    for name, version in (("stable", "1"), ("next", "2")):
+        setup.serve(stream(version), name=name)
+    streams = await setup.started()
+    streams.replace_sources([setup.source("next"), setup.source()])
+    await streams.wait_until_idle()
+    assert versions(streams) == ["2", "1"]
+    assert setup.changes == 2
+    streams.replace_sources([setup.source("next")])
+    assert versions(streams) == ["2"]
+    asked = len(setup.origin.requests)
+    await setup.later(streams)
+    assert [request.target for request in setup.origin.requests[asked:]] == ["/next.json"]
+
+
+@ensure_deferred
+async def test_added_stream_has_the_releases_that_it_had_before(setup: Setup) -> None:
+    setup.serve(stream("1"))
+    await setup.started()
+    setup.origin.serve("/stable.json", Reply(status=500))
+    streams = await setup.started(setup.source("next"))
+    streams.replace_sources([setup.source()])
+    await streams.wait_until_idle()
+    assert versions(streams) == ["1"]
+
+
+@ensure_deferred
+async def test_stream_from_another_url_keeps_what_its_name_stands_for_until_a_successor_is_ready(
+    setup: Setup,
+) -> None:
+    setup.serve(stream("1"))
+    setup.serve(stream("2"), name="elsewhere")
+    streams = await setup.started()
+    assert moved(streams, among("1")) == {("stable", "x86_64"): "1"}
+    streams.replace_sources([setup.source(url=setup.origin.url("/elsewhere.json"), keep=1)])
+    assert versions(streams) == ["1"]
+    await streams.wait_until_idle()
+    assert versions(streams) == ["2", "1"]
+    assert moved(streams, among("1", "2")) == {("stable", "x86_64"): "2"}
+    assert versions(streams) == ["2"]
+
+
+@ensure_deferred
+async def test_refresh_of_a_stream_that_is_removed_meanwhile_has_no_effect(setup: Setup) -> None:
+    setup.serve(stream("1"), stream("2"))
+    streams = await setup.started()
+    setup.clock.advance(HOUR)
+    streams.replace_sources([])
+    await streams.wait_until_idle()
+    assert (versions(streams), setup.changes) == ([], 1)

@@ -103,15 +103,14 @@ class ImageHandler:
             return answer(request, (Literal(b"well\n"),))
         if overloaded:
             error = Unavailable("the limit on connections is reached", retry_after_seconds=5)
-            return PreparedResponse(problem(error, head_only=request.method == "HEAD"))
+            return PreparedResponse(problem(error, request.headers, head_only=request.method == "HEAD"))
         return self._answer_image(request)
 
     def _answer_image(self, request: Request) -> PreparedResponse | Deferred[PreparedResponse]:
         target = _TARGET.fullmatch(request.target)
         if target is None:
-            return PreparedResponse(
-                problem(NotFound("there is nothing else"), head_only=request.method == "HEAD")
-            )
+            error = NotFound("there is nothing else")
+            return PreparedResponse(problem(error, request.headers, head_only=request.method == "HEAD"))
         size = self.image.extents.size
         stop = min(int(target["stop"] or size), size)
         part = self.image.extents.slice(min(int(target["start"] or 0), stop), stop)

@@ -9,7 +9,7 @@ from image_service.transport.observer import SentBytes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from image_service.transport.observer import AbortReason, RefusalReason
+    from image_service.transport.observer import AbortReason, HandshakeFailure, RefusalReason
 
 
 class NullObserver:
@@ -31,6 +31,9 @@ class NullObserver:
         """See `Observer`."""
 
     def record_refusal(self, reason: RefusalReason) -> None:
+        """See `Observer`."""
+
+    def record_handshake_failure(self, reason: HandshakeFailure) -> None:
         """See `Observer`."""
 
 

@@ -11,7 +11,7 @@ from image_service.transport.observer import SentBytes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from image_service.transport.observer import AbortReason, RefusalReason
+    from image_service.transport.observer import AbortReason, HandshakeFailure, RefusalReason
 
 
 @attrs.define(eq=False)
@@ -24,6 +24,7 @@ class RecordingObserver:
         aborts: their reasons.
         sent: bytes by path.
         refusals: their reasons.
+        handshake_failures: their reasons.
     """
 
     answers: list[tuple[str, float]] = attrs.field(factory=list)
@@ -31,6 +32,7 @@ class RecordingObserver:
     aborts: list[str] = attrs.field(factory=list)
     sent: SentBytes = attrs.field(factory=SentBytes)
     refusals: list[str] = attrs.field(factory=list)
+    handshake_failures: list[str] = attrs.field(factory=list)
 
     def record_first_byte(self, handler: str, seconds: float) -> None:
         """See ``Observer``."""
@@ -56,3 +58,7 @@ class RecordingObserver:
     def record_refusal(self, reason: RefusalReason) -> None:
         """See ``Observer``."""
         self.refusals.append(reason.value)
+
+    def record_handshake_failure(self, reason: HandshakeFailure) -> None:
+        """See ``Observer``."""
+        self.handshake_failures.append(reason.value)

@@ -28,7 +28,9 @@ from image_service.transport.admission.slots import SLOT_TIMEOUT_SECONDS, Slots
 from image_service.transport.context import ConnectionContext
 from image_service.transport.factory import ConnectionFactory
 from image_service.transport.sendfile_threads import SendfileThreads
-from image_service.transport.tls import ServerCertificate, TlsFactory
+from image_service.transport.tls.certificate import ServerCertificate
+from image_service.transport.tls.handshake_failures import HandshakeFailures
+from image_service.transport.tls.protocol import TlsFactory
 from tests.transport.client import Client
 from tests.transport.reactor_turns import turns, until
 from tests.transport.recording_observer import RecordingObserver
@@ -177,6 +179,7 @@ class Server:
             if client.socket.fileno() >= 0:
                 client.reset()
         await self.wait_until_closed()
+        self.factory.context.handshake_failures.close()
         assert self.clock.getDelayedCalls() == []
         assert (self.factory.context.slots.acquired, self.factory.context.slots.waiting) == (0, 0)
         threads = self.factory.context.sendfile_threads
@@ -228,13 +231,14 @@ async def serving(  # noqa: PLR0913 - each has its default
         ),
         connection_limit=ConnectionLimit(limits, proxies, counts, clock, recorded),
         observer=recorded,
+        handshake_failures=HandshakeFailures(clock, recorded),
         proxies=proxies,
     )
     factory = ConnectionFactory(context, secure=secure)
     listener = listener or socket.create_server(("127.0.0.1", 0), backlog=1024)
     listener.setblocking(False)  # noqa: FBT003 - its signature
     shown = certificate or _certificate()[1]
-    top = TlsFactory(shown, isClient=False, wrappedFactory=factory) if secure else factory
+    top = TlsFactory(shown, factory) if secure else factory
     port = reactor.adoptStreamPort(listener.fileno(), listener.family, top)
     listener.close()
     before = open_descriptors() - 1  # the port's own

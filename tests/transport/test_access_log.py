@@ -13,7 +13,8 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent, globalLogPublisher
 
 from image_service.http.head import Request
-from image_service.http.response import Response
+from image_service.http.request_id import valid_request_id
+from image_service.http.response import Problem, Response
 from image_service.observability.log import JsonLines
 from image_service.transport.access_log import (
     COMPLETE,
@@ -21,16 +22,11 @@ from image_service.transport.access_log import (
     AccessLog,
     ConnectionLog,
 )
-from image_service.transport.exchange import (
-    NO_SUBJECT,
-    Exchange,
-    PreparedResponse,
-    Subject,
-    new_request_id,
-    valid_request_id,
-)
+from image_service.transport.exchange import NO_SUBJECT, Exchange, PreparedResponse, Subject
+from image_service.transport.observer import AbortReason
 
 IMAGE = Subject("/byid/:token", "a6c0ff12-3456-4789-8abc-def012345678", "full-iso")
+ROOTFS = Subject("/boot-artifacts/rootfs", kind="rootfs")
 OTHER = attrs.evolve(IMAGE, infra_env="b7d1ff12-3456-4789-8abc-def012345678")
 
 
@@ -48,6 +44,10 @@ class Over:
     body_bytes: int
     seconds: float
     ended: str
+    abort: AbortReason | None = None
+    detail: str = ""
+    retry: bool = False
+    target: str = "/"
 
 
 RANGE = Over(
@@ -62,19 +62,21 @@ RANGE = Over(
     seconds=0.25,
     ended=COMPLETE,
 )
+GONE = AbortReason.CLIENT_GONE
 HEAD = attrs.evolve(RANGE, method="HEAD", status=200, body_bytes=0, range="")
 
 
 def add(log: ConnectionLog, request: Over) -> None:
     headers = {"user-agent": request.user_agent, "range": request.range}
+    problem = Problem(request.code, request.detail, "r-1", request.retry) if request.code else None
     exchange = Exchange(
         request.method,
-        Request(request.method, "/", headers, keep_alive=True),
+        Request(request.method, request.target, headers, keep_alive=True),
         0,
-        prepared=PreparedResponse(Response(request.status, b"", code=request.code), request.subject),
+        prepared=PreparedResponse(Response(request.status, b"", problem=problem), request.subject),
         request_id=request.request_id,
     )
-    log.add(exchange, request.body_bytes, request.seconds, request.ended)
+    log.add(exchange, request.body_bytes, request.seconds, request.ended, request.abort)
 
 
 class Kept:
@@ -210,19 +212,19 @@ def test_other_subject_or_user_agent_starts_a_new_summary(kept: Kept, other: Ove
 @pytest.mark.parametrize(
     "over",
     [
-        attrs.evolve(RANGE, ended="the client is gone"),
+        attrs.evolve(RANGE, ended="the client is gone", abort=GONE),
         attrs.evolve(RANGE, status=200),
         attrs.evolve(RANGE, status=304, body_bytes=0),
         attrs.evolve(RANGE, status=416, code="range-not-satisfiable"),
         attrs.evolve(RANGE, status=503, code="unavailable"),
-        attrs.evolve(RANGE, status=0, ended="the client is gone"),
+        attrs.evolve(RANGE, status=0, ended="the client is gone", abort=GONE),
     ],
 )
 def test_requests_other_than_complete_ranges_are_logged_at_once(kept: Kept, over: Over) -> None:
     kept.add(RANGE, over, RANGE)
     assert kept.told("status") == [over.status]
     assert kept.told("ended") == [over.ended]
-    assert kept.told("code") == [over.code]
+    assert kept.told("code") == [over.code or (over.abort.value if over.abort else "")]
     kept.connection.close()
     assert kept.events[-1]["ranges"] == 2
 
@@ -246,14 +248,97 @@ def test_only_complete_ranges_have_no_own_line(*, each_range: bool, expected: bo
 
 
 def test_lines_have_a_readable_text(kept: Kept) -> None:
-    kept.add(HEAD, attrs.evolve(RANGE, ended="the client is gone"), RANGE)
+    target = f"/byid/{IMAGE.infra_env}/4.20/x86_64/ful.iso"
+    kept.add(
+        attrs.evolve(HEAD, request_id="r-1"),
+        attrs.evolve(RANGE, request_id="r-2", ended="the client is gone", abort=GONE),
+        attrs.evolve(RANGE, request_id="r-3"),
+    )
     kept.connection.close()
+    kept.add(
+        attrs.evolve(RANGE, request_id="r-4", subject=ROOTFS),
+        attrs.evolve(RANGE, request_id="r-5", subject=ROOTFS),
+        attrs.evolve(RANGE, request_id="r-6", subject=Subject("/streams/:stream/:document")),
+    )
+    kept.connection.close()
+    kept.add(
+        attrs.evolve(
+            HEAD,
+            request_id="r-7",
+            method="GET",
+            subject=NO_SUBJECT,
+            status=404,
+            code="not-found",
+            detail="no such\nfile",
+            target=target,
+        ),
+        attrs.evolve(
+            HEAD,
+            request_id="r-8",
+            subject=NO_SUBJECT,
+            status=0,
+            ended="the client is gone",
+            abort=GONE,
+            target=target,
+        ),
+        attrs.evolve(HEAD, request_id="r-9", method="OPTIONS", subject=NO_SUBJECT, status=204, target="*"),
+    )
     whose = f"{IMAGE.infra_env} full-iso to 192.0.2.1"
     assert [formatEvent(event) for event in kept.events] == [
-        f"HEAD /byid/:token {whose}: 200, 0 bytes, complete",
-        f"GET /byid/:token {whose}: 206, 4096 bytes, the client is gone",
-        f"1 ranges of {whose}, 4096 bytes",
+        f"HEAD /byid/:token {whose}: 200, 0 bytes in 0.250 s (id r-1)",
+        f"GET /byid/:token {whose}: 206, 4096 bytes in 0.250 s, the client is gone (id r-2)",
+        f"1 range of {whose}, 4096 bytes in 0.250 s (id r-3)",
+        "2 ranges of rootfs to 192.0.2.1, 8192 bytes in 0.250 s (id r-4)",
+        "1 range of /streams/:stream/:document to 192.0.2.1, 4096 bytes in 0.250 s (id r-6)",
+        f"GET {target} to 192.0.2.1: 404 not-found: no such\\nfile (id r-7)",
+        f"HEAD {target} to 192.0.2.1: no response in 0.250 s, the client is gone (id r-8)",
+        "OPTIONS *** to 192.0.2.1: 204, 0 bytes in 0.250 s (id r-9)",
     ]
+
+
+def test_failed_request_has_its_path_and_detail_in_fields(kept: Kept) -> None:
+    kept.add(
+        attrs.evolve(
+            HEAD, status=404, code="not-found", detail="no such file", target="/bytoken/s3cr3t/x/y/z"
+        ),
+        attrs.evolve(HEAD, status=200),
+    )
+    failed, succeeded = kept.events
+    assert (failed["path"], failed["detail"]) == ("/bytoken/***/x/y/z", "no such file")
+    assert not {"path", "detail"} & set(succeeded)
+
+
+FAILED = attrs.evolve(HEAD, code="some-code")
+
+
+@pytest.mark.parametrize(
+    ("over", "level"),
+    [
+        (HEAD, "info"),
+        (attrs.evolve(HEAD, status=304), "info"),
+        *((attrs.evolve(FAILED, status=status), "warn") for status in (400, 401, 404, 408, 412, 416, 431)),
+        *((attrs.evolve(FAILED, status=status), "error") for status in (500, 502, 503, 504)),
+        *((attrs.evolve(FAILED, status=status, retry=True), "warn") for status in (503, 504)),
+        *((attrs.evolve(FAILED, status=status), "warn") for status in (501, 505)),
+        *((attrs.evolve(HEAD, subject=Subject(path)), "debug") for path in ("/health", "/live", "/metrics")),
+        (attrs.evolve(HEAD, subject=Subject("/images")), "info"),
+        (attrs.evolve(FAILED, subject=Subject("/health"), status=503, retry=True), "warn"),
+        (attrs.evolve(RANGE, abort=AbortReason.CLIENT_GONE), "info"),
+        (attrs.evolve(RANGE, status=0, abort=AbortReason.CLIENT_GONE), "info"),
+        (attrs.evolve(RANGE, subject=Subject("/metrics"), abort=AbortReason.SHUTDOWN), "warn"),
+        *(
+            (attrs.evolve(RANGE, abort=reason), "warn")
+            for reason in (AbortReason.NO_PROGRESS, AbortReason.TOO_SLOW)
+        ),
+        *(
+            (attrs.evolve(RANGE, abort=reason), "error")
+            for reason in (AbortReason.DISK_FAILED, AbortReason.SHORT_READ, AbortReason.INTERNAL_ERROR)
+        ),
+    ],
+)
+def test_level_says_who_has_failed(kept: Kept, over: Over, level: str) -> None:
+    kept.add(attrs.evolve(over, ended="the reason" if over.abort else COMPLETE))
+    assert [event["log_level"].name for event in kept.events] == [level]
 
 
 def test_access_log_defaults_to_summaries_and_the_global_log() -> None:
@@ -318,37 +403,6 @@ def test_any_text_makes_one_line_of_json(user_agent: str, field: str, status: in
     (line,) = out.getvalue().splitlines()
     assert json.loads(line)["user_agent"] == user_agent
     assert "{" not in json.loads(line)["message"]
-
-
-# Request identifiers.
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        "a",
-        "0",
-        "4f0c-11ee",
-        "A1:b/c+d=e_f.g",
-        "x" * 128,
-        "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
-    ],
-)
-def test_valid_request_id_is_kept(value: str) -> None:
-    assert valid_request_id(value) == value
-
-
-@pytest.mark.parametrize(
-    "value", [None, "", "x" * 129, "a b", "a\r\nX: y", "a\n", '"a"', "a;b", "ä", "{a}", "a,b", "<a>", "٣"]
-)
-def test_invalid_request_id_is_dropped(value: str | None) -> None:
-    assert valid_request_id(value) == ""
-
-
-def test_new_request_id_is_valid_and_unique() -> None:
-    made = {new_request_id() for _ in range(100)}
-    assert len(made) == 100
-    assert all(valid_request_id(identifier) == identifier for identifier in made)
 
 
 def test_line_without_a_request_id_gets_one_and_a_summary_has_its_first(kept: Kept) -> None:

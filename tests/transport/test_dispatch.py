@@ -68,6 +68,7 @@ class Setting:
             slots=self.slots,
             connection_limit=Mock(),
             observer=self.observer,
+            handshake_failures=Mock(),
             proxies=(ip_network("192.0.2.0/24"),),
         )
         self.dispatcher = Dispatcher(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import socket
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -11,7 +13,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from image_service.transport.listeners import Listeners
+from image_service.transport.listeners import Listeners, cannot_listen
 from image_service.transport.tcp import bind_together
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
@@ -229,3 +231,42 @@ async def test_shutdown_forced_from_the_beginning(server: Server) -> None:
     server.clock.advance(0)
     await closing
     await client.read_until_abort()
+
+
+@pytest.mark.parametrize(
+    ("error", "host", "fault"),
+    [
+        (
+            errno.EADDRINUSE,
+            None,
+            "LISTEN_PORT=80: port 80 is in use by another process; choose another port",
+        ),
+        (
+            errno.EACCES,
+            "::1",
+            (
+                "LISTEN_PORT=80: this process has no permission for ::1 port 80; choose a port from 1024 on, "
+                "or grant the capability CAP_NET_BIND_SERVICE"
+            ),
+        ),
+        (
+            errno.EADDRNOTAVAIL,
+            "192.0.2.1",
+            (
+                "LISTEN_ADDRESS=192.0.2.1: this host has no interface with the address 192.0.2.1; choose an "
+                "address that it has"
+            ),
+        ),
+        (errno.EMFILE, None, "LISTEN_PORT=80: cannot listen on port 80: Too many open files"),
+    ],
+)
+def test_fault_of_a_socket_names_variable_and_remedy(error: int, host: str | None, fault: str) -> None:
+    raised = OSError(error, os.strerror(error))
+    described = cannot_listen("LISTEN_PORT", host, 80, raised, address_variable="LISTEN_ADDRESS")
+    assert described.detail == fault
+
+
+def test_fault_of_an_address_and_port_in_one_variable_shows_both() -> None:
+    raised = OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+    described = cannot_listen("STANDALONE_LISTEN", "2001:db8::1", 8090, raised)
+    assert described.detail.startswith("STANDALONE_LISTEN=[2001:db8::1]:8090: this host has no interface")

@@ -188,6 +188,17 @@ async def test_requests_in_progress_are_listed_by_handler(server: Server, handle
 
 
 @ensure_deferred
+async def test_probe_in_progress_is_not_listed(server: Server, handler: ImageHandler) -> None:
+    """The scrape that shows the requests in progress would always show itself."""
+    listed: list[list[str]] = []
+    handler.asked = lambda _: listed.append(list(server.factory.handlers()))
+    client = await server.client()
+    for path in ("/health", "/image/0-9", "/metrics?name=x", "/below/a/path/metrics"):
+        await client.ask(path)
+    assert listed == [[], [""], [], []]
+
+
+@ensure_deferred
 async def test_shutdown_is_recorded_as_an_abort(server: Server) -> None:
     await begun(server)
     going = Deferred.fromCoroutine(server.factory.drain(1))

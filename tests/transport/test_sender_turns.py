@@ -15,10 +15,10 @@ from twisted.python.threadpool import ThreadPool
 
 from image_service.files.page_cache import PageCache
 from image_service.images.extents import Literal, Zeros
-from image_service.transport import tls_sender
 from image_service.transport.observer import SentBytes
 from image_service.transport.sendfile_sender import TURN_BYTES, SendfileSender
 from image_service.transport.sendfile_threads import SendfileThreads
+from image_service.transport.tls import sender as tls_sender
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.transport.client import request
 from tests.transport.image_handler import MIB

@@ -10,12 +10,14 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.stdio import StandardIO
-from twisted.logger import globalLogBeginner
+from twisted.logger import Logger, globalLogBeginner
 
 from image_service.app.reactor import get_reactor
-from image_service.app.service import ImageService, SharedResources
+from image_service.app.reload import read_configuration
+from image_service.app.service import ImageService
+from image_service.app.shared_resources import SharedResources
 from image_service.app.workers.channel import Channel
 from image_service.app.workers.environment import read_credentials
 from image_service.app.workers.shared_state import SharedMemory, SharedSlotPool
@@ -27,10 +29,12 @@ from image_service.app.workers.worker_process import (
     MEMORY,
     SHUTDOWN_SIGNALS,
     SLOTS,
+    SUPERVISED_SIGNALS,
     Assignment,
 )
 from image_service.concurrency.coordination import LOCKS_FILE, SharedMemoryCoordination
-from image_service.errors import Unavailable
+from image_service.concurrency.signals import UNUSED, ignore_signals
+from image_service.errors import ConfigurationError, Unavailable
 from image_service.observability.log import WorkerTag, observer
 from image_service.observability.merging import export
 from image_service.settings.settings import Settings
@@ -41,9 +45,14 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
     from twisted.internet.interfaces import IListeningPort
+    from twisted.python.failure import Failure
 
+    from image_service.admin.state import ServiceState
+    from image_service.concurrency.parts import PartsStack
     from image_service.observability.metrics import Metrics
     from image_service.serving.request_handler import Page
+
+_log = Logger()
 
 
 class Worker:
@@ -60,7 +69,9 @@ class Worker:
                 "release": lambda worker: self.service.release(self._adopted.pop(worker)),
                 "collect": lambda _: self._channel.send("metrics", export(self.service.metrics.collect())),
                 "page": self._page_received,
+                "query": self._respond,
                 "ping": lambda _: self._channel.send("pong"),
+                "reload": self._reload,
                 "stop": self._stop,
             },
             lambda: self._stop(None),
@@ -84,7 +95,9 @@ class Worker:
             coordination=SharedMemoryCoordination(memory.versions, data_dir / LOCKS_FILE, reactor),
             stand_in=assignment.stand_in,
             metrics_page=self._request_page,
+            start_admin=self._state_received,
             serving=lambda: self._channel.send("serving"),
+            set_status=lambda text: self._channel.send("status", text),
         )
 
     def _adopt(self, worker: int) -> None:
@@ -106,6 +119,33 @@ class Worker:
                 body, content_type = page
                 each.callback((body.encode(), content_type))
 
+    def _state_received(self, _parts: PartsStack, _settings: Settings, state: ServiceState) -> None:
+        """Keep the state, for which the supervisor sends queries: it has the administrative listener."""
+        self._state = state
+
+    def _respond(self, query: tuple[int, str]) -> None:
+        number, name = query
+        response = Deferred.fromCoroutine(getattr(self._state, name)())
+        response.addCallback(lambda value: self._channel.send("response", [number, value]))
+        response.addErrback(lambda failure: _log.failure("cannot respond to a query", failure))
+
+    def _reload(self, texts: dict[str, str]) -> None:
+        def failed(failure: Failure) -> None:
+            if isinstance(failure.value, CancelledError):  # it stops
+                self._channel.send("reloaded", ([], None))
+            elif isinstance(failure.value, ConfigurationError):
+                self._channel.send("reloaded", ([], failure.value.detail))
+            else:
+                _log.failure("unexpected error while reloading", failure=failure)
+                self._channel.send("reloaded", ([], "unexpected error; see the log"))
+
+        async def reload() -> None:
+            standalone = self._assignment.stand_in is not None
+            configuration = read_configuration({**os.environ, **texts}, standalone=standalone)
+            self._channel.send("reloaded", (await self.service.reload(configuration), None))
+
+        Deferred.fromCoroutine(reload()).addErrback(failed)
+
     def _stop(self, signal_number: int | None) -> None:
         for each in chain.from_iterable(self._sockets.values()):
             each.close()  # else the kernel would go on accepting on them
@@ -125,10 +165,11 @@ def main() -> None:
     reactor = get_reactor()
     for number in SHUTDOWN_SIGNALS:  # a terminal sends them to all processes: the supervisor stops this one
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SHUTDOWN_SIGNALS)  # or child processes could not be stopped
+    ignore_signals(signal.SIGHUP, *UNUSED)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SUPERVISED_SIGNALS)  # or child processes could not be stopped
     assignment = Assignment.parse(sys.argv[1])
-    globalLogBeginner.beginLoggingTo([WorkerTag(observer(), assignment.worker)])
     os.environ.update(read_credentials(CREDENTIALS))
+    globalLogBeginner.beginLoggingTo([WorkerTag(observer(), assignment.worker)])
     settings = Settings.from_environment(os.environ, standalone=assignment.stand_in is not None)
     service = Worker(reactor, settings, assignment).service
     reactor.callWhenRunning(service.startService)

@@ -4,12 +4,17 @@ to the worker    ``adopt``   accept the connections of the worker with this numb
                  ``release`` stop doing so
                  ``collect`` send your metrics
                  ``page``    the page of metrics that was requested; null: it could not be rendered
+                 ``query``   respond to a query about your state: its number and its name
                  ``ping``
+                 ``reload``  the contents of files that variables name, by the names of the variables
                  ``stop``    shut down; the number of the signal that stops the service
 from it          ``serving`` connections are accepted
                  ``metrics`` the response to ``collect``
                  ``page``    render the page of all workers' metrics
+                 ``response`` to a query: its number and the value
                  ``pong``    the response to ``ping``
+                 ``reloaded`` the response to ``reload``: names of changed files, and a fault; null: none
+                 ``status``  a line for the service manager
 """
 
 from __future__ import annotations

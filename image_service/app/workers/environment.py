@@ -1,4 +1,4 @@
-"""The environment of workers: credentials reach them in a file in memory.
+"""The environment of workers: credentials and contents of files reach them in a file in memory.
 
 ``/proc/PID/environ`` shows the environment that a process was started with, for as long as it runs.
 """
@@ -37,6 +37,8 @@ def read_credentials(descriptor: int) -> dict[str, str]:
 
 
 def _holds_credentials(name: str) -> bool:
-    """Return True for settings that are secret and for proxies, whose URLs may have a password."""
-    is_setting = any(variable.is_secret and name in variable.names for variable in variables())
+    """Return True for settings that are secret or may be in files, and for proxies, which may be secret."""
+    is_setting = any(
+        name in variable.names for variable in variables() if variable.is_secret or variable.from_file
+    )
     return is_setting or name.lower().endswith("_proxy")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import gatherResults
 from twisted.logger import Logger
 
+from image_service.admin.listener import start_admin
 from image_service.app.process_service import ProcessService
 from image_service.app.shutdown import stop_with_failure
 from image_service.app.standalone_mode import configured_images, start_stand_in
@@ -17,16 +18,21 @@ from image_service.app.workers.environment import write_credentials
 from image_service.app.workers.shared_state import SharedMemory, create_memory, create_slots, return_resources
 from image_service.app.workers.worker_process import Assignment, WorkerProcess
 from image_service.app.workers.worker_slot import WorkerSlot
+from image_service.app.workers.workers_state import WorkersState
 from image_service.concurrency.single_flight import SingleFlight
+from image_service.errors import ConfigurationError
+from image_service.observability.log import set_level
 from image_service.observability.merging import add_up, export, render
 from image_service.observability.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
+    from twisted.internet.defer import Deferred
     from twisted.internet.epollreactor import EPollReactor
     from twisted.python.failure import Failure
 
+    from image_service.app.reload import Configuration
     from image_service.app.workers.worker_slot import Process
     from image_service.observability.merging import Exported
     from image_service.serving.request_handler import Page
@@ -65,21 +71,53 @@ class Supervisor(ProcessService):
         if self._standalone:
             images = configured_images(settings, standalone=True)
             stand_in = await start_stand_in(self._parts, settings, images, self.base_url)
+        state = WorkersState(self._worker_slots, self._render_metrics, lambda: bool(self.running))
+        start_admin(self._parts, settings, state)
         memory = create_memory()
         self._memory = SharedMemory(memory)
         self._download_slots = create_slots(settings.limits.downloads)
-        credentials = write_credentials(os.environ)
-        for descriptor in (memory, self._download_slots, credentials):
+        self._write_credentials(self.reloader.texts)
+        for descriptor in (memory, self._download_slots):
             self._parts.callback(os.close, descriptor)
+        self._parts.callback(lambda: os.close(self._credentials))
         self._metrics.read_gauge("workers", lambda: sum(slot.is_serving for slot in self._worker_slots))
         listeners = [listener.fileno() for each in zip(*self._ports, strict=True) for listener in each]
         for number in range(workers):
             assignment = Assignment(number, workers, len(self._ports), stand_in)
-            descriptors = assignment.descriptors(memory, self._download_slots, credentials, listeners)
-            spawn = partial(self._spawn, self._reactor, assignment, descriptors)
+            spawn = partial(self._spawn_worker, assignment, memory, listeners)
             self._worker_slots.append(WorkerSlot(self._reactor, number, spawn, self))
         for slot in self._worker_slots:
             slot.start()
+
+    def _write_credentials(self, texts: Mapping[str, str]) -> None:
+        """Make the file that workers read when they start, with what variables read from files."""
+        self._credentials = write_credentials({**os.environ, **texts})
+
+    def _spawn_worker(
+        self, assignment: Assignment, memory: int, listeners: Sequence[int], *callbacks: object
+    ) -> Process:
+        descriptors = assignment.descriptors(memory, self._download_slots, self._credentials, listeners)
+        return self._spawn(self._reactor, assignment, descriptors, *callbacks)
+
+    async def reload_parts(self, configuration: Configuration) -> list[str]:
+        """Have each worker reload; those that start from now on get the new configuration.
+
+        Raises:
+            ConfigurationError: a worker keeps the previous one: a file has changed since it was checked.
+        """
+        set_level(configuration.settings.log.level)
+        previous = self._credentials
+        self._write_credentials(configuration.texts)
+        os.close(previous)
+        changed = await gatherResults([slot.reload(configuration.texts) for slot in self._worker_slots])
+        faulty = [
+            str(slot.number) for slot, files in zip(self._worker_slots, changed, strict=True) if files is None
+        ]
+        if faulty:
+            raise ConfigurationError(
+                f"worker {', '.join(faulty)} cannot use the new one, the others do; correct the files"
+            )
+        return sorted({name for names in changed for name in names or ()})
 
     # Events of slots.
 
@@ -88,6 +126,8 @@ class Supervisor(ProcessService):
         if slot.starts > 1:
             self._metrics.record_worker_restart()
         self._assign_substitutes()
+        if all(slot.is_serving for slot in self._worker_slots):
+            self.manager.ready()
 
     def worker_exited(self, slot: WorkerSlot) -> None:
         """Return a worker's slots, keep its cumulative metrics, and let another accept its connections."""
@@ -101,23 +141,32 @@ class Supervisor(ProcessService):
     def page_requested(self, slot: WorkerSlot) -> None:
         """Send the page of metrics to a worker, or null."""
 
+        def failed(failure: Failure) -> None:
+            _log.failure("cannot render the metrics", failure=failure)
+            slot.send("page", None)
+
+        page = self._render_metrics()
+        page.addCallbacks(lambda page: slot.send("page", (page[0].decode(), page[1])), failed)
+
+    def _render_metrics(self) -> Deferred[Page]:
+        """Return the page of metrics of all workers."""
+
         async def render_page() -> Page:
             await gatherResults([slot.collect_metrics() for slot in self._worker_slots])
             own = export(self._metrics.collect())
             latest = [slot.counts.latest for slot in self._worker_slots]
             return render(add_up([own, self._exited_counts, *latest]))
 
-        def failed(failure: Failure) -> None:
-            _log.failure("cannot render the metrics", failure=failure)
-            slot.send("page", None)
+        return self._pages.join("page", render_page)
 
-        page = self._pages.join("page", render_page)
-        page.addCallbacks(lambda page: slot.send("page", (page[0].decode(), page[1])), failed)
+    def status_received(self, text: str) -> None:
+        """Pass a worker's line on to the service manager."""
+        self.manager.set_status(text)
 
-    def start_failed(self) -> None:
+    def start_failed(self, status: int | None) -> None:
         """Stop the service: the same fault would keep the other workers from starting."""
         _log.critical("no worker can start")
-        stop_with_failure(self._reactor)
+        stop_with_failure(self._reactor, status or 1)
 
     def _assign_substitutes(self) -> None:
         """Have another worker accept the connections of each that does not serve: they would wait."""

@@ -16,6 +16,8 @@ from twisted.internet.protocol import ProcessProtocol
 from image_service.app.standalone_mode import StandIn
 from image_service.app.workers.channel import Channel
 from image_service.app.workers.environment import without_credentials
+from image_service.concurrency.signals import UNUSED
+from image_service.observability.log import log_descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
 SHUTDOWN_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-"""A worker ignores them: the supervisor stops it."""
+SUPERVISED_SIGNALS = (*SHUTDOWN_SIGNALS, signal.SIGHUP, *UNUSED)
+"""A worker ignores them: the supervisor stops it, and has it reload."""
 CONTROL_IN, CONTROL_OUT, MEMORY, SLOTS, CREDENTIALS = range(3, 8)
 """Descriptors that every worker has."""
 FIRST_LISTENER = 8
@@ -56,7 +59,14 @@ class Assignment:
     ) -> dict[int, int | str]:
         """Map the worker's descriptors to the supervisor's, as ``spawnProcess`` takes them."""
         given = (memory, slots, credentials, *listeners)
-        return {0: 0, 1: 1, 2: 2, CONTROL_IN: "w", CONTROL_OUT: "r", **dict(enumerate(given, MEMORY))}
+        return {
+            0: 0,
+            1: log_descriptor(),
+            2: 2,
+            CONTROL_IN: "w",
+            CONTROL_OUT: "r",
+            **dict(enumerate(given, MEMORY)),
+        }
 
 
 class WorkerProcess(ProcessProtocol):
@@ -65,7 +75,7 @@ class WorkerProcess(ProcessProtocol):
     Args:
         descriptors: as ``spawnProcess`` takes them.
         handlers: called with the value of each word that it sends.
-        exited: is called with the reason of its exit.
+        exited: is called with the reason of its exit and its status; None: a signal ended it.
 
     Raises:
         OSError: no process can be started.
@@ -79,7 +89,7 @@ class WorkerProcess(ProcessProtocol):
         assignment: Assignment,
         descriptors: Mapping[int, int | str],
         handlers: Mapping[str, Callable[[Any], None]],
-        exited: Callable[[str], None],
+        exited: Callable[[str, int | None], None],
     ) -> None:
         self._channel = Channel(handlers)
         self._exited = exited
@@ -90,7 +100,7 @@ class WorkerProcess(ProcessProtocol):
         }
         command = [sys.executable, "-P", "-m", "image_service.app.workers", assignment.render()]
         # The worker starts with these signals blocked, until it ignores them: a terminal sends them to all.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, SHUTDOWN_SIGNALS)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, SUPERVISED_SIGNALS)
         try:
             reactor.spawnProcess(self, sys.executable, command, environment, childFDs=descriptors)
         finally:
@@ -121,4 +131,4 @@ class WorkerProcess(ProcessProtocol):
 
     def processEnded(self, reason: Failure) -> None:
         """Report its exit."""
-        self._exited(reason.getErrorMessage())
+        self._exited(reason.getErrorMessage(), getattr(reason.value, "exitCode", None))

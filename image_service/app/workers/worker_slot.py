@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
+from image_service.app.workers.queries import Queries
 from image_service.app.workers.watchdog import MAX_UNANSWERED, Watchdog
 from image_service.app.workers.worker_counts import WorkerCounts
 from image_service.concurrency.backoff import Backoff
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 STEADY_SECONDS = 60.0
 """A worker that has run for so long is restarted with the initial delay."""
 RESTARTS = Backoff(min_seconds=0.5, max_seconds=30)
+RELOAD_SECONDS = 60.0
+"""A worker that has not responded to a reload for so long is not waited for; a stuck one is killed before."""
 
 _log = Logger()
 
@@ -47,8 +50,11 @@ class SlotObserver(Protocol):
     def page_requested(self, slot: WorkerSlot) -> None:
         """Its worker wants the page of metrics, by ``send``."""
 
-    def start_failed(self) -> None:
-        """A first worker exited before it accepted connections."""
+    def status_received(self, text: str) -> None:
+        """Its worker has a line for the service manager."""
+
+    def start_failed(self, status: int | None) -> None:
+        """A first worker exited before it accepted connections; its status, if it exited by itself."""
 
 
 class WorkerSlot:
@@ -56,15 +62,15 @@ class WorkerSlot:
 
     Args:
         number: of the worker, from 0 on.
-        spawn: starts a process, given the handlers of its words and a callback for the reason of its exit.
-            Raises OSError if no process can be started.
+        spawn: starts a process, given the handlers of its words and a callback for the reason and status of
+            its exit. Raises OSError if no process can be started.
     """
 
     def __init__(
         self,
         clock: IReactorTime,
         number: int,
-        spawn: Callable[[Handlers, Callable[[str], None]], Process],
+        spawn: Callable[[Handlers, Callable[[str, int | None], None]], Process],
         observer: SlotObserver,
     ) -> None:
         self.number = number
@@ -77,12 +83,14 @@ class WorkerSlot:
         self._spawn = spawn
         self._observer = observer
         self._process: Process | None = None
+        self._queries = Queries(clock)
         self._watchdog = Watchdog(clock, lambda: self.send("ping"), self._kill_stuck)
         self._started_at = 0.0
         self._has_served = False
         self._failures = 0
         self._restart: IDelayedCall | None = None
         self._stopped: Deferred[None] | None = None
+        self._reload: Deferred[list[str] | None] = succeed([])
 
     def start(self) -> None:
         """Start a worker."""
@@ -94,6 +102,9 @@ class WorkerSlot:
             "metrics": self.counts.update,
             "page": lambda _: self._observer.page_requested(self),
             "pong": lambda _: self._watchdog.pong_received(),
+            "response": self._queries.response_received,
+            "reloaded": lambda response: self._reload_ended(*response),
+            "status": self._observer.status_received,
         }
         try:
             self._process = self._spawn(handlers, self._exited)
@@ -108,6 +119,33 @@ class WorkerSlot:
     def collect_metrics(self) -> Deferred[None]:
         """Fetch the worker's metrics into ``counts``."""
         return self.counts.collect(lambda: self.send("collect")) if self.is_serving else succeed(None)
+
+    def query(self, name: str) -> Deferred[Any]:
+        """Return the worker's response to a query (see `Queries.add`); there must be a worker."""
+        return self._queries.add(name, lambda query: self.send("query", query))
+
+    def reload(self, texts: Mapping[str, str]) -> Deferred[list[str] | None]:
+        """Have the worker reload; a fault is logged.
+
+        Returns:
+            fires with the names of the changed files when it has, has exited, or does not respond; None: it
+            keeps the previous configuration.
+        """
+        if self._process is None:
+            return succeed([])
+        self._reload = Deferred(lambda reload: reload.callback([]))
+        self.send("reload", texts)
+        return self._reload.addTimeout(RELOAD_SECONDS, self._clock)
+
+    def _reload_ended(self, files: list[str], fault: str | None) -> None:
+        if fault is not None:
+            _log.error(
+                "worker {number} cannot reload, keeping the previous configuration: {fault}",
+                number=self.number,
+                fault="; ".join(fault.splitlines()),
+            )
+        if not self._reload.called:
+            self._reload.callback(files if fault is None else None)
 
     def stop(self, signal_number: int | None) -> Deferred[None]:
         """Stop the worker for good; it drains as long as it responds.
@@ -146,18 +184,20 @@ class WorkerSlot:
         )
         self.kill()
 
-    def _exited(self, reason: str) -> None:
+    def _exited(self, reason: str, status: int | None) -> None:
         self._process, self.is_serving = None, False
         self._watchdog.stop()
+        self._queries.cancel()
+        self._reload_ended([], None)
         self._observer.worker_exited(self)
         if self._stopped is not None:
             self._stopped.callback(None)
         else:
-            self._replace(reason)
+            self._replace(reason, status)
 
-    def _replace(self, reason: str) -> None:
+    def _replace(self, reason: str, status: int | None = None) -> None:
         if not self._has_served:
-            self._observer.start_failed()
+            self._observer.start_failed(status)
             return
         is_steady = self._clock.seconds() - self._started_at > STEADY_SECONDS
         self._failures = 1 if is_steady else self._failures + 1

@@ -12,12 +12,12 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import attrs
-from twisted.logger import Logger
 
 from image_service.catalog.download.fetch_guard import FetchGuard, InvalidResponse, origin_of
 from image_service.catalog.download.urllib_handlers import Redirects, open_url
 from image_service.errors import ConfigurationError
 from image_service.files.reloaded import Reloaded
+from image_service.settings.proxies import NO_PROXIES
 
 if TYPE_CHECKING:
     import http.client
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 
     from image_service.concurrency.interruption import Interruption
     from image_service.settings.base_images import DownloadSettings
+    from image_service.settings.proxies import ProxySettings
 
 _BLOCK_BYTES = 256 * 1024
 
 
-@attrs.frozen
+@attrs.define
 class OriginClient:
     """Fetches resources from origins.
 
@@ -41,6 +42,7 @@ class OriginClient:
         headers: fields that are credentials.
         parameters: query parameters that are credentials.
         credential_origins: origins that get the credentials, as ``origin_of`` returns them.
+        proxies: those of the environment.
     """
 
     trust: Reloaded[ssl.SSLContext] = attrs.field(repr=False)
@@ -48,22 +50,25 @@ class OriginClient:
     headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     parameters: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     credential_origins: frozenset[str] = frozenset()
+    proxies: ProxySettings = NO_PROXIES
 
     @classmethod
-    def from_settings(cls, settings: DownloadSettings, urls: Iterable[str] = ()) -> OriginClient:
+    def from_settings(
+        cls, settings: DownloadSettings, urls: Iterable[str] = (), proxies: ProxySettings = NO_PROXIES
+    ) -> OriginClient:
         """Make a client that sends the configured credentials to the origins of `urls`."""
-        if settings.insecure:
-            Logger().warn(
-                "INSECURE_SKIP_VERIFY is set: anyone on the network can impersonate assisted-service, or"
-                " replace a base image"
-            )
         return cls(
             trusted_authorities(settings.ca_file, insecure=settings.insecure),
             settings.stall_seconds,
             settings.headers,
             settings.query_params,
             frozenset(map(origin_of, urls)),
+            proxies,
         )
+
+    def set_credential_urls(self, urls: Iterable[str]) -> None:
+        """From now on send the configured credentials to the origins of these URLs only."""
+        self.credential_origins = frozenset(map(origin_of, urls))
 
     @contextmanager
     def fetch(
@@ -85,7 +90,7 @@ class OriginClient:
                 redirects = Redirects(
                     origin if origin in self.credential_origins else None, self.headers, self.parameters
                 )
-                response = open_url(url, headers, guard, self.trust.get(), redirects)
+                response = open_url(url, headers, guard, self.trust.get(), redirects, self.proxies)
             with response:
                 yield OriginResponse(response, guard)
 

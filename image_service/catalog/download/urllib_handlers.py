@@ -1,11 +1,9 @@
-"""The handlers of urllib that a fetch uses: guarded connections, proxies with CIDR, redirects, statuses."""
+"""The handlers of urllib that a fetch uses: guarded connections, proxies, redirects, statuses."""
 
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import urllib.request
-from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     from email.message import Message
 
     from image_service.catalog.download.fetch_guard import FetchGuard
+    from image_service.settings.proxies import ProxySettings
 
 MAX_REDIRECTS = 10
 
@@ -37,14 +36,19 @@ _EXPECTED_STATUSES = {
 }
 
 
-def open_url(
-    url: str, headers: Mapping[str, str], guard: FetchGuard, context: ssl.SSLContext, redirects: Redirects
+def open_url(  # noqa: PLR0913, PLR0917 - a request, and what it goes through
+    url: str,
+    headers: Mapping[str, str],
+    guard: FetchGuard,
+    context: ssl.SSLContext,
+    redirects: Redirects,
+    proxies: ProxySettings,
 ) -> http.client.HTTPResponse:
     """Send a GET request and follow redirects; every origin on the way gets `headers`."""
     opener = urllib.request.OpenerDirector()
     opener.addheaders = [("User-Agent", "image-service"), *headers.items()]
     for handler in (
-        _Proxies(),
+        _ProxyHandler(proxies),
         _GuardedConnections(guard, context),
         _Statuses(),
         urllib.request.HTTPDefaultErrorHandler(),
@@ -109,22 +113,22 @@ class Redirects(urllib.request.HTTPRedirectHandler):
         return request
 
 
-class _Proxies(urllib.request.ProxyHandler):
-    """The proxies of the environment; NO_PROXY may hold CIDR blocks too, as clusters put there."""
+class _ProxyHandler(urllib.request.BaseHandler):
+    """Sends requests through the proxies of the settings; urllib's own reads NO_PROXY by other rules."""
 
-    def proxy_open(
-        self,
-        req: urllib.request.Request,
-        proxy: str,
-        type: str,  # noqa: A002 - urllib's signature
-    ) -> http.client.HTTPResponse | None:
-        with suppress(ValueError):  # the host is a name
-            address = ipaddress.ip_address(urlsplit(f"//{req.host}").hostname or "")
-            for item in urllib.request.getproxies().get("no", "").split(","):
-                with suppress(ValueError):  # a name
-                    if address in ipaddress.ip_network(item.strip(), strict=False):
-                        return None
-        return cast("http.client.HTTPResponse | None", super().proxy_open(req, proxy, type))
+    handler_order = 100  # before the connections
+
+    def __init__(self, proxies: ProxySettings) -> None:
+        self._proxies = proxies
+
+    def http_open(self, req: urllib.request.Request) -> None:
+        proxy = self._proxies.find(req.full_url)
+        if proxy is not None:
+            if proxy.authorization:
+                req.add_unredirected_header("Proxy-Authorization", proxy.authorization)
+            req.set_proxy(proxy.netloc, "http")
+
+    https_open = http_open
 
 
 class _Statuses(urllib.request.HTTPErrorProcessor):

@@ -88,9 +88,12 @@ class BaseImageLifecycle:
             self._set_state(BaseImageState.STOPPED)
 
     def serves(self, entry: OsImage) -> bool:
-        """Return True if the downloaded image that is served has the name and the digest of this entry."""
+        """Return True if the downloaded image that is served has the name and the digest of this entry.
+
+        Without a digest the name decides, as at a start, which downloads no image that is there already.
+        """
         is_downloaded = not (self.entry.local_path or entry.local_path)
-        is_same = self.base is not None and self.base.sha256 == entry.sha256
+        is_same = self.base is not None and entry.sha256 in {None, self.base.sha256}
         return is_downloaded and is_same and self.entry.file_name == entry.file_name
 
     @property
@@ -106,8 +109,13 @@ class BaseImageLifecycle:
             bytes_total=total,
             size=size,
             sha256=self.base.sha256 if self.base else None,
-            retry_at=self._retry.getTime() if self._retry else None,
+            retry_seconds=self._retry_seconds,
         )
+
+    @property
+    def _retry_seconds(self) -> float | None:
+        """Until the next attempt; None: none is scheduled."""
+        return self._retry.getTime() - self._shared.clock.seconds() if self._retry else None
 
     def unavailable_error(self) -> Unavailable | BaseImageError:
         """Return the error for a client: why the image cannot be served, and when to retry."""
@@ -117,8 +125,8 @@ class BaseImageLifecycle:
                 f"{name} was refused: {self._reason}", retry_after_seconds=REFUSED_RETRY_AFTER_SECONDS
             )
         seconds = BUSY_RETRY_AFTER_SECONDS
-        if self._retry:
-            seconds = max(1, math.ceil(self._retry.getTime() - self._shared.clock.seconds()))
+        if self._retry_seconds is not None:
+            seconds = max(1, math.ceil(self._retry_seconds))
         reason = self._reason
         done, total = self._progress
         if not reason and self.state is BaseImageState.DOWNLOADING and (done or total):
@@ -162,7 +170,9 @@ class BaseImageLifecycle:
         if self._fetcher.is_complete(self.entry):
             try:
                 return await self._verify()
-            except BaseImageError:
+            except BaseImageError as error:
+                if self.entry.local_path is not None:
+                    raise BaseImageError(f"{self.entry.local_path}: {error.detail}") from None
                 if self._fetcher.is_complete(self.entry):  # not downloaded here
                     raise
         self._is_rechecked = True

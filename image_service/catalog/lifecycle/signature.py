@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import os
 import re
@@ -13,7 +11,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.concurrency.sandbox import run_sandboxed
-from image_service.errors import BaseImageError, ConfigurationError
+from image_service.errors import BaseImageError, ConfigurationError, FormatError
+from image_service.formats.openpgp import read_key_ring
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,11 +23,6 @@ if TYPE_CHECKING:
 
 MAX_SIGNATURE_BYTES = 64 * 1024  # signatures by a dozen keys take some KiB
 _MAX_STATUS_BYTES = 64 * 1024
-# Encodings of RFC 9580 section 6.2; the checksum behind the data is optional.
-_ARMOR = re.compile(
-    rb"-----BEGIN PGP PUBLIC KEY BLOCK-----\r?\n(?:[ -~]+\r?\n)*\r?\n"
-    rb"([A-Za-z0-9+/=\s]+?)(?:\r?\n=[A-Za-z0-9+/]{4})?\s*-----END"
-)
 _REASON = re.compile(rb"\n\[GNUPG:\] (BADSIG|ERRSIG|NO_PUBKEY|EXPKEYSIG|EXPSIG|REVKEYSIG|NODATA) (\w+)")
 
 
@@ -43,14 +37,14 @@ class KeyRing:
         """Read a file of public keys, binary or in ASCII armor.
 
         Raises:
-            ConfigurationError: it cannot be read, or its armor is damaged.
+            ConfigurationError: it cannot be read, or is no key ring.
         """
         try:
-            content = path.read_bytes()
-            blocks = _ARMOR.findall(content)
-            return cls(b"".join(base64.b64decode(b"".join(block.split())) for block in blocks) or content)
-        except (OSError, binascii.Error) as error:
+            return cls(read_key_ring(path.read_bytes()))
+        except OSError as error:
             raise ConfigurationError(f"SIGNING_KEYS cannot be read: {error}") from None
+        except FormatError as error:
+            raise ConfigurationError(f"SIGNING_KEYS {path} is no key ring: {error.detail}") from None
 
     def proof(self, sha256: str, signature: bytes) -> str:
         """Return a digest of a file's SHA-256, its signature and these keys, stored once verified."""

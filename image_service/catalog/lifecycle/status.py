@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import enum
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import attrs
 
 from image_service.catalog.download.fetch_guard import public_url
+from image_service.http.redaction import redact_detail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from image_service.settings.os_images import OsImage
+
+
+_MAX_CAUSES = 3
+_MAX_REASON = 160  # characters
 
 
 class BaseImageState(enum.Enum):
@@ -31,6 +36,9 @@ class BaseImageState(enum.Enum):
     STOPPED = "stopped"
 
 
+_READY = frozenset({BaseImageState.READY, BaseImageState.DEGRADED})
+
+
 @attrs.frozen
 class ImageStatus:
     """The status of one base image.
@@ -43,7 +51,7 @@ class ImageStatus:
         bytes_total: to be downloaded; None: the origin does not say.
         size: bytes of the image that is served; None: none is.
         sha256: its digest, lower-case hex; None: none is served.
-        retry_at: seconds since the epoch; None: no retry is scheduled.
+        retry_seconds: until the next attempt; None: no retry is scheduled.
     """
 
     entry: OsImage
@@ -53,7 +61,7 @@ class ImageStatus:
     bytes_total: int | None = None
     size: int | None = None
     sha256: str | None = None
-    retry_at: float | None = None
+    retry_seconds: float | None = None
 
     @property
     def image(self) -> str:
@@ -69,10 +77,34 @@ def render_statuses(statuses: Iterable[ImageStatus]) -> bytes:
     return json.dumps({"images": images}, indent=2).encode() + b"\n"
 
 
+def count_ready(statuses: Sequence[ImageStatus]) -> str:
+    """Return how many images are ready or degraded: ``1 of 2 base images is ready``."""
+    ready = sum(status.state in _READY for status in statuses)
+    return f"{ready} of {len(statuses)} base images {'is' if ready == 1 else 'are'} ready"
+
+
+def describe_unready(statuses: Sequence[ImageStatus]) -> str:
+    """Return which images are not served yet and why, in one sentence for probes, of limited length."""
+    if not statuses:
+        return "no base images yet: no release of COREOS_STREAMS is known; see the log"
+    unready = [status for status in statuses if status.state not in _READY]
+    causes = [_describe_cause(status) for status in unready[:_MAX_CAUSES]]
+    if len(unready) > _MAX_CAUSES:
+        causes.append(f"{len(unready) - _MAX_CAUSES} more")
+    return "; ".join((count_ready(statuses), *causes, "see /images"))
+
+
+def _describe_cause(status: ImageStatus) -> str:
+    cause = f"{status.image} is {status.state.value}"
+    return f"{cause}: {redact_detail(status.reason, _MAX_REASON)}" if status.reason else cause
+
+
 def _describe(status: ImageStatus, openshift_version: str) -> dict[str, object]:
     entry, retry_at = status.entry, None
-    if status.retry_at is not None:
-        retry_at = datetime.fromtimestamp(status.retry_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if status.retry_seconds is not None:
+        # The reactor's clock is monotonic, so its time is no date.
+        moment = datetime.now(UTC) + timedelta(seconds=status.retry_seconds)
+        retry_at = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
         "version": entry.version,
         "openshift_version": openshift_version,

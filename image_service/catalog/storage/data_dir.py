@@ -35,6 +35,15 @@ MANIFEST = "image-service.json"
 LOCKS = "image-service.lock"
 DAY_SECONDS = 24 * 3600.0
 
+_log = Logger()
+
+
+def create_directory(path: Path) -> None:
+    """Create a configured directory and those above it, unless it exists, and log that."""
+    if not path.is_dir():
+        path.mkdir(parents=True, exist_ok=True)
+        _log.info("created the directory {path}, which did not exist", path=str(path.absolute()))
+
 
 class DataDir:
     """The directory, shared by threads and processes. An image is identified by the name of its file.
@@ -72,7 +81,7 @@ class DataDir:
         Removes nothing while another process is present, whose temporary files look the same.
         """
         for directory in {self.path, self.scratch}:
-            directory.mkdir(parents=True, exist_ok=True)
+            create_directory(directory)
             locks = FileLocks(directory / LOCKS)
             alone = locks.acquire_exclusive_presence()
             if alone is not None:

@@ -27,7 +27,7 @@ _SHORTEST_SECONDS = 1e-5
 _MET = {True: "met", False: "missed"}
 _RATE_CHARTS = (
     ("Content read", Dimension.BYTES_PER_SECOND, {"content": "byte_count"}),
-    ("Requests answered", Dimension.PER_SECOND, {"requests": "requests"}),
+    ("Successful requests", Dimension.PER_SECOND, {"requests": "requests"}),
     ("Errors and refusals", Dimension.PER_SECOND, {"errors": "errors", "refusals": "refusals"}),
 )
 """Title, dimension, and the member of an interval for each line."""
@@ -45,7 +45,8 @@ p { margin: .3em 0; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; }
 th, td { text-align: right; padding: .25em .6em; border-bottom: 1px solid var(--rule); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; } th { color: var(--quiet); }
-td { font-variant-numeric: tabular-nums; } svg { width: 100%; height: auto; margin-top: 1.2em; }
+td { font-variant-numeric: tabular-nums; }
+svg { width: 100%; min-width: 700px; height: auto; margin-top: 1.2em; }
 svg text { fill: var(--quiet); font-size: 12px; } svg .heading { fill: var(--ink); font-size: 14px; }
 svg .right { text-anchor: end; } svg .middle { text-anchor: middle; }
 svg path { fill: none; stroke-width: 1.8; stroke-linejoin: round;
@@ -53,6 +54,7 @@ svg path { fill: none; stroke-width: 1.8; stroke-linejoin: round;
 svg .grid { stroke: var(--rule); stroke-width: 1; }
 svg .line0 { stroke: var(--line0); } svg .line1 { stroke: var(--line1); }
 svg .line2 { stroke: var(--line2); } svg .line3 { stroke: var(--line3); }
+@media (max-width: 600px) { th, td { white-space: normal; padding: .25em .3em; font-size: 12px; } }
 """
 
 
@@ -74,6 +76,7 @@ def _verdict(report: Report) -> Iterator[str]:
         f" from {report.started_at} · client used {report.cpu_share:.0%} of a processor",
         "quiet",
     )
+    yield _paragraph(report.format_software(), "quiet")
     yield _paragraph("Failed" if missed else "Passed", "bad" if missed else "good")
     yield from (_paragraph(reason, "bad") for reason in missed)
     yield from (_paragraph(remark, "quiet") for remark in report.remarks())
@@ -95,7 +98,9 @@ def _charts(report: Report) -> Iterator[str]:
             ChartLine("max", [(row.at_seconds, row.max_seconds) for row in rows]),
         ]
         yield "<h2>Over time</h2>"
-        yield chart(f"Time of a {report.plotted}", time, _duration_axis(percentiles), percentiles)
+        yield _scrollable(
+            chart(f"Time of a {report.plotted}", time, _duration_axis(percentiles), percentiles)
+        )
         for title, dimension, counts in _RATE_CHARTS:
             lines = [
                 ChartLine(name, [(row.at_seconds, getattr(row, member) / row.seconds) for row in rows])
@@ -103,7 +108,7 @@ def _charts(report: Report) -> Iterator[str]:
             ]
             largest = max(value for line in lines for _, value in line.points)
             axis = linear_axis(largest, partial(format_value, dimension=dimension))
-            yield chart(title, time, axis, lines)
+            yield _scrollable(chart(title, time, axis, lines))
     # Shares are drawn as nines, so that the last thousandth is as wide as the first nine tenths.
     lines = [
         ChartLine(timing, [(_nines(share), seconds) for seconds, share in report.timings[timing].shares()])
@@ -112,7 +117,7 @@ def _charts(report: Report) -> Iterator[str]:
     ]
     nines = linear_axis(_NINES, lambda value: f"{100 - 100 / 10**value:g} %")
     yield "<h2>Distribution</h2>"
-    yield chart("Durations by share of requests", nines, _duration_axis(lines), lines)
+    yield _scrollable(chart("Durations by share of requests", nines, _duration_axis(lines), lines))
 
 
 def _nines(share: float) -> float:
@@ -161,7 +166,7 @@ def _numbers(report: Report) -> Iterator[str]:
     ]
     yield _table(("time of", "count", "mean", *(f"p{percent:g}" for percent in PERCENTS), "max"), timings)
     counts = [
-        ("requests answered", f"{report.requests:,}", report.format_rate("requests")),
+        ("successful requests", f"{report.requests:,}", report.format_rate("requests")),
         ("bytes of content", f"{report.byte_count:,}", report.format_rate("throughput")),
         ("refusals", f"{report.refusals:,}", report.format_rate("refusals")),
         ("errors", f"{sum(report.errors.values()):,}", report.format_rate("errors")),
@@ -182,4 +187,9 @@ def _paragraph(text: str, style: str = "") -> str:
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     head = "".join(f"<th>{escape(text)}</th>" for text in heads)
     body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
-    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+    return _scrollable(f"<table><tr>{head}</tr>{body}</table>")
+
+
+def _scrollable(content: str) -> str:
+    """Let a narrow screen scroll to the rest of something wide, instead of making it too small to read."""
+    return f'<div class="scroll">{content}</div>'

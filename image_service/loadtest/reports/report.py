@@ -42,6 +42,9 @@ class Report:
         refusals: responses with Retry-After.
         reconnects: kept-alive connections that ended before a response began.
         errors: failed requests, by kind.
+        details: the servers' explanations, by kind.
+        client_version: of image-service.
+        server_software: the contents of ``Server`` fields.
         faults: failed verifications, by kind.
         examples: the first of them.
         blocks_compared: blocks that had been read before.
@@ -62,6 +65,9 @@ class Report:
     refusals: int
     reconnects: int
     errors: Mapping[str, int]
+    details: Mapping[str, str]
+    client_version: str
+    server_software: Sequence[str]
     faults: Mapping[VerificationFault, int]
     examples: Sequence[str]
     blocks_compared: int
@@ -90,7 +96,7 @@ class Report:
         ]
         missed += [f"verification failed: {fault}, {count} times" for fault, count in self.faults.items()]
         if not self.timings[Timing.FIRST_BYTE].count:
-            missed.append("no request was answered")
+            missed.append(f"no request succeeded: {self.format_errors()}")
         return missed
 
     def format_measured(self, objective: Objective) -> str:
@@ -117,7 +123,8 @@ class Report:
             remarks.append("It was ended early; no image was read whole at the end.")
         if self.plan.profile is Profile.DOWNLOAD and not self.timings[Timing.REQUEST].count:
             remarks.append("No download was complete in this time.")
-        return remarks + [f"{kind}: {ADVICE[kind]}." for kind in sorted(self.errors) if kind in ADVICE]
+        remarks += [f"{kind}: {ADVICE[kind]}." for kind in sorted(self.errors) if kind in ADVICE]
+        return remarks + [f"{kind}: the server says: {text}" for kind, text in sorted(self.details.items())]
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON object that docs/loadtest.md describes."""
@@ -139,6 +146,8 @@ class Report:
                 "bytes_per_second": plan.bytes_per_second,
                 "timeout_seconds": plan.timeout_seconds,
             },
+            "client_version": self.client_version,
+            "server_software": list(self.server_software),
             "client_cpu_share": self.cpu_share,
             "counts": {
                 "requests": self.requests,
@@ -146,6 +155,7 @@ class Report:
                 "refusals": self.refusals,
                 "reconnects": self.reconnects,
                 "errors": dict(self.errors),
+                "details": dict(self.details),
             },
             "rates": self.rates(),
             "timings": {timing: _summary(histogram) for timing, histogram in self.timings.items()},
@@ -169,6 +179,15 @@ class Report:
                 "rows": [attrs.asdict(interval) for interval in self.intervals],
             },
         }
+
+    def format_errors(self) -> str:
+        """Return the number of errors of each kind for people."""
+        return ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.errors.items())) or "no errors"
+
+    def format_software(self) -> str:
+        """Return the versions of both sides for people."""
+        servers = ", ".join(self.server_software) or "no Server field"
+        return f"client: image-service {self.client_version}; server: {servers}"
 
     def format_rate(self, name: str) -> str:
         """Return a share or rate of `rates` for people."""

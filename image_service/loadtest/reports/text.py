@@ -36,12 +36,12 @@ def _lines(report: Report) -> Iterator[str]:
     plan = report.plan
     yield f"{plan.profile}, {plan.clients} clients, images: {len(plan.targets)} of {', '.join(plan.servers)}"
     yield f"for {report.seconds:.1f} s; this client used {report.cpu_share:.0%} of a processor"
+    yield report.format_software()
     yield ""
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(report.errors.items()))
-    yield f"requests    {report.requests:,} answered, {report.format_rate('requests')}"
+    yield f"requests    {report.requests:,} succeeded, {report.format_rate('requests')}"
     yield f"content     {report.byte_count / _MEGABYTE:,.1f} MB, {report.format_rate('throughput')}"
     yield f"refusals    {report.refusals:,}, {report.format_rate('refusals')}"
-    yield f"errors      {kinds or 'none'}, {report.format_rate('errors')}"
+    yield f"errors      {report.format_errors()}, {report.format_rate('errors')}"
     if report.reconnects:
         yield f"reconnects  {report.reconnects:,}: kept-alive connections that ended before a response began"
     yield ""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from twisted.internet.defer import CancelledError
 from twisted.logger import Logger
 
 from image_service.concurrency.single_flight import SingleFlight
@@ -154,6 +155,8 @@ class Validator:
         except ImageServiceError as error:
             self._count(SnapshotEvent.REFUSED)
             await self._cache.refuse(entry, error)
+        except CancelledError:  # the service stops
+            raise
         except Exception:  # noqa: BLE001 - whatever it is, it is no reason to abort mounts
             _log.failure(
                 "unexpected error while validating infra-env {infra_env}", infra_env=key.infra_env_id
@@ -189,7 +192,7 @@ class Validator:
 
     def _record_failure(self, entry: CacheEntry, error: ImageServiceError, started_at: float) -> None:
         if entry.failing_since is None and not entry.is_refused:
-            _log.warn(
+            _log.info(
                 "cannot validate infra-env {infra_env}, serving its last snapshot: {detail}",
                 infra_env=entry.snapshot.key.infra_env_id,
                 detail=error.detail,

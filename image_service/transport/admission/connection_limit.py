@@ -33,7 +33,7 @@ OVERLOAD_RESERVE = 64
 MIN_IDLE_SECONDS = 1.0
 """A connection that has waited for a request for a shorter time is not closed for another."""
 MIN_IDLE_PROVEN_SECONDS = 20.0
-"""The same for a proven one. Slow readers, who are never idle, are closed before: else mounts would be."""
+"""The same for a proven one. Slow readers are never idle, and are closed first; else mounts would be."""
 SEARCH_SECONDS = 1.0
 """How long a list of idle connections is used."""
 

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from OpenSSL import SSL
 
-from image_service.transport import tls_sender
 from image_service.transport.tcp import UNSENT_BYTES
-from image_service.transport.tls_sender import (
+from image_service.transport.tls import sender as tls_sender
+from image_service.transport.tls.sender import (
     PIECE_BYTES,
     SMALL_PIECE_BYTES,
     TURN_BYTES,

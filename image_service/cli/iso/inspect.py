@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.cli.base import UNKNOWN, open_base, with_checked_minimal
 from image_service.cli.command import add_file_command, printable
+from image_service.cli.iso.base import UNKNOWN, open_base, with_checked_minimal
 from image_service.coreos.live_iso import BootFiles, read_features
 from image_service.errors import BaseImageError
 from image_service.formats.initrd import read_members

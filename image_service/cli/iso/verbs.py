@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from image_service.cli.base import open_base
 from image_service.cli.command import add_file_command, exit_on_signals
-from image_service.cli.output import choose_output, write_output
+from image_service.cli.iso.base import open_base
+from image_service.cli.iso.output import choose_output, write_output
 from image_service.errors import BaseImageError
 from image_service.formats.initrd import read_members
 from image_service.formats.reading import read_exactly

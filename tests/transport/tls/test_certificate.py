@@ -16,7 +16,7 @@ from twisted.internet.task import Clock
 
 from image_service.errors import ConfigurationError
 from image_service.files.reloaded import CHECK_SECONDS
-from image_service.transport.tls import ServerCertificate
+from image_service.transport.tls.certificate import ServerCertificate
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.transport.client import request
 from tests.transport.reactor_turns import until
@@ -197,7 +197,8 @@ def test_mismatched_files_are_refused_at_start(tmp_path: Path) -> None:
     authority = trustme.CA()
     write(tmp_path, authority.issue_cert("localhost"), authority.issue_cert("localhost"))
     with pytest.raises(
-        ConfigurationError, match=r"tls\.crt and .*tls\.key are not a pair: key values mismatch"
+        ConfigurationError,
+        match=r"tls\.crt and .*tls\.key are not a pair: the certificate is",
     ):
         ServerCertificate(tmp_path / "tls.key", tmp_path / "tls.crt", Clock())
 

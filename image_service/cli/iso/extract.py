@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.cli.base import open_base
 from image_service.cli.command import add_file_command, exit_on_signals
-from image_service.cli.output import choose_output, write_output
+from image_service.cli.iso.base import open_base
+from image_service.cli.iso.output import choose_output, write_output
 from image_service.images.netboot import compose_artifact
 from image_service.images.reference import BootArtifact
 

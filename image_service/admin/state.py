@@ -1,0 +1,24 @@
+"""The state of the service as the administrative listener shows it, whichever processes have it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+Page: TypeAlias = tuple[bytes, str]
+"""Content and its media type."""
+
+
+class ServiceState(Protocol):
+    """The state of all processes of the service; its methods raise Unavailable if none of them responds."""
+
+    def unready_reason(self) -> Awaitable[str]:
+        """Return why no image can be served; empty if some can."""
+
+    def render_metrics(self) -> Awaitable[Page]:
+        """Return the page of metrics."""
+
+    def render_images(self) -> Awaitable[str]:
+        """Return the states of the base images as JSON."""

@@ -1,0 +1,48 @@
+"""The state of one process: for its probes, and for the administrative listener."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.catalog.lifecycle.status import describe_unready, render_statuses
+
+if TYPE_CHECKING:
+    from image_service.admin.state import Page
+    from image_service.catalog.catalog import Catalog
+    from image_service.observability.metrics import Metrics
+    from image_service.transport.listeners import Listeners
+
+
+@attrs.frozen
+class ProcessState:
+    """The `ServiceState` of a service of one process, and of each worker."""
+
+    _catalog: Catalog
+    _listeners: Listeners
+    _metrics: Metrics
+
+    @property
+    def unready(self) -> str:
+        """Why no image can be served; empty if some can."""
+        if self._listeners.shutting_down:
+            return "this service is shutting down"
+        return "" if self._catalog.is_ready else describe_unready(self._catalog.statuses())
+
+    @property
+    def images(self) -> bytes:
+        """The states of the base images as JSON."""
+        return render_statuses(self._catalog.statuses())
+
+    async def unready_reason(self) -> str:
+        """See `ServiceState`."""
+        return self.unready
+
+    async def render_metrics(self) -> Page:
+        """See `ServiceState`."""
+        return self._metrics.render()
+
+    async def render_images(self) -> str:
+        """See `ServiceState`."""
+        return self.images.decode()

@@ -1,0 +1,71 @@
+"""Log lines of failed calls: one each, at most so many of one cause."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from twisted.logger import Logger, LogLevel
+
+from image_service.concurrency.rate_limiter import RateLimiter
+from image_service.errors import IgnitionInvalid
+from image_service.http.problem import status_of
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IReactorTime
+
+    from image_service.assisted.calls import Attempt
+    from image_service.assisted.server import Server
+    from image_service.errors import ImageServiceError
+
+_NUMBER = re.compile("[0-9]+")
+_SERVER_ERRORS = 500
+
+
+class FailureLog:
+    """Logs the failures of calls to one server.
+
+    Args:
+        server: is named in each line.
+        clock: limits the rate.
+    """
+
+    _log = Logger()
+
+    def __init__(self, server: Server, clock: IReactorTime) -> None:
+        self._server = server
+        self._limiter: RateLimiter[tuple[str, str]] = RateLimiter(clock)
+
+    def add(self, error: ImageServiceError, attempt: Attempt) -> None:
+        """Log a failure, or count it for the next line of its cause.
+
+        A refusal (401, 403, 404, …) is no fault of anybody who runs a service: its level is info.
+        """
+        suppressed = self._limiter.admit(_cause_of(error, attempt))
+        if suppressed is None:
+            return
+        status = status_of(error)
+        is_fault = status >= _SERVER_ERRORS or isinstance(error, IgnitionInvalid)
+        about = [
+            str(self._server),
+            f"its X-Request-ID {attempt.answer_id}" * bool(attempt.answer_id),
+            f"for request {attempt.request_id}" * bool(attempt.request_id),
+            f"{suppressed} more like this were not logged" * bool(suppressed),
+        ]
+        self._log.emit(
+            LogLevel.warn if is_fault else LogLevel.info,
+            "{detail} ({about})",
+            detail=error.detail,
+            about=", ".join(filter(None, about)),
+            upstream=self._server.url.authority(),
+            status=status,
+            code=error.code,
+            id=attempt.request_id,
+            upstream_id=attempt.answer_id,
+            suppressed=suppressed,
+        )
+
+
+def _cause_of(error: ImageServiceError, attempt: Attempt) -> tuple[str, str]:
+    """Return what equal failures of different infra-envs have in common."""
+    return error.code, _NUMBER.sub("", error.detail.replace(attempt.call.resource, ""))

@@ -1,0 +1,1 @@
+"""The commands for single ISO files: they need no configuration and no network."""

@@ -1,0 +1,24 @@
+"""Signals that must not end a process."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+UNUSED = (signal.SIGUSR1, signal.SIGUSR2)
+"""Sent to services that reopen their log files, for example; the default is to end the process."""
+
+
+def handle_signal(number: int, handler: Callable[[], None]) -> None:
+    """Call `handler` at each signal with this number, from now on, in the main thread."""
+    signal.signal(number, lambda *_: handler())
+    signal.siginterrupt(number, False)  # noqa: FBT003 - its signature. Libraries may not expect EINTR
+
+
+def ignore_signals(*numbers: int) -> None:
+    """Ignore signals; unlike with SIG_IGN, the programs that this process starts handle them as usual."""
+    for number in numbers:
+        handle_signal(number, lambda: None)

@@ -1,0 +1,74 @@
+"""Settings of the administrative listener."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.settings import parsers
+from image_service.settings.variables import setting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from image_service.settings.parsers import ListenAddress
+
+MIN_TOKEN_LENGTH = 16
+_MAX_FILE_BYTES = 4096
+
+
+def read_token(path: Path) -> str:
+    """Return the token in a file, without the white space around it.
+
+    Raises:
+        ValueError: the file cannot be read, or holds no valid token; the message does not repeat its content.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MAX_FILE_BYTES + 1).decode("ascii", "replace").strip()
+    except OSError as error:
+        raise ValueError(f"must be a readable file: {error.strerror}") from None
+    if not MIN_TOKEN_LENGTH <= len(text) <= _MAX_FILE_BYTES or not parsers.BEARER_TOKEN.fullmatch(text):
+        raise ValueError(
+            f"must be a file of one token, of at least {MIN_TOKEN_LENGTH} letters, digits and . _ ~ + / -,"
+            " with = at its end only; `openssl rand -base64 32` makes one"
+        )
+    return text
+
+
+def _parse_token_file(value: str) -> Path:
+    read_token(Path(value))
+    return Path(value)
+
+
+@attrs.frozen(kw_only=True)
+class AdminSettings:
+    """Administration."""
+
+    listen: ListenAddress | None = setting("ADMIN_LISTEN", parse=parsers.listen)
+    """IP address and port of the administrative listener, such as `127.0.0.1:8081`. When it is set,
+    `/metrics` and `/images` are there, and no longer on `LISTEN_PORT` and `HTTP_LISTEN_PORT`; `/health` and
+    `/live` are on all of them. On loopback it speaks HTTP, beyond loopback HTTPS with the certificate of
+    `HTTPS_CERT_FILE`; without that HTTP, which sends the token in clear. When not set: there is no such
+    listener."""
+    token_file: Path | None = setting("ADMIN_TOKEN_FILE", parse=_parse_token_file)
+    """File of the token that requests to `ADMIN_LISTEN` need, except those for `/health` and `/live`: one
+    line of at least 16 letters, digits and `. _ ~ + / -`, such as `openssl rand -base64 32` makes. A client
+    sends it as a bearer token, or as the password of Basic authentication with any user name, as a browser
+    does. When the file has changed, the new token is valid, and the previous one is not. Required where
+    `ADMIN_LISTEN` is not on loopback; on loopback, every local user may use the listener without it."""
+
+    @property
+    def is_enabled(self) -> bool:
+        """True if there is such a listener."""
+        return self.listen is not None
+
+    def contradictions(self, environ: Mapping[str, str]) -> Iterator[str]:
+        """The variables that are missing, and those that are valid but not together."""
+        has_token = bool(environ.get("ADMIN_TOKEN_FILE"))
+        if self.listen is not None and not self.listen.is_loopback and not has_token:
+            yield "ADMIN_LISTEN is not on loopback; ADMIN_TOKEN_FILE must be set then"
+        if has_token and not environ.get("ADMIN_LISTEN"):
+            yield "ADMIN_TOKEN_FILE is set without ADMIN_LISTEN; the token would protect nothing"

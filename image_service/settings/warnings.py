@@ -1,0 +1,82 @@
+"""Sentences about settings that are valid, but that an operator may not have meant."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from image_service.errors import ConfigurationError
+from image_service.files.certificates import describe_end, read_not_after
+from image_service.files.private_files import describe_exposure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from image_service.settings.settings import Settings
+
+
+def find_warnings(settings: Settings, base_url: str, *, standalone: bool) -> Iterator[str]:
+    """Yield what to tell at the start; the certificate is read, the rest is known from the settings.
+
+    Args:
+        settings: valid.
+        base_url: by which clients reach the service.
+        standalone: True if the embedded stand-in takes assisted-service's place.
+    """
+    listens_beyond_loopback = settings.listen.address is None or not settings.listen.address.is_loopback
+    # Without the stand-in, a proxy on this machine may be what clients reach.
+    if _is_loopback(base_url) and (listens_beyond_loopback or not standalone):
+        yield (
+            f"clients elsewhere cannot reach {base_url}: minimal ISOs, PXE and mirror URLs will not work; set"
+            " IMAGE_SERVICE_BASE_URL"
+        )
+    if standalone and listens_beyond_loopback:
+        yield "standalone mode serves all images without credentials to everybody who reaches LISTEN_PORT"
+    if settings.admin.listen and not settings.admin.listen.is_loopback and not settings.tls.is_enabled:
+        yield "ADMIN_LISTEN is beyond loopback without HTTPS_CERT_FILE: its token is sent in clear"
+    if settings.upstream.insecure and not standalone:
+        yield (
+            "ASSISTED_SERVICE_INSECURE_SKIP_VERIFY is set: anyone on the network can impersonate"
+            " assisted-service, which gets tokens and sends Ignition configs"
+        )
+    if settings.download.insecure:
+        yield "INSECURE_SKIP_VERIFY is set: anyone on the network can replace a download of a base image"
+    try:
+        yield from _file_warnings(settings)
+    except (ConfigurationError, OSError) as error:  # a file was replaced after the settings were read
+        yield str(error)
+    yield from _missing_programs(settings)
+
+
+def _is_loopback(url: str) -> bool:
+    """Return True if the host of a URL is this machine for every client."""
+    host = urlsplit(url).hostname or ""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")  # RFC 6761 section 6.3
+    return address.is_loopback or address.is_unspecified
+
+
+def _file_warnings(settings: Settings) -> Iterator[str]:
+    certificate = settings.tls.certificate_file
+    if certificate and (end := describe_end(certificate, read_not_after(certificate), datetime.now(UTC))):
+        yield end
+    for secret in (settings.tls.key_file, settings.admin.token_file):
+        if secret:
+            yield from describe_exposure(secret)
+
+
+def _missing_programs(settings: Settings) -> Iterator[str]:
+    """Return a sentence for each program that is not in PATH: the loss without it."""
+    effects = {
+        "xorriso": "base images without a recipe of their minimal ISO, or that need nmstatectl, are degraded"
+    }
+    if settings.catalog.signing_keys is not None:
+        effects["gpgv"] = "no base image is served whose signature was not verified before"
+    for program, effect in effects.items():
+        if not shutil.which(program):
+            yield f"{program} is not installed; install the package {program}: without it {effect}"

@@ -1,0 +1,1 @@
+"""TLS below connections: the certificate, the handshake, and sending on it."""

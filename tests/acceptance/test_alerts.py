@@ -1,0 +1,451 @@
+"""Each alert of ``conf/prometheus-rules.yaml``, from the series of a service with its fault."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sqlite3
+import ssl
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from http.client import IncompleteRead
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+import trustme
+
+from image_service.standalone.sample import unpack_sample
+from tests.acceptance.readers import reading
+from tests.acceptance.recorded import Minute, check_alerts, minute, read_page
+from tests.acceptance.service import SERVE, Certificate, Service, fetch, os_image, run_service
+from tests.acceptance.tenants import wait_for
+from tests.acceptance.test_locked_store import locked
+from tests.acceptance.upstream import CONFIG, Reply, Upstream, running
+from tests.catalog.test_killed import private_mounts
+from tests.formats.iso_builder import build_live_iso, live_files, write_sparse_iso
+from tests.ports import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+pytestmark = pytest.mark.acceptance
+
+VERSION = "alerts"
+RANGE = {"Range": "bytes=0-65535"}
+REQUESTS = 30
+"""Of a fault; less than 20 failures are no alert."""
+STOPPED_SECONDS = 3.2
+FAILED = {502, 504}
+MIB = 1024 * 1024
+
+
+def warning(name: str) -> tuple[str, str]:
+    return (f"ImageService{name}", "warning")
+
+
+def critical(name: str) -> tuple[str, str]:
+    return (f"ImageService{name}", "critical")
+
+
+ERRORS = {critical("Errors"), warning("Errors")}
+
+
+@pytest.fixture
+def upstream(certificate: Certificate) -> Iterator[Upstream]:
+    with running(certificate) as served:
+        yield served
+
+
+@contextmanager
+def serving(  # noqa: PLR0913 - all but two have defaults
+    directory: Path,
+    upstream: Upstream,
+    environment: Mapping[str, str] | None = None,
+    *,
+    certificate: Certificate | None = None,
+    command: Sequence[str] = SERVE,
+    more_images: Sequence[Mapping[str, str]] = (),
+) -> Iterator[Service]:
+    """Run a service with one base image that is ready."""
+    iso = directory / "base.iso"
+    if not iso.exists():
+        unpack_sample(directory).rename(iso)  # nothing has to be derived from it
+    variables = {**upstream.environment, **(environment or {})}
+    images = [os_image(iso, VERSION), *more_images]
+    with run_service(
+        directory, images, command=command, certificate=certificate, environment=variables
+    ) as service:
+        yield service
+
+
+def path_of(infra_env_id: str) -> str:
+    return f"/byid/{infra_env_id}/{VERSION}/x86_64/full.iso"
+
+
+def ask(service: Service, infra_env_ids: Sequence[str]) -> list[int]:
+    """Request a range of the images of infra-envs; return the statuses."""
+    with ThreadPoolExecutor(8) as pool:
+        return [each.status for each in pool.map(lambda one: service.get(path_of(one), RANGE), infra_env_ids)]
+
+
+def mount(service: Service, *infra_env_ids: str) -> None:
+    """Request images until they are served: on a busy machine, the first requests may take too long."""
+    wait_for(lambda: set(ask(service, infra_env_ids)) == {206})
+
+
+def unknown(count: int = REQUESTS) -> list[str]:
+    return [str(uuid4()) for _ in range(count)]
+
+
+def state(name: str) -> str:
+    return rf'base_images\{{state="{name}"\}}'
+
+
+@pytest.fixture(scope="module")
+def healthy(certificate: Certificate, tmp_path_factory: pytest.TempPathFactory) -> Minute:
+    """Return a minute of 40 requests that succeed."""
+    with (
+        running(certificate) as upstream,
+        serving(tmp_path_factory.mktemp("healthy"), upstream, {"WORKERS": "2"}) as service,
+    ):
+        known = [upstream.register(version=VERSION) for _ in range(4)]
+        mount(service, *known * 4)  # in both workers
+        before = read_page(service)
+        assert set(ask(service, known * 10)) == {206}
+        return minute(before, read_page(service))
+
+
+@pytest.fixture(scope="module")
+def failing(certificate: Certificate, tmp_path_factory: pytest.TempPathFactory) -> Minute:
+    """Return a minute in which assisted-service fails: 30 requests get 502, and known images are served."""
+    directory = tmp_path_factory.mktemp("failing")
+    with running(certificate) as upstream, serving(directory, upstream, {"SNAPSHOT_TTL": "1"}) as service:
+        known = upstream.register(version=VERSION)
+        mount(service, known)
+        before = read_page(service)
+        upstream.unknown = Reply(status=500)
+        upstream.tell(known, Reply(status=500))
+        assert set(ask(service, unknown())) <= FAILED
+        wait_for(lambda: ask(service, [known]) == [206] and service.total("snapshot_grace_active") == 1)
+        return minute(before, read_page(service))
+
+
+# Without a fault.
+
+
+def test_healthy_service_raises_no_alert(tmp_path: Path, healthy: Minute) -> None:
+    check_alerts(tmp_path, [(120, healthy)], firing=())
+
+
+def test_service_without_traffic_raises_no_alert(tmp_path: Path, healthy: Minute) -> None:
+    check_alerts(tmp_path, [(1, healthy), (90, healthy.idle)], firing=())
+
+
+# Burn rates.
+
+
+def test_failing_upstream_raises_alerts(tmp_path: Path, healthy: Minute, failing: Minute) -> None:
+    expected = {*ERRORS, warning("UpstreamFailing"), warning("InGrace")}
+    check_alerts(tmp_path, [(30, healthy), (10, failing)], firing=expected)
+
+
+def test_refusing_upstream_raises_an_alert(tmp_path: Path, upstream: Upstream, healthy: Minute) -> None:
+    upstream.unknown = Reply(status=401)
+    with serving(tmp_path, upstream) as service:
+        before = read_page(service)
+        assert set(ask(service, unknown())) == {401}
+        fault = minute(before, read_page(service))
+    check_alerts(tmp_path, [(30, healthy), (20, fault)], firing={warning("UpstreamRefuses")})
+
+
+def test_errors_of_all_requests_raise_an_alert_within_minutes(
+    tmp_path: Path, healthy: Minute, failing: Minute
+) -> None:
+    check_alerts(tmp_path, [(60, healthy), (3, failing)], firing=ERRORS, among="ImageServiceErrors")
+
+
+def test_alert_about_errors_ends_soon_after_them(tmp_path: Path, healthy: Minute, failing: Minute) -> None:
+    phases = [(60, healthy), (10, failing), (40, healthy * 100)]
+    check_alerts(tmp_path, phases, firing={warning("Errors")}, among="ImageServiceErrors")
+
+
+@pytest.mark.parametrize(
+    ("successes", "hours", "expected"),
+    [
+        pytest.param(18, 2, ERRORS, id="4 % for 2 hours"),
+        pytest.param(74, 7, ERRORS, id="1 % for 7 hours"),
+        pytest.param(74, 1, {warning("Errors")}, id="1 % for an hour"),
+        pytest.param(250, 72, {warning("Errors")}, id="0.3 % for 3 days"),
+        pytest.param(1000, 72, set(), id="0.07 % for 3 days"),
+    ],
+)
+def test_severity_depends_on_the_burn_rate(  # noqa: PLR0913 - cases and fixtures
+    tmp_path: Path,
+    healthy: Minute,
+    failing: Minute,
+    *,
+    successes: int,
+    hours: int,
+    expected: set[tuple[str, str]],
+) -> None:
+    """After six hours without errors."""
+    step = 15 if hours > 24 else 1
+    phases = [(6 * 60, healthy * successes), (hours * 60, failing + healthy * successes)]
+    check_alerts(tmp_path, phases, firing=expected, among="ImageServiceErrors", step_minutes=step)
+
+
+def test_one_failed_request_of_ten_an_hour_raises_no_alert(tmp_path: Path, upstream: Upstream) -> None:
+    known = upstream.register(version=VERSION)
+    with serving(tmp_path, upstream) as service:
+        mount(service, known)
+        upstream.unknown = Reply(status=500)
+        before = read_page(service)
+        assert set(ask(service, [known] * 9)) == {206}
+        assert set(ask(service, unknown(1))) <= FAILED
+        some = minute(before, read_page(service))
+    night = [phase for _ in range(8) for phase in ((1, some), (59, some.idle))]
+    check_alerts(tmp_path, night, firing=(), among="ImageService(Errors|Slow|Aborts|Refuses)")
+
+
+def test_base_image_that_shrinks_raises_alerts(tmp_path: Path, upstream: Upstream, healthy: Minute) -> None:
+    iso = tmp_path / "base.iso"
+    write_sparse_iso(iso, live_files(rootfs=bytes(4 * MIB)), {})
+    with serving(tmp_path, upstream) as service:
+        path = path_of(upstream.register(version=VERSION))
+        size = len(service.get(path).body)
+        before = read_page(service)
+        os.truncate(iso, size // 2)
+        for _ in range(REQUESTS):
+            with pytest.raises((IncompleteRead, ConnectionError)):
+                service.get(path)
+        fault = minute(before, read_page(service))
+    expected = {critical("Aborts"), warning("Aborts"), critical("DiskFails")}
+    check_alerts(
+        tmp_path, [(60, healthy), (5, fault)], firing=expected, among="ImageService(Aborts|DiskFails)"
+    )
+
+
+def test_full_queue_for_slots_raises_alerts(tmp_path: Path, upstream: Upstream, healthy: Minute) -> None:
+    iso = tmp_path / "base.iso"
+    write_sparse_iso(iso, live_files(rootfs=bytes(16 * MIB)), {})
+    environment = {"MAX_CONCURRENT_REQUESTS": "1", "MIN_DOWNLOAD_RATE": "0"}
+    with serving(tmp_path, upstream, environment) as service:
+        path = path_of(upstream.register(version=VERSION))
+        with reading(service.url + path) as holder, ThreadPoolExecutor(REQUESTS) as pool:
+            holder.read_head()
+            before = read_page(service)
+            assert {answer.status for answer in pool.map(service.get, [path] * REQUESTS)} == {503}
+            fault = minute(before, read_page(service))
+    expected = {*ERRORS, critical("Refuses"), warning("Refuses"), warning("SlotsTaken")}
+    check_alerts(
+        tmp_path,
+        [(60, healthy), (15, fault)],
+        firing=expected,
+        among="ImageService(Errors|Refuses|SlotsTaken|Aborts)",
+    )
+
+
+def test_slow_upstream_raises_a_warning(tmp_path: Path, upstream: Upstream) -> None:
+    about = r"http_time_to_first_byte_seconds_(count|bucket)"
+    with serving(tmp_path, upstream) as service:
+        new = [upstream.register(Reply(CONFIG, after_seconds=0.2), VERSION) for _ in range(REQUESTS)]
+        before = read_page(service, about=about)
+        assert set(ask(service, new)) <= {206, 504}
+        fault = minute(before, read_page(service, about=about))
+    check_alerts(tmp_path, [(30, fault)], firing={warning("Slow")}, among="ImageServiceSlow")
+
+
+def test_stopped_process_raises_an_alert_about_late_responses(tmp_path: Path, upstream: Upstream) -> None:
+    """The process is stopped for more than the 3 s of the objective, while a request waits."""
+    about = r"http_time_to_first_byte_seconds_(count|bucket)"
+    known = upstream.register(Reply(CONFIG, after_seconds=10), VERSION)
+    with serving(tmp_path, upstream) as service:
+        before = read_page(service, about=about)
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(service.get, path_of(known), RANGE)
+            wait_for(lambda: upstream.count(known) == 1)
+            os.kill(service.process.pid, signal.SIGSTOP)
+            try:
+                time.sleep(STOPPED_SECONDS)
+            finally:
+                os.kill(service.process.pid, signal.SIGCONT)
+            asked.result()
+        fault = minute(before, read_page(service, about=about))
+    check_alerts(tmp_path, [(5, fault.idle), (1, fault), (1, fault.idle)], firing={warning("Late")})
+
+
+# Base images.
+
+
+def test_unreachable_origin_raises_alerts(tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_port()}/base.iso"
+    image = {**os_image(tmp_path, VERSION), "url": url}
+    with run_service(tmp_path, [image], probe="/live") as service:
+        wait_for(lambda: service.total(state("failed")) == 1)
+        page = read_page(service)
+    expected = {critical("NotReady"), warning("BaseImageFailed")}
+    check_alerts(tmp_path, [(20, minute(page, page))], firing=expected)
+
+
+def test_wrong_digest_raises_an_alert(tmp_path: Path, upstream: Upstream) -> None:
+    other = tmp_path / "other.iso"
+    other.write_bytes(build_live_iso())
+    wrong = {**os_image(other, "wrong"), "sha256": "0" * 64}
+    with serving(tmp_path, upstream, more_images=[wrong]) as service:
+        wait_for(lambda: service.total(state("refused")) == 1)
+        page = read_page(service)
+    check_alerts(tmp_path, [(20, minute(page, page))], firing={warning("BaseImageRefused")})
+
+
+def test_missing_xorriso_raises_an_alert(tmp_path: Path, upstream: Upstream) -> None:
+    (tmp_path / "base.iso").write_bytes(build_live_iso())  # has no recipe of its minimal ISO
+    (tmp_path / "programs").mkdir()
+    with serving(tmp_path, upstream, {"PATH": str(tmp_path / "programs")}) as service:
+        wait_for(lambda: service.total(state("degraded")) == 1)
+        page = read_page(service)
+    check_alerts(tmp_path, [(20, minute(page, page))], firing={warning("BaseImageDegraded")})
+
+
+def test_stream_without_origin_raises_an_alert(tmp_path: Path, upstream: Upstream) -> None:
+    stream = {
+        "stream": "stable",
+        "url": f"http://127.0.0.1:{free_port()}/stable.json",
+        "architectures": ["x86_64"],
+    }
+    with serving(tmp_path, upstream, {"COREOS_STREAMS": json.dumps([stream])}) as service:
+        wait_for(lambda: service.total(r'stream_refresh_failures\{stream="stable"\}') > 0)
+        page = read_page(service)
+    check_alerts(tmp_path, [(59, minute(page, page))], firing=())
+    check_alerts(tmp_path, [(70, minute(page, page))], firing={warning("StreamFails")})
+
+
+# Disk and snapshot store.
+
+
+def test_full_file_system_raises_alerts(tmp_path: Path, upstream: Upstream) -> None:
+    (tmp_path / "data").mkdir()
+    fill = 'mount -t tmpfs -o size=100m none data && head -c 98m /dev/zero > data/other && exec "$@"'
+    command = (*private_mounts(), "sh", "-c", fill, "sh", *SERVE)
+    about = "data_dir_.*"
+    with serving(tmp_path, upstream, command=command) as service:
+        wait_for(lambda: service.total("data_dir_free_bytes") > 0)
+        page = read_page(service, about=about)
+    expected = {warning("DiskLow"), critical("DiskFull")}
+    check_alerts(tmp_path, [(20, minute(page, page))], firing=expected, among="ImageServiceDisk.*")
+
+
+def test_nearly_reached_limit_of_the_data_directory_raises_an_alert(
+    tmp_path: Path, upstream: Upstream
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "other").write_bytes(bytes(MIB))
+    with serving(tmp_path, upstream, {"DATA_DIR_MAX_BYTES": str(MIB * 101 // 100)}) as service:
+        wait_for(lambda: service.total("data_dir_used_bytes") > 0)
+        page = read_page(service)
+    check_alerts(tmp_path, [(20, minute(page, page))], firing={warning("DataDirLimit")})
+
+
+def test_locked_store_raises_an_alert(tmp_path: Path, upstream: Upstream) -> None:
+    with serving(tmp_path, upstream) as service:
+        mount(service, upstream.register(version=VERSION))
+        with locked(tmp_path / "data" / "snapshots.sqlite"):
+            mount(service, upstream.register(version=VERSION))
+            page = read_page(service)
+    check_alerts(tmp_path, [(10, minute(page, page))], firing={warning("StoreFails")})
+
+
+def test_full_store_raises_an_alert(tmp_path: Path, upstream: Upstream) -> None:
+    environment = {"SNAPSHOT_STORE_BYTES": str(8 * MIB)}
+    with serving(tmp_path, upstream, environment) as service:
+        mount(service, upstream.register(version=VERSION))
+    with closing(sqlite3.connect(tmp_path / "data" / "snapshots.sqlite")) as database, database:
+        database.execute("CREATE TABLE other AS SELECT zeroblob(?)", (8 * MIB,))
+    with serving(tmp_path, upstream, environment) as service:  # which measures the disk at its start
+        wait_for(lambda: service.total("snapshot_store_bytes") > 0)
+        page = read_page(service)
+    check_alerts(tmp_path, [(70, minute(page, page))], firing={warning("StoreFull")})
+
+
+# TLS.
+
+
+def test_clients_that_do_not_trust_the_certificate_raise_an_alert(
+    tmp_path: Path, upstream: Upstream, certificate: Certificate, healthy: Minute
+) -> None:
+    with serving(tmp_path, upstream, certificate=certificate) as service:
+        before = read_page(service)
+        for _ in range(REQUESTS):
+            with pytest.raises(ssl.SSLCertVerificationError):
+                fetch(f"{service.url}/live")  # with the authorities of the system
+        counted = r'tls_handshake_failures_total\{reason="not-trusted"\}'
+        wait_for(lambda: service.total(counted) == REQUESTS)
+        fault = minute(before, read_page(service))
+    expected = {warning("TlsHandshakes")}
+    check_alerts(tmp_path, [(40, fault)], firing=expected, among="ImageServiceTls.*")
+    rare = [(1, fault), (89, fault.idle)]
+    check_alerts(tmp_path, rare, firing=(), among="ImageServiceTls.*")
+    check_alerts(tmp_path, [(90, fault + healthy * 100)], firing=(), among="ImageServiceTls.*")
+
+
+def test_certificate_that_ends_raises_alerts(tmp_path: Path, upstream: Upstream) -> None:
+    not_after = datetime.now(UTC) + timedelta(days=20)
+    authority = trustme.CA()
+    leaf = authority.issue_cert("127.0.0.1", not_after=not_after)
+    issued = Certificate(tmp_path / "key.pem", tmp_path / "chain.pem", tmp_path / "ca.pem")
+    leaf.private_key_pem.write_to_path(str(issued.key))
+    leaf.cert_chain_pems[0].write_to_path(str(issued.chain))
+    authority.cert_pem.write_to_path(str(issued.ca))
+    with serving(tmp_path, upstream, certificate=issued) as service:
+        page = read_page(service)
+    soon, now = warning("CertificateExpires"), critical("CertificateExpires")
+    for days, expected in ((5, set()), (7, {soon}), (18, {soon, now}), (21, {soon, now})):
+        phases = [(days * 24 * 60, minute(page, page))]
+        check_alerts(tmp_path, phases, firing=expected, step_minutes=60)
+
+
+# Processes.
+
+
+def test_killed_worker_raises_an_alert(tmp_path: Path, upstream: Upstream) -> None:
+    with serving(tmp_path, upstream, {"WORKERS": "2"}) as service:
+        before = read_page(service)
+        children = f"/proc/{service.process.pid}/task/{service.process.pid}/children"
+        os.kill(int(Path(children).read_text().split()[-1]), signal.SIGKILL)
+        wait_for(lambda: service.total("worker_restarts_total") == 1)
+        fault = minute(before, read_page(service))
+    phases = [(5, fault.idle), (1, fault), (5, fault.idle)]
+    check_alerts(tmp_path, phases, firing={warning("WorkerRestarts")})
+
+
+def test_replicas_of_different_releases_raise_an_alert(
+    tmp_path: Path, upstream: Upstream, healthy: Minute
+) -> None:
+    other = "import sys\nfrom image_service.images import boot_image\nboot_image.COMPOSER_VERSION += 1\n"
+    start = "from image_service.cli import main\nsys.exit(main())"
+    with serving(tmp_path, upstream, command=(sys.executable, "-c", other + start, "serve")) as service:
+        page = read_page(service)
+    replicas = [(50, healthy)], [(50, minute(page, page))]
+    check_alerts(tmp_path, *replicas, firing=())
+    replicas = [(70, healthy)], [(70, minute(page, page))]
+    check_alerts(tmp_path, *replicas, firing={warning("ReplicasDiffer")})
+
+
+def test_used_descriptors_raise_an_alert(tmp_path: Path, upstream: Upstream) -> None:
+    with serving(tmp_path, upstream) as service, ExitStack() as stack:
+        for _ in range(50):
+            stack.enter_context(reading(service.url + "/live")).read_head()
+        limit = service.descriptors + 5
+        resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (limit, limit))
+        page = read_page(service)
+    check_alerts(tmp_path, [(10, minute(page, page))], firing={warning("Descriptors")})
+
+
+def test_ended_service_raises_an_alert(tmp_path: Path, healthy: Minute) -> None:
+    check_alerts(tmp_path, [(10, healthy), (15, None)], firing={critical("Absent")})

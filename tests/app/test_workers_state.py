@@ -1,0 +1,136 @@
+"""The state of several workers, by queries to doubles of them, on a fake clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from image_service.app.workers.queries import NO_RESPONSE, Queries
+from image_service.app.workers.worker_counts import TIMEOUT_SECONDS
+from image_service.app.workers.workers_state import WorkersState
+from image_service.errors import Unavailable
+from tests.pytwisted import ensure_deferred
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from image_service.admin.state import Page
+
+
+@attrs.define(eq=False)
+class FakeSlot:
+    """A slot whose worker responds when the test says so."""
+
+    clock: Clock
+    is_serving: bool = True
+    sent: list[Any] = attrs.field(factory=list)
+    queries: Queries = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.queries = Queries(self.clock)
+
+    def query(self, name: str) -> Deferred[Any]:
+        return self.queries.add(name, self.sent.append)
+
+    def respond(self, value: object) -> None:
+        number, _ = self.sent.pop()
+        self.queries.response_received((number, value))
+
+
+async def render_metrics() -> Page:
+    return b"metrics", "text/plain"
+
+
+@attrs.define(eq=False)
+class World:
+    """Three workers."""
+
+    clock: Clock = attrs.field(factory=Clock)
+    slots: list[FakeSlot] = attrs.field(init=False)
+    is_running: bool = True
+    state: WorkersState = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.slots = [FakeSlot(self.clock) for _ in range(3)]
+        self.state = WorkersState(self.slots, render_metrics, lambda: self.is_running)  # type: ignore[arg-type] # a double
+
+    def start(self, work: Coroutine[Deferred[Any], Any, str]) -> list[str]:
+        """Start a query; its result is added to the list, its error as text."""
+        results: list[str] = []
+        done = Deferred.fromCoroutine(work)
+        done.addCallbacks(results.append, lambda failure: results.append(failure.getErrorMessage()))
+        return results
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_service_is_ready_as_soon_as_one_worker_is(world: World) -> None:
+    results = world.start(world.state.unready_reason())
+    world.slots[1].respond("base images are not ready yet")
+    assert results == []
+    world.slots[2].respond("")
+    assert results == [""]
+    assert world.clock.getDelayedCalls() == []
+
+
+def test_reason_of_the_first_worker_is_told_if_none_is_ready(world: World) -> None:
+    results = world.start(world.state.unready_reason())
+    for number in (2, 0, 1):
+        world.slots[number].respond(f"reason {number}")
+    assert results == ["reason 0"]
+
+
+def test_workers_that_do_not_respond_are_unready_after_the_timeout(world: World) -> None:
+    results = world.start(world.state.unready_reason())
+    world.clock.advance(TIMEOUT_SECONDS)
+    assert results == [NO_RESPONSE]
+    for slot in world.slots:
+        slot.respond("")  # too late
+    assert results == [NO_RESPONSE]
+
+
+def test_workers_that_do_not_serve_are_not_asked(world: World) -> None:
+    for slot in world.slots:
+        slot.is_serving = False
+    assert world.start(world.state.unready_reason()) == [NO_RESPONSE]
+    assert world.start(world.state.render_images()) == [NO_RESPONSE]
+    assert [slot.sent for slot in world.slots] == [[], [], []]
+
+
+def test_service_that_shuts_down_is_unready_though_workers_still_serve(world: World) -> None:
+    world.is_running = False
+    assert world.start(world.state.unready_reason()) == ["this service is shutting down"]
+
+
+def test_images_are_those_of_the_first_worker_that_responds(world: World) -> None:
+    results = world.start(world.state.render_images())
+    assert [len(slot.sent) for slot in world.slots] == [1, 0, 0]
+    world.clock.advance(TIMEOUT_SECONDS)
+    world.slots[1].queries.cancel()  # this worker has exited
+    world.slots[2].respond("images")
+    assert results == ["images"]
+
+
+@ensure_deferred
+async def test_responses_belong_to_their_queries_in_any_order(world: World) -> None:
+    slot = world.slots[0]
+    first, second = slot.query("one"), slot.query("two")
+    assert [name for _, name in slot.sent] == ["one", "two"]
+    slot.respond("2")
+    slot.respond("1")
+    assert (await first, await second) == ("1", "2")
+
+
+@ensure_deferred
+async def test_query_to_a_worker_that_exits_fails_at_once(world: World) -> None:
+    response = world.slots[0].query("one")
+    world.slots[0].queries.cancel()
+    with pytest.raises(Unavailable, match=NO_RESPONSE):
+        await response

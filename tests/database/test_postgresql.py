@@ -1,0 +1,136 @@
+"""PostgreSQL, beyond the contract of snapshot repositories: replicas share it, and it may be unreachable."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+import sqlalchemy as sa
+
+from image_service.database.postgresql import PostgresqlDatabase
+from image_service.errors import StoreFailed
+from tests.ports import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.postgres import PostgresServer
+
+TABLES = sa.MetaData()
+NUMBERS = sa.Table("numbers", TABLES, sa.Column("number", sa.Integer, primary_key=True))
+STORED_BYTES = sa.select(sa.func.count() * 100).select_from(NUMBERS)
+
+
+@pytest.fixture
+def url(postgres: PostgresServer) -> str:
+    return postgres.create_database()
+
+
+@pytest.fixture
+def database(url: str) -> Iterator[PostgresqlDatabase]:
+    with closing(open_database(url)) as database:
+        yield database
+
+
+def open_database(
+    url: str,
+    version: int = 1,
+    migrations: dict[int, Callable[[sa.Connection], None]] | None = None,
+    *,
+    has_pooler: bool = False,
+) -> PostgresqlDatabase:
+    return PostgresqlDatabase(
+        url, TABLES, version, migrations or {}, stored_bytes=STORED_BYTES, has_pooler=has_pooler
+    )
+
+
+def add(number: int) -> Callable[[sa.Connection], None]:
+    return lambda connection: connection.execute(sa.insert(NUMBERS), {"number": number}).close()
+
+
+def count(connection: sa.Connection) -> int:
+    return connection.execute(sa.select(sa.func.count()).select_from(NUMBERS)).scalar_one()
+
+
+@pytest.mark.parametrize("has_pooler", [False, True])
+def test_transaction_is_kept_whole(url: str, *, has_pooler: bool) -> None:
+    def add_and_fail(connection: sa.Connection) -> None:
+        add(2)(connection)
+        raise ZeroDivisionError
+
+    with closing(open_database(url, has_pooler=has_pooler)) as database:
+        database.transact(add(1))
+        with pytest.raises(ZeroDivisionError):
+            database.transact(add_and_fail)
+        assert database.transact(count) == 1
+        assert database.transact(database.used_bytes) == 100
+
+
+def test_replicas_that_start_at_once_create_the_tables_once(url: str) -> None:
+    replicas = [open_database(url) for _ in range(6)]
+    with ThreadPoolExecutor(len(replicas)) as threads:
+        list(threads.map(lambda each: each[1].transact(add(each[0])), enumerate(replicas)))
+    for replica in replicas:
+        assert replica.transact(count) == 6
+        replica.close()
+
+
+def test_tables_of_an_earlier_release_are_migrated_and_stay_usable_for_it(url: str) -> None:
+    with closing(open_database(url)) as before:
+        before.transact(add(1))
+        migrated = []
+        with closing(open_database(url, 2, {1: lambda _: migrated.append(1)})) as after:
+            assert after.transact(count) == 1
+        with closing(open_database(url, 2, {1: lambda _: migrated.append(2)})) as again:
+            again.transact(add(2))
+        assert migrated == [1]
+        before.transact(add(3))
+    with closing(open_database(url)) as restarted:  # the release before, which a rollback starts
+        assert restarted.transact(count) == 3
+
+
+def test_tables_that_this_release_cannot_read_are_refused(url: str, database: PostgresqlDatabase) -> None:
+    database.transact(
+        lambda connection: connection.exec_driver_sql(
+            "UPDATE image_service_version SET version = 9, oldest_reader = 8"
+        ).close()
+    )
+    with (
+        closing(open_database(url)) as earlier,
+        pytest.raises(StoreFailed, match="has version 9, this release supports 1"),
+    ):
+        earlier.transact(count)
+
+
+def test_connection_that_the_server_closed_is_replaced(url: str, database: PostgresqlDatabase) -> None:
+    database.transact(add(1))
+    with closing(open_database(url)) as other:
+        other.transact(
+            lambda connection: connection.exec_driver_sql(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            ).close()
+        )
+    database.transact(add(2))
+    assert database.transact(count) == 2
+
+
+def test_error_names_the_server_and_no_password() -> None:
+    url = f"postgresql+psycopg://tester:top-secret@127.0.0.1:{free_port()}/images"
+    with (
+        closing(open_database(url)) as database,
+        pytest.raises(StoreFailed, match=r"PostgreSQL database images at 127\.0\.0\.1") as raised,
+    ):
+        database.transact(count)
+    assert "top-secret" not in raised.value.detail
+    assert "refused" in raised.value.detail
+
+
+def test_error_does_not_quote_rows(database: PostgresqlDatabase) -> None:
+    database.transact(add(4711))
+    with pytest.raises(StoreFailed, match="duplicate key") as raised:
+        database.transact(add(4711))
+    assert raised.value.__cause__ is None
+    assert "4711" not in raised.value.detail
