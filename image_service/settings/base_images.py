@@ -13,7 +13,7 @@ from image_service.settings.stream_sources import StreamSource, parse_coreos_str
 from image_service.settings.variables import setting
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 
@@ -111,8 +111,13 @@ class DownloadSettings:
     """Initial retry delay in seconds; exponential back-off with up to 50 % jitter, and not before the
     `Retry-After` of the source."""
     retry_max_seconds: float = setting("DOWNLOAD_RETRY_MAX", parse=parsers.seconds, default="300")
-    """Maximum retry delay in seconds, unless the source asks for more."""
+    """Maximum retry delay in seconds, unless the source asks for more; at least `DOWNLOAD_RETRY_MIN`."""
     insecure: bool = setting("INSECURE_SKIP_VERIFY", parse=parsers.flag, default="false")
     """`true`: do not verify the certificates of the origins of base images and streams. Anybody between them
     and this service can then replace an image whose digest or signature is not known otherwise. It does not
     apply to assisted-service: see `ASSISTED_SERVICE_INSECURE_SKIP_VERIFY`. For trials only."""
+
+    def contradictions(self, _environ: Mapping[str, str]) -> Iterator[str]:
+        """Variables that are valid, but not together."""
+        if (shortest := self.retry_min_seconds) > (longest := self.retry_max_seconds):
+            yield f"DOWNLOAD_RETRY_MIN={shortest:g}: DOWNLOAD_RETRY_MAX={longest:g} is less than that"

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import resource
+import ssl
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import attrs
 
+from image_service.errors import ConfigurationError
+from image_service.files.certificates import read_private_key
 from image_service.settings import parsers
 from image_service.settings.variables import setting
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
     from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
     from pathlib import Path
 
@@ -103,6 +107,20 @@ class TlsSettings:
     def is_enabled(self) -> bool:
         """True if images are served over TLS."""
         return self.certificate_file is not None
+
+    def contradictions(self, environ: Mapping[str, str]) -> Iterator[str]:
+        """Variables that are valid, but not together."""
+        if bool(environ.get("HTTPS_KEY_FILE")) != bool(environ.get("HTTPS_CERT_FILE")):
+            yield "HTTPS_KEY_FILE and HTTPS_CERT_FILE: one is set; both must be, or none"
+        if self.key_file and self.certificate_file:
+            try:
+                read_private_key(self.key_file, self.certificate_file)
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                context.load_cert_chain(self.certificate_file, self.key_file, password="")
+            except ConfigurationError as error:
+                yield f"HTTPS_KEY_FILE and HTTPS_CERT_FILE: {error.detail}"
+            except OSError as error:  # from OpenSSL, such as for a damaged certificate of an authority
+                yield f"HTTPS_KEY_FILE and HTTPS_CERT_FILE: OpenSSL refuses them: {error}"
 
 
 @attrs.frozen(kw_only=True)

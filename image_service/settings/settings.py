@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import ssl
 import sys
 from ipaddress import IPv4Address, ip_address
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from image_service.errors import ConfigurationError
-from image_service.files.certificates import read_private_key
 from image_service.settings import parsers
 from image_service.settings.admin import AdminSettings
 from image_service.settings.base_images import (
@@ -96,20 +94,10 @@ class Settings:
             is_optional = standalone or ("OS_IMAGES" in variable.names and environ.get("COREOS_STREAMS"))
             if variable.required and not is_optional and not variable.is_set(environ):
                 yield f"{' or '.join(variable.names)}: is not set, but required"
-        if bool(environ.get("HTTPS_KEY_FILE")) != bool(environ.get("HTTPS_CERT_FILE")):
-            yield "HTTPS_KEY_FILE and HTTPS_CERT_FILE: one is set; both must be, or none"
-        if self.tls.key_file and self.tls.certificate_file:
-            try:
-                read_private_key(self.tls.key_file, self.tls.certificate_file)
-                context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-                context.load_cert_chain(self.tls.certificate_file, self.tls.key_file, password="")
-            except ConfigurationError as error:
-                yield f"HTTPS_KEY_FILE and HTTPS_CERT_FILE: {error.detail}"
-            except OSError as error:  # from OpenSSL, such as for a damaged certificate of an authority
-                yield f"HTTPS_KEY_FILE and HTTPS_CERT_FILE: OpenSSL refuses them: {error}"
         if self.listen.http_port and self.listen.http_port == self.listen.port:
             yield f"HTTP_LISTEN_PORT={self.listen.http_port}: LISTEN_PORT is the same; they must differ"
-        yield from self.admin.contradictions(environ)
+        for group in (self.tls, self.download, self.admin):
+            yield from group.contradictions(environ)
         if standalone and environ.get("ASSISTED_SERVICE_HOST"):
             yield (
                 "--standalone and ASSISTED_SERVICE_HOST: both are given; standalone mode would serve "

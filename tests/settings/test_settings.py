@@ -158,6 +158,7 @@ def test_all_faults_are_reported_at_once(tmp_path: Path) -> None:
             "STALL_TIMEOUT": "2m",
             "OS_IMAGES": json.dumps([{**IMAGE, "url": "nfs://x/y"}, {**IMAGE, "version": ".."}]),
             "HTTPS_KEY_FILE": str(tmp_path / "missing.pem"),
+            "DOWNLOAD_RETRY_MIN": "600",
         }
     )
     expected = [
@@ -169,6 +170,7 @@ def test_all_faults_are_reported_at_once(tmp_path: Path) -> None:
         "OS_IMAGES: entry 0: url must be",
         "OS_IMAGES: entry 1: version must be",
         "HTTPS_KEY_FILE and HTTPS_CERT_FILE: one is set; both must be, or none",
+        "DOWNLOAD_RETRY_MIN=600: DOWNLOAD_RETRY_MAX=300 is less than that",
     ]
     assert len(found) == len(expected)
     for line in expected:
