@@ -15,7 +15,7 @@ export PYTHONPATH := $(CURDIR)
 # cargo installs coreos-installer into the first; Debian has administration tools in the others.
 export PATH := $(abspath $(bin)):$(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 
-.PHONY: help run test lint format docs bench lock release deps clean
+.PHONY: help run test soak lint format docs bench lock release deps clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -28,6 +28,10 @@ run: $(VENV)/installed ## serve a sample image with the embedded stand-in for as
 # Two processes take whole modules, so that each module's fixtures are set up once; acceptance, the longest, first.
 test: $(VENV)/tools ## run all tests; ARGS="-k ranges -x" goes to pytest; -n0: in one process
 	$(bin)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(ARGS)
+
+# One at a time: each takes the whole machine.
+soak: $(VENV)/tools ## run the tests that take minutes: acceptance tests with large numbers
+	$(bin)/python -m pytest -n 0 -m soak --timeout 3600 $(ARGS)
 
 lint: $(VENV)/tools ## check with ruff, its formatter and mypy
 	$(bin)/ruff check .

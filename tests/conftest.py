@@ -5,7 +5,7 @@ and open sockets. The guard here fails the test that leaves them. A test without
 microseconds and one small garbage collection.
 
 The summary of tests that were skipped for a missing client is here too: with xdist, the process that reports
-loads no other ``conftest.py``.
+loads no other ``conftest.py``; and the choice of the tests marked ``soak``, which only ``make soak`` runs.
 """
 
 from __future__ import annotations
@@ -133,6 +133,15 @@ def _left_behind(reactor: EPollReactor, before: set[object]) -> set[object]:
         blockon(deferLater(reactor, _TURN_SECONDS))
         waited_seconds += _TURN_SECONDS
     return left
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests marked ``soak``, unless an expression of ``-m`` asks for them."""
+    if "soak" in config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker("soak")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

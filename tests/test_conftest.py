@@ -61,3 +61,23 @@ def test_leftovers_in_reactor_or_log_fail_the_test(told: str, name: str) -> None
 @pytest.mark.parametrize("name", TIDY)
 def test_expected_failures_and_settling_reactor_pass(told: str, name: str) -> None:
     assert re.findall(rf"^(\w+) \S+::test_{name}\b", told, re.MULTILINE) == ["PASSED"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "ran"), [("", ["quick"]), ("not other", ["quick"]), ("soak", ["long"])]
+)
+def test_soak_runs_only_if_the_expression_of_markers_names_it(
+    expression: str, ran: list[str], tmp_path: Path
+) -> None:
+    test = "import pytest\ndef test_quick(): pass\n@pytest.mark.soak\ndef test_long(): pass\n"
+    (tmp_path / "test_it.py").write_text(test)
+    plugins = ("-p", "tests.conftest", "-p", "no:cacheprovider")
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-v", *plugins, "-m", expression, "test_it.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert re.findall(r"::test_(\w+) PASSED", result.stdout) == ran
