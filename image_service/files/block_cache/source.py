@@ -1,0 +1,85 @@
+"""What the block cache needs of an origin: bytes by ranges, what identifies a version, digests."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from typing import Protocol
+
+import attrs
+
+GRANULE_BYTES = 1024 * 1024
+"""What is present or absent as a whole, evicted at once, and has one digest."""
+_SHA256_BYTES = 32
+
+
+class OriginFailed(OSError):
+    """The origin did not return the bytes that were asked for.
+
+    Args:
+        detail: what failed, without credentials.
+        retry_after_seconds: when another attempt may succeed.
+    """
+
+    def __init__(self, detail: str, *, retry_after_seconds: int = 1) -> None:
+        super().__init__(errno.EIO, detail)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class OriginChanged(OriginFailed):
+    """The origin has another version than the one that is cached."""
+
+
+class DigestMismatch(OriginFailed):
+    """A block of the origin does not have the digest of the list."""
+
+
+class RangeSource(Protocol):
+    """Fetches bytes of one pinned version. Called in several threads at once; blocks."""
+
+    def fetch(self, offset: int, target: memoryview) -> None:
+        """Fill `target` with the bytes from `offset` on; they end at or before the version's size.
+
+        Raises:
+            OriginChanged: the origin has another version.
+            OriginFailed: these bytes cannot be fetched now.
+        """
+
+
+@attrs.frozen
+class CacheIdentity:
+    """What makes two files one in the cache.
+
+    Args:
+        url: of the origin, without query and user information.
+        validator: the strong ETag, or the digest of the digest list.
+        size: bytes.
+    """
+
+    url: str
+    validator: str
+    size: int
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 in lower-case hex, the name of the version's directory."""
+        text = f"{self.url}\n{self.validator}\n{self.size}\n{GRANULE_BYTES}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def granules(self) -> int:
+        """How many granules the file has; the last one may be shorter."""
+        return -(-self.size // GRANULE_BYTES)
+
+
+@attrs.frozen
+class GranuleDigests:
+    """The SHA-256 of each granule, one behind the other (32 bytes each)."""
+
+    digests: bytes = attrs.field(repr=False)
+
+    def check(self, granule: int, data: memoryview) -> None:
+        """Raise `DigestMismatch` unless the content of a granule has its digest."""
+        start = granule * _SHA256_BYTES
+        if hashlib.sha256(data).digest() != self.digests[start : start + _SHA256_BYTES]:
+            raise DigestMismatch(f"the MiB at offset {granule * GRANULE_BYTES} does not have its digest")
