@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import socket
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
+
+_START_SECONDS = 60
 
 
 def free_port() -> int:
@@ -22,3 +30,18 @@ def free_port() -> int:
     atexit.register(reservation.close)  # kept until then, because a server may be started again
     port: int = reservation.getsockname()[1]
     return port
+
+
+def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a process listens on a port of 127.0.0.1.
+
+    Raises:
+        RuntimeError: it has exited, or does not listen after a minute.
+    """
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+            return
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"{process.args!r} does not listen on port {port}")
+        time.sleep(0.01)

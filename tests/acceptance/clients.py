@@ -15,7 +15,9 @@ MISSING = "missing client: "
 
 _TIMEOUT_SECONDS = 100  # a client that hangs fails its test before pytest's own limit ends the session
 _TOLD_BYTES = 8000
-_SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path.home() / ".cargo" / "bin")])
+_HOME_DIRECTORIES = [str(Path.home() / tool / "bin") for tool in (".cargo", "go")]
+_SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), *_HOME_DIRECTORIES])
+_COMPILED = {"coreos-installer": "cargo install coreos-installer", "versitygw": "go install versitygw"}
 
 # What `make deps` installs for each; the rest of the programs are in packages of their own name.
 _PACKAGES = {
@@ -90,6 +92,4 @@ def _find(name: str) -> str | None:
 
 
 def _origin(name: str) -> str:
-    if name == "coreos-installer":
-        return "cargo install coreos-installer"
-    return f"Debian package {_PACKAGES.get(name, name)}"
+    return _COMPILED.get(name) or f"Debian package {_PACKAGES.get(name, name)}"

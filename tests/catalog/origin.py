@@ -92,11 +92,14 @@ class Resource:
     def _selected(self, wanted: str | None, fields: dict[str, str]) -> Reply:
         if wanted is None:
             return Reply(self.body, headers=fields, drip=self.drip)
-        first, size = int(wanted.removeprefix("bytes=").removesuffix("-")), len(self.body)
+        first_text, _, last_text = wanted.removeprefix("bytes=").partition("-")
+        first, size = int(first_text), len(self.body)
         if first >= size:
             return Reply(status=416, headers={"Content-Range": f"bytes */{size}"})
-        described = {"Content-Range": f"bytes {first}-{size - 1}/{size}"}
-        return Reply(self.body[first:], status=206, headers={**fields, **described}, drip=self.drip)
+        last = min(int(last_text or size), size - 1)
+        described = {"Content-Range": f"bytes {first}-{last}/{size}"}
+        part = self.body[first : last + 1]
+        return Reply(part, status=206, headers={**fields, **described}, drip=self.drip)
 
     def _cut(self, reply: Reply) -> Reply:
         if not self.cuts:

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import os
-import select
-import socket
-import subprocess
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import attrs
 import pytest
 
 from image_service.catalog.download.downloader import download_file
@@ -17,65 +12,19 @@ from image_service.catalog.download.origin_client import OriginClient
 from image_service.concurrency.interruption import Interruption
 from image_service.errors import Unavailable
 from image_service.settings.base_images import DownloadSettings
-from tests.acceptance.clients import needs_client
-from tests.ports import free_port
+from tests.nginx import Nginx, running_nginx
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
 CONTENT = bytes(range(256)) * 8192
-LOG = "$status $http_range|$http_if_match|$http_if_unmodified_since|$sent_http_content_range"
-CONFIG = """
-daemon off;
-master_process off;
-pid {directory}/pid;
-error_log stderr;
-events {{ }}
-http {{
-    log_format asked '{log}';
-    access_log {directory}/asked asked;
-    client_body_temp_path {directory}/temp;
-    proxy_temp_path {directory}/temp;
-    fastcgi_temp_path {directory}/temp;
-    uwsgi_temp_path {directory}/temp;
-    scgi_temp_path {directory}/temp;
-    server {{
-        listen 127.0.0.1:{port};
-        root {directory}/files;
-        location /untagged/ {{ etag off; alias {directory}/files/; }}
-        location /whole/ {{ max_ranges 0; alias {directory}/files/; }}
-        location /elsewhere/ {{ return 302 /a.iso; }}
-        location /busy/ {{ add_header Retry-After 7 always; return 503; }}
-    }}
-}}
+LOCATIONS = """
+location /untagged/ { etag off; alias %(files)s/; }
+location /whole/ { max_ranges 0; alias %(files)s/; }
+location /elsewhere/ { return 302 /a.iso; }
+location /busy/ { add_header Retry-After 7 always; return 503; }
 """
-
-
-@attrs.frozen
-class Nginx:
-    """The server.
-
-    Args:
-        port: on loopback.
-        directory: where its files are, and its log.
-    """
-
-    port: int
-    directory: Path
-
-    @property
-    def file(self) -> Path:
-        """The file that it serves."""
-        return self.directory / "files" / "a.iso"
-
-    def url(self, path: str) -> str:
-        """The URL of a path."""
-        return f"http://127.0.0.1:{self.port}{path}"
-
-    def asked(self) -> list[str]:
-        """The log lines of the requests."""
-        return (self.directory / "asked").read_text().splitlines()
 
 
 @pytest.fixture
@@ -84,34 +33,15 @@ def nginx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nginx]:
     for name in ("http_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-    program = needs_client("nginx")
-    port = free_port()
-    server = Nginx(port, tmp_path)
-    server.file.parent.mkdir()
-    server.file.write_bytes(CONTENT)
-    os.utime(server.file, (1_700_000_000, 1_700_000_000))
-    (tmp_path / "nginx.conf").write_text(CONFIG.format(directory=tmp_path, port=port, log=LOG))
-    with _running([program, "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")]):
-        _wait_for(port)
+    with running_nginx(tmp_path, LOCATIONS % {"files": tmp_path / "files"}) as server:
+        file_of(server).write_bytes(CONTENT)
+        os.utime(file_of(server), (1_700_000_000, 1_700_000_000))
         yield server
 
 
-@contextmanager
-def _running(command: list[str]) -> Iterator[None]:
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        try:
-            yield
-        finally:
-            process.terminate()
-
-
-def _wait_for(port: int) -> None:
-    """Wait until the port accepts connections."""
-    while True:
-        with socket.socket() as tried:
-            if tried.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        select.select([], [], [], 0.01)
+def file_of(nginx: Nginx) -> Path:
+    """Return the file that it serves."""
+    return nginx.files / "a.iso"
 
 
 def fetch(url: str, partial: Path, progress: Callable[[int, int | None], None] = lambda *_: None) -> bytes:
@@ -150,7 +80,7 @@ def test_interrupted_download_from_nginx_is_resumed(nginx: Nginx, tmp_path: Path
 @pytest.mark.parametrize("path", ["/a.iso", "/untagged/a.iso"])
 def test_changed_file_on_nginx_restarts(nginx: Nginx, tmp_path: Path, path: str) -> None:
     interrupt_download(nginx.url(path), tmp_path / "part")
-    nginx.file.write_bytes(CONTENT[::-1])
+    file_of(nginx).write_bytes(CONTENT[::-1])
     assert fetch(nginx.url(path), tmp_path / "part") == CONTENT[::-1]
     assert [line.split()[0] for line in nginx.asked()[1:]] == ["412", "200"]
 
