@@ -11,7 +11,13 @@ Keys are digests of at least 8 bytes, alike in all processes.
 from __future__ import annotations
 
 import secrets
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.task import deferLater
@@ -36,19 +42,25 @@ LOCK_TIMEOUT_SECONDS = 60.0
 COUNT = 64 * 1024
 """Counters in shared memory. Keys that share one cause each other reads of the repository, nothing else."""
 _COUNTER_BYTES = 8
-SIZE_BYTES = COUNT * _COUNTER_BYTES
+SIZE_BYTES = (COUNT + 1) * _COUNTER_BYTES
+_IS_NOTIFIED = COUNT
+"""The cell after the counters."""
 
 
 class Coordination:
     """Coordination of a process that shares its repository with no other: nothing is locked or counted."""
 
-    def lock(self, key: bytes) -> AbstractAsyncContextManager[None]:
+    def lock(self, key: bytes) -> AbstractAsyncContextManager[Callable[[], bool]]:
         """Return the lock of a key, which one process holds at a time.
 
         While it is held, ``counter`` shows what earlier holders have bumped. A process shares work of its
         own by `SingleFlight`.
+
+        Yields:
+            a function: False if another process may hold the lock by now, because this one was stopped for
+            too long. Then what the other writes is newer.
         """
-        return nullcontext()
+        return nullcontext(_is_held)
 
     def counter(self, key: bytes) -> int:
         """Return the version counter of a key, without a system call; 0: no process has bumped it."""
@@ -66,8 +78,13 @@ class Coordination:
         """Run work that only serves other processes, and return its result; True if there is none."""
         return True
 
-    def until_visible(self, write: Deferred[Any]) -> Deferred[Any] | None:
-        """Return a Deferred that fires when every process can see a write; None: each can."""
+    def until_visible(self, write: Deferred[Any], *bumped: bytes) -> Deferred[Any] | None:
+        """Return a Deferred that fires when every process can see a write; None: each can.
+
+        Args:
+            write: to the repository; never fails.
+            bumped: keys that were bumped for it: every process sees that, too.
+        """
         return None
 
 
@@ -85,8 +102,45 @@ class SharedMemoryCoordination(Coordination):
         self._locks = FileLocks(locks)
         self._clock = clock
 
+    @classmethod
+    def of_one_process(cls, locks: Path, clock: IReactorTime) -> SharedMemoryCoordination:
+        """Return the coordination of a process that is alone on its host."""
+        return cls(memoryview(bytearray(SIZE_BYTES)), locks, clock)
+
+    @property
+    def is_notified(self) -> bool:
+        """True while a process of this host is notified of what other hosts bump.
+
+        False: it asks for that now and then, or there are no others.
+        """
+        return bool(self._counters[_IS_NOTIFIED])
+
+    @is_notified.setter
+    def is_notified(self, value: bool) -> None:
+        self._counters[_IS_NOTIFIED] = value
+
+    def adopt(self, key: bytes, counter: int) -> None:
+        """Change the counter of a key unless it has this value, which a process of another host has set.
+
+        The value is not taken over: a late one must not bring back the counter of an older entry.
+        """
+        if self._counters[_cell(key)] != counter:
+            self.bump(key)
+
+    def bump_all(self) -> None:
+        """Change all counters."""
+        self._counters[:COUNT] = memoryview(secrets.token_bytes(COUNT * _COUNTER_BYTES)).cast("Q")
+
+    def try_local_lock(self, name: str) -> AbstractContextManager[bool]:
+        """Return a context manager that holds the lock of a name if no process of this host does.
+
+        Raises:
+            OSError: the file cannot be used.
+        """
+        return self._locks.try_lock(name)
+
     @asynccontextmanager
-    async def lock(self, key: bytes) -> AsyncIterator[None]:
+    async def lock(self, key: bytes) -> AsyncIterator[Callable[[], bool]]:
         """Hold the lock of a key; it ends with the process. Without a usable file nothing is locked."""
         pause, waited = POLL_SECONDS, 0.0
         with ExitStack() as held:
@@ -94,7 +148,7 @@ class SharedMemoryCoordination(Coordination):
                 await deferLater(self._clock, pause)
                 waited += pause
                 pause = min(2 * pause, MAX_POLL_SECONDS)
-            yield
+            yield _is_held
 
     def counter(self, key: bytes) -> int:
         """Return the version counter of a key."""
@@ -122,7 +176,7 @@ class SharedMemoryCoordination(Coordination):
         """Run the work."""
         return await work()
 
-    def until_visible(self, write: Deferred[Any]) -> Deferred[Any] | None:
+    def until_visible(self, write: Deferred[Any], *bumped: bytes) -> Deferred[Any] | None:
         """Return the write, unless it is over."""
         return None if write.called else write
 
@@ -139,6 +193,10 @@ class SharedMemoryCoordination(Coordination):
                 reason=error.strerror,
             )
         return True
+
+
+def _is_held() -> bool:
+    return True
 
 
 def _cell(key: bytes) -> int:

@@ -1,0 +1,1 @@
+"""Coordination of the replicas of a service, which share a PostgreSQL database."""

@@ -1,0 +1,62 @@
+"""Starts the coordination of replicas."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from image_service.concurrency.circuit_breaker import CircuitBreaker
+from image_service.concurrency.coordination import LOCKS_FILE, Coordination, SharedMemoryCoordination
+from image_service.snapshots.replicas import changes, claims
+from image_service.snapshots.replicas.claims import Claims
+from image_service.snapshots.replicas.coordination import ReplicaCoordination
+from image_service.snapshots.replicas.listener import Listener
+from image_service.snapshots.replicas.outbox import Outbox
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import sqlalchemy as sa
+
+    from image_service.concurrency.parts import PartsStack
+    from image_service.database.postgresql import PostgresqlDatabase
+    from image_service.snapshots.replicas.coordination import RecordClaim
+
+CLEANUP_SECONDS = 60
+
+
+def start_replica_coordination(  # noqa: PLR0913 - what the coordination is made of
+    parts: PartsStack,
+    database: PostgresqlDatabase,
+    listen_url: str,
+    local: Coordination,
+    data_dir: Path,
+    *,
+    record: RecordClaim = lambda *_: None,
+) -> ReplicaCoordination:
+    """Return the coordination of this process with all of all replicas; it ends with the parts.
+
+    Args:
+        parts: of the process.
+        database: with `REPLICA_TABLES`.
+        listen_url: ``DATABASE_LISTEN_URL``, or ``DATABASE_URL``.
+        local: with the other processes of this host.
+        data_dir: in which they lock.
+        record: of each claim.
+    """
+    if not isinstance(local, SharedMemoryCoordination):
+        local = SharedMemoryCoordination.of_one_process(data_dir / LOCKS_FILE, parts.reactor)
+    in_thread = parts.in_thread_pool(1, "claims")
+    to_claim, to_announce = (CircuitBreaker(in_thread, parts.reactor) for _ in range(2))
+    outbox = Outbox(database, to_announce, parts.reactor)
+    parts.push_async_callback(outbox.stop)
+    listener = Listener(listen_url, database, local)
+    listener.start()
+    parts.callback(listener.stop)
+    parts.call_every(CLEANUP_SECONDS, lambda: to_announce(partial(database.transact, _clean_up)))
+    return ReplicaCoordination(local, Claims(database), outbox, to_claim, parts.reactor, record=record)
+
+
+def _clean_up(connection: sa.Connection) -> None:
+    changes.remove_old(connection)
+    claims.remove_abandoned(connection)

@@ -1,0 +1,156 @@
+"""Coordination of replicas: a claim for each lock, and each bump is announced to the others.
+
+What a process knows by its counters can be late by the time of a notification. Nothing relies on that but
+what is read again within the TTL: who holds a claim reads the repository, and a mount that moves is waited
+for.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.task import LoopingCall, deferLater
+
+from image_service.concurrency.coordination import Coordination
+from image_service.errors import StoreFailed
+from image_service.snapshots.replicas.claims import CLAIM_SECONDS, Claim, ClaimOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+    from twisted.internet.interfaces import IReactorTime
+
+    from image_service.concurrency.coordination import SharedMemoryCoordination
+    from image_service.concurrency.parts import InThread
+    from image_service.snapshots.replicas.claims import Claims
+    from image_service.snapshots.replicas.outbox import Outbox
+
+RecordClaim: TypeAlias = "Callable[[ClaimOutcome, float], None]"
+"""Records what became of an attempt to claim a key, and the seconds that it took."""
+
+RENEW_SECONDS = 10.0
+MARGIN_SECONDS = 5.0
+"""Before its expiry a claim counts as lost to its holder, who may be writing until then."""
+POLL_SECONDS, MAX_POLL_SECONDS = 0.025, 0.2
+"""Between two attempts to acquire a claim that another process has."""
+NOTIFIED_SECONDS, POLLED_SECONDS = 0.05, 1.5
+"""After this all replicas have seen a change: those that are notified, and those that ask each second."""
+
+
+@attrs.define
+class _Held:
+    """A claim of this process, and until when it is surely no other's, in seconds of the clock."""
+
+    claim: Claim
+    until: float
+
+
+class ReplicaCoordination(Coordination):
+    """Coordination of all processes of all replicas.
+
+    Without the database nothing is locked: each process goes on by itself.
+
+    Args:
+        local: of the processes of this host.
+        in_thread: for transactions; raises StoreFailed in time also if the database hangs.
+        record: of each claim.
+    """
+
+    def __init__(  # noqa: PLR0913 - its parts
+        self,
+        local: SharedMemoryCoordination,
+        claims: Claims,
+        outbox: Outbox,
+        in_thread: InThread,
+        clock: IReactorTime,
+        *,
+        record: RecordClaim = lambda *_: None,
+    ) -> None:
+        self._local = local
+        self._claims = claims
+        self._outbox = outbox
+        self._in_thread = in_thread
+        self._clock = clock
+        self._record = record
+
+    @asynccontextmanager
+    async def lock(self, key: bytes) -> AsyncIterator[Callable[[], bool]]:
+        """Hold a claim on a key."""
+        held = await self._acquire(key)
+        if held is None:
+            yield lambda: True
+            return
+        renewing = LoopingCall(self._renew, held)
+        renewing.clock = self._clock
+        renewing.start(RENEW_SECONDS, now=False)
+        try:
+            yield lambda: self._clock.seconds() < held.until
+        finally:
+            renewing.stop()
+            self._outbox.release(held.claim)
+
+    def counter(self, key: bytes) -> int:
+        """Return the version counter of a key on this host."""
+        return self._local.counter(key)
+
+    def bump(self, key: bytes) -> int:
+        """Change the counter of a key, on all hosts."""
+        counter = self._local.bump(key)
+        self._outbox.change(key, counter)
+        return counter
+
+    def watch(self, *keys: bytes) -> Callable[[], bool]:
+        """Return a function that compares the counters of this host."""
+        return self._local.watch(*keys)
+
+    async def run_if_shared(self, work: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
+        """Run the work."""
+        return await work()
+
+    def until_visible(self, write: Deferred[Any], *bumped: bytes) -> Deferred[Any] | None:
+        """Return the write, and after that what has been announced; None: both are over."""
+        if not bumped:
+            return self._local.until_visible(write)
+        return Deferred.fromCoroutine(self._until_seen(write))
+
+    async def _until_seen(self, write: Deferred[Any]) -> None:
+        await write
+        await self._outbox.until_tried()
+        seen = NOTIFIED_SECONDS if self._local.is_notified else POLLED_SECONDS
+        await deferLater(self._clock, max(0.0, self._outbox.changed_at + seen - self._clock.seconds()))
+
+    async def _acquire(self, key: bytes) -> _Held | None:
+        """Wait for the claim on a key; None: the database cannot be used."""
+        claim, pause = Claim(key), POLL_SECONDS
+        started_at = asked_at = self._clock.seconds()
+        while (outcome := await self._try(claim)) is None:
+            await deferLater(self._clock, pause)
+            pause = min(2 * pause, MAX_POLL_SECONDS)
+            asked_at = self._clock.seconds()
+        if outcome is ClaimOutcome.ACQUIRED and asked_at > started_at:
+            outcome = ClaimOutcome.WAITED
+        self._record(outcome, self._clock.seconds() - started_at)
+        if outcome is ClaimOutcome.UNAVAILABLE:
+            return None
+        self._local.bump(key)  # another replica may have bumped it, and its notification be on the way
+        return _Held(claim, asked_at + CLAIM_SECONDS - MARGIN_SECONDS)
+
+    async def _try(self, claim: Claim) -> ClaimOutcome | None:
+        try:
+            return await self._in_thread(partial(self._claims.acquire, claim))
+        except StoreFailed:
+            self._outbox.release(claim)  # it may be stored nevertheless
+            return ClaimOutcome.UNAVAILABLE
+
+    async def _renew(self, held: _Held) -> None:
+        now = self._clock.seconds()
+        try:
+            is_mine = await self._in_thread(partial(self._claims.renew, held.claim))
+        except StoreFailed:
+            return  # until the next time, or until it is over
+        held.until = now + CLAIM_SECONDS - MARGIN_SECONDS if is_mine else -inf
