@@ -87,11 +87,21 @@ def replay(
     ahead: int = 1,
     most: float = math.inf,
 ) -> Traffic:
-    """Send the scripts again and again, one connection each, and wait for the last responses.
+    """Send the scripts again and again to one server; see `replay_at`."""
+    return replay_at([(url, script) for script in scripts], seconds, ahead=ahead, most=most)
+
+
+def replay_at(
+    places: Sequence[tuple[str, Sequence[Exchange]]],
+    seconds: float = math.inf,
+    *,
+    ahead: int = 1,
+    most: float = math.inf,
+) -> Traffic:
+    """Send scripts again and again, one connection each, and wait for the last responses.
 
     Args:
-        url: of the server.
-        scripts: the exchanges of each client.
+        places: the server's URL and the exchanges of each client.
         seconds: no request is sent later.
         ahead: outstanding exchanges of a connection.
         most: no request is sent after this many.
@@ -100,7 +110,7 @@ def replay(
         ConnectionError: a response differed in length from before, or is missing.
     """
     with ExitStack() as stack:
-        clients = [_Client(stack.enter_context(closing(_connect(url))), script) for script in scripts]
+        clients = [_Client(stack.enter_context(closing(_connect(url))), script) for url, script in places]
         started_at = time.monotonic()
         sent = sum(client.send_next() for client in clients for _ in range(ahead))
         for client in _completed(clients):

@@ -11,6 +11,7 @@ from bench.comparison import Comparison
 from bench.first_requests import CONFIG_KIB, study_first_requests
 from bench.flatness import study_base_size, study_connections
 from bench.replay import download, prepare, replay, request
+from bench.replicas import study_replicas
 from bench.results import Target
 from bench.servers import MOUNT
 from bench.slow_readers import study_slow_readers
@@ -60,6 +61,8 @@ def _studies(stage: Stage) -> Iterator[Study]:
     yield Study("64 KiB ranges, larger base image", study_base_size)
     if any("WORKERS" in variable.names for variable in variables()):
         yield Study("64 KiB ranges, more workers", study_workers)
+    if any("DATABASE_URL" in variable.names for variable in variables()):
+        yield Study("64 KiB ranges, more replicas", study_replicas)
 
 
 def _whole_image(scheme: str, clients: int) -> Comparison:

@@ -59,7 +59,7 @@ def study_workers(stage: Stage) -> Iterator[Figure]:
     with ExitStack() as stack:
         bounded = bounding_group(stack, "try", share) is not None
         services = [_service(stack, stage, count, share) for count in _COUNTS]
-        scripts = [_scripts(service) for service in services]
+        scripts = [range_scripts(service) for service in services]
         samples: list[list[_WorkerSample]] = [[], []]
         for number in range(stage.effort.rounds + 1):
             for which in (0, 1) if number % 2 else (1, 0):
@@ -110,7 +110,8 @@ def _is_worker(child: str) -> bool:
     return False
 
 
-def _scripts(service: Server) -> Sequence[Sequence[Exchange]]:
+def range_scripts(service: Server) -> Sequence[Sequence[Exchange]]:
+    """Return what each connection to a service sends: pipelined requests for ranges of 64 KiB."""
     url = service.urls["http"]
     chance = random.Random(64)  # noqa: S311 - no secret
     places = service.size_bytes("http") // _RANGE_BYTES

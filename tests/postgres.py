@@ -1,136 +1,25 @@
-"""A real PostgreSQL server of a test's own, with a new database for each caller."""
+"""A real PostgreSQL server of a test's own, which the benchmark needs too."""
 
 from __future__ import annotations
 
-import os
-import pwd
-import shutil
-import subprocess
-import tempfile
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
-import attrs
-import psycopg
-
+from bench import postgres
+from bench.postgres import PostgresServer
 from tests.acceptance.clients import missing
-from tests.ports import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-_START_SECONDS = 60
-_PROGRAMS = "/usr/lib/postgresql/*/bin"  # Debian's; elsewhere they are on PATH
-
-
-@attrs.frozen
-class PostgresServer:
-    """A running server.
-
-    Args:
-        directory: its data.
-        port: on 127.0.0.1.
-        programs: the directory of its programs.
-        user: of its processes; None: the user of the tests.
-    """
-
-    directory: Path
-    port: int
-    programs: Path
-    user: str | None
-
-    def create_database(self) -> str:
-        """Create an empty database, and return its URL."""
-        name = f"test_{uuid4().hex}"
-        with psycopg.connect(self._dsn("postgres"), autocommit=True) as connection:
-            connection.execute(f'CREATE DATABASE "{name}"'.encode())
-        return f"postgresql+psycopg://tester@127.0.0.1:{self.port}/{name}"
-
-    def start(self) -> None:
-        """Start the server and wait until it accepts connections."""
-        settings = (
-            "listen_addresses=127.0.0.1",
-            f"port={self.port}",
-            f"unix_socket_directories={self.directory}",
-            "fsync=off",  # a test ends the process, not the machine
-        )
-        options = " ".join(f"-c {setting}" for setting in settings)
-        log, timeout = self.directory / "log", str(_START_SECONDS)
-        self._control("--wait", "--timeout", timeout, "--options", options, "--log", log, "start")
-
-    def stop(self, mode: str = "fast") -> None:
-        """Stop the server.
-
-        Args:
-            mode: of pg_ctl: ``immediate`` ends it without a checkpoint, as a crash does.
-        """
-        self._control("--wait", "--mode", mode, "stop")
-
-    def _dsn(self, database: str) -> str:
-        return f"host=127.0.0.1 port={self.port} user=tester dbname={database}"
-
-    def initialize(self) -> None:
-        """Make its data directory; nothing is synced, because it does not outlive the tests."""
-        self._run(
-            "initdb",
-            "-D",
-            self.directory / "data",
-            "-U",
-            "tester",
-            "--auth=trust",
-            "--no-sync",
-            "--encoding=UTF8",
-            "--locale=C",
-        )
-
-    def _control(self, *arguments: str | Path) -> None:
-        self._run("pg_ctl", "--pgdata", self.directory / "data", *arguments)
-
-    def _run(self, program: str, *arguments: str | Path) -> None:
-        subprocess.run(
-            (self.programs / program, *arguments),
-            check=True,
-            user=self.user,
-            cwd=self.directory,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=None,
-            timeout=2 * _START_SECONDS,
-        )
+__all__ = ["PostgresServer", "running_postgres"]
 
 
 @contextmanager
 def running_postgres() -> Iterator[PostgresServer]:
     """Run a server until the block ends; without PostgreSQL, skip the test, or fail it in CI."""
-    programs = _find_programs()
-    if not programs:
+    programs = postgres.find_programs()
+    if programs is None:
         missing("postgres (postgresql)")
-    directory = Path(tempfile.mkdtemp(prefix="postgres-"))  # short, for its socket, and open to its user
-    user = _unprivileged_user()
-    if user is not None:
-        shutil.chown(directory, user)
-    server = PostgresServer(directory, free_port(), programs[0], user)
-    try:
-        server.initialize()
-        server.start()
+    with postgres.running_postgres(programs) as server:
         yield server
-    finally:
-        with suppress(subprocess.CalledProcessError):
-            server.stop("immediate")
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-def _find_programs() -> Sequence[Path]:
-    debian = sorted(Path("/").glob(_PROGRAMS[1:]), key=lambda path: int(path.parent.name), reverse=True)
-    found = shutil.which("initdb")
-    return [*debian, *([Path(found).parent] if found else [])]
-
-
-def _unprivileged_user() -> str | None:
-    """Return a user for the server, which refuses to run as root; None: the tests do not run as root."""
-    if os.geteuid() != 0:
-        return None
-    known = {entry.pw_name for entry in pwd.getpwall()}
-    return "postgres" if "postgres" in known else "nobody"

@@ -65,6 +65,11 @@ class Site:
     balancer: Balancer
     replicas: Sequence[Replica]
 
+    @property
+    def dsn(self) -> str:
+        """The shared database, for psycopg."""
+        return self.database_url.replace("+psycopg", "")
+
     def register(self, name: str = "core") -> InfraEnv:
         """Register an infra-env."""
         return register(self.upstream, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.server
 import socket
 import threading
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 
 from tests.replicas.mount import Mount
+from tests.replicas.secrets_search import find
 from tests.replicas.tcp_proxy import TcpProxy, running_proxy
 
 if TYPE_CHECKING:
@@ -144,3 +146,12 @@ def _ends(connection: socket.socket) -> bool:
         return connection.recv(1) == b""
     except ConnectionResetError:
         return True
+
+
+@pytest.mark.parametrize("offset", range(4))
+def test_search_finds_a_secret_in_clear_hexadecimal_and_base64_at_any_offset(offset: int) -> None:
+    secret, others = b"a secret of some length", b"x" * offset
+    content = others + secret + b"behind"
+    for form in (content, content.hex().encode(), base64.b64encode(content)):
+        assert find([secret, b"another"], [("place", form)]) == [("place", secret)]
+    assert find([secret], [("place", content[:-7])]) == []
