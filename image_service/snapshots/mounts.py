@@ -120,7 +120,7 @@ class Mounts:
         self.cache.get(reader.key)  # now the most recently used
         mount.responses += 1
         if mount.saved_at == -inf:
-            self._start_saving(mount, self._save_start(reader, mount.reader, version, inf))
+            self._start_saving(mount, self._save_start(reader, mount.reader, version, inf), mount.reader)
         elif mount.read_at >= mount.saved_at + self.save_seconds:
             self._start_saving(mount, self._save([mount]))
         return mount
@@ -197,7 +197,8 @@ class Mounts:
         """Start a version for a reader, whatever it was reading."""
         reader_key = self._repository.reader_key_of(reader)
         self._adopt(reader, reader_key, version, self._coordination.bump(reader_key), self._clock.seconds())
-        await self._save_start(reader, reader_key, version, inf)
+        saved = Deferred.fromCoroutine(self._save_start(reader, reader_key, version, inf))
+        await (self._coordination.until_visible(saved, reader_key) or saved)
 
     async def start_unless_taken(self, reader: Reader, version: Version) -> bool:
         """Start a version for a reader that reads none.
@@ -231,11 +232,11 @@ class Mounts:
                 found.append(mount)
         return found
 
-    def _start_saving(self, mount: Mount, saving: Coroutine[Any, Any, object]) -> None:
+    def _start_saving(self, mount: Mount, saving: Coroutine[Any, Any, object], *bumped: bytes) -> None:
         mount.saved_at = mount.read_at
         saved = Deferred.fromCoroutine(saving)
         saved.addErrback(lambda failure: _log.failure("cannot save a mount", failure=failure))
-        mount.saving = self._coordination.until_visible(saved)
+        mount.saving = self._coordination.until_visible(saved, *bumped)
         if mount.saving is not None:
             mount.saving.addCallback(lambda _: setattr(mount, "saving", None))
 

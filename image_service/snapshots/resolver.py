@@ -148,7 +148,7 @@ class Resolver:
     ) -> tuple[InfraEnv, float]:
         """Return an infra-env and when it was fetched: by this process, or by another within the TTL."""
         key = self._repository.key_of_infra_env(infra_env_id, credentials)
-        async with self._coordination.lock(key):
+        async with self._coordination.lock(key) as is_held:
             stored = await self._repository.load_infra_env(infra_env_id, credentials)
             now = self._clock.seconds()
             if stored is not None and stored[1] <= now < stored[1] + self._settings.ttl_seconds:
@@ -162,7 +162,8 @@ class Resolver:
                 await self._repository.save_infra_env(infra_env_id, credentials, infra_env, answered_at)
                 return True
 
-            await self._coordination.run_if_shared(store)
+            if is_held():
+                await self._coordination.run_if_shared(store)
             return infra_env, answered_at
 
 

@@ -186,7 +186,7 @@ class Snapshots:
         entry = await self.cache.load(key, stored_key, credentials)
         if entry is not None:
             return entry
-        async with self._coordination.lock(stored_key):
+        async with self._coordination.lock(stored_key) as is_held:
             if self._coordination.counter(stored_key) != version:  # another process has stored something
                 entry = await self.cache.load(key, stored_key, credentials)
                 if entry is not None:
@@ -200,6 +200,10 @@ class Snapshots:
                 if not isinstance(error, FAILURES):
                     self.refusals.add(key, error)
                 raise
+            if not is_held():  # another process has asked later, and stored its answer
+                entry = await self.cache.load(key, stored_key, credentials)
+                if entry is not None:
+                    return entry
             # From now on, or the answers of a slow assisted-service would be used once each.
             now = self._clock.seconds()
             snapshot = await self._validator.store(key, customization, credentials, after=0, at=now)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 from twisted.internet.defer import Deferred
 
-from image_service.concurrency.coordination import COUNT, SIZE_BYTES, SharedMemoryCoordination
+from image_service.concurrency.coordination import SIZE_BYTES, SharedMemoryCoordination
 from image_service.errors import Forbidden, NotFound, UpstreamTimeout
 from image_service.images.reference import ImageRef, Kind
 from image_service.snapshots.boot_images import TIMEOUT_SECONDS
@@ -36,11 +36,16 @@ from tests.snapshots.outcomes import outcome
 from tests.snapshots.pinning import FaultyRepository
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from twisted.internet.interfaces import IReactorTime
+
     from image_service.concurrency.coordination import Coordination
     from image_service.images.reference import Reader
     from image_service.snapshots.boot_images import BootImages
     from image_service.snapshots.model import ComposedVersion
     from image_service.snapshots.sql_repository import SqlRepository
+    from tests.snapshots.conftest import Coordinating
     from tests.snapshots.memory import MemoryRepository
 
 MOMENT = 0.01
@@ -51,9 +56,9 @@ def coordination_in(world: World, directory: Path) -> SharedMemoryCoordination:
     return SharedMemoryCoordination(memoryview(bytearray(SIZE_BYTES)), directory / "locks", world.clock)
 
 
-def sharing(world: World, coordination: Coordination) -> list[BootImages]:
-    """Three processes of a world."""
-    return [world.make_images(coordination=coordination) for _ in range(3)]
+def sharing(world: World, coordinations: Sequence[Coordination]) -> list[BootImages]:
+    """Processes of a world."""
+    return [world.make_images(coordination=coordination) for coordination in coordinations]
 
 
 @pytest.fixture
@@ -64,14 +69,19 @@ def store(world: World, repository: SqlRepository) -> FaultyRepository:
 
 
 @pytest.fixture
-def coordination(world: World, tmp_path: Path) -> SharedMemoryCoordination:
-    return coordination_in(world, tmp_path)
+def coordinating(world: World, coordinate: Callable[[IReactorTime], Coordinating]) -> Coordinating:
+    return coordinate(world.clock)
 
 
 @pytest.fixture
-def processes(world: World, store: FaultyRepository, coordination: Coordination) -> list[BootImages]:
+def coordination(coordinating: Coordinating) -> Coordination:
+    return coordinating.processes[0]
+
+
+@pytest.fixture
+def processes(world: World, store: FaultyRepository, coordinating: Coordinating) -> list[BootImages]:
     assert store is cast("object", world.store)
-    return sharing(world, coordination)
+    return sharing(world, coordinating.processes)
 
 
 def ask(images: BootImages, reading: ReadMode, *etags: str, reader: Reader = READER) -> PendingRequest:
@@ -262,14 +272,14 @@ def test_failing_repository_loses_only_the_coordination(
     world: World,
     processes: list[BootImages],
     store: FaultyRepository,
-    coordination: SharedMemoryCoordination,
+    coordinating: Coordinating,
     broken: set[str],
 ) -> None:
     store.broken = broken
     first = bytes_of(part(processes[0]))
     change(world, processes[:1])
-    for number in range(COUNT):
-        coordination.bump(number.to_bytes(8))
+    for memory in coordinating.memories:
+        memory.bump_all()
     assert bytes_of(part(processes[0])) == first
 
 
@@ -378,7 +388,7 @@ class Mounting(RuleBasedStateMachine):
         self.making = make_world()
         self.world = self.making.__enter__()
         self.coordination = coordination_in(self.world, Path(self.directory.name))
-        self.processes = sharing(self.world, self.coordination)
+        self.processes = sharing(self.world, [self.coordination] * 3)
         self.text = ""
         self.read: dict[Reader, tuple[bytes, float]] = {}
         self.is_refused = False

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from image_service.assisted.responses import InfraEnv
-from image_service.concurrency.coordination import MAX_POLL_SECONDS, SIZE_BYTES, SharedMemoryCoordination
+from image_service.concurrency.coordination import MAX_POLL_SECONDS
 from image_service.errors import NotFound
 from image_service.images.reference import Credentials, CredentialScheme, ImageRef, Kind
 from image_service.snapshots.encryption import SnapshotCipher
@@ -20,11 +20,15 @@ from tests.snapshots.outcomes import Outcome, outcome, run_now
 from tests.snapshots.pinning import ID, SECRET, SETTINGS, FaultyRepository
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
+    from twisted.internet.interfaces import IReactorTime
+
+    from image_service.concurrency.coordination import Coordination
     from image_service.images.reference import Ref
     from image_service.snapshots.repository import SnapshotRepository
     from image_service.snapshots.sql_repository import SqlRepository
+    from tests.snapshots.conftest import Coordinating
 
 TTL = 60.0
 MOMENT = 0.01
@@ -58,19 +62,22 @@ class Upstream:
 class Setting:
     """Two processes that share a repository."""
 
-    directory: Path
+    coordinate: Callable[[IReactorTime], Coordinating]
     repository: SqlRepository
     upstream: Upstream = attrs.field(factory=Upstream)
     clock: Clock = attrs.field(factory=Clock)
-    memory: memoryview = attrs.field(factory=lambda: memoryview(bytearray(SIZE_BYTES)))
     store: FaultyRepository = attrs.field(init=False)
     processes: list[Resolver] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.store = FaultyRepository(self.repository)
-        self.processes = [self.process(), self.process()]
+        self.start()
 
-    def process(self) -> Resolver:
+    def start(self) -> None:
+        """Start two processes."""
+        self.processes = [self.process(each) for each in self.coordinate(self.clock).processes[:2]]
+
+    def process(self, coordination: Coordination) -> Resolver:
         archive = SealedRepository(
             cast("SnapshotRepository", self.store),
             SnapshotCipher(SECRET),
@@ -78,7 +85,6 @@ class Setting:
             self.clock,
             self.clock.seconds,
         )
-        coordination = SharedMemoryCoordination(self.memory, self.directory / "locks", self.clock)
         return Resolver(
             self.upstream.fetch_infra_env,
             archive,
@@ -92,8 +98,8 @@ class Setting:
 
 
 @pytest.fixture
-def setting(tmp_path: Path, repository: SqlRepository) -> Setting:
-    return Setting(tmp_path, repository)
+def setting(coordinate: Callable[[IReactorTime], Coordinating], repository: SqlRepository) -> Setting:
+    return Setting(coordinate, repository)
 
 
 def test_one_answer_serves_all_processes_for_the_ttl(setting: Setting) -> None:
@@ -109,8 +115,7 @@ def test_one_answer_serves_all_processes_for_the_ttl(setting: Setting) -> None:
 
 def test_stored_answer_serves_a_restarted_service_for_the_rest_of_the_ttl(setting: Setting) -> None:
     assert setting.resolve(0) == COMPLETE
-    setting.memory = memoryview(bytearray(SIZE_BYTES))  # the supervisor's, new with each start
-    setting.processes = [setting.process()]
+    setting.start()
     setting.clock.advance(TTL - MOMENT)
     assert setting.resolve(0) == COMPLETE
     assert setting.upstream.asked == 1

@@ -25,29 +25,37 @@ from tests.snapshots.outcomes import Outcome, outcome
 from tests.snapshots.pinning import KEY, REFUSING, SETTINGS, FaultyRepository, Pinning
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from twisted.internet.interfaces import IReactorTime
+
+    from image_service.concurrency.coordination import Coordination
     from image_service.snapshots.model import Snapshot
     from image_service.snapshots.repository import SnapshotRepository
     from image_service.snapshots.sql_repository import SqlRepository
+    from tests.snapshots.conftest import Coordinating
 
 TTL, MAX_AGE = SETTINGS.ttl_seconds, SETTINGS.max_age_seconds
 METHODS = {"find_newest", "load", "add", "record_validation", "end", "save_mounts", "find_mount"}
 
 
 def sharing(directory: Path, store: SnapshotRepository) -> list[Pinning]:
-    """Three processes, which share all that processes share."""
+    """Three workers, which share all that workers share."""
     memory = memoryview(bytearray(SIZE_BYTES))
     first = Pinning(store=FaultyRepository(store))
+    locks = directory / "locks"
+    return coordinated(first, [SharedMemoryCoordination(memory, locks, first.clock) for _ in range(3)])
 
-    def another() -> Pinning:
-        coordination = SharedMemoryCoordination(memory, directory / "locks", first.clock)
-        return attrs.evolve(first, coordination=coordination)
 
-    return [another() for _ in range(3)]
+def coordinated(first: Pinning, coordinations: Sequence[Coordination]) -> list[Pinning]:
+    """Return a process with each of these coordinations."""
+    return [attrs.evolve(first, coordination=coordination) for coordination in coordinations]
 
 
 @pytest.fixture
-def processes(tmp_path: Path, repository: SqlRepository) -> list[Pinning]:
-    return sharing(tmp_path, repository)
+def processes(repository: SqlRepository, coordinate: Callable[[IReactorTime], Coordinating]) -> list[Pinning]:
+    first = Pinning(store=FaultyRepository(repository))
+    return coordinated(first, coordinate(first.clock).processes)
 
 
 def configs(processes: list[Pinning]) -> set[bytes]:

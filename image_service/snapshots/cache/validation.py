@@ -135,26 +135,34 @@ class Validator:
     async def _revalidate(self, entry: CacheEntry, credentials: Credentials | None) -> None:
         entry.revalidating_since = self._clock.seconds()
         try:
-            async with self._coordination.lock(entry.snapshot.stored_key):
+            async with self._coordination.lock(entry.snapshot.stored_key) as is_held:
                 current = await self._cache.refresh(entry, credentials)
                 if current is not None and self.is_due(current):
-                    await self._ask_again(current, credentials, entry.revalidating_since)
+                    await self._ask_again(current, credentials, entry.revalidating_since, is_held)
         finally:
             entry.revalidating_since = None
 
-    async def _ask_again(self, entry: CacheEntry, credentials: Credentials | None, started_at: float) -> None:
+    async def _ask_again(
+        self,
+        entry: CacheEntry,
+        credentials: Credentials | None,
+        started_at: float,
+        is_held: Callable[[], bool],
+    ) -> None:
         key, asked_at = entry.snapshot.key, self._clock.seconds()
         try:
             customization = await self._fetch(key.infra_env_id, key.kind, credentials, is_revalidation=True)
-            await self._accept(entry, customization, credentials, asked_at)
+            if is_held():  # else another process has asked later, and stored its answer
+                await self._accept(entry, customization, credentials, asked_at)
         except UpstreamQueueFull:
             entry.had_no_slot = True
             raise
         except FAILURES as error:
             self._record_failure(entry, error, started_at)
         except ImageServiceError as error:
-            self._count(SnapshotEvent.REFUSED)
-            await self._cache.refuse(entry, error)
+            if is_held():
+                self._count(SnapshotEvent.REFUSED)
+                await self._cache.refuse(entry, error)
         except CancelledError:  # the service stops
             raise
         except Exception:  # noqa: BLE001 - whatever it is, it is no reason to abort mounts

@@ -16,7 +16,7 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall, deferLater
 
-from image_service.concurrency.coordination import Coordination
+from image_service.concurrency.coordination import MAX_POLL_SECONDS, POLL_SECONDS, Coordination
 from image_service.errors import StoreFailed
 from image_service.snapshots.replicas.claims import CLAIM_SECONDS, Claim, ClaimOutcome
 
@@ -36,8 +36,6 @@ RecordClaim: TypeAlias = "Callable[[ClaimOutcome, float], None]"
 RENEW_SECONDS = 10.0
 MARGIN_SECONDS = 5.0
 """Before its expiry a claim counts as lost to its holder, who may be writing until then."""
-POLL_SECONDS, MAX_POLL_SECONDS = 0.025, 0.2
-"""Between two attempts to acquire a claim that another process has."""
 NOTIFIED_SECONDS, POLLED_SECONDS = 0.05, 1.5
 """After this all replicas have seen a change: those that are notified, and those that ask each second."""
 
@@ -116,13 +114,15 @@ class ReplicaCoordination(Coordination):
         """Return the write, and after that what has been announced; None: both are over."""
         if not bumped:
             return self._local.until_visible(write)
-        return Deferred.fromCoroutine(self._until_seen(write))
+        return self._local.until_visible(Deferred.fromCoroutine(self._until_seen(write)))
 
     async def _until_seen(self, write: Deferred[Any]) -> None:
         await write
         await self._outbox.until_tried()
         seen = NOTIFIED_SECONDS if self._local.is_notified else POLLED_SECONDS
-        await deferLater(self._clock, max(0.0, self._outbox.changed_at + seen - self._clock.seconds()))
+        left = self._outbox.changed_at + seen - self._clock.seconds()
+        if left > 0:
+            await deferLater(self._clock, left)
 
     async def _acquire(self, key: bytes) -> _Held | None:
         """Wait for the claim on a key; None: the database cannot be used."""

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+import attrs
 import sqlalchemy as sa
 
 from image_service.concurrency.coordination import SharedMemoryCoordination
 from image_service.database.postgresql import PostgresqlDatabase
+from image_service.snapshots.replicas import changes
+from image_service.snapshots.replicas.claims import Claims
+from image_service.snapshots.replicas.coordination import ReplicaCoordination
 from image_service.snapshots.replicas.listener import Listener
+from image_service.snapshots.replicas.outbox import Outbox
 from image_service.snapshots.replicas.tables import CLAIMS, REPLICA_TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from twisted.internet.interfaces import IReactorTime
 
+T = TypeVar("T")
 
-def replica_database(url: str, *, has_pooler: bool = False) -> PostgresqlDatabase:
+
+def make_replica_database(url: str, *, has_pooler: bool = False) -> PostgresqlDatabase:
     """Return a database with the tables of the coordination alone."""
     tables = sa.MetaData()
     for table in REPLICA_TABLES:
@@ -40,3 +47,43 @@ def listening_host(
         yield local
     finally:
         listener.stop()
+
+
+@attrs.define(eq=False)
+class Wire:
+    """Runs transactions at once, and delivers what they change to all hosts, unless it is cut."""
+
+    database: PostgresqlDatabase
+    hosts: list[SharedMemoryCoordination] = attrs.field(factory=list)
+    is_cut: bool = False
+    _delivered: set[int] = attrs.field(factory=set)
+
+    async def __call__(self, work: Callable[[], T], /) -> T:
+        """As an ``InThread``."""
+        result = work()
+        if not self.is_cut:
+            self.deliver()
+        return result
+
+    def deliver(self) -> None:
+        """Deliver what was changed."""
+        for number, payload in self.database.transact(changes.read):
+            if number not in self._delivered:
+                self._delivered.add(number)
+                for host in self.hosts:
+                    for key, counter in changes.parse(payload):
+                        host.adopt(key, counter)
+
+
+def replicas_over(wire: Wire, directory: Path, clock: IReactorTime, number: int) -> list[ReplicaCoordination]:
+    """Return the coordinations of replicas."""
+
+    def replica() -> ReplicaCoordination:
+        local = SharedMemoryCoordination.of_one_process(directory / "locks", clock)
+        local.is_notified = True
+        wire.hosts.append(local)
+        outbox = Outbox(wire.database, wire, clock)
+        return ReplicaCoordination(local, Claims(wire.database), outbox, wire, clock)
+
+    wire.deliver()
+    return [replica() for _ in range(number)]
