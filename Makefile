@@ -15,7 +15,7 @@ export PYTHONPATH := $(CURDIR)
 # cargo installs coreos-installer into the first; Debian has administration tools in the others.
 export PATH := $(abspath $(bin)):$(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 
-.PHONY: help run test soak lint format docs bench lock release deps clean
+.PHONY: help run test soak lint format docs manifests bench lock release deps clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -46,6 +46,12 @@ docs: $(VENV)/installed ## generate docs/configuration.md, docs/metrics.md and m
 	$(bin)/python -m image_service.settings.reference >docs/configuration.md
 	$(bin)/python -m image_service.observability.metrics >docs/metrics.md
 	$(bin)/python -m image_service.cli.man_pages man
+
+manifests: ## render conf/kubernetes/ from the Helm chart; needs helm
+	for size in one-replica three-replicas; do \
+		helm template image-service conf/helm/image-service --values conf/helm/$$size.yaml \
+			>conf/kubernetes/$$size.yaml || exit; \
+	done
 
 bench: $(VENV)/tools ## measure this service beside nginx; ARGS=--help lists the options
 	$(bin)/python -m bench $(ARGS)

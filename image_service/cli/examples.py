@@ -31,6 +31,7 @@ def run(options: argparse.Namespace) -> int:
     contents = {
         options.directory / source.name: source.read_bytes()
         for source in sorted((files("image_service") / "examples").iterdir(), key=lambda each: each.name)
+        if source.is_file()  # a checkout has directories beside them, for Kubernetes
     }
     for path in contents:
         if path.exists() and not options.force:

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Run
 
 CONF = Path(__file__).parents[2] / "conf"
-CONTENTS = {path.name: path.read_bytes() for path in CONF.iterdir()}
+CONTENTS = {path.name: path.read_bytes() for path in CONF.iterdir() if path.is_file()}
 
 
 def contents_of(directory: Path) -> dict[str, bytes]:

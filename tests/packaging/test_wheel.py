@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 VERSION = f"image-service {__version__}\n"
 PLUGIN = "twisted/plugins/image_service_plugin.py"
+EXAMPLES = [path for path in (CHECKOUT / "conf").iterdir() if path.is_file()]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def test_wheel_holds_the_sample_the_examples_and_the_typing_marker(contents: set
     assert {name for name in data if "/share/man/man1/" not in name} == {
         "image_service/py.typed",
         "image_service/standalone/sample.iso.xz",
-        *(f"image_service/examples/{path.name}" for path in (CHECKOUT / "conf").iterdir()),
+        *(f"image_service/examples/{path.name}" for path in EXAMPLES),
     }
 
 
@@ -86,7 +87,7 @@ def test_console_script_starts(installed: Path, tmp_path: Path) -> None:
 def test_installed_program_writes_the_examples(installed: Path, tmp_path: Path) -> None:
     run(installed / "image-service", "examples", "written", cwd=tmp_path)
     written = {path.name: path.read_bytes() for path in (tmp_path / "written").iterdir()}
-    assert written == {path.name: path.read_bytes() for path in (CHECKOUT / "conf").iterdir()}
+    assert written == {path.name: path.read_bytes() for path in EXAMPLES}
 
 
 @pytest.mark.timeout(300)
