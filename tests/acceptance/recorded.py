@@ -74,6 +74,15 @@ class Minute:
         """Return a minute in which everything happens several times."""
         return attrs.evolve(self, grown={key: value * times for key, value in self.grown.items()})
 
+    def requests(self, status: str = "...") -> float:
+        """Return how many requests end in it with a status that matches a pattern."""
+        return sum(
+            count
+            for (name, labels), count in self.grown.items()
+            if name.endswith("http_request_duration_seconds_count")
+            and re.fullmatch(status, dict(labels)["code"])
+        )
+
     @property
     def idle(self) -> Minute:
         """A minute in which nothing happens."""

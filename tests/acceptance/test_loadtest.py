@@ -237,7 +237,10 @@ def test_each_objective_fails_when_it_is_missed(
     assert ran.status == 1
     assert [told["met"] for told in ran.report["objectives"]] == [False, True]
     assert f"{objective}: missed, " in ran.output
-    assert set(ran.report["counts"]["errors"]) == errors
+    found = set(ran.report["counts"]["errors"])
+    if mistake is resets:  # epoll may report that the connection has ended before it reports the reset
+        found -= {"closed"}
+    assert found == errors
     assert ran.report["verification"]["faults"] == {}
 
 

@@ -107,6 +107,12 @@ def versions(service: Service) -> set[str]:
     return set(agreed)
 
 
+def are_ready(service: Service) -> bool:
+    """Return True if all workers serve the base images, which lack a recipe of their minimal ISO."""
+    answers = [json.loads(service.get("/images").body)["images"] for _ in range(REQUESTS)]
+    return all(image["state"] in {"ready", "degraded"} for images in answers for image in images)
+
+
 def workers(service: Service) -> list[int]:
     pid = service.process.pid
     return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
@@ -132,7 +138,7 @@ def test_reloads_lose_no_connection_and_no_byte_of_50_downloads(
     ):
         infra_env = service.register("first", {"ignition": {"version": "3.2.0"}})
         path = f"/byid/{infra_env}/first/x86_64/full.iso"
-        until(lambda: service.get("/health").status == 200)
+        until(lambda: are_ready(service))
         expected = hashlib.sha256(service.get(path).body).hexdigest()
         readers = [stack.enter_context(reading(service.url + path, ca=service.ca)) for _ in range(DOWNLOADS)]
         for reader in readers:
