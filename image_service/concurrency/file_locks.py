@@ -6,14 +6,13 @@ one byte of the file (an open file description lock, fcntl(2)): there is no file
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import os
-import struct
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from image_service.files.ofd_locks import EXCLUSIVE, SHARED, try_lock
 from image_service.files.private_files import open_no_follow
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from image_service.concurrency.interruption import Interruption
 
 _POLL_SECONDS = 0.1  # another thread cannot interrupt F_OFD_SETLKW
-_FLOCK = "hhqqi4x"  # struct flock: l_type, l_whence, l_start, l_len, l_pid
 _PRESENCE = 0  # the byte that every process locks while it runs; names have the others
 
 
@@ -58,7 +56,7 @@ class FileLocks:
         """
         descriptor = self._open()
         try:
-            while not _lock(descriptor, fcntl.F_WRLCK, _byte(name)):
+            while not try_lock(descriptor, EXCLUSIVE, _byte(name)):
                 interruption.wait(_POLL_SECONDS)
             yield
         finally:
@@ -69,14 +67,14 @@ class FileLocks:
         """Hold the lock of a name if it is free; yields False if it is not."""
         descriptor = self._open()
         try:
-            yield _lock(descriptor, fcntl.F_WRLCK, _byte(name))
+            yield try_lock(descriptor, EXCLUSIVE, _byte(name))
         finally:
             os.close(descriptor)
 
     def acquire_exclusive_presence(self) -> int | None:
         """Return a descriptor for ``acquire_presence`` if no other process is present; others wait there."""
         descriptor = self._open()
-        if _lock(descriptor, fcntl.F_WRLCK, _PRESENCE):
+        if try_lock(descriptor, EXCLUSIVE, _PRESENCE):
             return descriptor
         os.close(descriptor)
         return None
@@ -90,7 +88,7 @@ class FileLocks:
         """
         descriptor = self._open() if exclusive is None else exclusive
         try:
-            while not _lock(descriptor, fcntl.F_RDLCK, _PRESENCE):
+            while not try_lock(descriptor, SHARED, _PRESENCE):
                 interruption.wait(_POLL_SECONDS)
         except BaseException:
             os.close(descriptor)
@@ -103,14 +101,3 @@ class FileLocks:
 
 def _byte(name: str) -> int:
     return 1 + int.from_bytes(hashlib.sha256(name.encode()).digest()[:7])
-
-
-def _lock(descriptor: int, kind: int, byte: int) -> bool:
-    """Replace the lock of a descriptor; False if another one conflicts."""
-    try:
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, kind, os.SEEK_SET, byte, 1, 0))
-    except OSError as error:
-        if error.errno in {errno.EAGAIN, errno.EACCES}:
-            return False
-        raise
-    return True

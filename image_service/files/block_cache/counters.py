@@ -1,0 +1,38 @@
+"""What the block cache counts for the metrics."""
+
+from __future__ import annotations
+
+import attrs
+
+
+@attrs.define
+class CacheCounters:
+    """Sums since the start of the process. Threads add to them without a lock, so a few may get lost.
+
+    Args:
+        asked_bytes: that senders found present.
+        missed_bytes: that senders had to wait for.
+        fetched_bytes: that came from origins.
+        fetches: ranges that were fetched.
+        fetch_seconds: what they took together.
+        failed_fetches: of these, no bytes came.
+        changed_origins: fetches that found another version.
+        digest_faults: granules that did not have their digest.
+        evicted_granules: of all versions.
+        refetched_granules: fetched after this process had evicted them.
+        waiting: readers that wait for a fetch now.
+        in_flight_bytes: that are being fetched now.
+    """
+
+    asked_bytes: int = 0
+    missed_bytes: int = 0
+    fetched_bytes: int = 0
+    fetches: int = 0
+    fetch_seconds: float = 0.0
+    failed_fetches: int = 0
+    changed_origins: int = 0
+    digest_faults: int = 0
+    evicted_granules: int = 0
+    refetched_granules: int = 0
+    waiting: int = 0
+    in_flight_bytes: int = 0
