@@ -78,6 +78,7 @@ def test_sdist_has_every_file_of_the_repository_and_no_other(
         path.relative_to(CHECKOUT).as_posix()
         for name in tracked
         for path in ((CHECKOUT / name).iterdir() if (CHECKOUT / name).is_dir() else [CHECKOUT / name])
+        if path.is_file()
     }
     found = {name for name in sdist if ".egg-info/" not in name}
     assert found - {"PKG-INFO"} == expected
