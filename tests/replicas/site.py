@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 import attrs
 import trustme
 
-from tests.acceptance.clocks import WallClock
+from tests.acceptance.clocks import wrong_clock
 from tests.acceptance.service import Certificate, os_image
 from tests.acceptance.upstream import Upstream, running
 from tests.formats.iso_builder import build_live_iso
@@ -27,7 +27,7 @@ from tests.replicas.replica import Replica
 from tests.replicas.tcp_proxy import running_proxy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from tests.postgres import PostgresServer
     from tests.replicas.balancer import Balancer, Mode
@@ -105,13 +105,15 @@ def running_site(count: int = 3, **environment: str) -> Iterator[Site]:
         database_url = postgres.create_database()
         base = directory / "live.iso"
         base.write_bytes(build_live_iso())
-        (directory / "secret").write_text(f"{secrets.token_hex(32)}\n")
+        secret = directory / "secret"
+        secret.write_text(f"{secrets.token_hex(32)}\n")
+        secret.chmod(0o600)
         common = {
             **upstream.environment,
             "ASSISTED_SERVICE_HOST": f"{network.host}:{assisted.port}",
             "OS_IMAGES": json.dumps([os_image(base, VERSION)]),
             "SNAPSHOT_TTL": str(TTL_SECONDS),
-            "INSTANCE_SECRET_FILE": str(directory / "secret"),
+            "INSTANCE_SECRET_FILE": str(secret),
             **environment,
         }
         replicas = []
@@ -120,7 +122,7 @@ def running_site(count: int = 3, **environment: str) -> Iterator[Site]:
             own.mkdir()
             proxy = stack.enter_context(running_proxy(network.host, ("127.0.0.1", postgres.port)))
             through_proxy = {"DATABASE_URL": _with_server(database_url, f"{network.host}:{proxy.port}")}
-            clock = _wrong_clock(own) if number == WRONG_CLOCK else {}
+            clock = wrong_clock(CLOCK_ERROR_SECONDS) if number == WRONG_CLOCK else {}
             place = partial(network.command, number)
             replicas.append(
                 Replica(
@@ -149,12 +151,6 @@ def running_site(count: int = 3, **environment: str) -> Iterator[Site]:
 def _with_server(url: str, server: str) -> str:
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=f"{parts.username}@{server}"))
-
-
-def _wrong_clock(directory: Path) -> Mapping[str, str]:
-    clock = WallClock(directory / "clock")
-    clock.set(CLOCK_ERROR_SECONDS)
-    return clock.environment
 
 
 def _certificate(directory: Path, host: str) -> Certificate:
