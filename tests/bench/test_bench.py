@@ -23,6 +23,8 @@ from tests.acceptance.service import CHECKOUT
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.acceptance
+
 
 def run(*arguments: str | Path) -> str:
     result = subprocess.run(
