@@ -6,6 +6,7 @@ that writes changes notifies those who listen, and adds a row for those who poll
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import sqlalchemy as sa
 from image_service.snapshots.replicas.tables import CHANGES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 CHANNEL = "image_service"
 KEY_BYTES = 8
@@ -24,6 +25,7 @@ WINDOW_SECONDS = 10.0
 _KEPT = timedelta(minutes=1)
 _BATCH = 200
 """Changes of one notification, which has at most 8,000 bytes."""
+_CHANGE = re.compile(r"([0-9a-f]{16})=([0-9a-f]{1,16})\b")
 _CLOCK = sa.func.clock_timestamp()
 _NOTIFY = sa.select(sa.func.pg_notify(CHANNEL, sa.bindparam("payload", type_=sa.Text)))
 _READ = sa.select(CHANGES.c.id, CHANGES.c.payload).where(
@@ -32,13 +34,18 @@ _READ = sa.select(CHANGES.c.id, CHANGES.c.payload).where(
 _REMOVE_OLD = sa.delete(CHANGES).where(CHANGES.c.made_at < _CLOCK - _KEPT)
 
 
-def write(connection: sa.Connection, changes: Mapping[bytes, int]) -> None:
-    """Write changes, of counters by the beginnings of their keys."""
-    texts = [f"{key.hex()}={counter:x}" for key, counter in changes.items()]
-    for start in range(0, len(texts), _BATCH):
-        payload = " ".join(texts[start : start + _BATCH])
+def write(connection: sa.Connection, changed: Mapping[bytes, int]) -> None:
+    """Write changes: of counters, by the beginnings of their keys."""
+    for payload in payloads(changed):
         connection.execute(sa.insert(CHANGES), {"payload": payload})
         connection.execute(_NOTIFY, {"payload": payload})
+
+
+def payloads(changed: Mapping[bytes, int]) -> Iterator[str]:
+    """Return changes as the payloads of notifications."""
+    texts = [f"{key.hex()}={counter:x}" for key, counter in changed.items()]
+    for start in range(0, len(texts), _BATCH):
+        yield " ".join(texts[start : start + _BATCH])
 
 
 def notify(connection: sa.Connection, payload: str) -> None:
@@ -48,17 +55,13 @@ def notify(connection: sa.Connection, payload: str) -> None:
 
 def parse(payload: str) -> Iterator[tuple[bytes, int]]:
     """Return the changes of a payload, and none of a notification that has none."""
-    for change in payload.split():
-        key, _, counter = change.partition("=")
-        try:
-            yield bytes.fromhex(key), int(counter, 16)
-        except ValueError:
-            continue
+    for key, counter in _CHANGE.findall(payload):
+        yield bytes.fromhex(key), int(counter, 16)
 
 
-def read(connection: sa.Connection) -> Iterable[tuple[int, str]]:
-    """Return the rows of the latest changes: each one's number and payload."""
-    return [(number, payload) for number, payload in connection.execute(_READ)]
+def read(connection: sa.Connection) -> Mapping[int, str]:
+    """Return the payloads of the latest changes, by their numbers."""
+    return {row.id: row.payload for row in connection.execute(_READ)}
 
 
 def remove_old(connection: sa.Connection) -> None:

@@ -129,7 +129,7 @@ class Listener:
         while time.monotonic() < until and not self._stopped.is_set():
             now = time.monotonic()
             try:
-                rows = dict(self._database.transact(changes.read))
+                rows = self._database.transact(changes.read)
             except StoreFailed:
                 has_failed = True
             else:

@@ -65,7 +65,7 @@ class Outbox:
         self._next = _Batch()
         self._current = self._next
         self._sending: Deferred[None] | None = None
-        self._is_sending = self._is_failing = False
+        self._is_sending = self._is_failing = self._is_stopping = False
         self.changed_at = -inf
         """When changes were last written, in seconds of the clock."""
 
@@ -90,6 +90,7 @@ class Outbox:
 
     async def stop(self) -> None:
         """Write what is left, if the database can be used."""
+        self._is_stopping = True
         await self.until_tried()
         if self._is_sending and self._sending is not None:
             self._sending.cancel()
@@ -105,6 +106,8 @@ class Outbox:
             while self._next:
                 self._current, self._next = self._next, _Batch()
                 await self._write(self._current)
+                if self._is_failing and self._is_stopping:
+                    return
                 if self._is_failing:
                     await deferLater(self._clock, RETRY_SECONDS)
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 import attrs
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from twisted.internet.interfaces import IReactorTime
+
+    from image_service.errors import StoreFailed
 
 T = TypeVar("T")
 
@@ -51,15 +54,25 @@ def listening_host(
 
 @attrs.define(eq=False)
 class Wire:
-    """Runs transactions at once, and delivers what they change to all hosts, unless it is cut."""
+    """Runs transactions at once, and delivers what they change to all hosts.
+
+    Args:
+        database: of the replicas.
+        hosts: their counters.
+        is_cut: deliver nothing, until the test does.
+        failure: what transactions fail with.
+    """
 
     database: PostgresqlDatabase
     hosts: list[SharedMemoryCoordination] = attrs.field(factory=list)
     is_cut: bool = False
+    failure: StoreFailed | None = None
     _delivered: set[int] = attrs.field(factory=set)
 
     async def __call__(self, work: Callable[[], T], /) -> T:
         """As an ``InThread``."""
+        if self.failure is not None:
+            raise self.failure.copy()
         result = work()
         if not self.is_cut:
             self.deliver()
@@ -67,7 +80,7 @@ class Wire:
 
     def deliver(self) -> None:
         """Deliver what was changed."""
-        for number, payload in self.database.transact(changes.read):
+        for number, payload in self.database.transact(changes.read).items():
             if number not in self._delivered:
                 self._delivered.add(number)
                 for host in self.hosts:
@@ -87,3 +100,10 @@ def replicas_over(wire: Wire, directory: Path, clock: IReactorTime, number: int)
 
     wire.deliver()
     return [replica() for _ in range(number)]
+
+
+def pass_time(database: PostgresqlDatabase, key: bytes, seconds: float) -> None:
+    """Let a claim become older."""
+    expires_at = CLAIMS.c.expires_at - timedelta(seconds=seconds)
+    older = sa.update(CLAIMS).where(CLAIMS.c.key == key).values(expires_at=expires_at)
+    database.transact(lambda connection: connection.execute(older).close())
