@@ -20,6 +20,7 @@ class ImageServiceError(Exception):
     """
 
     code: ClassVar[str] = "internal-error"
+    must_close: ClassVar[bool] = False  # the connection: on another one, another replica may answer
 
     def __init__(
         self,

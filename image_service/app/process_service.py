@@ -23,7 +23,7 @@ from image_service.app.shutdown import ShutdownHandler, stop_with_failure
 from image_service.concurrency.parts import PartsStack
 from image_service.concurrency.signals import UNUSED, handle_signal, ignore_signals
 from image_service.errors import ConfigurationError
-from image_service.images.boot_image import COMPOSER_VERSION
+from image_service.images.composers import newest_composer
 from image_service.settings.settings import read_texts
 from image_service.settings.warnings import find_warnings
 
@@ -165,7 +165,7 @@ def _log_versions() -> None:
     _log.info(
         "image-service {version} (composer {composer}, Python {python}, Twisted {twisted}, {openssl})",
         version=__version__,
-        composer=COMPOSER_VERSION,
+        composer=newest_composer().version,
         python=platform.python_version(),
         twisted=twisted.__version__,
         # The one that serves; the module ssl may have another.

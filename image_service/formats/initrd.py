@@ -4,9 +4,9 @@
 
 1. gzip with stored blocks, not compressed at all. It is written here, so its bytes depend on no library: they
    are the same on every machine and after every upgrade. Most configs fit their area in this form.
-2. gzip with deflate's Huffman codes alone, without a search for repeats: a quarter of the time of the next
-   form for any content, and enough for base64 and JSON that is slightly too large.
-3. gzip with deflate at level 9. The bytes of this form and of the one before are zlib's, whose builds differ.
+2. gzip with deflate's Huffman codes alone, without a search for repeats: enough for base64 and JSON that is
+   slightly too large. They are written in `deflate`, so this form too is the same everywhere.
+3. gzip with deflate at level 9. The bytes of this form are zlib's, whose builds differ.
 4. xz at preset 9 with a CRC32 check, the only check that the kernel's decoder supports: it skips an archive
    with any other, and boots without the config. It finds repeats further apart than deflate's 32 KiB, and is
    by far the slowest.
@@ -28,10 +28,11 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from image_service.errors import FormatError
+from image_service.formats.deflate import deflate_by_huffman
 from image_service.formats.newc import NEWC_MAGIC, read_archive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from image_service.formats.newc import Member
 
@@ -48,16 +49,30 @@ _MAX_DECODER_MEMORY = 128 * 1024 * 1024  # preset 9 needs 65 MiB
 _CHUNK = 4096  # xz expands up to 7000 times
 
 
-def compress_archive(archive: bytes, capacity: int) -> bytes:
-    """Return a newc archive in the first form that fits ``capacity`` bytes; if none does, in the smallest."""
-    forms = _compressed_forms(archive)
+def compress_archive(
+    archive: bytes, capacity: int, huffman: Callable[[bytes], bytes] = deflate_by_huffman
+) -> bytes:
+    """Return a newc archive in the first form that fits ``capacity`` bytes; if none does, in the smallest.
+
+    Args:
+        archive: the archive.
+        capacity: bytes.
+        huffman: deflates for the second form.
+    """
+    forms = _compressed_forms(archive, huffman)
     smallest = next(forms)
     while len(smallest) > capacity and (form := next(forms, None)):
         smallest = min(smallest, form, key=len)
     return smallest
 
 
-def _compressed_forms(archive: bytes) -> Iterator[bytes]:
+def deflate_by_zlib_huffman(data: bytes) -> bytes:
+    """Return zlib's deflate stream with Huffman codes alone."""
+    coder = zlib.compressobj(wbits=-15, strategy=zlib.Z_HUFFMAN_ONLY)
+    return coder.compress(data) + coder.flush()
+
+
+def _compressed_forms(archive: bytes, huffman: Callable[[bytes], bytes]) -> Iterator[bytes]:
     # Views, because an archive with nmstatectl has some 30 MB, which are copied only once like this.
     pieces = [memoryview(archive)[at : at + _MAX_STORED] for at in range(0, len(archive) or 1, _MAX_STORED)]
     heads = [
@@ -65,8 +80,7 @@ def _compressed_forms(archive: bytes) -> Iterator[bytes]:
         for number, piece in enumerate(pieces, 1)
     ]
     yield _gzip(chain.from_iterable(zip(heads, pieces, strict=True)), archive, extra_flags=0)
-    coder = zlib.compressobj(wbits=-15, strategy=zlib.Z_HUFFMAN_ONLY)
-    yield _gzip([coder.compress(archive), coder.flush()], archive, extra_flags=4)
+    yield _gzip([huffman(archive)], archive, extra_flags=4)
     yield _gzip([zlib.compress(archive, level=9, wbits=-15)], archive, extra_flags=2)
     # Preset 9 has a dictionary of 64 MiB, which the decoder must hold; the archive's own size is enough.
     dictionary = max(len(archive), _MIN_DICTIONARY)

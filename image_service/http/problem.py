@@ -84,7 +84,8 @@ def problem(
     if error.retry_after_seconds is not None:
         fields.append(("Retry-After", str(error.retry_after_seconds)))
     rendered = render_fields(*fields) + extra
-    logged = Problem(error.code, error.detail, request_id, error.retry_after_seconds is not None)
+    is_temporary = error.retry_after_seconds is not None
+    logged = Problem(error.code, error.detail, request_id, is_temporary, error.must_close)
     if head_only:
         return Response(status, rendered, problem=logged)
     return Response(status, rendered, (Literal(body),), len(body), logged)

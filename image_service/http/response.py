@@ -18,12 +18,14 @@ class Problem:
         detail: of the error; as it is in the content.
         request_id: as it is in the content.
         is_temporary: True if the response says when a retry may succeed.
+        must_close: True if the connection closes after the response.
     """
 
     code: str
     detail: str
     request_id: str
     is_temporary: bool = False
+    must_close: bool = False
 
 
 @attrs.frozen(eq=False)

@@ -9,6 +9,7 @@ from image_service.errors import IgnitionTooLarge, KernelArgumentsTooLarge, Ramd
 from image_service.formats.initrd import compress_archive
 from image_service.formats.newc import Member, write_archive
 from image_service.images.boot_image import BootImage, last_modified, make_etag
+from image_service.images.composers import newest_composer
 from image_service.images.extents import Literal, Overlay, Zeros, apply_overlays
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from image_service.formats.reading import Span
     from image_service.images.canvas import Canvas
+    from image_service.images.composers import Composer
     from image_service.images.customization import Customization
 
 CONFIG_NAME = "config.ign"
@@ -25,9 +27,12 @@ ALIGNMENT = 4
 """The kernel accepts an uncompressed archive only at a multiple of this."""
 
 
-def compose(canvas: Canvas, customization: Customization, file_name: str) -> BootImage:
+def compose(
+    canvas: Canvas, customization: Customization, file_name: str, composer: Composer | None = None
+) -> BootImage:
     """Lay a customization over an ISO; Unprocessable, with both sizes, if it is invalid or does not fit."""
-    overlays = list(_lay_initrd(canvas, customization.ignition, customization.ramdisk or b""))
+    composer = composer or newest_composer()
+    overlays = list(_lay_initrd(canvas, customization.ignition, customization.ramdisk or b"", composer))
     areas, arguments = canvas.kernel_arguments, customization.kernel_arguments
     if areas is None and arguments:
         raise KernelArgumentsTooLarge(
@@ -39,33 +44,33 @@ def compose(canvas: Canvas, customization: Customization, file_name: str) -> Boo
         overlays += [Overlay(area.offset, Literal(area.render(value, areas.size))) for area in areas.areas]
     return BootImage(
         extents=apply_overlays(canvas.extents, overlays),
-        etag=make_etag(canvas.identity, overlays),
+        etag=make_etag(canvas.identity, overlays, composer.version),
         modified=last_modified(canvas.created, customization.modified),
         file_name=file_name,
     )
 
 
-def ignition_archive(config: bytes, capacity: int) -> bytes:
+def ignition_archive(config: bytes, capacity: int, composer: Composer) -> bytes:
     """Return an archive with an Ignition config for the initrd; longer than ``capacity`` if none fits."""
-    return compress_archive(write_archive([Member(CONFIG_NAME, config)]), capacity)
+    return compress_archive(write_archive([Member(CONFIG_NAME, config)]), capacity, composer.huffman)
 
 
-def _lay_initrd(canvas: Canvas, config: bytes, ramdisk: bytes) -> Iterator[Overlay]:
+def _lay_initrd(canvas: Canvas, config: bytes, ramdisk: bytes, composer: Composer) -> Iterator[Overlay]:
     """Yield the config's archive at the start of its area; the ramdisk after it, or in an area of its own."""
     if canvas.ramdisk is None:
-        yield from _fill(canvas.ignition, _join_archives(config, ramdisk, canvas.ignition.length))
+        yield from _fill(canvas.ignition, _join_archives(config, ramdisk, canvas.ignition.length, composer))
         return
     if len(ramdisk) > canvas.ramdisk.length:
         raise RamdiskTooLarge(
             f"the ramdisk of {len(ramdisk)} bytes does not fit its area of {canvas.ramdisk.length} bytes"
         )
-    yield from _fill(canvas.ignition, _join_archives(config, b"", canvas.ignition.length))
+    yield from _fill(canvas.ignition, _join_archives(config, b"", canvas.ignition.length, composer))
     yield from _fill(canvas.ramdisk, ramdisk)
 
 
-def _join_archives(config: bytes, ramdisk: bytes, capacity: int) -> bytes:
+def _join_archives(config: bytes, ramdisk: bytes, capacity: int, composer: Composer) -> bytes:
     limit = (capacity - len(ramdisk)) // ALIGNMENT * ALIGNMENT if ramdisk else capacity
-    archive = ignition_archive(config, limit) if config else b""
+    archive = ignition_archive(config, limit, composer) if config else b""
     if len(archive) > capacity:
         raise IgnitionTooLarge(
             f"the Ignition config of {len(config)} bytes, compressed to {len(archive)} bytes, does not"

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from image_service.errors import BaseImageError, NotFound
 from image_service.images.boot_image import BootImage, last_modified, make_etag
 from image_service.images.compose import ALIGNMENT, ignition_archive
+from image_service.images.composers import newest_composer
 from image_service.images.extents import Extent, ExtentMap, FileExtent, Literal, Overlay, Zeros
 from image_service.images.reference import BootArtifact
 
 if TYPE_CHECKING:
     from image_service.formats.reading import Span
     from image_service.images.base import BaseImage, NmstateImage
+    from image_service.images.composers import Composer
     from image_service.images.customization import Customization
 
 _ADDRESS_BYTES = 8
@@ -41,7 +43,11 @@ def compose_artifact(base: BaseImage, which: BootArtifact) -> BootImage:
 
 
 def compose_pxe_initrd(
-    base: BaseImage, nmstate: NmstateImage | None, customization: Customization, file_name: str
+    base: BaseImage,
+    nmstate: NmstateImage | None,
+    customization: Customization,
+    file_name: str,
+    composer: Composer | None = None,
 ) -> BootImage:
     """Append an Ignition config, a ramdisk and nmstatectl to the initrd of a base image.
 
@@ -49,7 +55,8 @@ def compose_pxe_initrd(
     nmstatectl is appended only after a ramdisk. NotFound if the base image has no initrd.
     """
     initrd = _require(base, base.layout.files.initrd, "initrd.img")
-    appended = [Literal(ignition_archive(customization.ignition, sys.maxsize))]
+    composer = composer or newest_composer()
+    appended = [Literal(ignition_archive(customization.ignition, sys.maxsize, composer))]
     identity = f"initrd {base.sha256}"
     extents: list[Extent] = [FileExtent(base.file, initrd.offset, initrd.length), *_padding(initrd.length)]
     if customization.ramdisk:
@@ -63,22 +70,25 @@ def compose_pxe_initrd(
         extents.append(FileExtent(nmstate.file, 0, nmstate.file.size))
     return BootImage(
         extents=ExtentMap(tuple(extents)),
-        etag=make_etag(identity, overlays),
+        etag=make_etag(identity, overlays, composer.version),
         modified=last_modified(base.layout.created, customization.modified),
         file_name=file_name,
         is_iso=False,
     )
 
 
-def compose_initrd_addrsize(base: BaseImage, initrd: BootImage, file_name: str) -> BootImage:
+def compose_initrd_addrsize(
+    base: BaseImage, initrd: BootImage, file_name: str, composer: Composer | None = None
+) -> BootImage:
     """Return the load address, from the base image, and the length of an initrd: 8 bytes each, big-endian."""
     file = _require(base, base.layout.files.initrd_addrsize, "initrd.addrsize")
     if file.length < _ADDRESS_BYTES:
         raise BaseImageError(f"{file.path} of {base.name} has {file.length} bytes; 16 are right")
+    composer = composer or newest_composer()
     size = Literal(struct.pack(">Q", initrd.size))
     return BootImage(
         extents=ExtentMap((FileExtent(base.file, file.offset, _ADDRESS_BYTES), size)),
-        etag=make_etag(f"addrsize {base.sha256}", [Overlay(_ADDRESS_BYTES, size)]),
+        etag=make_etag(f"addrsize {base.sha256}", [Overlay(_ADDRESS_BYTES, size)], composer.version),
         modified=initrd.modified,
         file_name=file_name,
         is_iso=False,

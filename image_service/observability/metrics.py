@@ -15,7 +15,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Info,
 
 from image_service import __version__
 from image_service.http.routes import Probe
-from image_service.images.boot_image import COMPOSER_VERSION
+from image_service.images.composers import newest_composer
 from image_service.observability.declarations import Declarations
 from image_service.observability.families import PREFIX, Family, Gauge, GaugeByLabel, Histograms, StateGauge
 from image_service.observability.process import ProcessMetrics
@@ -184,7 +184,7 @@ def _registry(families: Iterable[Family]) -> CollectorRegistry:
     ProcessMetrics(registry=registry)
     build = Info(f"{PREFIX}build", "The running version.", registry=registry)
     python = platform.python_version()
-    build.info({"version": __version__, "composer": str(COMPOSER_VERSION), "python": python})
+    build.info({"version": __version__, "composer": str(newest_composer().version), "python": python})
     return registry
 
 

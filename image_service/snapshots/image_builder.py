@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from image_service.images.base import BaseImage, NmstateImage
     from image_service.images.boot_image import BootImage
     from image_service.images.canvas import Canvas
+    from image_service.images.composers import Composer
     from image_service.images.customization import Customization
     from image_service.images.reference import Ref
 
@@ -79,26 +80,32 @@ class ImageBuilder:
             )
         return self.catalog.find_base_image(ref.version, ref.architecture, ref.kind)
 
-    async def build(self, ref: ImageRef, base: BaseImage, customization: Customization) -> BootImage:
+    async def build(
+        self, ref: ImageRef, base: BaseImage, customization: Customization, composer: Composer
+    ) -> BootImage:
         """Lay a customization over a base image.
 
         Raises:
             ImageServiceError: they do not fit, or something derived from the base is not ready.
         """
         if ref.kind is Kind.MINIMAL_ISO:
-            return await self._minimal_iso(base, customization, ref)
+            return await self._minimal_iso(base, customization, ref, composer)
         if ref.kind is Kind.PXE_INITRD:
             needs_nmstate = base.needs_nmstate and customization.ramdisk
             nmstate = self.derived.get_nmstate_image(base) if needs_nmstate else None
-            return compose_pxe_initrd(base, nmstate, customization, _file_name(ref, base))
-        return await self._compose(full_canvas(base), customization, _file_name(ref, base))
+            return compose_pxe_initrd(base, nmstate, customization, _file_name(ref, base), composer)
+        return await self._compose(full_canvas(base), customization, _file_name(ref, base), composer)
 
     @staticmethod
-    def build_initrd_addrsize(ref: ImageRef, base: BaseImage, initrd: BootImage) -> BootImage:
+    def build_initrd_addrsize(
+        ref: ImageRef, base: BaseImage, initrd: BootImage, composer: Composer
+    ) -> BootImage:
         """Return the load address and size of an initrd, 16 bytes; raises NotFound if the base has none."""
-        return compose_initrd_addrsize(base, initrd, _file_name(ref, base))
+        return compose_initrd_addrsize(base, initrd, _file_name(ref, base), composer)
 
-    async def _minimal_iso(self, base: BaseImage, customization: Customization, ref: ImageRef) -> BootImage:
+    async def _minimal_iso(
+        self, base: BaseImage, customization: Customization, ref: ImageRef, composer: Composer
+    ) -> BootImage:
         """Splice it from the base if possible, else use a derived one."""
         file_name = _file_name(ref, base)
         rootfs_url = f"{self.base_url}/boot-artifacts/{base.version}/{base.architecture}/rootfs.img"
@@ -106,14 +113,16 @@ class ImageBuilder:
         if base.layout.minimal and not lacks_nmstate:
             with suppress(RamdiskTooLarge):  # the derived one has more room
                 canvas = spliced_minimal_canvas(base, rootfs_url)
-                return await self._compose(canvas, customization, file_name)
+                return await self._compose(canvas, customization, file_name, composer)
         template = self.derived.get_minimal_iso(base)
         return await self._compose(
-            derived_minimal_canvas(base, template, rootfs_url), customization, file_name
+            derived_minimal_canvas(base, template, rootfs_url), customization, file_name, composer
         )
 
-    async def _compose(self, canvas: Canvas, customization: Customization, file_name: str) -> BootImage:
-        work = partial(compose, canvas, customization, file_name)
+    async def _compose(
+        self, canvas: Canvas, customization: Customization, file_name: str, composer: Composer
+    ) -> BootImage:
+        work = partial(compose, canvas, customization, file_name, composer)
         return await self.in_thread(work) if len(customization.ignition) > THREAD_BYTES else work()
 
 

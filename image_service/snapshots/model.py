@@ -11,9 +11,13 @@ import attrs
 from image_service.errors import ImageServiceError, NotFound, Unavailable, UpstreamError, UpstreamTimeout
 from image_service.http.respond import Representation  # noqa: TC001 - attrs resolves annotations
 from image_service.images.base import BaseImage  # noqa: TC001 - same
+from image_service.images.composers import COMPOSERS, newest_composer, oldest_composer
 from image_service.images.reference import Credentials, Kind, Reader, Ref, digest_of
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from image_service.images.composers import Composer
     from image_service.snapshots.repository import StoredSnapshot
 
 FAILURES = (UpstreamError, UpstreamTimeout, Unavailable)
@@ -47,6 +51,36 @@ class SnapshotKey:
         return cls(infra_env_id, kind, digest_of(credentials))
 
 
+@attrs.define
+class SharedComposers:
+    """Which composers the replicas have that share the repository; at first as if there were this one alone.
+
+    Args:
+        common: the newest that all of them have; new snapshots get it.
+        latest: the newest that any of them has.
+    """
+
+    common: int = attrs.field(factory=lambda: newest_composer().version)
+    latest: int = attrs.field(factory=lambda: newest_composer().version)
+
+    def record(self, newest: Collection[int]) -> None:
+        """Record the newest composer of each replica that was seen."""
+        self.common = max(min(newest), oldest_composer().version)
+        self.latest = max(newest)
+
+    def all_have(self, version: int) -> bool:
+        """Return True if any replica can compose what has this composer."""
+        return version in COMPOSERS and version <= self.common
+
+    def get(self, version: int) -> Composer:
+        """Return a composer; raises `ComposerMissing` if another replica has it, else `VersionLost`."""
+        if version in COMPOSERS:
+            return COMPOSERS[version]
+        if newest_composer().version < version <= self.latest:
+            raise ComposerMissing
+        raise VersionLost
+
+
 @attrs.define(eq=False)
 class Snapshot:
     """One generation of the answers to a key; the repository has the answer itself.
@@ -57,6 +91,7 @@ class Snapshot:
         generation: negative: the repository did not take it.
         taken_at: when assisted-service answered; in seconds of the process's clock, as all instants here.
         stored_at: the same, as stored: it distinguishes snapshots of one generation.
+        composer: the version that makes its images.
         fingerprint: of the answer without its tokens; None: it has not been compared yet.
         entry: decides how long the snapshot may be seen; None until it is cached.
     """
@@ -66,6 +101,7 @@ class Snapshot:
     generation: int
     taken_at: float
     stored_at: float
+    composer: int
     fingerprint: bytes | None = None
     entry: CacheEntry | None = attrs.field(default=None, init=False, repr=False)
 
@@ -121,10 +157,14 @@ class CacheEntry:
 
     def supersede(self, snapshot: Snapshot, validated_at: float) -> None:
         """Put a new generation in the place of the newest, which becomes an older one."""
+        self.replace(snapshot)
+        self.record_answer(validated_at)
+
+    def replace(self, snapshot: Snapshot) -> None:
+        """Put a new generation of the same answer in the place of the newest, which becomes an older one."""
         self.add_older(self.snapshot)
         snapshot.entry = self
         self.snapshot = snapshot
-        self.record_answer(validated_at)
 
     def is_superseded_by(self, stored: StoredSnapshot) -> bool:
         """Return True if what another process has stored takes the place of the newest.
@@ -273,3 +313,12 @@ class VersionLost(NotFound):
 
     def __init__(self) -> None:
         super().__init__("the image that was being read no longer exists")
+
+
+class ComposerMissing(Unavailable):
+    """A later release has made the image; another replica has that release."""
+
+    must_close = True
+
+    def __init__(self) -> None:
+        super().__init__("a replica of a later release serves this image", retry_after_seconds=1)

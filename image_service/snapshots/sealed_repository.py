@@ -24,7 +24,7 @@ from image_service.snapshots.codec import (
     encode_customization,
     encode_infra_env,
 )
-from image_service.snapshots.model import Snapshot
+from image_service.snapshots.model import SharedComposers, Snapshot
 from image_service.snapshots.repository_access import RepositoryAccess
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class SealedRepository(RepositoryAccess):
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(repository, cipher, in_thread, clock, wall_clock)
+        self.composers = SharedComposers()
         self._offset_at_cleanup = self._offset()
         self._no_cleanup_until = -inf
         self._recent: LruCache[tuple[bytes, int], Customization] = LruCache(
@@ -104,9 +105,13 @@ class SealedRepository(RepositoryAccess):
         if stored.is_refused:  # and has ended if the repository has no payload, whatever is in memory
             self._recent.pop((stored_key, stored.generation))
         taken_at = self._to_monotonic(stored.taken_at)
-        snapshot = Snapshot(key, stored_key, stored.generation, taken_at, stored.taken_at)
+        snapshot = Snapshot(key, stored_key, stored.generation, taken_at, stored.taken_at, stored.composer)
         is_readable = await self.load(snapshot, credentials) is not None
         return (snapshot, stored) if is_readable else None
+
+    async def find_composer(self, stored_key: bytes, generation: int) -> int | None:
+        """Return the composer of a generation; None: it is not stored any more, or cannot be read."""
+        return await self._read(self._repository.find_composer(stored_key, generation))
 
     async def has_ended(self, snapshot: Snapshot) -> bool:
         """Return True if all generations up to a snapshot have ended; also if that cannot be read."""
@@ -146,7 +151,7 @@ class SealedRepository(RepositoryAccess):
         """
         stored_key = self.key_of(key, credentials)
         generation = after + 1 if after > 0 else first_generation()
-        snapshot = Snapshot(key, stored_key, generation, at, self._to_wall(at))
+        snapshot = Snapshot(key, stored_key, generation, at, self._to_wall(at), self.composers.common)
         is_stored = await self._put(snapshot, customization, credentials)
         if is_stored is False:
             found = await self.load_newest(key, stored_key, credentials)
@@ -205,7 +210,8 @@ class SealedRepository(RepositoryAccess):
             number = 1 + newest.generation if newest else first_generation()
             if newest is not None:
                 stored = attrs.evolve(snapshot, generation=newest.generation)
-                if await self.load(stored, credentials) == pinned:
+                is_same_composer = newest.composer == snapshot.composer
+                if is_same_composer and await self.load(stored, credentials) == pinned:
                     return newest.generation  # by a write that took too long
         again = attrs.evolve(snapshot, generation=number)
         return number if await self._put(again, pinned, credentials) else None
@@ -283,7 +289,11 @@ class SealedRepository(RepositoryAccess):
             lambda: self._cipher.seal(key, generation, credentials, encode_customization(customization)),
         )
         owner = self._cipher.owner_of(snapshot.key.infra_env_id, credentials)
-        return await self._write(self._repository.add(key, generation, sealed, snapshot.stored_at, owner))
+        return await self._write(
+            self._repository.add(
+                key, generation, sealed, snapshot.stored_at, owner, composer=snapshot.composer
+            )
+        )
 
     async def _fingerprint(self, customization: Customization) -> bytes:
         work = partial(fingerprint, customization)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from image_service.images.reference import Credentials
     from image_service.settings.upstream import SnapshotSettings
     from image_service.snapshots.cache.validation import Fetch
-    from image_service.snapshots.model import CacheEntry, Snapshot, SnapshotKey
+    from image_service.snapshots.model import CacheEntry, SharedComposers, Snapshot, SnapshotKey
     from image_service.snapshots.sealed_repository import SealedRepository
 
 MAX_ASKING = 4096
@@ -74,6 +74,11 @@ class Snapshots:
         self._first: SingleFlight[SnapshotKey, CacheEntry] = SingleFlight(MAX_ASKING)
 
     @property
+    def composers(self) -> SharedComposers:
+        """Which composers the replicas have."""
+        return self._repository.composers
+
+    @property
     def answers_bytes(self) -> int:
         """What answers of assisted-service take in memory."""
         return self._repository.recent_bytes
@@ -95,6 +100,8 @@ class Snapshots:
         entry = self.cache.get_cached_entry(key)
         if entry is None or self._validator.is_due(entry):
             return None
+        if not self.composers.all_have(entry.snapshot.composer):
+            return None
         self.record_hit()
         return entry.snapshot
 
@@ -113,6 +120,10 @@ class Snapshots:
         if self._validator.is_old(entry.snapshot):
             too_slow = "assisted-service did not answer in time; it is still being asked"
             raise entry.error.copy() if entry.error else UpstreamTimeout(too_slow, retry_after_seconds=1)
+        if not self.composers.all_have(entry.snapshot.composer):
+            await self._validator.recompose(entry, credentials)
+            entry = await self._entry(key, credentials)
+            entry.check_refusal()
         return entry.snapshot
 
     async def revalidate(self, snapshot: Snapshot, credentials: Credentials | None) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 
 from image_service.errors import StoreFailed, StoreFull
+from image_service.images.composers import UNVERSIONED
 from image_service.snapshots import sql_statements as sql
 from image_service.snapshots.repository import KEPT_GENERATIONS, StoredMount, StoredSnapshot
 
@@ -103,24 +104,32 @@ class SqlRepository:
         row = {"of": key, "number": generation}
         return await self._read(lambda connection: connection.execute(sql.HAS_ENDED, row).scalar_one())
 
+    async def find_composer(self, key: bytes, generation: int) -> int | None:
+        """Return the composer of a generation."""
+        row = {"of": key, "number": generation}
+        composer: int | None = await self._read(lambda connection: connection.scalar(sql.FIND_COMPOSER, row))
+        return composer
+
     async def load(self, key: bytes, generation: int) -> bytes | None:
         """Return a payload."""
         row = {"of": key, "number": generation}
         sealed: bytes | None = await self._read(lambda connection: connection.scalar(sql.LOAD, row))
         return sealed
 
-    async def add(
+    async def add(  # noqa: PLR0913 - a row
         self,
         key: bytes,
         generation: int,
         sealed: bytes,
         taken_at: float,
         owner: Owner | None = None,
+        *,
+        composer: int = UNVERSIONED,
     ) -> bool:
         """Store a new generation."""
         if len(sealed) > self._limits.payload_bytes:
             raise StoreFull(f"a snapshot of {len(sealed)} bytes is not stored")
-        row = {"of": key, "number": generation, "at": taken_at}
+        row = {"of": key, "number": generation, "at": taken_at, "composer": composer}
         whose = attrs.asdict(owner) if owner else {"infra_env": None, "credentials": None}
 
         def work(connection: sa.Connection) -> bool:

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from image_service.images.composers import UNVERSIONED
 from image_service.snapshots.repository import KEPT_CREDENTIALS
 
 if TYPE_CHECKING:
     from image_service.database.database import Database
 
 DATABASE_FILE = "snapshots.sqlite"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 TABLES = sa.MetaData()
 GENERATION = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # up to 2**62
 SNAPSHOTS = sa.Table(
@@ -28,6 +29,8 @@ SNAPSHOTS = sa.Table(
     sa.Column("infra_env", sa.LargeBinary),
     sa.Column("credentials", sa.LargeBinary),
     sa.Column("read_at", sa.Float, nullable=False, index=True, server_default="0"),  # by a mount
+    # New in version 3.
+    sa.Column("composer", sa.Integer, nullable=False, server_default=str(UNVERSIONED)),  # of its images
     sa.Index("ix_snapshots_credentials", "infra_env", "credentials", "read_at", "used_at"),
 )
 PAYLOADS = sa.Table(
@@ -59,7 +62,13 @@ def _from_version_1(connection: sa.Connection) -> None:
             index.create(connection)
 
 
-MIGRATIONS = {1: _from_version_1}
+def _from_version_2(connection: sa.Connection) -> None:
+    connection.exec_driver_sql(
+        f"ALTER TABLE snapshots ADD COLUMN composer INTEGER NOT NULL DEFAULT {UNVERSIONED}"
+    )
+
+
+MIGRATIONS = {1: _from_version_1, 2: _from_version_2}
 
 # Statements. They are made once: SQLAlchemy takes longer to make one than SQLite to run it.
 
@@ -72,6 +81,7 @@ _AT, _BEFORE = sa.bindparam("at", type_=sa.Float), sa.bindparam("before", type_=
 _NOW = sa.bindparam("now", type_=sa.Float)
 _INFRA_ENV = sa.bindparam("infra_env", type_=sa.LargeBinary)
 _CREDENTIALS = sa.bindparam("credentials", type_=sa.LargeBinary)
+_COMPOSER = sa.bindparam("composer", type_=sa.Integer)
 
 _NEWEST = sa.select(sa.func.max(SNAPSHOTS.c.generation)).where(SNAPSHOTS.c.key == _OF).scalar_subquery()
 
@@ -87,7 +97,8 @@ def _later(column: sa.Column[float]) -> sa.ColumnElement[float]:
 
 def add_snapshot(database: Database) -> sa.Insert:
     """Insert a snapshot, unless its generation, or a newer one of its key, is there."""
-    row = sa.select(_OF, _NUMBER, _AT, _AT, _AT, sa.false(), _INFRA_ENV, _CREDENTIALS, sa.literal(0.0))
+    whose = _INFRA_ENV, _CREDENTIALS
+    row = sa.select(_OF, _NUMBER, _AT, _AT, _AT, sa.false(), *whose, sa.literal(0.0), _COMPOSER)
     insert = database.insert(SNAPSHOTS).from_select(
         list(SNAPSHOTS.c), row.where(sa.func.coalesce(_NEWEST, 0) < _NUMBER)
     )
@@ -139,7 +150,13 @@ def _select(*columns: sa.Column[Any]) -> sa.Select[Any]:
 
 
 FIND_NEWEST = (
-    _select(SNAPSHOTS.c.generation, SNAPSHOTS.c.taken_at, SNAPSHOTS.c.validated_at, SNAPSHOTS.c.ended)
+    _select(
+        SNAPSHOTS.c.generation,
+        SNAPSHOTS.c.taken_at,
+        SNAPSHOTS.c.validated_at,
+        SNAPSHOTS.c.ended,
+        SNAPSHOTS.c.composer,
+    )
     .where(SNAPSHOTS.c.key == _OF)
     .order_by(SNAPSHOTS.c.generation.desc())
     .limit(1)
@@ -152,6 +169,7 @@ HAS_ENDED = sa.select(
         SNAPSHOTS.c.key == _OF, SNAPSHOTS.c.generation >= _NUMBER, SNAPSHOTS.c.ended, ~_HAS_PAYLOAD
     )
 )
+FIND_COMPOSER = _select(SNAPSHOTS.c.composer).where(_is_generation(SNAPSHOTS), _HAS_PAYLOAD)
 LOAD = _select(PAYLOADS.c.sealed).where(_is_generation(PAYLOADS))
 ADD_PAYLOAD = sa.insert(PAYLOADS)
 REMOVE_GENERATIONS = sa.delete(SNAPSHOTS).where(SNAPSHOTS.c.key == _OF, SNAPSHOTS.c.generation <= _NUMBER)

@@ -153,7 +153,8 @@ class Dispatcher:
         exchange.prepared = prepared
         if response.status < HTTPStatus.BAD_REQUEST and not prepared.subject.is_public:
             self._admission.is_proven = True
-        exchange.keep_alive = can_continue and request is not None and request.keep_alive
+        must_close = response.problem is not None and response.problem.must_close
+        exchange.keep_alive = can_continue and not must_close and request is not None and request.keep_alive
         has_own_line = context.access_log.has_own_line(response.status)
         head = exchange.render_head(response, context.date.line(), needs_id=has_own_line)
         if request is not None and exchange.keep_alive:

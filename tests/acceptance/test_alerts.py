@@ -428,7 +428,9 @@ def test_killed_worker_raises_an_alert(tmp_path: Path, upstream: Upstream) -> No
 def test_replicas_of_different_releases_raise_an_alert(
     tmp_path: Path, upstream: Upstream, healthy: Minute
 ) -> None:
-    other = "import sys\nfrom image_service.images import boot_image\nboot_image.COMPOSER_VERSION += 1\n"
+    other = (
+        "import sys\nfrom image_service.images.composers import COMPOSERS\ndel COMPOSERS[max(COMPOSERS)]\n"
+    )
     start = "from image_service.cli import main\nsys.exit(main())"
     with serving(tmp_path, upstream, command=(sys.executable, "-c", other + start, "serve")) as service:
         page = read_page(service)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.images.composers import UNVERSIONED
 from image_service.snapshots.repository import KEPT_GENERATIONS, StoredMount, StoredSnapshot
 
 if TYPE_CHECKING:
@@ -38,23 +39,32 @@ class MemoryRepository:
         later = [each for each in self._generations(key) if each >= generation]
         return any(self._rows[key, each].sealed is None for each in later)
 
+    async def find_composer(self, key: bytes, generation: int) -> int | None:
+        """Return the composer of a generation."""
+        row = self._rows.get((key, generation))
+        return row.stored.composer if row and row.sealed is not None else None
+
     async def load(self, key: bytes, generation: int) -> bytes | None:
         """Return a payload."""
         row = self._rows.get((key, generation))
         return row.sealed if row else None
 
-    async def add(
+    async def add(  # noqa: PLR0913 - a row
         self,
         key: bytes,
         generation: int,
         sealed: bytes,
         taken_at: float,
         owner: Owner | None = None,  # noqa: ARG002 - any number is kept
+        *,
+        composer: int = UNVERSIONED,
     ) -> bool:
         """Store a new generation."""
         if generation <= self._newest(key):
             return False
-        self._rows[key, generation] = _Row(StoredSnapshot(generation, taken_at, taken_at), sealed, taken_at)
+        self._rows[key, generation] = _Row(
+            StoredSnapshot(generation, taken_at, taken_at, composer=composer), sealed, taken_at
+        )
         for other in self._generations(key):
             if other <= generation - KEPT_GENERATIONS:
                 del self._rows[key, other]

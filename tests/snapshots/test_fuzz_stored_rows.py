@@ -127,13 +127,13 @@ def check_key(sealed: SealedRepository, key: SnapshotKey, answers: list[Customiz
     if newest is not None:
         assert outcome(sealed.load(newest[0], credentials)) in own
     for number, answer in enumerate(answers, start=1):
-        snapshot = Snapshot(key, stored_key, number, NOW, NOW)
+        snapshot = Snapshot(key, stored_key, number, NOW, NOW, 3)
         assert outcome(sealed.load(snapshot, credentials)) in (None, answer)
         outcome(sealed.has_ended(snapshot))
         outcome(sealed.record_validation(snapshot, credentials, NOW))
     mount = outcome(sealed.find_mount(sealed.reader_key_of(reader_of(key))))
     if mount is not None:
-        read = Snapshot(key, mount.key, mount.generation, NOW, NOW)
+        read = Snapshot(key, mount.key, mount.generation, NOW, NOW, 3)
         assert outcome(sealed.load(read, credentials)) in own
         outcome(sealed.save_mounts([mount]))
     infra_env = outcome(sealed.load_infra_env(key.infra_env_id, credentials))

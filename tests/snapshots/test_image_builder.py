@@ -21,6 +21,7 @@ from image_service.errors import (
 )
 from image_service.http.problem import status_of
 from image_service.images.base import NmstateImage
+from image_service.images.composers import newest_composer
 from image_service.images.customization import Customization
 from image_service.images.netboot import compose_artifact
 from image_service.images.reference import ArtifactRef, BootArtifact, ImageRef, Kind, Reader
@@ -81,7 +82,7 @@ class Workbench:
         """Where the image or the exception will be."""
         base = self.composer.find_base(ref)
         made: list[BootImage | BaseException] = []
-        making = Deferred.fromCoroutine(self.composer.build(ref, base, customization))
+        making = Deferred.fromCoroutine(self.composer.build(ref, base, customization, newest_composer()))
         making.addCallbacks(made.append, lambda failure: made.append(failure.value))
         return made
 
@@ -284,7 +285,7 @@ def test_addrsize_has_the_size_of_the_served_initrd(bench: Workbench) -> None:
     ref = ref_of(ADDRSIZE, NEEDS_NMSTATE, "s390x")
     base = bench.composer.find_base(ref)
     initrd = bench.build(ref_of(INITRD, NEEDS_NMSTATE, "s390x"), customization())
-    addrsize = bench.composer.build_initrd_addrsize(ref, base, initrd)
+    addrsize = bench.composer.build_initrd_addrsize(ref, base, initrd, newest_composer())
     assert bytes_of(addrsize) == bytes(range(8)) + initrd.size.to_bytes(8, "big")
 
 
@@ -318,7 +319,9 @@ def test_download_has_the_contracts_file_name(bench: Workbench, kind: Kind, vers
 def test_addrsize_has_the_contracts_file_name(bench: Workbench) -> None:
     ref = ref_of(ADDRSIZE, NEEDS_NMSTATE, "s390x")
     initrd = bench.build(ref_of(INITRD), customization())
-    addrsize = bench.composer.build_initrd_addrsize(ref, bench.composer.find_base(ref), initrd)
+    addrsize = bench.composer.build_initrd_addrsize(
+        ref, bench.composer.find_base(ref), initrd, newest_composer()
+    )
     assert addrsize.file_name == f"{ID}-initrd.addrsize"
 
 

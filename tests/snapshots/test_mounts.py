@@ -40,7 +40,7 @@ OTHERS = [
 def version(generation: int) -> Version:
     base = cast("BaseImage", SimpleNamespace(sha256="5f" * 32, version="4.20", architecture="x86_64"))
     key = SnapshotKey(REF.infra_env_id, Kind.FULL_ISO, None)
-    return Version(REF, base, Snapshot(key, b"k" * 32, generation, 0.0, 0.0))
+    return Version(REF, base, Snapshot(key, b"k" * 32, generation, 0.0, 0.0, 3))
 
 
 ONE, TWO = version(1), version(2)

@@ -83,7 +83,7 @@ def same(pinning: Pinning, snapshot: Snapshot, answer: Customization) -> bool:
 
 
 def find_generation(pinning: Pinning, number: int) -> Snapshot | None:
-    snapshot = Snapshot(KEY, pinning.archive.key_of(KEY, None), number, 0.0, 0.0)
+    snapshot = Snapshot(KEY, pinning.archive.key_of(KEY, None), number, 0.0, 0.0, 3)
     return snapshot if loaded(pinning, snapshot) is not None else None
 
 

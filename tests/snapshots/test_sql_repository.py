@@ -28,7 +28,7 @@ from image_service.images.reference import Credentials, CredentialScheme
 from image_service.snapshots.codec import encode_customization
 from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.repository import Owner, StoredMount, StoredSnapshot
-from image_service.snapshots.sql_statements import DATABASE_FILE, SCHEMA_VERSION, TABLES
+from image_service.snapshots.sql_statements import DATABASE_FILE, MIGRATIONS, SCHEMA_VERSION, TABLES
 from tests.snapshots.outcomes import outcome
 from tests.snapshots.repositories import repository_in
 from tests.snapshots.repository_writer import key_of, payload_of
@@ -250,7 +250,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "a table of another name": lambda path: replaced(path, b"payloads", b"payload5"),
     "foreign": lambda path: foreign(path, 0),
     "foreign, with a version of an earlier release": lambda path: foreign(path, 1),
-    "foreign, with the version of this release": lambda path: foreign(path, 2),
+    "foreign, with the version of this release": lambda path: foreign(path, SCHEMA_VERSION),
     "of an earlier release": of_an_earlier_release,
 }
 
@@ -292,7 +292,15 @@ def test_empty_file_is_initialized(store: SqlRepository, path: Path) -> None:
     assert not path.with_name(f"{DATABASE_FILE}.unusable").exists()
 
 
-def test_file_of_version_1_is_migrated(store: SqlRepository, path: Path) -> None:
+def migrate(path: Path, version: int) -> None:
+    """Bring a file of version 1 to a later one."""
+    file = SqliteDatabase(path, TABLES, version, MIGRATIONS)
+    file.transact(lambda _: None)
+    file.close()
+
+
+@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION))
+def test_file_of_an_earlier_version_is_migrated(store: SqlRepository, path: Path, version: int) -> None:
     with closing(sqlite3.connect(path)) as database:
         database.executescript("""
             PRAGMA auto_vacuum = FULL;
@@ -314,7 +322,10 @@ def test_file_of_version_1_is_migrated(store: SqlRepository, path: Path) -> None
         database.execute("INSERT INTO payloads VALUES (?, 3, ?)", (KEY, b"sealed"))
         database.execute("INSERT INTO mounts VALUES (?, ?, 3, ?, ?)", (b"r", KEY, "5f" * 32, T))
         database.commit()
-    assert outcome(store.find_newest(KEY)) == StoredSnapshot(3, T, T + 1)
+    if version > 1:
+        migrate(path, version)
+    assert outcome(store.find_newest(KEY)) == StoredSnapshot(3, T, T + 1, composer=2)
+    assert outcome(store.find_composer(KEY, 3)) == 2
     assert outcome(store.load(KEY, 3)) == b"sealed"
     assert outcome(store.find_mount(b"r")) == StoredMount(b"r", KEY, 3, "5f" * 32, T)
     assert outcome(store.add(KEY, 4, b"new", T + 3, Owner(b"i", b"c")))
@@ -336,9 +347,11 @@ def test_file_of_a_later_release_is_refused_and_kept(store: SqlRepository, path:
     add(store)
     outcome(store.close())
     with closing(sqlite3.connect(path)) as database:
-        database.execute("PRAGMA user_version = 3")
+        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     content = path.read_bytes()
-    with pytest.raises(StoreFailed, match="version 3, this release supports 2"):
+    with pytest.raises(
+        StoreFailed, match=f"version {SCHEMA_VERSION + 1}, this release supports {SCHEMA_VERSION}"
+    ):
         load(store)
     assert path.read_bytes() == content
 

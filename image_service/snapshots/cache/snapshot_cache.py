@@ -101,6 +101,12 @@ class SnapshotCache:
         entry.key_counter = self._coordination.bump(snapshot.stored_key)
         self._add(entry)
 
+    def replace(self, entry: CacheEntry, snapshot: Snapshot) -> None:
+        """Put a new generation of the same answer, which is in the repository, in the place of the newest."""
+        entry.replace(snapshot)
+        entry.key_counter = self._coordination.bump(snapshot.stored_key)
+        self._add(entry)
+
     def announce(self, entry: CacheEntry) -> None:
         """Have the other processes read the repository again."""
         is_current = self.is_current(entry)
@@ -128,12 +134,21 @@ class SnapshotCache:
         self._coordination.bump(snapshot.stored_key)  # for processes that have read before the write
 
     async def find_generation(
-        self, entry: CacheEntry, number: int, credentials: Credentials | None
+        self,
+        entry: CacheEntry,
+        number: int,
+        credentials: Credentials | None,
+        composer: int | None = None,
     ) -> Snapshot | None:
-        """Return a generation of an entry's key; None: it is not stored any more."""
+        """Return a generation of an entry's key, with its composer if known; None: it is not stored."""
         if known := entry.find_generation(number):
             return known
-        found = Snapshot(entry.snapshot.key, entry.snapshot.stored_key, number, -inf, -inf)
+        stored_key = entry.snapshot.stored_key
+        if composer is None:
+            composer = await self._repository.find_composer(stored_key, number)
+        if composer is None:
+            return None
+        found = Snapshot(entry.snapshot.key, stored_key, number, -inf, -inf, composer)
         is_stored = await self._repository.load(found, credentials) is not None
         if known := entry.find_generation(number):  # loaded for another request meanwhile
             return known
@@ -144,7 +159,7 @@ class SnapshotCache:
 
     async def reattach(self, entry: CacheEntry, snapshot: Snapshot, credentials: Credentials | None) -> None:
         """Have a snapshot whose entry was evicted share the validity of the entry that replaced it."""
-        is_stored = await self.find_generation(entry, snapshot.generation, credentials)
+        is_stored = await self.find_generation(entry, snapshot.generation, credentials, snapshot.composer)
         if is_stored is not None:
             snapshot.entry = entry
         elif snapshot.entry is not None:

@@ -78,6 +78,7 @@ class Validator:
         self._settings = settings
         self._count = count
         self._revalidations: SingleFlight[SnapshotKey, None] = SingleFlight()
+        self._recomposing: SingleFlight[SnapshotKey, None] = SingleFlight()
 
     def is_due(self, entry: CacheEntry) -> bool:
         """Return True if the entry is to be validated before a new mount gets its snapshot."""
@@ -116,6 +117,25 @@ class Validator:
             if self._clock.seconds() >= entry.failing_since + self._settings.grace_seconds:
                 raise entry.error.copy()
             self._count(SnapshotEvent.GRACE)
+
+    async def recompose(self, entry: CacheEntry, credentials: Credentials | None) -> None:
+        """Store the newest snapshot again, with a composer that all replicas have; mounts keep the other."""
+        await self._recomposing.join(entry.snapshot.key, lambda: self._recompose(entry, credentials))
+
+    async def _recompose(self, entry: CacheEntry, credentials: Credentials | None) -> None:
+        async with self._coordination.lock(entry.snapshot.stored_key):
+            current = await self._cache.refresh(entry, credentials)
+            if current is None or self._repository.composers.all_have(current.snapshot.composer):
+                return
+            snapshot = current.snapshot
+            customization = await self._repository.load(snapshot, credentials)
+            if customization is None:
+                return
+            again = await self._repository.add(
+                snapshot.key, credentials, customization, after=snapshot.generation, at=snapshot.taken_at
+            )
+            await self._repository.record_validation(again, credentials, current.validated_at)
+            self._cache.replace(current, again)
 
     async def _wait(
         self, entry: CacheEntry, credentials: Credentials | None, now: float, *, may_serve_old: bool

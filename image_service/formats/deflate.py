@@ -1,0 +1,66 @@
+"""Deflate (RFC 1951) with Huffman codes alone, written here: its bytes depend on no library.
+
+A stream is one block with dynamic codes:
+
+    bits
+       3   last block, dynamic codes
+      14   257 literal codes, 2 distance codes, 19 code length codes
+      57   the lengths of the code length codes: 4 for those of 0 to 15, none for the repeats 16 to 18
+    1036   the lengths of the literal codes, and of the distance codes, which are not used: 4 bits each
+      ...  the literals, the end code, zeros up to a whole byte
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_END = 256
+_MAX_BITS = 15
+_HEAD = "101" + "00000" + "10000" + "1111" + 3 * "000" + 16 * "001"  # the lowest bit of a number first
+_DISTANCES = 2 * "0001"
+
+
+def deflate_by_huffman(data: bytes) -> bytes:
+    """Return a deflate stream of the data, without a search for repeats."""
+    frequencies = Counter(data)
+    frequencies[_END] = 1
+    frequencies.setdefault(0, 0)  # a code needs two symbols
+    lengths = code_lengths(frequencies)
+    codes = _codes(lengths)
+    literals = [codes.get(symbol, "") for symbol in range(_END)]
+    head = "".join(f"{lengths.get(symbol, 0):04b}" for symbol in range(_END + 1))
+    bits = "".join([_HEAD, head, _DISTANCES, *map(literals.__getitem__, data), codes[_END]])
+    return int(bits[::-1], 2).to_bytes((len(bits) + 7) // 8, "little")
+
+
+def code_lengths(frequencies: Mapping[int, int]) -> dict[int, int]:
+    """Return the bits of each symbol's code, 1 to 15; the best ones unless those have more bits."""
+    lengths = dict.fromkeys(frequencies, 0)
+    # No two nodes have the same lowest symbol, so their order depends on nothing else.
+    nodes = [(frequency, symbol, [symbol]) for symbol, frequency in frequencies.items()]
+    heapify(nodes)
+    while len(nodes) > 1:
+        (frequency, symbol, symbols), (other_frequency, other, others) = heappop(nodes), heappop(nodes)
+        symbols = symbols + others
+        for each in symbols:
+            lengths[each] += 1
+        heappush(nodes, (frequency + other_frequency, min(symbol, other), symbols))
+    if max(lengths.values()) > _MAX_BITS:
+        return code_lengths({symbol: frequency // 2 + 1 for symbol, frequency in frequencies.items()})
+    return lengths
+
+
+def _codes(lengths: Mapping[int, int]) -> dict[int, str]:
+    """Return the canonical codes, the highest bit first (RFC 1951 section 3.2.2)."""
+    codes: dict[int, str] = {}
+    code = previous = 0
+    for length, symbol in sorted((length, symbol) for symbol, length in lengths.items()):
+        code <<= length - previous
+        codes[symbol] = f"{code:0{length}b}"
+        code, previous = code + 1, length
+    return codes
