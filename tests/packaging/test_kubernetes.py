@@ -238,10 +238,14 @@ def test_helm_refuses_an_unknown_value_and_an_older_kubernetes() -> None:
     assert "incompatible with Kubernetes v1.29.9" in refused.stderr
 
 
-def test_openshift_gets_a_certificate_a_route_and_monitoring() -> None:
-    text = render("three-replicas", "--values", str(CONF / "helm" / "openshift.yaml"))
+@pytest.mark.parametrize("size", SIZES)
+def test_openshift_gets_a_certificate_a_route_and_monitoring(size: str) -> None:
+    text = render(size, "--values", str(CONF / "helm" / "openshift.yaml"))
     installation = Installation(parse_manifests(text), frozenset({"openshift-service-ca.crt"}))
     assert list(installation.faults()) == []
+    for manifest in installation.manifests:
+        if manifest["kind"] not in {"Route", "ServiceMonitor", "PrometheusRule"}:  # no schema has these
+            kubernetes_validate.validate(manifest, OLDEST, strict=True)
     assert "fsGroup" not in installation.pod["securityContext"]
     (service,) = (each for each in installation.of_kind("Service") if "annotations" in each["metadata"])
     assert service["metadata"]["annotations"] == {
