@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 import sqlalchemy as sa
+from twisted.internet.task import Clock
 
 from image_service.concurrency.coordination import SharedMemoryCoordination
 from image_service.database.postgresql import PostgresqlDatabase
@@ -39,15 +40,16 @@ def make_replica_database(url: str, *, has_pooler: bool = False) -> PostgresqlDa
 
 
 @contextmanager
-def listening_host(
-    url: str, database: PostgresqlDatabase, directory: Path, clock: IReactorTime
+def listening(
+    url: str, database: PostgresqlDatabase, directory: Path, host: SharedMemoryCoordination | None = None
 ) -> Iterator[SharedMemoryCoordination]:
-    """Return the counters of a host, which are kept in step until the block ends."""
-    local = SharedMemoryCoordination.of_one_process(directory / "locks", clock)
-    listener = Listener(url, database, local)
+    """Yield the counters of a host, which a listener keeps in step until the block ends."""
+    directory.mkdir(exist_ok=True)
+    host = host or SharedMemoryCoordination.of_one_process(directory / "locks", Clock())
+    listener = Listener(url, database, host)
     listener.start()
     try:
-        yield local
+        yield host
     finally:
         listener.stop()
 
