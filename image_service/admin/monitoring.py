@@ -42,7 +42,8 @@ class Monitoring:
     async def _health(self, _: ApiRequest) -> ApiResponse:
         if reason := await self._state.unready_reason():
             raise Unavailable(reason, retry_after_seconds=RETRY_SECONDS)
-        return ApiResponse(200, b"ok\n", "text/plain")
+        impairment = await self._state.describe_impairment()
+        return ApiResponse(200, f"ok\n{impairment}\n".encode() if impairment else b"ok\n", "text/plain")
 
     async def _metrics(self, _: ApiRequest) -> ApiResponse:
         return ApiResponse(200, *await self._state.render_metrics())

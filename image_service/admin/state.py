@@ -17,6 +17,9 @@ class ServiceState(Protocol):
     def unready_reason(self) -> Awaitable[str]:
         """Return why no image can be served; empty if some can."""
 
+    def describe_impairment(self) -> Awaitable[str]:
+        """Return what does not work although images can be served, in a line; empty if all does."""
+
     def render_metrics(self) -> Awaitable[Page]:
         """Return the page of metrics."""
 

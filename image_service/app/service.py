@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
+from image_service.app.boot_images import start_boot_images
 from image_service.app.gauges import add_gauges, add_leader_gauges
 from image_service.app.process_service import ProcessService
 from image_service.app.shared_resources import SharedResources
 from image_service.app.standalone_mode import announce_sample, configured_images, start_stand_in
 from image_service.app.state import ProcessState
-from image_service.app.upstream import connect_assisted_service
-from image_service.catalog.build import BaseImages, build_base_images
+from image_service.catalog.build import build_base_images
 from image_service.catalog.download.origin_client import OriginClient
 from image_service.catalog.lifecycle.status import count_ready
 from image_service.files.reloaded import prepare_changed
 from image_service.observability.log import set_level
 from image_service.observability.metrics import Metrics
 from image_service.serving.build import build_request_handlers
-from image_service.snapshots.build import build_boot_images
-from image_service.snapshots.image_builder import ImageBuilder
 from image_service.streams.build import start_streams
 from image_service.transport.factory import ConnectionFactory, build_transport
 from image_service.transport.listeners import Listeners
@@ -37,9 +35,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 
     from image_service.app.reload import Configuration
-    from image_service.app.standalone_mode import StandIn
     from image_service.settings.settings import Settings
-    from image_service.snapshots.boot_images import BootImages
 
 _log = Logger()
 
@@ -108,14 +104,24 @@ class ImageService(ProcessService):
         stand_in = shared.stand_in
         if self._standalone and stand_in is None:
             stand_in = await start_stand_in(self._parts, settings, base_images.configured, base_url)
-        images = await self._build_boot_images(base_images, stand_in, base_url)
+        images, monitor = await start_boot_images(
+            self._parts,
+            settings,
+            shared,
+            self.metrics,
+            base_images=base_images,
+            stand_in=stand_in,
+            base_url=base_url,
+        )
         base_images.options.on_superseded = images.supersede
-        state, has_admin = ProcessState(catalog, self._listeners, self.metrics), settings.admin.is_enabled
+        state = ProcessState(catalog, self._listeners, self.metrics, monitor)
+        has_admin = settings.admin.is_enabled
         main, plain = build_request_handlers(
             self._parts,
             settings.listen,
             images,
             unready=lambda: state.unready,
+            impairment=lambda: state.impairment,
             metrics=None if has_admin else partial(shared.metrics_page, self.metrics),
             base_images=None if has_admin else lambda: state.images,
             mirror=sync.mirror.find_boot_image,
@@ -153,25 +159,6 @@ class ImageService(ProcessService):
         self.manager.ready()
         if stand_in is not None and stand_in.sample is not None and shared.is_leader:
             announce_sample(catalog, f"{base_url}/{stand_in.sample}")
-
-    async def _build_boot_images(
-        self, base_images: BaseImages, stand_in: StandIn | None, base_url: str
-    ) -> BootImages:
-        settings = self._settings
-        return await build_boot_images(
-            self._parts,
-            settings.snapshots,
-            settings.storage.data_dir,
-            connect_assisted_service(
-                self._parts, settings, stand_in, self.metrics, is_leader=self._shared.is_leader
-            ),
-            self._shared.coordination,
-            make_builder=lambda in_thread: ImageBuilder(
-                base_images.catalog, base_images.derived, in_thread, base_url
-            ),
-            is_leader=self._shared.is_leader,
-            count=self.metrics.record_snapshot_event,
-        )
 
     async def _close_listeners(self) -> None:
         _log.info("shutting down")

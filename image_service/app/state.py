@@ -11,6 +11,7 @@ from image_service.catalog.lifecycle.status import describe_unready, render_stat
 if TYPE_CHECKING:
     from image_service.admin.state import Page
     from image_service.catalog.catalog import Catalog
+    from image_service.database.monitor import DatabaseMonitor
     from image_service.observability.metrics import Metrics
     from image_service.transport.listeners import Listeners
 
@@ -22,13 +23,22 @@ class ProcessState:
     _catalog: Catalog
     _listeners: Listeners
     _metrics: Metrics
+    _database: DatabaseMonitor | None = None  # that replicas share
 
     @property
     def unready(self) -> str:
         """Why no image can be served; empty if some can."""
         if self._listeners.shutting_down:
             return "this service is shutting down"
+        if self._database is not None and not self._database.was_reached:
+            return "the database was not reached yet; see the log"
         return "" if self._catalog.is_ready else describe_unready(self._catalog.statuses())
+
+    @property
+    def impairment(self) -> str:
+        """What does not work although images can be served; empty if all does."""
+        seconds = self._database.failing_seconds if self._database is not None else None
+        return "" if seconds is None else f"database: unreachable for {seconds:.0f} s; see the log"
 
     @property
     def images(self) -> bytes:
@@ -38,6 +48,10 @@ class ProcessState:
     async def unready_reason(self) -> str:
         """See `ServiceState`."""
         return self.unready
+
+    async def describe_impairment(self) -> str:
+        """See `ServiceState`."""
+        return self.impairment
 
     async def render_metrics(self) -> Page:
         """See `ServiceState`."""

@@ -30,8 +30,14 @@ class Database(Protocol):
     def insert(self, table: Table) -> sqlite.Insert | postgresql.Insert:
         """Return the dialect's insert, which has ``on_conflict_do_nothing`` and ``…_do_update``."""
 
-    def used_bytes(self, connection: Connection) -> int:
-        """Return the size of the database once the present transaction is committed."""
+    def missing_bytes(self, connection: Connection, needed_bytes: int, max_bytes: int) -> int:
+        """Return how many bytes are to be removed so that the needed ones do not exceed the limit.
+
+        Args:
+            connection: of the present transaction, which counts as committed.
+            needed_bytes: what it is going to add.
+            max_bytes: of the database.
+        """
 
     def close(self) -> None:
         """Close all connections; the next transaction opens one again."""

@@ -7,9 +7,14 @@ refused only if its ``oldest_reader`` is later than this release's version.
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
+import time
+from contextlib import contextmanager, suppress
+from math import inf
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as postgresql_dialect
@@ -18,27 +23,38 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from image_service.errors import StoreFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+    import psycopg
 
 T = TypeVar("T")
 
 POOL_SIZE = 4
-"""Connections of one process: replicas * workers * 4 of the server's ``max_connections``."""
+"""Connections of one process, beside one for LISTEN; the server's ``max_connections`` are for all."""
 CONNECT_SECONDS = 2
 """libpq waits for whole seconds, and for two at least."""
 STATEMENT_SECONDS = 5
 """The server ends a statement, or a wait for a lock, after that; callers have given up before."""
+ATTEMPTS = 3
+"""Of a transaction that the server has ended for another one, or whose connection turns out to be closed."""
+ESTIMATE_SECONDS = 2.0
+"""How long the bytes that rows occupy are not counted again while they are less than half of the limit."""
 _MIGRATION_LOCK = 0x696D6167652D7376
 """Of ``pg_advisory_xact_lock``: any number that other programs in the database do not use."""
-_CONNECT_ARGUMENTS = {
+CONNECT_ARGUMENTS = {
     "application_name": "image-service",
     "connect_timeout": CONNECT_SECONDS,
-    "keepalives_idle": 15,
-    "keepalives_interval": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
     "keepalives_count": 3,
-    "tcp_user_timeout": 30_000,
+    "tcp_user_timeout": 5_000,
+    # A pooler exchanges connections between transactions, and prepared statements belong to one.
+    "prepare_threshold": None,
 }
-_OPTIONS = f"-c statement_timeout={STATEMENT_SECONDS}s"
+# For the transaction only: a pooler takes no such option when a connection starts.
+_LIMIT = f"SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s'"
+_RETRIED = {"40001", "40P01"}
+"""SQLSTATE of a serialization failure and of a deadlock: another transaction was in the way."""
 _LINE_END = "\n"
 _VERSIONS = sa.Table(
     "image_service_version",
@@ -57,10 +73,9 @@ class PostgresqlDatabase:
         version: of the tables, from 1.
         migrations: each brings the tables from a version to the next, and only adds.
         stored_bytes: selects what the rows of the tables occupy: the size of the files does not shrink.
-        has_pooler: True behind a connection pooler that runs each transaction on another connection.
     """
 
-    def __init__(  # noqa: PLR0913 - what a schema consists of
+    def __init__(
         self,
         url: str,
         tables: sa.MetaData,
@@ -68,7 +83,6 @@ class PostgresqlDatabase:
         migrations: Mapping[int, Callable[[sa.Connection], None]] = MappingProxyType({}),
         *,
         stored_bytes: sa.Select[int],
-        has_pooler: bool = False,
     ) -> None:
         parsed = sa.make_url(url)
         self._name = f"PostgreSQL database {parsed.database} at {parsed.host}"
@@ -76,29 +90,31 @@ class PostgresqlDatabase:
         self._version = version
         self._migrations = migrations
         self._stored_bytes = stored_bytes
+        self._estimate, self._counted_at = 0, -inf
         self._prepared = threading.Event()
         self._preparing = threading.Lock()
-        # Prepared statements and options belong to a connection, and a pooler exchanges those.
-        own = {"prepare_threshold": None} if has_pooler else {"options": _OPTIONS}
+        self._running: dict[object, tuple[float, psycopg.Connection]] = {}
         self._engine = sa.create_engine(
             parsed,
-            connect_args={**_CONNECT_ARGUMENTS, **own},
+            connect_args=CONNECT_ARGUMENTS,
             pool_size=POOL_SIZE,
             max_overflow=0,
             pool_timeout=STATEMENT_SECONDS,
         )
 
     def transact(self, work: Callable[[sa.Connection], T]) -> T:
-        """Run work in one transaction; again, if a kept connection turns out to be closed."""
+        """Run work in one transaction; again, if it was not to blame that the first attempt failed."""
         try:
             if not self._prepared.is_set():
                 self._prepare()
-            try:
-                return self._run(work)
-            except DBAPIError as error:
-                if not error.connection_invalidated:
-                    raise
-                return self._run(work)
+            for attempt in range(1, ATTEMPTS + 1):
+                try:
+                    return self._run(work)
+                except DBAPIError as error:
+                    state = getattr(error.orig, "sqlstate", None)
+                    if attempt == ATTEMPTS or not (error.connection_invalidated or state in _RETRIED):
+                        raise
+            raise AssertionError
         except SQLAlchemyError as error:
             reason = str(error.orig if isinstance(error, DBAPIError) else error)
             # The lines after the first, and the context, may quote rows.
@@ -108,24 +124,55 @@ class PostgresqlDatabase:
         """Return PostgreSQL's insert."""
         return postgresql_dialect.insert(table)
 
-    def used_bytes(self, connection: sa.Connection) -> int:
-        """Return what the rows occupy."""
-        return connection.execute(self._stored_bytes).scalar_one()
+    def missing_bytes(self, connection: sa.Connection, needed_bytes: int, max_bytes: int) -> int:
+        """Return how many bytes are to be removed; far below the limit this is an estimate of seconds ago."""
+        self._estimate += needed_bytes
+        is_recent = time.monotonic() < self._counted_at + ESTIMATE_SECONDS
+        if not is_recent or self._estimate > max_bytes // 2:
+            self._estimate = needed_bytes + connection.execute(self._stored_bytes).scalar_one()
+            self._counted_at = time.monotonic()
+        return self._estimate - max_bytes
 
     def close(self) -> None:
         """Close all connections."""
         self._engine.dispose()
 
+    def abort(self, running_seconds: float = 0.0) -> None:
+        """Close the connections of transactions that run for so long: their threads get an error.
+
+        A thread waits for a server that hangs for as long as the connection is there.
+        """
+        started_before = time.monotonic() - running_seconds
+        closed = self._engine.dialect.loaded_dbapi.Error
+        for started_at, connection in tuple(self._running.values()):
+            if started_at <= started_before:
+                with suppress(OSError, closed), socket.socket(fileno=os.dup(connection.fileno())) as own:
+                    own.shutdown(socket.SHUT_RDWR)
+
     def _run(self, work: Callable[[sa.Connection], T]) -> T:
-        with self._engine.begin() as connection:
+        with self._begin() as connection:
+            connection.exec_driver_sql(_LIMIT)
             return work(connection)
+
+    @contextmanager
+    def _begin(self) -> Iterator[sa.Connection]:
+        token = object()
+        with self._engine.connect() as connection:
+            driver: Any = connection.connection.driver_connection
+            self._running[token] = time.monotonic(), driver
+            try:
+                with connection.begin():
+                    yield connection
+            finally:
+                del self._running[token]
 
     def _prepare(self) -> None:
         """Create or migrate the tables, unless they are of this version."""
         with self._preparing:
             if self._prepared.is_set():
                 return
-            with self._engine.begin() as connection:
+            with self._begin() as connection:
+                connection.exec_driver_sql(_LIMIT)
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
                 self._migrate(connection)
             self._prepared.set()

@@ -113,9 +113,9 @@ class SqliteDatabase:
         """Return SQLite's insert."""
         return sqlite_dialect.insert(table)
 
-    def used_bytes(self, connection: Connection) -> int:
-        """Return the size of the pages in use."""
-        return int(connection.exec_driver_sql(_USED_BYTES).scalar_one())
+    def missing_bytes(self, connection: Connection, needed_bytes: int, max_bytes: int) -> int:
+        """Return by how much the pages in use, and the needed bytes, exceed the limit."""
+        return int(connection.exec_driver_sql(_USED_BYTES).scalar_one()) + needed_bytes - max_bytes
 
     def close(self) -> None:
         """Close the file; the next transaction opens it again."""

@@ -29,6 +29,7 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
     images: BootImages,
     *,
     unready: Callable[[], str],
+    impairment: Callable[[], str],
     metrics: Callable[[], Page | Deferred[Page]] | None,
     base_images: Callable[[], bytes] | None,
     mirror: Callable[[StreamRef], BootImage],
@@ -46,6 +47,7 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
         metrics=metrics,
         base_images=base_images,
         mirror=mirror,
+        impairment=impairment,
     )
     withheld: set[Kind] = set()
     if not settings.http_serves_isos:

@@ -82,6 +82,7 @@ class ImageRequestHandler:
         metrics: renders the metrics; None: another listener serves them.
         base_images: renders the base images' states as JSON; None: same.
         mirror: returns a published file of a stream.
+        impairment: returns what does not work although images can be served, in a line; empty if all does.
     """
 
     _images: BootImages
@@ -93,6 +94,7 @@ class ImageRequestHandler:
     _metrics: Callable[[], Page | Deferred[Page]] | None = attrs.field(default=None, kw_only=True)
     _base_images: Callable[[], bytes] | None = attrs.field(default=None, kw_only=True)
     _mirror: Callable[[StreamRef], BootImage] = attrs.field(default=_no_streams, kw_only=True)
+    _impairment: Callable[[], str] = attrs.field(default=lambda: "", kw_only=True)
     # By a digest of target, Authorization and client address: the first two may hold credentials.
     _cached_routes: LruCache[bytes, _CachedRoute] = attrs.field(
         init=False, factory=lambda: LruCache(ROUTES_BYTES, lambda route: route.held_bytes)
@@ -180,6 +182,8 @@ class ImageRequestHandler:
                 raise NotFound("not found; the administrative listener of this service has it")
             case Probe.HEALTH if reason := self._unready():
                 raise Unavailable(reason, retry_after_seconds=1)
+            case Probe.HEALTH if impairment := self._impairment():
+                return f"ok\n{impairment}\n".encode(), "text/plain"
             case _:
                 return b"ok\n", "text/plain"
 

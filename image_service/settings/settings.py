@@ -18,6 +18,7 @@ from image_service.settings.base_images import (
     StorageSettings,
     StreamSettings,
 )
+from image_service.settings.database import DatabaseSettings
 from image_service.settings.network import (
     LimitSettings,
     ListenSettings,
@@ -49,6 +50,7 @@ class Settings:
     upstream: UpstreamSettings = attrs.field(factory=UpstreamSettings)
     proxies: ProxySettings = attrs.field(factory=ProxySettings)
     snapshots: SnapshotSettings = attrs.field(factory=SnapshotSettings)
+    database: DatabaseSettings = attrs.field(factory=DatabaseSettings)
     storage: StorageSettings = attrs.field(factory=StorageSettings)
     catalog: CatalogSettings = attrs.field(factory=CatalogSettings)
     streams: StreamSettings = attrs.field(factory=StreamSettings)
@@ -96,7 +98,7 @@ class Settings:
                 yield f"{' or '.join(variable.names)}: is not set, but required"
         if self.listen.http_port and self.listen.http_port == self.listen.port:
             yield f"HTTP_LISTEN_PORT={self.listen.http_port}: LISTEN_PORT is the same; they must differ"
-        for group in (self.tls, self.download, self.admin):
+        for group in (self.tls, self.download, self.admin, self.database):
             yield from group.contradictions(environ)
         if standalone and environ.get("ASSISTED_SERVICE_HOST"):
             yield (

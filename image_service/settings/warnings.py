@@ -65,7 +65,7 @@ def _file_warnings(settings: Settings) -> Iterator[str]:
     certificate = settings.tls.certificate_file
     if certificate and (end := describe_end(certificate, read_not_after(certificate), datetime.now(UTC))):
         yield end
-    for secret in (settings.tls.key_file, settings.admin.token_file):
+    for secret in (settings.tls.key_file, settings.admin.token_file, settings.database.secret_file):
         if secret:
             yield from describe_exposure(secret)
 

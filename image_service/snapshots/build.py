@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import secrets
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from image_service.assisted.customizations import fetch_customization
 from image_service.concurrency.circuit_breaker import CircuitBreaker
+from image_service.concurrency.single_flight import shielded
+from image_service.database.monitor import CHECK_SECONDS, CLOCK_ERROR_SECONDS, DatabaseMonitor
 from image_service.database.sqlite import SqliteDatabase
-from image_service.errors import StoreFailed
+from image_service.errors import ConfigurationError, StoreFailed
 from image_service.snapshots.boot_images import BootImages
-from image_service.snapshots.encryption import SECRET_BYTES, SnapshotCipher, load_or_create_secret
+from image_service.snapshots.encryption import SnapshotCipher, load_or_create_secret, new_data_key
 from image_service.snapshots.image_cache import BootImageCache
 from image_service.snapshots.mounts import Mounts, save_seconds
+from image_service.snapshots.replicas.data_key import open_data_key
+from image_service.snapshots.replicas.database import open_replica_database
 from image_service.snapshots.resolver import Resolver, VersionFinder
 from image_service.snapshots.sealed_repository import SealedRepository
 from image_service.snapshots.snapshots import Snapshots
@@ -32,9 +36,12 @@ if TYPE_CHECKING:
     from image_service.assisted.customizations import AssistedApi
     from image_service.concurrency.coordination import Coordination
     from image_service.concurrency.parts import InThread, PartsStack
+    from image_service.settings.settings import Settings
     from image_service.settings.upstream import SnapshotSettings
     from image_service.snapshots.image_builder import ImageBuilder
     from image_service.snapshots.model import SnapshotEvent
+
+T = TypeVar("T")
 
 _log = Logger()
 
@@ -42,37 +49,66 @@ COMPOSER_THREADS = 2
 REPOSITORY_THREADS = 2
 """So that reading does not wait for a large write."""
 CLEANUP_SECONDS = 60
+START_SECONDS = 3
+"""How long the start waits for a database that does not answer."""
 UNUSED_SECONDS = 6 * 3600
 """How long a snapshot is stored that is not used."""
 
 
 async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
     parts: PartsStack,
-    settings: SnapshotSettings,
-    data_dir: Path,
+    settings: Settings,
     assisted: AssistedService,
     coordination: Coordination,
     *,
     make_builder: Callable[[InThread], ImageBuilder],
     is_leader: bool,
     count: Callable[[SnapshotEvent], None],
-) -> BootImages:
-    """Open the repository in a data directory, and make what finds and composes boot images.
+    fail: Callable[[ConfigurationError], None],
+) -> tuple[BootImages, DatabaseMonitor | None]:
+    """Open the repository, and make what finds and composes boot images.
 
     The parts stack saves mounts and closes the repository; the leader's also removes unused snapshots.
-    ``make_builder`` gets the thread pool for long compositions.
+
+    Args:
+        parts: of the process.
+        settings: all.
+        assisted: assisted-service.
+        coordination: of the processes of this host.
+        make_builder: gets the thread pool for long compositions.
+        is_leader: True in one process of this host.
+        count: is called with each event.
+        fail: is called if a database that could not be reached at the start has another instance's data.
+
+    Returns:
+        boot images, and the monitor of the database that replicas share; None: they share none.
+
+    Raises:
+        ConfigurationError: the instance's secret is not that of the data.
     """
     clock, in_thread = parts.reactor, parts.in_thread_pool(COMPOSER_THREADS, "compose")
-    sealed = await _open_sealed_repository(parts, settings, data_dir, in_thread)
+    monitor = None
+    if settings.database.url is None:
+        sealed = await _open_local_repository(parts, settings, in_thread)
+    else:
+        sealed, monitor = await _open_shared_repository(
+            parts, settings, settings.database.url, in_thread, fail
+        )
     images = connect_boot_images(
-        settings, assisted, make_builder(in_thread), sealed, clock, coordination=coordination, count=count
+        settings.snapshots,
+        assisted,
+        make_builder(in_thread),
+        sealed,
+        clock,
+        coordination=coordination,
+        count=count,
     )
     parts.call_every(images.mounts.save_seconds, images.mounts.save)
     parts.call_every(images.mounts.save_seconds, images.release_superseded)
     if is_leader:
         parts.call_every(CLEANUP_SECONDS, lambda: sealed.remove_unused(UNUSED_SECONDS))
     parts.push_async_callback(images.mounts.save)
-    return images
+    return images, monitor
 
 
 def connect_boot_images(  # noqa: PLR0913 - same
@@ -99,23 +135,98 @@ def open_repository(
 ) -> SqlRepository:
     """Return the repository in a data directory, which it opens when it is first used."""
     database = SqliteDatabase(data_dir / DATABASE_FILE, TABLES, SCHEMA_VERSION, MIGRATIONS)
+    return SqlRepository(database, to_read, to_write, _limits(settings))
+
+
+def _limits(settings: SnapshotSettings) -> StoreLimits:
     window = settings.mount_window_seconds
-    return SqlRepository(
-        database, to_read, to_write, StoreLimits(settings.store_bytes, window + save_seconds(window))
-    )
+    return StoreLimits(settings.store_bytes, window + save_seconds(window))
 
 
-async def _open_sealed_repository(
-    parts: PartsStack, settings: SnapshotSettings, data_dir: Path, in_thread: InThread
+async def _open_local_repository(
+    parts: PartsStack, settings: Settings, in_thread: InThread
 ) -> SealedRepository:
+    data_dir = settings.storage.data_dir
     in_repository_thread = parts.in_thread_pool(REPOSITORY_THREADS, "store")
     # A store may be readable while it cannot be written, such as one that is locked, or on a full disk.
     to_read, to_write = (CircuitBreaker(in_repository_thread, parts.reactor) for _ in range(2))
-    repository = open_repository(data_dir, to_read, to_write, settings)
+    repository = open_repository(data_dir, to_read, to_write, settings.snapshots)
     parts.push_async_callback(repository.close)
+    instance_secrets = _read_secrets(settings)
     try:
-        secret = await in_repository_thread(partial(load_or_create_secret, data_dir))
+        secret = await in_repository_thread(partial(load_or_create_secret, data_dir, instance_secrets))
     except StoreFailed as error:
         _log.error("snapshots are kept in memory only, until a restart: {reason}", reason=error.detail)
-        secret = secrets.token_bytes(SECRET_BYTES)
+        secret = new_data_key()
     return SealedRepository(repository, SnapshotCipher(secret), in_thread, parts.reactor)
+
+
+async def _open_shared_repository(
+    parts: PartsStack,
+    settings: Settings,
+    url: str,
+    in_thread: InThread,
+    fail: Callable[[ConfigurationError], None],
+) -> tuple[SealedRepository, DatabaseMonitor]:
+    """Return the repository in a database, which may be away: until it was reached, all of it fails."""
+    database, instance_secrets = open_replica_database(url), _read_secrets(settings)
+    in_repository_thread = parts.in_thread_pool(REPOSITORY_THREADS, "store")
+    in_check_thread = parts.in_thread_pool(1, "database")
+    parts.callback(database.close)
+    parts.callback(database.abort)  # or a server that hangs would hold up the threads
+
+    async def open_() -> None:
+        data_key = await in_check_thread(partial(open_data_key, database, instance_secrets))
+        sealed.cipher = SnapshotCipher(data_key)
+
+    monitor = DatabaseMonitor(database, in_check_thread, parts.reactor, open_)
+    to_read, to_write = (
+        _once_reached(monitor, CircuitBreaker(in_repository_thread, parts.reactor)) for _ in range(2)
+    )
+    repository = SqlRepository(database, to_read, to_write, _limits(settings.snapshots), monitor.wall_clock)
+    provisional = SnapshotCipher(new_data_key())
+    sealed = SealedRepository(
+        repository,
+        provisional,
+        in_thread,
+        parts.reactor,
+        monitor.wall_clock,
+        clock_error_seconds=CLOCK_ERROR_SECONDS,
+    )
+    await _start(parts, monitor, fail)
+    return sealed, monitor
+
+
+def _once_reached(monitor: DatabaseMonitor, in_thread: InThread) -> InThread:
+    """Return what fails until the database was reached: what could be stored before has another key."""
+
+    async def run(work: Callable[[], T], /) -> T:
+        if not monitor.was_reached:
+            raise StoreFailed("the database was not reached yet")
+        return await in_thread(work)
+
+    return run
+
+
+async def _start(
+    parts: PartsStack, monitor: DatabaseMonitor, fail: Callable[[ConfigurationError], None]
+) -> None:
+    """Check the database for the first time; one that does not answer delays the start by a moment."""
+
+    async def check() -> None:
+        try:
+            await monitor.check()
+        except ConfigurationError as error:
+            fail(error)
+
+    first = Deferred.fromCoroutine(monitor.check())
+    await shielded(first).addTimeout(START_SECONDS, parts.reactor, lambda *_: None)
+    parts.call_every(CHECK_SECONDS, check)
+    parts.call_every(CHECK_SECONDS, monitor.abort_late)
+
+
+def _read_secrets(settings: Settings) -> tuple[bytes, ...]:
+    try:
+        return settings.database.secrets
+    except ValueError as error:  # the file has changed since the settings were read
+        raise ConfigurationError(f"INSTANCE_SECRET_FILE: {error}") from None

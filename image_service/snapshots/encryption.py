@@ -8,6 +8,9 @@ may read it: with the secret as well, what was asked for with credentials stays 
     nonce                  1     12   random (NIST SP 800-38D section 8.2.2)
     ciphertext            13          AES-256-GCM, then its tag of 16 bytes; key and generation are
                                       authenticated with it: a row is of no use in another's place
+
+The secret of a `SnapshotCipher` is a data key where the operator gives secrets of the instance: they encrypt
+the data key alone, so that they can be rotated. It is stored in the same form, without key and generation.
 """
 
 from __future__ import annotations
@@ -26,13 +29,14 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from twisted.logger import Logger
 
 from image_service.concurrency.file_locks import directory_lock
-from image_service.errors import SnapshotUnreadable, StoreFailed
+from image_service.errors import ConfigurationError, SnapshotUnreadable, StoreFailed
 from image_service.files.atomic import publish_file
 from image_service.files.private_files import open_no_follow, restrict_to_owner
 from image_service.images.reference import CredentialScheme
 from image_service.snapshots.repository import Owner
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from image_service.images.reference import Credentials
@@ -49,6 +53,7 @@ _SCHEMES = {
 _FORMAT = b"\x01"
 _NONCE_BYTES = 12
 _HEAD_BYTES = len(_FORMAT) + _NONCE_BYTES
+_WRAPPED_BYTES = _HEAD_BYTES + SECRET_BYTES + 16
 _log = Logger()
 
 
@@ -57,7 +62,7 @@ class SnapshotCipher:
     """Derives digests and keys. Nothing here blocks; sealing takes about a ms per MiB.
 
     Args:
-        secret: of the instance, `SECRET_BYTES`; shared by all processes that share a repository.
+        secret: `SECRET_BYTES`; shared by all processes that share a repository.
     """
 
     _secret: bytes = attrs.field(repr=False)
@@ -79,9 +84,7 @@ class SnapshotCipher:
 
     def seal(self, key: bytes, generation: int, credentials: Credentials | None, payload: bytes) -> bytes:
         """Encrypt a payload, which becomes 29 bytes longer."""
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        ciphertext = self._cipher(credentials).encrypt(nonce, payload, _pack(key, b"%d" % generation))
-        return b"".join((_FORMAT, nonce, ciphertext))
+        return _encrypt(self._cipher(credentials), payload, _pack(key, b"%d" % generation))
 
     def unseal(self, key: bytes, generation: int, credentials: Credentials | None, sealed: bytes) -> bytes:
         """Decrypt what ``seal`` returned for the same key, generation and credentials.
@@ -93,9 +96,8 @@ class SnapshotCipher:
             raise SnapshotUnreadable(
                 "a stored snapshot is sealed in a format that this release does not know"
             )
-        nonce, ciphertext = sealed[len(_FORMAT) : _HEAD_BYTES], memoryview(sealed)[_HEAD_BYTES:]
         try:
-            return self._cipher(credentials).decrypt(nonce, ciphertext, _pack(key, b"%d" % generation))
+            return _decrypt(self._cipher(credentials), sealed, _pack(key, b"%d" % generation))
         except (InvalidTag, ValueError):  # the latter of a nonce that is too short
             raise SnapshotUnreadable(
                 f"a stored snapshot of {len(sealed)} bytes does not open: damaged, or sealed for others"
@@ -121,31 +123,96 @@ def _pack(*fields: bytes) -> bytes:
     return b"".join(b"%d:%b" % (len(field), field) for field in fields)
 
 
-def load_or_create_secret(data_dir: Path) -> bytes:
-    """Return the secret; the first process creates it. Waits for the disk.
+def _encrypt(cipher: AESGCM, clear: bytes, context: bytes) -> bytes:
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    return b"".join((_FORMAT, nonce, cipher.encrypt(nonce, clear, context)))
+
+
+def _decrypt(cipher: AESGCM, encrypted: bytes, context: bytes) -> bytes:
+    nonce, ciphertext = encrypted[len(_FORMAT) : _HEAD_BYTES], memoryview(encrypted)[_HEAD_BYTES:]
+    return cipher.decrypt(nonce, ciphertext, context)
+
+
+# The data key.
+
+
+def new_data_key() -> bytes:
+    """Return a random data key, the secret of a `SnapshotCipher`."""
+    return secrets.token_bytes(SECRET_BYTES)
+
+
+def wrap_data_key(secret: bytes, data_key: bytes) -> bytes:
+    """Encrypt a data key with a secret of the instance."""
+    return _encrypt(_wrapping_cipher(secret), data_key, b"")
+
+
+def unwrap_data_key(instance_secrets: Sequence[bytes], wrapped: bytes) -> bytes:
+    """Decrypt a data key with any of the instance's secrets.
+
+    Raises:
+        ConfigurationError: none of them has encrypted it.
+    """
+    for secret in instance_secrets:
+        with suppress(InvalidTag, ValueError):
+            return _decrypt(_wrapping_cipher(secret), wrapped, b"")
+    raise ConfigurationError(
+        "INSTANCE_SECRET_FILE: none of its secrets opens the stored snapshots; it must hold the one that all"
+        " replicas share, or the one before, in a further line"
+    )
+
+
+def is_wrapped_by(secret: bytes, wrapped: bytes) -> bool:
+    """Return True if this secret has encrypted the data key."""
+    with suppress(ConfigurationError):
+        unwrap_data_key((secret,), wrapped)
+        return True
+    return False
+
+
+def _wrapping_cipher(secret: bytes) -> AESGCM:
+    return AESGCM(HKDF(SHA256(), _KEY_BYTES, salt=None, info=b"data key").derive(secret))
+
+
+# The file in DATA_DIR.
+
+
+def load_or_create_secret(data_dir: Path, instance_secrets: Sequence[bytes] = ()) -> bytes:
+    """Return the secret of a `SnapshotCipher`; the first process creates it. Waits for the disk.
 
     A file of another size is no secret: it is replaced, and what was sealed with it is lost.
 
     Args:
         data_dir: an existing directory; the file in it is for its owner alone.
+        instance_secrets: the file is encrypted with the first of them; none: it is in clear.
 
     Raises:
+        ConfigurationError: none of the instance's secrets opens it.
         StoreFailed: it can be neither read nor written.
     """
     path = data_dir / SECRET_FILE
     try:
         with directory_lock(data_dir):
-            return _load_secret(path) or _create_secret(path)
+            if not instance_secrets:
+                return _load_secret(path, SECRET_BYTES) or _publish_secret(path, new_data_key())
+            stored = _load_secret(path, SECRET_BYTES, _WRAPPED_BYTES) or new_data_key()
+            if len(stored) == SECRET_BYTES:  # in clear, or new
+                data_key = stored
+            else:
+                data_key = unwrap_data_key(instance_secrets, stored)
+                if is_wrapped_by(instance_secrets[0], stored):
+                    return data_key
+            _publish_secret(path, wrap_data_key(instance_secrets[0], data_key))
+            return data_key
     except OSError as error:
         raise StoreFailed(f"{path} can be neither read nor written: {error.strerror}") from error
 
 
-def _load_secret(path: Path) -> bytes | None:
+def _load_secret(path: Path, *sizes: int) -> bytes | None:
     with suppress(FileNotFoundError):
         restrict_to_owner(path)
         with os.fdopen(open_no_follow(path, os.O_RDONLY), "rb") as file:
             secret = file.read()
-        if len(secret) == SECRET_BYTES:
+        if len(secret) in sizes:
             return secret
         _log.warn(
             "{path} has {size} bytes instead of {expected}: creating a new secret; stored snapshots are lost",
@@ -156,9 +223,8 @@ def _load_secret(path: Path) -> bytes | None:
     return None
 
 
-def _create_secret(path: Path) -> bytes:
+def _publish_secret(path: Path, secret: bytes) -> bytes:
     """Write it under another name first: a crash leaves no part of a secret in its place."""
-    secret = secrets.token_bytes(SECRET_BYTES)
     temporary = path.with_name(f".{path.name}.part")
     temporary.unlink(missing_ok=True)  # a crash's
     with os.fdopen(open_no_follow(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:

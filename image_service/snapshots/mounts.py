@@ -7,8 +7,9 @@ write, and the version of the reader's key (see `Coordination`) makes them load 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
-from math import inf
+from math import inf, nextafter
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -16,6 +17,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from image_service.concurrency.lru import LruCache
+from image_service.errors import Unavailable
 from image_service.snapshots.model import Version  # noqa: TC001 - attrs resolves annotations
 from image_service.snapshots.repository import StoredMount
 
@@ -178,10 +180,19 @@ class Mounts:
     # In the repository.
 
     async def find_stored(self, reader: Reader) -> tuple[int, StoredMount | None]:
-        """Return the version of a reader's key, and then its mount if that is in progress."""
+        """Return the version of a reader's key, and then its mount if that is in progress.
+
+        Raises:
+            Unavailable: replicas share the repository, which cannot be read, and nothing is known here.
+        """
         reader_key = self._repository.reader_key_of(reader)
         reader_counter = self._coordination.counter(reader_key)
-        stored = await self._repository.find_mount(reader_key)
+        try:
+            stored = await self._repository.find_mount(reader_key)
+        except Unavailable:
+            if self.find_local(reader) is None:  # another replica may know what it is reading
+                raise
+            stored = None
         if stored is not None and self._clock.seconds() > stored.read_at + self.window_seconds:
             stored = None
         return reader_counter, stored
@@ -241,13 +252,15 @@ class Mounts:
             mount.saving.addCallback(lambda _: setattr(mount, "saving", None))
 
     async def _save(self, mounts: list[Mount]) -> None:
-        await self._repository.save_mounts(
+        is_saved = await self._repository.save_mounts(
             [
                 _stored(mount.reader, mount.version, mount.read_at, mount.started_at)
                 for mount in mounts
                 if mount.version.snapshot is not None and not mount.version.snapshot.is_ended
             ]
         )
+        for mount in () if is_saved else mounts:  # the next time
+            mount.saved_at = min(mount.saved_at, nextafter(mount.read_at, -inf))
 
     async def _save_start(
         self, reader: Reader, reader_key: bytes, version: Version, replaces_before: float
@@ -256,14 +269,18 @@ class Mounts:
         if version.snapshot is None:
             return True
         now = self._clock.seconds()
-        await self._repository.save_mounts([_stored(reader_key, version, now, replaces_before)])
+        is_saved = await self._repository.save_mounts([_stored(reader_key, version, now, replaces_before)])
 
         async def confirm() -> bool:
             reader_counter = self._coordination.bump(reader_key)
-            stored = await self._repository.find_mount(reader_key)  # a later writer bumps it later
+            stored = None
+            with suppress(Unavailable):
+                stored = await self._repository.find_mount(reader_key)  # a later writer bumps it later
             if stored is not None and not is_of(stored, version):
                 return False
-            self._adopt(reader, reader_key, version, reader_counter, now)
+            mount = self._adopt(reader, reader_key, version, reader_counter, now)
+            if not is_saved:
+                mount.saved_at = -inf
             return True
 
         return await self._coordination.run_if_shared(confirm)

@@ -1,4 +1,8 @@
-"""Access to a repository that may fail, with sealed payloads, and with times of the process's clock."""
+"""Access to a repository that may fail, with sealed payloads, and with times of the process's clock.
+
+A repository of this host costs no request when it fails: the service goes on in memory. Replicas that share
+one would then serve different images at one URL: they refuse what they cannot read, or store, first.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import attrs
 from twisted.logger import Logger
 
 from image_service.concurrency.circuit_breaker import TIMEOUT_SECONDS
-from image_service.errors import SnapshotUnreadable, StoreFailed, StoreFull
+from image_service.errors import SnapshotUnreadable, StoreFailed, StoreFull, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -25,6 +29,8 @@ T = TypeVar("T")
 
 STORE_OPERATIONS = (READ, WRITE) = ("read", "write")
 """On stored snapshots, as in logs and metrics."""
+RETRY_AFTER_SECONDS = 2
+"""Of requests that a shared repository's failure refuses."""
 THREAD_BYTES = 128 * 1024
 """What is larger is encrypted and compared in a thread."""
 
@@ -37,23 +43,29 @@ class RepositoryAccess:
     Args:
         clock: monotonic.
         wall_clock: returns seconds since the epoch, which may be wrong, and be set.
+        clock_error_seconds: None: no other host uses the repository. Else replicas share it, and a stored
+            instant may be as far in the future.
     """
 
     _log = Logger()
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it accesses, and two clocks
         self,
         repository: SnapshotRepository,
         cipher: SnapshotCipher,
         in_thread: InThread,
         clock: IReactorTime,
         wall_clock: Callable[[], float],
+        *,
+        clock_error_seconds: float | None,
     ) -> None:
         self._repository = repository
-        self._cipher = cipher
+        self.cipher = cipher
         self._in_thread = in_thread
         self._clock = clock
         self._wall_clock = wall_clock
+        self._is_shared = clock_error_seconds is not None
+        self._clock_error_seconds = clock_error_seconds or 0.0
         self._failed_at: dict[str, float] = {}
 
     @property
@@ -66,8 +78,8 @@ class RepositoryAccess:
         stored = await self._read(self._repository.find_newest(stored_key))
         return stored and attrs.evolve(stored, validated_at=self._to_monotonic(stored.validated_at))
 
-    async def save_mounts(self, mounts: Sequence[StoredMount]) -> None:
-        """Store which version each reader reads."""
+    async def save_mounts(self, mounts: Sequence[StoredMount]) -> bool:
+        """Store which version each reader reads; return False if that failed."""
         stored = [
             attrs.evolve(
                 mount,
@@ -76,8 +88,12 @@ class RepositoryAccess:
             )
             for mount in mounts
         ]
-        if stored:
-            await self._write(self._repository.save_mounts(stored, self._wall_clock()))
+
+        async def save() -> bool:
+            await self._repository.save_mounts(stored, self._latest())
+            return True
+
+        return not stored or await self._write(save()) is True
 
     async def find_mount(self, reader_key: bytes) -> StoredMount | None:
         """Return what a reader was reading."""
@@ -91,9 +107,15 @@ class RepositoryAccess:
     def _to_wall(self, at: float) -> float:
         return at + self._offset()
 
+    def _latest(self) -> float:
+        """Return the latest instant that a replica may have stored by now."""
+        return self._wall_clock() + self._clock_error_seconds
+
     def _to_monotonic(self, stored_at: float) -> float:
         """Convert a stored time; one in the future, or none at all, is of a wrong clock: it means never."""
-        return stored_at - self._offset() if stored_at <= self._wall_clock() else -inf
+        if not stored_at <= self._latest():
+            return -inf
+        return min(stored_at - self._offset(), self._clock.seconds())
 
     async def _load(
         self,
@@ -109,7 +131,7 @@ class RepositoryAccess:
             return None
         try:
             return await self._run(
-                len(sealed), lambda: decode(self._cipher.unseal(key, generation, credentials, sealed))
+                len(sealed), lambda: decode(self.cipher.unseal(key, generation, credentials, sealed))
             )
         except SnapshotUnreadable as error:
             self._log.warn("cannot read a stored {name}: {detail}", name=name, detail=error.detail)
@@ -118,27 +140,43 @@ class RepositoryAccess:
     async def _run(self, size: int, work: Callable[[], T]) -> T:
         return await self._in_thread(work) if size > THREAD_BYTES else work()
 
-    async def _read(self, attempt: Awaitable[T | None]) -> T | None:
-        return await self._try(READ, attempt)
+    async def _read(self, attempt: Awaitable[T]) -> T | None:
+        """Return None if it fails and the service goes on in memory.
 
-    async def _write(self, attempt: Awaitable[T]) -> T | None:
-        return await self._try(WRITE, attempt)
+        Raises:
+            Unavailable: replicas share the repository.
+        """
+        return await self._try(READ, attempt, is_required=self._is_shared)
 
-    async def _try(self, operation: str, attempt: Awaitable[T]) -> T | None:
-        """On a repository error, return None; log the first one, and the first success after it."""
+    async def _write(self, attempt: Awaitable[T], *, is_required: bool = False) -> T | None:
+        """Return None if it fails.
+
+        Raises:
+            Unavailable: it is required, and replicas share the repository.
+        """
+        return await self._try(WRITE, attempt, is_required=is_required and self._is_shared)
+
+    async def _try(self, operation: str, attempt: Awaitable[T], *, is_required: bool) -> T | None:
+        """On a repository error, log the first one, and the first success after it."""
         try:
             result = await attempt
         except StoreFull as error:  # no failure: smaller ones are stored
             self._log.debug("{reason}", reason=error.detail)
+            if is_required:
+                raise Unavailable("the store of snapshots is full", retry_after_seconds=60) from None
             return None
         except StoreFailed as error:
             if operation not in self._failed_at:
                 self._log.error(
-                    "cannot {operation} stored snapshots, continuing in memory: {reason}",
+                    "cannot {operation} stored snapshots, continuing {how}: {reason}",
                     operation=operation,
+                    how="with known images only" if self._is_shared else "in memory",
                     reason=error.detail,
                 )
             self._failed_at[operation] = self._clock.seconds()
+            if is_required:
+                reason = "the database of snapshots cannot be used now; known images are served"
+                raise Unavailable(reason, retry_after_seconds=RETRY_AFTER_SECONDS) from None
             return None
         # Soon after a failure, others are over that began before it.
         if self._clock.seconds() > self._failed_at.get(operation, inf) + TIMEOUT_SECONDS:

@@ -1,7 +1,7 @@
 """Answers of assisted-service in a repository, sealed with the credentials of the request.
 
-A repository that fails costs no request: what it did not take is kept in memory for a while, and asked for
-again after that.
+What a repository of this process alone did not take is kept in memory for a while, and asked for again after
+that. Nothing is served that replicas share and that their repository did not take.
 
 Stored instants are of the wall clock, all others of the process's monotonic clock: they are converted here.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.concurrency.lru import LruCache
+from image_service.errors import Unavailable
 from image_service.images.fingerprint import fingerprint
 from image_service.snapshots.codec import (
     decode_customization,
@@ -54,15 +56,19 @@ def first_generation() -> int:
 class SealedRepository(RepositoryAccess):
     """Stores snapshots, mounts and infra-envs. Instants are the clock's seconds; minus infinity: never."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - same as its base
         self,
         repository: SnapshotRepository,
         cipher: SnapshotCipher,
         in_thread: InThread,
         clock: IReactorTime,
         wall_clock: Callable[[], float] = time.time,
+        *,
+        clock_error_seconds: float | None = None,
     ) -> None:
-        super().__init__(repository, cipher, in_thread, clock, wall_clock)
+        super().__init__(
+            repository, cipher, in_thread, clock, wall_clock, clock_error_seconds=clock_error_seconds
+        )
         self.composers = SharedComposers()
         self._offset_at_cleanup = self._offset()
         self._no_cleanup_until = -inf
@@ -77,11 +83,11 @@ class SealedRepository(RepositoryAccess):
 
     def key_of(self, key: SnapshotKey, credentials: Credentials | None) -> bytes:
         """Return what stands for a key, and its credentials, in the repository."""
-        return self._cipher.key_of(key.infra_env_id, key.kind.value, credentials)
+        return self.cipher.key_of(key.infra_env_id, key.kind.value, credentials)
 
     def key_of_infra_env(self, infra_env_id: str, credentials: Credentials | None) -> bytes:
         """Return what stands for an infra-env, and for the credentials, in the repository."""
-        return self._cipher.key_of(infra_env_id, "infra-env", credentials)
+        return self.cipher.key_of(infra_env_id, "infra-env", credentials)
 
     def reader_key_of(self, reader: Reader) -> bytes:
         """Return what stands for a reader in the repository."""
@@ -91,7 +97,7 @@ class SealedRepository(RepositoryAccess):
         else:
             kind = ref.kind.value if ref.kind else None
             text = f"{ref.infra_env_id} {ref.version} {ref.architecture} {kind}"
-        return self._cipher.reader_key_of(reader.address, reader.credentials, text)
+        return self.cipher.reader_key_of(reader.address, reader.credentials, text)
 
     # Snapshots.
 
@@ -148,6 +154,9 @@ class SealedRepository(RepositoryAccess):
 
         Returns:
             the snapshot to be served from now on: of this answer, or the other process's.
+
+        Raises:
+            Unavailable: replicas share the repository, which did not take it.
         """
         stored_key = self.key_of(key, credentials)
         generation = after + 1 if after > 0 else first_generation()
@@ -225,9 +234,13 @@ class SealedRepository(RepositoryAccess):
         await self._write(self._repository.record_refusal(snapshot.stored_key, snapshot.generation))
 
     async def end(self, snapshot: Snapshot, at: float) -> None:
-        """Remove all generations of a key: these credentials may not see them any more."""
+        """Remove all generations of a key: these credentials may not see them any more.
+
+        Raises:
+            Unavailable: replicas share the repository, which goes on to have them.
+        """
         self.forget(snapshot)
-        await self._write(self._repository.end(snapshot.stored_key, self._to_wall(at)))
+        await self._write(self._repository.end(snapshot.stored_key, self._to_wall(at)), is_required=True)
 
     def forget(self, snapshot: Snapshot) -> None:
         """Drop all generations of a key from memory: another process has removed them."""
@@ -245,8 +258,8 @@ class SealedRepository(RepositoryAccess):
         self._offset_at_cleanup = offset
         if now < self._no_cleanup_until:
             return
-        wall_now = self._wall_clock()
-        removed = await self._write(self._repository.remove_unused(wall_now - unused_seconds, wall_now))
+        unused_since = self._wall_clock() - unused_seconds
+        removed = await self._write(self._repository.remove_unused(unused_since, self._latest()))
         if removed:
             self._log.info("removed {count} unused snapshots", count=removed)
 
@@ -255,28 +268,35 @@ class SealedRepository(RepositoryAccess):
     async def load_infra_env(
         self, infra_env_id: str, credentials: Credentials | None
     ) -> tuple[InfraEnv, float] | None:
-        """Return an infra-env without its kernel arguments, and when it was fetched."""
+        """Return an infra-env without its kernel arguments, and when it was fetched.
+
+        None: it is not there, or cannot be read; it is not pinned, so each replica may ask for it.
+        """
         key = self.key_of_infra_env(infra_env_id, credentials)
-        stored = await self.find_newest(key)
-        if stored is None:
-            return None
-        infra_env = await self._load("infra-env", key, stored.generation, credentials, decode_infra_env)
-        return None if infra_env is None else (infra_env, stored.validated_at)
+        with suppress(Unavailable):
+            stored = await self.find_newest(key)
+            if stored is not None:
+                found = await self._load("infra-env", key, stored.generation, credentials, decode_infra_env)
+                return None if found is None else (found, stored.validated_at)
+        return None
 
     async def save_infra_env(
         self, infra_env_id: str, credentials: Credentials | None, infra_env: InfraEnv, at: float
     ) -> None:
-        """Store an infra-env without its kernel arguments; a change is a new generation."""
+        """Store an infra-env without its kernel arguments, if possible; a change is a new generation."""
         key, payload = self.key_of_infra_env(infra_env_id, credentials), encode_infra_env(infra_env)
         stored_at = self._to_wall(at)
-        newest = await self.find_newest(key)
+        try:
+            newest = await self.find_newest(key)
+        except Unavailable:
+            return
         stored = await self.load_infra_env(infra_env_id, credentials)
         if newest and stored and encode_infra_env(stored[0]) == payload:
             await self._write(self._repository.record_validation(key, newest.generation, stored_at))
             return
         generation = 1 + newest.generation if newest else first_generation()
-        sealed = self._cipher.seal(key, generation, credentials, payload)
-        owner = self._cipher.owner_of(infra_env_id, credentials)
+        sealed = self.cipher.seal(key, generation, credentials, payload)
+        owner = self.cipher.owner_of(infra_env_id, credentials)
         await self._write(self._repository.add(key, generation, sealed, stored_at, owner))
 
     async def _put(
@@ -286,14 +306,13 @@ class SealedRepository(RepositoryAccess):
         key, generation = snapshot.stored_key, snapshot.generation
         sealed = await self._run(
             _size(customization),
-            lambda: self._cipher.seal(key, generation, credentials, encode_customization(customization)),
+            lambda: self.cipher.seal(key, generation, credentials, encode_customization(customization)),
         )
-        owner = self._cipher.owner_of(snapshot.key.infra_env_id, credentials)
-        return await self._write(
-            self._repository.add(
-                key, generation, sealed, snapshot.stored_at, owner, composer=snapshot.composer
-            )
+        owner = self.cipher.owner_of(snapshot.key.infra_env_id, credentials)
+        added = self._repository.add(
+            key, generation, sealed, snapshot.stored_at, owner, composer=snapshot.composer
         )
+        return await self._write(added, is_required=True)
 
     async def _fingerprint(self, customization: Customization) -> bytes:
         work = partial(fingerprint, customization)

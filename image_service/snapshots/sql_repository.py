@@ -224,7 +224,7 @@ class SqlRepository:
         return self._missing_bytes(needed_bytes, connection) <= 0
 
     def _missing_bytes(self, needed_bytes: int, connection: sa.Connection) -> int:
-        return self._database.used_bytes(connection) + needed_bytes - self._limits.database_bytes
+        return self._database.missing_bytes(connection, needed_bytes, self._limits.database_bytes)
 
     def _remove(
         self, connection: sa.Connection, oldest: sa.Select[Any], before: float, missing: int

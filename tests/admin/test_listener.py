@@ -44,9 +44,13 @@ class FakeState:
     """The state of no service."""
 
     reason: str = ""
+    impairment: str = ""
 
     async def unready_reason(self) -> str:
         return self.reason
+
+    async def describe_impairment(self) -> str:
+        return self.impairment
 
     async def render_metrics(self) -> Page:
         return b"up 1\n", "text/plain; version=0.0.4"

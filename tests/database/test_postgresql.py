@@ -38,12 +38,8 @@ def open_database(
     url: str,
     version: int = 1,
     migrations: dict[int, Callable[[sa.Connection], None]] | None = None,
-    *,
-    has_pooler: bool = False,
 ) -> PostgresqlDatabase:
-    return PostgresqlDatabase(
-        url, TABLES, version, migrations or {}, stored_bytes=STORED_BYTES, has_pooler=has_pooler
-    )
+    return PostgresqlDatabase(url, TABLES, version, migrations or {}, stored_bytes=STORED_BYTES)
 
 
 def add(number: int) -> Callable[[sa.Connection], None]:
@@ -54,18 +50,26 @@ def count(connection: sa.Connection) -> int:
     return connection.execute(sa.select(sa.func.count()).select_from(NUMBERS)).scalar_one()
 
 
-@pytest.mark.parametrize("has_pooler", [False, True])
-def test_transaction_is_kept_whole(url: str, *, has_pooler: bool) -> None:
+def test_transaction_is_kept_whole(database: PostgresqlDatabase) -> None:
     def add_and_fail(connection: sa.Connection) -> None:
         add(2)(connection)
         raise ZeroDivisionError
 
-    with closing(open_database(url, has_pooler=has_pooler)) as database:
-        database.transact(add(1))
-        with pytest.raises(ZeroDivisionError):
-            database.transact(add_and_fail)
-        assert database.transact(count) == 1
-        assert database.transact(database.used_bytes) == 100
+    database.transact(add(1))
+    with pytest.raises(ZeroDivisionError):
+        database.transact(add_and_fail)
+    assert database.transact(count) == 1
+
+
+def test_bytes_are_counted_at_the_limit_and_estimated_far_below_it(database: PostgresqlDatabase) -> None:
+    def missing(needed: int, limit: int) -> int:
+        return database.transact(lambda connection: database.missing_bytes(connection, needed, limit))
+
+    database.transact(add(1))
+    assert missing(50, 1000) == 150 - 1000
+    database.transact(add(2))
+    assert missing(50, 1000) == 200 - 1000  # what was counted, and what was added
+    assert missing(350, 1000) == 550 - 1000  # more than half: counted
 
 
 def test_replicas_that_start_at_once_create_the_tables_once(url: str) -> None:

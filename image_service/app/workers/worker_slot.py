@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from twisted.internet.defer import Deferred, succeed
@@ -54,7 +55,11 @@ class SlotObserver(Protocol):
         """Its worker has a line for the service manager."""
 
     def start_failed(self, status: int | None) -> None:
-        """A first worker exited before it accepted connections; its status, if it exited by itself."""
+        """A first worker exited before it accepted connections, or any because of its configuration.
+
+        Args:
+            status: if it exited by itself.
+        """
 
 
 class WorkerSlot:
@@ -196,7 +201,7 @@ class WorkerSlot:
             self._replace(reason, status)
 
     def _replace(self, reason: str, status: int | None = None) -> None:
-        if not self._has_served:
+        if not self._has_served or status == os.EX_CONFIG:  # the next one would end the same way
             self._observer.start_failed(status)
             return
         is_steady = self._clock.seconds() - self._started_at > STEADY_SECONDS

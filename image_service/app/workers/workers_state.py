@@ -51,6 +51,13 @@ class WorkersState:
             return first.getErrorMessage()
         return ""
 
+    async def describe_impairment(self) -> str:
+        """See `ServiceState`: of the first worker that responds."""
+        for slot in self._serving:
+            with suppress(Unavailable):
+                return str(await slot.query("describe_impairment"))
+        return ""
+
     async def render_metrics(self) -> Page:
         """See `ServiceState`."""
         return await self._render_metrics()

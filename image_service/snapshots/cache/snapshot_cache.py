@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from image_service.concurrency.lru import LruCache
 from image_service.concurrency.single_flight import SingleFlight
+from image_service.errors import Unavailable
 from image_service.snapshots.model import CacheEntry, Snapshot
 
 if TYPE_CHECKING:
@@ -69,7 +70,10 @@ class SnapshotCache:
             return entry
         snapshot = entry.snapshot
         version = self._coordination.counter(snapshot.stored_key)
-        stored = await self._repository.find_newest(snapshot.stored_key)
+        try:
+            stored = await self._repository.find_newest(snapshot.stored_key)
+        except Unavailable:  # what is known here is served, and validated
+            stored = None
         if entry.snapshot is not snapshot:  # superseded by this process in the meantime
             return entry
         if stored is not None:
@@ -125,12 +129,16 @@ class SnapshotCache:
             self.announce(entry)  # to processes that have read before the write
 
     async def end(self, entry: CacheEntry) -> None:
-        """Drop all generations of a key, in all processes."""
+        """Drop all generations of a key, in all processes.
+
+        Raises:
+            Unavailable: replicas share the repository, which cannot be written; the entry stays refused.
+        """
         snapshot = entry.snapshot
-        for each in (entry, self._entries.pop(snapshot.key) or entry):  # same
-            each.end()
         self._coordination.bump(snapshot.stored_key)
         await self._repository.end(snapshot, self._clock.seconds())
+        for each in (entry, self._entries.pop(snapshot.key) or entry):  # same
+            each.end()
         self._coordination.bump(snapshot.stored_key)  # for processes that have read before the write
 
     async def find_generation(

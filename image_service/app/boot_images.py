@@ -1,0 +1,56 @@
+"""Starts what finds and makes boot images, with all that it needs of other packages."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from twisted.logger import Logger
+
+from image_service.app.shutdown import stop_with_failure
+from image_service.app.upstream import connect_assisted_service
+from image_service.snapshots.build import build_boot_images
+from image_service.snapshots.image_builder import ImageBuilder
+
+if TYPE_CHECKING:
+    from image_service.app.shared_resources import SharedResources
+    from image_service.app.standalone_mode import StandIn
+    from image_service.catalog.build import BaseImages
+    from image_service.concurrency.parts import PartsStack
+    from image_service.database.monitor import DatabaseMonitor
+    from image_service.errors import ConfigurationError
+    from image_service.observability.metrics import Metrics
+    from image_service.settings.settings import Settings
+    from image_service.snapshots.boot_images import BootImages
+
+_log = Logger()
+
+
+async def start_boot_images(  # noqa: PLR0913 - what they are made of
+    parts: PartsStack,
+    settings: Settings,
+    shared: SharedResources,
+    metrics: Metrics,
+    *,
+    base_images: BaseImages,
+    stand_in: StandIn | None,
+    base_url: str,
+) -> tuple[BootImages, DatabaseMonitor | None]:
+    """Return boot images, and the monitor of the database that replicas share; None: they share none."""
+
+    def fail(fault: ConfigurationError) -> None:
+        _log.critical("{fault}", fault=fault.detail)
+        stop_with_failure(parts.reactor, os.EX_CONFIG)
+
+    return await build_boot_images(
+        parts,
+        settings,
+        connect_assisted_service(parts, settings, stand_in, metrics, is_leader=shared.is_leader),
+        shared.coordination,
+        make_builder=lambda in_thread: ImageBuilder(
+            base_images.catalog, base_images.derived, in_thread, base_url
+        ),
+        is_leader=shared.is_leader,
+        count=metrics.record_snapshot_event,
+        fail=fail,
+    )
