@@ -18,6 +18,7 @@ from image_service.snapshots.boot_images import BootImages
 from image_service.snapshots.encryption import SnapshotCipher, load_or_create_secret, new_data_key
 from image_service.snapshots.image_cache import BootImageCache
 from image_service.snapshots.mounts import Mounts, save_seconds
+from image_service.snapshots.replicas.build import start_replica_coordination
 from image_service.snapshots.replicas.data_key import open_data_key
 from image_service.snapshots.replicas.database import open_replica_database
 from image_service.snapshots.resolver import Resolver, VersionFinder
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from image_service.assisted.customizations import AssistedApi
     from image_service.concurrency.coordination import Coordination
     from image_service.concurrency.parts import InThread, PartsStack
+    from image_service.database.postgresql import PostgresqlDatabase
     from image_service.settings.settings import Settings
     from image_service.settings.upstream import SnapshotSettings
     from image_service.snapshots.image_builder import ImageBuilder
@@ -87,13 +89,17 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
         ConfigurationError: the instance's secret is not that of the data.
     """
     clock, in_thread = parts.reactor, parts.in_thread_pool(COMPOSER_THREADS, "compose")
-    monitor = None
-    if settings.database.url is None:
+    monitor, url = None, settings.database.url
+    if url is None:
         sealed = await _open_local_repository(parts, settings, in_thread)
     else:
-        sealed, monitor = await _open_shared_repository(
-            parts, settings, settings.database.url, in_thread, fail
+        database = open_replica_database(url)
+        parts.callback(database.close)
+        sealed, monitor = await _open_shared_repository(parts, settings, database, in_thread, fail)
+        coordination = start_replica_coordination(
+            parts, database, settings.database.listen_url or url, coordination, settings.storage.data_dir
         )
+        parts.callback(database.abort)  # or a server that hangs would hold up the threads
     images = connect_boot_images(
         settings.snapshots,
         assisted,
@@ -164,16 +170,14 @@ async def _open_local_repository(
 async def _open_shared_repository(
     parts: PartsStack,
     settings: Settings,
-    url: str,
+    database: PostgresqlDatabase,
     in_thread: InThread,
     fail: Callable[[ConfigurationError], None],
 ) -> tuple[SealedRepository, DatabaseMonitor]:
     """Return the repository in a database, which may be away: until it was reached, all of it fails."""
-    database, instance_secrets = open_replica_database(url), _read_secrets(settings)
+    instance_secrets = _read_secrets(settings)
     in_repository_thread = parts.in_thread_pool(REPOSITORY_THREADS, "store")
     in_check_thread = parts.in_thread_pool(1, "database")
-    parts.callback(database.close)
-    parts.callback(database.abort)  # or a server that hangs would hold up the threads
 
     async def open_() -> None:
         data_key = await in_check_thread(partial(open_data_key, database, instance_secrets))

@@ -6,6 +6,7 @@ import sqlalchemy as sa
 
 from image_service.database.postgresql import PostgresqlDatabase
 from image_service.snapshots.replicas.data_key import DATA_KEYS
+from image_service.snapshots.replicas.tables import REPLICA_TABLES
 from image_service.snapshots.sql_statements import PAYLOADS, STORED_BYTES, TABLES
 
 VERSION = 1
@@ -19,7 +20,7 @@ _UNCOMPRESSED = sa.DDL(  # type: ignore[no-untyped-call]  # SQLAlchemy has annot
 def open_replica_database(url: str) -> PostgresqlDatabase:
     """Return the database at a URL; it connects when it is first used."""
     tables = sa.MetaData()
-    for table in (*TABLES.sorted_tables, DATA_KEYS):
+    for table in (*TABLES.sorted_tables, *REPLICA_TABLES, DATA_KEYS):
         table.to_metadata(tables)
     sa.event.listen(tables.tables[PAYLOADS.name], "after_create", _UNCOMPRESSED)
     return PostgresqlDatabase(url, tables, VERSION, stored_bytes=STORED_BYTES)

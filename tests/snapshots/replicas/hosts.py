@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def make_replica_database(url: str, *, has_pooler: bool = False) -> PostgresqlDatabase:
+def make_replica_database(url: str) -> PostgresqlDatabase:
     """Return a database with the tables of the coordination alone."""
     tables = sa.MetaData()
     for table in REPLICA_TABLES:
         table.to_metadata(tables)
     stored_bytes = sa.select(sa.func.count()).select_from(CLAIMS)
-    return PostgresqlDatabase(url, tables, 1, stored_bytes=stored_bytes, has_pooler=has_pooler)
+    return PostgresqlDatabase(url, tables, 1, stored_bytes=stored_bytes)
 
 
 @contextmanager
