@@ -151,7 +151,7 @@ def test_pooler_that_passes_no_notifications_on_is_noticed_and_changes_are_polle
     pooled_url: str, tmp_path: Path, messages: list[str]
 ) -> None:
     with (
-        closing(make_replica_database(pooled_url, has_pooler=True)) as database,
+        closing(make_replica_database(pooled_url)) as database,
         listening(pooled_url, database, tmp_path) as host,
     ):
         wait_until(lambda: any("notifications do not arrive" in message for message in messages))
@@ -164,7 +164,7 @@ def test_changes_written_through_a_pooler_are_heard_at_the_server_itself(
     url: str, pooled_url: str, tmp_path: Path
 ) -> None:
     with (
-        closing(make_replica_database(pooled_url, has_pooler=True)) as database,
+        closing(make_replica_database(pooled_url)) as database,
         listening(url, database, tmp_path) as host,
     ):
         wait_until(lambda: host.is_notified)
