@@ -1,4 +1,4 @@
-"""The tables of the coordination of replicas, for PostgreSQL only. All instants are of its clock."""
+"""The tables that replicas coordinate by, for PostgreSQL only. All instants are of its clock."""
 
 from __future__ import annotations
 
@@ -21,5 +21,12 @@ CHANGES = sa.Table(
     sa.Column("made_at", sa.DateTime(timezone=True), nullable=False, index=True, server_default=_CLOCK),
     sa.Column("payload", sa.Text, nullable=False),  # of the notification
 )
-REPLICA_TABLES = (CLAIMS, CHANGES)
+REPLICAS = sa.Table(
+    "replicas",
+    _TABLES,
+    sa.Column("id", sa.LargeBinary, primary_key=True),  # a random number of each start
+    sa.Column("composer", sa.Integer, nullable=False),  # its newest
+    sa.Column("seen_at", sa.DateTime(timezone=True), nullable=False),
+)
+REPLICA_TABLES = (CLAIMS, CHANGES, REPLICAS)
 """To be added to the tables of a database that replicas share (``Table.to_metadata``)."""
