@@ -19,6 +19,7 @@ from image_service.snapshots.encryption import SnapshotCipher, load_or_create_se
 from image_service.snapshots.image_cache import BootImageCache
 from image_service.snapshots.mounts import Mounts, save_seconds
 from image_service.snapshots.replicas.build import start_replica_coordination
+from image_service.snapshots.replicas.composers import EXCHANGE_SECONDS, ComposerExchange
 from image_service.snapshots.replicas.data_key import open_data_key
 from image_service.snapshots.replicas.database import open_replica_database
 from image_service.snapshots.resolver import Resolver, VersionFinder
@@ -95,7 +96,9 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
     else:
         database = open_replica_database(url)
         parts.callback(database.close)
-        sealed, monitor = await _open_shared_repository(parts, settings, database, in_thread, fail)
+        sealed, monitor = await _open_shared_repository(
+            parts, settings, database, in_thread, is_leader=is_leader, fail=fail
+        )
         coordination = start_replica_coordination(
             parts, database, settings.database.listen_url or url, coordination, settings.storage.data_dir
         )
@@ -167,11 +170,13 @@ async def _open_local_repository(
     return SealedRepository(repository, SnapshotCipher(secret), in_thread, parts.reactor)
 
 
-async def _open_shared_repository(
+async def _open_shared_repository(  # noqa: PLR0913 - same
     parts: PartsStack,
     settings: Settings,
     database: PostgresqlDatabase,
     in_thread: InThread,
+    *,
+    is_leader: bool,
     fail: Callable[[ConfigurationError], None],
 ) -> tuple[SealedRepository, DatabaseMonitor]:
     """Return the repository in a database, which may be away: until it was reached, all of it fails."""
@@ -182,6 +187,7 @@ async def _open_shared_repository(
     async def open_() -> None:
         data_key = await in_check_thread(partial(open_data_key, database, instance_secrets))
         sealed.cipher = SnapshotCipher(data_key)
+        await composers.exchange()
 
     monitor = DatabaseMonitor(database, in_check_thread, parts.reactor, open_)
     to_read, to_write = (
@@ -197,7 +203,12 @@ async def _open_shared_repository(
         monitor.wall_clock,
         clock_error_seconds=CLOCK_ERROR_SECONDS,
     )
+    composers = ComposerExchange(
+        database, CircuitBreaker(in_repository_thread, parts.reactor), sealed.composers, is_leader=is_leader
+    )
     await _start(parts, monitor, fail)
+    parts.call_every(EXCHANGE_SECONDS, composers.exchange)
+    parts.push_async_callback(composers.leave)
     return sealed, monitor
 
 

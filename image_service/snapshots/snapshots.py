@@ -20,12 +20,13 @@ Processes that share the repository ask one at a time, and read it first: one an
 
 from __future__ import annotations
 
+from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING
 
 from image_service.concurrency.negative_cache import NegativeCache
 from image_service.concurrency.single_flight import SingleFlight
-from image_service.errors import ImageServiceError, UpstreamTimeout
+from image_service.errors import ImageServiceError, Unavailable, UpstreamTimeout
 from image_service.snapshots.cache.snapshot_cache import SnapshotCache
 from image_service.snapshots.cache.validation import Validator
 from image_service.snapshots.model import FAILURES, SnapshotEvent, VersionLost
@@ -121,7 +122,8 @@ class Snapshots:
             too_slow = "assisted-service did not answer in time; it is still being asked"
             raise entry.error.copy() if entry.error else UpstreamTimeout(too_slow, retry_after_seconds=1)
         if not self.composers.all_have(entry.snapshot.composer):
-            await self._validator.recompose(entry, credentials)
+            with suppress(Unavailable):  # what is known here is served, if this release can compose it
+                await self._validator.recompose(entry, credentials)
             entry = await self._entry(key, credentials)
             entry.check_refusal()
         return entry.snapshot

@@ -77,6 +77,8 @@ class ComposerExchange:
 
     async def leave(self) -> None:
         """Remove the replica's row: it composes nothing any more."""
+        if not self._is_leader:
+            return
         remove = sa.delete(REPLICAS).where(REPLICAS.c.id == self._row["id"])
         try:
             await self._in_thread(
