@@ -21,6 +21,7 @@ from image_service.observability.families import (
 )
 from image_service.snapshots.boot_images import CACHES
 from image_service.snapshots.model import REVALIDATION_RESULTS
+from image_service.snapshots.replicas.observer import ClaimOutcome, Direction
 from image_service.snapshots.repository_access import STORE_OPERATIONS
 from image_service.transport.observer import AbortReason, HandshakeFailure, RefusalReason
 
@@ -35,6 +36,7 @@ DURATION_BOUNDS_SECONDS = (0.1, 1, 10, 50, 100, 300, 600)
 SIZE_BOUNDS_BYTES = (100, 1e6, 5e8, 1e9, 1e10)
 FIRST_BYTE_BOUNDS_SECONDS = (0.005, 0.05, 0.25, 1, 2, 3, 5, 10)
 UPSTREAM_BOUNDS_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+CLAIM_BOUNDS_SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 40)
 
 # assisted-image-service's library has this label, and leaves it empty.
 _SERVICE = ("",)
@@ -216,6 +218,28 @@ class Declarations:
             "snapshot_store_failing",
             "Processes whose latest attempt to read or write stored snapshots failed; memory has to do.",
             operation=STORE_OPERATIONS,
+        )
+        self.claims = Counters(
+            "claims_total",
+            "Claims of replicas, so that one process of all asks assisted-service: `acquired` at once;"
+            " `waited` for another one's; `taken-over`, because another process had let it expire;"
+            " `unavailable`: the database could not be used, and this process asked whatever others do.",
+            outcome=_values(ClaimOutcome),
+        )
+        self.claim_seconds = Histograms(
+            "claims_wait_seconds",
+            "Seconds that a process waited for a claim, of any outcome.",
+            CLAIM_BOUNDS_SECONDS,
+        )
+        self.claim_changes = Counters(
+            "claims_changes_total",
+            "Changes that replicas announce to each other.",
+            direction=_values(Direction),
+        )
+        self.claims_polling = Gauge(
+            "claims_polling",
+            "Processes that poll for changes of other replicas, because no notifications arrive (see"
+            " `DATABASE_LISTEN_URL`).",
         )
 
         self.workers = Gauge("workers", "Worker processes that serve, if there are several: `WORKERS`.")

@@ -68,12 +68,12 @@ class Counters(Family):
         super().__init__(name, description, **labels)
         self._counts: dict[tuple[str, ...], int] = dict.fromkeys(product(*labels.values()), 0)
 
-    def increment(self, *values: str) -> None:
-        """Count an event by its label values, in the order of the labels."""
+    def increment(self, *values: str, by: int = 1) -> None:
+        """Count events by their label values, in the order of the labels."""
         if values not in self._counts:
             values = self.fold(values)
             self._counts.setdefault(values, 0)
-        self._counts[values] += 1
+        self._counts[values] += by
 
     def collect(self) -> Iterable[Metric]:
         """Return all counts."""

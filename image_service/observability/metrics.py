@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from image_service.observability.families import HistogramSeries
+    from image_service.snapshots.replicas.observer import ClaimOutcome, Direction
     from image_service.transport.observer import AbortReason, HandshakeFailure, RefusalReason, SentBytes
 
 F = TypeVar("F", bound=Family)
@@ -116,6 +117,21 @@ class Metrics:
     def record_snapshot_event(self, event: SnapshotEvent) -> None:
         """Record what happened to a snapshot."""
         self._snapshot_events[event]()
+
+    # The next group is the `ReplicaObserver` of replicas.
+
+    def record_claim(self, outcome: ClaimOutcome, seconds: float) -> None:
+        """Record an attempt to claim a key."""
+        self._all.claims.increment(outcome.value)
+        self._all.claim_seconds.series().observe(seconds)
+
+    def record_changes(self, direction: Direction, number: int) -> None:
+        """Record changes."""
+        self._all.claim_changes.increment(direction.value, by=number)
+
+    def watch_notifications(self, is_notified: Callable[[], bool]) -> None:
+        """Show whether this process is notified of changes."""
+        self._all.claims_polling.read = lambda: not is_notified()
 
     def record_worker_restart(self) -> None:
         """Record that a worker was started in place of one that died."""

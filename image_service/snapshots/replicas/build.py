@@ -11,6 +11,7 @@ from image_service.snapshots.replicas import changes, claims
 from image_service.snapshots.replicas.claims import Claims
 from image_service.snapshots.replicas.coordination import ReplicaCoordination
 from image_service.snapshots.replicas.listener import Listener
+from image_service.snapshots.replicas.observer import Direction
 from image_service.snapshots.replicas.outbox import Outbox
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from image_service.concurrency.parts import PartsStack
     from image_service.database.postgresql import PostgresqlDatabase
-    from image_service.snapshots.replicas.coordination import RecordClaim
+    from image_service.snapshots.replicas.observer import ReplicaObserver
 
 CLEANUP_SECONDS = 60
 
@@ -32,7 +33,7 @@ def start_replica_coordination(  # noqa: PLR0913 - what the coordination is made
     local: Coordination,
     data_dir: Path,
     *,
-    record: RecordClaim = lambda *_: None,
+    observer: ReplicaObserver,
 ) -> ReplicaCoordination:
     """Return the coordination of this process with all of all replicas; it ends with the parts.
 
@@ -42,19 +43,21 @@ def start_replica_coordination(  # noqa: PLR0913 - what the coordination is made
         listen_url: ``DATABASE_LISTEN_URL``, or ``DATABASE_URL``.
         local: with the other processes of this host.
         data_dir: in which they lock.
-        record: of each claim.
+        observer: of claims and changes.
     """
     if not isinstance(local, SharedMemoryCoordination):
         local = SharedMemoryCoordination.of_one_process(data_dir / LOCKS_FILE, parts.reactor)
     in_thread = parts.in_thread_pool(1, "claims")
     to_claim, to_announce = (CircuitBreaker(in_thread, parts.reactor) for _ in range(2))
-    outbox = Outbox(database, to_announce, parts.reactor)
+    sent, received = (partial(observer.record_changes, direction) for direction in Direction)
+    outbox = Outbox(database, to_announce, parts.reactor, sent)
     parts.push_async_callback(outbox.stop)
-    listener = Listener(listen_url, database, local)
+    listener = Listener(listen_url, database, local, partial(parts.reactor.callFromThread, received))
     listener.start()
     parts.callback(listener.stop)
     parts.call_every(CLEANUP_SECONDS, lambda: to_announce(partial(database.transact, _clean_up)))
-    return ReplicaCoordination(local, Claims(database), outbox, to_claim, parts.reactor, record=record)
+    observer.watch_notifications(lambda: local.is_notified)
+    return ReplicaCoordination(local, Claims(database), outbox, to_claim, parts.reactor, observer=observer)
 
 
 def _clean_up(connection: sa.Connection) -> None:

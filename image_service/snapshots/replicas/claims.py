@@ -6,7 +6,6 @@ expires, and the next process takes the key over.
 
 from __future__ import annotations
 
-import enum
 import secrets
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 import attrs
 import sqlalchemy as sa
 
+from image_service.snapshots.replicas.observer import ClaimOutcome
 from image_service.snapshots.replicas.tables import CLAIMS
 
 if TYPE_CHECKING:
@@ -32,15 +32,6 @@ _IS_MINE = sa.and_(CLAIMS.c.key == _KEY, CLAIMS.c.holder == _HOLDER)
 _RENEW = sa.update(CLAIMS).where(_IS_MINE).values(expires_at=_EXPIRES_AT)
 _RELEASE = sa.delete(CLAIMS).where(_IS_MINE)
 _REMOVE_ABANDONED = sa.delete(CLAIMS).where(CLAIMS.c.expires_at < _CLOCK - _KEPT)
-
-
-class ClaimOutcome(enum.Enum):
-    """What became of an attempt to claim a key, as the metrics count it."""
-
-    ACQUIRED = "acquired"
-    WAITED = "waited"  # and then acquired
-    TAKEN_OVER = "taken-over"  # from a process that had let it expire
-    UNAVAILABLE = "unavailable"  # the database cannot be used
 
 
 @attrs.frozen

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -18,7 +18,8 @@ from twisted.internet.task import LoopingCall, deferLater
 
 from image_service.concurrency.coordination import MAX_POLL_SECONDS, POLL_SECONDS, Coordination
 from image_service.errors import StoreFailed
-from image_service.snapshots.replicas.claims import CLAIM_SECONDS, Claim, ClaimOutcome
+from image_service.snapshots.replicas.claims import CLAIM_SECONDS, Claim
+from image_service.snapshots.replicas.observer import ClaimOutcome
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -28,10 +29,8 @@ if TYPE_CHECKING:
     from image_service.concurrency.coordination import SharedMemoryCoordination
     from image_service.concurrency.parts import InThread
     from image_service.snapshots.replicas.claims import Claims
+    from image_service.snapshots.replicas.observer import ReplicaObserver
     from image_service.snapshots.replicas.outbox import Outbox
-
-RecordClaim: TypeAlias = "Callable[[ClaimOutcome, float], None]"
-"""Records what became of an attempt to claim a key, and the seconds that it took."""
 
 RENEW_SECONDS = 10.0
 MARGIN_SECONDS = 5.0
@@ -56,7 +55,7 @@ class ReplicaCoordination(Coordination):
     Args:
         local: of the processes of this host.
         in_thread: for transactions; raises StoreFailed in time also if the database hangs.
-        record: of each claim.
+        observer: of claims.
     """
 
     def __init__(  # noqa: PLR0913 - its parts
@@ -67,14 +66,14 @@ class ReplicaCoordination(Coordination):
         in_thread: InThread,
         clock: IReactorTime,
         *,
-        record: RecordClaim = lambda *_: None,
+        observer: ReplicaObserver,
     ) -> None:
         self._local = local
         self._claims = claims
         self._outbox = outbox
         self._in_thread = in_thread
         self._clock = clock
-        self._record = record
+        self._observer = observer
 
     @asynccontextmanager
     async def lock(self, key: bytes) -> AsyncIterator[Callable[[], bool]]:
@@ -134,7 +133,7 @@ class ReplicaCoordination(Coordination):
             asked_at = self._clock.seconds()
         if outcome is ClaimOutcome.ACQUIRED and asked_at > started_at:
             outcome = ClaimOutcome.WAITED
-        self._record(outcome, self._clock.seconds() - started_at)
+        self._observer.record_claim(outcome, self._clock.seconds() - started_at)
         if outcome is ClaimOutcome.UNAVAILABLE:
             return None
         self._local.bump(key)  # another replica may have bumped it, and its notification be on the way

@@ -11,6 +11,7 @@ import secrets
 import threading
 import time
 from functools import partial
+from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from image_service.errors import StoreFailed
 from image_service.snapshots.replicas import changes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from image_service.concurrency.coordination import SharedMemoryCoordination
     from image_service.database.listening import ListeningConnection
@@ -51,12 +52,20 @@ class Listener:
         url: to listen at; the database's own if it has no pooler before it.
         database: to poll.
         local: its counters are changed.
+        received: is called with the number of changes, in the thread.
     """
 
-    def __init__(self, url: str, database: PostgresqlDatabase, local: SharedMemoryCoordination) -> None:
+    def __init__(
+        self,
+        url: str,
+        database: PostgresqlDatabase,
+        local: SharedMemoryCoordination,
+        received: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._url = url
         self._database = database
         self._local = local
+        self._received = received
         self._interrupt = os.eventfd(0, os.EFD_CLOEXEC)
         self._stopped = threading.Event()
         self._failures = 0
@@ -143,6 +152,8 @@ class Listener:
             self._stopped.wait(POLL_SECONDS)
 
     def _adopt(self, payloads: Iterable[str]) -> None:
-        for payload in payloads:
-            for key, counter in changes.parse(payload):
-                self._local.adopt(key, counter)
+        changed = list(chain.from_iterable(map(changes.parse, payloads)))
+        for key, counter in changed:
+            self._local.adopt(key, counter)
+        if changed:
+            self._received(len(changed))

@@ -18,6 +18,8 @@ from image_service.errors import StoreFailed
 from image_service.snapshots.replicas import changes, claims
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import sqlalchemy as sa
     from twisted.internet.interfaces import IReactorTime
 
@@ -56,12 +58,20 @@ class Outbox:
 
     Args:
         in_thread: raises StoreFailed in time also if the database hangs.
+        sent: is called with the number of changes that were written.
     """
 
-    def __init__(self, database: PostgresqlDatabase, in_thread: InThread, clock: IReactorTime) -> None:
+    def __init__(
+        self,
+        database: PostgresqlDatabase,
+        in_thread: InThread,
+        clock: IReactorTime,
+        sent: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._database = database
         self._in_thread = in_thread
         self._clock = clock
+        self._sent = sent
         self._next = _Batch()
         self._current = self._next
         self._sending: Deferred[None] | None = None
@@ -125,6 +135,7 @@ class Outbox:
             self._is_failing = False
             if batch.changes:
                 self.changed_at = self._clock.seconds()
+                self._sent(len(batch.changes))
         finally:
             waiting, batch.waiting = batch.waiting, []
             for each in waiting:

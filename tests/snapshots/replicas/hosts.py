@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.errors import StoreFailed
+    from image_service.snapshots.replicas.observer import ClaimOutcome, Direction, ReplicaObserver
 
 T = TypeVar("T")
 
@@ -90,7 +91,9 @@ class Wire:
                         host.adopt(key, counter)
 
 
-def replicas_over(wire: Wire, directory: Path, clock: IReactorTime, number: int) -> list[ReplicaCoordination]:
+def replicas_over(
+    wire: Wire, directory: Path, clock: IReactorTime, number: int, observer: ReplicaObserver | None = None
+) -> list[ReplicaCoordination]:
     """Return the coordinations of replicas."""
 
     def replica() -> ReplicaCoordination:
@@ -98,10 +101,28 @@ def replicas_over(wire: Wire, directory: Path, clock: IReactorTime, number: int)
         local.is_notified = True
         wire.hosts.append(local)
         outbox = Outbox(wire.database, wire, clock)
-        return ReplicaCoordination(local, Claims(wire.database), outbox, wire, clock)
+        return ReplicaCoordination(
+            local, Claims(wire.database), outbox, wire, clock, observer=observer or Recorded()
+        )
 
     wire.deliver()
     return [replica() for _ in range(number)]
+
+
+class Recorded:
+    """The outcomes of claims, as a `ReplicaObserver`."""
+
+    def __init__(self) -> None:
+        self.claims: list[tuple[ClaimOutcome, float]] = []
+
+    def record_claim(self, outcome: ClaimOutcome, seconds: float) -> None:
+        self.claims.append((outcome, seconds))
+
+    def record_changes(self, direction: Direction, number: int) -> None:
+        pass
+
+    def watch_notifications(self, is_notified: Callable[[], bool]) -> None:
+        pass
 
 
 def pass_time(database: PostgresqlDatabase, key: bytes, seconds: float) -> None:

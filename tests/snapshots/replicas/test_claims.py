@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from image_service.snapshots.replicas import claims
-from image_service.snapshots.replicas.claims import CLAIM_SECONDS, Claim, ClaimOutcome, Claims
+from image_service.snapshots.replicas.claims import CLAIM_SECONDS, Claim, Claims
+from image_service.snapshots.replicas.observer import ClaimOutcome
 from tests.snapshots.replicas.hosts import pass_time
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 
 from image_service.concurrency.coordination import MAX_POLL_SECONDS, POLL_SECONDS
 from image_service.errors import StoreFailed
-from image_service.snapshots.replicas.claims import CLAIM_SECONDS, ClaimOutcome
+from image_service.snapshots.replicas.claims import CLAIM_SECONDS
 from image_service.snapshots.replicas.coordination import (
     MARGIN_SECONDS,
     NOTIFIED_SECONDS,
@@ -20,8 +20,9 @@ from image_service.snapshots.replicas.coordination import (
     RENEW_SECONDS,
     ReplicaCoordination,
 )
+from image_service.snapshots.replicas.observer import ClaimOutcome
 from tests.snapshots.outcomes import Outcome
-from tests.snapshots.replicas.hosts import Wire, pass_time, replicas_over
+from tests.snapshots.replicas.hosts import Recorded, Wire, pass_time, replicas_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,11 +72,9 @@ class Replicas:
 @pytest.fixture
 def replicas(replica_database: PostgresqlDatabase, tmp_path: Path) -> Replicas:
     wire, clock = Wire(replica_database), Clock()
-    recorded: list[tuple[ClaimOutcome, float]] = []
-    coordinations = replicas_over(wire, tmp_path, clock, 3)
-    for each in coordinations:
-        each._record = lambda outcome, seconds: recorded.append((outcome, seconds))
-    return Replicas(wire, clock, coordinations, secrets.token_bytes(32), recorded)
+    recorded = Recorded()
+    coordinations = replicas_over(wire, tmp_path, clock, 3, recorded)
+    return Replicas(wire, clock, coordinations, secrets.token_bytes(32), recorded.claims)
 
 
 # Claims.
