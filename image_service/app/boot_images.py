@@ -52,5 +52,6 @@ async def start_boot_images(  # noqa: PLR0913 - what they are made of
         ),
         is_leader=shared.is_leader,
         count=metrics.record_snapshot_event,
+        observer=metrics,
         fail=fail,
     )

@@ -10,18 +10,11 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
+from image_service.database.postgresql import CONNECT_ARGUMENTS
 from image_service.errors import StoreFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-_CONNECT_ARGUMENTS = {
-    "application_name": "image-service listener",
-    "connect_timeout": 2,
-    "keepalives_idle": 15,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-}
 
 
 class ListeningConnection:
@@ -73,7 +66,8 @@ def listening(url: str, channel: str) -> Iterator[ListeningConnection]:
     Raises:
         StoreFailed: there is no connection, or it is lost.
     """
-    engine = sa.create_engine(url, connect_args=_CONNECT_ARGUMENTS, poolclass=NullPool)
+    arguments = {**CONNECT_ARGUMENTS, "application_name": "image-service listener"}
+    engine = sa.create_engine(url, connect_args=arguments, poolclass=NullPool)
     try:
         with closing(engine.raw_connection()) as proxy:
             connection: Any = proxy.driver_connection

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from image_service.settings.upstream import SnapshotSettings
     from image_service.snapshots.image_builder import ImageBuilder
     from image_service.snapshots.model import SnapshotEvent
+    from image_service.snapshots.replicas.observer import ReplicaObserver
 
 T = TypeVar("T")
 
@@ -67,6 +68,7 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
     make_builder: Callable[[InThread], ImageBuilder],
     is_leader: bool,
     count: Callable[[SnapshotEvent], None],
+    observer: ReplicaObserver,
     fail: Callable[[ConfigurationError], None],
 ) -> tuple[BootImages, DatabaseMonitor | None]:
     """Open the repository, and make what finds and composes boot images.
@@ -81,6 +83,7 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
         make_builder: gets the thread pool for long compositions.
         is_leader: True in one process of this host.
         count: is called with each event.
+        observer: of the coordination of replicas.
         fail: is called if a database that could not be reached at the start has another instance's data.
 
     Returns:
@@ -100,7 +103,12 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
             parts, settings, database, in_thread, is_leader=is_leader, fail=fail
         )
         coordination = start_replica_coordination(
-            parts, database, settings.database.listen_url or url, coordination, settings.storage.data_dir
+            parts,
+            database,
+            settings.database.listen_url or url,
+            coordination,
+            settings.storage.data_dir,
+            observer=observer,
         )
         parts.callback(database.abort)  # or a server that hangs would hold up the threads
     images = connect_boot_images(

@@ -30,10 +30,13 @@ from tests.acceptance.test_locked_store import locked
 from tests.acceptance.upstream import CONFIG, Reply, Upstream, running
 from tests.catalog.test_killed import private_mounts
 from tests.formats.iso_builder import build_live_iso, live_files, write_sparse_iso
+from tests.pgbouncer import running_pgbouncer
 from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from tests.postgres import PostgresServer
 
 pytestmark = pytest.mark.acceptance
 
@@ -372,6 +375,29 @@ def test_full_store_raises_an_alert(tmp_path: Path, upstream: Upstream) -> None:
         wait_for(lambda: service.total("snapshot_store_bytes") > 0)
         page = read_page(service)
     check_alerts(tmp_path, [(70, minute(page, page))], firing={warning("StoreFull")})
+
+
+# Replicas.
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_pooler_that_passes_no_notifications_on_raises_an_alert(
+    tmp_path: Path, upstream: Upstream, postgres: PostgresServer, *, is_named: bool
+) -> None:
+    secret, url = tmp_path / "secret", postgres.create_database()
+    secret.write_text("5" * 64)
+    environment = {"INSTANCE_SECRET_FILE": str(secret), **({"DATABASE_LISTEN_URL": url} if is_named else {})}
+    with running_pgbouncer(postgres) as port:
+        environment["DATABASE_URL"] = url.replace(f":{postgres.port}/", f":{port}/")
+        with serving(tmp_path, upstream, environment) as service:
+            mount(service, upstream.register(version=VERSION))
+            if is_named:
+                wait_for(lambda: service.total("claims_polling") == 0)
+            else:
+                wait_for(lambda: b"notifications do not arrive" in service.stdout)
+            page = read_page(service)
+    firing = set() if is_named else {warning("ReplicasPoll")}
+    check_alerts(tmp_path, [(15, minute(page, page))], firing=firing)
 
 
 # TLS.
