@@ -143,7 +143,7 @@ class SealedRepository(RepositoryAccess):
         after: int,
         at: float,
     ) -> Snapshot:
-        """Store a new generation, unless another process has just stored an equal answer.
+        """Store a new generation, unless another process has just stored an equal or a later answer.
 
         Args:
             key: the question.
@@ -164,7 +164,8 @@ class SealedRepository(RepositoryAccess):
         is_stored = await self._put(snapshot, customization, credentials)
         if is_stored is False:
             found = await self.load_newest(key, stored_key, credentials)
-            if found is not None and await self.is_same(found[0], customization, credentials):
+            is_later = found is not None and at < found[0].taken_at and not found[1].is_refused
+            if found is not None and (is_later or await self.is_same(found[0], customization, credentials)):
                 return found[0]
             stored = await self.find_newest(stored_key)
             if stored is not None:

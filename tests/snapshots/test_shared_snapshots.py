@@ -22,7 +22,7 @@ from image_service.snapshots.cache.validation import REVALIDATION_TIMEOUT_SECOND
 from image_service.snapshots.model import RETRY_SECONDS, VersionLost
 from tests.snapshots.memory import MemoryRepository
 from tests.snapshots.outcomes import Outcome, outcome
-from tests.snapshots.pinning import KEY, REFUSING, SETTINGS, FaultyRepository, Pinning
+from tests.snapshots.pinning import KEY, REFUSING, SETTINGS, FaultyRepository, Pinning, customization
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -152,6 +152,21 @@ def test_no_process_serves_while_refused(
         else:
             outcome(process.snapshots.revalidate(old[process], None))
         assert process.may_continue(old[process]) is not changes
+
+
+def test_answer_of_a_process_that_was_stopped_does_not_replace_a_later_one(processes: list[Pinning]) -> None:
+    """It was stopped after it had asked, until others no longer waited for it."""
+    one, other, _ = processes
+    first = one.newest()
+    one.clock.advance(TTL)
+    asked_at = one.clock.seconds()
+    one.clock.advance(1)
+    other.upstream.text = "changed"
+    changed = other.config(other.newest())
+    late = customization("before")
+    stored = outcome(one.archive.add(KEY, None, late, after=first.generation, at=asked_at))
+    assert one.config(stored) == changed
+    assert {process.config(process.newest()) for process in processes} == {changed}
 
 
 def test_missed_end_ends_older_snapshots(processes: list[Pinning]) -> None:
