@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 from contextlib import contextmanager, suppress
@@ -66,6 +67,25 @@ class PostgresServer:
             mode: of pg_ctl: ``immediate`` ends it without a checkpoint, as a crash does.
         """
         self._control("--wait", "--mode", mode, "stop")
+
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Stop all processes with SIGSTOP until the block ends: connections stay, and nothing answers."""
+        processes = self._processes()
+        for process in processes:
+            os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in processes:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGCONT)
+
+    def _processes(self) -> list[int]:
+        """Return the first process, which starts the others, and those."""
+        first = int((self.directory / "data" / "postmaster.pid").read_text().split()[0])
+        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        return [first, *map(int, children)]
 
     def _dsn(self, database: str) -> str:
         return f"host=127.0.0.1 port={self.port} user=tester dbname={database}"
