@@ -41,7 +41,13 @@ class Residency(Protocol):
         """Return what changes whenever the content of the file changes, as a strong ETag does."""
 
     def resident_bytes(self, file: BaseFile, offset: int, length: int) -> int:
-        """Return how many of the bytes, counted from `offset`, can be read without waiting."""
+        """Return how many of the bytes, counted from `offset`, can be read without waiting.
+
+        Called by senders: the answer holds until the reactor turns, and they send at once what it says.
+        """
+
+    def is_present(self, file: BaseFile, offset: int, length: int) -> bool:
+        """Return True if all bytes could be read without waiting now."""
 
     async def prefetch(self, file: BaseFile, offset: int, length: int) -> None:
         """Make bytes resident for a sender that reads them next.
@@ -57,6 +63,13 @@ class Residency(Protocol):
 
         Raises:
             OSError: on entry, if the bytes cannot be fetched.
+        """
+
+    def try_hold(self, file: BaseFile, offset: int, length: int) -> Callable[[], None] | None:
+        """Keep bytes resident until the returned function is called, once, in any thread. Does not block.
+
+        Returns:
+            None: they are not resident, or cannot be kept so.
         """
 
 

@@ -32,7 +32,14 @@ _MAX_USER_AGENT = 200  # characters
 _PARTIAL_CONTENT = 206
 _INTERNAL_SERVER_ERROR = 500
 _NO_FAULTS_OF_OURS = frozenset({501, 505})  # unknown methods and versions
-_FAULTS = frozenset({AbortReason.DISK_FAILED, AbortReason.SHORT_READ, AbortReason.INTERNAL_ERROR})
+_FAULTS = frozenset(
+    {
+        AbortReason.DISK_FAILED,
+        AbortReason.ORIGIN_FAILED,
+        AbortReason.SHORT_READ,
+        AbortReason.INTERNAL_ERROR,
+    }
+)
 _UNLOGGED = frozenset(probe.value for probe in (Probe.HEALTH, Probe.LIVE, Probe.METRICS))
 
 

@@ -113,6 +113,6 @@ class ConnectionContext:
         """Return the sender of a connection."""
         sent = self.observer.sent
         if secure:
-            return TlsSender(transport, self.page_cache, callbacks, sent)
+            return TlsSender(transport, self.page_cache, callbacks, sent, clock=self.clock)
         threads = self.sendfile_threads
         return SendfileSender(transport, self.page_cache, callbacks, sent, threads=threads, clock=self.clock)

@@ -9,15 +9,17 @@ they have in common is prepared once.
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import attrs
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
+from image_service.errors import Unavailable
 from image_service.http.forwarded import client_address
 from image_service.http.problem import problem
 from image_service.http.response import Response
+from image_service.transport.absent_content import WAIT_SECONDS, await_beginning, find_absent
 from image_service.transport.access_log import ConnectionLog
 from image_service.transport.admission.addresses import address_group, unmapped
 from image_service.transport.admission.rate import DownloadRate
@@ -99,7 +101,7 @@ class Dispatcher:
     def dispatch(self, exchange: Exchange, request: Request) -> PreparedResponse | None:
         """Have the request handler respond; None if the response is sent later, or the connection aborted.
 
-        A download waits for its slot. Without one it is refused.
+        A download waits for its slot, content for its origin. Without one of these it is refused.
         """
         self.further = self._repeatable = None
         context = self._context
@@ -108,9 +110,14 @@ class Dispatcher:
         if group != self._admission.group:
             context.connection_limit.set_group(self._admission, group)
         prepared = context.handler.handle(request, client, overloaded=self._admission.overloaded)
-        if isinstance(prepared, PreparedResponse) and not is_download(prepared.response):
+        if (
+            isinstance(prepared, PreparedResponse)
+            and not is_download(prepared.response)
+            and find_absent(prepared.response.body) is None
+        ):
             return prepared
-        later = prepared if isinstance(prepared, Deferred) else succeed(prepared)
+        later: Deferred[PreparedResponse] = prepared if isinstance(prepared, Deferred) else succeed(prepared)
+        later.addCallback(self._await_content, exchange)
         later.addCallback(self._await_slot, exchange)
 
         def send(response: PreparedResponse) -> None:
@@ -125,6 +132,22 @@ class Dispatcher:
 
         later.addCallback(send).addErrback(failed)
         return None
+
+    def _await_content(
+        self, prepared: PreparedResponse, exchange: Exchange
+    ) -> PreparedResponse | Deferred[PreparedResponse]:
+        body = prepared.response.body
+        if exchange.is_over or find_absent(body) is None:
+            return prepared
+        clock = self._context.clock
+        awaited = Deferred.fromCoroutine(await_beginning(body, clock, exchange.started + WAIT_SECONDS))
+
+        def refuse(failure: Failure) -> PreparedResponse:
+            failure.trap(Unavailable)
+            error = cast("Unavailable", failure.value)
+            return attrs.evolve(prepared, response=problem(error, exchange.headers))
+
+        return awaited.addCallbacks(lambda _: prepared, refuse)
 
     def _await_slot(
         self, prepared: PreparedResponse, exchange: Exchange
@@ -252,7 +275,7 @@ class FurtherRanges:
             return None
         now = self._clock.seconds()
         message = self._ranges.respond_to_range(first, last, now)
-        if message is None:
+        if message is None or find_absent(message[1]) is not None:
             return None
         exchange = self.exchange
         exchange.started, exchange.int_range, exchange.prepared = now, int_range, self._prepared

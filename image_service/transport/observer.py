@@ -19,6 +19,7 @@ class AbortReason(enum.Enum):
     TOO_SLOW = "too-slow"
     SHUTDOWN = "shutdown"
     DISK_FAILED = "disk-failed"
+    ORIGIN_FAILED = "origin-failed"
     SHORT_READ = "short-read"
     INTERNAL_ERROR = "internal-error"
 

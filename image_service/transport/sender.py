@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Protocol
 from twisted.internet.defer import Deferred
 
 from image_service.files.base_file import ShortReadError
+from image_service.files.block_cache.source import OriginFailed
 from image_service.images.extents import Literal
 from image_service.transport.observer import AbortReason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import NoReturn
 
+    from twisted.internet.interfaces import IReactorTime
     from twisted.python.failure import Failure
 
     from image_service.files.page_cache import PageCache
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 PREFETCH_BYTES = 1024 * 1024
 """What is read from the disk before sending goes on."""
+STALL_SECONDS = 10.0
+"""How long a response that has begun waits for its origin."""
 _ZEROS = memoryview(bytes(256 * 1024))
 
 
@@ -95,10 +100,13 @@ class Sender(ABC):
         page_cache: reports which bytes of files are in memory, and reads the others in threads.
         callbacks: of the connection.
         sent: counts the bytes.
+        clock: for waits.
     """
 
     __slots__ = (
         "_callbacks",
+        "_clock",
+        "_held",
         "_page_cache",
         "_prefetched",
         "_queue",
@@ -108,10 +116,14 @@ class Sender(ABC):
         "body_bytes",
     )
 
-    def __init__(self, page_cache: PageCache, callbacks: SenderCallbacks, sent: SentBytes) -> None:
+    def __init__(
+        self, page_cache: PageCache, callbacks: SenderCallbacks, sent: SentBytes, clock: IReactorTime
+    ) -> None:
         self.body_bytes = 0
         """Bytes of the present response's body that the transport has accepted."""
         self._sent = sent
+        self._clock = clock
+        self._held: Callable[[], None] | None = None  # ends the hold on what was fetched last
         self._page_cache = page_cache
         self._callbacks = callbacks
         self._queue = ExtentQueue()
@@ -135,6 +147,7 @@ class Sender(ABC):
         """Send nothing more and call back no more."""
         self._sending = False
         self._queue.clear()
+        self._release()
         if self._waiting is not None:
             self._waiting.cancel()
 
@@ -147,6 +160,7 @@ class Sender(ABC):
         if self._sending and self._waiting is None:
             self.begin_turn()
             if self._continue():
+                self._release()
                 self._callbacks.response_sent()
 
     def _continue(self) -> bool:
@@ -166,27 +180,38 @@ class Sender(ABC):
     def _resident_bytes(self, extent: FileExtent) -> int:
         """Return how many bytes can be sent without waiting, or raise `NotResidentError`.
 
-        What was prefetched for this response is sent without a residency check: some file systems cannot
+        What was prefetched for this response is sent without asking the page cache: some file systems cannot
         report it, and bytes that are evicted again and again would be waited for without end.
         """
+        length = self._present_bytes(extent)
         if self._prefetched:
-            count, self._prefetched = min(self._prefetched, extent.length), 0
+            count, self._prefetched = min(self._prefetched, length), 0
             return count
-        residency = extent.file.residency or self._page_cache
-        count = residency.resident_bytes(extent.file, extent.offset, extent.length)
+        count = self._page_cache.resident_bytes(extent.file, extent.offset, length)
         if not count:
+            raise NotResidentError(extent)
+        return count
+
+    def _present_bytes(self, extent: FileExtent) -> int:
+        """Return how many bytes are on a local disk until the reactor turns, or raise `NotResidentError`."""
+        file = extent.file
+        if file.residency is None:
+            return extent.length
+        count = file.residency.resident_bytes(file, extent.offset, extent.length)
+        if not count:
+            self._prefetched = 0
             raise NotResidentError(extent)
         return count
 
     def _read_into(self, buffer: memoryview, extent: FileExtent) -> int:
         """Read the resident bytes; raise `NotResidentError`, `ShortReadError` or `OSError`."""
         file, offset = extent.file, extent.offset
-        if self._prefetched or file.residency is not None:
+        if self._prefetched:
             data = os.pread(file.descriptor, self._resident_bytes(extent), offset)
             count: int | None = len(data)
             buffer[:count] = data
         else:
-            count = self._page_cache.read_into(buffer, file, offset)
+            count = self._page_cache.read_into(buffer[: self._present_bytes(extent)], file, offset)
         if count is None:
             raise NotResidentError(extent)
         if not count:
@@ -196,13 +221,28 @@ class Sender(ABC):
     def _prefetch(self, extent: FileExtent) -> None:
         """Wait until the next bytes are resident."""
         extent = extent.slice(0, min(extent.length, PREFETCH_BYTES))
-        residency = extent.file.residency or self._page_cache
 
         def set_prefetched(_: None) -> None:
             self._prefetched = extent.length
 
-        prefetching = Deferred.fromCoroutine(residency.prefetch(extent.file, extent.offset, extent.length))
-        self._wait_for(prefetching.addCallback(set_prefetched))
+        self._wait_for(Deferred.fromCoroutine(self._make_resident(extent)).addCallback(set_prefetched))
+
+    async def _make_resident(self, extent: FileExtent) -> None:
+        file, offset, length = extent.file, extent.offset, extent.length
+        if file.residency is not None:
+            self._release()
+            fetching = Deferred.fromCoroutine(file.residency.prefetch(file, offset, length))
+            await fetching.addTimeout(STALL_SECONDS, self._clock, _stalled)
+            self._held = file.residency.try_hold(file, offset, length)
+            if self._page_cache.resident_bytes(file, offset, length):
+                return
+        await self._page_cache.prefetch(file, offset, length)
+
+    def _release(self) -> None:
+        """Let go what was held for this response."""
+        if self._held is not None:
+            self._held()
+            self._held = None
 
     def _wait_for(self, work: Deferred[None]) -> None:
         """Go on when a thread has done its work."""
@@ -213,7 +253,11 @@ class Sender(ABC):
 
         def failed(failure: Failure) -> None:
             self._waiting = None
-            if self._sending:
+            if not self._sending:
+                return
+            if isinstance(failure.value, OriginFailed):
+                self._fail(AbortReason.ORIGIN_FAILED, f"the origin failed: {failure.value.strerror}")
+            else:
                 self._fail(AbortReason.DISK_FAILED, f"the disk failed: {failure.getErrorMessage()}")
 
         self._waiting = work
@@ -222,3 +266,7 @@ class Sender(ABC):
     def _fail(self, reason: AbortReason, detail: str) -> None:
         self.stop()
         self._callbacks.abort(reason, detail)
+
+
+def _stalled(_: object, seconds: float) -> NoReturn:
+    raise OriginFailed(f"no bytes came for {seconds:g} s")

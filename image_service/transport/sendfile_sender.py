@@ -59,7 +59,6 @@ class SendfileSender(Sender):
 
     __slots__ = (
         "_budget",
-        "_clock",
         "_large_window",
         "_paused_at",
         "_registered",
@@ -79,10 +78,9 @@ class SendfileSender(Sender):
         threads: SendfileThreads,
         clock: IReactorTime,
     ) -> None:
-        super().__init__(page_cache, callbacks, sent)
+        super().__init__(page_cache, callbacks, sent, clock)
         self._threads = threads
         self._transport = transport
-        self._clock = clock
         self._socket: socket.socket = transport.getHandle()
         self._budget = 0
         self._registered = False
@@ -146,11 +144,22 @@ class SendfileSender(Sender):
         if self._waiting is not None or not self._queue:
             return False
         extent, _ = self._queue.peek(MAX_BYTES)
-        if not isinstance(extent, FileExtent) or extent.file.residency or extent.length < MIN_BYTES:
+        if not isinstance(extent, FileExtent):
             return False
-        sending = self._threads.send(self._socket, extent)
+        file, release = extent.file, None
+        if file.residency is not None:
+            extent = extent.slice(0, file.residency.resident_bytes(file, extent.offset, extent.length))
+        if extent.length < MIN_BYTES:
+            return False
+        if file.residency is not None:
+            release = file.residency.try_hold(file, extent.offset, extent.length)
+            if release is None:
+                return False
+        sending = self._threads.send(self._socket, extent, release)
         if sending is not None:
             self._wait_for(sending.addCallback(self._sent_in_thread, extent.length))
+        elif release is not None:
+            release()
         return sending is not None
 
     def _sent_in_thread(self, count: int, expected: int) -> None:

@@ -19,6 +19,8 @@ from twisted.internet.threads import deferToThreadPool
 from image_service.transport.tcp import accepted_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from twisted.internet.interfaces import IReactorFromThreads
     from twisted.python.threadpool import ThreadPool
 
@@ -56,12 +58,15 @@ class SendfileThreads:
         self.free = self.limit
         """How many more may be sent now."""
 
-    def send(self, client: socket.socket, extent: FileExtent) -> Deferred[int] | None:
+    def send(
+        self, client: socket.socket, extent: FileExtent, release: Callable[[], None] | None = None
+    ) -> Deferred[int] | None:
         """Send a part of a file, as long as the client reads fast.
 
         Args:
             client: connected, with nothing of its own to send.
-            extent: of a local file.
+            extent: present on a local disk.
+            release: called when the thread is done with the extent, unless None is returned.
 
         Returns:
             fires with the bytes that the kernel has accepted; sending the rest reports why it was not
@@ -82,10 +87,14 @@ class SendfileThreads:
         sent: Deferred[int] = Deferred(lambda sent: _cancel(sent, handle, before))
         sending = maybeDeferred(deferToThreadPool, self._reactor, self._pool, _send, handle, extent)
         sending.addErrback(lambda _: 0)  # no thread could be started: a container may have too few processes
-        sending.addCallback(self._finish, handle, sent)
+        sending.addCallback(self._finish, handle, sent, release)
         return sent
 
-    def _finish(self, count: int, handle: socket.socket, sent: Deferred[int]) -> None:
+    def _finish(
+        self, count: int, handle: socket.socket, sent: Deferred[int], release: Callable[[], None] | None
+    ) -> None:
+        if release is not None:
+            release()
         _unblock(handle)
         handle.close()
         self.free += 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from image_service.files.base_file import BaseFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 BLOCK_BYTES = 64 * 1024
@@ -48,6 +48,10 @@ class PartlyAbsent:
             stop = (stop // self._block_bytes + 1) * self._block_bytes
         return min(stop - offset, length)
 
+    def is_present(self, file: BaseFile, offset: int, length: int) -> bool:
+        """Compare with what a sender could send."""
+        return PartlyAbsent.resident_bytes(self, file, offset, length) == length
+
     async def prefetch(self, file: BaseFile, offset: int, length: int) -> None:
         """Fetch at once; prefetched blocks stay."""
         del file
@@ -62,6 +66,11 @@ class PartlyAbsent:
         for block in fetched:
             self._write(block, bytes(len(self._content[self._span(block)])))
             self._resident.discard(block)
+
+    def try_hold(self, file: BaseFile, offset: int, length: int) -> Callable[[], None] | None:
+        """Nothing is kept."""
+        del file, offset, length
+        return None
 
     def fetch(self, offset: int, length: int) -> list[int]:
         """Make bytes resident; return the blocks that were absent."""

@@ -74,11 +74,16 @@ class CachedVersion:
         if is_simple and (offset + length - 1) >> _SHIFT == granule:  # most ranges of a mount
             count = length
         else:
-            count = self.count_present(offset, length)
+            count = self._count_present(offset, length)
         self._counters.asked_bytes += count
         return count
 
-    def count_present(self, offset: int, length: int) -> int:
+    def is_present(self, file: BaseFile, offset: int, length: int) -> bool:
+        """Return True if all bytes are present (see `Residency`)."""
+        del file
+        return self._count_present(offset, length) == length
+
+    def _count_present(self, offset: int, length: int) -> int:
         """Return how many of the bytes, counted from `offset`, are present."""
         granule, stop = offset >> _SHIFT, offset + length
         last = (stop - 1) >> _SHIFT
@@ -168,7 +173,7 @@ class CachedVersion:
         lock = self.files.lock(HOLD, SHARED, granules.start, len(granules))
         if lock is None:
             return None
-        if self.count_present(offset, length) < length:
+        if self._count_present(offset, length) < length:
             os.close(lock)
             return None
         return partial(os.close, lock)

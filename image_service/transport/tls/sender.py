@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Sequence
 
+    from twisted.internet.interfaces import IReactorTime
     from twisted.internet.tcp import Server
     from twisted.protocols.tls import TLSMemoryBIOProtocol
 
@@ -115,8 +116,10 @@ class TlsSender(Sender):
         page_cache: PageCache,
         callbacks: SenderCallbacks,
         sent: SentBytes,
+        *,
+        clock: IReactorTime,
     ) -> None:
-        super().__init__(page_cache, callbacks, sent)
+        super().__init__(page_cache, callbacks, sent, clock)
         self._tls = transport
         self._transport = cast("TlsTransport", transport.transport)
         self._transport.sender = self
