@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOCKS = ("requirements.lock", "requirements-build.lock")
+EXTRAS = ("postgresql",)
+"""Of the container."""
 AUDIT = CHECKOUT / ".ci" / "audit"
 
 
@@ -36,7 +38,11 @@ def required() -> dict[str, list[Requirement]]:
     setup.read(CHECKOUT / "setup.cfg")
     groups = project["dependency-groups"]
     release = [line for line in groups["release"] if isinstance(line, str)]
-    texts = (setup["options"]["install_requires"].strip().splitlines(), [*groups["build"], *release])
+    served = (
+        setup["options"]["install_requires"],
+        *(setup["options.extras_require"][each] for each in EXTRAS),
+    )
+    texts = ("".join(served).strip().splitlines(), [*groups["build"], *release])
     return {
         name: [Requirement(line) for line in lines if not line.startswith("#")]
         for name, lines in zip(LOCKS, texts, strict=True)
