@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -26,12 +26,14 @@ class InfraEnv:
     Attributes:
         infra_env_id: its identifier.
         name: is in its Ignition config; another one is another config.
+        text: is in it, too.
         delay_seconds: before each answer.
         answers: the configs that were answered, and when (seconds of the monotonic clock).
     """
 
     infra_env_id: str = ""
     name: str = "core"
+    text: str = "x" * 20_000
     delay_seconds: float = 0.0
     answers: list[tuple[float, bytes]] = attrs.field(factory=list)
     asked: threading.Event = attrs.field(factory=threading.Event)
@@ -42,7 +44,7 @@ class InfraEnv:
             "ignition": {"version": "3.2.0"},
             "passwd": {"users": [{"name": self.name}]},
             # Behind the token there is enough that its checksum is in another range than it is.
-            "storage": {"files": [{"path": "/etc/x", "contents": {"source": f"data:,{'x' * 20_000}"}}]},
+            "storage": {"files": [{"path": "/etc/x", "contents": {"source": f"data:,{self.text}"}}]},
             **agent_config(_SIGNER.sign(self.infra_env_id)),
         }
         body = json.dumps(config).encode()
@@ -56,8 +58,8 @@ class InfraEnv:
         return {body for _, body in self.answers}
 
 
-def register(upstream: Upstream, name: str = "core") -> InfraEnv:
+def register(upstream: Upstream, **attributes: Any) -> InfraEnv:
     """Register an infra-env."""
-    infra_env = InfraEnv(name=name)
+    infra_env = InfraEnv(**attributes)
     infra_env.infra_env_id = upstream.register(infra_env)
     return infra_env

@@ -8,14 +8,14 @@ import tempfile
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 import attrs
 import trustme
 
 from tests.acceptance.clocks import wrong_clock
-from tests.acceptance.service import Certificate, os_image
+from tests.acceptance.service import SERVE, Certificate, os_image
 from tests.acceptance.upstream import Upstream, running
 from tests.formats.iso_builder import build_live_iso
 from tests.postgres import running_postgres
@@ -70,9 +70,9 @@ class Site:
         """The shared database, for psycopg."""
         return self.database_url.replace("+psycopg", "")
 
-    def register(self, name: str = "core") -> InfraEnv:
+    def register(self, **attributes: Any) -> InfraEnv:
         """Register an infra-env."""
-        return register(self.upstream, name)
+        return register(self.upstream, **attributes)
 
     def mount(self, infra_env: InfraEnv, mode: Mode) -> Mount:
         """Return a client of an infra-env's image behind the balancer."""
@@ -89,11 +89,12 @@ def path_of(infra_env: InfraEnv) -> str:
 
 
 @contextmanager
-def running_site(count: int = 3, **environment: str) -> Iterator[Site]:
+def running_site(count: int = 3, command: Sequence[str] = SERVE, **environment: str) -> Iterator[Site]:
     """Run replicas until the block ends; all of them must have been able to serve.
 
     Args:
         count: of replicas.
+        command: of each.
         **environment: more variables for each.
     """
     with ExitStack() as stack:
@@ -137,7 +138,7 @@ def running_site(count: int = 3, **environment: str) -> Iterator[Site]:
             )
         for replica in replicas:
             stack.callback(replica.kill)
-            replica.start()
+            replica.start(command)
         (directory / "haproxy").mkdir()
         balancer = stack.enter_context(
             running_balancer(directory / "haproxy", [replica.host for replica in replicas])
