@@ -27,15 +27,18 @@ MAX_PENDING = 256
 
 
 class CircuitBreaker:
-    """Runs work in threads; every call returns or raises within `TIMEOUT_SECONDS`. An `InThread`.
+    """Runs work in threads; every call returns or raises within a timeout. An `InThread`.
 
     After StoreFailed, a timeout or too many calls, they fail at once for `PAUSE_SECONDS`, and until none
     of them is left in the threads. Then a single call is tried; if it succeeds, all are.
     """
 
-    def __init__(self, in_thread: InThread, clock: IReactorTime) -> None:
+    def __init__(
+        self, in_thread: InThread, clock: IReactorTime, timeout_seconds: float = TIMEOUT_SECONDS
+    ) -> None:
         self._in_thread = in_thread
         self._clock = clock
+        self._timeout_seconds = timeout_seconds
         self._pending = 0
         self._failure: StoreFailed | None = None
         self._retry_at = 0.0
@@ -62,7 +65,7 @@ class CircuitBreaker:
         self._pending += 1
         done = Deferred.fromCoroutine(self._run(run))
         try:
-            result = await shielded(done).addTimeout(TIMEOUT_SECONDS, self._clock, _raise_timeout)
+            result = await shielded(done).addTimeout(self._timeout_seconds, self._clock, _raise_timeout)
         except StoreFailed as failure:
             is_given_up = True
             self._open(failure)

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from image_service.snapshots.replicas.observer import ReplicaObserver
 
 CLEANUP_SECONDS = 60
+THREADS = 2
+"""So that a claim does not wait for announcements."""
+TIMEOUT_SECONDS = 2.0
+"""How long a claim may take; mounts in progress do not wait for it so long."""
 
 
 def start_replica_coordination(  # noqa: PLR0913 - what the coordination is made of
@@ -47,8 +51,8 @@ def start_replica_coordination(  # noqa: PLR0913 - what the coordination is made
     """
     if not isinstance(local, SharedMemoryCoordination):
         local = SharedMemoryCoordination.of_one_process(data_dir / LOCKS_FILE, parts.reactor)
-    in_thread = parts.in_thread_pool(1, "claims")
-    to_claim, to_announce = (CircuitBreaker(in_thread, parts.reactor) for _ in range(2))
+    in_thread = parts.in_thread_pool(THREADS, "claims")
+    to_claim, to_announce = (CircuitBreaker(in_thread, parts.reactor, TIMEOUT_SECONDS) for _ in range(2))
     sent, received = (partial(observer.record_changes, direction) for direction in Direction)
     outbox = Outbox(database, to_announce, parts.reactor, sent)
     parts.push_async_callback(outbox.stop)
@@ -57,7 +61,11 @@ def start_replica_coordination(  # noqa: PLR0913 - what the coordination is made
     parts.callback(listener.stop)
     parts.call_every(CLEANUP_SECONDS, lambda: to_announce(partial(database.transact, _clean_up)))
     observer.watch_notifications(lambda: local.is_notified)
-    return ReplicaCoordination(local, Claims(database), outbox, to_claim, parts.reactor, observer=observer)
+    coordination = ReplicaCoordination(
+        local, Claims(database), outbox, to_claim, parts.reactor, observer=observer
+    )
+    parts.callback(coordination.release_all)
+    return coordination
 
 
 def _clean_up(connection: sa.Connection) -> None:

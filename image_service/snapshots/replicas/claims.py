@@ -30,6 +30,8 @@ _EXPIRES_AT = _CLOCK + timedelta(seconds=CLAIM_SECONDS)
 _KEY, _HOLDER = sa.bindparam("of", type_=sa.LargeBinary), sa.bindparam("by", type_=sa.LargeBinary)
 _IS_MINE = sa.and_(CLAIMS.c.key == _KEY, CLAIMS.c.holder == _HOLDER)
 _RENEW = sa.update(CLAIMS).where(_IS_MINE).values(expires_at=_EXPIRES_AT)
+_IS_HELD = sa.and_(CLAIMS.c.key.in_(sa.bindparam("keys", expanding=True)), CLAIMS.c.expires_at >= _CLOCK)
+_HELD = sa.select(CLAIMS.c.key).where(_IS_HELD)
 _RELEASE = sa.delete(CLAIMS).where(_IS_MINE)
 _REMOVE_ABANDONED = sa.delete(CLAIMS).where(CLAIMS.c.expires_at < _CLOCK - _KEPT)
 
@@ -66,6 +68,12 @@ class Claims:
         if was_there is None:
             return None
         return ClaimOutcome.TAKEN_OVER if was_there else ClaimOutcome.ACQUIRED
+
+    def find_held(self, keys: Sequence[bytes]) -> set[bytes]:
+        """Return those of some keys that are claimed."""
+        return set(
+            self._database.transact(lambda connection: connection.scalars(_HELD, {"keys": keys}).all())
+        )
 
     def renew(self, claim: Claim) -> bool:
         """Put the expiry of a claim off; False: another process has taken it over."""

@@ -7,8 +7,10 @@ for.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall, deferLater
 
-from image_service.concurrency.coordination import MAX_POLL_SECONDS, POLL_SECONDS, Coordination
+from image_service.concurrency.coordination import Coordination
 from image_service.errors import StoreFailed
 from image_service.snapshots.replicas.claims import CLAIM_SECONDS, Claim
 from image_service.snapshots.replicas.observer import ClaimOutcome
@@ -33,13 +35,15 @@ if TYPE_CHECKING:
     from image_service.snapshots.replicas.outbox import Outbox
 
 RENEW_SECONDS = 10.0
+POLL_SECONDS = 0.1
+"""Between two questions whether what others have claimed is free."""
 MARGIN_SECONDS = 5.0
 """Before its expiry a claim counts as lost to its holder, who may be writing until then."""
 NOTIFIED_SECONDS, POLLED_SECONDS = 0.05, 1.5
 """After this all replicas have seen a change: those that are notified, and those that ask each second."""
 
 
-@attrs.define
+@attrs.define(eq=False)
 class _Held:
     """A claim of this process, and until when it is surely no other's, in seconds of the clock."""
 
@@ -74,6 +78,8 @@ class ReplicaCoordination(Coordination):
         self._in_thread = in_thread
         self._clock = clock
         self._observer = observer
+        self._held: set[_Held] = set()
+        self._waiting: dict[bytes, list[Deferred[None]]] = defaultdict(list)
 
     @asynccontextmanager
     async def lock(self, key: bytes) -> AsyncIterator[Callable[[], bool]]:
@@ -89,7 +95,12 @@ class ReplicaCoordination(Coordination):
             yield lambda: self._clock.seconds() < held.until
         finally:
             renewing.stop()
-            self._outbox.release(held.claim)
+            self._release(held)
+
+    def release_all(self) -> None:
+        """Release what this process holds: it stops, and does not come to the end of its work."""
+        for held in list(self._held):
+            self._release(held)
 
     def counter(self, key: bytes) -> int:
         """Return the version counter of a key on this host."""
@@ -125,11 +136,10 @@ class ReplicaCoordination(Coordination):
 
     async def _acquire(self, key: bytes) -> _Held | None:
         """Wait for the claim on a key; None: the database cannot be used."""
-        claim, pause = Claim(key), POLL_SECONDS
+        claim = Claim(key)
         started_at = asked_at = self._clock.seconds()
         while (outcome := await self._try(claim)) is None:
-            await deferLater(self._clock, pause)
-            pause = min(2 * pause, MAX_POLL_SECONDS)
+            await self._until_free(key)
             asked_at = self._clock.seconds()
         if outcome is ClaimOutcome.ACQUIRED and asked_at > started_at:
             outcome = ClaimOutcome.WAITED
@@ -137,7 +147,9 @@ class ReplicaCoordination(Coordination):
         if outcome is ClaimOutcome.UNAVAILABLE:
             return None
         self._local.bump(key)  # another replica may have bumped it, and its notification be on the way
-        return _Held(claim, asked_at + CLAIM_SECONDS - MARGIN_SECONDS)
+        held = _Held(claim, asked_at + CLAIM_SECONDS - MARGIN_SECONDS)
+        self._held.add(held)
+        return held
 
     async def _try(self, claim: Claim) -> ClaimOutcome | None:
         try:
@@ -145,6 +157,35 @@ class ReplicaCoordination(Coordination):
         except StoreFailed:
             self._outbox.release(claim)  # it may be stored nevertheless
             return ClaimOutcome.UNAVAILABLE
+
+    def _release(self, held: _Held) -> None:
+        if held in self._held:
+            self._held.remove(held)
+            held.until = -inf
+            self._outbox.release(held.claim)
+
+    def _until_free(self, key: bytes) -> Deferred[None]:
+        """Return a Deferred that fires when nobody seems to have a claim on a key."""
+        free: Deferred[None] = Deferred()
+        if not self._waiting:
+            Deferred.fromCoroutine(self._poll())
+        self._waiting[key].append(free)
+        return free
+
+    async def _poll(self) -> None:
+        """Ask for all keys together that somebody waits for, until nobody does."""
+        while True:
+            await deferLater(self._clock, POLL_SECONDS)
+            try:
+                held = await self._in_thread(partial(self._claims.find_held, list(self._waiting)))
+            except StoreFailed:
+                held = set()  # each learns that for itself
+            freed = [self._waiting.pop(key) for key in self._waiting.keys() - held]
+            is_over = not self._waiting
+            for free in chain.from_iterable(freed):
+                free.callback(None)
+            if is_over:
+                return
 
     async def _renew(self, held: _Held) -> None:
         now = self._clock.seconds()

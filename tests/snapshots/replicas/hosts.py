@@ -64,12 +64,14 @@ class Wire:
         hosts: their counters.
         is_cut: deliver nothing, until the test does.
         failure: what transactions fail with.
+        transactions: that succeeded.
     """
 
     database: PostgresqlDatabase
     hosts: list[SharedMemoryCoordination] = attrs.field(factory=list)
     is_cut: bool = False
     failure: StoreFailed | None = None
+    transactions: int = 0
     _delivered: set[int] = attrs.field(factory=set)
 
     async def __call__(self, work: Callable[[], T], /) -> T:
@@ -77,6 +79,7 @@ class Wire:
         if self.failure is not None:
             raise self.failure.copy()
         result = work()
+        self.transactions += 1
         if not self.is_cut:
             self.deliver()
         return result

@@ -10,12 +10,12 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from image_service.concurrency.coordination import MAX_POLL_SECONDS, POLL_SECONDS
 from image_service.errors import StoreFailed
 from image_service.snapshots.replicas.claims import CLAIM_SECONDS
 from image_service.snapshots.replicas.coordination import (
     MARGIN_SECONDS,
     NOTIFIED_SECONDS,
+    POLL_SECONDS,
     POLLED_SECONDS,
     RENEW_SECONDS,
     ReplicaCoordination,
@@ -87,7 +87,7 @@ def test_one_replica_at_a_time_holds_a_lock(replicas: Replicas) -> None:
         holder = next(each for each in holders if each.has_lock and not each.done.called)
         assert holder.may_write
         holder.done.callback(None)
-        replicas.clock.advance(MAX_POLL_SECONDS)
+        replicas.clock.advance(POLL_SECONDS)
     assert all(holder.outcome.has_fired for holder in holders)
     assert replicas.clock.getDelayedCalls() == []
     assert [outcome for outcome, _ in replicas.recorded] == [
@@ -104,7 +104,7 @@ def test_holder_renews_its_claim(replicas: Replicas, replica_database: Postgresq
         replicas.clock.advance(RENEW_SECONDS)
         assert [one.may_write, other.has_lock] == [True, False]
     one.done.callback(None)
-    replicas.clock.advance(MAX_POLL_SECONDS)
+    replicas.clock.advance(POLL_SECONDS)
     assert other.may_write
     other.done.callback(None)
 
@@ -158,7 +158,7 @@ def test_claim_whose_release_failed_is_released_when_the_database_is_back(replic
     other = replicas.hold(1)
     assert [other.has_lock] == [False]
     replicas.clock.advance(1)
-    replicas.clock.advance(MAX_POLL_SECONDS)
+    replicas.clock.advance(POLL_SECONDS)
     assert other.has_lock
     other.done.callback(None)
 
@@ -170,6 +170,35 @@ def test_lock_is_released_after_a_failure(replicas: Replicas) -> None:
     other = replicas.hold(1)
     assert other.has_lock
     other.done.callback(None)
+
+
+def test_replica_that_stops_releases_what_it_holds(replicas: Replicas) -> None:
+    stopping, other = replicas.hold(0), replicas.hold(1)
+    replicas.coordinations[0].release_all()
+    replicas.clock.advance(POLL_SECONDS)
+    assert [stopping.may_write, other.may_write] == [False, True]
+    stopping.done.callback(None)
+    assert not replicas.hold(2).has_lock, "it has released nothing of another's"
+    other.done.callback(None)
+
+
+def test_many_waiting_claims_cost_one_question(replicas: Replicas) -> None:
+    keys = [secrets.token_bytes(32) for _ in range(100)]
+    held = [Holder(replicas.coordinations[0], key) for key in keys]
+    waiting = [Holder(replicas.coordinations[1], key) for key in keys]
+    before = replicas.wire.transactions
+    for _ in range(10):
+        replicas.clock.advance(POLL_SECONDS)
+    assert replicas.wire.transactions == before + 10
+    for holder in held[:50]:
+        holder.done.callback(None)
+    replicas.clock.advance(POLL_SECONDS)
+    assert [holder.has_lock for holder in waiting] == [True] * 50 + [False] * 50
+    for holder in (*held[50:], *waiting):
+        holder.done.callback(None)
+    replicas.clock.advance(POLL_SECONDS)
+    assert all(holder.outcome.has_fired for holder in waiting)
+    assert replicas.clock.getDelayedCalls() == []
 
 
 # Counters.
