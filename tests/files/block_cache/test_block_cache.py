@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import select
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -262,6 +263,30 @@ def test_other_file_in_the_place_of_a_map_is_replaced(tmp_path: Path) -> None:
 def evict_all(file: BaseFile, cache: block_cache.BlockCache) -> None:
     while present(file):
         cache._budget.evict(MIB, disk_is_full=True)
+
+
+def test_what_a_sender_has_found_present_is_there_until_its_reactor_turns(tmp_path: Path) -> None:
+    with (
+        open_cache(tmp_path) as evicting,
+        open_cache(tmp_path) as sending,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        file = sending.open(identity_of(4 * MIB), Origin())
+        file.read_at(0, 4 * MIB)
+        sending.start()
+        assert file.residency is not None
+        assert file.residency.resident_bytes(file, 0, 4 * MIB) == 4 * MIB
+        eviction = pool.submit(evicting._budget.evict, 4 * MIB, disk_is_full=True)
+        while present(file):
+            select.select([], [], [], 0.001)
+        assert os.pread(file.descriptor, 4 * MIB, 0) == content(0, 4 * MIB), "while it may be sent"
+        assert not eviction.done()
+        sending._reactor.advance(block_cache.EPOCH_SECONDS)
+        assert eviction.result()
+        assert os.pread(file.descriptor, 4 * MIB, 0) == bytes(4 * MIB)
+        assert file.residency.resident_bytes(file, 0, 1) == 0
+        sending.end_senders()
+        file.close()
 
 
 @pytest.mark.parametrize("reread", [False, True])
