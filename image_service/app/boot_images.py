@@ -42,7 +42,7 @@ async def start_boot_images(  # noqa: PLR0913 - what they are made of
         _log.critical("{fault}", fault=fault.detail)
         stop_with_failure(parts.reactor, os.EX_CONFIG)
 
-    return await build_boot_images(
+    images, monitor = await build_boot_images(
         parts,
         settings,
         connect_assisted_service(parts, settings, stand_in, metrics, is_leader=shared.is_leader),
@@ -55,3 +55,19 @@ async def start_boot_images(  # noqa: PLR0913 - what they are made of
         observer=metrics,
         fail=fail,
     )
+    if monitor is not None:
+        _add_gauges(metrics, monitor, is_leader=shared.is_leader)
+    return images, monitor
+
+
+def _add_gauges(metrics: Metrics, monitor: DatabaseMonitor, *, is_leader: bool) -> None:
+    metrics.read_gauge("database_unreachable", lambda: float(monitor.failing_seconds is not None))
+    if is_leader:
+        metrics.read_gauge(
+            "database_round_trip_seconds",
+            lambda: monitor.round_trip_seconds if monitor.was_reached else None,
+        )
+        metrics.read_gauge(
+            "database_clock_offset_seconds",
+            lambda: monitor.clock_offset_seconds if monitor.was_reached else None,
+        )

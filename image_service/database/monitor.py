@@ -65,6 +65,11 @@ class DatabaseMonitor:
         return self._clock.seconds() + self._offset
 
     @property
+    def clock_offset_seconds(self) -> float:
+        """By how much the database's clock is ahead of this host's."""
+        return self.wall_clock() - time.time()
+
+    @property
     def failing_seconds(self) -> float | None:
         """How long the database has not answered; None: it answers."""
         now, since = self._clock.seconds(), self._failing_since

@@ -219,6 +219,18 @@ class Declarations:
             "Processes whose latest attempt to read or write stored snapshots failed; memory has to do.",
             operation=STORE_OPERATIONS,
         )
+        self.database_unreachable = Gauge(
+            "database_unreachable",
+            "Processes that cannot reach the database of `DATABASE_URL`, which replicas share; new infra-envs"
+            " get 503.",
+        )
+        self.database_round_trip = Gauge(
+            "database_round_trip_seconds", "Seconds that the database took to answer the latest check."
+        )
+        self.database_clock_offset = Gauge(
+            "database_clock_offset_seconds",
+            "Seconds by which the database's clock is ahead of this host's. Stored instants are of the former.",
+        )
         self.claims = Counters(
             "claims_total",
             "Claims of replicas, so that one process of all asks assisted-service: `acquired` at once;"

@@ -32,6 +32,7 @@ from tests.catalog.test_killed import private_mounts
 from tests.formats.iso_builder import build_live_iso, live_files, write_sparse_iso
 from tests.pgbouncer import running_pgbouncer
 from tests.ports import free_port
+from tests.replicas.tcp_proxy import running_proxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -47,6 +48,7 @@ REQUESTS = 30
 STOPPED_SECONDS = 3.2
 FAILED = {502, 504}
 MIB = 1024 * 1024
+SAME_HOST_SECONDS = 1.0
 
 
 def warning(name: str) -> tuple[str, str]:
@@ -378,6 +380,27 @@ def test_full_store_raises_an_alert(tmp_path: Path, upstream: Upstream) -> None:
 
 
 # Replicas.
+
+
+def test_database_that_is_away_raises_alerts(
+    tmp_path: Path, upstream: Upstream, postgres: PostgresServer
+) -> None:
+    secret, url = tmp_path / "secret", postgres.create_database()
+    secret.write_text("5" * 64)
+    with running_proxy("127.0.0.1", ("127.0.0.1", postgres.port)) as proxy:
+        environment = {
+            "INSTANCE_SECRET_FILE": str(secret),
+            "DATABASE_URL": url.replace(f":{postgres.port}/", f":{proxy.port}/"),
+        }
+        with serving(tmp_path, upstream, environment) as service:
+            mount(service, upstream.register(version=VERSION))
+            assert service.total("database_unreachable") == 0
+            assert service.total("database_round_trip_seconds") > 0
+            assert abs(service.total("database_clock_offset_seconds")) < SAME_HOST_SECONDS
+            proxy.cut()
+            wait_for(lambda: service.total("database_unreachable") == 1)
+            page = read_page(service)
+    check_alerts(tmp_path, [(3, minute(page, page))], firing={critical("DatabaseUnreachable")})
 
 
 @pytest.mark.parametrize("is_named", [False, True])
