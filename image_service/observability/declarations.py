@@ -229,7 +229,7 @@ class Declarations:
         )
         self.database_clock_offset = Gauge(
             "database_clock_offset_seconds",
-            "Seconds by which the database's clock is ahead of this host's. Stored instants are of the former.",
+            "Seconds by which the database's clock is ahead of this host's; all stored instants are its.",
         )
         self.claims = Counters(
             "claims_total",

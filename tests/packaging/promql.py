@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from image_service.observability.declarations import Declarations
 from image_service.observability.families import PREFIX, Gauge, GaugeByLabel
 from image_service.observability.metrics import Metrics
+from image_service.snapshots.replicas.observer import ClaimOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -88,6 +89,7 @@ def all_series() -> Series:
         metrics.record_request("/byid/:token", "GET", status, 0.1, 10)
     metrics.record_first_byte("/byid/:token", 0.1)
     metrics.record_upstream_call("ignition", "ok", 0.1)
+    metrics.record_claim(ClaimOutcome.ACQUIRED, 0.1)
     metrics.count_states("base_images", lambda: ["ready"])
     metrics.count_states("http_requests_inflight", lambda: ["/byid/:token"])
     for name in ("upstream_calls_running", "upstream_calls_waiting"):
