@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,11 @@ SPLICED, DERIVED = "spliced", "derived"
 """One ISO for two versions of OpenShift: the later one needs nmstatectl beside a ramdisk."""
 APPENDED = ["rd.neednet=1", "ip=dhcp", "customized.by=image-service"]
 CONFIG = {"ignition": {"version": "3.4.0"}, "passwd": {"users": [{"name": "core", "gecos": "Jürgen Große"}]}}
+CONFIGS = {
+    "cd": CONFIG,
+    # Larger than its area: the kernel has to decode it.
+    "usb": CONFIG | {"text": base64.b64encode(random.Random(1).randbytes(220_000)).decode()},  # noqa: S311
+}
 RAMDISK_TEXT = "static network of eth0"
 
 
@@ -71,11 +77,13 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 def test_guest_of_full_iso_reads_config_and_kernel_arguments(
     firmware_name: str, medium_name: str, host: Host, tmp_path: Path
 ) -> None:
-    infra_env_id = host.service.register(SPLICED, CONFIG, APPENDED)
+    infra_env_id = host.service.register(SPLICED, CONFIGS[medium_name], APPENDED)
     url = host.url(infra_env_id, SPLICED, "full.iso")
     report = boot(*firmware(firmware_name, tmp_path), *medium(medium_name, url))
     assert report.arguments.endswith(" ".join([KERNEL_ARGUMENTS, *APPENDED]))
-    assert report.config == host.service.ignition_config(infra_env_id)
+    config = host.service.ignition_config(infra_env_id)
+    assert report.config_digest == hashlib.sha256(config).hexdigest()
+    assert config.startswith(report.config)
     assert (report.ramdisk, report.nmstatectl, report.rootfs_digest) == ("", "", "")
 
 

@@ -10,6 +10,7 @@ import attrs
 import pytest
 from twisted.internet.defer import Deferred, gatherResults
 
+from image_service.images.composers import UNVERSIONED
 from image_service.settings.upstream import SnapshotSettings
 from image_service.snapshots.build import open_repository
 from image_service.snapshots.repository import KEPT_GENERATIONS, StoredMount, StoredSnapshot
@@ -88,6 +89,16 @@ async def test_newest_generation_of_each_key_is_found(store: SnapshotRepository)
     await store.add(OTHER_KEY, 7, b"", T - 10)
     assert await store.find_newest(KEY) == StoredSnapshot(2, T + 10, T + 10)
     assert await store.find_newest(OTHER_KEY) == StoredSnapshot(7, T - 10, T - 10)
+
+
+@ensure_deferred
+async def test_generations_have_composers_of_their_own(store: SnapshotRepository) -> None:
+    await store.add(KEY, 1, b"", T)
+    await store.add(KEY, 2, b"", T, composer=7)
+    assert await store.find_newest(KEY) == StoredSnapshot(2, T, T, composer=7)
+    assert [await store.find_composer(KEY, number) for number in (1, 2, 3)] == [UNVERSIONED, 7, None]
+    await store.end(KEY, T + 1)
+    assert await store.find_composer(KEY, 2) is None
 
 
 @ensure_deferred
