@@ -88,6 +88,8 @@ class ImageService(ProcessService):
             settings.storage,
             settings.download,
             http,
+            settings.remote,
+            settings.s3,
             configured=configured_images(settings, standalone=self._standalone),
             is_leader=shared.is_leader,
         )

@@ -13,6 +13,7 @@ from image_service.catalog.download.downloader import download_file
 from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.catalog.lifecycle.options import CatalogOptions
 from image_service.catalog.lifecycle.signature import KeyRing
+from image_service.catalog.remote.build import build_remote_images
 from image_service.catalog.storage.data_dir import DataDir
 from image_service.concurrency.backoff import Backoff
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from image_service.concurrency.parts import PartsStack
     from image_service.settings.base_images import CatalogSettings, DownloadSettings, StorageSettings
     from image_service.settings.os_images import OsImage
+    from image_service.settings.remote import RemoteSettings, S3Settings
 
 COLLECT_SECONDS = 600
 """Interval at which files of images that are no longer configured are removed."""
@@ -38,12 +40,14 @@ class BaseImages:
     """Of the catalog; the callbacks are set once their receivers are built."""
 
 
-def build_base_images(  # noqa: PLR0913 - three groups of settings
+def build_base_images(  # noqa: PLR0913, PLR0917 - five groups of settings
     parts: PartsStack,
     settings: CatalogSettings,
     storage: StorageSettings,
     downloads: DownloadSettings,
     http: OriginClient,
+    remote: RemoteSettings,
+    s3: S3Settings,
     *,
     configured: tuple[OsImage, ...],
     is_leader: bool,
@@ -66,13 +70,17 @@ def build_base_images(  # noqa: PLR0913 - three groups of settings
         derive=derived.derive,
     )
     fetcher = ImageFetcher(data_dir, partial(download_file, http), keys)
-    catalog = Catalog(reactor, reactor, configured, fetcher, options)
+    opener = build_remote_images(
+        reactor, remote, s3, http, data_dir=storage.data_dir, keys=keys, is_leader=is_leader
+    )
+    catalog = Catalog(reactor, reactor, configured, fetcher, options, opener)
     catalog.start()
     if is_leader:
         in_thread = parts.in_thread_pool(1, "data directory")
         parts.call_every(
             COLLECT_SECONDS, lambda: in_thread(partial(data_dir.collect_garbage, catalog.retained_names))
         )
+        parts.call_every(COLLECT_SECONDS, lambda: in_thread(catalog.remove_unused_blocks))
     parts.push_async_callback(catalog.stop)
     parts.push_async_callback(derived.stop)  # before the files that it reads are closed
     return BaseImages(configured, catalog, derived, data_dir, options)

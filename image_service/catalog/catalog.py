@@ -15,6 +15,7 @@ from twisted.python.threadpool import ThreadPool
 from image_service.catalog.derived.derived_files import derived_names
 from image_service.catalog.lifecycle.lifecycle import BaseImageLifecycle
 from image_service.catalog.lifecycle.options import CatalogOptions, LifecycleDependencies
+from image_service.catalog.remote.lifecycle import RemoteImageLifecycle
 from image_service.errors import UnknownBaseImage
 from image_service.files.open_files import OpenFiles
 
@@ -25,12 +26,14 @@ if TYPE_CHECKING:
 
     from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
     from image_service.catalog.lifecycle.status import BaseImageState, ImageStatus
+    from image_service.catalog.remote.opening import RemoteImages
     from image_service.images.base import BaseImage
     from image_service.images.reference import Kind
     from image_service.settings.os_images import OsImage
 
 VERIFICATIONS = 2  # at a time; each keeps a processor and a disk busy
 RECHECKS = 1  # same, in the background
+PINS = 4  # remote images that are opened, checked or fetched as a whole at a time
 
 
 class Catalog:
@@ -41,19 +44,21 @@ class Catalog:
         clock: times retries and rechecks.
         entries: the images at first.
         fetcher: its directory is opened by ``start`` and closed by ``stop``.
+        remote: opens remote images; None: there are none.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - two of them have defaults
         self,
         reactor: IReactorFromThreads,
         clock: IReactorTime,
         entries: Iterable[OsImage],
         fetcher: ImageFetcher,
         options: CatalogOptions | None = None,
+        remote: RemoteImages | None = None,
     ) -> None:
         self._options = options = options or CatalogOptions()
         self._data_dir = fetcher.data_dir
-        self._pool = ThreadPool(0, options.downloads + VERIFICATIONS + RECHECKS, "catalog")
+        self._pool = ThreadPool(0, options.downloads + VERIFICATIONS + RECHECKS + PINS, "catalog")
         self._files = OpenFiles()
         self._shared = LifecycleDependencies(
             reactor=reactor,
@@ -62,10 +67,12 @@ class Catalog:
             downloads=DeferredSemaphore(options.downloads),
             verifications=DeferredSemaphore(VERIFICATIONS),
             rechecks=DeferredSemaphore(RECHECKS),
+            pins=DeferredSemaphore(PINS),
             fetcher=fetcher,
             files=self._files,
             options=options,
         )
+        self.remote = remote
         self._lifecycles: list[BaseImageLifecycle] = []
         self._aliases: Mapping[tuple[str, str], str] = {}
         self._index: dict[tuple[str, str, Kind], BaseImageLifecycle] = {}
@@ -90,9 +97,13 @@ class Catalog:
 
     async def stop(self) -> None:
         """Cancel all attempts and close every file; partial downloads stay resumable."""
+        if self.remote is not None:
+            self.remote.interrupt()
         self._stopping += [Deferred.fromCoroutine(lifecycle.stop()) for lifecycle in self._lifecycles]
         await gatherResults(self._stopping)
         self._files.close()
+        if self.remote is not None and self._pool.started:
+            await self._shared.run_in_thread(self.remote.close)
         if self._pool.started:
             self._pool.stop()
         self._data_dir.close()
@@ -111,7 +122,7 @@ class Catalog:
             served = next((key for key, each in before.items() if each.serves(entry)), source)
             lifecycle = before.pop(source if source in before else served, None)
             if lifecycle is None:
-                lifecycle = BaseImageLifecycle(entry, self._shared)
+                lifecycle = self._make_lifecycle(entry)
                 if self._pool.started:
                     lifecycle.start()
             lifecycle.entry = entry
@@ -120,6 +131,11 @@ class Catalog:
         self._rebuild_index()
         self._stopping = [stopping for stopping in self._stopping if not stopping.called]
         self._stopping += [Deferred.fromCoroutine(lifecycle.stop()) for lifecycle in before.values()]
+
+    def _make_lifecycle(self, entry: OsImage) -> BaseImageLifecycle:
+        if entry.remote and self.remote is not None:
+            return RemoteImageLifecycle(entry, self._shared, self.remote)
+        return BaseImageLifecycle(entry, self._shared)
 
     def set_aliases(self, aliases: Mapping[tuple[str, str], str]) -> None:
         """Map names to images, in preference to OpenShift versions.
@@ -190,6 +206,16 @@ class Catalog:
     def statuses(self) -> tuple[ImageStatus, ...]:
         """Return the status of each image, in the order of the configuration."""
         return tuple(lifecycle.status for lifecycle in self._lifecycles)
+
+    def remove_unused_blocks(self) -> None:
+        """Remove the cached blocks of remote images that are not configured any more. Blocks.
+
+        Nothing is removed while the version of a configured one is not known.
+        """
+        lifecycles = [each for each in self._lifecycles if isinstance(each, RemoteImageLifecycle)]
+        opened = [each.opened for each in lifecycles if each.opened is not None]
+        if self.remote is not None and self.remote.is_started and len(opened) == len(lifecycles):
+            self.remote.remove_unused(opened)
 
     @property
     def retained_names(self) -> set[str]:

@@ -62,7 +62,7 @@ def _warnings(settings: Settings, *, standalone: bool, offline: bool) -> Iterato
         yield fault
     urls = settings.source_urls
     client = OriginClient.from_settings(settings.download, urls, settings.proxies)
-    web_urls = (url for url in urls if not url.startswith("file:"))
+    web_urls = (url for url in urls if url.startswith("http"))
     yield from check_origins(client, web_urls, _TIMEOUT_SECONDS)
 
 

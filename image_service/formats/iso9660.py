@@ -43,6 +43,7 @@ _MAX_DEPTH = 8  # ECMA-119 section 6.8.2.1; also bounds a cycle
 _MAX_DIRECTORY = 256 * 1024  # bytes, some thousands of files; real ones on our paths have one sector
 _ZONES = range(-48, 52 + 1)  # quarters of an hour; ECMA-119 section 8.4.26.1
 _RECORD_HEAD = 33
+_SPECIAL_NAMES = {b"\0", b"\1"}  # the directory itself, and its parent
 
 
 @attrs.frozen
@@ -75,6 +76,32 @@ class Iso9660:
         if found.is_directory:
             raise FormatError(f"{path!r} in the ISO is a directory")
         return Span(path, found.offset, found.length)
+
+    def list_files(self, path: str) -> Iterator[Span]:
+        """Yield the files below a directory, with their paths as the ISO spells them; none if it is absent.
+
+        The sections of a file of 4 GiB or more come one by one.
+        """
+        found = self._root
+        for name in filter(None, path.split("/")):
+            records = [record for record in _read_records(self._read_at, found) if record.is_directory]
+            matching = [record for record in records if record.name == name.upper().encode()]
+            if not matching:
+                return
+            (found, *_) = matching
+            _check_extent(found, path, self._file_size)
+        yield from self._list_below(found, path.strip("/"), _MAX_DEPTH)
+
+    def _list_below(self, directory: _Record, path: str, levels: int) -> Iterator[Span]:
+        for record in _read_records(self._read_at, directory):
+            if record.name in _SPECIAL_NAMES:
+                continue
+            name = f"{path}/{record.name.decode('ascii', 'replace')}"
+            _check_extent(record, name, self._file_size)
+            if not record.is_directory:
+                yield Span(name, record.offset, record.length)
+            elif levels:
+                yield from self._list_below(record, name, levels - 1)
 
 
 def read_iso9660(read_at: ReadAt, size: int) -> Iso9660:

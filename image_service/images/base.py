@@ -14,7 +14,9 @@ class BaseImage:
 
     file: BaseFile
     layout: LiveIso
-    sha256: str  # of the whole file, lower-case hex: its identity in every ETag
+    # Its identity in every ETag, lower-case hex: the digest of the whole file; of a remote one, a
+    # digest of its URL, validator and size, unless block digests show that it has the configured one.
+    sha256: str
     version: str  # the OS build (``OS_IMAGES`` ``version``)
     architecture: str  # RPM architecture name
     disconnected: bool = False  # the ``disconnected-iso``, which may already contain a customization

@@ -50,20 +50,32 @@ class CatalogSettings:
         is_secret=True,
         from_file=True,
     )
-    """The base images: a JSON list of objects of strings. `openshift_version`, `version` (the OS build),
+    """The base images: a JSON list of objects. `openshift_version`, `version` (the OS build),
     `cpu_architecture` and `url` (`file:///…`, served in place; `http://…` or `https://…`, downloaded once)
     are required, `type` is `full-iso` (the default) or `disconnected-iso`, `sha256` is the digest of the
-    file, if known. Versions are made of letters, digits and `. _ -`, an architecture of letters, digits and
-    `_`; each begins with a letter or digit. Entries of one version, architecture and type are one image and
-    must have one URL. Required, except with `COREOS_STREAMS` and in standalone mode, which uses a small
-    sample image instead."""
+    file, if known. With `"remote": true` the image stays at its `url` (`http://…`, `https://…` or
+    `s3://bucket/key`) and is read by ranges; `digests` is then the URL of a list of its block digests, if
+    there is one, and `digests_sha256` the digest of that list: see `docs/remote.md`. Versions are made of
+    letters, digits and `. _ -`, an architecture of letters, digits and `_`; each begins with a letter or
+    digit. Entries of one version, architecture and type are one image and must have one URL. Required,
+    except with `COREOS_STREAMS` and in standalone mode, which uses a small sample image instead."""
     ready_when: str = setting("READY_WHEN", parse=parsers.one_of("all", "any"), default="all")
     """When `/health` begins to return 200: once `all` base images are ready or their first attempts have
     failed, and at least one can be served; or once `any` is ready."""
     signing_keys: Path | None = setting("SIGNING_KEYS", parse=parsers.key_ring)
     """OpenPGP key ring, binary or ASCII-armored. With it, a base image is served only if it has a detached
     signature by one of the keys: at its URL with `.sig` appended to the path, or beside its file. `gpgv`
-    verifies it. When not set: signatures are not verified."""
+    verifies it. A remote base image needs `digests`, and that list is what must be signed. When not set:
+    signatures are not verified."""
+
+    def contradictions(self, _environ: Mapping[str, str]) -> Iterator[str]:
+        """Variables that are valid, but not together."""
+        unsigned = [image.file_name for image in self.images if image.remote and not image.digests_url]
+        if self.signing_keys and unsigned:
+            yield (
+                f"SIGNING_KEYS: the remote images {', '.join(unsigned)} of OS_IMAGES need digests then, with"
+                " a signature at their URL with .sig appended to the path"
+            )
 
 
 @attrs.frozen(kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import attrs
@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 FULL_ISO = "full-iso"
+_REMOTE_MEMBERS = ("remote", "digests", "digests_sha256")
 TYPES = (FULL_ISO, "disconnected-iso")
 
 SHA256 = re.compile(r"[0-9A-Fa-f]{64}")
+_S3_URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[!-~]+")
 _URL_FAULT = f"must be a file:///path, {parsers.WEB_URL}"
+_REMOTE_URL_FAULT = f"of a remote image must be s3://bucket/key, {parsers.WEB_URL}"
 
 
 @attrs.frozen
@@ -30,10 +33,15 @@ class OsImage:
     cpu_architecture: str  # RPM architecture name
     image_type: str  # one of `TYPES`
     openshift_versions: tuple[str, ...]  # that it is for, the highest first; never empty
-    url: str = attrs.field(repr=False)  # ``file``, ``http`` or ``https``; its query may hold a credential
+    url: str = attrs.field(
+        repr=False
+    )  # ``file``, ``http``, ``https``, ``s3``; its query may hold a credential
     sha256: str | None = None  # of the file, lower-case hex; None: unknown
     # of its detached OpenPGP signature; None: the image's URL with ``.sig`` appended to the path
     signature_url: str | None = attrs.field(default=None, repr=False)
+    remote: bool = False  # it stays at its origin, and is read by ranges
+    digests_url: str | None = attrs.field(default=None, repr=False)  # of the list of block digests
+    digests_sha256: str | None = None  # of that list, lower-case hex; None: there is none
 
     @property
     def file_name(self) -> str:
@@ -55,25 +63,41 @@ def parse_os_images(value: str) -> tuple[OsImage, ...]:
     Raises:
         ValueError: one argument per fault, each naming entry and member, none repeating a URL.
     """
-    same_image: dict[tuple[str, str, str], list[Mapping[str, str]]] = {}
+    same_image: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for entry in parsers.json_entries(value, _faults):
         key = (entry["version"], entry["cpu_architecture"], entry.get("type", FULL_ISO))
         same_image.setdefault(key, []).append(entry)
     images, faults = [], []
     for key, same in same_image.items():
-        urls = list(dict.fromkeys(entry["url"] for entry in same))
-        digests = {entry["sha256"].lower() for entry in same if "sha256" in entry}
+        members = {name: _distinct(same, name) for name in ("url", "sha256", *_REMOTE_MEMBERS)}
+        first = {name: next(iter(values), None) for name, values in members.items()}
         openshift_versions = {entry["openshift_version"] for entry in same}
         in_order = tuple(sorted(openshift_versions, key=precedence, reverse=True))
-        image = OsImage(*key, in_order, urls[0], next(iter(digests), None))
+        image = OsImage(
+            *key,
+            in_order,
+            members["url"][0],
+            first["sha256"],
+            remote=bool(first["remote"]),
+            digests_url=first["digests"],
+            digests_sha256=first["digests_sha256"],
+        )
         images.append(image)
         faults += [
-            f"entries of {image.file_name} have {number} different {what}s; one image must have one {what}"
-            for what, number in (("url", len(urls)), ("sha256", len(digests)))
-            if number > 1
+            f"entries of {image.file_name} have {len(values)} different {what}s;"
+            f" one image must have one {what}"
+            for what, values in members.items()
+            if len(values) > 1
         ]
     parsers.raise_faults(faults)
     return tuple(images)
+
+
+def _distinct(entries: Iterable[Mapping[str, Any]], member: str) -> list[Any]:
+    """Return the different values of a member, digests in lower case; ``remote`` is false where absent."""
+    values = [entry.get(member, False if member == "remote" else None) for entry in entries]
+    values = [value.lower() if "sha256" in member and value else value for value in values]
+    return list(dict.fromkeys(value for value in values if value is not None))
 
 
 def _faults(entry: object) -> Iterable[str]:
@@ -81,19 +105,45 @@ def _faults(entry: object) -> Iterable[str]:
     if not isinstance(entry, dict):
         yield "must be an object"
         return
+    yield from _member_faults(entry)
+    for name in ("sha256", "digests_sha256"):
+        digest = entry.get(name)
+        if name in entry and not (isinstance(digest, str) and SHA256.fullmatch(digest)):
+            yield f"{name} must be 64 hexadecimal digits, or absent"
+    yield from _remote_faults(entry)
+    if entry.get("type", FULL_ISO) not in TYPES:
+        yield f"type must be one of {', '.join(TYPES)}, or absent"
+
+
+def _member_faults(entry: Mapping[str, object]) -> Iterable[str]:
     for name, (is_right, message) in _MEMBERS.items():
         member = entry.get(name)
         if name not in entry:
             yield f"{name} is missing; it {message}"
         elif not isinstance(member, str):
             yield f"{name} must be a string, in double quotes"
+        elif name == "url" and entry.get("remote") is True:
+            if not is_remote_url(member):
+                yield f"url {_REMOTE_URL_FAULT}"
         elif not is_right(member):
-            yield f"{name} {message}"
-    digest = entry.get("sha256")
-    if "sha256" in entry and not (isinstance(digest, str) and SHA256.fullmatch(digest)):
-        yield "sha256 must be 64 hexadecimal digits, or absent"
-    if entry.get("type", FULL_ISO) not in TYPES:
-        yield f"type must be one of {', '.join(TYPES)}, or absent"
+            yield f"{name} {message}" + ', or s3://bucket/key with "remote": true' * (name == "url")
+
+
+def _remote_faults(entry: Mapping[str, object]) -> Iterable[str]:
+    remote, digests = entry.get("remote", False), entry.get("digests")
+    if not isinstance(remote, bool):
+        yield "remote must be true or false, without quotes, or absent"
+    if "digests" in entry and not (isinstance(digests, str) and (is_url(digests) or is_remote_url(digests))):
+        yield f"digests {_URL_FAULT}, or s3://bucket/key"
+    if ("digests" in entry) != ("digests_sha256" in entry):
+        yield "digests and digests_sha256 must be there both, or neither"
+    if "digests" in entry and remote is False:
+        yield 'digests need "remote": true; the digest of an image that is downloaded is sha256'
+
+
+def is_remote_url(value: str) -> bool:
+    """Return True for a URL that can be read by ranges."""
+    return bool(_S3_URL.fullmatch(value)) or is_web_url(value)
 
 
 def is_url(value: str) -> bool:

@@ -27,6 +27,7 @@ from image_service.settings.network import (
     TlsSettings,
 )
 from image_service.settings.proxies import ProxySettings
+from image_service.settings.remote import RemoteSettings, S3Settings
 from image_service.settings.upstream import SnapshotSettings, StandaloneSettings, UpstreamSettings
 from image_service.settings.variables import read_group, variables_of
 
@@ -55,6 +56,8 @@ class Settings:
     catalog: CatalogSettings = attrs.field(factory=CatalogSettings)
     streams: StreamSettings = attrs.field(factory=StreamSettings)
     download: DownloadSettings = attrs.field(factory=DownloadSettings)
+    remote: RemoteSettings = attrs.field(factory=RemoteSettings)
+    s3: S3Settings = attrs.field(factory=S3Settings)
     admin: AdminSettings = attrs.field(factory=AdminSettings)
     log: LogSettings = attrs.field(factory=LogSettings)
     standalone: StandaloneSettings = attrs.field(factory=StandaloneSettings)
@@ -98,7 +101,7 @@ class Settings:
                 yield f"{' or '.join(variable.names)}: is not set, but required"
         if self.listen.http_port and self.listen.http_port == self.listen.port:
             yield f"HTTP_LISTEN_PORT={self.listen.http_port}: LISTEN_PORT is the same; they must differ"
-        for group in (self.tls, self.download, self.admin, self.database):
+        for group in (self.tls, self.catalog, self.download, self.admin, self.database):
             yield from group.contradictions(environ)
         if standalone and environ.get("ASSISTED_SERVICE_HOST"):
             yield (
@@ -130,9 +133,10 @@ class Settings:
 
     @property
     def source_urls(self) -> tuple[str, ...]:
-        """The URLs of base images and of streams: their origins get the configured credentials."""
-        images = (image.url for image in self.catalog.images)
-        return (*images, *(source.url for source in self.streams.sources))
+        """The URLs of base images, digest lists and streams: their origins get the configured credentials."""
+        images = self.catalog.images
+        digests = (image.digests_url for image in images if image.digests_url)
+        return (*(image.url for image in images), *digests, *(source.url for source in self.streams.sources))
 
 
 def read_settings(*, standalone: bool) -> Settings:

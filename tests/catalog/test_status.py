@@ -17,7 +17,7 @@ from image_service.settings.os_images import OsImage
 ENTRY = OsImage("9.6.1-0", "x86_64", "full-iso", ("4.19",), "https://origin.test/base.iso")
 KEYS = [
     *("version", "openshift_version", "cpu_architecture", "type", "state", "reason"),
-    *("bytes_done", "bytes_total", "size", "sha256", "retry_at", "url"),
+    *("bytes_done", "bytes_total", "size", "sha256", "remote", "verified", "retry_at", "url"),
 ]
 
 
@@ -42,6 +42,8 @@ def test_ready_image_is_rendered_with_all_members() -> None:
             "bytes_total": 7,
             "size": 7,
             "sha256": "ab" * 32,
+            "remote": False,
+            "verified": None,
             "retry_at": None,
             "url": "https://origin.test/base.iso",
         }

@@ -92,7 +92,7 @@ class FetchGuard:
                 retry_after = parse_retry_after(error.headers.get("Retry-After", ""))
             try:
                 self.raise_if_aborted()  # a socket that was shut down fails in many ways
-                reason = _reason(error)
+                reason = describe_fault(error)
             except InvalidResponse as stalled:
                 reason = str(stalled)
             raise self.unavailable(reason, retry_after) from None
@@ -112,18 +112,18 @@ class FetchGuard:
             seen = self.received_bytes
 
 
-def _reason(error: Exception) -> str:
+def describe_fault(error: Exception) -> str:
     """Return a text without the URL and without content from the peer."""
     if isinstance(error, HTTPError):
         # A redirect that can be followed is no error.
         is_redirect = HTTPStatus.MULTIPLE_CHOICES <= error.code < HTTPStatus.BAD_REQUEST
         return f"answered with status {error.code}" + ", without an HTTP URL to follow" * is_redirect
     if isinstance(error, URLError) and isinstance(error.reason, Exception):
-        return _reason(error.reason)
+        return describe_fault(error.reason)
     if isinstance(error, TimeoutError):
         return f"no connection in {CONNECT_SECONDS:g} s"
     if isinstance(error, ssl.SSLError):
-        return _tls_reason(error)
+        return _describe_tls_fault(error)
     if isinstance(error, InvalidResponse):
         return str(error)
     refused = re.match(r"Tunnel connection failed: [0-9]{3}", str(error))
@@ -131,7 +131,7 @@ def _reason(error: Exception) -> str:
     return f"its name does not resolve: {text}" if isinstance(error, socket.gaierror) else text
 
 
-def _tls_reason(error: ssl.SSLError) -> str:
+def _describe_tls_fault(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         hint = "OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE, or --ca-file, has authorities to trust"
         return f"certificate: {error.verify_message}; {hint}"

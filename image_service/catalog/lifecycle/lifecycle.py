@@ -92,7 +92,8 @@ class BaseImageLifecycle:
 
         Without a digest the name decides, as at a start, which downloads no image that is there already.
         """
-        is_downloaded = not (self.entry.local_path or entry.local_path)
+        entries = (self.entry, entry)
+        is_downloaded = not any(each.local_path or each.remote for each in entries)
         is_same = self.base is not None and entry.sha256 in {None, self.base.sha256}
         return is_downloaded and is_same and self.entry.file_name == entry.file_name
 
@@ -109,6 +110,7 @@ class BaseImageLifecycle:
             bytes_total=total,
             size=size,
             sha256=self.base.sha256 if self.base else None,
+            verified="digest" if self.base and self.entry.sha256 else None,
             retry_seconds=self._retry_seconds,
         )
 
@@ -138,11 +140,8 @@ class BaseImageLifecycle:
         """Continue from the present state. Is not canceled; raises nothing."""
         try:
             if self.base is None:
-                self.base = await self._fetch_and_verify()
-                self._shared.files.add_file(self.base.file)
-                self._log_limits(self.base)
-                self._schedule_recheck()
-            derived = self._shared.options.derive(self.base)
+                self._adopt(await self._fetch_and_verify())
+            derived = self._shared.options.derive(self.base) if self.base else None
             if derived is not None:
                 if self.state is not BaseImageState.DEGRADED:  # which holds until a retry succeeds
                     self._set_state(BaseImageState.DERIVING)
@@ -164,6 +163,13 @@ class BaseImageLifecycle:
             self._set_state(BaseImageState.READY)
         self.was_attempted = True
         self._shared.options.on_change()
+
+    def _adopt(self, base: BaseImage) -> None:
+        """Serve an image that was opened."""
+        self.base = base
+        self._shared.files.add_file(base.file)
+        self._log_limits(base)
+        self._schedule_recheck()
 
     async def _fetch_and_verify(self) -> BaseImage:
         """Fetch the image only if it is absent, or was downloaded and is invalid."""

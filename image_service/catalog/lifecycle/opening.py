@@ -63,36 +63,46 @@ def examine_file(
     entry: OsImage, file: BaseFile, sidecar: Path, interruption: Interruption, keys: KeyRing | None = None
 ) -> BaseImage:
     """Verify an open file; see `open_base_image`."""
-    disconnected = Kind(entry.image_type) is Kind.DISCONNECTED_ISO
     known = Sidecar(sidecar, file)  # first, to notice if the file changes while it is read
     if known.is_corrupt:
         raise BaseImageError(
             "the file's content changed without a write (corruption?): a sample of it differs"
         )
-    layout = read_live_iso(file.read_at, file.size)
-    if not disconnected:
-        _check_full_iso(layout)
+    layout = read_layout(entry, file)
     digest = get_sha256(file, known, interruption)
     if entry.sha256 not in {None, digest}:
         raise BaseImageError(f"its SHA-256 is {digest}; it must be {entry.sha256}")
     if keys:
         _check_signature(file, digest, keys, known, interruption)
-    base = BaseImage(
-        file=file,
-        layout=layout,
-        sha256=digest,
-        version=entry.version,
-        architecture=entry.cpu_architecture,
-        disconnected=disconnected,
-        needs_nmstate=precedence(entry.openshift_versions[0]) >= precedence(FIRST_WITH_NMSTATE),
-    )
+    base = make_base_image(entry, file, layout, digest)
 
     def check_recipe(minimal: MinimalIso) -> None:
         if known.get_digest("minimal_sha256") != minimal.sha256:
             check_minimal_iso(minimal, file.read_at, interruption.raise_if_interrupted)
             known.save_digest("minimal_sha256", minimal.sha256)
 
-    return base if disconnected else drop_unusable_minimal(base, check_recipe)
+    return base if base.disconnected else drop_unusable_minimal(base, check_recipe)
+
+
+def make_base_image(entry: OsImage, file: BaseFile, layout: LiveIso, sha256: str) -> BaseImage:
+    """Return the base image of an entry; its digest stands for it in every ETag."""
+    return BaseImage(
+        file=file,
+        layout=layout,
+        sha256=sha256,
+        version=entry.version,
+        architecture=entry.cpu_architecture,
+        disconnected=Kind(entry.image_type) is Kind.DISCONNECTED_ISO,
+        needs_nmstate=precedence(entry.openshift_versions[0]) >= precedence(FIRST_WITH_NMSTATE),
+    )
+
+
+def read_layout(entry: OsImage, file: BaseFile) -> LiveIso:
+    """Return the layout of a base image; BaseImageError if it is not one of the entry's type."""
+    layout = read_live_iso(file.read_at, file.size)
+    if Kind(entry.image_type) is not Kind.DISCONNECTED_ISO:
+        _check_full_iso(layout)
+    return layout
 
 
 def _check_full_iso(layout: LiveIso) -> None:

@@ -56,6 +56,7 @@ class LifecycleDependencies:
     downloads: DeferredSemaphore
     verifications: DeferredSemaphore
     rechecks: DeferredSemaphore
+    pins: DeferredSemaphore
     fetcher: ImageFetcher
     files: OpenFiles
     options: CatalogOptions

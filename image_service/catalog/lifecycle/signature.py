@@ -12,6 +12,7 @@ import attrs
 
 from image_service.concurrency.sandbox import run_sandboxed
 from image_service.errors import BaseImageError, ConfigurationError, FormatError
+from image_service.files.base_file import BaseFile
 from image_service.formats.openpgp import read_key_ring
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.concurrency.interruption import Interruption
-    from image_service.files.base_file import BaseFile
 
 MAX_SIGNATURE_BYTES = 64 * 1024  # signatures by a dozen keys take some KiB
 _MAX_STATUS_BYTES = 64 * 1024
@@ -82,6 +82,11 @@ class KeyRing:
             reasons = [f"{keyword.decode()} {key.decode()}" for keyword, key in _REASON.findall(lines)]
             reason = ", ".join([f"gpgv exited with status {status}", *reasons])
             raise BaseImageError(f"its OpenPGP signature is not valid: {reason}")
+
+    def verify_bytes(self, content: bytes, signature: bytes, interruption: Interruption) -> None:
+        """Verify the detached signature of a file in memory; see `verify`."""
+        with _in_memory(content) as descriptor:
+            self.verify(BaseFile(descriptor, len(content), "memory"), signature, interruption)
 
 
 @contextmanager

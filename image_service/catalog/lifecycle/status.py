@@ -47,10 +47,11 @@ class ImageStatus:
         entry: its configuration.
         state: the present one.
         reason: why it failed or was refused, or what it lacks; else empty.
-        bytes_done: downloaded so far.
+        bytes_done: downloaded so far; of a remote image, present on local disk.
         bytes_total: to be downloaded; None: the origin does not say.
         size: bytes of the image that is served; None: none is.
         sha256: its digest, lower-case hex; None: none is served.
+        verified: what says that the bytes are right: ``digest``, ``origin`` (its validator) or None.
         retry_seconds: until the next attempt; None: no retry is scheduled.
     """
 
@@ -61,6 +62,7 @@ class ImageStatus:
     bytes_total: int | None = None
     size: int | None = None
     sha256: str | None = None
+    verified: str | None = None
     retry_seconds: float | None = None
 
     @property
@@ -116,6 +118,8 @@ def _describe(status: ImageStatus, openshift_version: str) -> dict[str, object]:
         "bytes_total": status.bytes_total,
         "size": status.size,
         "sha256": status.sha256,
+        "remote": entry.remote,
+        "verified": status.verified,
         "retry_at": retry_at,
         "url": public_url(entry.url),
     }

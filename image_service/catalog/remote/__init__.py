@@ -1,0 +1,1 @@
+"""Base images that stay at their origin: pinned, read by ranges, checked."""
