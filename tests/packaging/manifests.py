@@ -85,12 +85,12 @@ class Installation:
     @property
     def secret_variables(self) -> dict[str, tuple[str, str]]:
         """The Secret and key of each variable that has its value from there."""
-        references = {
-            entry["name"]: entry["valueFrom"]["secretKeyRef"]
-            for entry in self.container["env"]
-            if "secretKeyRef" in entry.get("valueFrom", {})
-        }
-        return {name: (found["name"], found["key"]) for name, found in references.items()}
+        references = self._secret_references().items()
+        return {name: (reference["name"], reference["key"]) for name, reference in references}
+
+    def _secret_references(self) -> dict[str, Manifest]:
+        entries = (entry for entry in self.container["env"] if "secretKeyRef" in entry.get("valueFrom", {}))
+        return {entry["name"]: entry["valueFrom"]["secretKeyRef"] for entry in entries}
 
     @property
     def secret_keys(self) -> set[tuple[str, str]]:
@@ -98,6 +98,12 @@ class Installation:
         volumes = [volume["secret"] for volume in self.pod["volumes"] if "secret" in volume]
         mounted = {(secret["secretName"], item["key"]) for secret in volumes for item in secret["items"]}
         return mounted | set(self.secret_variables.values())
+
+    @property
+    def optional_secret_keys(self) -> set[tuple[str, str]]:
+        """Those of them that may be absent."""
+        references = self._secret_references().values()
+        return {(each["name"], each["key"]) for each in references if each.get("optional")}
 
     def files(self) -> dict[str, str | None]:
         """Return the path of each file in the container, with its content where the manifests have it."""
