@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet.defer import Deferred
 
+from image_service.errors import Unavailable
 from image_service.http.dates import parse_http_date
+from image_service.http.problem import problem
+from image_service.transport.exchange import PreparedResponse
 from tests.pytwisted import ensure_deferred
 from tests.transport.client import request
 from tests.transport.image_handler import MIB, ImageHandler
-from tests.transport.reactor_turns import turns
+from tests.transport.reactor_turns import turns, until
 from tests.transport.server import serving
 
 if TYPE_CHECKING:
@@ -151,6 +154,22 @@ async def test_connection_close_is_honored(plain: Server, version: str, options:
     await client.send(request("/image/0-9", f"Connection: {options}", version=version))
     await client.send(request("/image/1-2"))
     assert [answer.closes for answer in await client.answers()] == [True]
+
+
+@ensure_deferred
+async def test_connection_closes_after_an_error_that_requires_it(
+    server: Server, handler: ImageHandler
+) -> None:
+    class AskAnother(Unavailable):
+        must_close = True
+
+    client = await server.client()
+    await client.send(request("/later/0-9") + request("/image/1-2"))
+    await until(server.reactor, lambda: handler.waiting)
+    deferred, _ = handler.waiting.pop()
+    deferred.callback(PreparedResponse(problem(AskAnother("not here"), {})))
+    (answer,) = await client.answers()
+    assert (answer.status, answer.closes, answer.fields["connection"]) == (503, True, "close")
 
 
 @pytest.mark.parametrize(
