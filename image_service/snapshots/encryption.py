@@ -195,13 +195,10 @@ def load_or_create_secret(data_dir: Path, instance_secrets: Sequence[bytes] = ()
             if not instance_secrets:
                 return _load_secret(path, SECRET_BYTES) or _publish_secret(path, new_data_key())
             stored = _load_secret(path, SECRET_BYTES, _WRAPPED_BYTES) or new_data_key()
-            if len(stored) == SECRET_BYTES:  # in clear, or new
-                data_key = stored
-            else:
-                data_key = unwrap_data_key(instance_secrets, stored)
-                if is_wrapped_by(instance_secrets[0], stored):
-                    return data_key
-            _publish_secret(path, wrap_data_key(instance_secrets[0], data_key))
+            is_wrapped = len(stored) == _WRAPPED_BYTES
+            data_key = unwrap_data_key(instance_secrets, stored) if is_wrapped else stored
+            if not (is_wrapped and is_wrapped_by(instance_secrets[0], stored)):
+                _publish_secret(path, wrap_data_key(instance_secrets[0], data_key))
             return data_key
     except OSError as error:
         raise StoreFailed(f"{path} can be neither read nor written: {error.strerror}") from error

@@ -259,8 +259,8 @@ class Mounts:
                 if mount.version.snapshot is not None and not mount.version.snapshot.is_ended
             ]
         )
-        for mount in () if is_saved else mounts:  # the next time
-            mount.saved_at = min(mount.saved_at, nextafter(mount.read_at, -inf))
+        for mount in () if is_saved else mounts:
+            _save_later(mount)
 
     async def _save_start(
         self, reader: Reader, reader_key: bytes, version: Version, replaces_before: float
@@ -278,12 +278,19 @@ class Mounts:
                 stored = await self._repository.find_mount(reader_key)  # a later writer bumps it later
             if stored is not None and not is_of(stored, version):
                 return False
-            mount = self._adopt(reader, reader_key, version, reader_counter, now)
-            if not is_saved:
-                mount.saved_at = -inf
+            self._adopt(reader, reader_key, version, reader_counter, now)
             return True
 
-        return await self._coordination.run_if_shared(confirm)
+        is_version = await self._coordination.run_if_shared(confirm)
+        mount = self.cache.peek(reader.key)
+        if not is_saved and mount is not None:
+            _save_later(mount)
+        return is_version
+
+
+def _save_later(mount: Mount) -> None:
+    """Have the next periodic save store a mount."""
+    mount.saved_at = min(mount.saved_at, nextafter(mount.read_at, -inf))
 
 
 def _end(_: ReaderKey, mount: Mount) -> None:

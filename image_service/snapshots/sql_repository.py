@@ -163,9 +163,13 @@ class SqlRepository:
 
     async def save_mounts(self, mounts: Sequence[StoredMount], now: float) -> None:
         """Store mounts."""
-        rows: list[dict[str, Any]] = [{**attrs.asdict(mount), "now": now} for mount in mounts]
+        # In one order in all processes: rows stay locked until the transaction ends.
+        by_reader = sorted(mounts, key=lambda mount: mount.reader)
+        by_snapshot = sorted(mounts, key=lambda mount: (mount.key, mount.generation))
+        rows: list[dict[str, Any]] = [{**attrs.asdict(mount), "now": now} for mount in by_reader]
         read = [
-            {"of": mount.key, "number": mount.generation, "at": mount.read_at, "now": now} for mount in mounts
+            {"of": mount.key, "number": mount.generation, "at": mount.read_at, "now": now}
+            for mount in by_snapshot
         ]
 
         def work(connection: sa.Connection) -> None:

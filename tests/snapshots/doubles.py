@@ -238,6 +238,7 @@ class World:
     store: MemoryRepository = attrs.field(factory=MemoryRepository)
     cache_bytes: int = CACHE_BYTES
     wall_offset: float = 0.0
+    clock_error_seconds: float | None = None
     archive: SealedRepository = attrs.field(init=False)
     images: BootImages = attrs.field(init=False)
 
@@ -256,7 +257,12 @@ class World:
     ) -> BootImages:
         """Boot images of this world that nobody has asked for yet."""
         self.archive = SealedRepository(
-            self.store, SnapshotCipher(bytes(32)), run_now, self.clock, self.get_wall_time
+            self.store,
+            SnapshotCipher(bytes(32)),
+            run_now,
+            self.clock,
+            self.get_wall_time,
+            clock_error_seconds=self.clock_error_seconds,
         )
         return connect_boot_images(
             SnapshotSettings(

@@ -190,6 +190,7 @@ class Pinning:
         settings: how long to rely on what.
         coordination: with others that share the store.
         wall_offset: how far the wall clock is ahead of `clock`.
+        clock_error_seconds: None: no other host shares the store.
     """
 
     store: FaultyRepository = attrs.field(factory=FaultyRepository)
@@ -200,6 +201,7 @@ class Pinning:
     coordination: Coordination = attrs.field(factory=Coordination)
     counted: Counter[str] = attrs.field(factory=Counter)
     wall_offset: float = 0.0
+    clock_error_seconds: float | None = None
     archive: SealedRepository = attrs.field(init=False)
     snapshots: Snapshots = attrs.field(init=False)
 
@@ -210,6 +212,7 @@ class Pinning:
             run_now,
             self.clock,
             self.get_wall_time,
+            clock_error_seconds=self.clock_error_seconds,
         )
         self.snapshots = Snapshots(
             self.upstream.ask,

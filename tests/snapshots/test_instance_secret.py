@@ -4,14 +4,22 @@ import errno
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from twisted.logger import capturedLogs, formatEvent
 
 from image_service.concurrency.file_locks import directory_lock
-from image_service.errors import StoreFailed
+from image_service.errors import ConfigurationError, StoreFailed
 from image_service.snapshots.encryption import SECRET_FILE, load_or_create_secret
+from image_service.snapshots.replicas.data_key import open_data_key
+from image_service.snapshots.replicas.database import open_replica_database
+
+if TYPE_CHECKING:
+    from tests.postgres import PostgresServer
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
@@ -108,3 +116,36 @@ def test_unreadable_secret_is_a_store_failure(tmp_path: Path) -> None:
     (tmp_path / SECRET_FILE).mkdir()
     with pytest.raises(StoreFailed, match=os.strerror(errno.EISDIR)):
         load_or_create_secret(tmp_path)
+
+
+# With secrets of the operator.
+
+OLD, NEW, OTHER = b"o" * 32, b"n" * 32, b"x" * 32
+
+
+def test_secret_in_clear_is_kept_and_encrypted(tmp_path: Path) -> None:
+    secret = load_or_create_secret(tmp_path)
+    assert load_or_create_secret(tmp_path, [OLD]) == secret
+    stored = (tmp_path / SECRET_FILE).read_bytes()
+    assert secret not in stored
+    assert (tmp_path / SECRET_FILE).stat().st_mode & 0o777 == 0o600
+
+
+def test_secrets_of_the_instance_are_rotated(tmp_path: Path) -> None:
+    secret = load_or_create_secret(tmp_path, [OLD])
+    for instance_secrets in ([OLD], [NEW, OLD], [NEW], [OTHER, NEW]):
+        assert load_or_create_secret(tmp_path, instance_secrets) == secret
+    with pytest.raises(ConfigurationError, match="INSTANCE_SECRET_FILE"):
+        load_or_create_secret(tmp_path, [OLD, NEW])
+    assert load_or_create_secret(tmp_path, [OTHER]) == secret, "a start that failed has changed nothing"
+
+
+def test_replicas_share_one_data_key(postgres: PostgresServer) -> None:
+    with closing(open_replica_database(postgres.create_database())) as database:
+        with ThreadPoolExecutor(4) as threads:
+            keys = set(threads.map(lambda _: open_data_key(database, [OLD]), range(4)))
+        assert len(keys) == 1
+        assert {open_data_key(database, secrets) for secrets in ([NEW, OLD], [NEW], [OTHER, NEW])} == keys
+        with pytest.raises(ConfigurationError, match="INSTANCE_SECRET_FILE"):
+            open_data_key(database, [OLD, NEW])
+        assert open_data_key(database, [OTHER]) in keys
