@@ -75,6 +75,12 @@ def listening(url: str, channel: str) -> Iterator[ListeningConnection]:
             connection.execute(f"LISTEN {channel}")
             yield ListeningConnection(connection)
     except engine.dialect.loaded_dbapi.Error as error:
-        raise StoreFailed(f"cannot listen: {str(error).strip().splitlines()[0]}") from None
+        raise _failure(error) from None
     except DBAPIError as error:
-        raise StoreFailed(f"cannot listen: {str(error.orig).strip().splitlines()[0]}") from None
+        raise _failure(error.orig) from None
+
+
+def _failure(error: BaseException | None) -> StoreFailed:
+    """Return an error with the first line, which names the server, and no password."""
+    first_line = str(error).strip().partition("\n")[0]
+    return StoreFailed(f"cannot listen: {first_line}")

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 CLEANUP_SECONDS = 60
 THREADS = 2
 """So that a claim does not wait for announcements."""
-TIMEOUT_SECONDS = 2.0
-"""How long a claim may take; mounts in progress do not wait for it so long."""
+TIMEOUT_SECONDS = 1.0
+"""How long an attempt to claim may take: a request that waits for the repository, too, has 2.5 s."""
 
 
 def start_replica_coordination(  # noqa: PLR0913 - what the coordination is made of
