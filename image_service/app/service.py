@@ -11,6 +11,7 @@ from twisted.logger import Logger
 from image_service.app.boot_images import start_boot_images
 from image_service.app.gauges import add_gauges, add_leader_gauges
 from image_service.app.process_service import ProcessService
+from image_service.app.remote_gauges import add_remote_gauges
 from image_service.app.shared_resources import SharedResources
 from image_service.app.standalone_mode import announce_sample, configured_images, start_stand_in
 from image_service.app.state import ProcessState
@@ -142,6 +143,8 @@ class ImageService(ProcessService):
             listeners=self._listeners,
             handlers=(main, plain),
         )
+        if catalog.remote is not None:
+            add_remote_gauges(self.metrics, self._parts, catalog.remote, is_leader=shared.is_leader)
         certificate = ServerCertificate.from_settings(settings.tls, self._reactor)
         if shared.is_leader:
             streams, quota = sync.streams, base_images.data_dir.quota

@@ -16,6 +16,7 @@ from image_service.observability.families import (
     Gauge,
     GaugeByLabel,
     Histograms,
+    ReadCounters,
     SentBytesCounter,
     StateGauge,
 )
@@ -38,6 +39,10 @@ FIRST_BYTE_BOUNDS_SECONDS = (0.005, 0.05, 0.25, 1, 2, 3, 5, 10)
 UPSTREAM_BOUNDS_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 CLAIM_BOUNDS_SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 40)
 
+REMOTE_PRESENCES = ("present", "absent")
+REMOTE_OUTCOMES = ("fetched", "changed", "digest", "failed")
+REMOTE_EVICTIONS = ("evicted", "fetched-again")
+
 # assisted-image-service's library has this label, and leaves it empty.
 _SERVICE = ("",)
 
@@ -49,7 +54,7 @@ def _values(labels: type[enum.Enum]) -> tuple[str, ...]:
 class Declarations:
     """All metrics, in the order of the page. Each instance counts by itself."""
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # noqa: PLR0915 - a statement for each
         self.durations = Histograms(
             "http_request_duration_seconds",
             "Seconds from a request's head to the end of its response. `/health`, `/live`, `/metrics` and"
@@ -252,6 +257,38 @@ class Declarations:
             "claims_polling",
             "Processes that poll for changes of other replicas, because no notifications arrive (see"
             " `DATABASE_LISTEN_URL`).",
+        )
+
+        self.remote_read = ReadCounters(
+            "remote_read_bytes_total",
+            "Bytes of remote base images that senders found on local disk (`present`) or had to wait for"
+            " (`absent`).",
+            presence=REMOTE_PRESENCES,
+        )
+        self.remote_fetched = ReadCounters(
+            "remote_fetched_bytes_total", "Bytes of remote base images that origins sent."
+        )
+        self.remote_fetches = ReadCounters(
+            "remote_fetches_total",
+            "Ranges that were fetched from origins of remote base images: `fetched`; `changed`: the origin"
+            " has another version; `digest`: a block does not have its digest; `failed`: any other reason.",
+            outcome=REMOTE_OUTCOMES,
+        )
+        self.remote_fetch_seconds = ReadCounters(
+            "remote_fetch_seconds_total", "Seconds that ranges took which were fetched, one after the other."
+        )
+        self.remote_evicted = ReadCounters(
+            "remote_evicted_blocks_total",
+            "Blocks of 1 MiB that were evicted from the cache, and those that were fetched again afterwards.",
+            kind=REMOTE_EVICTIONS,
+        )
+        self.remote_waiting = Gauge("remote_waiting_readers", "Readers that wait for an origin.")
+        self.remote_in_flight = Gauge("remote_in_flight_bytes", "Bytes that are being fetched from origins.")
+        self.remote_cache = Gauge(
+            "remote_cache_bytes", "Disk space that the cache of remote base images takes, every 30 s."
+        )
+        self.remote_cache_limit = Gauge(
+            "remote_cache_limit_bytes", "Disk space that it may take: `REMOTE_CACHE_MAX_BYTES`."
         )
 
         self.workers = Gauge("workers", "Worker processes that serve, if there are several: `WORKERS`.")

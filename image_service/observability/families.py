@@ -134,6 +134,25 @@ class GaugeByLabel(Family):
         yield family
 
 
+class ReadCounters(Family):
+    """Counts that another object keeps: read when Prometheus asks, absent as long as `read` is None.
+
+    There is one count, or one for each value of the only label.
+    """
+
+    kind = "counter"
+    fallback = ()
+    read: Callable[[], Mapping[str, float]] | None = None
+    """Returns the counts by the value of the label; without a label, by an empty one."""
+
+    def collect(self) -> Iterable[Metric]:
+        """Read them."""
+        family = CounterMetricFamily(self.name, self.description, labels=tuple(self.labels))
+        for value, number in (self.read() if self.read else {}).items():
+            family.add_metric((value,) if self.labels else (), number)
+        yield family
+
+
 class StateGauge(Family):
     """The number of things in each state: counted when Prometheus asks, absent as long as `read` is None.
 

@@ -17,7 +17,15 @@ from image_service import __version__
 from image_service.http.routes import Probe
 from image_service.images.composers import newest_composer
 from image_service.observability.declarations import Declarations
-from image_service.observability.families import PREFIX, Family, Gauge, GaugeByLabel, Histograms, StateGauge
+from image_service.observability.families import (
+    PREFIX,
+    Family,
+    Gauge,
+    GaugeByLabel,
+    Histograms,
+    ReadCounters,
+    StateGauge,
+)
 from image_service.observability.process import ProcessMetrics
 from image_service.snapshots.model import REVALIDATION_RESULTS, SnapshotEvent
 
@@ -162,6 +170,19 @@ class Metrics:
             KeyError: there is no such gauge.
         """
         self._find(name, GaugeByLabel).read = read
+
+    def read_counts(self, name: str, read: Callable[[], Mapping[str, float]]) -> None:
+        """Read counts that another object keeps by a function from now on.
+
+        Args:
+            name: without the prefix.
+            read: returns the count for each value of the label, or for an empty one if there is no label;
+                called whenever the page is rendered.
+
+        Raises:
+            KeyError: there is no such counter.
+        """
+        self._find(name, ReadCounters).read = read
 
     def count_states(self, name: str, read: Callable[[], Iterable[str]]) -> None:
         """Count things by state from now on.

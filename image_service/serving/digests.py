@@ -13,11 +13,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from twisted.internet.defer import Deferred, DeferredLock, succeed
+from twisted.internet.defer import Deferred, DeferredLock, fail, succeed
 
 from image_service.concurrency.lru import LruCache
 from image_service.concurrency.single_flight import SingleFlight
-from image_service.errors import BaseImageError, Unavailable
+from image_service.errors import BaseImageError, NotFound, Unavailable
 from image_service.images.extents import FileExtent, Literal
 
 if TYPE_CHECKING:
@@ -81,12 +81,20 @@ class Digests:
             deadline: what `deadline` returned when the request came; None: it comes now.
 
         Returns:
-            fires with 32 bytes. Fails with Unavailable at the deadline, if too many images wait, or when the
-            service stops; with BaseImageError if a file of the image cannot be read to the image's end.
+            fires with 32 bytes. Fails with NotFound if bytes of the image are not on local disk; with
+            Unavailable at the deadline, if too many images wait, or when the service stops; with
+            BaseImageError if a file of the image cannot be read to the image's end.
         """
         digest = self.get_cached_digest(image.etag)
         if digest is not None:
             return succeed(digest)
+        if not _is_local(image):
+            return fail(
+                NotFound(
+                    "there is no digest yet: its base image is remote, and not all of it is on local disk;"
+                    " GET /images says how much is"
+                )
+            )
         computed = self._computing.join(image.etag, lambda: self._compute(image))
         until = self.deadline() if deadline is None else deadline
         return computed.addTimeout(max(0.0, until - self._clock.seconds()), self._clock, self._too_slow)
@@ -117,6 +125,16 @@ class Digests:
             f"the digest was not ready within {self._timeout_seconds:g} s; it is still being computed",
             retry_after_seconds=RETRY_AFTER_SECONDS,
         )
+
+
+def _is_local(image: BootImage) -> bool:
+    """Return True unless bytes of a remote base image are absent, which would all be fetched."""
+    files = (extent for extent in image.extents.extents if isinstance(extent, FileExtent))
+    return all(
+        extent.file.residency is None
+        or extent.file.residency.is_present(extent.file, extent.offset, extent.length)
+        for extent in files
+    )
 
 
 def sha256_of_extents(extents: Iterable[Extent], check: Callable[[], None]) -> bytes:

@@ -150,7 +150,7 @@ class Service:
         architecture: str = "x86_64",
         *,
         ramdisk: bytes | None = None,
-        operations: Sequence[Mapping[str, str]] = (),
+        operations: Sequence[Mapping[str, object]] = (),
     ) -> str:
         """Register an infra-env; return its identifier.
 
@@ -188,7 +188,7 @@ class Service:
 @contextmanager
 def run_service(  # noqa: PLR0913 - all but two have defaults
     directory: Path,
-    os_images: Sequence[Mapping[str, str]],
+    os_images: Sequence[Mapping[str, object]],
     *,
     command: Sequence[str] = (*TWISTD, "--standalone"),
     certificate: Certificate | None = None,

@@ -28,10 +28,14 @@ from tests.acceptance.service import SERVE, Certificate, Service, fetch, os_imag
 from tests.acceptance.tenants import wait_for
 from tests.acceptance.test_locked_store import locked
 from tests.acceptance.upstream import CONFIG, Reply, Upstream, running
+from tests.catalog.origin import Reply as OriginReply
+from tests.catalog.origin import Resource
+from tests.catalog.origin import running as origin_running
 from tests.catalog.test_killed import private_mounts
 from tests.formats.iso_builder import build_live_iso, live_files, write_sparse_iso
 from tests.pgbouncer import running_pgbouncer
 from tests.ports import free_port
+from tests.remote_base import dense_base
 from tests.replicas.tcp_proxy import running_proxy
 
 if TYPE_CHECKING:
@@ -76,14 +80,14 @@ def serving(  # noqa: PLR0913 - all but two have defaults
     *,
     certificate: Certificate | None = None,
     command: Sequence[str] = SERVE,
-    more_images: Sequence[Mapping[str, str]] = (),
+    more_images: Sequence[Mapping[str, object]] = (),
 ) -> Iterator[Service]:
     """Run a service with one base image that is ready."""
     iso = directory / "base.iso"
     if not iso.exists():
         unpack_sample(directory).rename(iso)  # nothing has to be derived from it
     variables = {**upstream.environment, **(environment or {})}
-    images = [os_image(iso, VERSION), *more_images]
+    images: list[Mapping[str, object]] = [os_image(iso, VERSION), *more_images]
     with run_service(
         directory, images, command=command, certificate=certificate, environment=variables
     ) as service:
@@ -421,6 +425,31 @@ def test_pooler_that_passes_no_notifications_on_raises_an_alert(
             page = read_page(service)
     firing = set() if is_named else {warning("ReplicasPoll")}
     check_alerts(tmp_path, [(15, minute(page, page))], firing=firing)
+
+
+# Remote base images.
+
+
+def test_origin_that_fails_raises_an_alert(tmp_path: Path, upstream: Upstream) -> None:
+    body = dense_base(24)
+    with origin_running() as origin:
+        origin.serve("/base.iso", Resource(body))
+        remote = {**os_image(tmp_path, "remote"), "url": origin.url("/base.iso"), "remote": True}
+        with serving(tmp_path, upstream, more_images=[remote]) as service:
+            known = upstream.register(version="remote")
+            path = f"/byid/{known}/remote/x86_64/full.iso"
+            wait_for(lambda: service.get(path, RANGE).status == 206)
+            healthy = read_page(service)
+            origin.replies["/base.iso"] = [OriginReply(status=500)]
+            middle = {"Range": f"bytes={len(body) // 2}-{len(body) // 2 + 99}"}
+            for _ in range(REQUESTS):
+                assert service.get(path, middle).status == 503
+            fault = minute(healthy, read_page(service))
+            lines = service.stdout.decode().splitlines()
+    assert sum("status 500" in line for line in lines) >= REQUESTS
+    expected = {warning("RemoteOriginFailing")}
+    check_alerts(tmp_path, [(10, fault)], firing=expected, among="ImageServiceRemote.*")
+    check_alerts(tmp_path, [(10, fault.idle)], firing=(), among="ImageServiceRemote.*")
 
 
 # TLS.

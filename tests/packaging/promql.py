@@ -10,7 +10,7 @@ import attrs
 from prometheus_client.parser import text_string_to_metric_families
 
 from image_service.observability.declarations import Declarations
-from image_service.observability.families import PREFIX, Gauge, GaugeByLabel
+from image_service.observability.families import PREFIX, Gauge, GaugeByLabel, ReadCounters
 from image_service.observability.metrics import Metrics
 from image_service.snapshots.replicas.observer import ClaimOutcome
 
@@ -101,6 +101,8 @@ def all_series() -> Series:
         elif isinstance(family, GaugeByLabel):
             (declared,) = family.labels.values()
             metrics.read_gauges(name, partial(_ones, declared or ["any"]))
+        elif isinstance(family, ReadCounters):
+            metrics.read_counts(name, partial(_ones, next(iter(family.labels.values()), [""])))
     families = text_string_to_metric_families(metrics.render()[0].decode())
     return [(sample.name, sample.labels) for family in families for sample in family.samples]
 

@@ -12,13 +12,13 @@ import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
 from image_service.concurrency.parts import run_at_low_priority
-from image_service.errors import BaseImageError, ImageServiceError, Unavailable
+from image_service.errors import BaseImageError, ImageServiceError, NotFound, Unavailable
 from image_service.files.base_file import BaseFile
 from image_service.images.boot_image import BootImage
 from image_service.images.extents import Extent, ExtentMap, FileExtent, Literal, Zeros
@@ -434,3 +434,24 @@ def test_sha256_of_a_partly_absent_file_reads_no_holes(tmp_path: Path) -> None:
         == sha256(content[100:200_100]).digest()
     )
     file.close()
+
+
+@ensure_deferred
+async def test_remote_image_has_no_digest_before_all_of_it_is_local(
+    reactor: EPollReactor, tmp_path: Path
+) -> None:
+    content = bytes(range(1, 256)) * 1000
+    remote = PartlyAbsent(tmp_path / "remote", content)
+    parts = (Literal(b"config"), FileExtent(remote.file, 10, 200_000))
+    image = BootImage(ExtentMap(parts), '"remote"', None, "remote.iso")
+
+    def hash_here(work: Callable[[], bytes]) -> Deferred[bytes]:
+        return succeed(work())
+
+    calculated = Digests(reactor, hash_here)
+    with pytest.raises(NotFound, match="not all of it is on local disk"):
+        await calculated.get(image)
+    await remote.prefetch(remote.file, 10, 200_000)
+    assert await calculated.get(image) == sha256(b"config" + content[10:200_010]).digest()
+    await calculated.stop()
+    remote.file.close()
