@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOCKS = ("requirements.lock", "requirements-build.lock")
-EXTRAS = ("postgresql",)
+EXTRAS = ("postgresql", "s3")
 """Of the container."""
 AUDIT = CHECKOUT / ".ci" / "audit"
 
