@@ -69,12 +69,7 @@ class CachedVersion:
     def resident_bytes(self, file: BaseFile, offset: int, length: int) -> int:
         """Return how many of the bytes are present until the reactor turns (see `Residency`)."""
         del file
-        granule = offset >> _SHIFT
-        is_simple = self._present[granule] == PRESENT and self._used[granule] == USED
-        if is_simple and (offset + length - 1) >> _SHIFT == granule:  # most ranges of a mount
-            count = length
-        else:
-            count = self._count_present(offset, length)
+        count = self._count_present(offset, length)
         self._counters.asked_bytes += count
         return count
 
@@ -88,6 +83,8 @@ class CachedVersion:
         granule, stop = offset >> _SHIFT, offset + length
         last = (stop - 1) >> _SHIFT
         present, used = self._present, self._used
+        if granule == last and used[granule] == USED and present[granule] == PRESENT:
+            return length  # most ranges of a mount
         while granule <= last and present[granule] == PRESENT:
             if used[granule] != USED:
                 self._begin(granule)
