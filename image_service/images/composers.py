@@ -47,5 +47,5 @@ def newest_composer() -> Composer:
 
 
 def oldest_composer() -> Composer:
-    """Return the one that most other releases have."""
+    """Return that of the release before."""
     return COMPOSERS[min(COMPOSERS)]
