@@ -12,6 +12,8 @@ import sys
 import zlib
 from typing import TYPE_CHECKING, Any
 
+from image_service.formats import deflate
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -26,7 +28,11 @@ EVENTS = frozenset(
         "subprocess.Popen",
     }
 )
-_COMPRESSORS = {zlib: ("compress", "compressobj"), lzma: ("compress", "LZMACompressor")}
+_COMPRESSORS = {
+    zlib: ("compress", "compressobj"),
+    lzma: ("compress", "LZMACompressor"),
+    deflate: ("deflate_by_huffman",),
+}
 
 
 def main() -> None:
