@@ -61,8 +61,7 @@ def _studies(stage: Stage) -> Iterator[Study]:
     yield Study("64 KiB ranges, larger base image", study_base_size)
     if any("WORKERS" in variable.names for variable in variables()):
         yield Study("64 KiB ranges, more workers", study_workers)
-    if any("DATABASE_URL" in variable.names for variable in variables()):
-        yield Study("64 KiB ranges, more replicas", study_replicas)
+    yield Study("64 KiB ranges, more replicas", study_replicas)
 
 
 def _whole_image(scheme: str, clients: int) -> Comparison:

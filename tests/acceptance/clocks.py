@@ -37,15 +37,12 @@ class WallClock:
     @property
     def environment(self) -> Mapping[str, str]:
         """The variables of a process that has this clock."""
-        return {**_common(), "FAKETIME_TIMESTAMP_FILE": str(self.file), "FAKETIME_NO_CACHE": "1"}
-
-
-def wrong_clock(offset_seconds: int) -> Mapping[str, str]:
-    """Return the variables of a process whose clock is wrong from its start on."""
-    return {**_common(), "FAKETIME": f"{offset_seconds:+d}"}
-
-
-def _common() -> Mapping[str, str]:
-    needs_client("faketime")
-    (library, *_) = sorted(Path(_LIBRARIES[0]).glob(f"*/{_LIBRARIES[1]}"))
-    return {"LD_PRELOAD": str(library), "FAKETIME_DONT_FAKE_MONOTONIC": "1", "NO_FAKE_STAT": "1"}
+        needs_client("faketime")
+        (library, *_) = sorted(Path(_LIBRARIES[0]).glob(f"*/{_LIBRARIES[1]}"))
+        return {
+            "LD_PRELOAD": str(library),
+            "FAKETIME_TIMESTAMP_FILE": str(self.file),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "NO_FAKE_STAT": "1",
+        }

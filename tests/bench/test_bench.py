@@ -104,6 +104,7 @@ def test_checkout_of_a_peer_is_started_and_compared(directory: Path) -> None:
         ("*more connections", {"CPU of a request, 256 ÷ 16"}),
         ("*larger base image", {"CPU of a request, 2 GiB ÷ 1 GiB"}),
         ("*more workers", {"WORKERS=2 ÷ WORKERS=1", "WORKERS=2, CPU time"}),
+        ("*more replicas", {"3 replicas ÷ 1", "3 replicas"}),
     ],
 )
 def test_study_measures_its_figures(directory: Path, pattern: str, figures: set[str]) -> None:

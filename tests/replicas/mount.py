@@ -26,6 +26,8 @@ _MAX_RANGE_BYTES = 16 * 1024
 _NEW_CONNECTION = 0.1
 """The part of ranges that begin a new connection, so that per-connection balancing spreads a mount."""
 _GATEWAY_STATUSES = {502, 503, 504}
+_LATER = {503, 504}
+"""Of the service: it cannot answer now, or not in time. Both have Retry-After."""
 
 
 @attrs.frozen
@@ -144,7 +146,7 @@ class Mount:
                 self.close()
                 pause_seconds = _RETRY_SECONDS
                 if not answer.is_of_balancer:
-                    assert answer.status == 503, answer
+                    assert answer.status in _LATER, answer
                     pause_seconds = float(answer.fields["retry-after"])
             assert time.monotonic() < deadline, self.refused
             time.sleep(pause_seconds)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _STOP_SECONDS = 100
+_SHOWN_BYTES = 4000
 
 
 @attrs.define(eq=False)
@@ -52,6 +53,10 @@ class Replica:
     def host(self) -> str:
         """Address and port."""
         return f"{self.address}:{self.port}"
+
+    @property
+    def _end_of_output(self) -> str:
+        return self.service.output[-_SHOWN_BYTES:].decode(errors="replace")
 
     def start(self, command: Sequence[str] = SERVE, **environment: str) -> None:
         """Start it, without waiting.
@@ -91,14 +96,14 @@ class Replica:
     def stop(self) -> None:
         """End it with SIGTERM; it must exit with status 0."""
         self.service.process.terminate()
-        assert self.wait() == 0, self.service.output.decode()
+        assert self.wait() == 0, self._end_of_output
 
     def wait(self) -> int:
         """Wait until it has ended; return its exit status."""
         return self.service.process.wait(_STOP_SECONDS)
 
     def _is_healthy(self) -> bool:
-        assert self.service.process.poll() is None, self.service.output.decode()
+        assert self.service.process.poll() is None, self._end_of_output
         try:
             return self.service.get("/health").status == 200
         except OSError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import tempfile
 from contextlib import ExitStack, contextmanager
@@ -14,8 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 import attrs
 import trustme
 
-from tests.acceptance.clocks import wrong_clock
-from tests.acceptance.service import SERVE, Certificate, os_image
+from tests.acceptance.service import CHECKOUT, SERVE, Certificate, os_image
 from tests.acceptance.upstream import Upstream, running
 from tests.formats.iso_builder import build_live_iso
 from tests.postgres import running_postgres
@@ -39,6 +39,10 @@ TTL_SECONDS = 2
 WRONG_CLOCK = 3
 """The replica whose clock is wrong."""
 CLOCK_ERROR_SECONDS = 90
+_WRONG_CLOCK_VARIABLES = {
+    "CLOCK_ERROR_SECONDS": str(CLOCK_ERROR_SECONDS),
+    "PYTHONPATH": os.pathsep.join([str(Path(__file__).with_name("wrong_clock")), str(CHECKOUT)]),
+}
 
 
 @attrs.frozen
@@ -123,7 +127,7 @@ def running_site(count: int = 3, command: Sequence[str] = SERVE, **environment: 
             own.mkdir()
             proxy = stack.enter_context(running_proxy(network.host, ("127.0.0.1", postgres.port)))
             through_proxy = {"DATABASE_URL": _with_server(database_url, f"{network.host}:{proxy.port}")}
-            clock = wrong_clock(CLOCK_ERROR_SECONDS) if number == WRONG_CLOCK else {}
+            clock = _WRONG_CLOCK_VARIABLES if number == WRONG_CLOCK else {}
             place = partial(network.command, number)
             replicas.append(
                 Replica(
