@@ -42,9 +42,9 @@ LOCK_TIMEOUT_SECONDS = 60.0
 COUNT = 64 * 1024
 """Counters in shared memory. Keys that share one cause each other reads of the repository, nothing else."""
 _COUNTER_BYTES = 8
-SIZE_BYTES = (COUNT + 1) * _COUNTER_BYTES
-_IS_NOTIFIED = COUNT
-"""The cell after the counters."""
+SIZE_BYTES = (COUNT + 2) * _COUNTER_BYTES
+_IS_NOTIFIED, _IDENTITY = COUNT, COUNT + 1
+"""The cells after the counters."""
 
 
 class Coordination:
@@ -132,12 +132,14 @@ class SharedMemoryCoordination(Coordination):
         self._counters[:COUNT] = memoryview(secrets.token_bytes(COUNT * _COUNTER_BYTES)).cast("Q")
 
     def try_local_lock(self, name: str) -> AbstractContextManager[bool]:
-        """Return a context manager that holds the lock of a name if no process of this host does.
+        """Return a context manager that holds the lock of a name if no process of this memory does.
 
         Raises:
             OSError: the file cannot be used.
         """
-        return self._locks.try_lock(name)
+        if not self._counters[_IDENTITY]:  # services on other hosts may use the file, too
+            self._counters[_IDENTITY] = 1 + secrets.randbits(63)
+        return self._locks.try_lock(f"{name} {self._counters[_IDENTITY]:x}")
 
     @asynccontextmanager
     async def lock(self, key: bytes) -> AsyncIterator[Callable[[], bool]]:

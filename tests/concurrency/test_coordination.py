@@ -206,7 +206,7 @@ def test_another_process_sees_a_bump() -> None:
 
 def test_too_little_memory_is_refused() -> None:
     with pytest.raises(IndexError):
-        over(memoryview(bytearray(SIZE_BYTES - 16))).bump((COUNT - 1).to_bytes(8))
+        over(memoryview(bytearray(SIZE_BYTES - 24))).bump((COUNT - 1).to_bytes(8))
 
 
 def test_watch_is_true_until_one_of_its_keys_is_bumped() -> None:

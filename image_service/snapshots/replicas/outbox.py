@@ -6,6 +6,7 @@ It is written in the background, as soon as the database can be used.
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 _log = Logger()
 
 RETRY_SECONDS = 1.0
+MAX_CHANGES = 65536
+"""That wait for the database; of older ones the others learn within the TTL."""
 
 
 @attrs.define(eq=False)
@@ -37,20 +40,22 @@ class _Batch:
     """What is written in one transaction; ``waiting`` is fired when it was tried."""
 
     changes: dict[bytes, int] = attrs.field(factory=dict)
-    released: list[Claim] = attrs.field(factory=list)
+    released: dict[Claim, float] = attrs.field(factory=dict)  # and when
     waiting: list[Deferred[None]] = attrs.field(factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.changes or self.released)
 
     def write(self, connection: sa.Connection) -> None:
-        claims.release(connection, self.released)
+        claims.release(connection, list(self.released))
         changes.write(connection, self.changes)
 
-    def put_before(self, later: _Batch) -> None:
-        """Have it written with a later one, which knows better."""
-        later.changes = {**self.changes, **later.changes}
-        later.released[:0] = self.released
+    def put_before(self, later: _Batch, now: float) -> None:
+        """Have it written with a later one, which knows better, but nothing that is of no use any more."""
+        changed = {**self.changes, **later.changes}
+        later.changes = dict(islice(changed.items(), max(0, len(changed) - MAX_CHANGES), None))
+        kept = {claim: at for claim, at in self.released.items() if now < at + claims.CLAIM_SECONDS}
+        later.released = {**kept, **later.released}
 
 
 class Outbox:
@@ -86,7 +91,7 @@ class Outbox:
 
     def release(self, claim: Claim) -> None:
         """Have the database forget a claim."""
-        self._next.released.append(claim)
+        self._next.released[claim] = self._clock.seconds()
         self._start()
 
     def until_tried(self) -> Deferred[None]:
@@ -130,7 +135,7 @@ class Outbox:
             if not self._is_failing:
                 _log.warn("cannot notify other replicas, trying again: {reason}", reason=error.detail)
             self._is_failing = True
-            batch.put_before(self._next)
+            batch.put_before(self._next, self._clock.seconds())
         else:
             self._is_failing = False
             if batch.changes:

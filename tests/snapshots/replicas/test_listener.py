@@ -77,12 +77,13 @@ def cut_connections(database: PostgresqlDatabase) -> None:
     )
 
 
-def test_changes_of_others_are_heard(url: str, database: PostgresqlDatabase, tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [("one", "other"), ("shared", "shared")])
+def test_changes_of_others_are_heard(
+    url: str, database: PostgresqlDatabase, tmp_path: Path, names: tuple[str, str]
+) -> None:
+    """Hosts may share their data directory."""
     with ExitStack() as running:
-        hosts = [
-            running.enter_context(listening(url, database, directory))
-            for directory in (tmp_path / "one", tmp_path / "other")
-        ]
+        hosts = [running.enter_context(listening(url, database, tmp_path / name)) for name in names]
         wait_until(lambda: all(host.is_notified for host in hosts))
         for host in hosts:
             wait_for_change(database, host)

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from image_service.errors import StoreFailed
-from image_service.snapshots.replicas.claims import Claim
+from image_service.snapshots.replicas.claims import CLAIM_SECONDS, Claim
 from image_service.snapshots.replicas.outbox import RETRY_SECONDS, Outbox
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Threads:
         self.writing.append(Deferred())
         await self.writing[-1]
         batch = cast("Any", work).args[0].__self__
-        self.written.append((batch.changes, batch.released))
+        self.written.append((batch.changes, list(batch.released)))
         return cast("T", None)
 
     def transact(self, _: object) -> None:
@@ -85,6 +85,7 @@ def test_what_could_not_be_written_is_written_with_what_came_later(
     for _ in range(3):
         clock.advance(RETRY_SECONDS)
         threads.fail()
+    assert threads.written == []
     outbox.change(ONE, 2)
     outbox.release(other)
     clock.advance(RETRY_SECONDS)
@@ -92,6 +93,28 @@ def test_what_could_not_be_written_is_written_with_what_came_later(
     assert threads.written == [({ONE[:8]: 2}, [one, other])]
     assert messages == ["cannot notify other replicas, trying again: the server is gone"]
     assert clock.getDelayedCalls() == []
+
+
+def test_what_waits_for_the_database_is_bounded(
+    outbox: Outbox, threads: Threads, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("image_service.snapshots.replicas.outbox.MAX_CHANGES", 3)
+    one, other = Claim(ONE), Claim(OTHER)
+    outbox.release(one)
+    keys = [bytes([number]) * 8 for number in range(5)]
+    for _ in range(int(CLAIM_SECONDS / RETRY_SECONDS)):
+        threads.fail()
+        for number, key in enumerate(keys):
+            outbox.change(key, number)
+        clock.advance(RETRY_SECONDS)
+    threads.fail()
+    outbox.release(other)
+    clock.advance(RETRY_SECONDS)
+    threads.succeed()
+    ((changed, released),) = threads.written
+    assert len(changed) == 3
+    assert changed.items() <= dict(zip(keys, range(5), strict=True)).items()
+    assert released == [other], "the first has expired"
 
 
 def test_waiting_ends_when_all_is_written(outbox: Outbox, threads: Threads) -> None:
