@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -138,3 +140,38 @@ def test_error_does_not_quote_rows(database: PostgresqlDatabase) -> None:
         database.transact(add(4711))
     assert raised.value.__cause__ is None
     assert "4711" not in raised.value.detail
+
+
+def test_transaction_at_a_server_that_hangs_is_aborted(
+    postgres: PostgresServer, database: PostgresqlDatabase
+) -> None:
+    database.transact(add(1))
+    with ThreadPoolExecutor(1) as threads, postgres.hanging():
+        hanging = threads.submit(database.transact, count)
+        while not hanging.done():  # it connects again meanwhile
+            database.abort()
+            time.sleep(0.01)
+        with pytest.raises(StoreFailed):
+            hanging.result()
+    assert database.transact(count) == 1
+
+
+def test_transaction_that_the_server_ends_for_another_one_runs_again(database: PostgresqlDatabase) -> None:
+    database.transact(add(1))
+    database.transact(add(2))
+    both = threading.Barrier(2)
+
+    def update(first: int, second: int) -> Callable[[sa.Connection], None]:
+        attempts = iter((both.wait, int))
+
+        def work(connection: sa.Connection) -> None:
+            update = sa.update(NUMBERS).values(number=NUMBERS.c.number)
+            connection.execute(update.where(NUMBERS.c.number == first))
+            next(attempts, int)()
+            connection.execute(update.where(NUMBERS.c.number == second))
+
+        return work
+
+    with ThreadPoolExecutor(2) as threads:
+        for each in [threads.submit(database.transact, update(*pair)) for pair in ((1, 2), (2, 1))]:
+            each.result()

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
 from image_service.errors import Forbidden, StoreFull, Unavailable
+from image_service.snapshots.replicas.database import open_replica_database
+from image_service.snapshots.sql_repository import SqlRepository, StoreLimits
+from image_service.snapshots.sql_statements import STORED_BYTES
 from tests.snapshots.doubles import TTL_SECONDS, World
 from tests.snapshots.doubles import world as make_world
 from tests.snapshots.mounting import Client, etag_of, pass_ttl, restart, rounds, say, use_faulty_repository
-from tests.snapshots.outcomes import outcome
-from tests.snapshots.pinning import GRACE, MAX_AGE, TTL, FaultyRepository, Pinning
+from tests.snapshots.outcomes import outcome, run_now
+from tests.snapshots.pinning import GRACE, MAX_AGE, NOW, TTL, FaultyRepository, Pinning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.postgres import PostgresServer
 
 READS = {"find_newest", "load", "has_ended", "find_mount"}
 WRITES = {"add", "record_validation", "record_refusal", "end", "save_mounts"}
@@ -172,3 +178,20 @@ def test_new_process_serves_nothing_while_the_store_is_away(world: World, store:
     assert rounds(world) == asked
     store.broken = set()
     assert etag_of(client.range()) == etag_of(mounted)
+
+
+# Room.
+
+
+def test_rows_of_a_shared_database_keep_their_limit(postgres: PostgresServer) -> None:
+    limit = 1024**2
+    with closing(open_replica_database(postgres.create_database())) as database:
+        replicas = [SqlRepository(database, run_now, run_now, StoreLimits(limit, 60.0)) for _ in range(2)]
+        for number in range(40):
+            key = bytes([number]) * 32
+            assert outcome(replicas[number % 2].add(key, 1, bytes(50_000), NOW + number))
+        stored = database.transact(lambda connection: connection.execute(STORED_BYTES).scalar_one())
+        assert limit / 4 < stored <= limit
+        newest = outcome(replicas[0].find_newest(bytes([39]) * 32))
+        assert newest is not None
+        assert outcome(replicas[0].find_newest(bytes(32))) is None, "the least recently used is removed"
