@@ -21,6 +21,7 @@ from image_service.files.block_cache.shared_state import BUDGET, DIRECTORY, EVIC
 from image_service.files.block_cache.source import GRANULE_BYTES
 from image_service.files.block_cache.version_files import (
     ABSENT,
+    EVICTED,
     HOLD,
     UNUSED,
     WRITE,
@@ -188,6 +189,7 @@ class Budget:
             if version.pinned[granule]:  # by now
                 continue
             version.present[granule] = ABSENT
+            version.used[granule] = EVICTED
             victims.append((version, granule))
             if len(victims) == wanted:
                 self._hand = (version.directory.name, granule + 1)

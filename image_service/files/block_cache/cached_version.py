@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _SHIFT = GRANULE_BYTES.bit_length() - 1
 _POLL_SECONDS = 0.005
+_READ_GRANULES = 2  # of what is held, as far as it is a reader's step; more is fetched as a whole anyway
 _STEP = 16  # granules that one thread has fetched at once
 
 
@@ -93,7 +94,8 @@ class CachedVersion:
 
     def _begin(self, granule: int) -> None:
         """A reader comes to a granule."""
-        self._used[granule] = USED
+        if self._present[granule] == PRESENT:
+            self._used[granule] = USED
         with self._read_ahead_lock:
             ahead = self._read_ahead.begin(granule)
         if ahead:
@@ -144,6 +146,8 @@ class CachedVersion:
         while (lock := self.files.lock(HOLD, SHARED, granules.start, len(granules))) is None:
             time.sleep(_POLL_SECONDS)  # a granule is being evicted
         try:
+            for granule in granules[:_READ_GRANULES]:
+                self._begin(granule)
             self.fetch(granules)
             yield
         finally:

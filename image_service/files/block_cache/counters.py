@@ -19,7 +19,7 @@ class CacheCounters:
         changed_origins: fetches that found another version.
         digest_faults: granules that did not have their digest.
         evicted_granules: of all versions.
-        refetched_granules: fetched after this process had evicted them.
+        refetched_granules: fetched after they had been evicted.
         waiting: readers that wait for a fetch now.
         in_flight_bytes: that are being fetched now.
     """

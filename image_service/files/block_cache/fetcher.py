@@ -26,6 +26,7 @@ from image_service.files.block_cache.source import GRANULE_BYTES, DigestMismatch
 from image_service.files.block_cache.version_files import (
     AHEAD,
     CLAIM,
+    EVICTED,
     PRESENT,
     UNVERIFIED,
     USED,
@@ -295,6 +296,7 @@ class Fetcher:
             try:
                 for granule, piece in enumerate(pieces, start):
                     if files.present[granule] != PRESENT:  # else another process was faster
+                        self._counters.refetched_granules += files.used[granule] == EVICTED
                         files.write(granule, piece, crc32(piece), used)
             finally:
                 os.close(lock)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ABSENT, PRESENT, UNVERIFIED = 0, 1, 2
-UNUSED, USED, AHEAD = 0, 1, 2
-"""Since the last sweep of eviction: not read, read, fetched ahead of a reader."""
+UNUSED, USED, AHEAD, EVICTED = 0, 1, 2, 3
+"""Since the last sweep of eviction: not read, read, fetched ahead of a reader; or evicted and not back."""
 CLAIM, WRITE, HOLD, OPEN = (region << 40 for region in (1, 2, 3, 4))
 DATA, MAP = "data", "map"
 

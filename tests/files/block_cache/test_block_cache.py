@@ -139,6 +139,11 @@ def test_budget_holds_and_used_granules_stay(tmp_path: Path) -> None:
             file.read_at(0, 1)
         assert 0 in present(file)
         assert cache.allocated_bytes() > 0.85 * SMALLEST
+        evicted = cache.counters.evicted_granules
+        assert evicted >= 200 - 128
+        for granule in range(0, 400, 2):
+            file.read_at(granule * MIB, 1)
+        assert 0 < cache.counters.refetched_granules <= cache.counters.evicted_granules
         file.close()
 
 
