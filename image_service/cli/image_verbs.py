@@ -125,6 +125,8 @@ def run_fetch(options: argparse.Namespace) -> int:
     fetcher = ImageFetcher(data_dir, partial(download_file, client), _keys(settings))
 
     def fetch(entry: OsImage) -> str:
+        if entry.remote:
+            return "stays at its origin"
         with ProgressBar() as progress:
             fetcher.fetch_if_absent(entry, Interruption(), progress.report)
         base = fetcher.open(entry, Interruption())

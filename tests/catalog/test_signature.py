@@ -183,3 +183,12 @@ def test_file_that_is_no_key_ring_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ring").write_bytes(b"no key")
     with pytest.raises(ConfigurationError, match=r"SIGNING_KEYS .*ring is no key ring: it does not begin"):
         KeyRing.read(tmp_path / "ring")
+
+
+def test_file_in_memory_is_verified(signers: tuple[Signer, Signer]) -> None:
+    signer, other = signers
+    ring = KeyRing(signer.public())
+    ring.verify_bytes(CONTENT, signer.sign(), Interruption())
+    for content, signature in ((CONTENT + b"!", signer.sign()), (CONTENT, other.sign())):
+        with pytest.raises(BaseImageError, match="not valid"):
+            ring.verify_bytes(content, signature, Interruption())

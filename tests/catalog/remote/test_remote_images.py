@@ -16,6 +16,7 @@ from image_service.catalog.download.downloader import download_file
 from image_service.catalog.download.origin_client import OriginClient
 from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.catalog.lifecycle.options import CatalogOptions
+from image_service.catalog.lifecycle.signature import KeyRing
 from image_service.catalog.lifecycle.status import BaseImageState, render_statuses
 from image_service.catalog.remote.build import build_remote_images
 from image_service.catalog.storage.data_dir import DataDir
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
-    from image_service.catalog.lifecycle.signature import KeyRing
+    from image_service.concurrency.interruption import Interruption
     from image_service.images.base import BaseImage
     from tests.catalog.lines import Lines
 
@@ -291,3 +292,31 @@ async def test_blocks_are_there_after_a_restart(
     await lines.until(image.file_name, BaseImageState.READY)
     assert found(catalog).file.sha256() == hashlib.sha256(ISO).hexdigest()
     assert [request.headers["Range"] for request in origin.requests[before:]] == ["bytes=0-0"]
+
+
+@ensure_deferred
+async def test_digest_list_must_be_signed(
+    remotes: RemoteCatalogs, origin: Origin, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verified: list[tuple[bytes, bytes]] = []
+
+    def verify(_: KeyRing, content: bytes, signature: bytes, __: Interruption) -> None:
+        verified.append((content, signature))
+        if signature != b"good":
+            raise BaseImageError("its OpenPGP signature is not valid")
+
+    monkeypatch.setattr(KeyRing, "verify_bytes", verify)
+    monkeypatch.setattr(ImageFetcher, "check_programs", lambda _: None)
+    text = digest_list(ISO)
+    image = remote_entry(
+        origin.serve("/base.iso", Resource(ISO)),
+        digests_url=origin.serve("/digests", Reply(text)),
+        digests_sha256=hashlib.sha256(text).hexdigest(),
+    )
+    origin.serve("/digests.sig", Reply(b"bad"), Reply(b"good"))
+    catalog = remotes.start(image, keys=KeyRing(b""))
+    await lines.until(image.file_name, BaseImageState.REFUSED)
+    assert "signature is not valid" in str(rendered(catalog)["reason"])
+    remotes.clock.advance(CHECK_SECONDS)
+    await lines.until(image.file_name, BaseImageState.READY)
+    assert verified == [(text, b"bad"), (text, b"good")]
