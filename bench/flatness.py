@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from bench.base_images import sparse_image
 from bench.results import Target
 from bench.servers import SERVICE, image_path
-from bench.study import Figure
+from bench.study import Figure, ratios
 from bench.wrk import run_wrk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from bench.servers import Server
-    from bench.stage import Effort, Stage
+    from bench.stage import Stage
 
 _FLAT = Target(at_most=1.1)
 _RANGE_BYTES = 64 * 1024
@@ -28,10 +28,10 @@ def study_connections(stage: Stage) -> Iterator[Figure]:
     for server in stage.servers:
         if server.pid is not None and "http" in server.urls:
             url, size_bytes = server.urls["http"], server.size_bytes("http")
-            few, many = (_cpu_measurement(server, url, size_bytes, connections) for connections in (16, 256))
+            few, many = (cpu_measurement(server, url, size_bytes, connections) for connections in (16, 256))
             target = _FLAT if server.name == SERVICE else Target()
             yield Figure(
-                server.name, "CPU of a request, 256 ÷ 16", "", _ratios(stage.effort, few, many), target
+                server.name, "CPU of a request, 256 ÷ 16", "", ratios(stage.effort, few, many), target
             )
 
 
@@ -43,15 +43,15 @@ def study_base_size(stage: Stage) -> Iterator[Figure]:
         root = service.urls["http"].removesuffix(image_path(images[0]))
         urls = [root + image_path(image) for image in images]
         small, large = (
-            _cpu_measurement(service, url, image.stat().st_size, 16)
+            cpu_measurement(service, url, image.stat().st_size, 16)
             for url, image in zip(urls, images, strict=True)
         )
         label = " ÷ ".join(f"{size} GiB" for size in reversed(stage.effort.sparse_gibibytes))
-        yield Figure(SERVICE, f"CPU of a request, {label}", "", _ratios(stage.effort, small, large), _FLAT)
+        yield Figure(SERVICE, f"CPU of a request, {label}", "", ratios(stage.effort, small, large), _FLAT)
 
 
-def _cpu_measurement(server: Server, url: str, size_bytes: int, connections: int) -> Callable[[int], float]:
-    """Return a function that measures the CPU time of a request for some seconds."""
+def cpu_measurement(server: Server, url: str, size_bytes: int, connections: int) -> Callable[[int], float]:
+    """Return a function that measures the CPU time of a 64 KiB range for some seconds."""
 
     def measure(seconds: int) -> float:
         before = server.cpu_seconds() or 0.0
@@ -62,17 +62,3 @@ def _cpu_measurement(server: Server, url: str, size_bytes: int, connections: int
         return ((server.cpu_seconds() or 0.0) - before) / traffic.requests
 
     return measure
-
-
-def _ratios(effort: Effort, one: Callable[[int], float], other: Callable[[int], float]) -> list[float]:
-    """Return the second divided by the first, round by round, after a second of each that does not count."""
-    one(1)
-    other(1)
-    ratios = []
-    for number in range(effort.rounds):
-        if number % 2:
-            divisor, dividend = one(effort.seconds), other(effort.seconds)
-        else:
-            dividend, divisor = other(effort.seconds), one(effort.seconds)
-        ratios.append(dividend / divisor)
-    return ratios

@@ -10,6 +10,7 @@ from bench.base_images import drop_from_page_cache
 from bench.comparison import Comparison
 from bench.first_requests import CONFIG_KIB, study_first_requests
 from bench.flatness import study_base_size, study_connections
+from bench.remote import study_cold, study_neighbors, study_warm
 from bench.replay import download, prepare, replay, request
 from bench.replicas import study_replicas
 from bench.results import Target
@@ -59,6 +60,9 @@ def _studies(stage: Stage) -> Iterator[Study]:
             yield Study(name, partial(study_slow_readers, scheme, index))
     yield Study("64 KiB ranges, more connections", study_connections)
     yield Study("64 KiB ranges, larger base image", study_base_size)
+    yield Study("remote base, 64 KiB ranges", study_warm)
+    yield Study("remote base, first reading", study_cold)
+    yield Study("remote base, neighbors of the first reading", study_neighbors)
     if any("WORKERS" in variable.names for variable in variables()):
         yield Study("64 KiB ranges, more workers", study_workers)
     yield Study("64 KiB ranges, more replicas", study_replicas)

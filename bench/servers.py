@@ -139,7 +139,7 @@ def start_service(  # noqa: PLR0913 - two have defaults
         "HTTP_LISTEN_PORT": str(http_port),
         "HTTP_SERVES_IMAGES": "true",
         "LISTEN_PORT": str(https_port),
-        "OS_IMAGES": json.dumps([_os_image(image) for image in images]),
+        "OS_IMAGES": json.dumps([os_image(image) for image in images]),
         "STANDALONE_LISTEN": f"127.0.0.1:{free_port()}",
         "PYTHONPATH": str(checkout),
         **environment,
@@ -212,6 +212,16 @@ def image_path(image: Path, infra_env_id: str = INFRA_ENV) -> str:
     return f"byid/{infra_env_id}/{image.stem}/x86_64/full.iso"
 
 
+def os_image(image: Path) -> dict[str, object]:
+    """Return the entry of OS_IMAGES for a file."""
+    return {
+        "openshift_version": SAMPLE_OPENSHIFT_VERSION,  # for later ones an initrd would be derived
+        "version": image.stem,
+        "cpu_architecture": "x86_64",
+        "url": image.as_uri(),
+    }
+
+
 def program(name: str) -> str:
     """Return the path of a program, root's included; raises SystemExit if it is missing."""
     found = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
@@ -241,15 +251,6 @@ def _configuration(**values: object) -> str:
     for name, value in values.items():
         text = text.replace(f"@{name}@", str(value))
     return text
-
-
-def _os_image(image: Path) -> dict[str, str]:
-    return {
-        "openshift_version": SAMPLE_OPENSHIFT_VERSION,  # for later ones an initrd would be derived
-        "version": image.stem,
-        "cpu_architecture": "x86_64",
-        "url": image.as_uri(),
-    }
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

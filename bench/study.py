@@ -11,7 +11,7 @@ from bench.results import Finding, Target, spread
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from bench.stage import Stage
+    from bench.stage import Effort, Stage
 
 
 @attrs.frozen
@@ -50,3 +50,17 @@ class Figure:
             value=spread(self.values),
             target=self.target,
         )
+
+
+def ratios(effort: Effort, one: Callable[[int], float], other: Callable[[int], float]) -> list[float]:
+    """Return the second divided by the first, round by round, after a second of each that does not count."""
+    one(1)
+    other(1)
+    ratios = []
+    for number in range(effort.rounds):
+        if number % 2:
+            divisor, dividend = one(effort.seconds), other(effort.seconds)
+        else:
+            dividend, divisor = other(effort.seconds), one(effort.seconds)
+        ratios.append(dividend / divisor)
+    return ratios

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from tests.formats.iso_builder import build_iso, live_files, write_sparse_iso
+from tests.acceptance.media import master_live
+from tests.formats.iso_builder import VOLUME_ID, live_files, write_sparse_iso
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
 
 MIB = 1024 * 1024
 ISLAND_BYTES = 3 * MIB
+_TURN_BYTES = 4099  # prime, so that no MiB of a large file repeats another
 _NOT_ZERO = bytes([1, *range(1, 256)])
 
 
 def noise(length: int, seed: int = 0) -> bytes:
-    """Return bytes that differ from place to place, and are never zero."""
-    return Random(seed).randbytes(length).translate(_NOT_ZERO)  # noqa: S311 - the same in each run
-
-
-def remote_files(rootfs_bytes: int, seed: int = 0) -> Mapping[str, bytes]:
-    """Return the files of a live ISO whose root file system is `noise`."""
-    return live_files(rootfs=noise(rootfs_bytes, seed))
+    """Return bytes that are never zero and differ from one MiB to the next."""
+    block = Random(seed).randbytes(MIB).translate(_NOT_ZERO)  # noqa: S311 - the same in each run
+    turns = ((index * _TURN_BYTES) % MIB for index in range(-(-length // MIB)))
+    return b"".join(block[turn:] + block[:turn] for turn in turns)[:length]
 
 
 def dense_base(megabytes: int, seed: int = 0) -> bytes:
-    """Return a live ISO of about so many MiB, without the zeros of a hole in its root file system."""
-    return build_iso(remote_files(megabytes * MIB, seed))
+    """Return a live ISO of about so many MiB, whose root file system is `noise`.
+
+    Its minimal ISO can be spliced, so that nothing has to be derived from all of it.
+    """
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "dense.iso"
+        master_live(path, live_files(rootfs=noise(megabytes * MIB, seed)), VOLUME_ID)
+        return path.read_bytes()
 
 
 def write_island_base(path: Path, gibibytes: int) -> Sequence[int]:
@@ -39,7 +45,7 @@ def write_island_base(path: Path, gibibytes: int) -> Sequence[int]:
     gibibyte = 1024 * MIB
     end = gibibytes * gibibyte
     offsets = [*range(4 * gibibyte + 2048, end - gibibyte, 4 * gibibyte), end - ISLAND_BYTES]
-    islands = {f"images/island{index:02}.img": offset for index, offset in enumerate(offsets)}
+    islands = {f"data/island{index:02}.img": offset for index, offset in enumerate(offsets)}
     contents = {name: noise(ISLAND_BYTES, seed) for seed, name in enumerate(islands)}
     write_sparse_iso(path, {**live_files(), **contents}, islands)
     return offsets

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.acceptance.image_states import images_of, until
 from tests.acceptance.service import run_service
 from tests.catalog.origin import Origin, Reply, running
 from tests.formats.iso_builder import build_live_iso
@@ -19,14 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.acceptance.service import Service
-
 pytestmark = pytest.mark.acceptance
 
 ISO = fixture("embed-areas-2022-02.iso")  # from which nothing has to be derived
 SHA256 = hashlib.sha256(ISO).hexdigest()
-PATIENCE_SECONDS = 60
-OUTCOMES = {"ready", "degraded", "failed", "refused"}
 
 
 @pytest.fixture
@@ -37,25 +32,6 @@ def origin() -> Iterator[Origin]:
 
 def entry(url: str, version: str) -> dict[str, str]:
     return {"version": version, "openshift_version": "4.17", "cpu_architecture": "x86_64", "url": url}
-
-
-def images_of(service: Service) -> dict[str, dict[str, Any]]:
-    """Return the states of base images (``GET /images``), by version."""
-    answer = service.get("/images")
-    assert answer.status == 200
-    assert answer.headers["Content-Type"] == "application/json"
-    assert answer.headers["Cache-Control"] == "no-store"
-    return {image["version"]: image for image in json.loads(answer.body)["images"]}
-
-
-def until(service: Service, version: str, state: str) -> dict[str, Any]:
-    """Wait until a base image has a state."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while (image := images_of(service)[version])["state"] != state:
-        assert image["state"] not in OUTCOMES, image
-        assert time.monotonic() < deadline, image
-        time.sleep(0.02)
-    return image
 
 
 def test_bad_url_of_one_base_image_does_not_affect_the_others(tmp_path: Path, origin: Origin) -> None:
