@@ -41,6 +41,7 @@ _TIMEOUT_SECONDS = 60
 _AT_ONCE = threading.Event()
 _AT_ONCE.set()
 _PROGRESS = 5
+_SHOWN = 4000
 _TOLERANCE_SECONDS = 0.2
 """The double notes the begin of an answer; the replica that asked counts its TTL from the end."""
 
@@ -71,6 +72,8 @@ def site() -> Iterator[Site]:
         yield running
         for replica in running.replicas:
             replica.wait_until_healthy()
+            lines = replica.service.output.decode().splitlines()
+            assert [line[:_SHOWN] for line in lines if "Traceback" in line] == []
 
 
 @attrs.define
