@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from image_service.concurrency.circuit_breaker import CircuitBreaker
 from image_service.concurrency.coordination import LOCKS_FILE, Coordination, SharedMemoryCoordination
+from image_service.errors import StoreFailed
 from image_service.snapshots.replicas import changes, claims
 from image_service.snapshots.replicas.claims import Claims
 from image_service.snapshots.replicas.coordination import ReplicaCoordination
@@ -59,7 +61,12 @@ def start_replica_coordination(  # noqa: PLR0913 - what the coordination is made
     listener = Listener(listen_url, database, local, partial(parts.reactor.callFromThread, received))
     listener.start()
     parts.callback(listener.stop)
-    parts.call_every(CLEANUP_SECONDS, lambda: to_announce(partial(database.transact, _clean_up)))
+
+    async def clean_up() -> None:
+        with suppress(StoreFailed):  # the next time removes more; the monitor logs that the database is away
+            await to_announce(partial(database.transact, _clean_up))
+
+    parts.call_every(CLEANUP_SECONDS, clean_up)
     observer.watch_notifications(lambda: local.is_notified)
     coordination = ReplicaCoordination(
         local, Claims(database), outbox, to_claim, parts.reactor, observer=observer
