@@ -193,4 +193,5 @@ class ReplicaCoordination(Coordination):
             is_mine = await self._in_thread(partial(self._claims.renew, held.claim))
         except StoreFailed:
             return  # until the next time, or until it is over
-        held.until = now + CLAIM_SECONDS - MARGIN_SECONDS if is_mine else -inf
+        if held in self._held:  # else it was released meanwhile
+            held.until = now + CLAIM_SECONDS - MARGIN_SECONDS if is_mine else -inf

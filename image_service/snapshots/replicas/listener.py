@@ -93,6 +93,8 @@ class Listener:
             except OSError as error:
                 _log.error("cannot lock: {reason}; each worker listens", reason=error.strerror)
                 self._hear()
+            except Exception:  # noqa: BLE001 - whatever it is, changes must be heard again
+                _log.failure("unexpected error while listening to other replicas")
             self._stopped.wait(POLL_SECONDS)
 
     def _hear(self) -> None:

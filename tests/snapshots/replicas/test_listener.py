@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.database.postgresql import PostgresqlDatabase
+    from tests.conftest import LoggedFailures
     from tests.postgres import PostgresServer
 
 WAIT_SECONDS = 60  # ten times what a busy machine needs
@@ -185,6 +186,25 @@ def test_changes_are_polled_where_the_server_cannot_be_listened_to(
             wait_for_change(database, host)
         assert host.counter(key) == before, "other counters stay"
         assert not host.is_notified
+
+
+def test_unexpected_error_does_not_end_the_listening(
+    url: str,
+    database: PostgresqlDatabase,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    logged_failures: LoggedFailures,
+) -> None:
+    monkeypatch.setattr(listener, "POLL_SECONDS", 0.05)
+    with listening(url, database, tmp_path) as host:
+        wait_until(lambda: host.is_notified)
+        with monkeypatch.context() as faulty:
+            faulty.setattr(changes, "parse", lambda _: 1 / 0)
+            change(database, secrets.token_bytes(32))
+            wait_until(lambda: bool(logged_failures.failures))
+        wait_until(lambda: host.is_notified)
+        wait_for_change(database, host)
+    assert logged_failures.flush(ZeroDivisionError)
 
 
 def test_stop_does_not_wait_for_the_next_attempt(tmp_path: Path) -> None:
