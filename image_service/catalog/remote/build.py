@@ -47,6 +47,7 @@ def build_remote_images(  # noqa: PLR0913 - two groups of settings
     whole = settings.prefetch == "all"
     return RemoteImages(
         make_cache=partial(BlockCache, directory, settings.cache_max_bytes, reactor),
+        directory=directory,
         client=RangeClient(downloads.trust, downloads.proxies, interruption),
         interruption=interruption,
         downloads=downloads,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from image_service.catalog.lifecycle.lifecycle import BaseImageLifecycle
@@ -33,6 +34,10 @@ MIN_CHECK_SECONDS = 5.0
 """Between checks: an origin that lies about its version is not asked all the time."""
 
 
+WATCH_SECONDS = 2.0
+"""Between looks at whether another worker has found a change."""
+
+
 class RemoteImageLifecycle(BaseImageLifecycle):
     """One remote image.
 
@@ -50,10 +55,15 @@ class RemoteImageLifecycle(BaseImageLifecycle):
         self._opened: OpenedImage | None = None
         self._prefetches: list[Deferred[None]] = []
         self._checked_at = -math.inf
+        self._latest_change = 0
+        self._watch = LoopingCall(self._look_for_change)
+        self._watch.clock = shared.clock
 
     async def stop(self) -> None:
         """Cancel the attempt, and release the image; its blocks stay in the cache."""
         self._interruption.interrupt()
+        if self._watch.running:
+            self._watch.stop()
         await gatherResults(self._prefetches)
         await super().stop()
 
@@ -90,6 +100,9 @@ class RemoteImageLifecycle(BaseImageLifecycle):
 
     def _adopt(self, base: BaseImage) -> None:
         super()._adopt(base)
+        if not self._watch.running:
+            self._latest_change = self._remote.latest_change()
+            self._watch.start(WATCH_SECONDS, now=False)
         if self._remote.prefetch == "all" and self._opened is not None:
             self._prefetches = [each for each in self._prefetches if not each.called]
             self._prefetches.append(Deferred.fromCoroutine(self._fetch_all(self._opened)))
@@ -107,6 +120,13 @@ class RemoteImageLifecycle(BaseImageLifecycle):
                 image=self.entry.file_name,
                 reason=describe_os_error(error),
             )
+
+    def _look_for_change(self) -> None:
+        """Check the origin if another process, which shares the cache, has found a change."""
+        latest = self._remote.latest_change()
+        if latest != self._latest_change and self._opened is not None:
+            self._latest_change = latest
+            self._check_soon(self._opened.identity)
 
     def _report_change(self, wanted: CacheIdentity) -> None:
         """Called in a thread, for each fetch that finds another version than it wanted."""

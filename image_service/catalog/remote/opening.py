@@ -21,7 +21,7 @@ from image_service.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES
 from image_service.catalog.remote.origin import Origin
 from image_service.catalog.remote.source import LoggedDigests, PinnedSource
 from image_service.coreos.minimal_iso import check_minimal_iso
-from image_service.errors import BaseImageError, Unavailable
+from image_service.errors import BaseImageError, Unavailable, describe_os_error
 from image_service.files.block_cache.source import CacheIdentity, OriginFailed
 from image_service.formats.digest_list import DigestList, max_list_bytes, parse_digest_list
 from image_service.formats.iso9660 import read_iso9660
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 BOOT_DIRECTORIES = ("boot", "coreos", "efi", "images", "isolinux")
 NOT_BOOT_FILES = frozenset({"ROOTFS.IMG"})
 MAX_BOOT_FILE = 512 * 1024 * 1024  # an initrd has some hundred MiB; a disconnected ISO has archives of GiB
+CHANGES = "changes"
+"""A file whose time is that of the latest change which a process on the cache found."""
 _HEAD_BYTES = 1024 * 1024  # system area, volume descriptors, path tables and directories
 _TAIL_BYTES = 64 * 1024  # the backup GPT
 _PREFETCH_BYTES = 8 * 1024 * 1024
@@ -75,6 +77,7 @@ class RemoteImages:
 
     Args:
         make_cache: makes the cache of their blocks, once an image needs it.
+        directory: of the cache.
         client: for requests to origins.
         interruption: shuts its connections down.
         downloads: has the credentials.
@@ -86,6 +89,7 @@ class RemoteImages:
     """
 
     make_cache: Callable[[], BlockCache]
+    directory: Path
     client: RangeClient
     interruption: Interruption
     downloads: OriginClient
@@ -114,6 +118,20 @@ class RemoteImages:
             cache = self.make_cache()
             cache.start()
             self._cache = cache
+
+    def announce_change(self) -> None:
+        """Let the other processes on the cache know that an origin has changed. Blocks."""
+        try:
+            (self.directory / CHANGES).touch()
+        except OSError as error:  # they find it at their next check
+            _log.warn("cannot announce a change: {reason}", reason=describe_os_error(error))
+
+    def latest_change(self) -> int:
+        """Return a number that differs after each announcement."""
+        try:
+            return (self.directory / CHANGES).stat().st_mtime_ns
+        except OSError:
+            return 0
 
     def interrupt(self) -> None:
         """End all fetches and senders, in the reactor's thread: the service stops."""
@@ -205,7 +223,10 @@ class RemoteImages:
             if found.size != opened.pin.size:
                 raise BaseImageError(f"its origin has {found.size} bytes, its digest list {opened.pin.size}")
             return False
-        return (found.etag, found.size) != (opened.pin.etag, opened.pin.size)
+        is_changed = (found.etag, found.size) != (opened.pin.etag, opened.pin.size)
+        if is_changed:
+            self.announce_change()
+        return is_changed
 
     def local_bytes(self, opened: OpenedImage) -> int:
         """Return how many bytes of an image are on local disk."""

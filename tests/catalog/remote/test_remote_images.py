@@ -243,10 +243,10 @@ async def test_fetch_finds_another_version(
     resource.body, resource.etag = OTHER, '"2"'
     with pytest.raises(OriginFailed, match="another version"):
         before.file.sha256()
-    while remotes.clock.getDelayedCalls()[0].getTime() > 30:
-        await deferLater(reactor, 0.01)
-    remotes.clock.advance(30)
-    await lines.until(image.file_name, BaseImageState.READY)
+    while found(catalog) is before:
+        remotes.clock.advance(0.01)
+        await deferLater(reactor, 0.001)
+    assert remotes.clock.seconds() <= 30
     assert found(catalog).file.sha256() == hashlib.sha256(OTHER).hexdigest()
 
 
@@ -320,3 +320,22 @@ async def test_digest_list_must_be_signed(
     remotes.clock.advance(CHECK_SECONDS)
     await lines.until(image.file_name, BaseImageState.READY)
     assert verified == [(text, b"bad"), (text, b"good")]
+
+
+@ensure_deferred
+async def test_other_process_on_the_cache_learns_of_the_change(
+    remotes: RemoteCatalogs, origin: Origin, lines: Lines, reactor: EPollReactor
+) -> None:
+    resource = Resource(ISO)
+    image = remote_entry(origin.serve("/base.iso", resource))
+    catalogs = [remotes.start(image), remotes.start(image)]
+    for _ in catalogs:
+        await lines.until(image.file_name, BaseImageState.READY)
+    first, second = map(found, catalogs)
+    resource.body, resource.etag = OTHER, '"2"'
+    with pytest.raises(OriginFailed, match="another version"):
+        first.file.sha256()
+    while found(catalogs[0]) is first or found(catalogs[1]) is second:
+        remotes.clock.advance(0.01)
+        await deferLater(reactor, 0.001)
+    assert found(catalogs[0]).sha256 == found(catalogs[1]).sha256
