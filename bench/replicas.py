@@ -26,14 +26,12 @@ if TYPE_CHECKING:
     from bench.stage import Stage
 
 _COUNT = 3
-_GENERATOR_CORES = 0.5
-"""What the load generator and the rest of the machine need."""
 
 
 def study_replicas(stage: Stage) -> Iterator[Figure]:
     """Compare throughput of 64 KiB ranges of three replicas and of the first one."""
     cores = len(os.sched_getaffinity(0))
-    share = min(1.0, (cores - _GENERATOR_CORES) / _COUNT)
+    share = min(1.0, cores / (2 * _COUNT))  # the rest is for the load generator and the machine
     with ExitStack() as stack:
         services = _start(stack, stage, share)
         places = [(service.urls["http"], script) for service in services for script in range_scripts(service)]
