@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from tests.acceptance.service import Service
+    from tests.acceptance.service import Answer, Service
     from tests.catalog.origin import Origin
 
 CONFIG: Mapping[str, object] = {"ignition": {"version": "3.4.0"}}
@@ -54,6 +54,21 @@ def local_entry(path: Path, version: str) -> dict[str, object]:
 def image_path(infra_env: str, version: str, file: str = "full.iso") -> str:
     """Return the path of an image of an infra-env."""
     return f"/byid/{infra_env}/{version}/x86_64/{file}"
+
+
+def get_ready(service: Service, path: str, method: str = "GET") -> Answer:
+    """Get an image; wait until each worker that is asked has its base ready."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while (answer := service.get(path, method=method)).status == 503:
+        assert time.monotonic() < deadline, answer
+        time.sleep(_RETRY_SECONDS)
+    assert answer.status == 200, answer
+    return answer
+
+
+def etag_of(service: Service, path: str) -> str:
+    """Return the ETag of the image that a newcomer gets."""
+    return get_ready(service, path, "HEAD").headers["ETag"]
 
 
 @attrs.define

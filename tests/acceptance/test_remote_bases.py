@@ -14,7 +14,9 @@ from tests.acceptance.image_states import images_of, until
 from tests.acceptance.remote import (
     CONFIG,
     RangeReader,
+    etag_of,
     fetched_bytes,
+    get_ready,
     image_path,
     local_entry,
     random_ranges,
@@ -56,14 +58,7 @@ def base() -> bytes:
 
 def expected(service: Service, infra_env: str, version: str) -> bytes:
     """Return the image of a local base."""
-    return service.get(image_path(infra_env, version)).body
-
-
-def etag_of(service: Service, path: str) -> str:
-    """Return the ETag of an image."""
-    answer = service.get(path, method="HEAD")
-    assert answer.status == 200, answer
-    return answer.headers["ETag"]
+    return get_ready(service, image_path(infra_env, version)).body
 
 
 @contextlib.contextmanager

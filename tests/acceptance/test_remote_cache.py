@@ -16,6 +16,8 @@ import pytest
 from tests.acceptance.remote import (
     CONFIG,
     RangeReader,
+    etag_of,
+    get_ready,
     image_path,
     local_entry,
     random_ranges,
@@ -87,7 +89,7 @@ def entries_of(nginx: Nginx, megabytes: int) -> list[Mapping[str, object]]:
 def new_reader(service: Service, infra_env: str, content: bytes) -> RangeReader:
     """Return a reader of the remote image."""
     path = image_path(infra_env, "remote")
-    return RangeReader(service, path, {service.get(path, method="HEAD").headers["ETag"]: content})
+    return RangeReader(service, path, {etag_of(service, path): content})
 
 
 @attrs.define
@@ -132,7 +134,7 @@ def test_ranges_under_eviction_are_right_and_the_disk_use_is_bounded(
     }
     with run_service(tmp_path, entries_of(nginx, effort.megabytes), environment=environment) as service:
         infra_env = service.register("local", CONFIG)
-        content = service.get(image_path(infra_env, "local")).body
+        content = get_ready(service, image_path(infra_env, "local")).body
         readers = [new_reader(service, infra_env, content) for _ in range(_CONNECTIONS)]
         share = effort.ranges // _CONNECTIONS
         watch = DiskUse(cache)
@@ -162,7 +164,7 @@ def test_kill_in_mid_fill_leaves_no_wrong_byte(effort: Effort, nginx: Nginx, tmp
     for attempt in range(effort.kills):
         with run_service(tmp_path / "service", entries, ends_with=-signal.SIGKILL) as service:
             infra_env = infra_env or service.register("local", CONFIG)
-            content = content or service.get(image_path(infra_env, "local")).body
+            content = content or get_ready(service, image_path(infra_env, "local")).body
             readers = [new_reader(service, infra_env, content) for _ in range(_CONNECTIONS)]
             calls = [
                 partial(read_until_killed, reader, len(content), attempt * 10 + seed)

@@ -15,6 +15,8 @@ from tests.acceptance.readers import reading
 from tests.acceptance.remote import (
     CONFIG,
     RangeReader,
+    etag_of,
+    get_ready,
     image_path,
     local_entry,
     random_ranges,
@@ -77,7 +79,7 @@ class Served:
 
     def etag(self) -> str:
         """Return the ETag of the image that a newcomer gets."""
-        return self.service.get(self.path, method="HEAD").headers["ETag"]
+        return etag_of(self.service, self.path)
 
 
 @pytest.fixture
@@ -102,7 +104,7 @@ def serving(directory: Path, origin: Origin, environment: Mapping[str, str]) -> 
     with run_service(directory, entries, environment=environment) as service:
         infra_env = service.register("local", CONFIG)
         content, changed_content = (
-            service.get(image_path(infra_env, version)).body for version in ("local", "changed")
+            get_ready(service, image_path(infra_env, version)).body for version in ("local", "changed")
         )
         other = Resource(changed, etag='"2"')
         path = image_path(infra_env, "remote")
@@ -121,12 +123,12 @@ def test_absent_bytes_are_refused_during_each_fault_and_come_after_it(tmp_path: 
     entries.append(local_entry(tmp_path / "local.iso", "local"))
     with run_service(tmp_path, entries) as service, ExitStack() as stack:
         infra_env = service.register("local", CONFIG)
-        content = service.get(image_path(infra_env, "local")).body
+        content = get_ready(service, image_path(infra_env, "local")).body
         readers = []
         for index in range(len(FAULTS)):
             path = image_path(infra_env, str(index))
-            etag = service.get(path, method="HEAD").headers["ETag"]
-            readers.append(stack.enter_context(closing(RangeReader(service, path, {etag: content}))))
+            reader = RangeReader(service, path, {etag_of(service, path): content})
+            readers.append(stack.enter_context(closing(reader)))
         for faulty, fault in zip(spoilt, FAULTS.values(), strict=True):
             faulty.fault = fault
         run_all(partial(read_absent, reader, len(content)) for reader in readers)

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.acceptance.image_states import PATIENCE_SECONDS, images_of, until
-from tests.acceptance.remote import CONFIG, RangeReader, image_path, local_entry, remote_entry
+from tests.acceptance.remote import (
+    CONFIG,
+    RangeReader,
+    etag_of,
+    get_ready,
+    image_path,
+    local_entry,
+    remote_entry,
+)
 from tests.acceptance.service import run_service
 from tests.remote_base import MIB, dense_base
 from tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, running_s3_server
@@ -56,14 +64,14 @@ def test_overwritten_object_is_a_new_version(s3_server: S3Server, tmp_path: Path
     with run_service(tmp_path, entries, environment=s3_server.environment) as service:
         infra_env = service.register("old", CONFIG)
         path = image_path(infra_env, "remote")
-        contents = {name: service.get(image_path(infra_env, name)).body for name in paths}
+        contents = {name: get_ready(service, image_path(infra_env, name)).body for name in paths}
         until(service, "remote", "ready")
-        old_etag = service.get(path, method="HEAD").headers["ETag"]
+        old_etag = etag_of(service, path)
         (s3_server.directory / "next").write_bytes(new)
         os.setxattr(s3_server.directory / "next", "user.etag", b'"2"')
         (s3_server.directory / "next").rename(s3_server.directory / "a.iso")
         deadline = time.monotonic() + NEWCOMER_SECONDS
-        while (etag := service.get(path, method="HEAD").headers["ETag"]) == old_etag:
+        while (etag := etag_of(service, path)) == old_etag:
             with closing(RangeReader(service, path, {old_etag: contents["old"]})) as mounted:
                 assert not mounted.read(len(old) - 2 * MIB, 4096)
             assert time.monotonic() < deadline
