@@ -42,6 +42,7 @@ class OsImage:
     remote: bool = False  # it stays at its origin, and is read by ranges
     digests_url: str | None = attrs.field(default=None, repr=False)  # of the list of block digests
     digests_sha256: str | None = None  # of that list, lower-case hex; None: there is none
+    unknown_members: tuple[str, ...] = ()  # of its entries, which have no effect
 
     @property
     def file_name(self) -> str:
@@ -58,7 +59,7 @@ class OsImage:
 def parse_os_images(value: str) -> tuple[OsImage, ...]:
     """Return the images of a JSON list, in the order of their first entries.
 
-    Entries of one version, architecture and type are one image. Unknown members are ignored.
+    Entries of one version, architecture and type are one image. Unknown members have no effect.
 
     Raises:
         ValueError: one argument per fault, each naming entry and member, none repeating a URL.
@@ -81,6 +82,7 @@ def parse_os_images(value: str) -> tuple[OsImage, ...]:
             remote=bool(first["remote"]),
             digests_url=first["digests"],
             digests_sha256=first["digests_sha256"],
+            unknown_members=tuple(sorted({name for entry in same for name in entry} - _KNOWN)),
         )
         images.append(image)
         faults += [
@@ -160,6 +162,8 @@ _MEMBERS: dict[str, tuple[Callable[[str], object], str]] = {
     "url": (is_url, _URL_FAULT),
     "version": (VERSION.fullmatch, VERSION_FAULT),
 }
+# assisted-service has given entries a rootfs_url, which nothing needs.
+_KNOWN = {*_MEMBERS, *_REMOTE_MEMBERS, "sha256", "type", "rootfs_url"}
 
 
 def precedence(version: str) -> tuple[object, ...]:

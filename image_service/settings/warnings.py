@@ -44,6 +44,10 @@ def find_warnings(settings: Settings, base_url: str, *, standalone: bool) -> Ite
         )
     if settings.download.insecure:
         yield "INSECURE_SKIP_VERIFY is set: anyone on the network can replace a download of a base image"
+    for image in settings.catalog.images:
+        if image.unknown_members:
+            names = ", ".join(image.unknown_members)
+            yield f"OS_IMAGES: unknown members of {image.file_name} have no effect: {names}"
     try:
         yield from _file_warnings(settings)
     except (ConfigurationError, OSError) as error:  # a file was replaced after the settings were read

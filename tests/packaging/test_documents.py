@@ -44,3 +44,12 @@ def test_build_arguments_in_documents_exist() -> None:
     )
     assert {name for row in rows for name in re.findall(r"\w+", row)} == declared
     assert named <= declared
+
+
+def test_decisions_are_numbered_once() -> None:
+    decisions = sorted((CHECKOUT / "docs" / "decisions").glob("[0-9]*.md"))
+    numbers = [int(decision.name[:4]) for decision in decisions]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert all(
+        each.read_text().startswith(f"# {number}. ") for number, each in zip(numbers, decisions, strict=True)
+    )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -133,6 +134,20 @@ def test_certificate_that_vanishes_after_the_settings_were_read_is_warned_of(tmp
     certificate.unlink()
     assert list(find_warnings(settings, PUBLIC, standalone=True)) == [
         f"{certificate}: No such file or directory"
+    ]
+
+
+def test_mistyped_members_of_base_images_are_named(tmp_path: Path) -> None:
+    entry = {
+        "openshift_version": "4.18",
+        "cpu_architecture": "x86_64",
+        "version": "418.94",
+        "url": "https://mirror.example/live.iso",
+        "rootfs_url": "https://mirror.example/rootfs.img",
+        "remot": True,
+    }
+    assert warnings(tmp_path, {**REACHED, "OS_IMAGES": json.dumps([entry])}) == [
+        "OS_IMAGES: unknown members of rhcos-full-iso-418.94-x86_64.iso have no effect: remot"
     ]
 
 
