@@ -7,6 +7,7 @@ refused only if its ``oldest_reader`` is later than this release's version.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -56,6 +57,8 @@ _LIMIT = f"SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s'"
 _RETRIED = {"40001", "40P01"}
 """SQLSTATE of a serialization failure and of a deadlock: another transaction was in the way."""
 _LINE_END = "\n"
+# The pool prints a traceback of each connection that was lost; those who use it get the error, too.
+logging.getLogger("sqlalchemy.pool").addHandler(logging.NullHandler())
 _VERSIONS = sa.Table(
     "image_service_version",
     sa.MetaData(),
