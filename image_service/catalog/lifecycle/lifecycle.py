@@ -20,7 +20,7 @@ from image_service.errors import BaseImageError, Unavailable, describe_os_error
 from image_service.images.reference import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from twisted.internet.interfaces import IDelayedCall
 
@@ -141,7 +141,7 @@ class BaseImageLifecycle:
         try:
             if self.base is None:
                 self._adopt(await self._fetch_and_verify())
-            derived = self._shared.options.derive(self.base) if self.base else None
+            derived = self._derive(self.base) if self.base else None
             if derived is not None:
                 if self.state is not BaseImageState.DEGRADED:  # which holds until a retry succeeds
                     self._set_state(BaseImageState.DERIVING)
@@ -163,6 +163,10 @@ class BaseImageLifecycle:
             self._set_state(BaseImageState.READY)
         self.was_attempted = True
         self._shared.options.on_change()
+
+    def _derive(self, base: BaseImage) -> Awaitable[None] | None:
+        """Start to derive what images of a base need; see `DerivedImages.derive`."""
+        return self._shared.options.derive(base)
 
     def _adopt(self, base: BaseImage) -> None:
         """Serve an image that was opened."""

@@ -98,6 +98,9 @@ class RemoteImageLifecycle(BaseImageLifecycle):
         self._opened = opened = await self._shared.pins.run(self._shared.run_in_thread, work)
         return opened
 
+    def _derive(self, _base: BaseImage) -> None:
+        """Derive nothing before the first request for it: that may fetch all of the base."""
+
     def _adopt(self, base: BaseImage) -> None:
         super()._adopt(base)
         if not self._watch.running:
@@ -195,7 +198,7 @@ class RemoteImageLifecycle(BaseImageLifecycle):
         self._adopt(opened.base)
         self._shared.options.on_superseded(base)
         self._shared.options.on_change()
-        self.start()  # derives what belongs to it
+        self.start()
 
     def _degrade(self, reason: str) -> None:
         """Serve what there is, and say what is wrong; logged once per reason."""

@@ -69,14 +69,20 @@ class RemoteCatalogs:
     clock: Clock = attrs.field(factory=Clock)
     started: list[Catalog] = attrs.field(factory=list)
 
-    def start(self, *entries: OsImage, keys: KeyRing | None = None, prefetch: str = "boot") -> Catalog:
+    def start(
+        self,
+        *entries: OsImage,
+        keys: KeyRing | None = None,
+        prefetch: str = "boot",
+        options: CatalogOptions | None = None,
+    ) -> Catalog:
         client = OriginClient.from_settings(DownloadSettings())
         settings = RemoteSettings(prefetch=prefetch, check_seconds=CHECK_SECONDS)
         remote = build_remote_images(
             self.reactor, settings, S3Settings(), client, data_dir=self.directory, keys=keys, is_leader=True
         )
         fetcher = ImageFetcher(DataDir(self.directory), partial(download_file, client))
-        catalog = Catalog(self.reactor, self.clock, entries, fetcher, CatalogOptions(), remote)
+        catalog = Catalog(self.reactor, self.clock, entries, fetcher, options or CatalogOptions(), remote)
         self.started.append(catalog)
         catalog.start()
         return catalog
@@ -97,6 +103,17 @@ def found(catalog: Catalog) -> BaseImage:
 def rendered(catalog: Catalog) -> dict[str, object]:
     (image,) = json.loads(render_statuses(catalog.statuses()))["images"]
     return dict(image)
+
+
+@ensure_deferred
+async def test_remote_image_is_ready_before_anything_is_derived_from_it(
+    remotes: RemoteCatalogs, origin: Origin, lines: Lines
+) -> None:
+    derived: list[BaseImage] = []
+    image = remote_entry(origin.serve("/base.iso", Resource(ISO)))
+    remotes.start(image, options=CatalogOptions(derive=derived.append))
+    await lines.until(image.file_name, BaseImageState.READY)
+    assert derived == []
 
 
 @ensure_deferred
