@@ -128,9 +128,9 @@ class Listener:
         self._database.transact(partial(changes.notify, payload=echo))
         while (left := until - time.monotonic()) > 0:
             payloads = connection.receive(left, self._interrupt)
+            self._adopt(payloads or ())
             if payloads is None or echo in payloads:
                 return
-            self._adopt(payloads)
         raise StoreFailed("notifications do not arrive; DATABASE_LISTEN_URL must name the server itself")
 
     def _poll(self, seconds: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from contextlib import ExitStack, closing
 from functools import partial
@@ -21,6 +22,8 @@ from tests.snapshots.replicas.hosts import listening, make_replica_database
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    import sqlalchemy as sa
 
     from image_service.database.postgresql import PostgresqlDatabase
     from tests.conftest import LoggedFailures
@@ -205,6 +208,26 @@ def test_unexpected_error_does_not_end_the_listening(
         wait_until(lambda: host.is_notified)
         wait_for_change(database, host)
     assert logged_failures.flush(ZeroDivisionError)
+
+
+def test_change_that_arrives_with_the_echo_of_a_check_is_heard(
+    url: str, database: PostgresqlDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, is_ready = secrets.token_bytes(32), threading.Event()
+    monkeypatch.setattr(listener, "CHECK_SECONDS", 0.2)
+    notify = changes.notify
+
+    def change_and_notify(connection: sa.Connection, payload: str) -> None:
+        if is_ready.is_set():
+            changes.write(connection, {key[:KEY_BYTES]: 1 + secrets.randbits(63)})
+        notify(connection, payload)
+
+    monkeypatch.setattr(changes, "notify", change_and_notify)
+    with listening(url, database, tmp_path) as host:
+        wait_until(lambda: host.is_notified)
+        before = host.counter(key)
+        is_ready.set()
+        wait_until(lambda: host.counter(key) != before)
 
 
 def test_stop_does_not_wait_for_the_next_attempt(tmp_path: Path) -> None:
