@@ -58,7 +58,8 @@ class Claims:
         self._claim = insert.on_conflict_do_update(
             index_elements=[CLAIMS.c.key],
             set_={"holder": insert.excluded.holder, "expires_at": insert.excluded.expires_at},
-            where=CLAIMS.c.expires_at < _CLOCK,
+            # Its own: the database has stored it, and the connection was lost before it said so.
+            where=sa.or_(CLAIMS.c.expires_at < _CLOCK, CLAIMS.c.holder == insert.excluded.holder),
         ).returning(sa.literal_column("xmax::text <> '0'", sa.Boolean))  # True: there was a row
 
     def acquire(self, claim: Claim) -> ClaimOutcome | None:

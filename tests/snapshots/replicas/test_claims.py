@@ -42,6 +42,13 @@ def test_one_of_many_replicas_acquires_a_claim(rows: Claims, key: bytes) -> None
     assert [rows.renew(claim) for claim in claimed] == [outcome is not None for outcome in outcomes]
 
 
+def test_attempt_whose_answer_was_lost_succeeds_again(rows: Claims, key: bytes) -> None:
+    claim = Claim(key)
+    rows.acquire(claim)
+    assert rows.acquire(claim) is not None
+    assert rows.acquire(Claim(key)) is None
+
+
 def test_keys_are_claimed_independently(rows: Claims, key: bytes) -> None:
     assert rows.acquire(Claim(key)) == rows.acquire(Claim(secrets.token_bytes(32))) == ClaimOutcome.ACQUIRED
 
