@@ -126,6 +126,8 @@ class Fetcher:
                     self._hurry(flight)
                 wanted[flight] = None
             self._start_threads()
+            if wanted and used == USED and not self._threads:
+                raise OSError(errno.EBUSY, "the block cache can start no thread")
         return list(wanted)
 
     def _queue(self, granule: int, used: int, latest: Flight | None) -> Flight:
@@ -152,8 +154,11 @@ class Fetcher:
     def _start_threads(self) -> None:
         waiting = len(self._demanded) + min(len(self._ahead), _AHEAD_THREADS - self._running_ahead)
         for _ in range(min(waiting - self._idle, THREADS - self._threads)):
+            try:
+                threading.Thread(target=self._run, name="block-cache", daemon=True).start()
+            except RuntimeError:  # the process, or its container, has too many
+                break
             self._threads += 1
-            threading.Thread(target=self._run, name="block-cache", daemon=True).start()
         self._changed.notify_all()
 
     def close(self) -> None:
@@ -258,9 +263,11 @@ class Fetcher:
         files = self._files
         if any(files.present[granule] == UNVERIFIED for granule in granules):
             lock = self._lock_for_writing(granules.start, len(granules))
-            for granule in granules:
-                files.verify(granule)
-            os.close(lock)
+            try:
+                for granule in granules:
+                    files.verify(granule)
+            finally:
+                os.close(lock)
 
     def _fetch_span(self, start: int, stop: int, used: int) -> None:
         """Fetch absent granules from `start` up to `stop`, check them and write them."""

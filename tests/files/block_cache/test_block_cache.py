@@ -212,6 +212,45 @@ def test_after_another_boot_only_intact_granules_are_used(
         file.close()
 
 
+def test_granule_that_could_not_be_compared_is_compared_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_cache(tmp_path) as cache:
+        file = cache.open(identity_of(MIB), Origin())
+        file.read_at(0, 1)
+        file.close()
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(block_cache, "read_boot_id", lambda: "another")
+    with open_cache(tmp_path) as cache:
+        file = cache.open(identity_of(MIB), Origin())
+        with monkeypatch.context() as faulty:
+            faulty.setattr(version_files.VersionFiles, "verify", fail)
+            with pytest.raises(OSError, match="Input/output"):
+                file.read_at(0, 1)
+        assert file.read_at(0, 9) == content(0, 9)
+        file.close()
+
+
+def test_thread_that_cannot_be_started_fails_the_read_and_no_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with open_cache(tmp_path) as cache:
+        file = cache.open(identity_of(20 * MIB), Origin())
+        with monkeypatch.context() as faulty:
+            faulty.setattr(threading.Thread, "start", fail)
+            for number in range(20):
+                with pytest.raises(OSError, match="no thread"):
+                    file.read_at(number * MIB, 1)
+        assert file.read_at(0, 20 * MIB) == content(0, 20 * MIB)
+        file.close()
+
+
 def test_versions_that_nobody_names_or_uses_are_removed(tmp_path: Path) -> None:
     named, used, old = (identity_of(2 * MIB, name) for name in ("named", "used", "old"))
     with open_cache(tmp_path) as cache, open_cache(tmp_path) as other:
