@@ -1,8 +1,9 @@
 """One remote file at its origin: where redirects lead, which version is there, and ranges of it, checked.
 
-Redirects are resolved once and kept; a link that has expired (401, 403) is resolved again. Header fields and
-query parameters of the configuration are credentials, and go to the origin of the configured URL only; a URL
-of S3 is signed for each request, and its redirects are not followed.
+Redirects are resolved once and kept; a link that has expired (401, 403) is resolved again at once, and one
+that has failed otherwise at the next attempt. Header fields and query parameters of the configuration are
+credentials, and go to the origin of the configured URL only; a URL of S3 is signed for each request, and its
+redirects are not followed.
 """
 
 from __future__ import annotations
@@ -163,8 +164,10 @@ class Origin:
             with self._follow(fields, version) as response:
                 yield response
         except OriginFailed:
+            self._resolved = None
             raise
         except (OSError, http.client.HTTPException, ValueError) as error:
+            self._resolved = None
             raise OriginFailed(describe_fault(error)) from None
 
     @contextmanager

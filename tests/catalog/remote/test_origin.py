@@ -159,6 +159,24 @@ def test_redirect_is_resolved_once_and_again_when_it_has_expired(origin: Server)
     ]
 
 
+def test_redirect_to_what_fails_is_resolved_again(origin: Server) -> None:
+    with running() as mirror:
+        resource = Resource(BODY)
+        first = mirror.serve("/base.iso", resource, Reply(status=404), resource)
+        targets = (first, first, "/second")
+        redirects = (Reply(status=302, headers={"Location": target}) for target in targets)
+        remote = origin_at(origin.serve("/base.iso", *redirects))
+        origin.serve("/second", Resource(BODY))
+        pin = remote.find_version()
+        with pytest.raises(OriginFailed, match="404"):
+            fetch(remote, pin, 0, 10)
+        assert fetch(remote, pin, 0, 10) == BODY[:10]
+    with pytest.raises(OriginFailed):
+        fetch(remote, pin, 0, 10)
+    assert fetch(remote, pin, 0, 10) == BODY[:10]
+    assert origin.requests[-1].target == "/second"
+
+
 def test_credentials_stay_at_their_origin(origin: Server, other: Server) -> None:
     target = other.serve("/base.iso", Resource(BODY))
     moved = Reply(status=307, headers={"Location": f"{target}?token={SECRET}&part=1"})
