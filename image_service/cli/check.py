@@ -13,6 +13,7 @@ from image_service.assisted.check import check_upstream
 from image_service.catalog.download.origin_check import check_origins
 from image_service.catalog.download.origin_client import OriginClient
 from image_service.cli.command import printable
+from image_service.database.check import check_database
 from image_service.settings.effective import render_settings
 from image_service.settings.settings import read_settings
 from image_service.settings.warnings import find_warnings
@@ -34,7 +35,7 @@ def check(*, standalone: bool, offline: bool) -> int:
 
     Args:
         standalone: as for a start.
-        offline: False: assisted-service and the origins of base images are tried once.
+        offline: False: assisted-service, the database and the origins of base images are tried once.
 
     Raises:
         SystemExit: the configuration is not valid; see `read_settings`.
@@ -60,6 +61,10 @@ def _warnings(settings: Settings, *, standalone: bool, offline: bool) -> Iterato
         return
     if settings.upstream.host is not None and (fault := _try_assisted_service(settings)):
         yield fault
+    database = settings.database
+    for name, url in (("DATABASE_URL", database.url), ("DATABASE_LISTEN_URL", database.listen_url)):
+        if url is not None and (fault := check_database(url)):
+            yield f"{name}: {fault}"
     urls = settings.source_urls
     client = OriginClient.from_settings(settings.download, urls, settings.proxies)
     web_urls = (url for url in urls if url.startswith("http"))

@@ -32,7 +32,9 @@ def add(add_parser: AddParser) -> None:
     parser.add_argument(
         "--offline",
         action="store_true",
-        help="with --check: do not try to reach assisted-service and the origins of base images",
+        help=(
+            "with --check: do not try to reach assisted-service, the database and the origins of base images"
+        ),
     )
     parser.set_defaults(run=partial(run, parser))
 

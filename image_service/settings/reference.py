@@ -18,8 +18,9 @@ the service reports every fault and does not start. A variable that is empty is 
 seconds, sizes plain bytes. Where two names are given, the first that is set counts.
 
 `image-service serve --check` checks the same without a start. It prints all faults; if there is none, it
-prints the value of each setting, and warnings, and tries to reach assisted-service and the origins of base
-images unless `--offline` is given. It writes no file and binds no port.
+prints the value of each setting, and warnings, and tries to reach assisted-service, the database of replicas
+and the origins of base images (`http://` and `https://`) unless `--offline` is given. It writes no file and
+binds no port.
 
 Where the text may be in a file, `NAME=@/path/of/the/file` stands for the file's content, without white space
 around it: UTF-8, at most 1 MiB.

@@ -115,6 +115,24 @@ def test_origins_are_tried_unless_offline(tmp_path: Path) -> None:
         assert told == [*warnings, "image-service: the configuration is valid"]
 
 
+def test_database_is_tried_unless_offline(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("ab" * 32)
+    (tmp_path / "secret").chmod(0o600)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # and does not listen
+        server = f"127.0.0.1:{closed.getsockname()[1]}"
+        environ = {
+            "DATA_DIR": str(tmp_path),
+            "DATABASE_URL": f"postgresql://images:{SECRET}@{server}/images",
+            "INSTANCE_SECRET_FILE": str(tmp_path / "secret"),
+        }
+        for options, is_tried in (([], True), (["--offline"], False)):
+            ended = check(tmp_path, environ, "--standalone", *options)
+            assert ended.returncode == 0
+            assert ("warning: DATABASE_URL: PostgreSQL database images at " in ended.stderr) == is_tried
+            assert SECRET not in ended.stdout + ended.stderr
+
+
 def test_assisted_service_is_tried_unless_offline(tmp_path: Path) -> None:
     """404 is an answer, a closed port is none."""
     with running() as upstream, socket.socket() as closed:
