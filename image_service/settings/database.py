@@ -48,10 +48,12 @@ def _parse_secret_file(value: str) -> Path:
 
 def _parse_url(value: str) -> str:
     """Return the URL of a PostgreSQL database, for SQLAlchemy."""
-    fault = f"must be {_SCHEME}://USER:PASSWORD@HOST:PORT/DATABASE"
+    fault = f"must be {_SCHEME}://USER:PASSWORD@HOST:PORT/DATABASE, escaped (%40 for @ in PASSWORD)"
     try:
         parts = urlsplit(value)
         is_valid = parts.scheme in {_SCHEME, "postgresql"} and len(parts.path) > 1 and parts.port != 0
+        # SQLAlchemy ends a password at the first: the rest of it would be logged as part of the host.
+        is_valid = is_valid and value.partition("?")[0].count("@") <= 1
     except ValueError:
         is_valid = False
     if not is_valid:
@@ -66,10 +68,11 @@ class DatabaseSettings:
     url: str | None = setting("DATABASE_URL", parse=_parse_url, is_secret=True)
     """URL of a PostgreSQL database (15 or later), as SQLAlchemy takes it:
     `postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE`, with parameters of libpq such as
-    `?sslmode=verify-full`. All replicas with the same one share snapshots and mounts: they serve the same
-    bytes under one ETag. The database is for this service alone; the first start creates the tables. When
-    not set, snapshots are in an SQLite database in `DATA_DIR`. Requires `INSTANCE_SECRET_FILE`. Each process
-    opens five connections at most."""
+    `?sslmode=verify-full`. In user and password `@ : / ? # [ ] %` are escaped, such as `%40` for `@`. All
+    replicas with the same one share snapshots and mounts: they serve the same bytes under one ETag. The
+    database is for this service alone; the first start creates the tables. When not set, snapshots are in an
+    SQLite database in `DATA_DIR`. Requires `INSTANCE_SECRET_FILE`. Each process opens five connections at
+    most."""
     listen_url: str | None = setting("DATABASE_LISTEN_URL", parse=_parse_url, is_secret=True)
     """URL of the same database without a connection pooler in between, for LISTEN; to be set if
     `DATABASE_URL` leads to PgBouncer or another pooler. When not set, `DATABASE_URL` is used. Where LISTEN is

@@ -59,6 +59,8 @@ def test_url_names_the_driver(url: str, secret_file: str) -> None:
         "postgresql+psycopg://images:top-secret@db.example.com:0/images",
         "postgresql+psycopg://images:top-secret@db.example.com:port/images",
         "postgresql+asyncpg://images:top-secret@db.example.com/images",
+        "postgresql+psycopg://images:p@top-secret@db.example.com/images",
+        "postgresql+psycopg://images:1/2@top-secret@db.example.com/images",
     ],
 )
 @pytest.mark.parametrize("name", ["DATABASE_URL", "DATABASE_LISTEN_URL"])
