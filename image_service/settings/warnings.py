@@ -48,6 +48,8 @@ def find_warnings(settings: Settings, base_url: str, *, standalone: bool) -> Ite
         if image.unknown_members:
             names = ", ".join(image.unknown_members)
             yield f"OS_IMAGES: unknown members of {image.file_name} have no effect: {names}"
+        if image.remote and image.sha256 and not image.digests_sha256:
+            yield f"OS_IMAGES: sha256 of {image.file_name} is not verified: it is remote, and has no digests"
     try:
         yield from _file_warnings(settings)
     except (ConfigurationError, OSError) as error:  # a file was replaced after the settings were read

@@ -151,6 +151,21 @@ def test_mistyped_members_of_base_images_are_named(tmp_path: Path) -> None:
     ]
 
 
+def test_digest_of_a_remote_image_is_verified_with_digests_only(tmp_path: Path) -> None:
+    entry = {
+        "openshift_version": "4.18",
+        "cpu_architecture": "x86_64",
+        "version": "418.94",
+        "url": "https://mirror.example/live.iso",
+        "sha256": "ab" * 32,
+    }
+    digests = {"digests": "https://mirror.example/live.digests", "digests_sha256": "cd" * 32}
+    name = "rhcos-full-iso-418.94-x86_64.iso"
+    warning = f"OS_IMAGES: sha256 of {name} is not verified: it is remote, and has no digests"
+    for members, expected in (({}, []), ({"remote": True}, [warning]), ({"remote": True, **digests}, [])):
+        assert warnings(tmp_path, {**REACHED, "OS_IMAGES": json.dumps([{**entry, **members}])}) == expected
+
+
 def test_missing_programs_are_named(tmp_path: Path) -> None:
     (tmp_path / "keys").write_bytes(b"\x99\x01\x0d a public key")
     for name in ("xorriso", "gpgv"):
