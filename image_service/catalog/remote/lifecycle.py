@@ -20,6 +20,8 @@ from image_service.concurrency.interruption import Interrupted
 from image_service.errors import BaseImageError, Unavailable, describe_os_error
 
 if TYPE_CHECKING:
+    from twisted.internet.interfaces import IDelayedCall
+
     from image_service.catalog.lifecycle.options import LifecycleDependencies
     from image_service.catalog.lifecycle.status import ImageStatus
     from image_service.catalog.remote.opening import OpenedImage, RemoteImages
@@ -32,6 +34,9 @@ CHANGE_RETRY_SECONDS = 10.0
 
 MIN_CHECK_SECONDS = 5.0
 """Between checks: an origin that lies about its version is not asked all the time."""
+
+PREFETCH_RETRY_SECONDS = 60.0
+"""Until the next try to fetch the rest of an image."""
 
 
 WATCH_SECONDS = 2.0
@@ -54,6 +59,7 @@ class RemoteImageLifecycle(BaseImageLifecycle):
         self._remote = remote
         self._opened: OpenedImage | None = None
         self._prefetches: list[Deferred[None]] = []
+        self._prefetch_retry: IDelayedCall | None = None
         self._checked_at = -math.inf
         self._latest_change = 0
         self._watch = LoopingCall(self._look_for_change)
@@ -64,6 +70,7 @@ class RemoteImageLifecycle(BaseImageLifecycle):
         self._interruption.interrupt()
         if self._watch.running:
             self._watch.stop()
+        self._cancel_prefetch_retry()
         await gatherResults(self._prefetches)
         await super().stop()
 
@@ -107,11 +114,21 @@ class RemoteImageLifecycle(BaseImageLifecycle):
             self._latest_change = self._remote.latest_change()
             self._watch.start(WATCH_SECONDS, now=False)
         if self._remote.prefetch == "all" and self._opened is not None:
-            self._prefetches = [each for each in self._prefetches if not each.called]
-            self._prefetches.append(Deferred.fromCoroutine(self._fetch_all(self._opened)))
+            self._cancel_prefetch_retry()
+            self._start_prefetch(self._opened)
+
+    def _start_prefetch(self, opened: OpenedImage) -> None:
+        self._prefetch_retry = None
+        self._prefetches = [each for each in self._prefetches if not each.called]
+        self._prefetches.append(Deferred.fromCoroutine(self._fetch_all(opened)))
+
+    def _cancel_prefetch_retry(self) -> None:
+        if self._prefetch_retry is not None:
+            self._prefetch_retry.cancel()
+            self._prefetch_retry = None
 
     async def _fetch_all(self, opened: OpenedImage) -> None:
-        """Raises nothing."""
+        """Tries again later if it fails, unless another version is served by then. Raises nothing."""
         work = partial(self._remote.fetch_all, opened, self._interruption)
         try:
             await self._shared.rechecks.run(self._shared.run_in_thread, work)
@@ -123,6 +140,10 @@ class RemoteImageLifecycle(BaseImageLifecycle):
                 image=self.entry.file_name,
                 reason=describe_os_error(error),
             )
+            if opened is self._opened and not self._interruption.is_set:
+                self._prefetch_retry = self._shared.clock.callLater(
+                    PREFETCH_RETRY_SECONDS, self._start_prefetch, opened
+                )
 
     def _look_for_change(self) -> None:
         """Check the origin if another process, which shares the cache, has found a change."""

@@ -19,6 +19,7 @@ from image_service.catalog.lifecycle.options import CatalogOptions
 from image_service.catalog.lifecycle.signature import KeyRing
 from image_service.catalog.lifecycle.status import BaseImageState, render_statuses
 from image_service.catalog.remote.build import build_remote_images
+from image_service.catalog.remote.opening import RemoteImages
 from image_service.catalog.storage.data_dir import DataDir
 from image_service.errors import BaseImageError
 from image_service.files.block_cache.source import OriginFailed
@@ -33,7 +34,7 @@ from tests.pytwisted import async_fixture, ensure_deferred
 from tests.remote_base import dense_base
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from twisted.internet.epollreactor import EPollReactor
@@ -94,6 +95,13 @@ async def remotes(reactor: EPollReactor, tmp_path: Path) -> AsyncIterator[Remote
     yield catalogs
     for catalog in catalogs.started:
         await catalog.stop()
+
+
+def failing_with(error: Exception) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
 
 
 def found(catalog: Catalog) -> BaseImage:
@@ -162,6 +170,29 @@ async def test_all_of_an_image_is_prefetched(remotes: RemoteCatalogs, origin: Or
     for prefetch in lifecycle._prefetches:  # type: ignore[attr-defined]
         await prefetch
     assert rendered(catalog)["bytes_done"] == len(ISO)
+
+
+@ensure_deferred
+async def test_prefetch_that_failed_is_tried_again(
+    remotes: RemoteCatalogs,
+    origin: Origin,
+    lines: Lines,
+    monkeypatch: pytest.MonkeyPatch,
+    reactor: EPollReactor,
+) -> None:
+    with monkeypatch.context() as faulty:
+        faulty.setattr(RemoteImages, "fetch_all", failing_with(OriginFailed("status 500")))
+        image = remote_entry(origin.serve("/base.iso", Resource(ISO)))
+        catalog = remotes.start(image, prefetch="all")
+        await lines.until(image.file_name, BaseImageState.READY)
+        while "was not fetched as a whole" not in lines.text:
+            await deferLater(reactor, 0.001)
+    while rendered(catalog)["bytes_done"] != len(ISO):
+        remotes.clock.advance(1)
+        await deferLater(reactor, 0.001)
+    await catalog.stop()
+    assert remotes.clock.seconds() < CHECK_SECONDS, "not found by a check of the origin"
+    assert not remotes.clock.getDelayedCalls()
 
 
 @pytest.mark.parametrize(
