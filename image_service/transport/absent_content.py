@@ -55,7 +55,8 @@ async def await_beginning(body: Iterable[Extent], clock: IReactorTime, deadline:
         try:
             await fetching
         except OriginFailed as error:
-            raise Unavailable(str(error.strerror), retry_after_seconds=error.retry_after_seconds) from error
+            detail = f"the origin of the base image failed: {error.strerror}"
+            raise Unavailable(detail, retry_after_seconds=error.retry_after_seconds) from error
         except OSError as error:
             detail = f"the block cache failed: {error.strerror}"
             raise Unavailable(detail, retry_after_seconds=RETRY_AFTER_SECONDS) from error

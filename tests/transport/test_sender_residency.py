@@ -171,7 +171,10 @@ async def test_response_that_has_begun_waits_ten_seconds_for_its_origin(
 @pytest.mark.parametrize(
     ("error", "detail"),
     [
-        (OriginFailed("it answered 500", retry_after_seconds=7), "it answered 500"),
+        (
+            OriginFailed("it answered 500", retry_after_seconds=7),
+            "the origin of the base image failed: it answered 500",
+        ),
         (UNREACHABLE, "the block cache failed: No route to host"),
     ],
 )
