@@ -83,4 +83,5 @@ def build_base_images(  # noqa: PLR0913, PLR0917 - five groups of settings
         parts.call_every(COLLECT_SECONDS, lambda: in_thread(catalog.remove_unused_blocks))
     parts.push_async_callback(catalog.stop)
     parts.push_async_callback(derived.stop)  # before the files that it reads are closed
+    parts.callback(opener.interrupt)  # before: what is derived may wait for an origin
     return BaseImages(configured, catalog, derived, data_dir, options)
