@@ -152,11 +152,27 @@ def values_of(size: str) -> Any:
 
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+IMAGE = {"openshift_version": "4.20", "version": "1", "cpu_architecture": "x86_64"}
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_schema_accepts_the_values(size: str) -> None:
     jsonschema.validate(values_of(size), SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"url": "file:///live.iso"},
+        {"url": "http://example.com/live.iso"},
+        {"url": "https://example.com/live.iso", "remote": False},
+        {"url": "https://example.com/live.iso", "remote": True},
+        {"url": "s3://images/x", "remote": True, "digests": "s3://images/y", "digests_sha256": "ab" * 32},
+    ],
+)
+def test_schema_accepts_base_images(members: dict[str, Any]) -> None:
+    images = {"osImages": [{**IMAGE, **members}]}
+    jsonschema.validate(merged(values_of("three-replicas"), images), SCHEMA)
 
 
 @pytest.mark.parametrize(
@@ -168,6 +184,10 @@ def test_schema_accepts_the_values(size: str) -> None:
         {"settings": {"WORKERS": 2}},  # numbers of some size would be rendered as 1e+09
         {"osImages": []},
         {"osImages": [{"version": "1"}]},
+        {"osImages": [{**IMAGE, "url": "s3://images/live.iso"}]},  # without remote
+        {"osImages": [{**IMAGE, "url": "file:///live.iso", "remote": True}]},
+        {"osImages": [{**IMAGE, "url": "https://example.com/live.iso", "digests": "https://example.com/x"}]},
+        {"osImages": [{**IMAGE, "url": "s3://images/live.iso", "remote": True, "digests": "s3://images/x"}]},
         {"files": {"HTTPS_KEY_FILE": {"configMap": "a", "key": "b"}}},
         {"secrets": {"database": ""}},
         {"secrets": {"instance": ""}},
