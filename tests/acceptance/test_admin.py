@@ -10,7 +10,7 @@ import socket
 import subprocess
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 import pytest
@@ -102,13 +102,16 @@ def token_file(tmp_path: Path) -> Path:
     return file
 
 
+def states(admin: Administered) -> list[str]:
+    return [image["state"] for image in json.loads(admin.curl("/images").body)["images"]]
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_loopback_needs_no_token(tmp_path: Path, workers: str) -> None:
     plain = free_port()
     with administered(tmp_path, WORKERS=workers, HTTP_LISTEN_PORT=str(plain)) as admin:
         assert admin.curl("/live").body == admin.curl("/health").body == b"ok\n"
-        images: Any = json.loads(admin.curl("/images").body)
-        assert [image["state"] for image in images["images"]] == ["ready"]
+        wait_for(lambda: states(admin) == ["ready"])  # in all workers
         metrics = admin.curl("/metrics")
         assert "content-type: text/plain; version=0.0.4" in metrics.head.lower()
         subprocess.run([needs_client("promtool"), "check", "metrics"], input=metrics.body, check=True)
