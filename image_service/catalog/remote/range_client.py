@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 STALL_SECONDS = 10.0
 """A response is given up if it brings less than `STALL_BYTES` in this time, and is not complete."""
 STALL_BYTES = 64 * 1024
+MAX_IDLE_SECONDS = 30.0
+"""A firewall may have forgotten a connection that was idle for longer, and answers are waited for in vain."""
 _MAX_IDLE = 16  # connections per origin
 
 
@@ -74,6 +76,7 @@ class RangeClient:
         if is_whole and connection.sock is not None:
             with self._lock:
                 if len(self._idle[key]) < _MAX_IDLE:
+                    connection.idle_since = time.monotonic()
                     self._idle[key].append(connection)
                     return
         response.close()
@@ -103,7 +106,8 @@ class RangeClient:
         with self._lock:
             while self._idle[key]:
                 connection = self._idle[key].pop()
-                if connection.trust is context:
+                is_recent = time.monotonic() <= connection.idle_since + MAX_IDLE_SECONDS
+                if connection.trust is context and is_recent:
                     return connection
                 connection.close()
         return None
@@ -182,6 +186,7 @@ class _Connection(http.client.HTTPConnection):
         super().__init__(*address, **options)
         self.timeout = CONNECT_SECONDS
         self.trust = trust
+        self.idle_since = 0.0
         self.is_through_proxy = False
         self.proxy_fields: dict[str, str] = {}
         self._interruption = interruption

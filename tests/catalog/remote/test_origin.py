@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
 import pytest
@@ -143,6 +145,43 @@ def test_head_that_drips_is_given_up(origin: Server, monkeypatch: pytest.MonkeyP
     remote = origin_at(origin.serve("/base.iso", Reply(BODY, 206, hold_head=True)))
     with pytest.raises(OriginFailed, match="stalled"):
         remote.find_version()
+
+
+class _KeepsConnections(BaseHTTPRequestHandler):
+    """Answers a request for the first of ten bytes."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.send_response_only(206)
+        for name, value in {"Content-Length": "1", "Content-Range": "bytes 0-0/10"}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(b"1")
+
+
+def test_connection_is_kept_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = range_client._Connection.connect
+    connected: list[range_client._Connection] = []
+
+    def record_and_connect(connection: range_client._Connection) -> None:
+        connected.append(connection)
+        connect(connection)
+
+    monkeypatch.setattr(range_client._Connection, "connect", record_and_connect)
+    with ThreadingHTTPServer(("127.0.0.1", 0), _KeepsConnections) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        try:
+            remote = origin_at(f"http://127.0.0.1:{server.server_port}/base.iso")
+            for _ in range(3):
+                remote.find_version()
+            assert len(connected) == 1
+            monkeypatch.setattr(range_client, "MAX_IDLE_SECONDS", 0.0)
+            remote.find_version()
+            assert len(connected) == 2
+        finally:
+            _clients.pop().close()
+            server.shutdown()
 
 
 def test_redirect_is_resolved_once_and_again_when_it_has_expired(origin: Server) -> None:
