@@ -114,6 +114,19 @@ def test_list_prints_a_table(directory: Directory) -> None:
     assert "100% of" in line
 
 
+def test_remote_image_is_listed_as_such(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = {
+        "openshift_version": "4.20",
+        "version": "9.6.1",
+        "cpu_architecture": "x86_64",
+        "url": "https://mirror.example/live.iso",
+        "remote": True,
+    }
+    monkeypatch.setenv("OS_IMAGES", json.dumps([entry]))
+    listed = directory.listed()
+    assert (listed["state"], listed["reason"]) == ("waiting", "stays at its origin; --admin asks a service")
+
+
 def test_interrupted_fetch_is_resumed(directory: Directory) -> None:
     directory.configure(Resource(directory.content, cuts=[4096]))
     fetched = directory.images("fetch")

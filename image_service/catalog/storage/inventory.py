@@ -27,7 +27,7 @@ def list_stored_images(directory: Path, configured: Iterable[OsImage]) -> tuple[
     """Return the status of each configured image, then of each other one that is stored.
 
     Ready is an image that was verified and has not changed since, judged by a sample; waiting is one still to
-    be downloaded or verified. OpenShift versions of images that are not configured are unknown.
+    be downloaded or verified, or remote. OpenShift versions of images that are not configured are unknown.
 
     Args:
         directory: ``DATA_DIR``; may be absent.
@@ -44,6 +44,8 @@ def list_stored_images(directory: Path, configured: Iterable[OsImage]) -> tuple[
 
 
 def _status(directory: Path, entry: OsImage, listed: ManifestEntry | None) -> ImageStatus:
+    if entry.remote:
+        return ImageStatus(entry, BaseImageState.WAITING, "stays at its origin; --admin asks a service")
     path, partial = entry.local_path or directory / entry.file_name, directory / f".{entry.file_name}.part"
     if path.is_file():
         with closing(BaseFile.open(path)) as file:
