@@ -29,8 +29,8 @@ MAX_PENDING = 256
 class CircuitBreaker:
     """Runs work in threads; every call returns or raises within a timeout. An `InThread`.
 
-    After StoreFailed, a timeout or too many calls, they fail at once for `PAUSE_SECONDS`, and until none
-    of them is left in the threads. Then a single call is tried; if it succeeds, all are.
+    After StoreFailed or a timeout, they fail at once for `PAUSE_SECONDS`, and until none of them is left in
+    the threads. Then a single call is tried; if it succeeds, all are. Of too many calls at once, some fail.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class CircuitBreaker:
         if self._failure is not None and (self._pending or self._clock.seconds() < self._retry_at):
             raise self._failure.copy()
         if self._pending >= MAX_PENDING:
-            raise self._open(StoreFailed(f"{MAX_PENDING} calls are waiting for the store"))
+            raise StoreFailed(f"{MAX_PENDING} calls are waiting for the store")
         is_attempt, is_given_up = self._failure is not None, False
 
         def run() -> T:
@@ -77,10 +77,9 @@ class CircuitBreaker:
             self._failure = None
         return result
 
-    def _open(self, failure: StoreFailed) -> StoreFailed:
+    def _open(self, failure: StoreFailed) -> None:
         self._failure = failure.copy()
         self._retry_at = self._clock.seconds() + PAUSE_SECONDS
-        return failure
 
     async def _run(self, work: Callable[[], T]) -> T:
         try:

@@ -21,7 +21,7 @@ from image_service.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES
 from image_service.catalog.remote.origin import Origin
 from image_service.catalog.remote.source import LoggedDigests, PinnedSource
 from image_service.coreos.minimal_iso import check_minimal_iso
-from image_service.errors import BaseImageError, Unavailable, describe_os_error
+from image_service.errors import BaseImageError, FormatError, Unavailable, describe_os_error
 from image_service.files.block_cache.source import CacheIdentity, OriginFailed
 from image_service.formats.digest_list import DigestList, max_list_bytes, parse_digest_list
 from image_service.formats.iso9660 import read_iso9660
@@ -302,6 +302,10 @@ class RemoteImages:
                 "boot files of {url} are not all kept in the cache: {reason}; give it more space",
                 url=identity.url,
                 reason=error.strerror or str(error),
+            )
+        except FormatError as error:  # in a directory that nothing else reads
+            _log.warn(
+                "boot files of {url} are not kept in the cache: {reason}", url=identity.url, reason=error
             )
 
 

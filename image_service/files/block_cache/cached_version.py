@@ -75,9 +75,12 @@ class CachedVersion:
         return count
 
     def is_present(self, file: BaseFile, offset: int, length: int) -> bool:
-        """Return True if all bytes are present (see `Residency`)."""
+        """Return True if all bytes are present (see `Residency`); that is no use of them."""
         del file
-        return self._count_present(offset, length) == length
+        first, stop = offset >> _SHIFT, ((offset + length - 1) >> _SHIFT) + 1
+        if stop == first + 1:  # as nearly always
+            return self._present[first] == PRESENT
+        return bytes(self._present[first:stop]).count(PRESENT) == stop - first
 
     def _count_present(self, offset: int, length: int) -> int:
         """Return how many of the bytes, counted from `offset`, are present."""
