@@ -25,8 +25,8 @@ class RemoteSettings:
     """Disk space that the cache may take, in bytes, at least 128 MiB: give 1 GiB and more for live ISOs.
     A volume that has a limit of its own needs one tenth more than this."""
     prefetch: str = setting("REMOTE_PREFETCH", parse=parsers.one_of("boot", "all", "none"), default="boot")
-    """What is fetched before it is asked for: `boot` files, before the image is ready, which then are never
-    evicted; `all` of the image as well, after it is ready; or `none`."""
+    """The bytes to fetch before a client requests them. `boot`: boot files, before the image is ready; they
+    are never evicted. `all`: the rest of the image as well, after it is ready. `none`: nothing."""
     check_seconds: float = setting("REMOTE_CHECK", parse=parsers.seconds, default="3600")
     """Interval at which the origin is asked whether the image has changed, in seconds. It is noticed earlier
     if an absent block is read."""
