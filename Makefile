@@ -15,7 +15,7 @@ export PYTHONPATH := $(CURDIR)
 # cargo installs coreos-installer into the first; Debian has administration tools in the others.
 export PATH := $(abspath $(bin)):$(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 
-.PHONY: help run test soak lint format docs manifests bench lock release deps clean
+.PHONY: help run test soak lint format docs manifests bench lock release toolkit deps clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -25,9 +25,10 @@ run: $(VENV)/installed ## serve a sample image with the embedded stand-in for as
 	mkdir -p '$(DATA_DIR)'
 	DATA_DIR='$(DATA_DIR)' ADMIN_LISTEN='$(ADMIN_LISTEN)' exec $(bin)/image-service serve --standalone
 
-# Two processes take whole modules, so that each module's fixtures are set up once; acceptance, the longest, first.
+# Three processes, because acceptance tests wait for clients most of the time. They take whole modules, so that each
+# module's fixtures are set up once; acceptance, the longest, first.
 test: $(VENV)/tools ## run all tests; ARGS="-k ranges -x" goes to pytest; -n0: in one process
-	$(bin)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(ARGS)
+	$(bin)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 # One at a time: each takes the whole machine.
 soak: $(VENV)/tools ## run the tests that take minutes: acceptance tests with large numbers
@@ -65,6 +66,9 @@ release: $(VENV)/lock ## build dist/: sdist, wheel, SBOM, SHA256SUMS; look up vu
 	.ci/audit requirements.lock
 	.ci/audit requirements-build.lock
 	PYTHON='$(abspath $(bin))/python' .ci/release dist
+
+toolkit: $(VENV)/tools ## build dist/image_toolkit-*.whl: the imaging toolkit alone, without Twisted
+	.ci/toolkit/build dist
 
 deps: ## install the clients that acceptance tests and bench use (apt or dnf, cargo; needs root)
 	.ci/deps

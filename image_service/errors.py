@@ -208,6 +208,12 @@ class KernelArgumentInvalid(Unprocessable):
     code = "kernel-argument-invalid"
 
 
+class KeyfileInvalid(Unprocessable):
+    """A file is no NetworkManager keyfile."""
+
+    code = "keyfile-invalid"
+
+
 class KernelArgumentsTooLarge(Unprocessable):
     """The kernel arguments do not fit their embed areas."""
 
@@ -286,6 +292,63 @@ class SnapshotUnreadable(ImageServiceError):
     """A stored snapshot cannot be decrypted: other credentials, secret or release, or damage."""
 
     code = "snapshot-unreadable"
+
+
+# Disk images: each class has an exit status in ``imaging/commands``
+
+
+class MissingDependency(ImageServiceError):
+    """A program or Python package that an operation needs is not installed; ``detail`` names the package."""
+
+    code = "dependency-missing"
+
+
+class TransferFailed(ImageServiceError):
+    """A manifest, a part or an object cannot be downloaded or uploaded, or is not what it must be."""
+
+    code = "transfer-failed"
+
+
+class ConversionFailed(ImageServiceError):
+    """A program that reads or writes a disk image failed; ``detail`` ends with its message."""
+
+    code = "conversion-failed"
+
+
+class InvalidArguments(ImageServiceError):
+    """Each argument of a command is valid, but not together with the others."""
+
+    code = "arguments-invalid"
+
+
+class UnusableOutput(ImageServiceError):
+    """The output's name is that of a symlink, a directory or a device, or its directory cannot be written."""
+
+    code = "output-unusable"
+
+
+class UnsafeImage(BaseImageError):
+    """A disk image refers to files or bytes outside it, or its structures contradict each other."""
+
+    code = "image-unsafe"
+
+
+class NotCustomizable(BaseImageError):
+    """A disk image is no CoreOS disk, or it has a config or has booted already."""
+
+    code = "image-not-customizable"
+
+
+class NoRoom(ImageServiceError):
+    """A limit of bytes is too small: scratch, a file system or memory; ``detail`` names the bytes."""
+
+    code = "no-room"
+
+
+class TimedOut(ImageServiceError):
+    """A limit of seconds is exceeded: elapsed or CPU time."""
+
+    code = "timed-out"
 
 
 def describe_os_error(error: OSError) -> str:

@@ -8,9 +8,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from image_service import __version__
-from image_service.cli import completion, digests, examples, health, images, loadtest, serve
-from image_service.cli.command import EXIT_FAILURE, STATUS_OF_SIGNALS, CommandParser
+from image_service.cli import digests, examples, health, images, loadtest, serve
 from image_service.cli.iso import customize, extract, inspect, verbs
+from image_service.command_line import completion
+from image_service.command_line.parser import EXIT_FAILURE, STATUS_OF_SIGNALS, CommandParser
 from image_service.errors import ImageServiceError, describe_os_error
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from image_service.settings.variables import read_group
 if TYPE_CHECKING:
     import argparse
 
-    from image_service.cli.command import AddParser
+    from image_service.command_line.parser import AddParser
 
 TIMEOUT_SECONDS = 5
 _MAX_BODY_BYTES = 4096

@@ -23,8 +23,8 @@ from image_service.catalog.lifecycle.status import render_statuses
 from image_service.catalog.storage.data_dir import DataDir
 from image_service.catalog.storage.digest import stored_sha256
 from image_service.catalog.storage.inventory import list_stored_images
-from image_service.cli.command import EXIT_FAILURE, exit_on_signals, printable
-from image_service.cli.progress import ProgressBar
+from image_service.command_line.parser import EXIT_FAILURE, exit_on_signals, printable
+from image_service.command_line.progress_bar import ProgressBar
 from image_service.concurrency.interruption import Interruption
 from image_service.errors import (
     BaseImageError,

@@ -9,7 +9,7 @@ from image_service.cli.command import add_admin_arguments
 if TYPE_CHECKING:
     import argparse
 
-    from image_service.cli.command import AddParser
+    from image_service.command_line.parser import AddParser
 
 
 def add(add_parser: AddParser) -> None:

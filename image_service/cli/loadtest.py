@@ -7,11 +7,11 @@ import os
 from typing import TYPE_CHECKING
 
 from image_service import __version__
-from image_service.cli.command import exit_on_signals
+from image_service.command_line.parser import exit_on_signals
 from image_service.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from image_service.cli.command import AddParser
+    from image_service.command_line.parser import AddParser
 
 PROFILES = ("mount", "boot", "download")
 _EXAMPLES = """\

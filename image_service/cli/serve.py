@@ -12,7 +12,7 @@ from image_service.concurrency.signals import UNUSED, ignore_signals
 if TYPE_CHECKING:
     import argparse
 
-    from image_service.cli.command import AddParser
+    from image_service.command_line.parser import AddParser
 
 
 def add(add_parser: AddParser) -> None:

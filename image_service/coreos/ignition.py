@@ -8,6 +8,11 @@ from contextlib import suppress
 
 from image_service.errors import IgnitionInvalid, IgnitionNotJson
 
+CONFIG_FILE = "ignition/config.ign"
+"""The embedded config in the boot partition of a disk."""
+FIRST_BOOT_FILE = "ignition.firstboot"
+"""Beside it: the next boot is the first, which runs Ignition."""
+
 # Semantic version 3.x.y, or a specification's draft.
 _VERSION_3 = re.compile(r"3\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-experimental)?", re.ASCII)
 

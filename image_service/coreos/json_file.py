@@ -11,7 +11,7 @@ from image_service.errors import FormatError
 from image_service.formats.reading import read_exactly
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from image_service.formats.reading import ReadAt, Span
 
@@ -62,6 +62,25 @@ class JsonObject:
         if not isinstance(value, list) or not 0 < len(value) <= limit:
             raise self._wrong(name, f"a list of 1 to {limit} objects")
         return [_as_object(f"{self.where} {name}[{index}]", item) for index, item in enumerate(value)]
+
+    def texts(self, name: str, limit: int) -> list[str]:
+        """Return a list of at most ``limit`` printable strings; none if it is absent."""
+        value = self.values.get(name)
+        texts = [] if value is None else value
+        if (
+            not isinstance(texts, list)
+            or len(texts) > limit
+            or not all(
+                isinstance(text, str) and len(text) <= _MAX_TEXT and text.isprintable() for text in texts
+            )
+        ):
+            raise self._wrong(name, f"a list of at most {limit} printable strings")
+        return texts
+
+    def members(self) -> Iterator[tuple[str, JsonObject]]:
+        """Yield the fields, all of which must be objects."""
+        for name, value in self.values.items():
+            yield name, _as_object(f"{self.where} {name!a}", value)
 
     def _wrong(self, name: str, right: str) -> FormatError:
         return FormatError(f"{self.where}: {name!r} must be {right}")

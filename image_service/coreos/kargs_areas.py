@@ -29,7 +29,7 @@ from image_service.formats.reading import Span, check_inside, read_exactly
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from image_service.formats.iso9660 import Iso9660
+    from image_service.formats.filesystems.iso9660 import Iso9660
     from image_service.formats.reading import ReadAt
 
 _MAX_AREA = 2048  # bytes; the kernel's and coreos-installer's limit

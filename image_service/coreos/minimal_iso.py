@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 
 from image_service.errors import FormatError
-from image_service.formats.iso9660 import SECTOR
+from image_service.formats.filesystems.iso9660 import SECTOR
 from image_service.formats.reading import read_exactly
 
 if TYPE_CHECKING:

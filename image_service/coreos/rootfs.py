@@ -15,15 +15,15 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from image_service.errors import FileNotInImage, FormatError
-from image_service.formats.erofs import EROFS_MAGIC, EROFS_OFFSET, read_erofs
-from image_service.formats.file_tree import find_node
+from image_service.formats.filesystems.erofs import EROFS_MAGIC, EROFS_OFFSET, read_erofs
+from image_service.formats.filesystems.file_tree import find_node, find_optional
+from image_service.formats.filesystems.squashfs import SQUASHFS_MAGIC, read_squashfs
 from image_service.formats.initrd import compress_archive
 from image_service.formats.newc import Member, locate_members, write_archive
 from image_service.formats.reading import SpanReader
-from image_service.formats.squashfs import SQUASHFS_MAGIC, read_squashfs
 
 if TYPE_CHECKING:
-    from image_service.formats.file_tree import TreeNode
+    from image_service.formats.filesystems.file_tree import TreeNode
     from image_service.formats.reading import ReadAt, Span
 
 _NMSTATECTL = "usr/bin/nmstatectl"
@@ -81,10 +81,7 @@ def _read_root(read_at: ReadAt, rootfs: Span) -> TreeNode:
 
 def _list_names(root: TreeNode, path: str, pattern: re.Pattern[str]) -> list[str]:
     """Return the first few matching names in a directory; none if it is not there."""
-    try:
-        directory = find_node(root, path)
-    except FileNotInImage:
-        return []
-    if not stat.S_ISDIR(directory.mode):
+    directory = find_optional(root, path)
+    if directory is None or not stat.S_ISDIR(directory.mode):
         return []
     return sorted(filter(pattern.fullmatch, directory.entries()))[:_MAX_NAMES]

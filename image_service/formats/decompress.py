@@ -1,7 +1,7 @@
 """Decompressors with a bound on their output.
 
-zlib, xz and zstd streams are read whole. LZ4 blocks and MicroLZMA do not mark their end: their decompressors
-return as many bytes as they are asked for.
+zlib, deflate, xz and zstd streams are read whole. LZ4 blocks and MicroLZMA do not mark their end: their
+decompressors return as many bytes as they are asked for.
 
 An LZ4 block is a sequence of
 
@@ -13,15 +13,24 @@ An LZ4 block is a sequence of
 
 MicroLZMA, as erofs stores it, is LZMA without a header; the complement of the properties replaces the first
 byte, which is always 0.
+
+`DecompressedStream` reads what is too long for memory: gzip, xz, zstd, bzip2, and LZ4's "legacy" frames, as
+the kernel reads them:
+
+    4   02 21 4c 18
+    …   blocks of up to 8 MiB: 4 bytes with the packed length, little-endian, and an LZ4 block
+
+up to the end of the file, or to a length that is none.
 """
 
 from __future__ import annotations
 
+import bz2
 import lzma
 import sys
 import zlib
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from image_service.errors import FormatError
 
@@ -30,6 +39,11 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from image_service.formats.reading import ReadAt
+
 Decompressor: TypeAlias = Callable[[bytes, int], bytes]
 """(packed, length) to at most that many bytes."""
 
@@ -37,6 +51,15 @@ _MAX_XZ_MEMORY = 32 * 1024 * 1024  # bytes; squashfs has dictionaries of 1 MiB a
 _MAX_ZSTD_WINDOW = 23  # as a power of two: RFC 8878 section 3.1.1.1.2 asks for 8 MiB, squashfs for 1 MiB
 _MAX_HALF = 15
 _MIN_MATCH = 4
+
+# What the kernel reads of initrds: xz of preset 9 needs 65 MiB, zstd's window (ZSTD_WINDOWSIZE_MAX) 128 MiB.
+_MAX_STREAM_XZ_MEMORY = 128 * 1024 * 1024
+_MAX_STREAM_ZSTD_WINDOW = 27
+_MAX_LZ4_BLOCK = 8 * 1024 * 1024
+_MAX_PACKED_LZ4_BLOCK = _MAX_LZ4_BLOCK + _MAX_LZ4_BLOCK // 255 + 16  # LZ4_COMPRESSBOUND
+_LZ4_LENGTH = 4
+_PACKED_CHUNK = 64 * 1024
+_CHUNK = 256 * 1024
 
 
 class _DamagedError(Exception):
@@ -57,6 +80,12 @@ def decompress(method: Decompressor, packed: bytes, length: int, where: str) -> 
 def decompress_zlib(packed: bytes, length: int) -> bytes:
     """Decompress a zlib stream to at most ``length`` bytes."""
     stream = zlib.decompressobj()
+    return _check_whole(stream.decompress(packed, length + 1), length, ended=stream.eof)
+
+
+def decompress_deflate(packed: bytes, length: int) -> bytes:
+    """Decompress a deflate stream (no zlib header) to at most ``length`` bytes; the rest is ignored."""
+    stream = zlib.decompressobj(-zlib.MAX_WBITS)
     return _check_whole(stream.decompress(packed, length + 1), length, ended=stream.eof)
 
 
@@ -128,3 +157,138 @@ def microlzma_decompressor(dictionary: int) -> Decompressor:
         return stream.decompress(b"\0" + packed[1:], length)
 
     return decompress_microlzma
+
+
+class StreamDecompressor(Protocol):
+    """Decompresses a stream in pieces, as the classes of lzma, bz2 and zstd do."""
+
+    @property
+    def eof(self) -> bool:
+        """Whether the end of the stream was read."""
+
+    @property
+    def needs_input(self) -> bool:
+        """Whether nothing more comes without further data."""
+
+    @property
+    def unused_data(self) -> bytes:
+        """What came after the end of the stream."""
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        """Return at most ``max_length`` further bytes; LZ4: a block."""
+
+
+class _GzipDecompressor:
+    """zlib's, with the interface of the others."""
+
+    def __init__(self) -> None:
+        self._stream = zlib.decompressobj(wbits=31)
+
+    @property
+    def eof(self) -> bool:
+        return self._stream.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._stream.unconsumed_tail
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._stream.unused_data
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        return self._stream.decompress(self._stream.unconsumed_tail + data, max_length)
+
+
+class _Lz4Decompressor:
+    """Decompresses legacy frames, block by block."""
+
+    def __init__(self) -> None:
+        self.eof = False
+        self.unused_data = b""
+        self._packed = bytearray()
+        self._started = False
+
+    @property
+    def needs_input(self) -> bool:
+        length = self._block_length()
+        return length is None or length > len(self._packed) - _LZ4_LENGTH
+
+    def decompress(self, data: bytes, _max_length: int) -> bytes:
+        self._packed += data
+        if not self._started and len(self._packed) >= len(_LZ4_MAGIC):
+            self._started = True
+            del self._packed[: len(_LZ4_MAGIC)]
+        length = self._block_length()
+        if (not data and not self._packed) or length == 0 or (length or 0) > _MAX_PACKED_LZ4_BLOCK:
+            self.eof, self.unused_data = True, bytes(self._packed)
+        if self.eof or length is None or self.needs_input:
+            return b""
+        block = bytes(self._packed[_LZ4_LENGTH : _LZ4_LENGTH + length])
+        del self._packed[: _LZ4_LENGTH + length]
+        return decompress_lz4(block, _MAX_LZ4_BLOCK)
+
+    def _block_length(self) -> int | None:
+        known = self._started and len(self._packed) >= _LZ4_LENGTH
+        return int.from_bytes(self._packed[:_LZ4_LENGTH], "little") if known else None
+
+
+def _zstd_stream() -> StreamDecompressor:
+    options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _MAX_STREAM_ZSTD_WINDOW}
+    return zstd.ZstdDecompressor(options=options)
+
+
+_LZ4_MAGIC = b"\x02\x21\x4c\x18"
+_STREAMS: dict[bytes, Callable[[], StreamDecompressor]] = {
+    b"\x1f\x8b": _GzipDecompressor,
+    b"\xfd7zXZ\0": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_STREAM_XZ_MEMORY),
+    b"\x28\xb5\x2f\xfd": _zstd_stream,
+    b"BZh": bz2.BZ2Decompressor,
+    _LZ4_MAGIC: _Lz4Decompressor,
+}
+
+
+class DecompressedStream:
+    """Iterates over the content of a compressed stream, which is too long for memory.
+
+    Args:
+        read_at: reads the file; 64 KiB at once.
+        start: offset of the stream.
+        limit: bytes of the content.
+        where: the name of the file, for messages.
+    """
+
+    def __init__(self, read_at: ReadAt, start: int, limit: int, where: str) -> None:
+        self.position = start
+        """The offset after what was read; after the iteration, that after the stream."""
+        self.length = 0
+        """Bytes of the content so far."""
+        self._read_at = read_at
+        self._limit = limit
+        self._where = f"the compressed data at offset {start} of {where}"
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the content; FormatError if it is damaged, ends too soon, or is compressed in another way."""
+        stream = self._open()
+        while not stream.eof:
+            packed = self._read_at(self.position, _PACKED_CHUNK) if stream.needs_input else b""
+            self.position += len(packed)
+            ended = stream.needs_input and not packed
+            try:
+                content = stream.decompress(packed, _CHUNK)
+            except (*_DAMAGES, OSError):  # OSError is bz2's
+                raise FormatError(f"{self._where} is damaged") from None
+            if ended and not content and not stream.eof:
+                raise FormatError(f"the file ends within {self._where}")
+            self.length += len(content)
+            if self.length > self._limit:
+                raise FormatError(f"{self._where} exceeds {self._limit} decompressed bytes")
+            yield content
+        self.position -= len(stream.unused_data)
+
+    def _open(self) -> StreamDecompressor:
+        head = self._read_at(self.position, max(map(len, _STREAMS)))
+        for magic, open_stream in _STREAMS.items():
+            if head.startswith(magic):
+                return open_stream()
+        raise FormatError(f"{self._where} has no supported compression: it begins with {head.hex()}")

@@ -30,6 +30,7 @@ from image_service.formats.reading import Span, read_exactly
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from image_service.formats.byte_stream import ByteStream
     from image_service.formats.reading import ReadAt
 
 NEWC_MAGIC = b"070701"
@@ -48,6 +49,22 @@ class Member:
     name: str
     data: bytes = attrs.field(repr=False)
     mode: int = stat.S_IFREG | 0o600
+
+
+@attrs.frozen(eq=False)
+class StreamedMember:
+    """A file in an archive that is read as a stream; its content must be read before the next member."""
+
+    name: str
+    mode: int
+    size: int
+    _archive: ByteStream
+
+    def read(self, limit: int) -> bytes:
+        """Return the content; FormatError if it has more than ``limit`` bytes."""
+        if self.size > limit:
+            raise FormatError(f"the cpio member {self.name!r} has {self.size} bytes, more than {limit}")
+        return self._archive.read(self.size)
 
 
 def write_archive(members: Iterable[Member]) -> bytes:
@@ -121,6 +138,33 @@ def locate_members(read_at: ReadAt, archive: Span) -> Iterator[Span]:
             return
         yield Span(name, archive.offset + data, length)
         position = _align(data + length, 0)
+
+
+def stream_members(archive: ByteStream, where: str) -> Iterator[StreamedMember]:
+    """Yield the members of the archive that starts where the stream is; the stream is then after the trailer.
+
+    Args:
+        archive: the stream; a member's content is skipped if it was not read before the next is asked for.
+        where: the name of the stream, for messages.
+    """
+    start = archive.position
+    while True:
+        place = f"offset {archive.position} of {where}"
+        mode, length, name_length = _parse_header(archive.read(_HEADER_LENGTH), place)
+        if name_length > _MAX_NAME:
+            raise FormatError(
+                f"the cpio member at {place} has a name of {name_length} bytes, more than {_MAX_NAME}"
+            )
+        name = _decode(archive.read(name_length))
+        archive.skip(_align(archive.position, start) - archive.position)
+        end = archive.position + length
+        if name != _TRAILER:
+            yield StreamedMember(name, mode, length, archive)
+        if not archive.skip(end - archive.position):
+            raise FormatError(f"{where} ends within the cpio member {name!r}, which has {length} bytes")
+        if name == _TRAILER:
+            return
+        archive.skip(_align(end, start) - end)
 
 
 def _parse_header(header: bytes, where: str) -> tuple[int, int, int]:

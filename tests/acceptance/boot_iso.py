@@ -17,7 +17,7 @@ from image_service.formats.newc import Member, write_archive
 from tests.acceptance.clients import needs_client, run_client
 from tests.acceptance.debian import unpacked_package
 from tests.acceptance.media import master_live
-from tests.formats.iso_builder import live_files
+from tests.formats.filesystems.iso_builder import live_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from image_service.formats.newc import Member, write_archive
 from tests.acceptance.clients import needs_client
 from tests.acceptance.media import master_live
-from tests.formats.iso_builder import live_files
+from tests.formats.filesystems.iso_builder import live_files
 
 PACKED = Path(__file__).parents[2] / "image_service" / "standalone" / "sample.iso.xz"
 VOLUME_ID = "fedora-coreos-sample"

@@ -8,10 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from image_service.formats.iso9660 import read_iso9660
+from image_service.formats.filesystems.iso9660 import read_iso9660
 from tests.acceptance.clients import needs_client
 from tests.coreos.miniso_builder import MINISO, ROOM, files_in_both, minimal_files, pack_minimal_iso
-from tests.formats.iso_builder import CREATED
+from tests.formats.filesystems.iso_builder import CREATED
 from tests.formats.reading import reader
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import attrs
 
 from tests.acceptance.service import SERVE, Service, os_image, run_service
 from tests.acceptance.upstream import CONFIG, Reply, Upstream, running
-from tests.formats.iso_builder import build_live_iso
+from tests.formats.filesystems.iso_builder import build_live_iso
 from tests.standalone.faults import Call
 
 if TYPE_CHECKING:

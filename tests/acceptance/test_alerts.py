@@ -32,7 +32,7 @@ from tests.catalog.origin import Reply as OriginReply
 from tests.catalog.origin import Resource
 from tests.catalog.origin import running as origin_running
 from tests.catalog.test_killed import private_mounts
-from tests.formats.iso_builder import build_live_iso, live_files, write_sparse_iso
+from tests.formats.filesystems.iso_builder import build_live_iso, live_files, write_sparse_iso
 from tests.pgbouncer import running_pgbouncer
 from tests.ports import free_port
 from tests.remote_base import dense_base

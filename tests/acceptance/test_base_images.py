@@ -11,7 +11,7 @@ import pytest
 from tests.acceptance.image_states import images_of, until
 from tests.acceptance.service import run_service
 from tests.catalog.origin import Origin, Reply, running
-from tests.formats.iso_builder import build_live_iso
+from tests.formats.filesystems.iso_builder import build_live_iso
 from tests.formats.reading import fixture
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ import pytest
 
 from tests.acceptance.assisted import Assisted, run_assisted
 from tests.acceptance.service import SERVE, Answer, Service, fetch, os_image, run_service
-from tests.formats.iso_builder import IGNITION_LENGTH, build_live_iso
+from tests.formats.filesystems.iso_builder import IGNITION_LENGTH, build_live_iso
 from tests.ports import free_port
 from tests.standalone.tokens import TokenSigner
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.acceptance.latency_client import ALLOWED_SECONDS, PROMISED_SECONDS
 from tests.acceptance.tenants import VERSION, Site, bearer, iso_of, serving_tenants, wait_for
-from tests.formats.iso_builder import live_files, write_sparse_iso
+from tests.formats.filesystems.iso_builder import live_files, write_sparse_iso
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,7 @@ import pytest
 from image_service.standalone.sample import SAMPLE_OPENSHIFT_VERSION
 from tests.acceptance.service import INFRA_ENVS, SERVE, Answer, Service, fetch, run_service
 from tests.catalog import origin
-from tests.formats.iso_builder import build_live_iso
+from tests.formats.filesystems.iso_builder import build_live_iso
 from tests.ports import free_port
 
 if TYPE_CHECKING:

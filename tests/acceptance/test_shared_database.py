@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import subprocess
 import time
@@ -17,7 +18,7 @@ from tests.acceptance.latency_client import ALLOWED_SECONDS
 from tests.acceptance.service import CHECKOUT, SERVE, os_image, run_service
 from tests.acceptance.tenants import VERSION, Site, Tenants, bearer, iso_of, serving, wait_for
 from tests.acceptance.upstream import running
-from tests.formats.iso_builder import build_live_iso
+from tests.formats.filesystems.iso_builder import build_live_iso
 from tests.ports import free_port
 from tests.replicas.tcp_proxy import TcpProxy, running_proxy
 
@@ -123,6 +124,19 @@ def timed(site: Site, infra_env: str, owner: str = OWNER, method: str = "GET") -
     return answer
 
 
+def mount_from_each_worker(site: Site, infra_env: str, workers: int) -> str:
+    """Read an image until each worker has answered, and knows it; return its ETag."""
+    etags, logged = set(), rf'"infra_env": "{infra_env}".*"worker": (\d)'
+
+    def have_answered() -> bool:
+        etags.add(site.mount(OWNER, infra_env).headers["ETag"])
+        return workers == 1 or len(set(re.findall(logged, site.service.stdout.decode()))) == workers
+
+    wait_for(have_answered)
+    (etag,) = etags
+    return etag
+
+
 def exit_of(directory: Path, tenants: Tenants, environment: Mapping[str, str]) -> tuple[int, str]:
     """Run the service until it ends by itself; return its exit status and its output."""
     iso = directory / "base.iso"
@@ -164,11 +178,8 @@ def test_known_images_are_served_while_the_database_is_away(
     environment = environment_of(database.url, tmp_path, WORKERS=str(workers))
     known, changed = tenants.register(OWNER), tenants.register(OWNER)
     with serving(tmp_path, tenants, environment) as site:
-        # Each worker answers the reader once: what one of them has not answered, it does not know.
-        before = [site.mount(OWNER, infra_env) for infra_env in (known, changed) for _ in range(20 * workers)]
         etags = {
-            infra_env: answer.headers["ETag"]
-            for infra_env, answer in zip((known, changed), before[:: 20 * workers], strict=True)
+            infra_env: mount_from_each_worker(site, infra_env, workers) for infra_env in (known, changed)
         }
         with database.away(fault):
             tenants.tell(changed, OWNER, CHANGED)

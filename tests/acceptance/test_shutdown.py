@@ -27,7 +27,12 @@ from tests.acceptance.service import (
     run_service,
 )
 from tests.catalog import origin
-from tests.formats.iso_builder import build_live_iso, live_files, write_sparse_iso, write_sparse_live_iso
+from tests.formats.filesystems.iso_builder import (
+    build_live_iso,
+    live_files,
+    write_sparse_iso,
+    write_sparse_live_iso,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

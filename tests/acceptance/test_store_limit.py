@@ -14,7 +14,7 @@ import pytest
 from tests.acceptance.tenants import Site, Tenants, bearer, iso_of, serving
 from tests.acceptance.upstream import Reply, running
 from tests.catalog import origin
-from tests.formats.iso_builder import build_live_iso
+from tests.formats.filesystems.iso_builder import build_live_iso
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

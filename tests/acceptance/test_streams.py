@@ -19,7 +19,7 @@ from tests.acceptance.clients import run_client
 from tests.acceptance.service import Service, run_service
 from tests.catalog.origin import Origin, Reply, running
 from tests.coreos.streams import fixture, metal, stream, text
-from tests.formats.iso_builder import build_live_iso, live_files
+from tests.formats.filesystems.iso_builder import build_live_iso, live_files
 from tests.formats.reading import fixture as live_iso
 from tests.formats.reading import read_layout
 

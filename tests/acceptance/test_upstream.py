@@ -25,7 +25,7 @@ import pytest
 from tests.acceptance.latency_client import Client
 from tests.acceptance.service import TWISTD, Service, os_image, run_service
 from tests.acceptance.upstream import CONFIG, RESET, Reply, Script, Upstream, running
-from tests.formats.iso_builder import build_live_iso
+from tests.formats.filesystems.iso_builder import build_live_iso
 from tests.standalone.faults import Call
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from tests.acceptance.clients import needs_client, run_client
 from tests.acceptance.service import SERVE, Service, os_image, run_service
 from tests.acceptance.upstream import Reply, running
-from tests.formats.iso_builder import build_live_iso
+from tests.formats.filesystems.iso_builder import build_live_iso
 from tests.ports import ANY_ADDRESS, free_port
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from tests.acceptance.service import (
     run_service,
 )
 from tests.catalog import origin
-from tests.formats.iso_builder import build_live_iso, live_files, write_sparse_iso
+from tests.formats.filesystems.iso_builder import build_live_iso, live_files, write_sparse_iso
 from tests.ports import free_port
 
 if TYPE_CHECKING:

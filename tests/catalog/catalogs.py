@@ -20,7 +20,7 @@ from image_service.concurrency.backoff import Backoff
 from image_service.images.reference import Kind
 from image_service.settings.base_images import DownloadSettings
 from image_service.settings.os_images import OsImage
-from tests.formats.iso_builder import build_live_iso, live_files
+from tests.formats.filesystems.iso_builder import build_live_iso, live_files
 
 if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor

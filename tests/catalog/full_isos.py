@@ -13,7 +13,7 @@ from image_service.concurrency.interruption import Interruption
 from image_service.settings.os_images import OsImage
 from tests.acceptance.clients import needs_client
 from tests.acceptance.media import master
-from tests.formats.iso_builder import VOLUME_ID, live_files
+from tests.formats.filesystems.iso_builder import VOLUME_ID, live_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -20,7 +20,7 @@ from tests.acceptance.media import master
 from tests.catalog import full_isos, mastered
 from tests.catalog.fake_xorriso import fake_xorriso
 from tests.catalog.full_isos import FULL_ISOS, open_iso
-from tests.formats.iso_builder import CREATED, KERNEL_ARGUMENTS, VOLUME_ID, live_files
+from tests.formats.filesystems.iso_builder import CREATED, KERNEL_ARGUMENTS, VOLUME_ID, live_files
 from tests.formats.reading import fixture, read_layout
 
 if TYPE_CHECKING:

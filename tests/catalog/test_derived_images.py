@@ -26,7 +26,7 @@ from tests.acceptance.clients import needs_client
 from tests.catalog import full_isos, mastered
 from tests.catalog.fake_xorriso import fake_xorriso
 from tests.catalog.full_isos import VERSION, open_iso
-from tests.formats.file_systems import OSTREE_FILES, cpio, erofs_fixture
+from tests.formats.filesystems.file_systems import OSTREE_FILES, cpio, erofs_fixture
 from tests.formats.reading import fixture
 from tests.pytwisted import async_fixture, ensure_deferred
 

@@ -23,7 +23,7 @@ from image_service.settings.base_images import DownloadSettings
 from image_service.settings.os_images import OsImage
 from tests.acceptance.clients import needs_client
 from tests.catalog.origin import Origin, Reply, Resource
-from tests.formats.iso_builder import build_live_iso, live_files
+from tests.formats.filesystems.iso_builder import build_live_iso, live_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

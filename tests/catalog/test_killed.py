@@ -14,7 +14,7 @@ import pytest
 from tests.acceptance.clients import missing, needs_client
 from tests.catalog import fetching
 from tests.catalog.origin import Origin, Resource
-from tests.formats.iso_builder import build_live_iso, live_files
+from tests.formats.filesystems.iso_builder import build_live_iso, live_files
 
 ROOT = Path(__file__).parents[2]
 

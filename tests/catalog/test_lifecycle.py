@@ -32,7 +32,7 @@ from tests.catalog.catalogs import (
     write,
 )
 from tests.catalog.origin import Origin, Reply
-from tests.formats.iso_builder import build_live_iso, live_files
+from tests.formats.filesystems.iso_builder import build_live_iso, live_files
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:

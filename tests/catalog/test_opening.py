@@ -16,7 +16,7 @@ from image_service.errors import BaseImageError, Unavailable
 from image_service.images.canvas import spliced_minimal_canvas
 from image_service.settings.os_images import OsImage
 from tests.coreos.miniso_builder import MINISO, ROOM, add_minimal_iso, live_iso_with_minimal
-from tests.formats.iso_builder import build_live_iso, live_files
+from tests.formats.filesystems.iso_builder import build_live_iso, live_files
 from tests.formats.reading import read_layout
 from tests.images.building import read
 

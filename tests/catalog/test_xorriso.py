@@ -15,7 +15,7 @@ from image_service.errors import Unavailable
 from image_service.files.base_file import BaseFile
 from tests.acceptance.media import master
 from tests.catalog.fake_xorriso import fake_xorriso
-from tests.formats.iso_builder import VOLUME_ID
+from tests.formats.filesystems.iso_builder import VOLUME_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

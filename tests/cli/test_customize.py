@@ -25,7 +25,12 @@ from image_service.settings.os_images import OsImage
 from tests.acceptance.clients import run_client
 from tests.catalog import full_isos
 from tests.coreos.miniso_builder import add_minimal_iso
-from tests.formats.iso_builder import IGNITION_LENGTH, KERNEL_ARGUMENTS, build_live_iso, live_files
+from tests.formats.filesystems.iso_builder import (
+    IGNITION_LENGTH,
+    KERNEL_ARGUMENTS,
+    build_live_iso,
+    live_files,
+)
 from tests.formats.reading import FIXTURES, fixture
 from tests.images.building import read
 

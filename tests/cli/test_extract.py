@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.acceptance.clients import run_client
-from tests.formats.iso_builder import build_live_iso, live_files
+from tests.formats.filesystems.iso_builder import build_live_iso, live_files
 from tests.formats.reading import fixture
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from image_service.formats.newc import Member, write_archive
-from tests.formats.iso_builder import (
+from tests.formats.filesystems.iso_builder import (
     CREATED,
     IGNITION_LENGTH,
     KERNEL_ARGUMENTS,

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from image_service.cli.man_pages import render_pages
+from image_service.cli.man_pages import render_all
 from tests.acceptance.clients import run_client
 
 MAN = Path(__file__).parents[2] / "man"
-PAGES = render_pages()
+PAGES = render_all()
 
 
 def test_manual_pages_are_current() -> None:
@@ -16,8 +16,10 @@ def test_manual_pages_are_current() -> None:
 
 
 def test_every_command_has_a_page() -> None:
-    named = {line.split()[1] for line in PAGES["image-service.1"].splitlines() if line.startswith(".BR ")}
-    assert {f"{name}.1" for name in named} == PAGES.keys() - {"image-service.1"}
+    programs = {"image-service.1", "image-toolkit.1"}
+    lines = [line for page in programs for line in PAGES[page].splitlines()]
+    named = {line.split()[1] for line in lines if line.startswith(".BR ")}
+    assert {f"{name}.1" for name in named} == PAGES.keys() - programs
 
 
 def test_page_has_options_of_the_command_and_of_its_subcommands() -> None:

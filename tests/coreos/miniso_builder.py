@@ -10,8 +10,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from image_service.coreos.minimal_iso import CopiedFile
-from image_service.formats.iso9660 import read_iso9660
-from tests.formats.iso_builder import CREATED, SECTOR, VOLUME_ID, build_iso, live_files
+from image_service.formats.filesystems.iso9660 import read_iso9660
+from tests.formats.filesystems.iso_builder import CREATED, SECTOR, VOLUME_ID, build_iso, live_files
 from tests.formats.reading import reader
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from image_service.coreos.boot_config import (
 )
 from image_service.coreos.kargs_areas import KargsArea
 from image_service.errors import FormatError, KernelArgumentsTooLarge
-from image_service.formats.iso9660 import read_iso9660
+from image_service.formats.filesystems.iso9660 import read_iso9660
 from tests.formats.reading import fixture, read_layout, reader
 
 LIVEISO = "coreos.liveiso=rhcos-9.6"

@@ -18,7 +18,7 @@ from image_service.coreos.kargs import (
 )
 from image_service.errors import KernelArgumentInvalid, KernelArgumentsTooLarge
 from tests.acceptance.clients import needs_client, run_client
-from tests.formats.iso_builder import build_live_iso, live_files
+from tests.formats.filesystems.iso_builder import build_live_iso, live_files
 
 if TYPE_CHECKING:
     from pathlib import Path

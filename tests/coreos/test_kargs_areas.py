@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from image_service.coreos.family import KARGS_JSON, LIVEISO
 from image_service.coreos.kargs_areas import KargsArea, rewrite_kargs_json
 from image_service.errors import FormatError, KernelArgumentsTooLarge
-from tests.formats.iso_builder import build_live_iso, live_files
+from tests.formats.filesystems.iso_builder import build_live_iso, live_files
 from tests.formats.reading import read_layout
 
 AREA = KargsArea(0, b"#", b"\n")

@@ -11,9 +11,9 @@ from image_service.coreos.kargs import KernelArgument, Operation, edit_arguments
 from image_service.coreos.kargs_areas import KargsArea, KargsAreas
 from image_service.coreos.live_iso import BootFiles, KargsJson, LiveIso, read_live_iso
 from image_service.errors import FormatError
-from image_service.formats.iso9660 import read_iso9660
+from image_service.formats.filesystems.iso9660 import read_iso9660
 from image_service.formats.reading import Span
-from tests.formats.iso_builder import (
+from tests.formats.filesystems.iso_builder import (
     CREATED,
     IGNITION_LENGTH,
     KARGS_FILES,

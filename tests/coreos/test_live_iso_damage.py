@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from image_service.coreos.family import IGNINFO_JSON, KARGS_JSON
 from image_service.coreos.live_iso import read_live_iso
 from image_service.errors import FormatError
-from image_service.formats.iso9660 import read_iso9660
-from tests.formats.iso_builder import KARGS_FILES, SECTOR, build_live_iso
+from image_service.formats.filesystems.iso9660 import read_iso9660
+from tests.formats.filesystems.iso_builder import KARGS_FILES, SECTOR, build_live_iso
 from tests.formats.reading import FIXTURES, MeteredReader, fixture, read_layout, reader
 
 if TYPE_CHECKING:

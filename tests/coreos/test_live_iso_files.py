@@ -8,7 +8,7 @@ import pytest
 
 from image_service.coreos.family import RAMDISK_FILE
 from image_service.errors import FormatError
-from tests.formats.iso_builder import build_live_iso, live_files
+from tests.formats.filesystems.iso_builder import build_live_iso, live_files
 from tests.formats.reading import read_layout
 
 KARGS_JSON = "coreos/kargs.json"

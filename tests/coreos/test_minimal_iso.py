@@ -17,7 +17,7 @@ from image_service.coreos.family import LIVEISO
 from image_service.coreos.kargs_areas import rewrite_kargs_json
 from image_service.coreos.minimal_iso import CopiedFile, MinimalIso, check_minimal_iso, read_minimal_iso
 from image_service.errors import FormatError
-from image_service.formats.iso9660 import read_iso9660
+from image_service.formats.filesystems.iso9660 import read_iso9660
 from image_service.formats.reading import Span
 from tests.coreos.miniso_builder import (
     MAGIC,
@@ -29,7 +29,7 @@ from tests.coreos.miniso_builder import (
     pack_minimal_iso,
     pack_recipe,
 )
-from tests.formats.iso_builder import SECTOR, build_iso, live_files
+from tests.formats.filesystems.iso_builder import SECTOR, build_iso, live_files
 from tests.formats.reading import FIXTURES, MeteredReader, fixture, read_layout, reader
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from image_service.errors import FileNotInImage, FormatError
 from image_service.formats.initrd import read_members
 from image_service.formats.newc import read_archive
 from image_service.formats.reading import Span
-from tests.formats.file_systems import (
+from tests.formats.filesystems.file_systems import (
     DEPLOYMENT,
     NMSTATECTL,
     OSTREE_FILES,

@@ -9,7 +9,7 @@ from image_service.coreos.family import RAMDISK_FILE
 from image_service.formats.initrd import compress_archive
 from image_service.formats.newc import Member, write_archive
 from tests.coreos.miniso_builder import minimal_files
-from tests.formats.iso_builder import IGNITION_LENGTH, build_iso, live_files
+from tests.formats.filesystems.iso_builder import IGNITION_LENGTH, build_iso, live_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -31,7 +31,14 @@ from tests.coreos.miniso_builder import (
     minimal_files,
     pack_minimal_iso,
 )
-from tests.formats.iso_builder import CREATED, KARGS_FILES, VOLUME_ID, build_iso, build_live_iso, live_files
+from tests.formats.filesystems.iso_builder import (
+    CREATED,
+    KARGS_FILES,
+    VOLUME_ID,
+    build_iso,
+    build_live_iso,
+    live_files,
+)
 from tests.formats.reading import FIXTURES, fixture, read_layout, reader
 from tests.images.building import CONFIG, base_image, bytes_of
 from tests.images.expected_isos import (

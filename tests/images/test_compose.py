@@ -29,7 +29,7 @@ from image_service.images.canvas import full_canvas
 from image_service.images.compose import compose
 from image_service.images.composers import COMPOSERS
 from image_service.images.customization import Customization
-from tests.formats.iso_builder import (
+from tests.formats.filesystems.iso_builder import (
     CREATED,
     IGNITION_LENGTH,
     KERNEL_ARGUMENTS,

@@ -19,7 +19,7 @@ from image_service.images.composers import COMPOSERS, UNVERSIONED, newest_compos
 from image_service.images.customization import Customization
 from image_service.images.netboot import compose_artifact, compose_initrd_addrsize, compose_pxe_initrd
 from image_service.images.reference import BootArtifact
-from tests.formats.iso_builder import IGNITION_LENGTH, build_live_iso, live_files
+from tests.formats.filesystems.iso_builder import IGNITION_LENGTH, build_live_iso, live_files
 from tests.images.building import CONFIG, base_image, bytes_of
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from image_service.images.extents import ExtentMap, FileExtent, Zeros
 from image_service.images.netboot import compose_artifact, compose_initrd_addrsize, compose_pxe_initrd
 from image_service.images.reference import BootArtifact
 from tests.acceptance.clients import needs_client, run_client
-from tests.formats.iso_builder import CREATED, build_live_iso, live_files
+from tests.formats.filesystems.iso_builder import CREATED, build_live_iso, live_files
 from tests.formats.reading import fixture
 from tests.images.building import CONFIG, base_file, base_image, bytes_of
 from tests.images.expected_isos import archive

@@ -19,7 +19,7 @@ from image_service.images.canvas import derived_minimal_canvas, spliced_minimal_
 from image_service.images.compose import compose
 from image_service.images.customization import Customization
 from tests.coreos.miniso_builder import live_iso_with_minimal
-from tests.formats.iso_builder import CREATED, IGNITION_LENGTH
+from tests.formats.filesystems.iso_builder import CREATED, IGNITION_LENGTH
 from tests.images.building import CONFIG, base_image, bytes_of, read
 from tests.images.expected_isos import (
     DEFAULT,

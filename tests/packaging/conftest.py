@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,20 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def bare_environment() -> dict[str, str]:
+    """Return an environment without the variables that would find the checkout."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
+def install_wheel(wheel: Path, environment: Path) -> Path:
+    """Install a wheel with its requirements into a new environment; return its directory of programs."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    target = environment / "bin" / "python"
+    install = (sys.executable, "-m", "pip", "--python", target, "install", "--quiet", wheel)
+    subprocess.run(install, check=True, env=bare_environment())
+    return environment / "bin"
 
 
 @pytest.fixture(scope="session")

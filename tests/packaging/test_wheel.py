@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
 
 from image_service import __version__
-from tests.packaging.conftest import CHECKOUT
+from tests.packaging.conftest import CHECKOUT, bare_environment, install_wheel
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,17 +47,7 @@ def test_wheel_installs_the_manual_pages(installed: Path) -> None:
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the wheel with its requirements into an empty environment; return its directory of programs."""
-    environment = tmp_path_factory.mktemp("installed")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
-    target = environment / "bin" / "python"
-    install = (sys.executable, "-m", "pip", "--python", target, "install", "--quiet", wheel)
-    subprocess.run(install, check=True, env=bare_environment())
-    return environment / "bin"
-
-
-def bare_environment() -> dict[str, str]:
-    """Return an environment without the variables that would find the checkout."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return install_wheel(wheel, tmp_path_factory.mktemp("installed"))
 
 
 def run(*command: str | Path, cwd: Path) -> str:

@@ -16,7 +16,7 @@ from image_service.images.compose import compose
 from image_service.images.composers import COMPOSERS
 from image_service.images.customization import Customization
 from tests.acceptance.service import SERVE
-from tests.formats.iso_builder import IGNITION_LENGTH
+from tests.formats.filesystems.iso_builder import IGNITION_LENGTH
 from tests.images.building import base_image, bytes_of
 from tests.replicas.balancer import Mode
 from tests.replicas.site import running_site

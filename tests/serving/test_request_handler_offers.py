@@ -9,7 +9,7 @@ import pytest
 from image_service.http.dates import format_http_date
 from image_service.images.reference import ISOS, Kind
 from image_service.transport.exchange import PreparedResponse, Subject
-from tests.formats.iso_builder import CREATED, build_live_iso, live_files
+from tests.formats.filesystems.iso_builder import CREATED, build_live_iso, live_files
 from tests.http.reading import body_of, fields_of, problem_of
 from tests.images.building import base_image
 from tests.serving.asking import TARGET, Service

@@ -21,7 +21,7 @@ from image_service.snapshots.build import connect_boot_images
 from image_service.snapshots.encryption import SnapshotCipher
 from image_service.snapshots.image_builder import ImageBuilder
 from image_service.snapshots.sealed_repository import SealedRepository
-from tests.formats.iso_builder import CREATED, build_live_iso, live_files
+from tests.formats.filesystems.iso_builder import CREATED, build_live_iso, live_files
 from tests.images.building import base_image
 from tests.snapshots.memory import MemoryRepository
 from tests.snapshots.outcomes import run_now

@@ -25,7 +25,7 @@ from image_service.images.reference import (
 from image_service.snapshots.boot_images import TIMEOUT_SECONDS
 from image_service.snapshots.cache.validation import REVALIDATION_TIMEOUT_SECONDS
 from image_service.snapshots.model import RETRY_SECONDS, ImageRequest, ReadMode
-from tests.formats.iso_builder import KERNEL_ARGUMENTS, build_live_iso, live_files
+from tests.formats.filesystems.iso_builder import KERNEL_ARGUMENTS, build_live_iso, live_files
 from tests.images.building import base_image
 from tests.snapshots.doubles import (
     DISCONNECTED,

@@ -19,7 +19,7 @@ from image_service.errors import (
 from image_service.snapshots import sealed_repository
 from image_service.snapshots.model import ImageRequest, ReadMode, VersionLost
 from image_service.snapshots.sealed_repository import first_generation
-from tests.formats.iso_builder import build_live_iso, live_files
+from tests.formats.filesystems.iso_builder import build_live_iso, live_files
 from tests.images.building import base_image
 from tests.pytwisted import ensure_deferred
 from tests.snapshots.doubles import (

@@ -28,7 +28,12 @@ from image_service.images.reference import ArtifactRef, BootArtifact, ImageRef, 
 from image_service.snapshots.image_builder import THREAD_BYTES, ImageBuilder
 from image_service.snapshots.model import ComposedVersion, ImageRequest
 from tests.coreos.miniso_builder import live_iso_with_minimal
-from tests.formats.iso_builder import IGNITION_LENGTH, KERNEL_ARGUMENTS, build_live_iso, live_files
+from tests.formats.filesystems.iso_builder import (
+    IGNITION_LENGTH,
+    KERNEL_ARGUMENTS,
+    build_live_iso,
+    live_files,
+)
 from tests.images.building import base_file, base_image, bytes_of
 from tests.images.expected_isos import DEFAULT, RAMDISK_LENGTH, archive, expected_derived_minimal, template
 from tests.snapshots.doubles import (

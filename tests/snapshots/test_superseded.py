@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from image_service.errors import Unprocessable
-from tests.formats.iso_builder import build_live_iso, live_files
+from tests.formats.filesystems.iso_builder import build_live_iso, live_files
 from tests.images.building import base_image
 from tests.snapshots.doubles import FULL, VERSION, WINDOW_SECONDS, World, infra_env_of
 from tests.snapshots.doubles import world as make_world

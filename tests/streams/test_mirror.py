@@ -20,7 +20,7 @@ from image_service.streams.mirror import Mirror
 from image_service.streams.release_preparer import MirroredFile, MirroredRelease
 from image_service.streams.stream import StreamRelease
 from tests.coreos.streams import SHA256, stream
-from tests.formats.iso_builder import build_live_iso
+from tests.formats.filesystems.iso_builder import build_live_iso
 from tests.formats.reading import read_layout
 from tests.pytwisted import ensure_deferred
 

@@ -19,7 +19,7 @@ from image_service.streams.release_preparer import MirroredFile, MirroredRelease
 from image_service.streams.stream import StreamRelease
 from tests.catalog.origin import Origin, Reply
 from tests.coreos.streams import stream
-from tests.formats.iso_builder import build_live_iso, live_files
+from tests.formats.filesystems.iso_builder import build_live_iso, live_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

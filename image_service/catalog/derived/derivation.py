@@ -34,7 +34,7 @@ from image_service.coreos.family import (
 from image_service.errors import BaseImageError, FileNotInImage
 from image_service.files.atomic import atomic_target, scratch_directory
 from image_service.files.private_files import open_no_follow
-from image_service.formats.iso9660 import read_iso9660
+from image_service.formats.filesystems.iso9660 import read_iso9660
 from image_service.formats.reading import read_exactly
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.concurrency.interruption import Interruption
-    from image_service.formats.iso9660 import Iso9660
+    from image_service.formats.filesystems.iso9660 import Iso9660
     from image_service.formats.reading import Span
     from image_service.images.base import BaseImage
 

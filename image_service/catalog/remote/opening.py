@@ -24,7 +24,7 @@ from image_service.coreos.minimal_iso import check_minimal_iso
 from image_service.errors import BaseImageError, FormatError, Unavailable, describe_os_error
 from image_service.files.block_cache.source import CacheIdentity, OriginFailed
 from image_service.formats.digest_list import DigestList, max_list_bytes, parse_digest_list
-from image_service.formats.iso9660 import read_iso9660
+from image_service.formats.filesystems.iso9660 import read_iso9660
 from image_service.images.canvas import drop_unusable_minimal
 
 if TYPE_CHECKING:

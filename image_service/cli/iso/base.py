@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.cli.command import STANDARD_INPUT, interrupt_on_signals, printable, standard_input
-from image_service.cli.progress import ProgressBar
+from image_service.cli.command import STANDARD_INPUT, standard_input
+from image_service.command_line.parser import interrupt_on_signals, printable
+from image_service.command_line.progress_bar import ProgressBar
 from image_service.coreos.kargs import Operation, find_ineffective
 from image_service.coreos.live_iso import detect_architecture, read_live_iso
 from image_service.coreos.minimal_iso import check_minimal_iso

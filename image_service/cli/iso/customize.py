@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.cli.command import STANDARD_INPUT, add_file_command, exit_on_signals, read_input
+from image_service.cli.command import STANDARD_INPUT, add_file_command, read_input
 from image_service.cli.iso.base import compose_with_notes, minimal_image, open_base
 from image_service.cli.iso.output import choose_output, write_output
+from image_service.command_line.parser import exit_on_signals
 from image_service.coreos.ignition import check_ignition
 from image_service.coreos.kargs import KernelArgument, Operation, check_argument
 from image_service.coreos.live_iso import read_features
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
-    from image_service.cli.command import AddParser
+    from image_service.command_line.parser import AddParser
     from image_service.images.boot_image import BootImage
 
 _EXAMPLES = """\

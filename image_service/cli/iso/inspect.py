@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.cli.command import add_file_command, printable
+from image_service.cli.command import add_file_command
 from image_service.cli.iso.base import UNKNOWN, open_base, with_checked_minimal
+from image_service.command_line.parser import printable
 from image_service.coreos.live_iso import BootFiles, read_features
 from image_service.errors import BaseImageError
 from image_service.formats.initrd import read_members
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from image_service.cli.command import AddParser
+    from image_service.command_line.parser import AddParser
     from image_service.formats.reading import ReadAt
     from image_service.images.base import BaseImage
 

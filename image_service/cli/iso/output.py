@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from image_service.cli.progress import ProgressBar
+from image_service.command_line.progress_bar import ProgressBar
 from image_service.errors import BaseImageError
 from image_service.files.atomic import atomic_target
 from image_service.images.extents import FileExtent, Literal

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from image_service.cli.command import add_file_command, exit_on_signals
+from image_service.cli.command import add_file_command
 from image_service.cli.iso.base import open_base
 from image_service.cli.iso.output import choose_output, write_output
+from image_service.command_line.parser import exit_on_signals
 from image_service.errors import BaseImageError
 from image_service.formats.initrd import read_members
 from image_service.formats.reading import read_exactly
@@ -18,7 +19,7 @@ from image_service.images.customization import Customization
 if TYPE_CHECKING:
     import argparse
 
-    from image_service.cli.command import AddParser
+    from image_service.command_line.parser import AddParser
 
 
 def add(add_parser: AddParser) -> None:

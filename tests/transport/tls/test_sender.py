@@ -200,7 +200,8 @@ async def test_keys_are_updated_within_a_response(tls: Server, image: Image) -> 
             return not data
 
         await until(tls.reactor, has_ended)
-        assert process.stderr.read().count(b"KEYUPDATE") > 20
+        # Of some 30 commands s_client takes those as one that it reads at once.
+        assert process.stderr.read().count(b"KEYUPDATE") > 2
     assert image.content in bytes(received)
 
 

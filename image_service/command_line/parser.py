@@ -1,0 +1,125 @@
+"""Arguments, signals and exit statuses of the commands, and text for terminals."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any, NoReturn
+
+    AddParser: TypeAlias = Callable[..., argparse.ArgumentParser]
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+STATUS_OF_SIGNALS = 128  # plus the signal's number, as in a shell
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Parses the arguments of a command. It reports a fault in two lines, with the nearest valid word."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - those of the base class
+        super().__init__(**options, allow_abbrev=False)
+
+    def parse_known_args(
+        self,
+        args: Iterable[str] | None = None,
+        namespace: Any = None,  # noqa: ANN401 - as in the base class
+    ) -> tuple[Any, list[str]]:
+        """Parse the arguments; all of them must be known."""
+        words = sys.argv[1:] if args is None else list(args)
+        # First, because an option that is spelled wrongly also makes a required one missing.
+        for word in words:
+            name = word.partition("=")[0]
+            if word == "--" or (self._subparsers and not word.startswith("-")):
+                break  # what follows has no options, or those of a subcommand
+            if name.startswith("--") and " " not in word and name not in self._option_string_actions:
+                self.error(f"unknown option {name}{_suggest(name, self._option_string_actions)}")
+        if not self._subparsers:
+            words = self._put_options_first(words)
+        parsed, unknown = super().parse_known_args(words, namespace)
+        if unknown:
+            self.error(f"unexpected argument {unknown[0]}")
+        return parsed, unknown
+
+    def _put_options_first(self, words: list[str]) -> list[str]:
+        """Return the words with all options before the others.
+
+        argparse gives an optional positional argument its default as soon as it sees an option.
+        """
+        options: list[str] = []
+        others: list[str] = []
+        left = iter(words)
+        for word in left:
+            if word == "--":
+                others += [word, *left]
+            elif word.startswith("-") and word != "-":
+                options.append(word)
+                action = self._option_string_actions.get(word)
+                if action and action.nargs is None:
+                    value = next(left, None)
+                    if value is None:
+                        return words  # argparse reports it
+                    options.append(value)
+            else:
+                others.append(word)
+        return options + others
+
+    def error(self, message: str) -> NoReturn:
+        """Print the fault of the arguments, and exit."""
+        self.exit(EXIT_USAGE, f"{self.prog}: {printable(message)}\nTry '{self.prog} --help'.\n")
+
+    def _check_value(self, action: argparse.Action, value: str) -> None:
+        if action.choices is not None and value not in action.choices:
+            choices = list(action.choices)
+            raise argparse.ArgumentError(
+                action, f"{value} is none of {', '.join(choices)}{_suggest(value, choices)}"
+            )
+
+
+def _suggest(word: str, words: Iterable[str]) -> str:
+    nearest = get_close_matches(word, words, n=1)
+    return f"; did you mean {nearest[0]}?" if nearest else ""
+
+
+def exit_on_signals() -> None:
+    """Let SIGHUP and SIGTERM raise SystemExit, so that temporary files are removed."""
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup has it ignored
+            signal.signal(number, lambda received, _: sys.exit(STATUS_OF_SIGNALS + received))
+
+
+@contextmanager
+def interrupt_on_signals(interrupt: Callable[[], None]) -> Iterator[None]:
+    """Let signals interrupt a block that runs a child process; they are raised again when it has ended.
+
+    An exception raised by a handler while the child is started would leave it running.
+    """
+    received: list[int] = []
+
+    def handle(number: int, _frame: object) -> None:
+        received.append(number)
+        interrupt()
+
+    before = {
+        number: signal.signal(number, handle)
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if received:
+            signal.raise_signal(signal.Signals(received[0]))
+
+
+def printable(text: str) -> str:
+    """Escape control characters."""
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)

@@ -1,0 +1,1 @@
+"""Containers of disk images, and partition tables. Pure."""

@@ -1,0 +1,1 @@
+"""File systems: read-only, without a mount. Pure."""

@@ -1,0 +1,122 @@
+"""Converts a disk image: measured first, inspected after, and then renamed."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.errors import ConversionFailed, UnsafeImage, UnusableOutput
+from image_service.formats.disk.model import DiskFormat
+from image_service.imaging.conversion.ova import write_ova
+from image_service.imaging.conversion.qemu_img import run_qemu_img
+from image_service.imaging.disks.digest import data_ranges, sha256_beside, sha256_of
+from image_service.imaging.disks.opening import open_image
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from image_service.imaging.conversion.ovf import Appliance
+    from image_service.imaging.conversion.target import Target
+    from image_service.imaging.disks.opening import DiskImage
+    from image_service.imaging.workspace.workspace import Workspace
+
+
+@attrs.frozen
+class Conversion:
+    """What a conversion has made.
+
+    Args:
+        size: bytes of the new file.
+        input_sha256: SHA-256 of the file that was read, in hexadecimal; None: it was not asked for.
+        output_sha256: SHA-256 of the new file.
+    """
+
+    size: int
+    input_sha256: str | None
+    output_sha256: str | None
+
+
+def convert(  # noqa: PLR0913 - properties of a conversion
+    image: DiskImage,
+    out: Path,
+    target: Target,
+    workspace: Workspace,
+    *,
+    digests: bool = True,
+    appliance: Appliance | None = None,
+) -> Conversion:
+    """Convert an open image; `out` is replaced when all is done, and stays as it was on failure.
+
+    Args:
+        image: as `open_image` yields it.
+        out: a new file, or a regular file that is replaced.
+        target: the form.
+        workspace: of the call.
+        digests: True: compute the SHA-256 of both files; that of the image while it is converted.
+        appliance: what an OVA describes; no other target has one.
+
+    Raises:
+        Unprocessable: the disk has no such form.
+        UnusableOutput: `out` is the image, or no file can be made there.
+        NoRoom, TimedOut: a limit is exceeded, or the bytes that are needed can never fit.
+        ConversionFailed: qemu-img failed, or the result is not what was asked for.
+    """
+    target.check_size(image.disk.virtual_size)
+    with suppress(FileNotFoundError, NotADirectoryError):
+        if os.path.samestat(out.stat(), os.fstat(image.descriptor)):
+            raise UnusableOutput(f"{out} is the image that is converted")
+    needed = target.needed_bytes(image.disk.virtual_size, stored_extents(image))
+    workspace.reserve(needed, f"{out} ({target})", beside=out)
+    with workspace.output(out) as unfinished:
+        with sha256_beside(image.descriptor, workspace.pace) if digests else nullcontext() as digest:
+            if appliance:
+                workspace.reserve(needed, f"the VMDK of {out}")
+                write_ova(image, unfinished, target, workspace, appliance)
+            else:
+                run_qemu_img(image, unfinished, target, workspace)
+            input_sha256 = digest.result() if digest else None
+        image.check_unchanged()
+        return _inspect(unfinished, image.disk.virtual_size, target, workspace, input_sha256)
+
+
+def stored_extents(image: DiskImage) -> Iterable[tuple[int, int]]:
+    """Return offset and length of what an image stores of its disk; raw and fixed VHD store no holes."""
+    if (image.disk.format, image.disk.subformat) in {(DiskFormat.RAW, ""), (DiskFormat.VHD, "fixed")}:
+        return data_ranges(image.descriptor)
+    return image.disk.data_extents()
+
+
+def _inspect(
+    path: Path, virtual_size: int, target: Target, workspace: Workspace, input_sha256: str | None
+) -> Conversion:
+    """Check that the new file is what was asked for; compute its digest if that of the input is known."""
+    try:
+        with open_image(path, target.name, pace=workspace.pace, name=f"the result is no {target}") as made:
+            disk, size = made.disk, made.size
+    except UnsafeImage as error:
+        raise ConversionFailed(error.detail) from error
+    subformat = target.subformat or disk.subformat
+    if (disk.format, disk.subformat, disk.virtual_size) != (target.format, subformat, virtual_size):
+        raise ConversionFailed(
+            f"the result is {disk.format.value} {disk.subformat} with a disk of {disk.virtual_size} bytes,"
+            f" instead of {target} with {virtual_size} bytes"
+        )
+    if input_sha256 is None:
+        return Conversion(size, None, None)
+    workspace.progress.start("digest", size)
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        workspace.pace(count)
+        done += count
+        workspace.progress.set(done)
+
+    with path.open("rb") as file:
+        output_sha256 = sha256_of(file.fileno(), advance)
+    workspace.progress.finish()
+    return Conversion(size, input_sha256, output_sha256)

@@ -1,0 +1,1 @@
+"""Disk images as files: detected, checked and opened; digests, sparse copies."""

@@ -1,0 +1,1 @@
+"""Whether a disk fits a platform."""

@@ -1,0 +1,1 @@
+"""What one call may use: a private directory, limits, programs, progress."""
