@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 FORMATS = (DiskFormat.RAW, DiskFormat.QCOW2)
 """What is customized."""
 
+_ORPHAN_SECONDS = 10  # in which the qemu-io of a killed call ends: at once, unless the machine is slow
+
 
 @attrs.frozen
 class CustomizedDisk:
@@ -121,7 +123,7 @@ def customize_in_place(
     customization.check()
     path = path.resolve(strict=True)
     redo_file = redo_path(path)
-    with open_for_writing(path) as descriptor:
+    with open_for_writing(path, wait_seconds=_ORPHAN_SECONDS if redo_file.exists() else 0) as descriptor:
         state = os.fstat(descriptor)
         redo = read_redo(redo_file, {os.geteuid(), state.st_uid})
         if redo:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import struct
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _FLOCK = "hhqqi4x"  # struct flock: l_type, l_whence, l_start, l_len, l_pid
 _OWN_LOCK = 1 << 62, 1
 _QEMU_LOCKS = 100, 200  # where qemu's programs lock an image that they have opened
+_RETRY_SECONDS = 0.05
 _REPAIRED = 0, 3  # exit statuses of qemu-img check -r leaks: clean, and leaks that are left
 
 
@@ -93,22 +95,36 @@ class DiskWriter:
 
 
 @contextmanager
-def open_for_writing(path: Path) -> Iterator[int]:
+def open_for_writing(path: Path, *, wait_seconds: float = 0) -> Iterator[int]:
     """Open an image for one call alone, and yield its descriptor.
+
+    Args:
+        path: of the image.
+        wait_seconds: how long another program that has it open is waited for.
 
     Raises:
         UnsafeImage: another program has it open.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        if not _try_lock(descriptor, fcntl.F_WRLCK, *_OWN_LOCK):
-            raise UnsafeImage(f"{path} is being customized by another call")
-        if not _try_lock(descriptor, fcntl.F_WRLCK, *_QEMU_LOCKS):
-            raise UnsafeImage(f"{path} is open in another program, such as a virtual machine")
-        _try_lock(descriptor, fcntl.F_UNLCK, *_QEMU_LOCKS)  # qemu-io takes it
+        give_up_at = time.monotonic() + wait_seconds
+        while refusal := _take_locks(descriptor):
+            if time.monotonic() >= give_up_at:
+                raise UnsafeImage(f"{path} {refusal}")
+            time.sleep(_RETRY_SECONDS)
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _take_locks(descriptor: int) -> str | None:
+    """Take the lock of a call; return why this is not possible, or None."""
+    if not _try_lock(descriptor, fcntl.F_WRLCK, *_OWN_LOCK):
+        return "is being customized by another call"
+    if not _try_lock(descriptor, fcntl.F_WRLCK, *_QEMU_LOCKS):
+        return "is open in another program, such as a virtual machine"
+    _try_lock(descriptor, fcntl.F_UNLCK, *_QEMU_LOCKS)  # qemu-io takes it
+    return None
 
 
 def _try_lock(descriptor: int, kind: int, start: int, length: int) -> bool:

@@ -8,7 +8,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -345,6 +347,19 @@ def test_disk_of_another_call_is_refused(images: tuple[Path, Path], customize: C
     assert report["exit"] == 6
     assert "is being customized by another call" in report["error"]["reason"]
     assert disk.read_bytes() == source.read_bytes()
+
+
+def test_program_of_a_killed_call_is_waited_for(
+    tmp_path: Path, arguments: list[str], customize: CallCustomize
+) -> None:
+    disk = build_disk(tmp_path)
+    assert interrupt("SIGKILL", 5, disk, arguments) == -signal.SIGKILL
+    with ExitStack() as stack:
+        stack.enter_context(open_for_writing(disk))
+        timer = threading.Timer(1, stack.close)
+        timer.start()
+        assert customize(disk)["exit"] == 0
+        timer.join()
 
 
 @pytest.fixture
