@@ -354,3 +354,24 @@ class TimedOut(ImageServiceError):
 def describe_os_error(error: OSError) -> str:
     """Return its file, if it has one, and its reason."""
     return ": ".join(filter(None, (error.filename, error.strerror or str(error))))
+
+
+# Jobs
+
+
+class EngineUnavailable(Unavailable):
+    """The job engine does not answer."""
+
+    code = "engine-unavailable"
+
+
+class TooManyQueued(ImageServiceError):
+    """A tenant has as many unfinished composes as it may have."""
+
+    code = "too-many-queued"
+
+
+class TenantMissing(ImageServiceError):
+    """The token of a request names no tenant."""
+
+    code = "tenant-missing"

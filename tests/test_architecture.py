@@ -30,6 +30,7 @@ LAYERS = (
     ("concurrency",),
     ("images",),
     ("database",),
+    ("objects",),
     ("http",),
     ("transport",),
     ("assisted",),
@@ -41,8 +42,10 @@ LAYERS = (
     ("management",),
     ("standalone",),
     ("admin",),
+    ("jobs",),
     ("loadtest",),
     ("imaging",),
+    ("worker",),
     ("cli",),
     ("app",),
     ("tap",),
@@ -54,6 +57,7 @@ PURE = {"errors", "command_line", "formats", "coreos", "images", "http", "imagin
 LEAVES: dict[str, set[str]] = {
     "loadtest": set(),
     "imaging": {"__version__", "errors", "command_line", "formats", "coreos"},
+    "worker": {"__version__", "errors", "command_line", "concurrency"},
 }
 LOOSE_MODULES = {"__main__", "errors", "tap"}
 MAX_MODULES = 16

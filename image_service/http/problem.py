@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _STATUSES: dict[type[ImageServiceError], int] = {
     errors.InvalidRequest: 400,
+    errors.TenantMissing: 400,
     errors.Unauthorized: 401,
     errors.Forbidden: 403,
     errors.NotFound: 404,
@@ -32,6 +33,7 @@ _STATUSES: dict[type[ImageServiceError], int] = {
     errors.ExpectationFailed: 417,
     errors.MisdirectedRequest: 421,
     errors.Unprocessable: 422,
+    errors.TooManyQueued: 429,
     errors.HeadTooLarge: 431,
     errors.ImageServiceError: 500,
     errors.NotImplementedMethod: 501,

@@ -95,6 +95,9 @@ def test_codes_and_their_statuses_are_stable() -> None:
         ("upstream-failed", 502),
         ("upstream-queue-full", 503),
         ("upstream-refused", 502),
+        ("engine-unavailable", 503),
+        ("tenant-missing", 400),
+        ("too-many-queued", 429),
         ("upstream-timeout", 504),
     }
 

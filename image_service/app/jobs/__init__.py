@@ -1,0 +1,1 @@
+"""The jobs role: builds it from settings, starts and stops it."""

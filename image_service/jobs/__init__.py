@@ -1,0 +1,1 @@
+"""Jobs: composes of images for many tenants, in steps that workers and this service carry out."""

@@ -1,0 +1,1 @@
+"""What both of osbuild-composer's APIs have in common: error objects, OpenAPI documents."""

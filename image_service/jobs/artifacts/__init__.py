@@ -1,0 +1,1 @@
+"""The bytes of composes: base disks, composed images, downloads, provenance."""

@@ -1,0 +1,1 @@
+"""osbuild-composer's public API, version 2."""

@@ -1,0 +1,1 @@
+"""Hands jobs to workers: queues, permits of tenants, tokens of attempts."""

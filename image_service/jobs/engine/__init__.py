@@ -1,0 +1,1 @@
+"""Temporal, which runs plans: the only package that imports temporalio."""

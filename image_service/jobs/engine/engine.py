@@ -1,0 +1,129 @@
+"""The interface of the job engine: plans in, tasks for workers out."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+import attrs
+
+if TYPE_CHECKING:
+    from image_service.jobs.model import ComposePlan, JobError, JobType, Json
+
+SERVER_QUEUE = "server"
+"""The queue of this service's own steps."""
+
+
+def queue_name(tenant: str, job_type: JobType, architecture: str) -> str:
+    """Return the engine's queue of jobs."""
+    return f"{tenant}/{job_type}:{architecture}"
+
+
+class PlanState(Enum):
+    """What the engine knows about a compose."""
+
+    UNKNOWN = "unknown"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class AttemptState(Enum):
+    """What the engine says to a heartbeat."""
+
+    RUNNING = "running"
+    CANCELLED = "cancelled"
+    ENDED = "ended"  # finished, timed out, or unknown: the attempt is not the present one
+
+
+@attrs.frozen
+class Task:
+    """One attempt of a job, handed out by the engine.
+
+    Args:
+        job_id: the activity's id.
+        compose_id: the workflow's id.
+        token: of the engine; names this attempt.
+        attempt: from 1.
+    """
+
+    job_id: str
+    compose_id: str
+    token: bytes = attrs.field(repr=False)
+    attempt: int
+
+
+@attrs.frozen
+class StepResult:
+    """How a step ended.
+
+    Args:
+        value: of a step that succeeded; without secrets, and small: references only.
+        error: of one that failed; None: it succeeded.
+    """
+
+    value: Json
+    error: JobError | None = None
+
+
+class PlanActions(Protocol):
+    """What a running plan asks this service to do. Each call may be repeated, also by another replica.
+
+    All are Twisted coroutines. Raising `StoreFailed` or `Unavailable` makes the engine retry the call;
+    `NotFound` (there is no such compose, or it has ended) ends the plan.
+    """
+
+    async def begin(self, compose_id: str) -> None:
+        """Record that the plan runs."""
+
+    async def queue_job(self, compose_id: str, step: str) -> None:
+        """Record that a job is queued, before the engine queues it; wake polls."""
+
+    async def finish_job(self, compose_id: str, step: str, result: StepResult) -> None:
+        """Record how a job ended; its accepted artifacts are in the result's value."""
+
+    async def act(self, compose_id: str, step: str) -> StepResult:
+        """Carry out a step of this service."""
+
+    async def finish(self, compose_id: str, error: JobError | None, *, cancelled: bool) -> None:
+        """Record how the compose ended."""
+
+
+class Engine(Protocol):
+    """The engine. Each method is a Twisted coroutine.
+
+    Raises:
+        EngineUnavailable: of each method: it does not answer; nothing is known about the call's effect.
+    """
+
+    async def start_plan(
+        self, compose_id: str, tenant: str, plan: ComposePlan, job_ids: dict[str, str]
+    ) -> bool:
+        """Start a plan; False: the engine has, or had, one of this compose.
+
+        Args:
+            compose_id: becomes the workflow's id.
+            tenant: names the queues of its jobs.
+            plan: its steps.
+            job_ids: by step, the ids of its jobs.
+        """
+
+    async def cancel_plan(self, compose_id: str) -> None:
+        """Cancel a plan, whose `finish` action is still called; do nothing if there is none that runs."""
+
+    async def find_plan(self, compose_id: str) -> PlanState:
+        """Return what the engine knows about a plan."""
+
+    async def poll(self, queue: str, worker: str, seconds: float) -> Task | None:
+        """Return the next attempt of a queue; None: none came in time."""
+
+    async def heartbeat(self, token: bytes) -> AttemptState:
+        """Report that an attempt goes on."""
+
+    async def complete(self, token: bytes, result: StepResult) -> bool:
+        """End an attempt; False: it is not the present one, and nothing has changed.
+
+        An error of an upload is retried as configured, others end the step.
+        """
+
+    async def acknowledge_cancel(self, token: bytes) -> None:
+        """Report that a worker has stopped a cancelled attempt."""

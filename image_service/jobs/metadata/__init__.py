@@ -1,0 +1,1 @@
+"""Rows about composes, jobs, workers and images, in SQLite or PostgreSQL."""

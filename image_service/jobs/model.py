@@ -1,0 +1,343 @@
+"""The values that composes consist of. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping  # noqa: TC003 - attrs resolves annotations at run time
+from datetime import datetime  # noqa: TC003 - same
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TypeAlias
+
+import attrs
+
+Json: TypeAlias = "Mapping[str, object]"
+"""A JSON object."""
+
+DEFAULT_TENANT = ""
+"""The tenant of requests without authentication. Others are ``org-`` and the value of a claim."""
+
+_NOTHING: Json = MappingProxyType({})
+
+
+class ImageType(StrEnum):
+    """What is composed, by the names of osbuild-composer's API; ``openstack`` is an addition."""
+
+    LIVE_INSTALLER = "live-installer"  # the full ISO
+    NETWORK_INSTALLER = "network-installer"  # the minimal ISO
+    PXE_TAR_XZ = "pxe-tar-xz"
+    GUEST_IMAGE = "guest-image"  # qcow2
+    VSPHERE = "vsphere"  # VMDK
+    VSPHERE_OVA = "vsphere-ova"
+    AZURE = "azure"  # fixed VHD
+    AWS = "aws"  # raw
+    MINIMAL_RAW = "minimal-raw"
+    OPENSTACK = "openstack"  # qcow2
+
+    @property
+    def is_disk(self) -> bool:
+        """True if workers make it of a disk image; others are composed while they are read."""
+        return self not in _COMPOSED
+
+
+_COMPOSED = {ImageType.LIVE_INSTALLER, ImageType.NETWORK_INSTALLER, ImageType.PXE_TAR_XZ}
+
+
+class JobType(StrEnum):
+    """What workers do."""
+
+    CUSTOMIZE = "customize"
+    CONVERT = "convert"
+    UPLOAD = "upload"
+
+
+class ComposeState(StrEnum):
+    """How far a compose is."""
+
+    PENDING = "pending"
+    BUILDING = "building"
+    UPLOADING = "uploading"
+    REGISTERING = "registering"
+    SUCCESS = "success"
+    FAILURE = "failure"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        """True if it has ended."""
+        return self in {ComposeState.SUCCESS, ComposeState.FAILURE, ComposeState.CANCELLED}
+
+
+class JobState(StrEnum):
+    """How far a step is."""
+
+    WAITING = "waiting"  # for an earlier step
+    QUEUED = "queued"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@attrs.frozen
+class JobError:
+    """Why a step or a compose failed.
+
+    Args:
+        id: of osbuild-composer's worker API, which decides whether the user or the service is at fault.
+        reason: one sentence; it names the step.
+        details: further facts; of a step that depends on a failed one, its error.
+    """
+
+    id: int
+    reason: str
+    details: object = ""
+
+
+@attrs.frozen
+class UploadTarget:
+    """Where a finished image goes.
+
+    Args:
+        type: ``local`` or ``aws.s3``.
+        public: readable by everyone.
+        region: of S3; None: as configured.
+    """
+
+    type: str
+    public: bool = False
+    region: str | None = None
+
+
+@attrs.frozen
+class ImageCustomization:
+    """What is laid into an image; secret.
+
+    Args:
+        ignition: a config; None: there is none.
+        firstboot_url: from which the machine fetches its config; None: there is none.
+        kernel_arguments: appended.
+    """
+
+    ignition: bytes | None = attrs.field(default=None, repr=False)
+    firstboot_url: str | None = attrs.field(default=None, repr=False)
+    kernel_arguments: tuple[str, ...] = attrs.field(default=(), repr=False)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """All kernel arguments to append, that for `firstboot_url` included."""
+        url = self.firstboot_url
+        return (*self.kernel_arguments, *([f"ignition.config.url={url}"] if url else []))
+
+
+@attrs.frozen
+class ComposeRequest:
+    """A request that was checked.
+
+    Args:
+        distribution: as requested; an alias is not replaced.
+        architecture: RPM architecture name.
+        image_type: what is composed.
+        customization: what is laid into it.
+        size: virtual size of a disk in bytes; None: that of the base.
+        uploads: at least one.
+        document: the request's JSON with the Ignition config and the firstboot URL blanked.
+    """
+
+    distribution: str
+    architecture: str
+    image_type: ImageType
+    customization: ImageCustomization
+    size: int | None
+    uploads: tuple[UploadTarget, ...]
+    document: Json = attrs.field(repr=False)
+
+
+@attrs.frozen
+class Step:
+    """A step of a plan.
+
+    Args:
+        name: unique in its plan, such as ``customize``.
+        action: a `JobType`, which a worker does, or the name of an action of this service.
+        arguments: without secrets; those of a job are what the worker gets.
+        inputs: of a job: by the name under which the worker fetches them, where they come from: ``base``
+            (the base disk), ``ignition``, ``kernel-arguments`` (JSON list), ``image`` (the composed image),
+            or ``STEP/NAME``: the artifact NAME of an earlier step.
+        after: names of the steps that must have succeeded before.
+    """
+
+    name: str
+    action: str
+    arguments: Json = _NOTHING
+    inputs: Mapping[str, str] = MappingProxyType({})
+    after: tuple[str, ...] = ()
+
+    @property
+    def is_job(self) -> bool:
+        """True if a worker does it."""
+        return self.action in set(JobType)
+
+
+@attrs.frozen
+class ComposePlan:
+    """The steps of a compose, in an order in which they could run one by one.
+
+    Args:
+        steps: those of `JobType` become jobs.
+        result: ``STEP/NAME`` of the artifact that is the finished image; None: it is composed while it is
+            read, and not stored.
+        file_name: of a download.
+    """
+
+    steps: tuple[Step, ...]
+    result: str | None
+    file_name: str
+
+
+@attrs.frozen
+class Artifact:
+    """A file that a step has made.
+
+    Args:
+        name: ``[A-Za-z0-9._-]+`` without a leading dot.
+        size: bytes.
+        sha256: lower-case hex.
+        key: of the object store.
+    """
+
+    name: str
+    size: int
+    sha256: str
+    key: str
+
+
+@attrs.frozen
+class JobProgress:
+    """How far a job is; 0 of 0: unknown."""
+
+    done: int
+    total: int
+    phase: str = ""
+
+
+@attrs.frozen
+class Job:
+    """A step that workers do, with its latest attempt.
+
+    Args:
+        id: UUID; the id of the engine's activity.
+        attempt: from 1; 0: not started.
+    """
+
+    id: str
+    compose_id: str
+    tenant: str
+    step: str
+    type: JobType
+    architecture: str
+    state: JobState
+    attempt: int = 0
+    arguments: Json = attrs.field(default=_NOTHING, repr=False)
+    inputs: Mapping[str, str] = MappingProxyType({})
+    progress: JobProgress | None = None
+    error: JobError | None = None
+    artifacts: tuple[Artifact, ...] = ()
+    result: Json = attrs.field(default=_NOTHING, repr=False)
+    worker: str = ""
+    queued_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
+@attrs.frozen
+class UploadResult:
+    """An upload that has ended, or not yet begun.
+
+    Args:
+        target: what was asked for.
+        status: ``pending``, ``running``, ``success`` or ``failure``.
+        location: ``s3://BUCKET/KEY``; "" before it is there, and of ``local``.
+    """
+
+    target: UploadTarget
+    status: str
+    location: str = ""
+
+
+@attrs.frozen
+class Compose:
+    """A compose as it is stored.
+
+    Args:
+        id: UUID; the id of the engine's workflow.
+        request: the request's JSON, Ignition blanked.
+        plan: its steps.
+        image: the finished image; None: there is none, or it is composed while it is read.
+        uploads: one for each target.
+        ignition_sha256: None: it has no config.
+        provenance: facts that steps have reported, by step.
+        expires_at: when artifacts, and a while later the row, are deleted.
+    """
+
+    id: str
+    tenant: str
+    distribution: str
+    architecture: str
+    image_type: ImageType
+    request: Json = attrs.field(repr=False)
+    plan: ComposePlan = attrs.field(repr=False)
+    state: ComposeState
+    created_at: datetime
+    size: int | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    expires_at: datetime | None = None
+    error: JobError | None = None
+    image: Artifact | None = None
+    uploads: tuple[UploadResult, ...] = ()
+    ignition_sha256: str | None = None
+    provenance: Json = attrs.field(default=_NOTHING, repr=False)
+
+
+@attrs.frozen
+class CatalogImage:
+    """A finished disk image in the image catalog.
+
+    Args:
+        id: UUID; its aliases ``i-…`` and ``vol-…`` have the first 17 hex digits of it.
+        format: ``raw``, ``qcow2``, ``vmdk``, ``vhd``, ``ova``.
+        source: ``compose:ID``, later also ``import:ID``.
+    """
+
+    id: str
+    tenant: str
+    name: str
+    architecture: str
+    format: str
+    virtual_size: int
+    artifact: Artifact
+    source: str
+    created_at: datetime
+
+    @property
+    def instance_alias(self) -> str:
+        """The id under which EC2's API exports it."""
+        return f"i-{self.id.replace('-', '')[:17]}"
+
+    @property
+    def volume_alias(self) -> str:
+        """The id of the volume that it is in EC2's API."""
+        return f"vol-{self.id.replace('-', '')[:17]}"
+
+
+@attrs.frozen
+class Principal:
+    """Who sends a request.
+
+    Args:
+        tenant: whose composes and jobs it sees.
+        is_operator: its workers may serve all tenants.
+    """
+
+    tenant: str = DEFAULT_TENANT
+    is_operator: bool = False

@@ -1,0 +1,1 @@
+"""Plans: what steps make an image of a request. Pure."""

@@ -1,0 +1,1 @@
+"""Authentication by JWT, and the tenant of a request."""

@@ -1,0 +1,1 @@
+"""osbuild-composer's worker API, version 1."""

@@ -1,0 +1,1 @@
+"""An object store: a directory, or S3."""
