@@ -228,7 +228,10 @@ def test_log_names_upstream_failures_and_each_failed_request_once(
 
 def wait_until_no_more(service: Service, before: Mapping[str, float]) -> None:
     """Wait until no more resources are held than before."""
-    wait_for(lambda: all(value <= before.get(name, 0) for name, value in held(service).items()))
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while more := {name: value for name, value in held(service).items() if value > before.get(name, 0)}:
+        assert time.monotonic() < deadline, (more, before)
+        time.sleep(POLL_SECONDS)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
