@@ -38,8 +38,22 @@ class ImageType(StrEnum):
         """True if workers make it of a disk image; others are composed while they are read."""
         return self not in _COMPOSED
 
+    @property
+    def platform(self) -> str:
+        """The platform of a disk image, by the name that CoreOS has for it; that of others is ``metal``."""
+        return _PLATFORMS.get(self, METAL)
 
+
+METAL = "metal"
 _COMPOSED = {ImageType.LIVE_INSTALLER, ImageType.NETWORK_INSTALLER, ImageType.PXE_TAR_XZ}
+_PLATFORMS = {
+    ImageType.GUEST_IMAGE: "qemu",
+    ImageType.VSPHERE: "vmware",
+    ImageType.VSPHERE_OVA: "vmware",
+    ImageType.AZURE: "azure",
+    ImageType.AWS: "aws",
+    ImageType.OPENSTACK: "openstack",
+}
 
 
 class JobType(StrEnum):
@@ -127,6 +141,23 @@ class ImageCustomization:
         """All kernel arguments to append, that for `firstboot_url` included."""
         url = self.firstboot_url
         return (*self.kernel_arguments, *([f"ignition.config.url={url}"] if url else []))
+
+
+@attrs.frozen
+class ComposeBase:
+    """The base image of a compose; its attributes are the arguments of `fetch-base` and `check-image`.
+
+    Args:
+        version: of the OS build.
+        architecture: RPM architecture name.
+        platform: of a disk image: ``metal``, or that of the image type; "": it is a live ISO.
+        format: of a disk image, decompressed: ``raw``, ``qcow2``, ``vmdk``, ``vhd`` or ``ova``.
+    """
+
+    version: str
+    architecture: str
+    platform: str = ""
+    format: str = ""
 
 
 @attrs.frozen
