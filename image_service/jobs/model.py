@@ -307,7 +307,8 @@ class Compose:
         uploads: one for each target.
         ignition_sha256: None: it has no config.
         provenance: facts that steps have reported, by step.
-        expires_at: when artifacts, and a while later the row, are deleted.
+        started_at: when the engine has taken it over; None: it has not.
+        expires_at: when it is deleted, with its artifacts.
     """
 
     id: str
