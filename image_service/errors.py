@@ -375,3 +375,13 @@ class TenantMissing(ImageServiceError):
     """The token of a request names no tenant."""
 
     code = "tenant-missing"
+
+
+class ApiError(ImageServiceError):
+    """A request is refused with an error of its API's list of numbered errors; `detail` may be empty."""
+
+    code = "api-error"
+
+    def __init__(self, detail: str = "", *, number: int = 0, retry_after_seconds: int | None = None) -> None:
+        super().__init__(detail, retry_after_seconds=retry_after_seconds)
+        self.number = number
