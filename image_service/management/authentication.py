@@ -56,8 +56,8 @@ class RequestGuard:
     _any_host: bool = False
     _public_paths: Collection[str] = ()
 
-    def check_head(self, method: str, path: str, headers: Headers) -> None:
-        """Refuse a request by its head.
+    def check_head(self, method: str, path: str, headers: Headers, *, is_streamed: bool = False) -> None:
+        """Refuse a request by its head; streamed content may be of any media type.
 
         Raises:
             MisdirectedRequest: ``Host`` is another name.
@@ -78,9 +78,10 @@ class RequestGuard:
             presented = _presented_token(_single(headers, b"Authorization") or "")
             if not hmac.compare_digest(presented, self._token().encode()):
                 raise Unauthorized("the token is missing or wrong", fields=_CHALLENGES)
-        media_type = (_single(headers, b"Content-Type") or "").partition(";")[0].strip().lower()
-        if method in _METHODS_WITH_CONTENT and media_type != "application/json":
-            raise UnsupportedMediaType("Content-Type must be application/json")
+        if method in _METHODS_WITH_CONTENT and not is_streamed and _has_content(headers):
+            media_type = (_single(headers, b"Content-Type") or "").partition(";")[0].strip().lower()
+            if media_type != "application/json":
+                raise UnsupportedMediaType("Content-Type must be application/json")
 
 
 def _presented_token(authorization: str) -> bytes:
@@ -98,6 +99,13 @@ def _single(headers: Headers, name: bytes) -> str | None:
     """Return the value of a field that occurs once; None if it is absent or repeated."""
     values = headers.getRawHeaders(name, [])
     return values[0].decode("latin-1") if len(values) == 1 else None
+
+
+def _has_content(headers: Headers) -> bool:
+    """Return False if a request has neither content nor a type of it."""
+    if headers.hasHeader(b"Content-Type") or headers.hasHeader(b"Transfer-Encoding"):
+        return True
+    return headers.getRawHeaders(b"Content-Length", [b"0"]) != [b"0"]
 
 
 def _is_own_host(host: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import attrs
 
@@ -19,19 +19,33 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class ApiRequest:
-    """An authenticated request.
+    """A request whose head was accepted.
 
     Args:
         method: GET also for HEAD.
         path: percent-encoded, without the query.
         query: the last value of each parameter.
-        body: content.
+        body: content; empty if it is streamed.
+        headers: fields by lower-case name; the values of one that is repeated are joined by commas.
+        client: host of the client; "" on a Unix socket.
+        content: what is streamed, to be read in a thread; None: it is in `body`. A read raises InvalidRequest
+            if the connection ends before the content does.
+        principal: who sends it, as an API that authenticates requests itself has found.
     """
 
     method: str
     path: str
     query: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     body: bytes = attrs.field(default=b"", repr=False)
+    headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    client: str = ""
+    content: BinaryIO | None = attrs.field(default=None, repr=False)
+    principal: Any = None
+
+    @property
+    def is_local(self) -> bool:
+        """True if it came through a Unix socket."""
+        return not self.client
 
 
 @attrs.frozen

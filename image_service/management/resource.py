@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 from http import HTTPStatus
-from io import BytesIO
-from typing import TYPE_CHECKING
+from io import BufferedReader, BytesIO
+from typing import TYPE_CHECKING, cast
 from urllib.parse import parse_qsl
 
+from twisted.internet.address import UNIXAddress
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.web.http import datetimeToString
@@ -19,12 +20,13 @@ from image_service.concurrency.rate_limiter import RateLimiter
 from image_service.errors import ContentTooLarge, ImageServiceError, InvalidRequest, Unauthorized
 from image_service.http.dates import format_http_date
 from image_service.management.messages import ApiRequest, ApiResponse, problem_response
+from image_service.management.request_content import RequestContent
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from twisted.internet.address import IPv4Address, IPv6Address
-    from twisted.internet.interfaces import IReactorTime
+    from twisted.internet.interfaces import IPushProducer, IReactorFromThreads, IReactorTime
     from twisted.python.failure import Failure
     from twisted.web import http
 
@@ -32,13 +34,14 @@ if TYPE_CHECKING:
 
 _MAX_PARAMETERS = 16
 _IDLE_SECONDS = 60
+_PAUSED_SECONDS = 3600  # while what was received is not read
 
 
 class BoundedRequest(Request):
     """A request whose body stays in memory and within a limit; twisted.web would write any size to disk.
 
     Args:
-        max_body_bytes: the limit.
+        max_body_bytes: the limit; streamed content has none.
 
     Bytes beyond the limit are read and dropped: closing while the client still sends would reset the
     connection, and the client could not read the response.
@@ -49,17 +52,53 @@ class BoundedRequest(Request):
     def __init__(self, channel: http.HTTPChannel, *args: object, max_body_bytes: int) -> None:
         super().__init__(channel, *args)  # type: ignore[no-untyped-call]
         self.max_body_bytes = max_body_bytes
+        self.stream: RequestContent | None = None
+        self.received: Deferred[None] = Deferred()  # the whole body
 
     def gotLength(self, length: int | None) -> None:
-        """Prepare for a body of `length` bytes; None: unknown."""
+        """Prepare for a body of `length` bytes, None: unknown; start to respond if it is streamed."""
         del length  # the received bytes count
         self.body = BytesIO()
         self.content = self.body
+        # The request line: twisted.web passes it on behind the body.
+        channel = self.channel
+        line = channel._command, channel._path, channel._version  # noqa: SLF001
+        if channel.site.resource.is_streamed(*_method_and_path(*line[:2])):  # type: ignore[attr-defined]
+            self.stream = RequestContent(self._pause, self._resume)
+            super().requestReceived(*line)  # type: ignore[no-untyped-call]
 
     def handleContentChunk(self, data: bytes) -> None:
         """Receive a part of the body."""
-        if self.body.tell() <= self.max_body_bytes:
+        if self.stream is not None:
+            self.stream.feed(data)
+        elif self.body.tell() <= self.max_body_bytes:
             self.body.write(data)
+
+    def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
+        """Start to respond, unless that was done when the head was there."""
+        if self.stream is not None:
+            self.stream.complete()
+        else:
+            super().requestReceived(command, path, version)  # type: ignore[no-untyped-call]
+        self.received.callback(None)
+
+    def connectionLost(self, reason: Failure) -> None:
+        """End the request."""
+        if self.stream is not None:
+            self.stream.drop()
+        super().connectionLost(reason)  # type: ignore[no-untyped-call]
+
+    def _pause(self) -> None:
+        cast("IPushProducer", self.transport).pauseProducing()
+        self.channel.setTimeout(_PAUSED_SECONDS)
+
+    def _resume(self) -> None:
+        cast("IReactorFromThreads", self.site.reactor).callFromThread(self._receive_more)
+
+    def _receive_more(self) -> None:
+        if not self.received.called and self.channel is not None:
+            self.channel.setTimeout(_IDLE_SECONDS)
+            cast("IPushProducer", self.transport).resumeProducing()
 
 
 class ApiResource(Resource):
@@ -70,15 +109,27 @@ class ApiResource(Resource):
     Args:
         guard: refuses requests by their heads.
         respond: returns the response, or raises an ImageServiceError.
+        render_error: returns the response for an error below a path; None: problem details.
+        is_streamed: returns True for a method and a path whose content is streamed: `respond` is called when
+            the head is there. The response follows the content, of which the rest is dropped.
     """
 
     isLeaf = True
     _log = Logger()
 
-    def __init__(self, guard: RequestGuard, respond: Callable[[ApiRequest], Awaitable[ApiResponse]]) -> None:
+    def __init__(
+        self,
+        guard: RequestGuard,
+        respond: Callable[[ApiRequest], Awaitable[ApiResponse]],
+        *,
+        render_error: Callable[[ImageServiceError, str], ApiResponse] | None = None,
+        is_streamed: Callable[[str, str], bool] = lambda *_: False,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._guard = guard
         self._respond = respond
+        self._render_error = render_error or (lambda error, _: problem_response(error))
+        self.is_streamed = is_streamed
 
     def render(self, request: BoundedRequest) -> int:
         """Start to respond."""
@@ -97,29 +148,47 @@ class ApiResource(Resource):
             response = await self.respond(request, self._read_request(request))
         except ImageServiceError as error:
             if isinstance(error, Unauthorized) and request.requestHeaders.hasHeader("Authorization"):
-                client: IPv4Address | IPv6Address = request.getClientAddress()  # type: ignore[no-untyped-call]
-                request.site.log_wrong_token(client.host)
-            response = problem_response(error)
-        _write(request, response)
+                request.site.log_wrong_token(_client(request) or "a Unix socket")
+            response = self._error_response(error, request)
+        self._send(request, response)
 
     def _read_request(self, request: BoundedRequest) -> ApiRequest:
-        method = request.method.decode("latin-1")
-        path, _, query = request.uri.decode("latin-1").partition("?")
-        self._guard.check_head(method, path, request.requestHeaders)
+        method, path = _method_and_path(request.method, request.uri)
+        is_streamed = request.stream is not None
+        self._guard.check_head(method, path, request.requestHeaders, is_streamed=is_streamed)
         body = request.body.getvalue()
         if len(body) > request.max_body_bytes:
             raise ContentTooLarge(f"the content is larger than {request.max_body_bytes} bytes")
+        query = request.uri.decode("latin-1").partition("?")[2]
         try:
             parameters = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=_MAX_PARAMETERS))
         except ValueError:
             raise InvalidRequest("the query has too many parameters") from None
-        return ApiRequest("GET" if method == "HEAD" else method, path, parameters, body)
+        return ApiRequest(
+            "GET" if method == "HEAD" else method,
+            path,
+            parameters,
+            body,
+            _field_values(request.requestHeaders),
+            _client(request),
+            None if request.stream is None else BufferedReader(request.stream),
+        )
 
-    def _log_failure(self, failure: Failure, request: Request) -> None:
+    def _error_response(self, error: ImageServiceError, request: Request) -> ApiResponse:
+        return self._render_error(error, _method_and_path(request.method, request.uri)[1])
+
+    def _send(self, request: BoundedRequest, response: ApiResponse) -> None:
+        """Send a response once the content is there: a client may read nothing before it has sent that."""
+        if request.stream is not None:
+            request.stream.drop()
+        request.received.addCallback(lambda _: _write(request, response))
+
+    def _log_failure(self, failure: Failure, request: BoundedRequest) -> None:
         if failure.check(CancelledError):
             return
         self._log.failure("unexpected error in a management request", failure)
-        _write(request, problem_response(ImageServiceError("internal error; see the log")))
+        error = ImageServiceError("internal error; see the log")
+        self._send(request, self._error_response(error, request))
 
 
 class ApiSite(Site):
@@ -154,6 +223,24 @@ class ApiSite(Site):
 
     def log(self, request: http.Request) -> None:
         """Log nothing: handlers log changes."""
+
+
+def _method_and_path(method: bytes, target: bytes) -> tuple[str, str]:
+    return method.decode("latin-1"), target.decode("latin-1").partition("?")[0]
+
+
+def _field_values(headers: Headers) -> dict[str, str]:
+    """Return values by lower-case name, those of a repeated field joined by commas."""
+    return {
+        name.decode("latin-1").lower(): b", ".join(values).decode("latin-1")
+        for name, values in headers.getAllRawHeaders()
+    }
+
+
+def _client(request: Request) -> str:
+    """Return the client's host; "" on a Unix socket."""
+    address: IPv4Address | IPv6Address | UNIXAddress = request.getClientAddress()
+    return "" if isinstance(address, UNIXAddress) else address.host
 
 
 def write_head(request: Request, response: ApiResponse) -> None:

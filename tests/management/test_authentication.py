@@ -197,7 +197,6 @@ def test_token_is_not_in_repr() -> None:
 @pytest.mark.parametrize(
     "content_type",
     [
-        None,
         "",
         "text/plain",
         "application/x-www-form-urlencoded",
@@ -207,9 +206,13 @@ def test_token_is_not_in_repr() -> None:
         ["application/json", "text/plain"],
     ],
 )
-def test_content_other_than_json_is_415(method: str, content_type: str | list[str] | None) -> None:
-    fields = {} if content_type is None else {"Content_Type": content_type}
-    assert status(OPEN, method, **fields) == 415
+def test_content_other_than_json_is_415(method: str, content_type: str | list[str]) -> None:
+    assert status(OPEN, method, Content_Type=content_type) == 415
+
+
+@pytest.mark.parametrize("framing", [{"Content-Length": "1"}, {"Transfer-Encoding": "chunked"}], ids=str)
+def test_content_without_a_type_is_415(framing: dict[str, str]) -> None:
+    assert status(OPEN, "POST", **framing) == 415
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "Application/JSON ; charset=utf-8"])
@@ -220,3 +223,9 @@ def test_json_content_is_accepted(content_type: str) -> None:
 def test_requests_without_content_need_no_content_type() -> None:
     assert status(OPEN, "GET") == 200
     assert status(OPEN, "DELETE") == 200
+    assert status(OPEN, "POST") == 200
+    assert status(OPEN, "POST", Content_Length="0") == 200
+
+
+def test_streamed_content_may_be_of_any_type() -> None:
+    OPEN.check_head("PUT", "/", Headers({"Host": ["localhost"], "Content-Length": ["9"]}), is_streamed=True)

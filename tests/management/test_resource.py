@@ -2,32 +2,62 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
+from io import BytesIO
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from twisted.internet.defer import maybeDeferred
-from twisted.web.test.requesthelper import DummyChannel
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.error import ConnectionLost
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.internet.threads import deferToThreadPool
+from twisted.python.failure import Failure
+from twisted.web.http import HTTPChannel
 
+from image_service.errors import ImageServiceError, InvalidRequest, NotFound
 from image_service.management.authentication import RequestGuard
+from image_service.management.messages import ApiRequest, ApiResponse, json_response
+from image_service.management.request_content import MAX_WAITING_BYTES
 from image_service.management.resource import ApiResource, ApiSite, BoundedRequest
 from tests.pytwisted import ensure_deferred
 from tests.standalone.running import ApiClient
 
 if TYPE_CHECKING:
-    from twisted.internet.epollreactor import EPollReactor
-    from twisted.web.http import HTTPChannel
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from image_service.management.messages import ApiRequest, ApiResponse
+    from twisted.internet.epollreactor import EPollReactor
+
     from tests.conftest import LoggedFailures
 
 CHUNK = b"x" * 65_536
 MAX_BODY_BYTES = 1024 * 1024
 
 
-@pytest.mark.parametrize("length", [None, 20 * 1024 * 1024])
-def test_body_memory_is_bounded(length: int | None) -> None:
-    request = BoundedRequest(cast("HTTPChannel", DummyChannel()), max_body_bytes=MAX_BODY_BYTES)
-    request.gotLength(length)
+async def echo(request: ApiRequest) -> ApiResponse:
+    return ApiResponse(body=request.body)
+
+
+@asynccontextmanager
+async def listening(reactor: EPollReactor, resource: ApiResource) -> AsyncIterator[ApiClient]:
+    port = reactor.listenTCP(0, ApiSite(resource, reactor, MAX_BODY_BYTES), interface="127.0.0.1")
+    yield ApiClient(reactor, f"http://127.0.0.1:{port.getHost().port}")
+    await maybeDeferred(port.stopListening)
+
+
+def open_channel(site: ApiSite) -> HTTPChannel:
+    channel = HTTPChannel()
+    channel.site = site  # type: ignore[attr-defined]
+    channel.requestFactory = site.requestFactory
+    channel.makeConnection(StringTransport())
+    return channel
+
+
+@pytest.mark.parametrize("framing", ["Transfer-Encoding: chunked", "Content-Length: 20971520"])
+def test_body_memory_is_bounded(framing: str) -> None:
+    channel = open_channel(ApiSite(ApiResource(RequestGuard(), echo), Clock(), MAX_BODY_BYTES))
+    channel.dataReceived(f"POST / HTTP/1.1\r\nHost: localhost\r\n{framing}\r\n\r\n".encode())
+    request = cast("BoundedRequest", channel.requests[0])
     for _ in range(20 * 1024 * 1024 // len(CHUNK)):
         request.handleContentChunk(CHUNK)
     assert MAX_BODY_BYTES < len(request.body.getvalue()) <= MAX_BODY_BYTES + len(CHUNK)
@@ -40,10 +70,127 @@ async def test_unexpected_error_is_500_without_details_and_logged(
     async def fail(_: ApiRequest) -> ApiResponse:
         raise ZeroDivisionError("s3cret")
 
-    site = ApiSite(ApiResource(RequestGuard(), fail), reactor, MAX_BODY_BYTES)
-    port = reactor.listenTCP(0, site, interface="127.0.0.1")
-    reply = await ApiClient(reactor, f"http://127.0.0.1:{port.getHost().port}")("GET", "/")
-    await maybeDeferred(port.stopListening)
+    async with listening(reactor, ApiResource(RequestGuard(), fail)) as client:
+        reply = await client("GET", "/")
     assert (reply.status, reply.document["code"]) == (500, "internal-error")
     assert b"s3cret" not in reply.body
     assert len(logged_failures.flush(ZeroDivisionError)) == 1
+
+
+@ensure_deferred
+async def test_request_has_headers_client_and_query(reactor: EPollReactor) -> None:
+    requests = []
+
+    async def keep(request: ApiRequest) -> ApiResponse:
+        requests.append(request)
+        return ApiResponse()
+
+    async with listening(reactor, ApiResource(RequestGuard(), keep)) as client:
+        await client("HEAD", "/a?b=c", X_Test="d")
+    (request,) = requests
+    assert (request.method, request.path, request.query) == ("GET", "/a", {"b": "c"})
+    assert (request.headers["x-test"], request.client, request.is_local) == ("d", "127.0.0.1", False)
+    assert request.content is None
+
+
+@ensure_deferred
+async def test_an_api_renders_its_errors(reactor: EPollReactor, logged_failures: LoggedFailures) -> None:
+    errors: dict[str, Exception] = {"/a": NotFound("no a"), "/b": ZeroDivisionError()}
+
+    async def fail(request: ApiRequest) -> ApiResponse:
+        raise errors[request.path]
+
+    def render(error: ImageServiceError, path: str) -> ApiResponse:
+        return json_response({"path": path, "code": error.code}, 499)
+
+    async with listening(reactor, ApiResource(RequestGuard(), fail, render_error=render)) as client:
+        documents = [(await client("GET", path)).document for path in ("/a?x=1", "/b")]
+        refused = await client("GET", "/a", Origin="http://evil.test")
+    assert documents == [{"path": "/a", "code": "not-found"}, {"path": "/b", "code": "internal-error"}]
+    assert (refused.status, refused.document) == (499, {"path": "/a", "code": "forbidden"})
+    assert len(logged_failures.flush(ZeroDivisionError)) == 1
+
+
+def streamed(respond: Callable[[ApiRequest], Awaitable[ApiResponse]]) -> ApiResource:
+    return ApiResource(RequestGuard(), respond, is_streamed=lambda method, _: method == "PUT")
+
+
+@ensure_deferred
+async def test_streamed_content_is_read_in_a_thread(reactor: EPollReactor) -> None:
+    sent = bytes(range(256)) * 40_000  # ten times what may wait
+
+    async def store(request: ApiRequest) -> ApiResponse:
+        content = request.content
+        assert content is not None
+        stored = BytesIO()
+
+        def read() -> None:
+            while chunk := content.read(100_000):
+                stored.write(chunk)
+
+        await deferToThreadPool(reactor, reactor.getThreadPool(), read)
+        return json_response({"equal": stored.getvalue() == sent})
+
+    async with listening(reactor, streamed(store)) as client:
+        reply = await client("PUT", "/a", body=sent)
+        empty = await client("PUT", "/a", body=b"")
+    assert reply.document == {"equal": True}
+    assert empty.document == {"equal": False}
+
+
+@ensure_deferred
+async def test_a_refusal_follows_streamed_content_that_nobody_reads(reactor: EPollReactor) -> None:
+    async def refuse(request: ApiRequest) -> ApiResponse:
+        raise NotFound(f"no {request.path}")
+
+    async with listening(reactor, streamed(refuse)) as client:
+        replies = [await client("PUT", path, body=CHUNK * 100) for path in ("/a", "/b")]
+    assert [(reply.status, reply.document["detail"]) for reply in replies] == [(404, "no /a"), (404, "no /b")]
+
+
+class StreamedChannel:
+    """A connection whose client sends streamed content to a handler that waits."""
+
+    def __init__(self, reactor: EPollReactor) -> None:
+        self.requests: list[ApiRequest] = []
+        self.response: Deferred[ApiResponse] = Deferred()
+        self.channel = open_channel(ApiSite(streamed(self._respond), reactor, MAX_BODY_BYTES))
+        self.transport = cast("StringTransport", self.channel.transport)
+        head = f"PUT /a HTTP/1.1\r\nHost: localhost\r\nContent-Length: {MAX_WAITING_BYTES * 4}\r\n\r\n"
+        self.channel.dataReceived(head.encode())
+
+    async def _respond(self, request: ApiRequest) -> ApiResponse:
+        self.requests.append(request)
+        return await self.response
+
+
+@ensure_deferred
+async def test_receiving_pauses_while_nobody_reads(reactor: EPollReactor) -> None:
+    connection = StreamedChannel(reactor)
+    sent = 0
+    while connection.transport.producerState != "paused":
+        connection.channel.dataReceived(CHUNK)
+        sent += len(CHUNK)
+    assert sent <= MAX_WAITING_BYTES + 2 * len(CHUNK)
+    content = connection.requests[0].content
+    assert content is not None
+    content.read(MAX_WAITING_BYTES // 2 + 2 * len(CHUNK))
+    await deferToThreadPool(reactor, reactor.getThreadPool(), lambda: None)  # a turn of the reactor
+    assert connection.transport.producerState == "producing"
+    connection.response.callback(ApiResponse())
+    assert connection.transport.value() == b""
+    connection.channel.dataReceived(bytes(MAX_WAITING_BYTES * 4 - sent))
+    assert connection.transport.value().startswith(b"HTTP/1.1 200 ")
+    connection.channel.connectionLost(Failure(ConnectionLost()))
+
+
+@ensure_deferred
+async def test_a_read_fails_when_the_client_has_gone(reactor: EPollReactor) -> None:
+    connection = StreamedChannel(reactor)
+    connection.channel.dataReceived(CHUNK)
+    content = connection.requests[0].content
+    assert content is not None
+    assert content.read(100) == CHUNK[:100]
+    connection.channel.connectionLost(Failure(ConnectionLost()))
+    with pytest.raises(InvalidRequest):
+        content.read()
