@@ -68,6 +68,12 @@ class CatalogSettings:
     verifies it. A remote base image needs `digests`, and that list is what must be signed. When not set:
     signatures are not verified."""
 
+    @property
+    def source_urls(self) -> tuple[str, ...]:
+        """The URLs of the base images, and of their digest lists."""
+        digests = (image.digests_url for image in self.images if image.digests_url)
+        return (*(image.url for image in self.images), *digests)
+
     def contradictions(self, _environ: Mapping[str, str]) -> Iterator[str]:
         """Variables that are valid, but not together."""
         unsigned = [image.file_name for image in self.images if image.remote and not image.digests_url]

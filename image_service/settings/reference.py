@@ -8,8 +8,9 @@ import sys
 import textwrap
 from itertools import pairwise
 
+from image_service.settings.jobs.role import JobsRoleSettings
 from image_service.settings.settings import groups
-from image_service.settings.variables import variables_of
+from image_service.settings.variables import groups_of, variables_of
 
 INTRODUCTION = """# Configuration
 
@@ -25,13 +26,16 @@ binds no port.
 Where the text may be in a file, `NAME=@/path/of/the/file` stands for the file's content, without white space
 around it: UTF-8, at most 1 MiB.
 
+`image-service jobs` reads the groups whose names begin with "Jobs", and of the others TLS, proxies, replicas,
+storage, base images, CoreOS streams, downloads, remote base images, S3, administration and log.
+
 `make docs` generates this page from `image_service/settings/`."""
 
 
 def render_reference() -> str:
     """Return the page, as Markdown."""
     sections, documented = [INTRODUCTION], set()
-    for _, group in groups():
+    for group in dict.fromkeys(group for _, group in (*groups(), *groups_of(JobsRoleSettings))):
         sections.append(f"## {(group.__doc__ or '').rstrip('.')}")
         for variable, meaning in zip(variables_of(group), _meanings(group), strict=True):
             if variable.names in documented:  # another group has it too

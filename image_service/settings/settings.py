@@ -29,7 +29,7 @@ from image_service.settings.network import (
 from image_service.settings.proxies import ProxySettings
 from image_service.settings.remote import RemoteSettings, S3Settings
 from image_service.settings.upstream import SnapshotSettings, StandaloneSettings, UpstreamSettings
-from image_service.settings.variables import read_group, variables_of
+from image_service.settings.variables import groups_of, read_group, variables_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -134,9 +134,7 @@ class Settings:
     @property
     def source_urls(self) -> tuple[str, ...]:
         """The URLs of base images, digest lists and streams: their origins get the configured credentials."""
-        images = self.catalog.images
-        digests = (image.digests_url for image in images if image.digests_url)
-        return (*(image.url for image in images), *digests, *(source.url for source in self.streams.sources))
+        return (*self.catalog.source_urls, *(source.url for source in self.streams.sources))
 
 
 def read_settings(*, standalone: bool) -> Settings:
@@ -155,8 +153,7 @@ def read_settings(*, standalone: bool) -> Settings:
 
 def groups() -> list[tuple[str, type[attrs.AttrsInstance]]]:
     """Return the name and class of each group."""
-    defaults: dict[str, Any] = {field.name: field.default for field in attrs.fields(Settings)}
-    return [(name, default.factory) for name, default in defaults.items()]
+    return groups_of(Settings)
 
 
 def variables() -> list[Variable]:

@@ -91,6 +91,12 @@ def variables_of(group: type[attrs.AttrsInstance]) -> list[Variable]:
     return [field.metadata[Variable] for field in attrs.fields(group)]
 
 
+def groups_of(settings: type[attrs.AttrsInstance]) -> list[tuple[str, type[attrs.AttrsInstance]]]:
+    """Return the name and class of each group of a role's settings."""
+    defaults: dict[str, Any] = {field.name: field.default for field in attrs.fields(settings)}
+    return [(name, default.factory) for name, default in defaults.items()]
+
+
 def read_group(
     group: type[_Group],
     environ: Mapping[str, str],

@@ -23,8 +23,10 @@ from hypothesis import strategies as st
 
 from image_service.errors import ConfigurationError
 from image_service.settings import parsers
+from image_service.settings.jobs.role import JobsRoleSettings
 from image_service.settings.reference import render_reference
 from image_service.settings.settings import Settings, groups, variables
+from image_service.settings.variables import groups_of, variables_of
 from tests.settings.conftest import IMAGE, SECRET
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,7 +61,9 @@ def test_reference_module_prints_the_page() -> None:
 
 def test_reference_page_names_every_variable_once() -> None:
     headings = [line for line in render_reference().splitlines() if line.startswith("### ")]
-    names = [name for variable in variables() for name in variable.names]
+    of_jobs = [variable for _, group in groups_of(JobsRoleSettings) for variable in variables_of(group)]
+    every = dict.fromkeys(variable.names for variable in (*variables(), *of_jobs))
+    names = [name for names in every for name in names]
     assert [name for heading in headings for name in heading.split("`")[1::2]] == names
     assert len(set(names)) == len(names)
 

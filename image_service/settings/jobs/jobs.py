@@ -1,0 +1,163 @@
+"""Settings of the APIs of the jobs role, of their listeners, and of jobs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.coreos.names import VERSION
+from image_service.settings import parsers
+from image_service.settings.parsers import ListenAddress
+from image_service.settings.variables import setting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import TypeAlias
+
+APIS = ("composer", "worker", "ec2")
+DATA_DIR = "{DATA_DIR}"
+"""Stands for that directory in paths."""
+
+_S3_URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[A-Za-z0-9._~/-]*)?")
+_MAX_SOCKET_PATH_BYTES = 107  # sockaddr_un has 108, with the zero at the end
+
+
+@attrs.frozen
+class UnixAddress:
+    """The path of a Unix socket to listen on."""
+
+    path: Path
+
+
+JobsAddress: TypeAlias = UnixAddress | ListenAddress
+
+
+def _parse_apis(value: str) -> frozenset[str]:
+    names = [name.strip() for name in value.split(",")]
+    parsers.raise_faults(f"{name!r} must be one of {', '.join(APIS)}" for name in names if name not in APIS)
+    return frozenset(names)
+
+
+def _parse_listen(value: str) -> tuple[JobsAddress, ...]:
+    found: list[JobsAddress] = []
+    faults = []
+    for entry in map(str.strip, value.split(",")):
+        path = entry.removeprefix("unix:")
+        try:
+            found.append(parsers.listen(entry) if path == entry else UnixAddress(_parse_path(path)))
+        except ValueError as error:
+            faults += [f"{entry!r} {fault}" for fault in error.args]
+    parsers.raise_faults(faults)
+    return tuple(found)
+
+
+def _parse_path(value: str) -> Path:
+    if not value.startswith(("/", DATA_DIR)):
+        raise ValueError("must have an absolute path after unix:")
+    return Path(value)
+
+
+def _parse_store(value: str) -> str:
+    if not (value.startswith(("/", DATA_DIR)) or _S3_URL.fullmatch(value)):
+        raise ValueError("must be an absolute path, or s3://BUCKET/PREFIX")
+    return value
+
+
+def _parse_s3_url(value: str) -> str:
+    if not _S3_URL.fullmatch(value):
+        raise ValueError("must be s3://BUCKET/PREFIX, the prefix of letters, digits and . _ ~ - /")
+    return value
+
+
+def _parse_aliases(value: str) -> Mapping[str, str]:
+    aliases, faults = {}, []
+    for entry in map(str.strip, value.split(",")):
+        alias, _, target = entry.partition("=")
+        if not (VERSION.fullmatch(alias) and VERSION.fullmatch(target)):
+            faults.append(f"{entry!r} must be NAME=VERSION or NAME=STREAM, such as debian-12=4.16")
+        elif alias in aliases:
+            faults.append(f"{alias!r} is there twice")
+        aliases[alias] = target
+    parsers.raise_faults(faults)
+    return MappingProxyType(aliases)
+
+
+@attrs.frozen(kw_only=True)
+class JobsSettings:
+    """Jobs: APIs, listeners, limits."""
+
+    apis: frozenset[str] = setting("JOBS_APIS", parse=_parse_apis, absent=frozenset(), default=",".join(APIS))
+    """The APIs that this process serves, separated by commas: `composer`, `worker` and `ec2` (no routes
+    yet). Without `worker`, composes are queued and listed; without `composer`, queued jobs are done."""
+    listen: tuple[JobsAddress, ...] = setting(
+        "JOBS_LISTEN", parse=_parse_listen, absent=(), default=f"unix:{DATA_DIR}/jobs.sock,127.0.0.1:8091"
+    )
+    """Where the APIs listen, separated by commas: `unix:PATH`, and IP addresses with a port. `{DATA_DIR}` in
+    a path stands for that directory. A socket is for its owner and group; its clients belong to the default
+    tenant. Beyond loopback, clients are authenticated by JWT and use HTTPS with the certificate of
+    `HTTPS_CERT_FILE`; on loopback they use HTTP."""
+    plain_http: bool = setting("JOBS_PLAIN_HTTP", parse=parsers.flag, default="false")
+    """`true`: HTTP beyond loopback too, because a proxy in front ends TLS. Tokens and Ignition configs then
+    travel in clear from there."""
+    store_url: str = setting("STORE_URL", parse=_parse_store, absent="", default=f"{DATA_DIR}/store")
+    """Where artifacts are stored: an absolute path, or `s3://BUCKET/PREFIX` for replicas on several machines.
+    Endpoint, region and credentials of S3 are those of the AWS variables."""
+    upload_s3_url: str | None = setting("UPLOAD_S3_URL", parse=_parse_s3_url)
+    """`s3://BUCKET/PREFIX` for upload targets `aws.s3`. Workers need AWS credentials for it. When not set:
+    such a target is refused."""
+    distribution_aliases: Mapping[str, str] = setting(
+        "DISTRIBUTION_ALIASES", parse=_parse_aliases, absent=MappingProxyType({})
+    )
+    """Further names of distributions, separated by commas: `NAME=VERSION` or `NAME=STREAM`, such as
+    `debian-12=4.16`. `composer-cli` asks for `ID-VERSION_ID` of its own machine's `os-release`."""
+    heartbeat_seconds: float = setting("JOBS_HEARTBEAT_TIMEOUT", parse=parsers.seconds, default="120")
+    """Seconds without a heartbeat after which a job goes to another worker, twice at most. Workers send three
+    in that time. An outage of this service that lasts longer costs the attempt."""
+    poll_seconds: float = setting("JOBS_POLL_TIMEOUT", parse=parsers.seconds, default="20")
+    """Seconds for which a worker's request for a job waits for one. A proxy's timeout is to be longer."""
+    job_seconds: float = setting("JOBS_JOB_TIMEOUT", parse=parsers.seconds, default="10800")
+    """Seconds that one attempt of a job may take."""
+    max_queued: int = setting("JOBS_MAX_QUEUED", parse=parsers.whole_number(1), default="1000")
+    """Composes of one tenant that have not ended; more are refused with 429."""
+    max_running: int = setting("JOBS_MAX_RUNNING", parse=parsers.whole_number(1), default="100")
+    """Jobs of one tenant that run at a time; more wait."""
+    retention_seconds: int = setting("JOBS_RETENTION", parse=parsers.whole_number(1), default="1209600")
+    """Seconds after which a finished compose and its artifacts are deleted; the default is 14 days."""
+    worker_slots: int | None = setting("JOBS_WORKER_SLOTS", parse=parsers.whole_number(0, 64))
+    """Jobs at a time of the worker that this process starts; `0`: it starts none. When not set: 1, but 0 with
+    `TEMPORAL_ADDRESS`, without the worker API, or without a Unix socket in `JOBS_LISTEN`."""
+
+    @property
+    def socket_path(self) -> Path | None:
+        """The first Unix socket; None: there is none."""
+        return next((each.path for each in self.listen if isinstance(each, UnixAddress)), None)
+
+    @property
+    def public_addresses(self) -> tuple[ListenAddress, ...]:
+        """The addresses that other machines can reach."""
+        return tuple(each for each in self.listen if isinstance(each, ListenAddress) and not each.is_loopback)
+
+    def in_directory(self, data_dir: Path) -> JobsSettings:
+        """Return them with the directory in the place of what stands for it.
+
+        Raises:
+            ValueError: the path of a socket is too long.
+        """
+
+        def replace(text: str) -> str:
+            return text.replace(DATA_DIR, str(data_dir.absolute()))
+
+        listen = [
+            UnixAddress(Path(replace(str(each.path)))) if isinstance(each, UnixAddress) else each
+            for each in self.listen
+        ]
+        parsers.raise_faults(
+            f"JOBS_LISTEN: the path of a socket has at most {_MAX_SOCKET_PATH_BYTES} bytes: {each.path}"
+            for each in listen
+            if isinstance(each, UnixAddress) and len(bytes(each.path)) > _MAX_SOCKET_PATH_BYTES
+        )
+        return attrs.evolve(self, listen=tuple(listen), store_url=replace(self.store_url))
