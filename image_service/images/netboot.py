@@ -56,7 +56,8 @@ def compose_pxe_initrd(
     """
     initrd = _require(base, base.layout.files.initrd, "initrd.img")
     composer = composer or newest_composer()
-    appended = [Literal(ignition_archive(customization.ignition, sys.maxsize, composer))]
+    config = customization.ignition
+    appended = [Literal(ignition_archive(config, sys.maxsize, composer))] if config else []
     identity = f"initrd {base.sha256}"
     extents: list[Extent] = [FileExtent(base.file, initrd.offset, initrd.length), *_padding(initrd.length)]
     if customization.ramdisk:
