@@ -1,4 +1,4 @@
-"""Build the sample ISO of standalone mode: ``python -m tests.acceptance.make_sample``."""
+"""Build the sample ISO and the sample disk: ``python -m tests.acceptance.make_sample``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from image_service.formats.newc import Member, write_archive
 from tests.acceptance.clients import needs_client
 from tests.acceptance.media import master_live
 from tests.formats.filesystems.iso_builder import live_files
+from tests.imaging.coreos_disk import build_disk
 
-PACKED = Path(__file__).parents[2] / "image_service" / "standalone" / "sample.iso.xz"
+_DIRECTORY = Path(__file__).parents[2] / "image_service" / "standalone"
+PACKED, PACKED_DISK = _DIRECTORY / "sample.iso.xz", _DIRECTORY / "sample-disk.raw.xz"
 VOLUME_ID = "fedora-coreos-sample"
 _KERNEL_ARGUMENTS = f"coreos.liveiso={VOLUME_ID} ignition.firstboot ignition.platform.id=metal"
 
@@ -31,6 +33,16 @@ def make_sample() -> bytes:
         return target.read_bytes()
 
 
+def make_sample_disk() -> bytes:
+    """Return the sample disk; its file systems have other UUIDs and times in each build."""
+    with TemporaryDirectory() as directory:
+        return build_disk(Path(directory)).read_bytes()
+
+
+def _pack(content: bytes) -> bytes:
+    return lzma.compress(content, preset=9 | lzma.PRESET_EXTREME)
+
+
 def _rootfs(directory: Path) -> bytes:
     """Return a squashfs in a cpio archive that contains only nmstatectl."""
     tree, image = directory / "tree", directory / "root.squashfs"
@@ -43,4 +55,5 @@ def _rootfs(directory: Path) -> bytes:
 
 
 if __name__ == "__main__":
-    PACKED.write_bytes(lzma.compress(make_sample(), preset=9 | lzma.PRESET_EXTREME))
+    PACKED.write_bytes(_pack(make_sample()))
+    PACKED_DISK.write_bytes(_pack(make_sample_disk()))

@@ -1,4 +1,4 @@
-"""The sample ISO equals a new build, and coreos-installer accepts it as a live ISO."""
+"""The sample ISO equals a new build, and coreos-installer accepts it; the toolkit accepts the sample disk."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.standalone.sample import unpack_sample
+from image_service.standalone.sample import unpack_sample, unpack_sample_disk
 from tests.acceptance.clients import run_client
-from tests.acceptance.make_sample import PACKED, VOLUME_ID, make_sample
+from tests.acceptance.make_sample import PACKED, PACKED_DISK, VOLUME_ID, make_sample
+from tests.imaging.coreos_disk import read_boot_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +25,20 @@ def test_packaged_sample_equals_a_new_build() -> None:
 
 def test_packaged_sample_is_smaller_than_4_kib() -> None:
     assert PACKED.stat().st_size < 4096
+
+
+def test_packaged_disk_is_smaller_than_32_kib() -> None:
+    assert PACKED_DISK.stat().st_size < 32 * 1024
+
+
+def test_toolkit_customizes_and_converts_the_sample_disk(tmp_path: Path) -> None:
+    disk, config = tmp_path / "disk.raw", tmp_path / "config.ign"
+    disk.write_bytes(lzma.decompress(unpack_sample_disk(tmp_path).read_bytes()))
+    config.write_bytes(b'{"ignition": {"version": "3.3.0"}}\n')
+    options = ("--ignition", config, "--platform", "vmware")
+    run_client("image-toolkit", "customize", disk, tmp_path / "out.raw", *options)
+    assert read_boot_file(tmp_path / "out.raw", "ignition/config.ign") == config.read_bytes()
+    run_client("image-toolkit", "convert", tmp_path / "out.raw", tmp_path / "out.ova", "--format", "ova")
 
 
 def test_coreos_installer_finds_the_sample_pristine(tmp_path: Path) -> None:

@@ -30,11 +30,12 @@ def test_wheel_holds_every_module(contents: set[str]) -> None:
     assert {name for name in contents if name.endswith(".py")} == modules | {PLUGIN}
 
 
-def test_wheel_holds_the_sample_the_examples_and_the_typing_marker(contents: set[str]) -> None:
+def test_wheel_holds_the_samples_the_examples_and_the_typing_marker(contents: set[str]) -> None:
     data = {name for name in contents if not name.endswith(".py")}
     assert {name for name in data if "/share/man/man1/" not in name} == {
         "image_service/py.typed",
         "image_service/standalone/sample.iso.xz",
+        "image_service/standalone/sample-disk.raw.xz",
         *(f"image_service/examples/{path.name}" for path in EXAMPLES),
     }
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import lzma
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ from image_service.standalone.sample import (
     SAMPLE_OPENSHIFT_VERSION,
     SAMPLE_VERSION,
     unpack_sample,
+    unpack_sample_disk,
 )
 
 if TYPE_CHECKING:
@@ -26,6 +28,13 @@ def test_equal_sample_is_not_rewritten(tmp_path: Path) -> None:
     before = unpack_sample(tmp_path).stat()
     after = unpack_sample(tmp_path).stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_sample_disk_stays_compressed(tmp_path: Path) -> None:
+    disk = unpack_sample_disk(tmp_path)
+    assert lzma.decompress(disk.read_bytes())[512:520] == b"EFI PART"
+    assert unpack_sample_disk(tmp_path) == disk
+    assert list(tmp_path.iterdir()) == [disk]
 
 
 @pytest.mark.parametrize("content", [b"", b"of another release"])
