@@ -15,13 +15,15 @@ FROM ${BASE_IMAGE} AS build
 # Wheels only, because building one would fetch and run what no lock has. On platforms without wheels:
 # --build-arg ONLY_BINARY=:none:
 ARG ONLY_BINARY=:all:
+# requirements-jobs.lock for the jobs role and its workers, whose programs are PACKAGES below.
+ARG LOCK=requirements.lock
 WORKDIR /src
-COPY requirements.lock requirements-build.lock ./
+COPY requirements.lock requirements-jobs.lock requirements-build.lock ./
 RUN for purpose in image-service build; do python3 -m venv --without-pip /opt/$purpose; done \
     && install() { \
         python3 -m pip --python "/opt/$1/bin/python" install --no-cache-dir --require-hashes \
             --only-binary="$ONLY_BINARY" --requirement "$2"; \
-    } && install image-service requirements.lock && install build requirements-build.lock
+    } && install image-service "$LOCK" && install build requirements-build.lock
 COPY . .
 # The date in the wheel and the SBOM: seconds since 1970. Without it the SBOM has none.
 ARG SOURCE_DATE_EPOCH
@@ -31,14 +33,16 @@ RUN python3 -m pip --python /opt/build/bin/python wheel --no-cache-dir --no-inde
     && { test -z "$VERSION" || ls /opt/build/dist/image_service-"$VERSION"-py3-none-any.whl; } \
     && python3 -m pip --python /opt/image-service/bin/python install --no-cache-dir --no-index --no-deps \
         /opt/build/dist/*.whl \
-    && /opt/build/bin/python .ci/sbom.py /opt/image-service/bin/python requirements.lock \
+    && /opt/build/bin/python .ci/sbom.py /opt/image-service/bin/python "$LOCK" \
         >/opt/image-service/sbom.cdx.json
 
 FROM ${BASE_IMAGE}
-RUN command -v xorriso && command -v gpgv || if command -v dnf; then \
-        dnf --assumeyes install gnupg2 xorriso && dnf clean all; \
+# Of the distribution, beside those that are always installed.
+ARG PACKAGES=
+RUN test -z "$PACKAGES" && command -v xorriso && command -v gpgv || if command -v dnf; then \
+        dnf --assumeyes install gnupg2 xorriso $PACKAGES && dnf clean all; \
     else \
-        apt-get update && apt-get install --yes --no-install-recommends gpgv xorriso \
+        apt-get update && apt-get install --yes --no-install-recommends gpgv xorriso $PACKAGES \
             && rm -r /var/lib/apt/lists/*; \
     fi
 COPY --from=build /opt/image-service /opt/image-service

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-LOCKS = ("requirements.lock", "requirements-build.lock")
-EXTRAS = ("postgresql", "s3")
-"""Of the container."""
+EXTRAS = {"requirements.lock": ("postgresql", "s3"), "requirements-jobs.lock": ("jobs", "postgresql", "s3")}
+"""Of the container, without and with the jobs role."""
+LOCKS = (*EXTRAS, "requirements-build.lock")
 AUDIT = CHECKOUT / ".ci" / "audit"
 
 
@@ -38,14 +38,15 @@ def required() -> dict[str, list[Requirement]]:
     setup.read(CHECKOUT / "setup.cfg")
     groups = project["dependency-groups"]
     release = [line for line in groups["release"] if isinstance(line, str)]
-    served = (
-        setup["options"]["install_requires"],
-        *(setup["options.extras_require"][each] for each in EXTRAS),
-    )
-    texts = ("".join(served).strip().splitlines(), [*groups["build"], *release])
+    always, by_extra = setup["options"]["install_requires"], setup["options.extras_require"]
+    lines = {
+        name: "".join([always, *map(by_extra.__getitem__, extras)]).strip().splitlines()
+        for name, extras in EXTRAS.items()
+    }
+    lines["requirements-build.lock"] = [*groups["build"], *release]
     return {
-        name: [Requirement(line) for line in lines if not line.startswith("#")]
-        for name, lines in zip(LOCKS, texts, strict=True)
+        name: [Requirement(line) for line in found if not line.startswith("#")]
+        for name, found in lines.items()
     }
 
 
