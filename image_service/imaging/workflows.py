@@ -55,6 +55,7 @@ class WorkflowOptions:
         fetch: of ``down-parts`` and ``down-bundle``.
         target: of ``convert``.
         appliance: of ``convert`` to OVA.
+        virtual_size: of ``convert``: bytes of the disk; None: as it has.
         customization: of ``customize``.
         publish: of ``up-parts`` and ``upload``.
         digest: the SHA-256 of input and output are computed.
@@ -63,6 +64,7 @@ class WorkflowOptions:
     fetch: FetchOptions = attrs.field(factory=FetchOptions)
     target: Target | None = None
     appliance: Appliance | None = None
+    virtual_size: int | None = None
     customization: DiskCustomization | None = None
     publish: PublishOptions = attrs.field(factory=PublishOptions)
     digest: bool = True
@@ -239,32 +241,43 @@ def _read_raw(call: TaskCall) -> TaskResult:
     return TaskResult(DiskFormat.RAW.value, described, described, call.file)
 
 
-def _convert_to(call: TaskCall, target: Target, appliance: Appliance | None) -> TaskResult:
+def _convert_to(
+    call: TaskCall, target: Target, appliance: Appliance | None = None, virtual_size: int | None = None
+) -> TaskResult:
     with open_image(call.file, call.declared, pace=call.workspace.pace) as image:
-        made = convert(image, call.out, target, call.workspace, digests=call.digest, appliance=appliance)
+        made = convert(
+            image,
+            call.out,
+            target,
+            call.workspace,
+            digests=call.digest,
+            appliance=appliance,
+            virtual_size=virtual_size,
+        )
         described = {"format": image.content, "size": image.size, "sha256": made.input_sha256}
-        virtual_size = image.disk.virtual_size
     output = {
         "format": target.name,
         "subformat": target.subformat,
         "size": made.size,
-        "virtual_size": virtual_size,
+        "virtual_size": made.virtual_size,
         "sha256": made.output_sha256,
     }
     return TaskResult(target.name, described, output, call.out)
 
 
 def _convert(call: TaskCall) -> TaskResult:
-    return _convert_to(call, call.options.target or find_target("qcow2"), call.options.appliance)
+    options = call.options
+    target = options.target or find_target("qcow2")
+    return _convert_to(call, target, options.appliance, options.virtual_size)
 
 
 def _write_raw(call: TaskCall) -> TaskResult:
-    return _convert_to(call, find_target("raw"), None)
+    return _convert_to(call, find_target("raw"))
 
 
 def _customize(call: TaskCall) -> TaskResult:
     if call.options.customization is None:
-        raise Unprocessable("customize needs an Ignition config")
+        raise Unprocessable("customize needs a customization")
     done = customize_disk(
         call.file, call.out, call.options.customization, call.workspace, call.declared, digest=call.digest
     )

@@ -62,6 +62,12 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
         help="of VHD: fixed (default), dynamic; of VHDX: dynamic (default), fixed; of VMDK: streamOptimized"
         " (default), monolithicSparse",
     )
+    parser.add_argument(
+        "--size",
+        type=parse_bytes,
+        metavar="N",
+        help="bytes of OUT's disk, zeros after FILE's; a disk cannot shrink (default: as FILE's)",
+    )
     parser.add_argument("--compress", action="store_true", help="compress the clusters of qcow2 (zlib)")
     parser.add_argument(
         "--ova-name", metavar="NAME", help="name of the virtual machine (default: OUT's, without .ova)"
@@ -112,17 +118,29 @@ def run(options: argparse.Namespace, report: CallReport) -> int:
         open_workspace(options) as workspace,
         open_image(options.input, options.input_format, pace=workspace.pace) as image,
     ):
-        size = image.disk.virtual_size
-        report.input = {"format": image.content, "size": image.size, "virtual_size": size}
-        made = convert(image, options.out, target, workspace, digests=options.digest, appliance=appliance)
+        report.input = {
+            "format": image.content,
+            "size": image.size,
+            "virtual_size": image.disk.virtual_size,
+        }
+        made = convert(
+            image,
+            options.out,
+            target,
+            workspace,
+            digests=options.digest,
+            appliance=appliance,
+            virtual_size=options.size,
+        )
     report.input["sha256"] = made.input_sha256
     report.output = {
         "format": target.name,
         "subformat": target.subformat,
         "size": made.size,
-        "virtual_size": size,
+        "virtual_size": made.virtual_size,
         "sha256": made.output_sha256,
     }
     digest = f", SHA-256 {made.output_sha256}" if made.output_sha256 else ""
-    report.text = f"{options.out}: {target}, a disk of {size} bytes in a file of {made.size} bytes{digest}"
+    disk = f"a disk of {made.virtual_size} bytes in a file of {made.size} bytes"
+    report.text = f"{options.out}: {target}, {disk}{digest}"
     return 0

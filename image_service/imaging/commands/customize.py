@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from image_service.coreos.platforms import PLATFORM_NAME
-from image_service.errors import KeyfileInvalid
+from image_service.errors import InvalidArguments, KernelArgumentInvalid, KeyfileInvalid
 from image_service.imaging.commands.arguments import add_common_arguments, open_workspace
 from image_service.imaging.customization.customize import FORMATS, customize_disk, customize_in_place
 from image_service.imaging.customization.disk_customization import DiskCustomization
@@ -49,7 +50,7 @@ def add(add_parser: AddParser) -> None:
 
 def add_customization_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what is put into a disk, for `read_customization`."""
-    parser.add_argument("--ignition", metavar="F", type=Path, required=True, help="the Ignition config")
+    parser.add_argument("--ignition", metavar="F", type=Path, help="the Ignition config")
     parser.add_argument(
         "--platform",
         metavar="NAME",
@@ -65,6 +66,12 @@ def add_customization_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"{text} a kernel argument; repeatable",
         )
     parser.add_argument(
+        "--karg-append-file",
+        metavar="F",
+        type=Path,
+        help="append the kernel arguments of a file, a JSON array of strings, after those of --karg-append",
+    )
+    parser.add_argument(
         "--network-keyfile",
         metavar="F",
         type=Path,
@@ -75,11 +82,27 @@ def add_customization_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_customization(options: argparse.Namespace) -> DiskCustomization:
-    """Return what the arguments of `add_customization_arguments` say; OSError if a file cannot be read."""
+    """Return what the arguments of `add_customization_arguments` say.
+
+    Raises:
+        InvalidArguments: they say nothing.
+        Unprocessable: a file is not what it should be.
+        OSError: a file cannot be read.
+    """
+    sources = {
+        "--ignition": options.ignition,
+        "--platform": options.platform,
+        "--karg-append": options.karg_append,
+        "--karg-append-file": options.karg_append_file,
+        "--karg-delete": options.karg_delete,
+        "--network-keyfile": options.network_keyfile,
+    }
+    if not any(sources.values()):
+        raise InvalidArguments(f"nothing to customize: none of {', '.join(sources)} is given")
     return DiskCustomization(
-        ignition=options.ignition.read_bytes(),
+        ignition=options.ignition.read_bytes() if options.ignition else None,
         platform=options.platform,
-        append=tuple(options.karg_append),
+        append=(*options.karg_append, *_read_arguments(options.karg_append_file)),
         delete=tuple(options.karg_delete),
         keyfiles=_read_keyfiles(options.network_keyfile),
     )
@@ -124,6 +147,19 @@ def run(options: argparse.Namespace, report: CallReport) -> int:
     unfinished = ", as a killed call had begun" if done.was_unfinished else ""
     report.text = f"{target}: customized{unfinished}; {done.patch.size} bytes of the disk have changed"
     return 0
+
+
+def _read_arguments(path: Path | None) -> list[str]:
+    """Return the kernel arguments in a file, which messages do not repeat: they may be secrets."""
+    if path is None:
+        return []
+    try:
+        arguments = json.loads(path.read_bytes())
+    except ValueError:
+        arguments = None
+    if not isinstance(arguments, list) or not all(isinstance(argument, str) for argument in arguments):
+        raise KernelArgumentInvalid(f"{path} is no JSON array of kernel arguments, which are strings")
+    return arguments
 
 
 def _read_keyfiles(paths: Sequence[Path]) -> dict[str, bytes]:

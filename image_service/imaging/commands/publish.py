@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.errors import InvalidArguments
 from image_service.imaging.commands.arguments import (
     add_common_arguments,
     add_input_format,
@@ -27,13 +30,19 @@ from image_service.imaging.transfer.publish import (
     MOST_PART_BYTES,
     PART_BYTES,
     PublishOptions,
+    UninspectedFile,
     publish_object,
     publish_parts,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
     from image_service.command_line.parser import AddParser
     from image_service.imaging.commands.report import CallReport
+    from image_service.imaging.transfer.publish import PublishableFile
+    from image_service.imaging.workspace.workspace import Workspace
 
 
 def add(add_parser: AddParser) -> None:
@@ -58,6 +67,9 @@ def add(add_parser: AddParser) -> None:
     add_publish_arguments(parser)
     parser.add_argument("--no-digest", action="store_false", dest="digest", help="compute no SHA-256 of FILE")
     parser.add_argument("--single", action="store_true", help="upload one object, without a manifest")
+    parser.add_argument(
+        "--as-is", action="store_true", help="FILE may be anything, and is not inspected (--single)"
+    )
     add_common_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -85,11 +97,25 @@ def add_publish_arguments(parser: argparse.ArgumentParser) -> None:
         help="write the manifest here too, readable for you alone: its URLs are credentials",
     )
     parser.add_argument("--force", action="store_true", help="replace an object that exists (--single)")
+    parser.add_argument(
+        "--content-type",
+        default=PublishOptions().content_type,
+        metavar="TYPE",
+        help="of the object (--single; default: application/octet-stream)",
+    )
+    parser.add_argument("--public", action="store_true", help="let everybody read the object (--single)")
 
 
 def publish_options(options: argparse.Namespace) -> PublishOptions:
     """Return what the arguments of `add_publish_arguments` say."""
-    return PublishOptions(options.part_size, options.expires, options.manifest_file, options.force)
+    return PublishOptions(
+        options.part_size,
+        options.expires,
+        options.manifest_file,
+        options.force,
+        options.content_type,
+        options.public,
+    )
 
 
 def parse_location(text: str) -> BucketLocation:
@@ -117,15 +143,31 @@ def _parse_expires(text: str) -> int:
 def run(options: argparse.Namespace, report: CallReport) -> int:
     """Publish an image."""
     require(DEPENDENCIES_OF_VERBS["publish"])
-    publish = publish_object if options.single else publish_parts
-    with (
-        open_workspace(options) as workspace,
-        open_image(options.file, options.input_format, pace=workspace.pace) as image,
-    ):
-        report.input = {"format": image.content, "size": image.size}
-        if options.digest:
-            report.input["sha256"] = sha256_of(image.descriptor, workspace.pace)
-        published = publish(image, options.location, publish_options(options), workspace)
+    if options.as_is and (not options.single or options.input_format):
+        raise InvalidArguments("--as-is needs --single, and knows no --input-format")
+    with open_workspace(options) as workspace:
+        if options.as_is:
+            with _open_uninspected(options.file) as file:
+                report.input = _describe(file, None, options, workspace)
+                published = publish_object(file, options.location, publish_options(options), workspace)
+        else:
+            publish = publish_object if options.single else publish_parts
+            with open_image(options.file, options.input_format, pace=workspace.pace) as image:
+                report.input = _describe(image, image.content, options, workspace)
+                published = publish(image, options.location, publish_options(options), workspace)
     report.output = {**report.input, **attrs.asdict(published)}
     report.text = f"{published.location}\n{published.url}"
     return 0
+
+
+def _describe(
+    file: PublishableFile, content: str | None, options: argparse.Namespace, workspace: Workspace
+) -> dict[str, Any]:
+    digest = {"sha256": sha256_of(file.descriptor, workspace.pace)} if options.digest else {}
+    return {"format": content, "size": file.size, **digest}
+
+
+@contextmanager
+def _open_uninspected(path: Path) -> Iterator[UninspectedFile]:
+    with path.open("rb") as file:
+        yield UninspectedFile(file.fileno(), os.fstat(file.fileno()).st_size)

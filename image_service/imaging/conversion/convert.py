@@ -10,6 +10,7 @@ import attrs
 
 from image_service.errors import ConversionFailed, UnsafeImage, UnusableOutput
 from image_service.formats.disk.model import DiskFormat
+from image_service.imaging.conversion.growth import grow
 from image_service.imaging.conversion.ova import write_ova
 from image_service.imaging.conversion.qemu_img import run_qemu_img
 from image_service.imaging.disks.digest import data_ranges, sha256_beside, sha256_of
@@ -31,11 +32,13 @@ class Conversion:
 
     Args:
         size: bytes of the new file.
+        virtual_size: bytes of its disk.
         input_sha256: SHA-256 of the file that was read, in hexadecimal; None: it was not asked for.
         output_sha256: SHA-256 of the new file.
     """
 
     size: int
+    virtual_size: int
     input_sha256: str | None
     output_sha256: str | None
 
@@ -48,6 +51,7 @@ def convert(  # noqa: PLR0913 - properties of a conversion
     *,
     digests: bool = True,
     appliance: Appliance | None = None,
+    virtual_size: int | None = None,
 ) -> Conversion:
     """Convert an open image; `out` is replaced when all is done, and stays as it was on failure.
 
@@ -58,13 +62,16 @@ def convert(  # noqa: PLR0913 - properties of a conversion
         workspace: of the call.
         digests: True: compute the SHA-256 of both files; that of the image while it is converted.
         appliance: what an OVA describes; no other target has one.
+        virtual_size: bytes of the new disk, zeros at its end; None: those of the image.
 
     Raises:
-        Unprocessable: the disk has no such form.
+        Unprocessable: the disk has no such form, or is larger than `virtual_size`.
         UnusableOutput: `out` is the image, or no file can be made there.
         NoRoom, TimedOut: a limit is exceeded, or the bytes that are needed can never fit.
         ConversionFailed: qemu-img failed, or the result is not what was asked for.
     """
+    if virtual_size is not None:
+        image = grow(image, virtual_size, workspace)
     target.check_size(image.disk.virtual_size)
     with suppress(FileNotFoundError, NotADirectoryError):
         if os.path.samestat(out.stat(), os.fstat(image.descriptor)):
@@ -106,7 +113,7 @@ def _inspect(
             f" instead of {target} with {virtual_size} bytes"
         )
     if input_sha256 is None:
-        return Conversion(size, None, None)
+        return Conversion(size, virtual_size, None, None)
     workspace.progress.start("digest", size)
     done = 0
 
@@ -119,4 +126,4 @@ def _inspect(
     with path.open("rb") as file:
         output_sha256 = sha256_of(file.fileno(), advance)
     workspace.progress.finish()
-    return Conversion(size, input_sha256, output_sha256)
+    return Conversion(size, virtual_size, input_sha256, output_sha256)

@@ -96,8 +96,9 @@ def plan_edits(root: Ext4Node, customization: DiskCustomization) -> list[BootEdi
             f"the boot partition has no /{FIRST_BOOT_FILE}: the disk has booted, and would ignore the config,"
             " or it is none of CoreOS"
         )
+    config = customization.ignition
     edits = [
-        *_new_files(root, {CONFIG_FILE: customization.ignition}, _SECRET_DIRECTORY),
+        *(() if config is None else _new_files(root, {CONFIG_FILE: config}, _SECRET_DIRECTORY)),
         *_edit_boot_loader(root, customization),
         *_add_keyfiles(root, customization.keyfiles),
     ]

@@ -21,14 +21,14 @@ class DiskCustomization:
     """What is laid into a CoreOS disk.
 
     Args:
-        ignition: the Ignition config.
+        ignition: the Ignition config; None: none is added.
         platform: of Ignition; None: that of the image stays.
         append: kernel arguments, after those that the image and its platform have.
         delete: kernel arguments.
         keyfiles: of NetworkManager, by file name.
     """
 
-    ignition: bytes = attrs.field(repr=False)
+    ignition: bytes | None = attrs.field(default=None, repr=False)
     platform: str | None = None
     append: tuple[str, ...] = attrs.field(default=(), repr=False)
     delete: tuple[str, ...] = attrs.field(default=(), repr=False)
@@ -44,13 +44,15 @@ class DiskCustomization:
 
     def check(self) -> None:
         """Raise Unprocessable if a part of it is invalid."""
-        check_ignition(self.ignition)
+        if self.ignition is not None:
+            check_ignition(self.ignition)
         edit_arguments("", self.edits)
         for name, content in self.keyfiles.items():
             check_keyfile(name, content)
 
     def digest(self) -> str:
         """Return a SHA-256 of all of it."""
-        parts = [hashlib.sha256(self.ignition).hexdigest(), self.platform, self.append, self.delete]
+        config = self.ignition and hashlib.sha256(self.ignition).hexdigest()
+        parts = [config, self.platform, self.append, self.delete]
         keyfiles = {name: hashlib.sha256(content).hexdigest() for name, content in self.keyfiles.items()}
         return hashlib.sha256(json.dumps([*parts, keyfiles], sort_keys=True).encode()).hexdigest()

@@ -80,6 +80,7 @@ class DiskImage:
         content: the format of the file: that of the disk, or ``ova``.
         area: where in an OVA the disk's image is; None: the file is the image.
         state: of the file when it was opened.
+        node: the disk for qemu's programs: with every driver, so that they detect nothing.
     """
 
     path: Path
@@ -89,6 +90,7 @@ class DiskImage:
     content: str
     area: Span | None
     state: os.stat_result
+    node: Mapping[str, Any] = attrs.field(repr=False)
 
     @property
     def name_for_programs(self) -> str:
@@ -97,7 +99,11 @@ class DiskImage:
 
     @property
     def source_for_qemu(self) -> str:
-        """Return the image's name for qemu's programs: with every driver, so that they detect nothing."""
+        """Return the disk's name for qemu's programs."""
+        return "json:" + json.dumps(self.node)
+
+    @node.default
+    def _describe_node(self) -> Mapping[str, Any]:
         is_device = stat.S_ISBLK(self.state.st_mode)
         source: dict[str, Any]
         file: dict[str, Any] = {
@@ -117,7 +123,7 @@ class DiskImage:
             source = {"driver": "vhdx", "file": file}
         else:
             source = {"driver": self.disk.format.value, "backing": None, "file": file}
-        return "json:" + json.dumps(source)
+        return source
 
     def check_unchanged(self) -> None:
         """Raise UnsafeImage if somebody has written to the file since it was opened."""

@@ -157,11 +157,18 @@ class ObjectStore:
         """Return the ``s3://`` URL of a key."""
         return str(BucketLocation(self._bucket, key))
 
-    def begin_upload(self, key: str) -> str:
-        """Begin an upload of one object in parts; return its id."""
+    def begin_upload(self, key: str, content_type: str, *, public: bool) -> str:
+        """Begin an upload of one object in parts; return its id.
+
+        Args:
+            key: of the object.
+            content_type: of the object.
+            public: everybody may read it.
+        """
+        access = {"ACL": "public-read"} if public else {}
         with _translate_errors(f"upload {self.name_of(key)}"):
             begun = self._client.create_multipart_upload(
-                Bucket=self._bucket, Key=key, ContentType="application/octet-stream"
+                Bucket=self._bucket, Key=key, ContentType=content_type, **access
             )
         return str(begun["UploadId"])
 

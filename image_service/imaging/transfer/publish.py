@@ -6,7 +6,7 @@ import os
 import uuid
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import attrs
 
@@ -43,6 +43,26 @@ _UNDO_SECONDS, _UNDO_ATTEMPTS = 5, 2
 _FORMATS = (DiskFormat.RAW, DiskFormat.VMDK, DiskFormat.VHD)
 
 
+class PublishableFile(Protocol):
+    """What is uploaded: a `DiskImage`, or a file that nobody has inspected."""
+
+    @property
+    def descriptor(self) -> int:
+        """Of the file, read-only."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+
+
+@attrs.frozen
+class UninspectedFile:
+    """A file that is uploaded as it is, whatever it contains."""
+
+    descriptor: int
+    size: int
+
+
 @attrs.frozen
 class PublishOptions:
     """How an image is published.
@@ -52,12 +72,16 @@ class PublishOptions:
         expires_seconds: for which the manifest's URLs are valid.
         manifest_file: gets a copy of the manifest; private, because its URLs are credentials.
         replace: an object of this name that exists is replaced.
+        content_type: of one object.
+        public: everybody may read one object.
     """
 
     part_bytes: int = PART_BYTES
     expires_seconds: int = MAX_EXPIRES_SECONDS
     manifest_file: Path | None = None
     replace: bool = False
+    content_type: str = "application/octet-stream"
+    public: bool = False
 
 
 @attrs.frozen
@@ -130,9 +154,9 @@ def publish_parts(
 
 
 def publish_object(
-    image: DiskImage, location: BucketLocation, options: PublishOptions, workspace: Workspace
+    image: PublishableFile, location: BucketLocation, options: PublishOptions, workspace: Workspace
 ) -> PublishedImage:
-    """Upload an image as one object, which appears when it is complete.
+    """Upload an image, or any other file, as one object, which appears when it is complete.
 
     A failure deletes what was uploaded.
 
@@ -155,7 +179,7 @@ def publish_object(
         # Some stores ignore the condition at the end.
         if not options.replace and ask(lambda: store.exists(key)):
             raise TransferFailed(f"{location} exists; --force replaces it")
-        upload = ask(lambda: store.begin_upload(key))
+        upload = ask(lambda: store.begin_upload(key, options.content_type, public=options.public))
         etags = [""] * len(offsets)
 
         def put(index: int, body: bytes) -> None:
@@ -173,7 +197,7 @@ def publish_object(
         return PublishedImage(store.url_of(key), str(location), len(offsets))
 
 
-def _offsets(image: DiskImage, options: PublishOptions) -> range:
+def _offsets(image: PublishableFile, options: PublishOptions) -> range:
     offsets = range(0, image.size, options.part_bytes)
     if not 0 < len(offsets) <= MAX_PARTS:
         raise Unprocessable(
@@ -184,7 +208,7 @@ def _offsets(image: DiskImage, options: PublishOptions) -> range:
 
 
 def _upload(  # noqa: PLR0913, PLR0917 - of an image, and how it is stored
-    image: DiskImage,
+    image: PublishableFile,
     offsets: range,
     options: PublishOptions,
     workspace: Workspace,

@@ -17,7 +17,7 @@ from image_service.imaging.conversion import convert as conversion
 from image_service.imaging.conversion import ova
 from image_service.imaging.conversion.target import find_target
 from tests.acceptance.clients import needs_client, run_client
-from tests.imaging.conversion.converting import MIB, SIZE, write_disk
+from tests.imaging.conversion.converting import MIB, SIZE, Form, compare_by_qemu, write_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,6 +108,24 @@ def test_digests_can_be_left_out(run: Run, raw: Path, tmp_path: Path) -> None:
     outcome = run(raw, tmp_path / "out", "--no-digest")
     assert outcome.report["output"]["format"] == "qcow2"
     assert (outcome.report["input"]["sha256"], outcome.report["output"]["sha256"]) == (None, None)
+
+
+@pytest.mark.parametrize("source_format", ["raw", "vhd", "ova"])
+@pytest.mark.parametrize("name", ["raw", "qcow2", "vmdk", "vhd", "vhdx", "ova"])
+def test_grown_disk_has_zeros_at_its_end(
+    name: str, source_format: str, run: Run, raw: Path, tmp_path: Path
+) -> None:
+    source, out, grown = tmp_path / "source", tmp_path / "out", SIZE + 3 * MIB
+    assert run(raw, source, "--format", source_format).status == 0
+    outcome = run(source, out, "--format", name, "--size", grown)
+    assert outcome.report["output"]["virtual_size"] == grown, outcome.report
+    with raw.open("r+b") as file:
+        file.truncate(grown)
+    compare_by_qemu(raw, out, Form(name))
+
+
+def test_disk_cannot_shrink(run: Run, raw: Path, old: Path) -> None:
+    check_refused(run, 6, f"cannot shrink to {MIB}", raw, old, "--size", "1M")
 
 
 def test_existing_file_is_replaced_and_keeps_its_permissions(run: Run, raw: Path, old: Path) -> None:

@@ -263,3 +263,42 @@ def test_output_has_the_permissions_of_a_new_file(tmp_path: Path, customize: Cal
     out.chmod(0o640)
     customize(build_disk(tmp_path), out)
     assert stat.S_IMODE(out.stat().st_mode) == 0o640
+
+
+def test_disk_without_a_config_gets_kernel_arguments_of_a_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    disk, out, arguments = build_disk(tmp_path), tmp_path / "out", tmp_path / "arguments.json"
+    arguments.write_text(json.dumps(["ignition.config.url=http://host/s3cret", "b=2"]))
+    report = call(capsys, disk, out, "--karg-append=a=1", f"--karg-append-file={arguments}")
+    assert report["exit"] == 0, report
+    options = next(
+        line for line in read_boot_file(out, ENTRY).decode().splitlines() if line.startswith("options")
+    )
+    assert options.endswith(" a=1 ignition.config.url=http://host/s3cret b=2")
+    assert b"config.ign" not in edit_boot(out, "ls -p /ignition")
+    check_boot(out)
+
+
+@pytest.mark.parametrize("text", ["not json", '"a=s3cret"', '["a=s3cret", 1]'])
+def test_file_without_kernel_arguments_is_refused(
+    text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = tmp_path / "arguments.json"
+    arguments.write_text(text)
+    report = call(capsys, "disk", tmp_path / "out", f"--karg-append-file={arguments}")
+    assert (report["exit"], "is no JSON array" in report["error"]["reason"]) == (6, True)
+
+
+def test_platform_alone_is_a_customization(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    disk = build_disk(tmp_path)
+    assert call(capsys, disk, tmp_path / "out", "--platform=aws")["exit"] == 0
+    assert b"ignition.platform.id=aws" in read_boot_file(tmp_path / "out", ENTRY)
+    same = call(capsys, disk, tmp_path / "same", "--platform=metal")
+    assert same["output"]["changes"] == []
+    assert (tmp_path / "same").read_bytes() == disk.read_bytes()
+
+
+def test_nothing_to_customize_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    report = call(capsys, "disk", tmp_path / "out")
+    assert (report["exit"], report["error"]["reason"][:20]) == (2, "nothing to customize")

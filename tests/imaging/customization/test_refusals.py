@@ -186,7 +186,6 @@ def test_two_keyfiles_of_one_name(tmp_path: Path, capsys: pytest.CaptureFixture[
     [
         ["DISK", "--ignition=c"],
         ["DISK", "OUT", "--in-place", "--ignition=c"],
-        ["DISK", "OUT"],
         ["DISK", "OUT", "--ignition=c", "--platform=a b"],
         ["DISK", "OUT", "--ignition=c", "--input-format=vmdk"],
     ],

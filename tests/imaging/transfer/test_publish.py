@@ -183,6 +183,25 @@ def test_manifest_says_what_euca2ools_says(
     assert all((store.directory / part.key).stat().st_size == part.length for part in parsed.parts)
 
 
+def test_any_file_is_published_as_it_is(store: S3Server, tmp_path: Path, toolkit: Toolkit) -> None:
+    archive, where = tmp_path / "boot.tar.xz", f"s3://{BUCKET}/as-is/boot.tar.xz"
+    archive.write_bytes(b"\xfd7zXZ\0" + bytes(MIB))
+    assert toolkit("publish", archive, where, "--single").status == 6
+    options = ("--single", "--as-is", "--content-type", "application/x-xz", "--public")
+    done = toolkit("publish", archive, where, *options)
+    assert done.status == 0, done.printed
+    assert done.report["input"] == {"format": None, "size": MIB + 6, "sha256": digest_of(archive)}
+    assert digest_of(store.directory / "as-is/boot.tar.xz") == digest_of(archive)
+    url = object_store.ObjectStore(BUCKET).presign("head_object", "as-is/boot.tar.xz", 60)
+    with request("HEAD", url) as answer:
+        assert answer.headers["Content-Type"] == "application/x-xz"
+
+
+def test_parts_are_never_published_as_they_are(raw: Path, store: S3Server, toolkit: Toolkit) -> None:
+    refused = toolkit("publish", raw, f"s3://{store.directory.name}/parts", "--as-is")
+    assert (refused.status, refused.reason) == (2, "--as-is needs --single, and knows no --input-format")
+
+
 def test_single_object_is_the_image_and_is_not_replaced(
     raw: Path, store: S3Server, tmp_path: Path, toolkit: Toolkit
 ) -> None:
