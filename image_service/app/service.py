@@ -79,6 +79,7 @@ class ImageService(ProcessService):
 
     async def start_parts(self) -> None:
         """Start the parts in the order in which they need each other; they stop in reverse order."""
+        await super().start_parts()
         settings, shared, base_url = self._settings, self._shared, self.base_url
         self._http = http = OriginClient.from_settings(
             settings.download, settings.source_urls, settings.proxies
@@ -182,8 +183,3 @@ class ImageService(ProcessService):
         self._http.set_credential_urls(settings.source_urls)
         self._sync.configure(images, settings.streams.sources)
         return replace_files()
-
-    async def stop_parts(self) -> None:
-        """Stop the parts in reverse order."""
-        await self._parts.aclose()
-        self.close_sockets()

@@ -66,6 +66,7 @@ class Supervisor(ProcessService):
 
     async def start_parts(self) -> None:
         """Start the workers, in standalone mode after the stand-in."""
+        await super().start_parts()
         settings, stand_in = self._settings, None
         workers = settings.process.workers
         if self._standalone:
